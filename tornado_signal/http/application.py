@@ -190,5 +190,5 @@ class RequestReader(httputil.HTTPMessageDelegate):
 
 
 def document_route(path: str, document: dict[str, Any]) -> Route:
-    """The route of a document that describes the interface."""
+    """Return the route of a document that describes the API."""
     return Route(path, Document, {"body": wire.encode(document)})

@@ -24,7 +24,7 @@ class File(Handler):
         self.assets = assets
 
     def get(self) -> None:
-        """The file, compressed if that is understood, or 304 if the client has it already."""
+        """Send the file, compressed if the client accepts that, or 304 if the client has it."""
         asset = self.assets[self.request.path]
         headers = self.request.headers
         self.vary = "Origin, Accept-Encoding"
@@ -49,7 +49,7 @@ class File(Handler):
 
 
 def takes_gzip(accepted: str) -> bool:
-    """Whether an Accept-Encoding has gzip in it (RFC 9110, 12.5.3)."""
+    """Return whether an Accept-Encoding allows gzip (RFC 9110, 12.5.3)."""
     for coding in accepted.split(","):
         name, _, weight = coding.partition(";")
         if name.strip().lower() == "gzip":

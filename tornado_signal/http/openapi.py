@@ -22,7 +22,7 @@ without it is answered 400. Only the files and this document need none.
 
 
 def make_document(operations: Iterable[Operation], files: Mapping[str, str]) -> Schema:
-    """The document of all operations, and of files: the media type of each, by its path."""
+    """Return the document of all operations and files. `files` maps paths to media types."""
     bodies: Schema = {}
     paths: Schema = {}
     for each in operations:
@@ -80,7 +80,7 @@ def make_document(operations: Iterable[Operation], files: Mapping[str, str]) -> 
 
 
 def describe(parameter: Parameter) -> Schema:
-    """A parameter of path or query."""
+    """Return the description of a parameter of path or query."""
     if parameter.place == "path":
         return ref(parameter.name.title(), "parameters")
     found: Schema = {"name": parameter.name, "in": "query", "required": parameter.required, "schema": parameter.schema}
@@ -97,7 +97,7 @@ def operation(
     parameters: list[Schema] | None = None,
     refusals: tuple[int, ...] = (),
 ) -> Schema:
-    """One operation, with the answers that every one may give."""
+    """Return the description of an operation, with the responses that all operations share."""
     found: Schema = {"operationId": name, "tags": [tag], "summary": summary}
     if parameters:
         found["parameters"] = parameters
@@ -113,7 +113,7 @@ def operation(
 
 
 def file(path: str, media_type: str) -> Schema:
-    """One file."""
+    """Return the description of a file."""
     first, *others = path.replace(".", "/").strip("/").split("/")
     name = first + "".join(map(str.title, others))
     found = operation(name, "files", "A file; it needs no `Origin`.", TEXT, media_type)

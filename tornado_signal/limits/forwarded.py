@@ -34,7 +34,7 @@ def parse_address(text: str) -> _Address | None:
 
 
 def _parse_hop(text: str) -> _Address | None:
-    """An entry of X-Forwarded-For."""
+    """Parse an entry of X-Forwarded-For."""
     if len(text) > _LONGEST:
         return None
     found = _HOP.fullmatch(text)
@@ -48,12 +48,12 @@ def _among(address: _Address | None, proxies: tuple[Proxy, ...]) -> bool:
 
 
 def trusted(peer: str, proxies: tuple[Proxy, ...]) -> bool:
-    """Whether what is at the other end of a connection is one of the trusted proxies."""
+    """Return whether the other end of a connection is a trusted proxy."""
     return bool(proxies) and _among(parse_address(peer), proxies)
 
 
 def client_address(peer: str, headers: Mapping[str, str], proxies: tuple[Proxy, ...]) -> str:
-    """The right-most address that is not a trusted proxy (contract D, --trusted-proxies).
+    """Return the right-most address that is not a trusted proxy (docs/proxies.md).
 
     `peer` is the address at the other end of the connection, or empty for a Unix socket.
 
@@ -92,5 +92,5 @@ def own_origin(scheme: str, peer: str, headers: Mapping[str, str], proxies: tupl
 
 
 def _last(values: str) -> str:
-    """The last value: a proxy that appends, as Apache does, writes its own behind those that it was sent."""
+    """Return the last value. Proxies such as Apache append their own value to those of the client."""
     return values.rpartition(",")[2].strip()

@@ -139,7 +139,7 @@ def burst(settings: Settings) -> float:
 
 
 def most_arrivals(settings: Settings) -> float:
-    """How many connections a client may open at once."""
+    """Return the size of the bucket for new connections of a client."""
     return 2 * burst(settings) + SPARE_ARRIVALS
 
 
@@ -319,7 +319,7 @@ class Limits(ConnectionCounts):
             self._find_anew()
 
     def client(self, address: str) -> Hashable:
-        """A key for the client of an address: the same for all addresses of one client."""
+        """Return the key of a client, which is the same for all of its addresses."""
         return self._find(address)
 
     def _find(self, address: str) -> Client:
@@ -332,7 +332,7 @@ class Limits(ConnectionCounts):
             return client
 
     def limits_address(self, address: str) -> bool:
-        """Whether per-address limits apply to an address."""
+        """Return whether per-address limits apply to an address."""
         parsed = parse_address(address)
         if parsed is None or isinstance(parsed, str):
             return False  # a Unix socket: a proxy's

@@ -144,7 +144,7 @@ class Call:
         self.service.limits.release_wait(self.client_address)
 
     def client_gone(self) -> None:
-        """The client has left: what waits for it need not."""
+        """Stop waiting: the client has disconnected."""
         self.gone = True
         if self._watch is not None:
             self._watch.close()

@@ -16,12 +16,12 @@ P = TypeVar("P")
 
 
 def cursor_scope(origin: str, *names: str) -> bytes:
-    """The scope of a cursor: the origin and the names of the topic or session."""
+    """Return the scope of a cursor from the origin and the names of the topic or session."""
     return "\0".join((origin, *names)).encode("utf-8", "replace")
 
 
 def format_cursor(store: Store, scope: bytes, position: Position | SessionPosition) -> str:
-    """A cursor."""
+    """Return a position and its scope as a cursor."""
     text = store.format_position(position)
     return f"{text}.{_tag(scope, text)}"
 

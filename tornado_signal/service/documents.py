@@ -7,7 +7,7 @@ from .schemas import Schema, object_of
 
 
 def describe_bodies(name: str, parameters: Sequence[Parameter]) -> Schema:
-    """The objects that a body may be, by name: one for each alternative, if there are some."""
+    """Return the schemas of a body by name, one for each alternative."""
     alternatives = next((each.alternatives for each in parameters if each.alternatives), ())
     if not alternatives:
         return {name: describe_body(parameters)}

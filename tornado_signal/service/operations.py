@@ -102,7 +102,7 @@ class Operation:
 
 
 def pattern_of(path: str) -> str:
-    """A path as logs and metrics name it."""
+    """Return the name of a path in logs and metrics."""
     return path.replace("{topic}", ":topic")
 
 
@@ -268,7 +268,7 @@ def poll_scope(call: Call, code: str, side: str) -> bytes:
 
 
 def check_poll_cursor(fields: Fields, call: Call) -> Since | None:
-    """The cursor of an earlier poll of the same code and side, which have been checked."""
+    """Return the unparsed cursor of an earlier poll, after code and side have been checked."""
     cursor = check_optional_string(fields.get("since"), "since")
     if cursor is None:
         return None
@@ -331,7 +331,7 @@ SUBSCRIPTIONS: Final = (
 
 
 def declare(settings: Settings) -> tuple[Operation, ...]:
-    """Every operation, with the lengths that the settings allow."""
+    """Return all operations with the configured limits of lengths."""
     ttl_schema = {"type": "integer", "minimum": MIN_TTL_MS, "maximum": settings.session_timeout_ms}
     return (
         Operation(

@@ -158,12 +158,12 @@ def number(name: str, default: int, schema: Schema, description: str = "") -> Pa
 
 
 def side(check: Check = check_side) -> Parameter:
-    """Which peer is speaking."""
+    """Return the parameter for the side."""
     return Parameter("side", check, schemas.ref("Side"), required=True)
 
 
 def since(check: Check) -> Parameter:
-    """The cursor of an earlier answer."""
+    """Return the parameter for the cursor of an earlier response."""
     return Parameter("since", check, schemas.SINCE)
 
 

@@ -33,7 +33,7 @@ class RequestLog:
         return bool(self.settings.access_log)
 
     def request_id(self, headers: Mapping[str, str], remote_ip: str) -> str:
-        """The name of a request: what a trusted proxy calls it, or one of our own."""
+        """Return the id of a request: that of a trusted proxy, or a new one."""
         proxies = self.settings.trusted_proxies
         if proxies and "X-Request-Id" in headers:
             named = headers["X-Request-Id"]
@@ -50,7 +50,7 @@ class RequestLog:
         log.info("request", extra={"fields": fields})
 
     def refused(self, status: int, reason: str) -> None:
-        """A request gets an error for an answer, or would if it were not in the middle of another one."""
+        """Count a refused request, including one whose response has already started."""
         self.metrics.refusals[status, reason] += 1
 
     def failed(self) -> None:

@@ -37,12 +37,12 @@ def object_of(properties: Schema, required: list[str] | None = None, *, closed: 
 
 
 def list_of(items: Schema, **limits: int) -> Schema:
-    """An array."""
+    """Return the schema of an array."""
     return {"type": "array", "items": items, **limits}
 
 
 def positive(most: int = MAX_NUMBER) -> Schema:
-    """A whole number from 1 up."""
+    """Return the schema of a positive integer."""
     return {"type": "integer", "minimum": 1, "maximum": most}
 
 

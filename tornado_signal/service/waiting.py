@@ -137,7 +137,7 @@ class TopicFeed:
         self.watch = self._store.watch_topic(call.origin, topic)
 
     async def start(self) -> None:
-        """Nothing refuses it."""
+        """Do nothing: a subscription to a topic cannot fail."""
 
     async def next(self, until_s: float) -> bytes | None:
         if self._position is None:

@@ -57,7 +57,7 @@ def _refuse(constant: str) -> NoReturn:
 
 
 def parse_code(text: str) -> bytes:
-    """A session's code as 16 bytes.
+    """Return a session's code as 16 bytes.
 
     Raises:
         SessionNotFound: the code is not a UUID (docs/decisions.md#malformed-codes).
@@ -80,13 +80,13 @@ def _parse_uuid(text: str) -> bytes | None:
 
 
 def format_code(code: bytes) -> str:
-    """A session's code as the client sees it: a UUID in lower case."""
+    """Return a session's code as a UUID in lower case."""
     text = code.hex()
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def topics_page(page: int, limit: int, topics: list[tuple[str, int]], total: int) -> dict[str, Any]:
-    """The answer of GET /topics."""
+    """Return the response of GET /topics."""
     return {
         "topics": [{"topic": topic, "count": count} for topic, count in topics],
         "pagination": {"page": page, "limit": limit, "total": total, "hasMore": page * limit < total},
@@ -94,7 +94,7 @@ def topics_page(page: int, limit: int, topics: list[tuple[str, int]], total: int
 
 
 def listed_session(listed: ListedSession) -> dict[str, Any]:
-    """One entry of GET /:topic/sessions."""
+    """Return an entry of GET /:topic/sessions."""
     session = listed.session
     return {
         "code": format_code(session.code),
@@ -107,7 +107,7 @@ def listed_session(listed: ListedSession) -> dict[str, Any]:
 
 
 def news(side: Side, found: SessionUpdate) -> dict[str, Any]:
-    """The answer of POST /poll for the side that polls."""
+    """Return the response of POST /poll for a side."""
     candidates = [text for _, text in found.candidates]
     if side is Side.OFFERER:
         return {"answer": found.description, "answerCandidates": candidates}

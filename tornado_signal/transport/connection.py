@@ -137,13 +137,13 @@ class Connection(asyncio.Protocol):
         return True
 
     def pause_writing(self) -> None:
-        """The client reads too slowly."""
+        """Note that the client reads too slowly."""
         self._drained = self.state.loop.create_future()
         self._set_deadline()
         self.state.unsent.grown(self, self.unsent_bytes)
 
     def resume_writing(self) -> None:
-        """The client has caught up."""
+        """Note that the client has caught up."""
         self.state.unsent.forget(self)
         drained, self._drained = self._drained, None
         if drained is not None and not drained.done():
@@ -251,7 +251,7 @@ class Connection(asyncio.Protocol):
         return max(self._written_bytes, self._transport.get_write_buffer_size())
 
     def exchange_finished(self, exchange: httputil.HTTPConnection) -> None:
-        """The response of the current exchange is complete: the next one's turn, or idleness, or the end."""
+        """Start the next exchange, become idle or close, because the current response is complete."""
         exchanges = self._exchanges
         if not exchanges or exchanges[0] is not exchange or self._closing:
             return

@@ -45,7 +45,7 @@ class HTTPStream(httputil.HTTPConnection):
     # The request, from the connection to Tornado
 
     def begin(self) -> None:
-        """Its turn has come: hand over what has arrived so far."""
+        """Start the exchange at its turn, and pass on the input received so far."""
         if self._begun or self.finished:
             return
         self._begun = True
@@ -155,7 +155,7 @@ class HTTPStream(httputil.HTTPConnection):
         return self.context.send(self._framed(chunk))
 
     def finish(self) -> None:
-        """The response is complete.
+        """Finish the response.
 
         Raises:
             HTTPOutputError: the body is shorter than its Content-Length. The connection is closed.

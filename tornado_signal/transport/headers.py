@@ -29,7 +29,7 @@ class Headers(Mapping[str, str]):
             self.sent |= {name: b",".join(values) for name, values in self._repeated.items()}
 
     def copy(self) -> "Headers":
-        """The same headers, which can be changed."""
+        """Return a mutable copy."""
         copied = Headers([])
         copied.sent = self.sent.copy()
         copied._repeated = self._repeated
@@ -71,5 +71,5 @@ class Headers(Mapping[str, str]):
 
 @functools.lru_cache
 def _key(name: str) -> bytes:
-    """A name as the values are kept by it. Code asks for few, whatever clients send."""
+    """Return the key of a header name. The cache stays small, because only code looks names up."""
     return name.encode("latin-1", "replace").lower()

@@ -72,10 +72,10 @@ class RequestSink(Protocol):
         """Handle request line and headers. `keep` says whether the client keeps its connection."""
 
     def body_received(self, chunk: bytes) -> None:
-        """A piece of its body has come."""
+        """Handle a piece of the body."""
 
     def request_complete(self) -> None:
-        """It has come whole."""
+        """Handle the end of the request."""
 
 
 class RequestParser:
@@ -225,7 +225,7 @@ class RequestParser:
         self.in_head = self.progressed = True
 
     def on_url(self, part: bytes) -> None:
-        """The request target, or a piece of it."""
+        """Store the request target or a piece of it."""
         self._target += part
         if len(self._target) > MAX_HEAD_BYTES:
             raise BadRequest(http.HTTPStatus.REQUEST_URI_TOO_LONG)

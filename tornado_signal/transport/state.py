@@ -16,7 +16,7 @@ class ConnectionLimiter(Protocol):
     """Counts connections by the address of the other end, which is empty on a Unix socket."""
 
     def connected(self, address: str, now_ms: int) -> int | None:
-        """A connection has come, at a time by a clock that never goes back.
+        """Count a new connection. The time is that of a monotonic clock.
 
         Returns:
             0, the status for refusing its first request, or None to close it uncounted.
@@ -54,7 +54,7 @@ class OpenConnection(Protocol):
         """The bytes that the client has not taken yet."""
 
     def deadline_passed(self) -> None:
-        """The deadline has passed."""
+        """Handle a passed deadline."""
 
     def close(self) -> None:
         """Close after what has been sent."""
@@ -74,7 +74,7 @@ class ClientConnection(OpenConnection, Protocol):
         """
 
     def exchange_finished(self, exchange: httputil.HTTPConnection) -> None:
-        """The response of the current exchange is complete."""
+        """Handle the end of the current response."""
 
     def hand_over(self, head: bytes, make: "Callable[[ServerState, str, int | None], asyncio.Protocol]") -> bool:
         """Send the head of a response and give the connection to another protocol.
@@ -123,7 +123,7 @@ class MemoryBudget:
         self._sizes[connection] = size
 
     def forget(self, connection: OpenConnection) -> None:
-        """A connection has none any more, or is over."""
+        """Remove a connection that uses no memory or is closed."""
         self.bytes -= self._sizes.pop(connection, 0)
 
     def _shrink(self) -> None:
@@ -208,7 +208,7 @@ class ServerState:
             self._limiter.disconnected(address, refusal)
 
     def remove(self, connection: OpenConnection) -> None:
-        """A connection that was open is over."""
+        """Remove a closed connection."""
         self.connections.discard(connection)
         self.unsent.forget(connection)
         self.unfinished.forget(connection)

@@ -23,7 +23,7 @@ class BadRequest(Exception):
 
 
 def check_target(method: bytes, target: bytes, headers: Headers) -> str:
-    """The path and query that a request is for (RFC 9112, 3.2). A host named in the target replaces the header's.
+    """Return path and query of a request (RFC 9112, 3.2). A host in the target replaces that of the header.
 
     Raises:
         BadRequest: it is not one that this server understands.

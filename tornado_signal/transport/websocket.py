@@ -38,10 +38,10 @@ class Receiver(Protocol):
         """Process a complete text message. At most MAX_MESSAGES are passed before `WebSocket.message_done`."""
 
     def frame_received(self) -> None:
-        """A frame has arrived that is not a whole message: a fragment, a ping, a pong that answers no ping."""
+        """Count a frame that is not a whole message: a fragment, a ping or an unsolicited pong."""
 
     def client_gone(self) -> None:
-        """The connection is over."""
+        """Handle the end of the connection."""
 
 
 class WebSocket(asyncio.Protocol):

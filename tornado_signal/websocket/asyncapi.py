@@ -42,7 +42,7 @@ EVENTS: Final[dict[str, Schema]] = {
 
 
 def make_asyncapi(operations: Iterable[Operation]) -> Schema:
-    """The document."""
+    """Return the document."""
     found = {each.name: each for each in operations}
     messages: Schema = {}
     described: Schema = {}
@@ -113,7 +113,7 @@ def make_asyncapi(operations: Iterable[Operation]) -> Schema:
 
 
 def event() -> Schema:
-    """The notification of an event."""
+    """Return the description of the notification of an event."""
     common: dict[str, Any] = {"subscription": NUMBER, "cursor": {**TEXT, "description": "Goes into `since`."}}
     kinds = [object_of({"type": {"const": name}, "data": data, **common}) for name, data in EVENTS.items()]
     params = {"oneOf": [*kinds, object_of(common)]}
@@ -121,7 +121,7 @@ def event() -> Schema:
 
 
 def message(payload: Schema) -> Schema:
-    """A message of the document."""
+    """Return the description of a message."""
     return {"contentType": JSON, "payload": payload}
 
 

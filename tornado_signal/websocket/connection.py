@@ -182,7 +182,7 @@ class Connection:
         self._sent_long: asyncio.Future[None] | None = None  # done when it has been sent
 
     def next_request_id(self) -> str:
-        """A name for a request."""
+        """Return an id for a request."""
         self._last_id += 1
         return f"{self._request_id}-{self._last_id}"
 
@@ -261,7 +261,7 @@ class Connection:
         return not self.socket.refused
 
     async def _keep(self, answer: "Awaitable[Response]") -> "Response":
-        """A response of a batch, which waits for the others."""
+        """Store a response of a batch until the others are complete."""
         response = await answer
         self.socket.owe(len(response.text))
         return response
@@ -528,7 +528,7 @@ class Response(NamedTuple):
 
 
 async def respond_with(text: bytes) -> Response:
-    """A response that there is already."""
+    """Return the given text as a response."""
     return Response(text)
 
 
@@ -547,7 +547,7 @@ def encode(event: Event) -> bytes:
 
 
 def make_methods(operations: Sequence[Operation]) -> dict[str, Method]:
-    """The methods: the operations, and those for subscriptions and presence."""
+    """Return all methods: operations, subscriptions and presence."""
 
     def method(operation: Operation) -> Method:
         def perform(call: RpcCall, params: dict[str, Any]) -> Awaitable[bytes | Pieces]:

@@ -60,7 +60,7 @@ class Handshake(Handler):
 
 
 def websocket_routes(holds: Holds, operations: tuple[Operation, ...]) -> dict[str, Route]:
-    """The routes of GET /ws, and of the document that describes it, by their paths."""
+    """Return the routes of GET /ws and of its document, by path."""
     handshake = Route(PATH, Handshake, {"methods": make_methods(operations), "holds": holds})
     document = document_route("/asyncapi.json", make_asyncapi(operations))
     return {PATH: handshake, document.pattern: document}

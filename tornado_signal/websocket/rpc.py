@@ -87,12 +87,12 @@ def _error(code: int, id_: bytes = b"null") -> bytes:
 
 
 def method_not_found(id_: bytes) -> bytes:
-    """The response to a request for a method that there is not."""
+    """Return the response to a request for an unknown method."""
     return _error(METHOD_NOT_FOUND, id_)
 
 
 def error(id_: bytes, code: int, message: str, data: dict[str, Any] | None = None) -> bytes:
-    """The response to a request that failed."""
+    """Return the response to a failed request."""
     fields = {"code": code, "message": message} | ({"data": data} if data else {})
     return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (id_, wire.encode(fields))
 
@@ -103,11 +103,11 @@ def result(id_: bytes, found: bytes) -> bytes:
 
 
 def begin_result(id_: bytes) -> bytes:
-    """A response up to its result, which only `}` follows."""
+    """Return a response up to its result, after which only `}` follows."""
     return b'{"jsonrpc":"2.0","id":%b,"result":' % id_
 
 
 def begin_event(type_: str, data: bytes, cursor: str) -> bytes:
-    """A notification of an event up to the number of its subscription, which only `}}` follows."""
+    """Return a notification of an event up to the number of its subscription, after which only `}}` follows."""
     told = b'"type":%b,"data":%b,' % (wire.encode(type_), data) if type_ else b""
     return b'{"jsonrpc":"2.0","method":"event","params":{%b"cursor":%b,"subscription":' % (told, wire.encode(cursor))
