@@ -24,10 +24,10 @@ MAX_UNFINISHED_BYTES: Final = 64 * 1024 * 1024  # of all bodies together that ar
 
 @dataclass(frozen=True)
 class Route:
-    """Where the requests of one path go.
+    """The handler of a path.
 
     Attributes:
-        pattern: of the path, as logs and metrics name it.
+        pattern: the name of the path in logs and metrics.
         handler: the class of the handler.
         arguments: arguments of its `initialize` in addition to the call.
     """
@@ -43,16 +43,16 @@ UNKNOWN: Final = Route("unknown", Unknown)
 
 
 class Application(httputil.HTTPServerConnectionDelegate):
-    """The routes, and the bodies that are being received. Needs a running event loop.
+    """The routes, and the size of bodies in transit. It needs a running event loop.
 
     Args:
-        service: what all calls share.
-        make_others: returns more routes by their paths, for the operations as they are declared.
+        service: the shared context of all calls.
+        make_others: returns more routes by path, given the declared operations.
 
     Attributes:
         service: as given.
-        routes: by their paths, in which `{topic}` stands for any first segment of two.
-        unfinished_bytes: the size of all bodies that are being received.
+        routes: the routes by path. `{topic}` stands for any first segment of two.
+        unfinished_bytes: the size of all bodies in transit.
     """
 
     def __init__(self, service: Service, make_others: MakeRoutes | None = None) -> None:
@@ -133,7 +133,7 @@ class RequestReader(httputil.HTTPMessageDelegate):
         """Refuse a body whose Content-Length is too large before `100 Continue` is sent.
 
         Raises:
-            HTTPInputError: the query has very many fields, which Tornado would copy before the request is admitted.
+            HTTPInputError: the query has too many fields, which Tornado would copy before admission.
         """
         assert isinstance(start_line, httputil.RequestStartLine)
         if start_line.path.count("&") >= MAX_QUERY_FIELDS:

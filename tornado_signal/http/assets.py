@@ -37,9 +37,9 @@ class Asset:
     """A file, ready to be sent.
 
     Attributes:
-        media_type: what it is.
-        body: its bytes.
-        gzipped: the same, compressed.
+        media_type: the media type.
+        body: the content.
+        gzipped: the compressed content.
         etag: a weak tag of the content, shared by the plain and the compressed form.
     """
 

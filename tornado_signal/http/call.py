@@ -17,16 +17,16 @@ NO_ARGUMENTS: Final[dict[str, list[bytes]]] = {}
 
 
 class HttpCall(Call):
-    """A call that came as an HTTP request.
+    """A call over HTTP.
 
     Args:
-        service: what all calls share.
-        request: Tornado's.
-        pattern: of the path, as logs and metrics name it.
+        service: the shared context of all calls.
+        request: Tornado's request.
+        pattern: the name of the path in logs and metrics.
 
     Attributes:
         request: as given.
-        refusal: why its body was not kept, if it was not.
+        refusal: the reason why the body was not kept, or None.
         begun: whether a part of the response has been sent.
     """
 
@@ -78,8 +78,8 @@ class HttpCall(Call):
         """Return the JSON object in the body.
 
         Raises:
-            BodyTooLarge: it is over the limit.
-            Unavailable: the bodies that are being received take too much memory together.
+            BodyTooLarge: the body exceeds `--max-body-bytes`.
+            Unavailable: all bodies in transit together take too much memory.
             InvalidParameter: `body`.
         """
         if self.refusal is not None:

@@ -43,7 +43,7 @@ def make_refusal(log: RequestLog) -> Callable[[int, httputil.HTTPHeaders], Respo
     """Return the function that makes responses to requests that reach no handler, in JSON and with CORS.
 
     Returns:
-        A function of the status and of the headers of the request that were understood.
+        A function of the status and of the parsed headers of the request.
     """
 
     def refusal(status: int, headers: httputil.HTTPHeaders) -> Response:

@@ -20,10 +20,10 @@ READING: Final = ("GET", "HEAD", "OPTIONS")
 
 
 class Handler(web.RequestHandler):
-    """A handler whose requests are admitted first, and whose responses, errors included, are JSON unless it says more.
+    """Base handler. It admits requests first, and responds with JSON, also to errors.
 
     Attributes:
-        methods: those that it has.
+        methods: the supported methods.
         anonymous: whether browsers load it without an Origin (docs/decisions.md).
         vary: the request headers that the response depends on.
         call: the request as a call of the service.

@@ -30,9 +30,9 @@ class FairQueue:
         """Queue a function, which is called in one of the next event-loop iterations.
 
         Args:
-            client: whose it is.
+            client: the key of the client.
             begin: the function.
-            next_: whether it is the first that this client has to do.
+            next_: whether it precedes the client's queued work.
         """
         mine = self._waiting.get(client)
         if mine is None:

@@ -29,11 +29,11 @@ ADMIN_CONNECTIONS = 64
 
 
 class ConnectionCounts:
-    """How many connections there are.
+    """Numbers of connections.
 
     Attributes:
-        connections: how many are served.
-        refused: how many are being refused.
+        connections: the number of served connections.
+        refused: the number of connections that are being refused.
     """
 
     __slots__ = ("connections", "refused")
@@ -73,10 +73,10 @@ class AdminConnectionLimiter(ConnectionCounts):
 
 
 class TokenBucket:
-    """A token bucket: tokens are taken at once and come back evenly.
+    """A token bucket. Tokens return at a constant rate.
 
     Attributes:
-        tokens: how many there were at `at_ms`.
+        tokens: the number of tokens at `at_ms`.
         at_ms: the time of the last update in Unix milliseconds.
     """
 
@@ -87,7 +87,7 @@ class TokenBucket:
         self.at_ms = 0
 
     def take(self, most: float, per_ms: float, now_ms: int, count: int = 1) -> int:
-        """Take some, all or none.
+        """Take tokens, all or none.
 
         Returns:
             0 if granted, otherwise the seconds to wait.
@@ -111,8 +111,8 @@ class Client(ConnectionCounts):
         sessions: the tokens for the sessions that it publishes.
         bytes: the tokens for the bytes that it has stored.
         waiting: the number of its waiting requests.
-        held: how many offers its connections hold.
-        limited: whether the limits for each client are for this one.
+        held: the number of offers that its connections hold.
+        limited: whether per-client limits apply.
     """
 
     __slots__ = ("arrivals", "bytes", "held", "limited", "refusals", "requests", "sessions", "waiting")
@@ -144,12 +144,12 @@ def most_arrivals(settings: Settings) -> float:
 
 
 class Limits(ConnectionCounts):
-    """The limits: counts of all clients, and of all that is open.
+    """The limits: counts per client, and in total.
 
     Args:
-        settings: as configured.
-        max_connections: what the process has descriptors for.
-        room_bytes: returns how much the store has room for from one address, at the moment.
+        settings: the settings in force.
+        max_connections: the number of connections for which the process has descriptors.
+        room_bytes: returns the bytes that one address can store at present.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class Limits(ConnectionCounts):
         """Count a session.
 
         Raises:
-            TooMany: the client has published as many as it may in the lifetime of a session.
+            TooMany: the quota of the client is used up.
         """
         client = self._find(address)
         if not client.limited:
@@ -211,10 +211,10 @@ class Limits(ConnectionCounts):
             raise TooMany("sessions of an address", wait_s)
 
     def charge_bytes(self, address: str, size: int, now_ms: int) -> None:
-        """Count bytes that are to be stored.
+        """Count bytes to store.
 
         Raises:
-            TooMany: the client has stored as many as it may in the lifetime of a session.
+            TooMany: the quota of the client is used up.
         """
         client = self._find(address)
         if not client.limited:
@@ -226,11 +226,11 @@ class Limits(ConnectionCounts):
             raise TooMany("bytes of an address", wait_s)
 
     def acquire_wait(self, address: str) -> None:
-        """Count a waiting request, which has to be `release_wait` once.
+        """Count a waiting request, until `release_wait`.
 
         Raises:
-            TooMany: too many of this client wait.
-            Unavailable: too many wait.
+            TooMany: too many requests of this client wait.
+            Unavailable: too many requests wait.
         """
         client = self._find(address)
         if self.waiting >= self._settings.max_connections:
@@ -251,7 +251,7 @@ class Limits(ConnectionCounts):
         """Count an offer that is about to be held, until `release_hold`.
 
         Raises:
-            TooMany: the client holds as many offers as it may publish in the lifetime of a session.
+            TooMany: the client holds as many offers as its quota of sessions.
         """
         client = self._find(address)
         if client.limited and client.held >= self._settings.max_sessions_per_address:
@@ -266,7 +266,7 @@ class Limits(ConnectionCounts):
             self._find_anew()
 
     def connected(self, address: str, now_ms: int) -> int | None:
-        """Count a connection, which has to be `disconnected` once.
+        """Count a connection, until `disconnected`.
 
         The time is by a monotonic clock, which can be another clock than that of requests.
 
@@ -299,10 +299,10 @@ class Limits(ConnectionCounts):
             self._find_anew()
 
     def admit_forwarded(self, address: str) -> None:
-        """Check that a proxy may keep one more connection open for a client.
+        """Check that a proxy can keep one more connection open for a client.
 
         Raises:
-            TooMany: the client has as many connections as it may.
+            TooMany: the client has too many connections.
         """
         client = self._find(address)
         if client.limited and client.connections >= self._settings.max_connections_per_address:

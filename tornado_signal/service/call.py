@@ -17,26 +17,26 @@ log = logging.getLogger(__name__)
 
 
 class Call:
-    """One call, to be ended in any case: by `ended`, or as a context manager.
+    """One call of an operation. End it by `ended`, or use it as a context manager.
 
     Args:
-        service: what all calls share.
-        client_address: of the client that it is from.
-        method: how it came, as logs and metrics name it.
-        pattern: what it is for, as logs and metrics name it.
+        service: the shared context of all calls.
+        client_address: the client's IP address.
+        method: the method in logs and metrics.
+        pattern: the name of the path in logs and metrics.
 
     Attributes:
         service: as given.
         client_address: as given.
-        client: stands for the client in queues.
+        client: the key of the client in queues.
         origin: the isolation scope. It is empty before admission, and for anonymous calls.
         now_ms: the time of the call in Unix milliseconds. It is updated after a wait.
-        request_id: its name in the log.
-        status: of its response, as HTTP has it.
+        request_id: the id in the log.
+        status: the HTTP status of the response.
         sent_bytes: the size of its response so far.
-        refused_for: why it was refused, if it was.
+        refused_for: the reason of a refusal, or an empty text.
         waited: whether the call is a long poll or a stream that has waited.
-        gone: whether the client has left.
+        gone: whether the client has disconnected.
     """
 
     __slots__ = (  # thousands may wait
@@ -81,14 +81,14 @@ class Call:
     # Admission and limits
 
     def admit(self, find_origin: Callable[[], str] | None = None) -> None:
-        """Check what comes before everything else: the Origin, the client's rate, whether there is service at all.
+        """Check the Origin, the client's rate, and whether the server is serving.
 
         Args:
             find_origin: returns the Origin, or an empty text for an anonymous call. None if the connection was admitted
                 with its Origin.
 
         Raises:
-            SignalError: why the call is refused.
+            SignalError: the call is refused.
         """
         service = self.service
         self.now_ms = service.clock.now_ms()
@@ -106,10 +106,10 @@ class Call:
             raise Unavailable("draining")
 
     def admit_session(self) -> None:
-        """Count a session that is to be published.
+        """Charge a session to the client's quota.
 
         Raises:
-            TooMany: the client has published as many as it may.
+            TooMany: the quota of the client is used up.
         """
         self.service.limits.charge_session(self.client_address, self.now_ms)
 
@@ -117,7 +117,7 @@ class Call:
         """Charge `size` bytes that are about to be stored to the client's quota.
 
         Raises:
-            TooMany: the client has stored as many as it may.
+            TooMany: the quota of the client is used up.
         """
         self.service.limits.charge_bytes(self.client_address, size, self.now_ms)
 
@@ -125,7 +125,7 @@ class Call:
         """Count the wait, and close the watch if the client disconnects. Use it as a context manager.
 
         Raises:
-            TooMany, Unavailable: too many wait already.
+            TooMany, Unavailable: too many requests wait.
         """
         try:
             self.service.limits.acquire_wait(self.client_address)

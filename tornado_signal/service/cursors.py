@@ -34,7 +34,7 @@ def parse_cursor(parse: Callable[[str], P | None], scope: bytes, cursor: str, pa
         starts over.
 
     Raises:
-        InvalidParameter: it is damaged, or counts in something else.
+        InvalidParameter: the cursor is damaged, or has another scope.
     """
     text, _, tag = cursor.rpartition(".")
     if tag != _tag(scope, text):

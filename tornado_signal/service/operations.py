@@ -1,6 +1,6 @@
-"""Every operation of the service: name, parameters in the order of their checks, result, and its call on the store.
+"""The operations of the service: name, parameters in the order of their checks, result and implementation.
 
-Routes, methods, and the documents that describe them are made from these declarations.
+Routes, methods and documents are derived from these declarations.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -52,18 +52,18 @@ class Operation:
 
     Attributes:
         name: its name.
-        method: that of HTTP.
+        method: the HTTP method.
         path: the path over HTTP. `{topic}` stands for a segment.
-        tag: what the documents list it under.
-        summary: one sentence.
-        result: the schema of its result.
+        tag: the section in the documents.
+        summary: a sentence that describes it.
+        result: the schema of the result.
         perform: called with the call and the parameter values by name. It returns JSON.
-        parameters: in the order of their checks.
+        parameters: the parameters in the order of their checks.
         refusals: HTTP statuses of its errors, in addition to those of every operation.
-        body: what the documents call the object of its body's parameters.
-        secret: whether its result is for this client alone, and nothing may keep it.
+        body: the name of the body's schema in the documents.
+        secret: whether the result is only for this client and must not be cached.
         writes: whether it changes the session of its parameter `code`.
-        ends_hold: whether the session is not held any more after it.
+        ends_hold: whether it ends the hold of the session.
     """
 
     name: str
@@ -131,10 +131,10 @@ class Subscription:
 
 
 def check(declared: tuple[Parameter, ...], fields: Fields, call: Call) -> dict[str, Any]:
-    """The values of parameters, by name.
+    """Check parameters and return their values by name.
 
     Raises:
-        InvalidParameter: the first that is missing or invalid.
+        InvalidParameter: the first parameter that is missing or invalid.
     """
     return {parameter.name: parameter.check(fields, call) for parameter in declared}
 

@@ -28,14 +28,14 @@ class Parameter:
 
     Attributes:
         name: as clients send it.
-        check: takes its value from the fields.
-        schema: what it may be, in JSON.
-        required: whether it must be there.
-        description: where the name is not enough.
+        check: returns the checked value from the fields.
+        schema: the JSON schema.
+        required: whether it is required.
+        description: an explanation, if the name is not enough.
         place: its place in HTTP: the path, or `fields`, the query of a GET or the body of a POST. A parameter with
             `websocket` exists only over a WebSocket, where all parameters are in `params`.
-        alternatives: for one that comes under one of several names, those.
-        narrows: for an alternative, what it makes of the schemas of other parameters.
+        alternatives: the names of a parameter with several names.
+        narrows: the schemas of other parameters if this alternative is used.
     """
 
     name: str
@@ -55,7 +55,7 @@ def check_string(value: object, name: str, least: int = 1, most: int | None = No
     """Check a string of `least` to `most` code points (docs/decisions.md#string-parameters).
 
     Raises:
-        InvalidParameter: it is absent, empty, not a string, too short or too long, or not encodable as UTF-8.
+        InvalidParameter: it is absent, empty, not a string, too short or long, or not encodable as UTF-8.
     """
     if type(value) is not str or len(value) < least or (most is not None and len(value) > most):
         raise InvalidParameter(name)

@@ -16,11 +16,11 @@ _PRINTABLE: Final = re.compile("[!-~]{1,128}")
 
 
 class RequestLog:
-    """The requests of one application.
+    """Metrics and access log of the requests of an application.
 
     Attributes:
-        settings: those that count at present.
-        metrics: where it counts.
+        settings: the settings in force.
+        metrics: the metrics.
     """
 
     def __init__(self, settings: Settings, metrics: RequestMetrics) -> None:

@@ -30,20 +30,20 @@ class Service:
     """The shared context of all calls. It needs a running event loop.
 
     Attributes:
-        store: the sessions.
-        settings: those in force.
+        store: the store of sessions.
+        settings: the settings in force.
         clock: the clock for the time of calls.
         ice: the ICE servers for the peers.
         version: the commit that the server was built from.
-        limits: what clients may ask for.
+        limits: the limits of clients.
         log: the request log and its counters.
-        lifecycle: how far the process is.
-        running: how many calls are being worked on, or wait for their turn.
-        idle: set when none is, once the service drains.
+        lifecycle: the life cycle of the process.
+        running: the number of calls in progress or queued.
+        idle: set when no call is left while the service drains.
         event_batches: the latest events of topics.
-        queue: starts calls, one client after the other.
+        queue: starts calls, round-robin by client.
         turns: resumes calls that have waited, so that thousands of them do not delay a new one.
-        counts: what the store holds, for the operator.
+        counts: the counts of the store, for the operator.
         proxy_reported: whether a proxy whose clients have no limits has been logged.
     """
 

@@ -67,9 +67,9 @@ async def wait_for_news(
 async def wait_for_change(
     call: Call, topic: str, since: Position | None, *, at_once: bool, wait_s: float
 ) -> ListingState:
-    """Wait until a topic's listing is not what it was at a position, or the time is over.
+    """Wait until a topic's listing differs from that at a position, or until the time limit.
 
-    No position stands for an empty listing. With `at_once`, whatever there is counts as a change.
+    No position stands for an empty listing. With `at_once`, a non-empty listing counts as a change.
     """
     store = call.service.store
     with call.waiting(store.watch_topic(call.origin, topic)) as watch:
@@ -94,7 +94,7 @@ class Feed(Protocol):
     """The events of one subscription. `operations.Subscription` describes its arguments.
 
     Attributes:
-        watch: to be opened by the call for as long as the feed is read.
+        watch: the watch, which the call opens while the feed is read.
         finished: whether the subscription has ended.
     """
 
@@ -108,7 +108,7 @@ class Feed(Protocol):
         """Wait for events.
 
         Args:
-            until_s: by the loop's clock, for how long.
+            until_s: the time limit by the loop's clock.
 
         Returns:
             Encoded events, `b""` on timeout, or None once the subscription has ended.
@@ -116,7 +116,7 @@ class Feed(Protocol):
 
 
 class TopicFeed:
-    """`session` and `gone` of a topic, first the current listing.
+    """The events `session` and `gone` of a topic, starting with the current listing.
 
     Raises:
         InvalidParameter: the cursor does not belong to this topic.
@@ -189,7 +189,7 @@ class TopicFeed:
 
 
 class SessionFeed:
-    """`offer`, `answer`, `candidate` and `gone` of one session, for the side that reads.
+    """The events `offer`, `answer`, `candidate` and `gone` of a session, for the side that reads.
 
     Raises:
         SessionNotFound: the code is not a UUID.
@@ -217,7 +217,7 @@ class SessionFeed:
         self.watch = self._store.watch_session(call.origin, self._code)
 
     async def start(self) -> None:
-        """Read for the first time.
+        """Do the first read.
 
         Raises:
             SessionNotFound: as `Store.read`.

@@ -32,10 +32,10 @@ def parse_body(body: bytes | bytearray) -> dict[str, Any]:
 
 
 def parse(text: bytes | bytearray) -> Any:
-    """JSON in UTF-8.
+    """Parse JSON in UTF-8.
 
     Raises:
-        ValueError: it is not a cursor.
+        ValueError: the text is not JSON.
     """
     text = text.removeprefix(BYTE_ORDER_MARK)  # RFC 8259, 8.1: may be ignored
     try:

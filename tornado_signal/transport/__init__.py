@@ -1,8 +1,8 @@
-"""HTTP/1.1 connections parsed by llhttp, under Tornado's interfaces, and WebSockets. Knows nothing of signaling.
+"""HTTP/1.1 connections parsed by llhttp, behind Tornado's interfaces, and WebSockets. Independent of signaling.
 
-`listener` accepts, `connection` is one client's bytes in and out with the order of its requests and the deadlines,
-`state` what the connections of a server share, `parser` makes requests of what arrives, `exchange` is one request and
-its response (what Tornado calls the HTTPConnection), `syntax` what is refused although llhttp takes it, `websocket` a
+`listener` accepts connections. `connection` is a client's connection with the order of its requests and its deadlines.
+`state` is shared by the connections of a server. `parser` parses requests. `exchange` is one request and its response,
+which Tornado calls the HTTPConnection. `syntax` has checks that are stricter than llhttp's. `websocket` is a
 connection after its upgrade.
 
 Sources: RFC 9112 (messages), RFC 9110 (semantics), RFC 6455 (WebSocket), Tornado's `httputil` (interfaces), llhttp

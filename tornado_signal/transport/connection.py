@@ -28,13 +28,13 @@ class Connection(asyncio.Protocol):
     """One client's connection.
 
     Args:
-        remote_ip: the other end's address, if the connection has been counted already.
+        remote_ip: the address of the other end, if the connection is already counted.
         refusal: the result of counting it, or None before.
 
     Attributes:
         state: shared with the server's other connections.
         remote_ip: the address of the other end, or empty on a Unix socket.
-        client_address: `remote_ip`, unless the application sets the address that a proxy forwards.
+        client_address: `remote_ip`, or the address that a proxy forwards.
         deadline_s: the time limit of the client by the loop's clock, or 0 while it waits for a handler.
     """
 
@@ -199,7 +199,7 @@ class Connection(asyncio.Protocol):
     def _keep(self, data: bytes) -> None:
         """Buffer input after an unfinished request. The total of all connections is bounded.
 
-        A few small requests are kept whatever others have sent: they cost no more than the connection itself.
+        A few small requests are always kept, because they cost no more than the connection itself.
         """
         unfinished = self.state.unfinished
         self._waiting = data

@@ -107,7 +107,7 @@ class HTTPStream(httputil.HTTPConnection):
         Without a Content-Length the body is chunked. HTTP/1.0 clients read it until the connection closes.
 
         Returns:
-            A future that is done when more may be sent.
+            A future that is done when more can be sent.
 
         Raises:
             ValueError: a header contains a line break. The connection is closed.
@@ -175,10 +175,10 @@ class HTTPStream(httputil.HTTPConnection):
         return self
 
     def upgrade(self, make: Callable[[ServerState, str, int | None], asyncio.Protocol]) -> None:
-        """Send the head that was written, and give the connection to another protocol.
+        """Send the written head, and pass the connection to another protocol.
 
         Raises:
-            StreamClosedError: it is over.
+            StreamClosedError: the connection is closed.
         """
         self.finished = True
         self._close_callback = self._delegate = None

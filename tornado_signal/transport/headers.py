@@ -12,10 +12,10 @@ class Headers(Mapping[str, str]):
     are.
 
     Args:
-        fields: names in lower case and values, in the order in which they came.
+        fields: names in lower case and values, in the order of arrival.
 
     Attributes:
-        sent: the values, maybe with blanks around them, by their names in lower case.
+        sent: the raw values by lower-case name, possibly with surrounding blanks.
     """
 
     def __init__(self, fields: list[tuple[bytes, bytes]]) -> None:

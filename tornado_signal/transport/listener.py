@@ -30,7 +30,7 @@ class Server:
     """Accepts connections for a Tornado application.
 
     Args:
-        state: what its connections share.
+        state: the shared state of its connections.
     """
 
     _tick: asyncio.TimerHandle
@@ -86,10 +86,10 @@ class Server:
         return bool(found)
 
     async def accept_no_more(self) -> None:
-        """Leave new connections in the kernel's queue, and serve those that have been accepted.
+        """Leave new connections in the kernel's queue, and serve the accepted ones.
 
-        Those have to be connections when `stopping` says that from now on each response is its connection's last.
-        If something else holds the sockets too, a new process finds the queue as it was.
+        Accepted sockets must be connections before `stopping` makes each response the last on its connection.
+        If another process also holds the sockets, it finds an unchanged queue.
         """
         self._close_listeners()
         await asyncio.sleep(HANDSHAKE_S if self.state.tls else ACCEPTED_S)
@@ -207,7 +207,7 @@ class Server:
 
 
 def prepare(listening: socket.socket) -> None:
-    """Have the kernel end connections whose client is gone without a word, and keep little of what is not sent.
+    """Configure a socket: the kernel closes connections of vanished clients, and buffers little unsent data.
 
     Accepted sockets inherit it. Otherwise the kernel buffers megabytes for each client that does not read, until no
     memory is left for new connections.

@@ -52,12 +52,12 @@ _LOWER_CASE: Final = {
 
 
 class _Block(NamedTuple):
-    """A header block that has been parsed and checked: clients send the same one with each request of a connection.
+    """A parsed and checked header block. Clients repeat the same one with each request of a connection.
 
     Attributes:
-        before: what follows the request line, up to the value of Content-Length.
+        before: the bytes after the request line, up to the value of Content-Length.
         behind: the bytes after that value, or empty without it.
-        headers: what was made of it.
+        headers: the parsed headers.
     """
 
     before: bytes
@@ -135,7 +135,7 @@ class RequestParser:
             The number of consumed bytes. The caller feeds the rest again.
 
         Raises:
-            BadRequest: what has come cannot be understood.
+            BadRequest: the input is not valid HTTP.
         """
         if not self.in_head and (taken := self._feed_known(piece)):
             return taken

@@ -27,7 +27,7 @@ class ConnectionLimiter(Protocol):
 
 
 class OpenConnection(Protocol):
-    """A connection, as its server knows it.
+    """A connection as its server sees it.
 
     Attributes:
         state: shared with the server's other connections.
@@ -77,31 +77,31 @@ class ClientConnection(OpenConnection, Protocol):
         """Handle the end of the current response."""
 
     def hand_over(self, head: bytes, make: "Callable[[ServerState, str, int | None], asyncio.Protocol]") -> bool:
-        """Send the head of a response and give the connection to another protocol.
+        """Send the head of a response and pass the connection to another protocol.
 
         Args:
-            head: of the response.
-            make: makes the protocol, with what this one has been counted by.
+            head: the head of the response.
+            make: makes the protocol, given the data by which this connection was counted.
 
         Returns:
-            Whether the connection is not over.
+            Whether the connection is open.
         """
 
 
 class MemoryBudget:
-    """The connections that keep memory busy: what their clients have not read, or sent and not finished.
+    """A budget for the memory of connections, such as unread or unfinished data.
 
-    It costs a client nothing. When all of them together have too much of it, the address with the most loses
-    connections, the largest first: an address with many such connections cannot end those of others.
+    Such data costs a client nothing. When the total exceeds the budget, the address with the most data loses
+    connections, the largest first. So one address cannot close the connections of others.
 
     Args:
-        max_bytes: the most that they may have.
-        size_of: how much a connection has.
+        max_bytes: the budget.
+        size_of: returns the size of a connection's data.
 
     Attributes:
-        max_bytes: as given.
+        max_bytes: the budget.
         bytes: the total of the sizes reported last.
-        ended: how many connections have been ended for it.
+        ended: the number of connections closed for it.
     """
 
     def __init__(self, max_bytes: int, size_of: Callable[[Any], int]) -> None:
@@ -146,21 +146,21 @@ class ServerState:
     """The shared state of a server's connections. It needs a running event loop.
 
     Args:
-        limiter: counts connections, and says which are too many.
-        max_unsent_bytes: what clients that read too slowly may leave unread, all together.
+        limiter: counts connections and refuses those over the limits.
+        max_unsent_bytes: the budget for unread data of all slow readers.
 
     Attributes:
-        application: answers the requests.
+        application: handles the requests.
         refusal: makes headers and body of an answer to what is refused here, from its status and the headers
             that were understood.
         tls: certificate and key, for HTTPS.
         protocol: `http` or `https`.
-        connections: those that are open.
-        all_closed: set when `stopping` is and no connection is left.
-        unsent: the connections whose clients read too slowly.
-        unfinished: the connections whose clients have sent what is not whole, or cannot be worked on yet.
-        websockets: how many of the connections are WebSockets.
-        turned_away: how many connections were closed as soon as they came.
+        connections: the open connections.
+        all_closed: set when no connection is left while stopping.
+        unsent: the budget of slow readers.
+        unfinished: the budget of incomplete or unprocessed input.
+        websockets: the number of WebSockets.
+        turned_away: the number of connections closed immediately.
         stopping: whether each response is the last of its connection.
         done: a future that is done.
     """

@@ -26,7 +26,7 @@ def check_target(method: bytes, target: bytes, headers: Headers) -> str:
     """Return path and query of a request (RFC 9112, 3.2). A host in the target replaces that of the header.
 
     Raises:
-        BadRequest: it is not one that this server understands.
+        BadRequest: the target has another form.
     """
     if not target.startswith(b"/"):
         absolute = _ABSOLUTE.match(target)
@@ -44,10 +44,10 @@ def check_target(method: bytes, target: bytes, headers: Headers) -> str:
 
 
 def check_headers(headers: Headers, version: str) -> None:
-    """Refuse what the grammar allows but two readers may understand differently (RFC 9112, 3.2, 6.1, 6.3).
+    """Refuse headers that the grammar allows but readers can interpret differently (RFC 9112, 3.2, 6.1, 6.3).
 
     Raises:
-        BadRequest: with the status that fits.
+        BadRequest: a header is ambiguous. It has the fitting status.
     """
     if version not in ("HTTP/1.1", "HTTP/1.0"):
         raise BadRequest(http.HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
@@ -68,10 +68,10 @@ def check_headers(headers: Headers, version: str) -> None:
 
 
 def format_head(code: int, reason: str, values: Iterable[tuple[str, str]]) -> bytes:
-    """The status line and the headers of a response.
+    """Return the status line and the headers of a response.
 
     Raises:
-        ValueError: one of them would break out of its line.
+        ValueError: one of them contains a line break.
     """
     lines = [_STATUS_LINES.get(code) or f"HTTP/1.1 {code} {reason}", *map(": ".join, values)]
     head = "\r\n".join(lines)

@@ -53,11 +53,11 @@ class WebSocket(asyncio.Protocol):
 
     Attributes:
         receiver: the receiver of the messages, to be set by the owner.
-        refused: whether it is closed for what its client does: nothing that it has asked for need be done.
+        refused: whether it is closed because of its client's behaviour. Its pending messages are dropped.
         state: shared with the server's other connections.
         remote_ip: the address of the other end, or empty on a Unix socket.
         client_address: as given.
-        deadline_s: when to look after it, by the loop's clock.
+        deadline_s: the time of the next check by the loop's clock.
     """
 
     __slots__ = (

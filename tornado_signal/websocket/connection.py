@@ -35,7 +35,7 @@ class Method(NamedTuple):
     """A method.
 
     Attributes:
-        pattern: what logs and metrics call it: the path that it has over HTTP.
+        pattern: the name in logs and metrics, which is its path over HTTP.
         perform: checks the parameters and returns the work, whose result is JSON. The work of an operation does not
             refer to the parameters, because it can wait for minutes.
         writes: whether it changes the session of the parameter `code`.
@@ -64,10 +64,10 @@ class RpcCall(Call):
     """One request of a client.
 
     Attributes:
-        connection: its client's.
-        slot: the message that it came in.
-        subscription: its number if it is one.
-        then: called when its response has been sent.
+        connection: the connection of the client.
+        slot: the message that contains it.
+        subscription: the number of the subscription, or 0.
+        then: called after its response has been sent.
     """
 
     __slots__ = ("connection", "slot", "subscription", "then")
@@ -102,11 +102,11 @@ class Connection:
     """One client's WebSocket.
 
     Args:
-        service: what all calls share.
-        methods: by their names.
-        holds: the offers that are held.
+        service: the shared context of all calls.
+        methods: the methods by name.
+        holds: the held offers.
         origin: the isolation scope.
-        client_address: of the client.
+        client_address: the client's IP address.
         request_id: the id of the handshake, the prefix of the ids of its requests.
         socket: the connection.
         forwarded: whether a proxy keeps it open for the client.
@@ -114,7 +114,7 @@ class Connection:
     Attributes:
         waiting: the waiting calls, including subscriptions.
         held: as in `presence.Holder`, like `lease` and `reserved`.
-        over: whether the client is gone.
+        over: whether the client has disconnected.
     """
 
     __slots__ = (
@@ -384,7 +384,7 @@ class Connection:
         """Send the next piece of a result.
 
         Returns:
-            A future that is done when more may be sent, or None after the last piece.
+            A future that is done when more can be sent, or None after the last piece.
         """
         following = await anext(pieces, None)
         if following is None:
@@ -498,7 +498,7 @@ class Connection:
         """Send the next events of a subscription.
 
         Returns:
-            A future that is done when more may be sent, or None once the subscription has ended.
+            A future that is done when more can be sent, or None once the subscription has ended.
         """
         events = await feed.next(feed.watch.now_s() + LOOK_S)
         if events is None:
@@ -516,9 +516,9 @@ class Response(NamedTuple):
 
     Attributes:
         text: the response or its beginning, or empty for none.
-        more: what follows, before the `}` at its end.
-        call: what that belongs to.
-        then: called when it has been sent.
+        more: the rest of the result, before the final `}`.
+        call: the call of that result.
+        then: called after it has been sent.
     """
 
     text: bytes

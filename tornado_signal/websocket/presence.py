@@ -28,10 +28,10 @@ class Holder(Protocol):
     """A connection that holds offers.
 
     Attributes:
-        client_address: of its client.
-        lease: what its offers have in the store.
-        held: which, in the order in which it began.
-        reserved: how many more it is about to hold.
+        client_address: the client's IP address.
+        lease: the lease of its offers in the store.
+        held: the held offers in order.
+        reserved: the number of reserved places.
         over: whether the connection has ended.
     """
 
@@ -46,13 +46,13 @@ class Hold:
     """An offer that is held by a connection.
 
     Attributes:
-        key: which.
-        lease: what the offer has in the store, as long as no other connection takes it over.
+        key: the origin and code of the offer.
+        lease: the lease of the offer in the store, until another connection takes it over.
         secret_hash: the hash of the owner's secret, or empty.
-        client_address: of the connection.
+        client_address: the client's IP address.
         client: the client's place in queues.
         holder: the connection, or None after its end.
-        due: the tick in which to look after it.
+        due: the tick of its next renewal or withdrawal.
     """
 
     __slots__ = ("client", "client_address", "due", "holder", "key", "lease", "secret_hash")
@@ -89,10 +89,10 @@ class Holds:
         return self._store.process_id + number.to_bytes(LEASE_BYTES - len(self._store.process_id), "big")
 
     async def reserve(self, holder: Holder) -> None:
-        """Keep a place for one more offer of a connection, until `begin` or `cancel`.
+        """Reserve a place for one more offer of a connection, until `begin` or `cancel`.
 
         Raises:
-            TooMany: the connection holds as many as it may, or all connections of its address do.
+            TooMany: the limit of the connection or of its address is reached.
         """
         if self._is_full(holder):
             for hold in holder.held[:LOOKED_AT]:
@@ -125,7 +125,7 @@ class Holds:
             self._renew_later(hold, expires_ms)
 
     async def take_over(self, holder: Holder, key: Key, secret_hash: bytes) -> int:
-        """Hold an offer instead of other connections, in the place that is reserved.
+        """Take an offer over from other connections, in the reserved place.
 
         Returns:
             The new expiry, Unix milliseconds.
@@ -139,9 +139,9 @@ class Holds:
         return expires_ms
 
     def end(self, holder: Holder) -> None:
-        """A connection has ended: what it holds is withdrawn, unless another one takes it over in time.
+        """Withdraw the offers of a closed connection, unless another connection takes them over in time.
 
-        When the server stops, its clients come back to the next one: everything stays.
+        If the server stops, the offers stay, because its clients reconnect to the next one.
         """
         for hold in list(holder.held):
             self._let_go(hold)

@@ -28,8 +28,8 @@ class RpcRequest(NamedTuple):
 
     Attributes:
         id: the id as JSON, or empty for a notification, which has no response.
-        method: its name.
-        params: by name.
+        method: the name of the method.
+        params: the parameters by name.
     """
 
     id: bytes
