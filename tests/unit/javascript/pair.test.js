@@ -56,6 +56,20 @@ test("an offer that another page has answered is passed over", async () => {
   assert.ok(steps.includes("taken"));
 });
 
+test("an answer whose response is lost is repeated, and connects once", async () => {
+  const answer = server.answer;
+  let calls = 0;
+  server.answer = (...parameters) => {
+    const result = answer.apply(server, parameters);
+    if ((calls += 1) === 1) throw new TypeError("no network");
+    return result;
+  };
+  const first = page();
+  await published();
+  await assertPaired(first, page());
+  assert.equal(calls, 2);
+});
+
 test("candidates that cannot be sent are sent again", async () => {
   fail("candidates", new TypeError("no network"), new SignalError(503, "later"));
   await assertPaired(page(), page());
