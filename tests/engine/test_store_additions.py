@@ -1,4 +1,4 @@
-"""Every store, contract C: positions to read on from, events, ownership, leaving and staying, watches."""
+"""Every store: positions, events, ownership, withdrawal, refresh and watches."""
 
 import asyncio
 from itertools import pairwise
