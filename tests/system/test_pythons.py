@@ -107,4 +107,4 @@ def test_the_pythons_tried_are_those_promised():
     for script in ("tests/environment.sh", "systemd/install"):
         text = (ROOT / script).read_text()
         assert text.count("(3, 11) <= sys.version_info < (3, 15)") == text.count("sys.version_info") == 1
-        assert f"be {MINORS[0]} to {MINORS[-1]}" in text
+        assert re.search(rf"must be (Python )?{MINORS[0]} to {MINORS[-1]}", text)
