@@ -55,3 +55,16 @@ def publish(site):
         return found["code"]
 
     return publishing
+
+
+@pytest.fixture
+def open_demo(profiles):
+    """Return a function that opens the demo with a name, and returns the page."""
+
+    def opening(server, name, topic="lobby", **options):
+        page = profiles.open(f"{server.url}/demo#topic={topic}", **options)
+        page.get_by_label("Your name").fill(name)
+        page.get_by_label("Your name").press("Tab")
+        return page
+
+    return opening

@@ -1,13 +1,16 @@
 """The page to try the server, as people use it: two browsers, a keyboard, a server that goes away."""
 
+import contextlib
 import hashlib
 import random
 import re
+import shutil
 import subprocess
 from urllib.parse import urlsplit
 
 import pytest
-from support.browsers import until
+from support.browsers import FLAGS, until
+from support.demo import FOCUSED, PHONE, connected, enter, send_files, told
 from support.needs import require
 from support.service import refused
 
@@ -16,7 +19,6 @@ from tornado_signal.http.files import POLICY
 
 pytest_plugins = ["support.http_fixtures", "support.browser_fixtures"]
 
-PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True, "color_scheme": "dark"}
 FILE_BYTES = 6_500_000
 # As if this browser had no other way out than a relay.
 ONLY_RELAY = """
@@ -29,41 +31,6 @@ ONLY_RELAY = """
     };
   }
 """
-# Controls without a name for screen readers.
-NAMELESS = """
-  () => [...document.querySelectorAll("input, button, a, img, progress, [role=log]")]
-    .filter((each) => !(each.labels?.[0]?.textContent || each.textContent || each.ariaLabel || each.alt).trim())
-    .map((each) => each.outerHTML)
-"""
-
-
-@pytest.fixture
-def open_demo(profiles):
-    def opening(server, name, topic="lobby", **options):
-        page = profiles.open(f"{server.url}/demo#topic={topic}", **options)
-        page.get_by_label("Your name").fill(name)
-        page.get_by_label("Your name").press("Tab")
-        return page
-
-    return opening
-
-
-def enter(*pages):
-    """Enter the room with each page, and wait until it is listed."""
-    for page in pages:
-        page.get_by_role("button", name="Enter").click()
-        page.get_by_text("You are listed in").wait_for()
-
-
-def connected(page, *names):
-    """Wait until these are what a page says that it is connected with."""
-    wanted = sorted(names)
-    status = page.locator("#status")
-    until(lambda: sorted(status.inner_text().partition("connected with ")[2][:-1].split(", ")) == wanted)
-
-
-def told(page, text):
-    page.get_by_text(text).first.wait_for()
 
 
 async def test_the_policy_lets_in_nothing_from_elsewhere(service):
@@ -122,24 +89,18 @@ def test_chat_and_files_both_ways(server, open_demo, tmp_path):
     data = random.Random(1).randbytes(FILE_BYTES)
     (tmp_path / "a photo.jpg").write_bytes(data)
     (tmp_path / "empty.txt").write_bytes(b"")
-    bob.get_by_label("Send files").set_input_files([tmp_path / "a photo.jpg", tmp_path / "empty.txt"])
+    send_files(bob, tmp_path / "a photo.jpg", tmp_path / "empty.txt")
     with alice.expect_download() as download:
         alice.get_by_role("link", name="Save a photo.jpg (6.5 MB)").click()
     got = download.value.path().read_bytes()
     assert hashlib.sha256(got).digest() == hashlib.sha256(data).digest()
     alice.get_by_role("link", name="Save empty.txt").wait_for()
-    told(bob, "Sent a photo.jpg (6.5 MB)")
-
-    # On a phone all of it is on the screen.
-    assert bob.evaluate("scrollY") == 0
-    for name in ("Message", "Send files"):
-        box = bob.get_by_label(name).bounding_box()
-        assert box["y"] + box["height"] <= PHONE["viewport"]["height"]
+    told(bob, "me: sent a photo.jpg (6.5 MB)")
 
     bob.get_by_role("button", name="Leave").tap()
     told(alice, "Bob has left.")
     told(bob, "You are not in a room.")
-    told(alice, "You are listed in “lobby” as Alice. No other page is here yet.")
+    told(alice, "You are listed. No other page is here yet.")
     assert {urlsplit(each).scheme for each in asked} <= {"blob"}  # everything goes over the WebSocket
     assert complaints == []
 
@@ -175,7 +136,7 @@ def test_bars_advance_and_little_is_buffered(server, open_demo, tmp_path):
     enter(alice, bob)
     connected(bob, "Alice")
     (tmp_path / "big").write_bytes(bytes(20_000_000))
-    bob.get_by_label("Send files").set_input_files(tmp_path / "big")
+    send_files(bob, tmp_path / "big")
     alice.get_by_role("link", name="Save big (20.0 MB)").wait_for()
     assert 0 < bob.evaluate("most") <= 1024 * 1024 + 64 * 1024
     for page in (alice, bob):
@@ -187,7 +148,7 @@ def test_bars_advance_and_little_is_buffered(server, open_demo, tmp_path):
 def test_files_that_cannot_come_are_said_not_to(server, open_demo, tmp_path):
     alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob")
     enter(alice)
-    alice.get_by_label("Send files").set_input_files(__file__)
+    send_files(alice, __file__)
     told(alice, "test_demo.py was not sent: no other page is here.")
     enter(bob)
     connected(bob, "Alice")
@@ -195,11 +156,11 @@ def test_files_that_cannot_come_are_said_not_to(server, open_demo, tmp_path):
     for name, size in (("first", 40_000_000), ("second", 100_000), ("third", 400_000_000)):
         with (tmp_path / name).open("wb") as file:
             file.truncate(size)
-    alice.get_by_label("Send files").set_input_files([tmp_path / "first", tmp_path / "second"])
+    send_files(alice, tmp_path / "first", tmp_path / "second")
     (tmp_path / "second").write_text("shorter")
     told(bob, "Alice: Save first (40.0 MB)")
     told(alice, "second did not get to Bob: the browser cannot read it any more.")
-    bob.get_by_label("Send files").set_input_files(tmp_path / "third")
+    send_files(bob, tmp_path / "third")
     told(alice, "Bob: receiving third")
     bob.close()
     told(alice, "Bob: third (400.0 MB) did not come: the connection ended before it was through.")
@@ -246,9 +207,6 @@ def test_the_keyboard_is_enough(server, open_demo):
     bob.keyboard.type("typed at once")
     bob.keyboard.press("Enter")
     told(alice, "Bob: typed at once")
-    for page in (alice, bob):
-        assert page.evaluate(NAMELESS) == []
-    assert bob.get_by_role("log", name="Conversation").count() == 1
 
 
 def test_a_reload_is_a_leave_and_a_dead_server_is_told_of(start, open_demo):
@@ -314,10 +272,12 @@ def test_a_relayed_connection_says_so(coturn, start, open_demo, secret_file):
 
 
 def code_of(page, path):
-    """Return the text that a QR code reader finds on the screen."""
+    """Return the text that a QR code reader finds in the invitation."""
     require("zbarimg")
+    page.get_by_role("button", name="Invite").click()
     page.wait_for_function("() => { const qr = document.getElementById('qr'); return qr.complete && qr.naturalWidth; }")
     page.locator(".invite").screenshot(path=path)
+    page.get_by_role("button", name="Close").click()
     read = subprocess.run(["zbarimg", "--quiet", "--raw", path], capture_output=True, text=True, check=True)
     return read.stdout.strip()
 
@@ -329,8 +289,8 @@ def test_the_qr_code_is_the_link_to_the_room(server, open_demo, tmp_path):
     alice.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
     alice.get_by_label("Room").fill("a/b ü")
     alice.get_by_label("Room").press("Enter")
-    told(alice, "You are listed in “a/b ü”")  # Enter does that
-    link = until(lambda: "topic=a%2Fb" in (found := alice.locator("#link").inner_text()) and found)
+    alice.get_by_role("heading", name="a/b ü").wait_for()  # Enter does that
+    link = until(lambda: "topic=a%2Fb" in (found := alice.locator("#link").text_content()) and found)
     assert code_of(alice, tmp_path / "qr.png") == link
     bob = open_demo(server, "Bob")
     bob.goto("about:blank")
@@ -345,12 +305,12 @@ def test_the_qr_code_is_the_link_to_the_room(server, open_demo, tmp_path):
 def test_the_longest_link_is_a_code_and_a_longer_one_is_none(server, open_demo, tmp_path):
     room = 256 - len(f"{server.url}/demo#topic=")
     alice = open_demo(server, "Alice", topic="x" * room, device_scale_factor=2)
-    link = alice.locator("#link").inner_text()
+    link = alice.locator("#link").text_content()
     assert len(link) == 256
     assert code_of(alice, tmp_path / "qr.png") == link
     alice.get_by_label("Room").fill("x" * (room + 1))
     alice.get_by_label("Room").press("Tab")
-    alice.locator("#qr").wait_for(state="hidden")
+    until(lambda: alice.locator("#qr").evaluate("(qr) => qr.hidden"))
 
 
 def test_other_rooms_are_entered_by_click(server, open_demo):
@@ -361,4 +321,143 @@ def test_other_rooms_are_entered_by_click(server, open_demo):
     connected(bob, "Alice")
     alice.get_by_role("button", name="Leave").click()
     told(bob, "Alice has left.")
-    told(bob, "You are listed in “chess” as Bob. No other page is here yet.")
+    told(bob, "You are listed. No other page is here yet.")
+    assert bob.get_by_role("heading", level=1).inner_text() == "chess"
+
+
+def test_members_of_the_same_name_are_told_apart(server, open_demo):
+    first, second, carol = (open_demo(server, name) for name in ("Alice", "Alice", "Carol"))
+    enter(first, second)
+    for page in (first, second):
+        page.get_by_role("heading", name="Alice (me)").wait_for()
+    enter(carol)
+    names = carol.locator(".tile h2")
+    until(lambda: names.count() == 3)
+    shown = sorted(names.all_inner_texts())
+    assert shown[2] == "Carol (me)"
+    assert [re.fullmatch(r"Alice \(\w{4}\)", name) is not None for name in shown[:2]] == [True, True]
+    assert shown[0] != shown[1]
+    for page in (first, second):
+        connected(page, "Carol", *({*shown[:2]} & {*page.locator(".tile h2").all_inner_texts()}))
+        page.get_by_label("Message").fill("who is it?")
+        page.keyboard.press("Enter")
+        told(page, "me: who is it?")
+    for name in shown[:2]:
+        told(carol, f"{name}: who is it?")
+    first.get_by_role("button", name="Leave").click()
+    connected(carol, "Alice")  # the only one again
+
+
+def test_a_long_name_is_one_line(server, open_demo):
+    alice = open_demo(server, "Alice", viewport={"width": 320, "height": 568})
+    enter(alice)
+    bob = open_demo(server, "Bob " * 15)
+    enter(bob)
+    connected(alice, f"{'Bob ' * 7}Bob…")
+    for part in ("#status", ".tile:last-child h2"):
+        lines = "(part) => part.getBoundingClientRect().height / parseFloat(getComputedStyle(part).lineHeight)"
+        assert alice.locator(part).evaluate(lines) == pytest.approx(1, abs=0.1)
+
+
+def test_a_message_that_is_too_long_stays_in_the_field(server, open_demo):
+    alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob")
+    enter(alice, bob)
+    connected(alice, "Bob")
+    field = alice.get_by_label("Message")
+    field.fill("\x01" * 10_001)
+    alice.keyboard.press("Enter")
+    told(alice, "Not sent: 10,001 of at most 10,000 characters.")
+    assert len(field.input_value()) == 10_001
+    longest = "\x01" * 10_000  # also in JSON
+    field.fill(longest)
+    alice.keyboard.press("Enter")
+    assert field.input_value() == ""
+    assert not alice.get_by_text("Not sent").is_visible()
+    until(lambda: bob.locator("#log li").last.text_content() == f"Alice: {longest}")
+
+
+def test_files_are_dropped_onto_the_chat(server, open_demo, tmp_path):
+    alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob")
+    enter(alice, bob)
+    connected(alice, "Bob")
+    devtools = alice.context.new_cdp_session(alice)
+
+    def drop(target, size):
+        path = tmp_path / f"{size} bytes"
+        path.write_bytes(bytes(size))
+        box = alice.locator(target).bounding_box()
+        at = {"x": box["x"] + box["width"] / 2, "y": box["y"] + box["height"] / 2}
+        data = {"items": [], "files": [str(path)], "dragOperationsMask": 1}
+        for kind in ("dragEnter", "dragOver", "drop"):
+            devtools.send("Input.dispatchDragEvent", {"type": kind, "data": data, **at})
+
+    sizes = {
+        0: "0 bytes",
+        1: "1 byte",
+        999: "999 bytes",
+        1000: "1 KB",
+        1024: "1 KB",
+        999_499: "999 KB",
+        999_500: "1.0 MB",
+    }
+    for size in sizes:
+        drop("#log", size)
+    drop("#tiles", 7)  # neither sent nor opened instead of the page
+    for size, shown in sizes.items():
+        bob.get_by_role("link", name=f"Save {size} bytes ({shown})", exact=True).wait_for()
+        told(alice, f"me: sent {size} bytes ({shown})")
+    assert not alice.get_by_text("7 bytes").count()
+    assert alice.locator(".drop").count() == 0
+    assert alice.url.startswith(server.url)
+
+
+def test_the_focus_is_never_lost(server, open_demo):
+    alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob", permissions=["camera"])
+    for page in (alice, bob):
+        enter(page)
+        assert page.evaluate(FOCUSED) == "message"
+    connected(bob, "Alice")
+    bob.get_by_label("Message").fill("Hello")
+    bob.get_by_role("button", name="Send", exact=True).click()
+    assert bob.evaluate(FOCUSED) == "message"
+    bob.get_by_role("button", name="Camera").click()
+    bob.get_by_role("button", name="Camera", pressed=True).wait_for()
+    assert bob.evaluate(FOCUSED) == "camera"
+    for close in (lambda: bob.keyboard.press("Escape"), bob.get_by_role("button", name="Close").click):
+        bob.get_by_role("button", name="Invite").click()
+        assert bob.evaluate("document.activeElement.closest('dialog').id") == "invitation"
+        close()
+        assert bob.evaluate(FOCUSED) == "invite"
+    send_files(bob, __file__)
+    assert bob.evaluate(FOCUSED) == "attach"
+    bob.get_by_role("button", name="Leave").click()
+    told(bob, "You are not in a room.")
+    assert bob.evaluate(FOCUSED) == "enter"
+    bob.keyboard.press("Enter")
+    connected(bob, "Alice")
+    assert bob.evaluate(FOCUSED) == "message"
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        ([flag for flag in FLAGS if "fake-device" not in flag], "{} not found."),
+        (
+            [*FLAGS, "--use-fake-ui-for-media-stream=deny"],
+            "{} not allowed. The browser's settings for this page can change that.",
+        ),
+    ],
+    ids=["missing", "forbidden"],
+)
+def test_missing_and_forbidden_devices(server, chromium, flags, text):
+    program = shutil.which("chromium-headless-shell")
+    with contextlib.closing(chromium(0).browser_type.launch(executable_path=program, args=flags)) as browser:
+        page = browser.new_context().new_page()
+        page.goto(f"{server.url}/demo")
+        enter(page)
+        for name in ("Camera", "Microphone"):
+            page.get_by_role("button", name=name).click()
+            told(page, text.format(name))
+        page.evaluate("delete MediaDevices.prototype.getDisplayMedia")  # as on phones
+        page.get_by_role("button", name="Screen").click()
+        told(page, "Screen not supported by this browser.")

@@ -37,20 +37,20 @@ def test_the_demo_in_firefox(server, profiles, firefox):
     chromium.get_by_role("button", name="Enter").click()
     firefox.goto(f"{server.url}/demo")
     firefox.evaluate("document.getElementById('enter').click()")
-    chromium.get_by_text("connected with Guest").wait_for()
+    chromium.get_by_text("Connected with Guest").wait_for()
     chromium.get_by_label("Message").fill("from Chromium")
     chromium.keyboard.press("Enter")
     until(lambda: firefox.evaluate("document.getElementById('log').textContent.endsWith('from Chromium')"))
     until(lambda: firefox.evaluate("document.getElementById('tiles').textContent.includes('Direct')"))
-    firefox.evaluate("(document.querySelector('#say input').value = 'from Firefox', 0)")
-    firefox.evaluate("document.querySelector('#say button').click()")
+    firefox.evaluate("(document.getElementById('message').value = 'from Firefox', 0)")
+    firefox.evaluate("document.querySelector('#say button:not([type])').click()")
     chromium.get_by_text("from Firefox").wait_for()
     assert firefox.evaluate("document.getElementById('problem').hidden")
     module = "import('/client.js').then(({SignalClient}) => new SignalClient().open())"
     assert firefox.evaluate(f"{module}.then(({{readyState}}) => readyState)") == 1  # the page's policy lets it
     firefox.evaluate("document.getElementById('camera').click()")  # there is none
     said = "document.getElementById('media-problem').textContent"
-    until(lambda: firefox.evaluate(said) == "The browser finds nothing to use as the camera.")
+    until(lambda: firefox.evaluate(said) == "Camera not found.")
     firefox.evaluate("document.getElementById('leave').click()")
     chromium.get_by_text("No other page is here yet").wait_for()
 

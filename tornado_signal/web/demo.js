@@ -1,35 +1,53 @@
 // The demo page. It uses the same module as applications.
 
 import { room, SignalClient, SignalError } from "../client.js";
-import { Chat } from "./chat.js";
+import { Chat, MAX_TEXT } from "./chat.js";
 import { $, make, Tile } from "./tile.js";
 import { renderSVG } from "./vendor/uqr.js";
 
-const LOOK_MS = 3000; // between two looks at the other rooms
-const ROOM = "room/"; // what the topic of a room begins with on the server
+const LOOK_MS = 3000; // between two polls of the other rooms
+const ROOM = "room/"; // the prefix of a room's topic on the server
+const MAX_NAME = 32; // characters; longer names are cut off
+const MAX_NAMES = 3; // in the status line
 const MEDIA = {
-  camera: ["the camera", () => navigator.mediaDevices.getUserMedia({ video: true })],
-  microphone: ["the microphone", () => navigator.mediaDevices.getUserMedia({ audio: true })],
-  screen: ["the screen", () => navigator.mediaDevices.getDisplayMedia({ video: true })],
+  camera: () => navigator.mediaDevices.getUserMedia({ video: true }),
+  microphone: () => navigator.mediaDevices.getUserMedia({ audio: true }),
+  screen: () => navigator.mediaDevices.getDisplayMedia({ video: true }),
 };
 
 const api = new SignalClient(new URL("..", import.meta.url));
 let here; // the room
 let chat;
 let own; // this page's tile
-let away = false; // whether the server could not do what it was asked last
+let away = false; // whether the last request to the server failed
 let looking = new AbortController();
+const tiles = new Map(); // by peer
+const opening = new Set(); // the ids of the buttons whose streams are being opened
 const sent = new Map(); // streams by the id of the button
 
 const topic = () => $("topic").value.trim() || "lobby";
 const name = () => $("name").value.trim() || "Guest";
+const message = $("message");
+
+/** Return a name as one line of limited length. */
+function shorten(text) {
+  const characters = [...text.replace(/\s+/g, " ").trim()];
+  return characters.length > MAX_NAME ? `${characters.slice(0, MAX_NAME - 1).join("")}…` : characters.join("");
+}
+
+/** Return the name of a peer that this page shows. If somebody else has that name, a part of the id is added. */
+function nameOf(peer) {
+  const shown = shorten(peer.info) || "Guest";
+  const others = [...here.peers.values()].filter((other) => other !== peer).map(({ info }) => shorten(info));
+  return [shorten(name()), ...others].includes(shown) ? `${shown} (${peer.id.slice(0, 4)})` : shown;
+}
 
 function complain(text, where = "problem") {
   $(where).textContent = text;
   $(where).hidden = !text;
 }
 
-// Error texts for people.
+// Error texts.
 
 function explain(error) {
   if (error instanceof SignalError) {
@@ -63,27 +81,24 @@ function unable() {
 // In the room.
 
 function enter() {
-  const tiles = new Map(); // by peer
   here = room(topic(), { info: name() });
-  chat = new Chat();
-  own = new Tile(`${name()} (you)`, { muted: true });
-  $("log").replaceChildren();
+  chat = new Chat(nameOf);
+  own = new Tile(`${shorten(name())} (me)`, { muted: true });
   const on = (event, act) => here.addEventListener(event, act);
-  on("listed", status);
+  on("listed", refresh);
   on("join", ({ peer }) => {
     complain("");
-    $("invitation").open = false;
-    const tile = new Tile(peer.info);
+    const tile = new Tile(nameOf(peer));
     tiles.set(peer, tile);
     tile.follow(peer.peerConnection);
     chat.join(peer);
-    status();
+    refresh();
   });
   on("leave", ({ peer }) => {
     tiles.get(peer).remove();
     tiles.delete(peer);
     chat.leave(peer);
-    status();
+    refresh();
   });
   on("message", ({ peer, data }) => chat.take(peer, data));
   on("stream", ({ peer, stream }) => tiles.get(peer).show(stream));
@@ -91,47 +106,78 @@ function enter() {
   on("error", ({ error }) => trouble(error));
   on("close", left);
   present(true);
-  status();
-  $("say").querySelector("input").focus({ preventScroll: true });
+  refresh();
+  message.focus({ preventScroll: true });
 }
 
 function left() {
   for (const id of sent.keys()) stop(id);
   own.remove();
   here = undefined;
+  complain("", "media-problem");
+  complain("", "say-problem");
   present(false);
-  status();
+  refresh();
+  $("enter").focus();
 }
 
 function present(inside) {
   document.body.classList.toggle("inside", inside);
-  $("room").hidden = $("leave").hidden = !inside;
+  $("title").textContent = inside ? topic() : "";
+  $("title").hidden = $("room").hidden = $("leave").hidden = !inside;
   $("entry").hidden = inside;
-  if (!inside) $("invitation").open = true;
 }
 
-function status() {
+/** Update the names, which depend on who is here, and the status line. */
+function refresh() {
+  const names = [];
+  for (const [peer, tile] of tiles) names.push((tile.name = nameOf(peer)));
   const text = () => {
     if (!here) return "You are not in a room.";
-    const where = `in “${topic()}” as ${name()}`;
-    if (!here.listed) return `Entering “${topic()}” …`;
-    const names = [...here.peers.values()].map(({ info }) => info);
-    if (!names.length) return `You are listed ${where}. No other page is here yet.`;
-    return `You are listed ${where}, and connected with ${names.join(", ")}.`;
+    const who = names.length > MAX_NAMES ? `${names.length} people` : names.join(", ");
+    if (!here.listed) return who ? `Connected with ${who}. New pages cannot find this one yet.` : "Entering …";
+    return who ? `Connected with ${who}.` : "You are listed. No other page is here yet.";
   };
   $("status").textContent = text();
+  $("status").title = names.join(", ");
+}
+
+function say() {
+  const text = message.value;
+  const tooLong = text.length > MAX_TEXT;
+  const lengths = [text.length, MAX_TEXT].map((length) => length.toLocaleString("en"));
+  complain(tooLong ? `Not sent: ${lengths[0]} of at most ${lengths[1]} characters.` : "", "say-problem");
+  if (!tooLong) {
+    chat.say(text);
+    message.value = "";
+  }
+  message.focus();
+}
+
+/** Send files that are dropped onto the chat. Elsewhere the browser would open them instead of the page. */
+function drop(event) {
+  if (!event.dataTransfer.types.includes("Files")) return;
+  event.preventDefault();
+  const over = here && $("chat").contains(event.target) && event.type !== "dragleave";
+  $("chat").classList.toggle("drop", over && event.type === "dragover");
+  event.dataTransfer.dropEffect = over ? "copy" : "none";
+  if (over && event.type === "drop") send(event.dataTransfer.files);
+}
+
+function send(files) {
+  for (const file of files) chat.send(file);
 }
 
 // Camera, microphone and screen.
 
 async function press(id) {
   complain("", "media-problem");
+  if (opening.has(id)) return; // a disabled button would lose the focus
   if (sent.has(id)) return stop(id);
-  const [what, open] = MEDIA[id];
   const entered = here;
-  $(id).disabled = true;
+  opening.add(id);
   try {
-    const stream = await open();
+    const stream = await MEDIA[id]();
     if (here !== entered) {
       for (const track of stream.getTracks()) track.stop(); // the room was left in the meantime
       return;
@@ -142,16 +188,18 @@ async function press(id) {
     own.show(stream);
     $(id).ariaPressed = "true";
   } catch (error) {
-    complain(refusal(what, error), "media-problem");
+    if (here === entered) complain(refusal($(id).textContent, error), "media-problem");
   } finally {
-    $(id).disabled = false;
+    opening.delete(id);
   }
 }
 
 function refusal(what, { name: kind, message }) {
-  if (kind === "NotAllowedError") return `The browser does not let this page use ${what}.`;
-  if (kind === "NotFoundError") return `The browser finds nothing to use as ${what}.`;
-  return `The browser cannot use ${what}: ${message}.`;
+  if (kind === "NotFoundError") return `${what} not found.`;
+  if (kind === "NotAllowedError") return `${what} not allowed. The browser's settings for this page can change that.`;
+  if (kind === "NotReadableError") return `${what} not readable. Another program may be using it.`;
+  if (kind === "TypeError") return `${what} not supported by this browser.`;
+  return `${what} not available: ${message}.`;
 }
 
 function stop(id) {
@@ -218,6 +266,7 @@ function changed() {
   $("qr").hidden = !fits;
   const draw = () => renderSVG(link.href, { ecc: "M", border: 4 }); // the margin that readers need
   if (fits) $("qr").src = `data:image/svg+xml,${encodeURIComponent(draw())}`;
+  $("how").textContent = `${fits ? "Scan this, or open" : "Open"} the link, and enter the same room:`;
   try {
     sessionStorage.setItem("name", $("name").value.trim());
   } catch {
@@ -246,23 +295,20 @@ function begin() {
   $("leave").addEventListener("click", () => here.leave());
   $("say").addEventListener("submit", (event) => {
     event.preventDefault();
-    const input = $("say").querySelector("input");
-    chat.say(input.value);
-    input.value = "";
+    say();
   });
+  $("attach").addEventListener("click", () => $("files").click());
   $("files").addEventListener("change", ({ target }) => {
-    for (const file of target.files) chat.send(file);
+    if (here) send(target.files);
     target.value = "";
   });
+  for (const type of ["dragover", "dragleave", "drop"]) addEventListener(type, drop);
   for (const id of Object.keys(MEDIA)) $(id).addEventListener("click", () => press(id));
   addEventListener("hashchange", () => linked() !== topic() && go(linked()));
   document.addEventListener("visibilitychange", look);
-  $("copy").addEventListener("click", () =>
-    navigator.clipboard.writeText($("link").href).then(
-      () => ($("copy").textContent = "Copied"),
-      () => ($("copy").textContent = "The browser does not let this page copy"),
-    ),
-  );
+  $("invite").addEventListener("click", () => $("invitation").showModal());
+  $("close").addEventListener("click", () => $("invitation").close());
+  $("copy").addEventListener("click", () => copy($("copy"), $("link").href));
   const reason = unable();
   if (reason) {
     complain(reason);
@@ -270,6 +316,15 @@ function begin() {
   } else {
     changed();
     look();
+  }
+}
+
+async function copy(button, text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    button.textContent = "Copied";
+  } catch {
+    button.textContent = "The browser does not let this page copy";
   }
 }
 

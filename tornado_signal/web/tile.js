@@ -16,20 +16,29 @@ export class Tile {
   #pictures = new Map(); // by stream
   #stop = new AbortController();
 
-  /** `muted`: it is this page's own, which is not to be heard. */
+  /** `muted`: whether it is this page's own, whose sound is not played. */
   constructor(name, { muted = false } = {}) {
-    this.name = name;
     this.muted = muted;
-    this.#find("h2").textContent = name;
-    this.#initial();
+    this.name = name;
     $("tiles").append(this.#tile);
+  }
+
+  get name() {
+    return this.#find("h2").textContent;
+  }
+
+  set name(name) {
+    const heading = this.#find("h2");
+    heading.textContent = heading.title = name;
+    for (const video of this.#pictures.values()) video.ariaLabel = `What ${name} sends`;
+    this.#initial();
   }
 
   #find(selector) {
     return this.#tile.querySelector(selector);
   }
 
-  /** The first letter stands where no picture is. */
+  /** Show the first letter of the name while there is no picture. */
   #initial() {
     const seen = [...this.#pictures.values()].some((each) => !each.classList.contains("sound"));
     this.#tile.dataset.initial = seen ? "" : [...this.name][0]?.toUpperCase();
@@ -37,7 +46,7 @@ export class Tile {
 
   show(stream) {
     const video = make("video", "", { autoplay: true, playsInline: true, muted: this.muted, srcObject: stream });
-    video.setAttribute("aria-label", `What ${this.name} sends`);
+    video.ariaLabel = `What ${this.name} sends`;
     video.classList.toggle("sound", !stream.getVideoTracks().length);
     this.#pictures.set(stream, video);
     this.#find(".pictures").append(video);

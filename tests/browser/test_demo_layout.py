@@ -1,0 +1,111 @@
+"""The demo page on desktops and phones: what is visible with eight people, and what axe-core reports."""
+
+import pytest
+from support import npm_package
+from support.browsers import until
+from support.demo import PHONE, connected, enter, send_files, told
+
+pytest_plugins = ["support.http_fixtures", "support.browser_fixtures"]
+
+NAMES = ("Alice", "Bob", "Carol", "Dave " * 12, "Erin", "Frank", "Grace", "Heidi")
+SIZES = {
+    "desktop": (1100, 740),
+    "upright": (390, 844),
+    "sideways": (844, 390),
+    "small": (320, 568),
+    "short": (568, 320),
+}
+# The elements of the room that cannot be clicked: outside of the window, or below another one.
+COVERED = """
+  () => [...document.querySelectorAll("#bar > *, .media button, #log, #say > *")].filter((part) => {
+    const {left, right, top, bottom, width, height} = part.getBoundingClientRect();
+    const inside = left >= 0 && top >= 0 && right <= innerWidth && bottom <= innerHeight && width && height;
+    const corners = [[left + 6, top + 6], [right - 6, bottom - 6]];
+    return !inside || !corners.every(([x, y]) => part.contains(document.elementFromPoint(x, y)));
+  }).map(({outerHTML}) => outerHTML)
+"""
+# The names that cannot be scrolled into view.
+UNREACHABLE = """
+  () => [...document.querySelectorAll(".tile h2")].filter((name) => {
+    name.scrollIntoView({block: "nearest", inline: "nearest"});
+    const {left, top, height} = name.getBoundingClientRect();
+    return document.elementFromPoint(left + 6, top + height / 2) !== name;
+  }).map(({textContent}) => textContent)
+"""
+# Text that is wider than its button.
+CUT_OFF = """
+  () => [...document.querySelectorAll("button")].filter((button) => {
+    const range = document.createRange();
+    range.selectNodeContents(button);
+    return range.getBoundingClientRect().width > button.clientWidth;
+  }).map(({textContent}) => textContent)
+"""
+SCROLLS = "document.documentElement.scrollHeight > innerHeight || document.documentElement.scrollWidth > innerWidth"
+
+
+def resize(page, size):
+    page.set_viewport_size(dict(zip(("width", "height"), SIZES[size], strict=True)))
+
+
+def test_eight_people_on_every_screen(server, open_demo):
+    pages = [open_demo(server, name, permissions=["microphone", "camera"]) for name in NAMES]
+    alice, bob, *_ = pages
+    for page in pages:
+        enter(page)
+    told(alice, "Connected with 7 people.")
+    for number in range(20):
+        bob.get_by_label("Message").fill(f"message {number}")
+        bob.keyboard.press("Enter")
+    told(alice, "Bob: message 19")
+    for page in (alice, bob):
+        page.get_by_role("button", name="Camera").click()
+    until(
+        lambda: alice.evaluate("[...document.querySelectorAll('video')].filter((v) => v.videoWidth > 2).length === 2")
+    )
+    for size, (_, height) in SIZES.items():
+        resize(alice, size)
+        assert alice.evaluate(COVERED) == [], size
+        assert alice.evaluate(UNREACHABLE) == [], size
+        assert alice.evaluate(CUT_OFF) == [], size
+        assert size == "desktop" or not alice.evaluate(SCROLLS), size
+        assert alice.locator("#log").bounding_box()["height"] > height / 3, size
+        # The newest message stays visible when the size changes.
+        until(lambda: alice.evaluate("(log.scrollHeight - log.scrollTop - log.clientHeight) < 2"))
+
+
+@pytest.mark.needs("node")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_has_no_findings(server, open_demo, scheme, tmp_path):
+    axe = (npm_package.node_modules() / "axe-core" / "axe.min.js").read_text()
+    alice, bob = open_demo(server, "Alice", color_scheme=scheme), open_demo(server, "Bob", **PHONE)
+
+    def findings():
+        alice.evaluate(axe)
+        found = alice.evaluate("axe.run()")
+        assert len(found["passes"]) > 10
+        assert alice.get_by_role("heading", level=1).count() == 1
+        return [(rule["id"], [node["html"] for node in rule["nodes"]]) for rule in found["violations"]]
+
+    assert findings() == []
+    alice.get_by_role("button", name="Invite").click()
+    assert findings() == []
+    alice.get_by_role("button", name="Close").click()
+    enter(alice)
+    assert findings() == []
+    enter(bob)
+    connected(alice, "Bob")
+    for page, text in ((alice, "Hello"), (bob, "Hello Alice " * 100)):
+        page.get_by_label("Message").fill(text)
+        page.keyboard.press("Enter")
+        send_files(page, __file__)
+    told(alice, "Save test_demo_layout.py")
+    (tmp_path / "big").touch()
+    alice.get_by_label("Message").fill("x" * 10_001)
+    alice.keyboard.press("Enter")
+    alice.get_by_role("button", name="Microphone").click()
+    alice.get_by_role("button", name="Microphone", pressed=True).wait_for()
+    for size in SIZES:
+        resize(alice, size)
+        assert findings() == [], size
+    alice.get_by_role("button", name="Leave").click()
+    assert findings() == []
