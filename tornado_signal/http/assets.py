@@ -25,6 +25,7 @@ DEMO: Final = {
     "/demo/demo.css": ("demo.css", "text/css"),
     "/demo/demo.js": ("demo.js", SCRIPT),
     "/demo/chat.js": ("chat.js", SCRIPT),
+    "/demo/check.js": ("check.js", SCRIPT),
     "/demo/talk.js": ("talk.js", SCRIPT),
     "/demo/tile.js": ("tile.js", SCRIPT),
     "/demo/vendor/uqr.js": ("vendor/uqr.js", SCRIPT),

@@ -2,6 +2,7 @@
 
 import { room, SignalClient, SignalError } from "../client.js";
 import { Chat, MAX_TEXT } from "./chat.js";
+import { check } from "./check.js";
 import { $, make, Tile } from "./tile.js";
 import { renderSVG } from "./vendor/uqr.js";
 
@@ -274,6 +275,34 @@ function changed() {
   }
 }
 
+const linked = () => new URLSearchParams(location.hash.slice(1)).get("topic") || topic();
+
+/** Show what the address names: the check, or a room. */
+async function route() {
+  const checking = location.hash === "#check";
+  const checked = !$("check").hidden;
+  if (checking) await here?.leave();
+  $("rooms").hidden = checking;
+  $("check").hidden = !checking;
+  if (checking) {
+    $("back").hash = new URLSearchParams({ topic: topic() });
+    $("check-title").focus();
+    runCheck();
+  } else if (linked() !== topic()) {
+    await go(linked());
+  } else {
+    changed();
+  }
+  if (checked && !checking) $("enter").focus();
+}
+
+async function runCheck() {
+  if ($("again").ariaDisabled === "true") return; // a disabled button would lose the focus
+  $("again").ariaDisabled = "true";
+  await check(api);
+  $("again").ariaDisabled = "false";
+}
+
 function begin() {
   let kept;
   try {
@@ -281,9 +310,8 @@ function begin() {
   } catch {
     kept = null;
   }
-  const linked = () => new URLSearchParams(location.hash.slice(1)).get("topic") || "lobby";
   $("name").value = kept || `Guest ${Math.floor(1000 + Math.random() * 9000)}`;
-  $("topic").value = linked();
+  $("topic").value = linked(); // "lobby" without one
   $("entry").addEventListener("submit", (event) => {
     event.preventDefault();
     complain("");
@@ -304,7 +332,9 @@ function begin() {
   });
   for (const type of ["dragover", "dragleave", "drop"]) addEventListener(type, drop);
   for (const id of Object.keys(MEDIA)) $(id).addEventListener("click", () => press(id));
-  addEventListener("hashchange", () => linked() !== topic() && go(linked()));
+  addEventListener("hashchange", route);
+  $("again").addEventListener("click", runCheck);
+  $("copy-report").addEventListener("click", () => copy($("copy-report"), $("report").value));
   document.addEventListener("visibilitychange", look);
   $("invite").addEventListener("click", () => $("invitation").showModal());
   $("close").addEventListener("click", () => $("invitation").close());
@@ -312,11 +342,12 @@ function begin() {
   const reason = unable();
   if (reason) {
     complain(reason);
-    for (const button of document.querySelectorAll("button")) button.disabled = true;
+    for (const button of document.querySelectorAll("#entry button, #bar button")) button.disabled = true;
   } else {
-    changed();
+    if (location.hash !== "#check") changed();
     look();
   }
+  if (location.hash === "#check") route();
 }
 
 async function copy(button, text) {

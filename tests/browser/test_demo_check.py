@@ -1,0 +1,127 @@
+"""The check of the demo page, in Chromium and Firefox, with a real coturn and with servers that do not respond."""
+
+import re
+import socket
+
+import pytest
+from support.browsers import TURN_SECRET, until
+
+pytest_plugins = ["support.http_fixtures", "support.browser_fixtures"]
+
+RESULTS = """
+  [...document.querySelectorAll("#results li")].map((item) => [
+    item.querySelector("h3").textContent,
+    item.querySelector("strong").textContent,
+    item.querySelector("p").textContent,
+  ])
+"""
+VERDICT = "document.getElementById('verdict').textContent"
+REPORT = "document.getElementById('report').value"
+
+
+@pytest.fixture(params=["chromium", "firefox"])
+def check(request, profiles):
+    """Return a function that opens the check of a server, and returns the page after the last result."""
+
+    def checking(server):
+        if request.param == "chromium":
+            page = profiles.open(f"{server.url}/demo#check")
+        else:
+            page = request.getfixturevalue("firefox")
+            page.goto(f"{server.url}/demo#check")
+        until(lambda: page.evaluate(VERDICT) not in ("", "Checking …"))
+        return page
+
+    return checking
+
+
+@pytest.fixture
+def silent():
+    """The port of a UDP socket that never responds."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as waiting:
+        waiting.bind(("127.0.0.1", 0))
+        yield waiting.getsockname()[1]
+
+
+def results_of(page):
+    return {name: (result, detail) for name, result, detail in page.evaluate(RESULTS)}
+
+
+def test_working_servers(check, start, coturn, secret_file):
+    stun, turn = f"stun:127.0.0.1:{coturn[0]}", f"turn:127.0.0.1:{coturn[0]}"
+    server = start("--stun-servers", stun, "--turn-servers", turn, "--turn-secret-file", secret_file)
+    page = check(server)
+    results = results_of(page)
+    assert page.evaluate(VERDICT) == "Everything works.", results
+    assert results.keys() == {"HTTP", "WebSocket", "ICE servers", "Candidates", stun, turn}
+    assert {result for result, _ in results.values()} == {"ok"}
+    assert re.search(r"public address|own address of this device", results[stun][1])
+    assert re.fullmatch(r"a message passed the relay: 127\.0\.0\.1:\d+", results[turn][1])
+    hosts, relays = re.fullmatch(r"(\d+) host, \d+ server-reflexive, (\d+) relay", results["Candidates"][1]).groups()
+    assert min(int(hosts), int(relays)) > 0
+    assert "CREATE_PERMISSION processed, success" in coturn[1]()
+    report = page.evaluate(REPORT)
+    version = server.call("/", origin=server.url)[1]["version"]
+    for text in (f"Origin: {server.url}", "Mozilla/5.0", version, stun, turn, "ok"):
+        assert text in report
+    credentials = server.call("/ice-servers", origin=server.url)[1]["iceServers"][1]
+    assert not re.search(rf"{re.escape(credentials['username'][-16:])}|\d{{10}}:|{TURN_SECRET}", report)
+    assert not re.search(r"127\.0\.0\.1:\d+", report.replace(server.url, "").replace(stun, "").replace(turn, ""))
+
+
+def test_servers_without_a_response(check, start, silent, secret_file):
+    stun, turn = f"stun:127.0.0.1:{silent}", f"turn:127.0.0.1:{silent}"
+    page = check(start("--stun-servers", stun, "--turn-servers", turn, "--turn-secret-file", secret_file))
+    results = results_of(page)
+    assert page.evaluate(VERDICT) == f"These do not work: {stun}, {turn}"
+    assert results[stun][0] == results[turn][0] == "failed"
+    assert results[stun][1].startswith("no response; check the name, the port and the firewall (UDP)")
+    assert results[turn][1].startswith(
+        "no relay; check the name, the port, the firewall and the secret of both servers"
+    )
+    assert results["Candidates"][1].endswith("0 server-reflexive, 0 relay")
+
+
+def test_unknown_name_and_wrong_secret(check, start, coturn, tmp_path):
+    (tmp_path / "other").write_text("another secret of thirty characters")
+    stun, turn = "stun:nowhere.invalid", f"turn:127.0.0.1:{coturn[0]}"
+    page = check(start("--stun-servers", stun, "--turn-servers", turn, "--turn-secret-file", tmp_path / "other"))
+    results = results_of(page)
+    assert "error 701" in results[stun][1]
+    assert results[turn][1].startswith("no relay; ")
+    assert "error 401" in results[turn][1]
+
+
+def test_no_ice_servers_and_no_websocket(start, blocking, profiles):
+    server = start("--stun-servers", "none")
+    page = profiles.open(f"{blocking(server).url}/demo")
+    page.get_by_role("link", name="Check the connection").click()
+    page.get_by_text("These do not work: WebSocket, ICE servers").wait_for()
+    results = results_of(page)
+    assert results["HTTP"][0] == "ok"
+    assert "requests use HTTP" in results["WebSocket"][1]
+    assert "--stun-servers" in results["ICE servers"][1]
+
+
+def test_the_check_is_a_view_with_a_way_back(start, coturn, profiles):
+    server = start("--stun-servers", f"stun:127.0.0.1:{coturn[0]}")
+    page = profiles.open(f"{server.url}/demo#topic=chess", permissions=["clipboard-read", "clipboard-write"])
+    for _ in range(2):
+        page.get_by_role("button", name="Enter").click()
+        page.get_by_text("You are listed").wait_for()
+        page.evaluate("location.hash = 'check'")
+        page.get_by_text("Everything works.").wait_for()
+        assert page.evaluate("document.activeElement.id") == "check-title"
+        assert results_of(page)["TURN"][0] == "not checked"
+        page.get_by_role("link", name="Back to the rooms").click()
+        assert page.get_by_label("Room").input_value() == "chess"
+        until(lambda: page.evaluate("document.activeElement.id") == "enter")
+    page.go_back()
+    page.get_by_text("Everything works.").wait_for()
+    page.get_by_role("button", name="Copy the text").click()
+    page.get_by_role("button", name="Copied").wait_for()
+    assert page.evaluate("navigator.clipboard.readText()") == page.evaluate(REPORT)
+    page.get_by_role("button", name="Check again").click()
+    until(lambda: page.evaluate(REPORT) == "")
+    until(lambda: page.evaluate(REPORT) != "")
+    assert server.call("/topics", origin=server.url)[1]["topics"] == []
