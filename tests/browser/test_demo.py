@@ -17,7 +17,7 @@ from support.service import refused
 from tornado_signal.http import assets
 from tornado_signal.http.files import POLICY
 
-pytest_plugins = ["support.http_fixtures", "support.browser_fixtures"]
+pytest_plugins = ["support.http_fixtures", "support.browser_fixtures", "support.tls_fixtures"]
 
 FILE_BYTES = 6_500_000
 # As if this browser had no other way out than a relay.
@@ -100,7 +100,7 @@ def test_chat_and_files_both_ways(server, open_demo, tmp_path):
     bob.get_by_role("button", name="Leave").tap()
     told(alice, "Bob has left.")
     told(bob, "You are not in a room.")
-    told(alice, "You are listed. No other page is here yet.")
+    told(alice, "No other page is here yet.")
     assert {urlsplit(each).scheme for each in asked} <= {"blob"}  # everything goes over the WebSocket
     assert complaints == []
 
@@ -241,11 +241,11 @@ def test_an_allow_list_without_the_server_is_explained(start, open_demo):
 
 
 def test_an_insecure_context_is_explained(server, profiles):
-    page = profiles.context().new_page()
-    page.add_init_script("Object.defineProperty(window, 'isSecureContext', {value: false})")
-    page.goto(f"{server.url}/demo")
+    page = profiles.open(f"{server.url.replace('127.0.0.1', 'demo.example')}/demo")
+    told(page, "Over plain HTTP a page at this address gets no camera")
     told(page, "Open this page over HTTPS")
-    assert page.get_by_role("button", name="Enter").is_disabled()
+    for name in ("Enter", "Invite"):
+        assert page.get_by_role("button", name=name).is_disabled()
 
 
 def test_unreachable_peers_are_told_what_would_help(server, open_demo):
@@ -282,9 +282,18 @@ def code_of(page, path):
     return read.stdout.strip()
 
 
-def test_the_qr_code_is_the_link_to_the_room(server, open_demo, tmp_path):
+@pytest.fixture
+def public(start, pair):
+    """A server at a name that other devices could reach, and the options of its pages."""
+    server = start("--tls-certificate", pair.certificate, "--tls-key", pair.key)
+    server.url = server.url.replace("127.0.0.1", "demo.example")
+    return server, {"ignore_https_errors": True}
+
+
+def test_the_qr_code_is_the_link_to_the_room(public, open_demo, tmp_path):
+    server, options = public
     asked, complaints = [], []
-    alice = open_demo(server, "Alice", color_scheme="dark")
+    alice = open_demo(server, "Alice", color_scheme="dark", **options)
     alice.on("request", lambda request: asked.append(urlsplit(request.url).path))
     alice.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
     alice.get_by_label("Room").fill("a/b ü")
@@ -292,7 +301,9 @@ def test_the_qr_code_is_the_link_to_the_room(server, open_demo, tmp_path):
     alice.get_by_role("heading", name="a/b ü").wait_for()  # Enter does that
     link = until(lambda: "topic=a%2Fb" in (found := alice.locator("#link").text_content()) and found)
     assert code_of(alice, tmp_path / "qr.png") == link
-    bob = open_demo(server, "Bob")
+    told(alice, f"The origin of this page is {server.url}. Others need the same one.")
+    assert not alice.get_by_text("two different origins").is_visible()
+    bob = open_demo(server, "Bob", **options)
     bob.goto("about:blank")
     bob.goto(link)
     enter(bob)
@@ -302,15 +313,35 @@ def test_the_qr_code_is_the_link_to_the_room(server, open_demo, tmp_path):
     assert complaints == []
 
 
-def test_the_longest_link_is_a_code_and_a_longer_one_is_none(server, open_demo, tmp_path):
+def test_the_longest_link_is_a_code_and_a_longer_one_is_none(public, open_demo, tmp_path):
+    server, options = public
     room = 256 - len(f"{server.url}/demo#topic=")
-    alice = open_demo(server, "Alice", topic="x" * room, device_scale_factor=2)
+    alice = open_demo(server, "Alice", topic="x" * room, device_scale_factor=2, **options)
     link = alice.locator("#link").text_content()
     assert len(link) == 256
     assert code_of(alice, tmp_path / "qr.png") == link
     alice.get_by_label("Room").fill("x" * (room + 1))
     alice.get_by_label("Room").press("Tab")
     until(lambda: alice.locator("#qr").evaluate("(qr) => qr.hidden"))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_loopback_name_has_no_code(server, open_demo, host):
+    server.url = server.url.replace("127.0.0.1", host)
+    alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob")
+    enter(alice)
+    told(alice, f"The origin of this page is {server.url}. Others need the same one.")
+    told(alice, "“localhost” and “127.0.0.1” are two different origins.")
+    alice.get_by_role("button", name="Invite").click()
+    told(alice, f"A phone cannot open this page, because {host} is this device itself.")
+    assert not alice.locator("#qr").is_visible()
+    with alice.expect_popup() as window:
+        alice.locator("#link").click()
+    enter(window.value)
+    alice.get_by_role("button", name="Close").click()
+    enter(bob)
+    told(bob, "Connected with")
+    assert not alice.get_by_text("The origin of this page is").is_visible()
 
 
 def test_other_rooms_are_entered_by_click(server, open_demo):
@@ -321,7 +352,7 @@ def test_other_rooms_are_entered_by_click(server, open_demo):
     connected(bob, "Alice")
     alice.get_by_role("button", name="Leave").click()
     told(bob, "Alice has left.")
-    told(bob, "You are listed. No other page is here yet.")
+    told(bob, "No other page is here yet.")
     assert bob.get_by_role("heading", level=1).inner_text() == "chess"
 
 

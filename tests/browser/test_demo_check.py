@@ -1,4 +1,4 @@
-"""The check of the demo page, in Chromium and Firefox, with a real coturn and with servers that do not respond."""
+"""The check of the demo page in Chromium and Firefox, with coturn and with servers that do not respond."""
 
 import re
 import socket
@@ -108,7 +108,7 @@ def test_the_check_is_a_view_with_a_way_back(start, coturn, profiles):
     page = profiles.open(f"{server.url}/demo#topic=chess", permissions=["clipboard-read", "clipboard-write"])
     for _ in range(2):
         page.get_by_role("button", name="Enter").click()
-        page.get_by_text("You are listed").wait_for()
+        page.get_by_text("No other page is here yet.").wait_for()
         page.evaluate("location.hash = 'check'")
         page.get_by_text("Everything works.").wait_for()
         assert page.evaluate("document.activeElement.id") == "check-title"

@@ -50,8 +50,12 @@ def resize(page, size):
 def test_eight_people_on_every_screen(server, open_demo):
     pages = [open_demo(server, name, permissions=["microphone", "camera"]) for name in NAMES]
     alice, bob, *_ = pages
-    for page in pages:
-        enter(page)
+    enter(alice)
+    for size in SIZES:
+        resize(alice, size)
+        assert alice.evaluate(COVERED) == [], size
+        assert alice.locator("#alone").is_visible()
+    enter(*pages[1:])
     told(alice, "Connected with 7 people.")
     for number in range(20):
         bob.get_by_label("Message").fill(f"message {number}")
@@ -67,6 +71,7 @@ def test_eight_people_on_every_screen(server, open_demo):
         assert alice.evaluate(COVERED) == [], size
         assert alice.evaluate(UNREACHABLE) == [], size
         assert alice.evaluate(CUT_OFF) == [], size
+        assert alice.locator("#status").evaluate("(line) => line.scrollWidth === line.clientWidth"), size
         assert size == "desktop" or not alice.evaluate(SCROLLS), size
         assert alice.locator("#log").bounding_box()["height"] > height / 3, size
         # The newest message stays visible when the size changes.

@@ -10,7 +10,7 @@ def enter(*pages):
     """Enter the room with each page, and wait until it is listed."""
     for page in pages:
         page.get_by_role("button", name="Enter").click()
-        page.get_by_text("You are listed.").or_(page.get_by_text("Connected with")).wait_for()
+        page.get_by_text("No other page is here yet.").or_(page.get_by_text("Connected with")).wait_for()
 
 
 def connected(page, *names):

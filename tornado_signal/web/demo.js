@@ -10,6 +10,7 @@ const LOOK_MS = 3000; // between two polls of the other rooms
 const ROOM = "room/"; // the prefix of a room's topic on the server
 const MAX_NAME = 32; // characters; longer names are cut off
 const MAX_NAMES = 3; // in the status line
+const LOOPBACK = /^(localhost|.*\.localhost|127(\.\d+){3}|\[::1\])$/.test(location.hostname);
 const MEDIA = {
   camera: () => navigator.mediaDevices.getUserMedia({ video: true }),
   microphone: () => navigator.mediaDevices.getUserMedia({ audio: true }),
@@ -72,7 +73,7 @@ function unable() {
   if (!globalThis.RTCPeerConnection) return "This browser has no WebRTC, so it cannot connect to others.";
   if (!isSecureContext) {
     return (
-      "Over plain HTTP a browser does not say which page asks, and then the server cannot answer. " +
+      "Over plain HTTP a page at this address gets no camera, and the browser does not send its origin to the server. " +
       "Open this page over HTTPS, or on the server's own machine as http://localhost."
     );
   }
@@ -137,8 +138,9 @@ function refresh() {
     if (!here) return "You are not in a room.";
     const who = names.length > MAX_NAMES ? `${names.length} people` : names.join(", ");
     if (!here.listed) return who ? `Connected with ${who}. New pages cannot find this one yet.` : "Entering …";
-    return who ? `Connected with ${who}.` : "You are listed. No other page is here yet.";
+    return who ? `Connected with ${who}.` : "No other page is here yet.";
   };
+  $("alone").hidden = !here?.listed || names.length > 0;
   $("status").textContent = text();
   $("status").title = names.join(", ");
 }
@@ -258,16 +260,25 @@ async function go(value) {
   if (inside) enter();
 }
 
+function howToOpen(withCode) {
+  if (!LOOPBACK) return `${withCode ? "Scan this, or open" : "Open"} the link, and enter the same room:`;
+  return (
+    `A phone cannot open this page, because ${location.hostname} is this device itself. ` +
+    "For other devices, serve it over HTTPS under a name that they can reach. " +
+    "In a second window of this device, open the link, and enter the same room:"
+  );
+}
+
 function changed() {
   const link = new URL(location.href);
   link.hash = new URLSearchParams({ topic: topic() });
   history.replaceState(null, "", link);
   $("link").textContent = $("link").href = link.href;
-  const fits = [...link.href].length <= 256;
+  const fits = [...link.href].length <= 256 && !LOOPBACK;
   $("qr").hidden = !fits;
   const draw = () => renderSVG(link.href, { ecc: "M", border: 4 }); // the margin that readers need
   if (fits) $("qr").src = `data:image/svg+xml,${encodeURIComponent(draw())}`;
-  $("how").textContent = `${fits ? "Scan this, or open" : "Open"} the link, and enter the same room:`;
+  $("how").textContent = howToOpen(fits);
   try {
     sessionStorage.setItem("name", $("name").value.trim());
   } catch {
@@ -312,6 +323,8 @@ function begin() {
   }
   $("name").value = kept || `Guest ${Math.floor(1000 + Math.random() * 9000)}`;
   $("topic").value = linked(); // "lobby" without one
+  const origins = LOOPBACK ? " “localhost” and “127.0.0.1” are two different origins." : "";
+  $("alone").textContent = `The origin of this page is ${location.origin}. Others need the same one.${origins}`;
   $("entry").addEventListener("submit", (event) => {
     event.preventDefault();
     complain("");
