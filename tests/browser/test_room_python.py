@@ -1,6 +1,7 @@
 """Rooms of the Python client: its members are connected to each other, and to browsers."""
 
 import contextlib
+import hashlib
 import json
 import signal
 import subprocess
@@ -24,10 +25,11 @@ CONNECTIONS = """len([
 ])"""
 # Each line of standard input is an expression. Its value is printed as JSON.
 PROGRAM = """
-import ast, asyncio, gc, json, secrets, sys
+import ast, asyncio, gc, hashlib, json, secrets, sys
 from tornado_signal.client.names import Identity
 from tornado_signal.client.peers import Peers
-from tornado_signal.client.room import Joined, Member, Message
+from pathlib import Path
+from tornado_signal.client.room import FileError, FileOffered, Joined, Member, Message
 
 async def enter(topic="lobby", **options):
     global room
@@ -39,12 +41,37 @@ async def listen(room):
     try:
         async for event in room:
             data = [event.data] if isinstance(event, Message) else []
+            if isinstance(event, FileOffered):
+                asyncio.create_task(receive(event.file))
             if isinstance(event, Joined):
                 event.peer.connection.on("track", tracks.append)
             seen.append([type(event).__name__, event.peer.info, *data])
         seen.append(["End"])
     except Exception as error:
         seen.append([type(error).__name__, str(error)])
+
+# Receive a file if it is meant to be received: its name tells how.
+async def receive(file):
+    try:
+        if file.name == "refuse":
+            file.cancel()
+        elif file.name == "break":
+            async for chunk in file:
+                break
+        elif file.name == "save":
+            await file.save(Path("received"))
+            files.append([file.name, file.type, file.size, hashlib.sha256(Path("received").read_bytes()).hexdigest()])
+        else:
+            content = await file.read()
+            files.append([file.name, file.type, len(content), hashlib.sha256(content).hexdigest()])
+    except FileError as error:
+        files.append([file.name, error.reason])
+
+async def send_file(source, **options):
+    try:
+        await room.send_file(source, **options)
+    except ExceptionGroup as group:
+        return [getattr(error, "reason", type(error).__name__) for error in group.exceptions]
 
 async def briefly(enter, topic):
     published, offer = asyncio.Event(), peers.client.offer
@@ -58,6 +85,12 @@ async def briefly(enter, topic):
     peers.client.offer = watched
     async with enter(topic):
         await published.wait()
+
+def failure(call):
+    try:
+        call()
+    except Exception as error:
+        return type(error).__name__
 
 async def widths():
     return sorted([(await each.recv()).width for each in tracks])
@@ -78,8 +111,8 @@ def count_reads():
     Member.__getattribute__ = read
 
 async def main():
-    global peers, seen, tracks
-    seen, tracks = [], []
+    global files, peers, seen, tracks
+    files, seen, tracks = [], [], []
     async with Peers(sys.argv[1].split(), sys.argv[2], info=sys.argv[3]) as peers:
         while line := await asyncio.to_thread(sys.stdin.readline):
             code = compile(json.loads(line), "a test", "eval", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
@@ -93,10 +126,10 @@ asyncio.run(main())
 class Program:
     """A Python program with a `Peers` that evaluates expressions. `seen` has the events of its room."""
 
-    def __init__(self, enter, urls, info):
+    def __init__(self, enter, urls, info, directory):
         command = [*enter, sys.executable, "-W", "error", "-c", PROGRAM, " ".join(urls), ORIGIN, info]
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        self.process = subprocess.Popen(command, text=True, **pipes)
+        self.process = subprocess.Popen(command, text=True, cwd=directory, **pipes)
 
     def evaluate(self, expression):
         print(json.dumps(expression), file=self.process.stdin, flush=True)
@@ -130,11 +163,11 @@ def server(inside):
 
 
 @pytest.fixture
-def python(network, server):
+def python(network, server, tmp_path):
     with contextlib.ExitStack() as stack:
 
         def starting(info, urls=(server.url,)):
-            program = Program(network, urls, info)
+            program = Program(network, urls, info, tmp_path)
             stack.callback(program.end)
             return program
 
@@ -426,3 +459,96 @@ def test_hundreds_of_dead_beacons_hold_nobody_up(python):
         assert member.evaluate(CONNECTIONS) <= 60
         assert member.evaluate("reads") < 60_000  # some for each change, not those of all members
         assert {name for name, *_ in member.evaluate("seen")} == {"Joined"}
+
+
+VALUES = [
+    {"x": 1, "nested": [1, None, {"y": 0.5}]},
+    ["a"],
+    3,
+    False,
+    None,
+    "text",
+    '{"x": 1}',
+    "",
+    "\x1etext",
+    "\x1e{}",
+]
+
+
+def test_programs_and_pages_exchange_values(page, python):
+    members = {"a": python("a"), "b": python("b"), "x": page()}
+    for info, member in members.items():
+        member.evaluate("enter()" if info in "ab" else f"enter('lobby', {{info: '{info}'}})")
+    all_together(members)
+    members["a"].evaluate(f"[room.send(value) for value in {VALUES!r}]")
+    expected = [["Message", "a", value] for value in VALUES]
+    until(lambda: [event for event in members["b"].evaluate("seen") if event[0] == "Message"] == expected)
+    until(lambda: [data for name, _, data, _ in members["x"].evaluate("seen") if name == "message"] == VALUES)
+    members["x"].evaluate("(values) => values.forEach((value) => here.send(value))", VALUES)
+    expected = [["Message", "x", value] for value in VALUES]
+    until(lambda: [event for event in members["a"].evaluate("seen") if event[0] == "Message"] == expected)
+
+
+@pytest.mark.parametrize("value", ["{1, 2}", "object()", "float('nan')", "'x' * 300_000", "b'x' * 300_000"])
+def test_what_a_program_cannot_send_is_an_error_and_sends_nothing(python, value):
+    a, b = python("a"), python("b")
+    for program in (a, b):
+        program.evaluate("enter()")
+    all_together({"a": a, "b": b})
+    assert a.evaluate(f"failure(lambda: room.send({value}))") in ("TypeError", "ValueError")
+    a.evaluate("room.send('after')")
+    sees(b, ("Message", "a", "after"))
+    assert [event for event in b.evaluate("seen") if event[0] == "Message"] == [["Message", "a", "after"]]
+
+
+def test_programs_and_pages_exchange_files(page, python, tmp_path):
+    a, b, x = python("a"), python("b"), page()
+    for program in (a, b):
+        program.evaluate("enter(files=True)")
+    x.evaluate("() => { enter('lobby', {info: 'x'}); receive(here); }")
+    all_together({"a": a, "b": b, "x": x})
+    content = bytes(range(256)) * 8000 + b"end"
+    digest = hashlib.sha256(content).hexdigest()
+    (tmp_path / "notes.txt").write_bytes(content)
+    assert a.evaluate("send_file(Path('notes.txt'))") is None
+    assert a.evaluate("send_file(b'')") is None
+    expected = [["notes.txt", "text/plain", len(content), digest], ["", "", 0, hashlib.sha256().hexdigest()]]
+    for member in (b, x):
+        until(lambda member=member: member.evaluate("files") == expected)
+    to_a = "{to: [...here.peers.values()].find(({info}) => info === 'a')}"
+    for name in ("read", "save"):
+        assert x.evaluate(f"outcome(here.sendFile(make(2_000_001, '{name}'), {to_a}))") == "sent"
+    digest = x.evaluate("make(2_000_001).arrayBuffer().then(digest)")
+    until(lambda: a.evaluate("files") == [[name, "application/x-test", 2_000_001, digest] for name in ("read", "save")])
+
+
+def test_transfers_that_fail_are_errors_at_both_ends(page, python, tmp_path):
+    a, x = python("a"), page()
+    a.evaluate("enter(files=True)")
+    x.evaluate("() => { enter('lobby', {info: 'x'}); receive(here); }")
+    all_together({"a": a, "x": x})
+    assert x.evaluate("outcome(here.sendFile(make(10, 'refuse')))") == ["file-incomplete", ["file-refused", "a"]]
+    assert x.evaluate("outcome(here.sendFile(make(9_000_000, 'break')))") == [
+        "file-incomplete",
+        ["file-cancelled", "a"],
+    ]
+    x.evaluate("void (accept = (file) => (file.cancel(), file.accept()))")
+    assert a.evaluate("send_file(b'abc')") == ["refused"]
+    assert a.evaluate("send_file(Path('missing'))") == ["FileNotFoundError"]
+    x.evaluate(
+        "void (accept = (file) => {"
+        " const close = () => here.peers.forEach((peer) => peer.peerConnection.close());"
+        " file.addEventListener('progress', () => file.received > 1_000_000 && close());"
+        " return file.accept(); })"
+    )
+    assert a.evaluate("send_file(bytes(9_000_000))") == ["interrupted"]
+    until(lambda: x.evaluate("files").count(["", "file-interrupted"]) == 1)
+
+
+def test_program_that_takes_no_files_refuses_them(page, python):
+    a, x = python("a"), page()
+    a.evaluate("enter()")
+    x.evaluate("enter('lobby', {info: 'x'})")
+    all_together({"a": a, "x": x})
+    assert x.evaluate("outcome(here.sendFile(make(10)))") == ["file-incomplete", ["file-refused", "a"]]
+    assert a.evaluate("send_file(b'abc')") == ["refused"]

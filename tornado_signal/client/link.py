@@ -5,6 +5,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import aclosing
+from typing import Any
 
 try:
     from aiortc import RTCConfiguration, RTCDataChannel, RTCIceServer, RTCPeerConnection, RTCSessionDescription
@@ -13,6 +14,8 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError("peers need aiortc: pip install 'tornado-signal[peer]'", name=error.name) from error
 
 from .api import SignalClient
+from .files import PROTOCOL, IncomingFile, IncomingFiles
+from .messages import decode, encode
 from .types import Closable, Fields, IceServer, Side
 
 CLOSE_S = 2.0  # timeout for unsent messages
@@ -30,7 +33,7 @@ class Connection(Closable):
         channel: the data channel.
         side: this peer's side of the session.
         code: the code of the session.
-        info: the other peer's `info`, or None if this peer is the offerer.
+        info: the other peer's `info`, or None if it has not sent one.
     """
 
     def __init__(self, ice_servers: list[IceServer], side: Side, info: str | None = None) -> None:
@@ -40,6 +43,7 @@ class Connection(Closable):
         self.code = ""
         self.channel: RTCDataChannel
         self._inbox: asyncio.Queue[str | bytes | None] = asyncio.Queue()
+        IncomingFiles(self.peer, IncomingFile.cancel)  # files need a room
         self._open, self._closed = asyncio.Event(), asyncio.Event()
         self._has_remote_description = False
         self._answer: RTCSessionDescription | None = None  # this side's answer
@@ -50,18 +54,25 @@ class Connection(Closable):
             self.peer.on("datachannel", self._use_channel)
         self.peer.on("connectionstatechange", self._on_connection_state)
 
-    def send(self, message: str | bytes) -> None:
-        """Send a message.
+    @property
+    def initiator(self) -> bool:
+        """Whether this peer published the offer. It is true on one side and false on the other."""
+        return self.side == "offerer"
+
+    def send(self, message: Any) -> None:
+        """Send text, bytes or a JSON value.
 
         Raises:
             Closed: the connection is closed.
+            ValueError: the message is too large for the connection, or contains NaN or an infinite number.
+            TypeError: the message is neither text, nor bytes, nor a JSON value.
         """
         if self.channel.readyState != "open":
             raise Closed("the connection is closed")
-        self.channel.send(message)
+        self.channel.send(encode(message, [self.peer]))
 
-    async def receive(self) -> str | bytes:
-        """Return the next message.
+    async def receive(self) -> Any:
+        """Return the next message: text, bytes or a JSON value.
 
         Raises:
             Closed: the connection is closed.
@@ -70,9 +81,9 @@ class Connection(Closable):
         if message is None:
             self._inbox.put_nowait(None)  # for the next call
             raise Closed("the connection is closed")
-        return message
+        return decode(message)
 
-    async def __aiter__(self) -> AsyncIterator[str | bytes]:
+    async def __aiter__(self) -> AsyncIterator[Any]:
         with contextlib.suppress(Closed):
             while True:
                 yield await self.receive()
@@ -89,8 +100,8 @@ class Connection(Closable):
         await self.peer.setLocalDescription(await self.peer.createOffer())
         return json.dumps(description_fields(self.peer.localDescription))
 
-    async def answer(self, offer: str, candidates: list[str]) -> str:
-        """Return this side's answer as JSON. Nothing is sent to the other side before `open`.
+    async def answer(self, offer: str, candidates: list[str], info: str) -> str:
+        """Return this side's answer with its `info` as JSON. Nothing is sent to the other side before `open`.
 
         Raises:
             ValueError: no data channel is offered.
@@ -105,7 +116,7 @@ class Connection(Closable):
         transports = {self.peer.sctp.transport, *media}
         await asyncio.gather(*(transport.transport.iceGatherer.gather() for transport in transports))
         self._answer = await self.peer.createAnswer()
-        return json.dumps(description_fields(self._answer))
+        return json.dumps({**description_fields(self._answer), "info": info})
 
     async def open(self, client: SignalClient, secret: str | None) -> None:
         """Apply what the other side sends until the data channel is open. As the answerer, call it after `/answer`.
@@ -125,7 +136,10 @@ class Connection(Closable):
                 await self._add_candidates(update.candidates)
 
     async def _set_remote_description(self, description: str) -> None:
-        await set_remote_description(self.peer, json.loads(description))
+        fields = json.loads(description)
+        await set_remote_description(self.peer, fields)
+        if isinstance(fields.get("info"), str):
+            self.info = fields["info"]
         self._has_remote_description = True
 
     async def _add_candidates(self, candidates: list[str]) -> None:
@@ -138,7 +152,7 @@ class Connection(Closable):
                 await add_candidate(self.peer, json.loads(text))
 
     def _use_channel(self, channel: RTCDataChannel) -> None:
-        if hasattr(self, "channel"):  # ignore further channels of the other side
+        if hasattr(self, "channel") or channel.protocol == PROTOCOL:  # ignore further channels of the other side
             return
         self.channel = channel
         channel.on("message", self._inbox.put_nowait)

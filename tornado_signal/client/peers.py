@@ -66,18 +66,19 @@ class Peers(Closable):
         """Remove a closed publication or room."""
         self._open.discard(closed)
 
-    def room(self, topic: str, *, me: str | None = None, secret: str | None = None) -> Room:
+    def room(self, topic: str, *, me: str | None = None, secret: str | None = None, files: bool = False) -> Room:
         """Enter a room and connect to all its members, browsers included. Iterate over the room for its events.
 
         Args:
             topic: the topic of the room.
             me: a name for the other members to see, at most 256 characters.
             secret: protects the name: other members that use it are ignored. The same secret gives the same id.
+            files: whether the program takes files, which are `FileOffered` events. Otherwise they are refused.
 
         Raises:
             ValueError: the name has no secret, is empty or is too long.
         """
-        room = Room(self.client, self.ice_servers, topic, self.info, me, secret, self.discard)
+        room = Room(self.client, self.ice_servers, topic, self.info, me, secret, files, self.discard)
         self._open.add(room)
         return room
 
@@ -113,7 +114,7 @@ class Peers(Closable):
         async with contextlib.AsyncExitStack() as cleanup:
             cleanup.push_async_callback(connection.close)
             try:
-                answer = await connection.answer(session["offer"], session["offerCandidates"])
+                answer = await connection.answer(session["offer"], session["offerCandidates"], self.info)
             except Exception:  # untrusted input, and aiortc has no common error class for it
                 return None
             try:

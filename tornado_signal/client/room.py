@@ -11,18 +11,32 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import aclosing
-from typing import cast
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
 
 from .api import SignalClient
 from .errors import APIError
+from .files import FileError, IncomingFile, OutgoingFile
 from .link import wait_for_first
+from .messages import encode
 from .names import Identity
 from .offers import new_secret, publish_held
-from .room_peer import Joined, Left, Message, Peer
+from .room_peer import Event, FileOffered, Joined, Left, Message, Peer
 from .servers import back_off_s
 from .types import Closable, Fields, IceServer, Session, Token
 
-__all__ = ["Joined", "Left", "Message", "NameTaken", "Peer", "Room"]
+__all__ = [
+    "FileError",
+    "FileOffered",
+    "IncomingFile",
+    "Joined",
+    "Left",
+    "Message",
+    "NameTaken",
+    "Peer",
+    "Room",
+]
 
 TOPIC = "room/"  # prefix of a room's topic on the server, so that `join` cannot answer a beacon
 MAX_MAILS = 250  # to one beacon. The server's default limit is twice as high
@@ -110,7 +124,9 @@ class WaitingMembers:
 
 
 class Room(Closable):
-    """A room of which this peer is a member until `leave`. Iterate over it for `Joined`, `Left` and `Message` events.
+    """A room of which this peer is a member until `leave`. Iterate over it for its events.
+
+    The events are `Joined`, `Left`, `Message` and, with `files`, `FileOffered`.
 
     Args:
         client: the client of the servers.
@@ -119,6 +135,7 @@ class Room(Closable):
         info: this member's description of itself.
         me: this member's name, or None for no name.
         secret: protects the name.
+        files: whether this member takes files. Otherwise it refuses them.
         on_closed: called when this member leaves.
 
     Attributes:
@@ -135,9 +152,11 @@ class Room(Closable):
         info: str,
         me: str | None,
         secret: str | None,
+        files: bool,
         on_closed: Callable[["Room"], None],
     ) -> None:
         self.topic = topic
+        self._files = files
         self.peers: dict[str, Peer] = {}
         self._identity = Identity(TOPIC + topic, me, secret)
         self.id = self._identity.id
@@ -153,13 +172,13 @@ class Room(Closable):
         self._failures = 0  # consecutive failures to publish a beacon
         self._code: Token | None = None  # of the beacon
         self._beacon_ms = 0  # when the beacon was made
-        self._events: asyncio.Queue[Joined | Left | Message | None] = asyncio.Queue()
+        self._events: asyncio.Queue[Event | None] = asyncio.Queue()
         self._error: Exception | None = None
         self._left = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._start_task(self._run())
 
-    async def __aiter__(self) -> AsyncIterator[Joined | Left | Message]:
+    async def __aiter__(self) -> AsyncIterator[Event]:
         """Yield the events of the room until this member leaves.
 
         Raises:
@@ -172,12 +191,54 @@ class Room(Closable):
         if self._error is not None:
             raise self._error
 
-    def send(self, data: str | bytes, to: Peer | str | None = None) -> None:
-        """Send a message to one peer, given as `Peer` or id, or to all. Disconnected peers are skipped."""
+    def _recipients(self, to: Peer | str | None) -> list[Peer]:
+        """Return the connected peers that `to` names."""
         id = to.id if isinstance(to, Peer) else to
-        for peer in list(self.peers.values()) if id is None else filter(None, [self.peers.get(id)]):
-            if peer.channel.readyState == "open":
-                peer.channel.send(data)
+        peers = list(self.peers.values()) if id is None else filter(None, [self.peers.get(id)])
+        return [peer for peer in peers if peer.channel.readyState == "open"]
+
+    def send(self, data: Any, to: Peer | str | None = None) -> None:
+        """Send text, bytes or a JSON value to one peer, given as `Peer` or id, or to all.
+
+        Disconnected peers are skipped.
+
+        Raises:
+            ValueError: the message is too large for a connection, or contains NaN or an infinite number.
+            TypeError: the data is neither text, nor bytes, nor a JSON value.
+        """
+        peers = self._recipients(to)
+        message = encode(data, (peer.connection for peer in peers))
+        for peer in peers:
+            peer.channel.send(message)
+
+    async def send_file(
+        self,
+        source: Path | bytes,
+        to: Peer | str | None = None,
+        *,
+        name: str | None = None,
+        on_progress: Callable[[Peer, int], None] = lambda peer, sent: None,
+    ) -> None:
+        """Send a file to one peer, given as `Peer` or id, or to all. Returns when they have all of it.
+
+        Args:
+            source: the path or the contents of the file.
+            to: the recipient, or None for all connected peers.
+            name: the name for the recipients, by default that of the path.
+            on_progress: called with a peer and the number of bytes sent to it.
+
+        Raises:
+            ExceptionGroup: it failed for some peers. The others have the file. The errors are FileError or OSError.
+        """
+        if name is None:
+            name = "" if isinstance(source, bytes) else source.name
+        transfers = (
+            OutgoingFile(peer.connection).send(source, name, partial(on_progress, peer))
+            for peer in self._recipients(to)
+        )
+        results = await asyncio.gather(*transfers, return_exceptions=True)
+        if errors := [result for result in results if isinstance(result, Exception)]:
+            raise ExceptionGroup(f"{len(errors)} of {len(results)} peers did not receive the file", errors)
 
     async def close(self) -> None:
         """Leave the room after pending messages have been sent."""
@@ -416,8 +477,10 @@ class Room(Closable):
         if previous is not None:
             previous.end()
 
-    def _on_event(self, event: Joined | Left | Message) -> None:
+    def _on_event(self, event: Event) -> None:
         peer = event.peer
+        if isinstance(event, FileOffered) and not self._files:
+            return event.file.cancel()
         if isinstance(event, Joined):
             self._members[peer.id].tries = 0
             self.peers[peer.id] = peer

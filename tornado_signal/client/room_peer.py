@@ -5,8 +5,11 @@ import contextlib
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
+from .files import IncomingFile, IncomingFiles
 from .link import add_candidate, description_fields, drain, new_connection, set_remote_description
+from .messages import decode
 from .types import Fields, IceServer
 
 OFFER_S = 15.0  # timeout for gathering this side's candidates and sending them
@@ -28,7 +31,8 @@ class Peer:
         silence_timeout_s: how long the other side may send nothing before the data channel is open.
         late_s: the age at which the attempt is `late`.
         post: sends mail to the other side through the server, and returns once it is sent.
-        on_event: called with `Joined` once the channel is open, with each `Message`, and with `Left` after `Joined`.
+        on_event: called with `Joined` once the channel is open, with each `Message` and `FileOffered`, and with `Left`
+            after `Joined`.
         on_late: called when the attempt becomes `late`.
         on_end: called when the attempt or connection has ended.
 
@@ -52,7 +56,7 @@ class Peer:
         silence_timeout_s: float,
         late_s: float,
         post: Callable[[Fields], Awaitable[None]],
-        on_event: Callable[["Joined | Left | Message"], None],
+        on_event: Callable[["Event"], None],
         on_late: Callable[[], None],
         on_end: Callable[["Peer"], None],
     ) -> None:
@@ -72,6 +76,7 @@ class Peer:
         self.channel.on("message", self._receive)
         self.channel.on("close", self.end)
         self._negotiation.on("message", self._receive_description)
+        IncomingFiles(self.connection, self._receive_file)
         self.connection.on("connectionstatechange", self._on_connection_state)
         self._negotiating = asyncio.create_task(self._negotiate())
 
@@ -132,7 +137,12 @@ class Peer:
     def _receive(self, data: str | bytes) -> None:
         self._join()
         if not self._ended.is_set():
-            self._on_event(Message(self, data))
+            self._on_event(Message(self, decode(data)))
+
+    def _receive_file(self, file: IncomingFile) -> None:
+        self._join()
+        if not self._ended.is_set():
+            self._on_event(FileOffered(self, file))
 
     def _receive_description(self, text: str | bytes) -> None:
         with contextlib.suppress(ValueError, RecursionError):
@@ -212,8 +222,24 @@ class Message:
 
     Attributes:
         peer: the sender.
-        data: the message.
+        data: text, bytes or a JSON value.
     """
 
     peer: Peer
-    data: str | bytes
+    data: Any
+
+
+@dataclass(frozen=True)
+class FileOffered:
+    """The event of a file that another member sends.
+
+    Attributes:
+        peer: the sender.
+        file: the file, which waits until it is read, saved or cancelled.
+    """
+
+    peer: Peer
+    file: IncomingFile
+
+
+Event = Joined | Left | Message | FileOffered

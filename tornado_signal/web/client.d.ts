@@ -70,8 +70,35 @@ export interface TypedEventTarget<Events> extends EventTarget {
   ): void;
 }
 
+/** The `code` of errors. docs/browser-client.md has a table. */
+export type ErrorCode =
+  | "already-answered"
+  | "connect-timeout"
+  | "connection-lost"
+  | "file-cancelled"
+  | "file-incomplete"
+  | "file-interrupted"
+  | "file-refused"
+  | "ice-failed"
+  | "insecure-context"
+  | "invalid-message"
+  | "invalid-request"
+  | "invalid-url"
+  | "message-too-large"
+  | "name-invalid"
+  | "name-taken"
+  | "not-a-server"
+  | "not-found"
+  | "origin-not-allowed"
+  | "peer-left"
+  | "replaced"
+  | "server-busy"
+  | "server-unreachable"
+  | "timeout";
+
 /** An error response: `status` is the HTTP status, `message` the text of the server. */
 export class SignalError extends Error {
+  code: ErrorCode;
   status: number;
   /** Milliseconds after which to retry, if the server sends `Retry-After`. */
   retryAfterMs?: number;
@@ -94,7 +121,7 @@ export interface ClientOptions {
  * use HTTP for five minutes before the next attempt.
  */
 export class SignalClient {
-  /** @param url The server. The default is the one that served this file. */
+  /** @param url The server. The default is the one that served this file. Without either, the `code` is `invalid-url`. */
   constructor(url?: string | URL, options?: ClientOptions);
   readonly url: string;
   /** Return the WebSocket of the calls, and open it if necessary. Undefined if calls use HTTP. */
@@ -177,16 +204,54 @@ export interface PeerOptions extends Stoppable, ClientOptions {
   onstep?: OnStep;
 }
 
-/** A connection whose data channel is open. */
-export interface Connection {
+/** A file that the other side sends. It sends nothing until `accept`. */
+export interface IncomingFile extends TypedEventTarget<{ progress: Event; close: Event }> {
+  /** The name at the sender; empty for a Blob without a name. */
+  readonly name: string;
+  /** The media type; empty if it is unknown. */
+  readonly type: string;
+  /** In bytes. */
+  readonly size: number;
+  /** The number of bytes received so far. Each change is a `progress` event. */
+  readonly received: number;
+  /** Receive the file. Rejects if either side cancels it, or if the connection ends. */
+  accept(): Promise<File>;
+  /** Refuse the file, or cancel the transfer. The other side's `sendFile` rejects. */
+  cancel(): void;
+}
+
+export interface FileOptions<Progress> extends Stoppable {
+  /** Called as bytes are sent. */
+  onprogress?: (progress: Progress) => void;
+}
+
+export interface ConnectionEvents {
+  /** A message of the other side: a string, an ArrayBuffer, or a JSON value. */
+  message: Event & { readonly data: unknown };
+  /** The other side sends a file. Without a listener for this event, files are refused. */
+  file: Event & { readonly file: IncomingFile };
+  close: Event;
+}
+
+/** A connection whose data channel is open. Add listeners immediately, before any `await`: earlier events are lost. */
+export interface Connection extends TypedEventTarget<ConnectionEvents> {
   /** Both sides can add tracks at any time. */
   readonly peerConnection: RTCPeerConnection;
-  /** Set `onmessage` immediately, before any `await`: earlier messages are lost. */
+  /** The data channel. `send` and the `message` event also handle JSON values. */
   readonly channel: RTCDataChannel;
   readonly code: string;
   readonly side: Side;
-  /** The `info` of the other side, if it has published. */
+  /** Whether this side published the offer. It is true on one side and false on the other. */
+  readonly initiator: boolean;
+  /** The `info` of the other side; undefined if that is an older client which has not sent it. */
   readonly info?: string;
+  /** Send a string, bytes, or a value that JSON can represent. Fails if it is too large for the connection. */
+  send(data: unknown): void;
+  /** Send a file or Blob of any size. Resolves when the other side has all of it. */
+  sendFile(
+    file: Blob & { name?: string },
+    options?: FileOptions<{ readonly loaded: number; readonly total: number }>,
+  ): Promise<void>;
   /** Resolves when either side has closed the connection, or it was lost. */
   readonly closed: Promise<void>;
   /** Close after all buffered data has been sent. */
@@ -197,7 +262,7 @@ export interface PublicationEvents {
   /** A peer has connected. */
   connection: Event & { readonly connection: Connection };
   /** An error. Work continues unless `close` follows immediately. */
-  error: Event & { readonly error: Error };
+  error: Event & { readonly error: Error & { code?: ErrorCode } };
   close: Event;
 }
 
@@ -254,15 +319,24 @@ export interface RoomEvents {
   join: Event & { readonly peer: Peer };
   /** A peer has left or lost its connection. If it is still in the room, another `join` follows. */
   leave: Event & { readonly peer: Peer };
-  /** A message of a peer: text or bytes. */
-  message: Event & { readonly peer: Peer; readonly data: string | ArrayBuffer };
+  /** A message of a peer: a string, an ArrayBuffer, or a JSON value. */
+  message: Event & { readonly peer: Peer; readonly data: unknown };
+  /** A peer sends a file. Without a listener for this event, files are refused. */
+  file: Event & { readonly peer: Peer; readonly file: IncomingFile };
   /** A peer has started to send a stream. */
   stream: Event & { readonly peer: Peer; readonly stream: MediaStream };
   /** A peer has stopped sending a stream, and is still connected. */
   streamend: Event & { readonly peer: Peer; readonly stream: MediaStream };
   /** An error. Work continues unless `close` follows immediately. */
-  error: Event & { readonly error: Error };
+  error: Event & { readonly error: Error & { code?: ErrorCode } };
   close: Event;
+}
+
+/** The progress of a file to one peer, in bytes. */
+export interface Progress {
+  readonly peer: Peer;
+  readonly loaded: number;
+  readonly total: number;
 }
 
 /**
@@ -276,8 +350,18 @@ export interface Room extends TypedEventTarget<RoomEvents> {
   readonly listed: boolean;
   /** The peers by id, in the order in which they joined. */
   readonly peers: ReadonlyMap<string, Peer>;
-  /** Send to one peer, given as object or id, or to all. Peers that are not in `peers` get nothing. */
-  send(data: string | Blob | ArrayBuffer | ArrayBufferView, to?: Peer | string): void;
+  /**
+   * Send a string, bytes, or a value that JSON can represent to one peer, given as object or id, or to all. Peers that are
+   * not in `peers` get nothing. Fails before anything is sent if the data is too large for one of the connections.
+   */
+  send(data: unknown, to?: Peer | string): void;
+  /**
+   * Send a file or Blob of any size to one peer, given as object or id, or to all. Resolves when they have all of it.
+   *
+   * Rejects with the reason of `signal`, or with the error of the one peer. If it fails for some of all peers, it rejects
+   * with an AggregateError when the others have the file. Each of its `errors` has a `peer`.
+   */
+  sendFile(file: Blob & { name?: string }, options?: FileOptions<Progress> & { to?: Peer | string }): Promise<void>;
   /** Send a stream to all current and later peers. Call it again after adding a track to the stream. */
   addStream(stream: MediaStream): void;
   removeStream(stream: MediaStream): void;

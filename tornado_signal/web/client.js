@@ -14,6 +14,7 @@
 
 // All modules are imported here, so that a browser requests all of them at once. That takes one more round trip over
 // HTTP/2, and two over HTTP/1.1 with its six connections.
+import "./client/data.js";
 import "./client/http.js";
 import "./client/identity.js";
 import "./client/link.js";
@@ -22,8 +23,7 @@ import "./client/peer.js";
 import "./client/servers.js";
 import "./client/socket.js";
 
-export { join, publish } from "./client/connect.js";
-export { pair } from "./client/pair.js";
+export { join, pair, publish } from "./client/connect.js";
 export { room } from "./client/room.js";
 export { SignalClient } from "./client/signal-client.js";
 export { SignalError } from "./client/timing.js";

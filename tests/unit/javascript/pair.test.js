@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
-import { pair } from "../../../tornado_signal/web/client/pair.js";
+import { pair } from "../../../tornado_signal/web/client/connect.js";
 import { SignalError } from "../../../tornado_signal/web/client/timing.js";
 import { FakeServer, LinkedConnection } from "./fake_server.js";
 

@@ -1,6 +1,6 @@
 /* Requests and event streams over HTTP. */
 
-import { refusal, SignalError } from "./timing.js";
+import { foreign, refusal, SignalError, unreachable } from "./timing.js";
 
 /** @import { Fields, HttpEvent } from "./types.d.ts" */
 
@@ -22,9 +22,14 @@ export function pathOf(topic, last, fields = {}) {
  * @param {RequestInit} init
  */
 export async function request(url, init) {
-  const response = await fetch(url, init);
+  const response = await fetch(url, init).catch((error) => {
+    throw refusal(error).name === "TypeError" ? unreachable(url, error) : error;
+  });
   if (response.ok) return response;
-  const { error } = await json(response);
+  const { error } = await json(response).catch((failure) => {
+    if (response.status === 404) throw failure; // the URL is that of another server
+    return { error: undefined }; // an intermediary responds in any format
+  });
   const retryAfterMs = parseInt(/** @type {string} */ (response.headers.get("Retry-After")), 10) * 1000 || undefined;
   throw new SignalError(response.status, error ?? response.statusText, retryAfterMs);
 }
@@ -32,10 +37,10 @@ export async function request(url, init) {
 /** @param {Response} response */
 export async function json(response) {
   try {
-    return (await response.json()) ?? {};
+    return Object(await response.json());
   } catch (error) {
-    if (refusal(error).name !== "SyntaxError") throw error; // the response was cut off
-    return {};
+    if (refusal(error).name === "SyntaxError") throw foreign(response.url);
+    throw refusal(error).name === "TypeError" ? unreachable(response.url, error) : error; // it was cut off
   }
 }
 

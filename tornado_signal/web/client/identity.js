@@ -1,5 +1,7 @@
 /* Random names, and names with keys that prove them. */
 
+import { PeerError } from "./timing.js";
+
 /** @import { Fields } from "./types.d.ts" */
 
 export const random = (parts = 8) =>
@@ -46,7 +48,7 @@ export class Identity {
   /** @param {string} secret */
   static async of(secret) {
     const { subtle } = crypto;
-    if (!subtle) throw new Error("A name needs HTTPS or localhost");
+    if (!subtle) throw new PeerError("insecure-context", "A name needs HTTPS or localhost");
     const seed = new Uint8Array(await subtle.digest("SHA-256", utf8(`tornado-signal room\n${secret}`)));
     const identity = new Identity(await privateKey("Ed25519", "MC4CAQAwBQYDK2VwBCIEIA==", seed, "sign"));
     const { x } = await subtle.exportKey("jwk", identity.key).catch(() => identity.#publicKey(seed));

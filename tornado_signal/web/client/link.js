@@ -1,14 +1,16 @@
 /* One side of one session, from its description to the open channel. */
 
+import { decode, encode, Files, offerFile } from "./data.js";
 import { ownInfo, random } from "./identity.js";
 import { keepMessages, Negotiation, newConnection } from "./negotiation.js";
 import { publishHeld } from "./servers.js";
-import { backOff, PAUSE_MS, passing, refusal, retry, sleep, taken } from "./timing.js";
+import { backOff, dispatch, PAUSE_MS, PeerError, passing, refusal, retry, sleep, taken } from "./timing.js";
 
-/** @import { Side } from "../client.d.ts" */
+/** @import { Connection as PublicConnection, ConnectionEvents, FileOptions, Side } from "../client.d.ts" */
+/** @import { IncomingFile } from "./data.js" */
 /** @import { Servers } from "./servers.js" */
 /** @import { SignalClient } from "./signal-client.js" */
-/** @import { IceServers, LinkOptions } from "./types.d.ts" */
+/** @import { EventFields, IceServers, LinkOptions } from "./types.d.ts" */
 
 export const WAIT_S = 50; // less than the minute after which many proxies time out
 const CONNECT_MS = 20_000; // from the answer to the open channel
@@ -17,6 +19,10 @@ export const CLOSE_MS = 2000; // for the other side to receive what was sent
 export const PAIR_MS = 5000; // for two peers to connect, or for the other one to send a candidate
 const MAX_BATCH = 100;
 const NEGOTIATION = 255; // the number of its channel, far from those that a page opens itself
+
+/** @param {string} peer */
+export const iceFailure = (peer) =>
+  new PeerError("ice-failed", `ICE found no route to ${peer}; a STUN or TURN server may be missing (docs/turn.md)`);
 
 /** One side of one session, from its description to the open channel. */
 export class Link {
@@ -38,6 +44,7 @@ export class Link {
   #negotiation;
   #wanted = () => {}; // called when both sides are described
   #reject = /** @type {(error: unknown) => void} */ (() => {});
+  #listen = /** @type {(connection: Connection) => void} */ (() => {}); // called when the page can listen
   over = new AbortController(); // aborted when the connection is closed
   code = "";
   /** @type {string | undefined} */
@@ -62,6 +69,9 @@ export class Link {
     const connection = (this.peerConnection = newConnection(iceServers, options));
     /** @type {(name: string, detail?: unknown) => void} */
     this.step = (name, detail) => options.onstep?.(name, detail, connection);
+    /** @type {Promise<Connection>} */
+    const listening = new Promise((resolve) => (this.#listen = resolve));
+    this.files = new Files(connection, this.over.signal, async (file) => offerFile(await listening, file, {}));
     const link = this;
     this.#negotiation = new Negotiation(connection, NEGOTIATION, {
       signal: this.over.signal,
@@ -113,8 +123,9 @@ export class Link {
         this.#open = true;
         this.#stop.abort();
         this.#negotiation.post();
-        resolve(new Connection(this, channel));
-        release();
+        const opened = new Connection(this, channel);
+        resolve(opened);
+        release(() => this.#listen(opened));
       };
       if (channel.readyState === "open") open();
       else channel.addEventListener("open", open, { once: true });
@@ -134,8 +145,7 @@ export class Link {
     connection.addEventListener("connectionstatechange", () => {
       this.step(connection.connectionState);
       if (connection.connectionState === "connected") clearTimeout(this.#silent);
-      if (connection.connectionState === "failed")
-        this.fail(new Error("ICE found no route to the other peer; a STUN or TURN server may be missing"));
+      if (connection.connectionState === "failed") this.fail(iceFailure("the other peer"));
     });
   }
 
@@ -252,7 +262,9 @@ export class Link {
     if (answer && !peerConnection.remoteDescription) {
       this.step("answered");
       try {
-        await peerConnection.setRemoteDescription(JSON.parse(answer));
+        const { info, ...description } = JSON.parse(answer);
+        if (typeof info === "string") this.info = info;
+        await peerConnection.setRemoteDescription(description);
       } catch (error) {
         this.fail(error);
       }
@@ -264,33 +276,43 @@ export class Link {
   /** Continue until the channel is open or the time limit is reached. Both sides are described. */
   async connect() {
     this.#wanted();
-    const timer = setTimeout(() => this.fail(new Error("The other peer did not connect")), CONNECT_MS);
-    const silent = () => this.fail(new Error("The other peer is silent"));
-    if (this.#pairs || this.side === "answerer") this.#silent = setTimeout(silent, PAIR_MS);
+    const late = () => this.fail(new PeerError("connect-timeout", "The other peer did not connect in time"));
+    const timer = setTimeout(late, CONNECT_MS);
+    if (this.#pairs || this.side === "answerer") this.#silent = setTimeout(late, PAIR_MS);
     this.signal.addEventListener("abort", () => [timer, this.#silent].forEach(clearTimeout));
     try {
       while (!this.signal.aborted) await this.news();
     } catch (error) {
       // Two peers that have described themselves can connect without the server. But if the session no longer exists,
       // the other peer has probably left.
-      if (taken(error)) setTimeout(() => this.fail(new Error("The other peer has left")), this.#pairs ? 0 : GIVE_UP_MS);
+      const left = () => this.fail(new PeerError("peer-left", "The other peer has left"));
+      if (taken(error)) setTimeout(left, this.#pairs ? 0 : GIVE_UP_MS);
     }
   }
 }
 
-/** A connection whose data channel is open. */
-export class Connection {
+/**
+ * A connection whose data channel is open.
+ *
+ * @implements {PublicConnection}
+ */
+export class Connection extends EventTarget {
+  #link;
+
   /**
    * @param {Link} link
    * @param {RTCDataChannel} channel
    */
   constructor(link, channel) {
+    super();
     const { peerConnection, over } = link;
+    this.#link = link;
     this.peerConnection = peerConnection;
     this.channel = channel;
     this.code = link.code;
     this.side = link.side;
     this.info = link.info;
+    this.initiator = link.side === "offerer";
     this.end = () => {};
     const leave = () => peerConnection.close();
     // So that the other side notices at once.
@@ -298,15 +320,33 @@ export class Connection {
     /** @type {Promise<void>} */
     this.closed = new Promise((resolve) => {
       this.end = () => {
+        if (over.signal.aborted) return;
         leave();
         over.abort();
         resolve();
+        dispatch(this, "close");
       };
     });
+    channel.addEventListener("message", ({ data }) => dispatch(this, "message", { data: decode(data) }));
     channel.addEventListener("close", this.end, { once: true });
     peerConnection.addEventListener("connectionstatechange", () => {
       if (["failed", "closed"].includes(peerConnection.connectionState)) this.end();
     });
+  }
+
+  /** @param {unknown} data */
+  send(data) {
+    const message = encode(data, [this.peerConnection]);
+    if (this.channel.readyState !== "open") throw new PeerError("connection-lost", "The connection is closed");
+    this.channel.send(message);
+  }
+
+  /**
+   * @param {Blob & { name?: string }} file
+   * @param {FileOptions<{ loaded: number, total: number }>} [options]
+   */
+  sendFile(file, options = {}) {
+    return this.#link.files.send(file, options, {});
   }
 
   /** Send what still must be sent, then close; resolves when all is closed. */

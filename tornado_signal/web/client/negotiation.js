@@ -23,7 +23,7 @@ export function newConnection(iceServers, { rtc, RTCPeerConnection = globalThis.
 
 /**
  * Buffer the messages that arrive before a page can listen. The function that is returned delivers them after the
- * current event-loop iteration.
+ * current event-loop iteration, and then calls `then`.
  *
  * @param {RTCDataChannel} channel
  */
@@ -36,12 +36,13 @@ export function keepMessages(channel) {
     buffer.push(event.data);
   };
   channel.addEventListener("message", keep);
-  return () => {
+  return (/** @type {() => void} */ then) => {
     const { port1, port2 } = new MessageChannel(); // browsers slow timers of background pages down, but not this
     port1.onmessage = () => {
       port1.close();
       channel.removeEventListener("message", keep);
       for (const data of buffer) channel.dispatchEvent(new MessageEvent("message", { data }));
+      then();
     };
     port2.postMessage(null);
   };

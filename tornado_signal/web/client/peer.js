@@ -1,5 +1,6 @@
 /* One connection to another member of a room. */
 
+import { decode, Files } from "./data.js";
 import { CLOSE_MS } from "./link.js";
 import { Negotiation, newConnection } from "./negotiation.js";
 
@@ -45,6 +46,10 @@ export class Peer {
     this.peerConnection = newConnection(callbacks.iceServers, options);
     this.channel = this.peerConnection.createDataChannel("room", { ...options.channel, negotiated: true, id: 0 });
     this.channel.binaryType = "arraybuffer";
+    this.files = new Files(this.peerConnection, this.#stop.signal, (file) => {
+      this.#join();
+      callbacks.offered(this, file);
+    });
     const peer = this;
     const { leads } = callbacks;
     this.#negotiation = new Negotiation(this.peerConnection, 1, {
@@ -82,7 +87,7 @@ export class Peer {
     channel.addEventListener("open", open, options);
     const message = (/** @type {MessageEvent} */ { data }) => {
       this.#join();
-      this.#callbacks.tell("message", { peer: this, data });
+      this.#callbacks.tell("message", { peer: this, data: decode(data) });
     };
     channel.addEventListener("message", message, options);
     channel.addEventListener("close", () => this.end(), options);

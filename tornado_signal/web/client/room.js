@@ -1,18 +1,20 @@
 /* Everybody under a topic, connected to everybody. */
 
 import { MAX_PEERS, STAGGER_MS } from "./connect.js";
+import { encode, offerFile } from "./data.js";
 import { Identity, isName, MAX_NAME, ownInfo, ownSecret, random, seal, unseal } from "./identity.js";
-import { PAIR_MS, WAIT_S } from "./link.js";
+import { iceFailure, PAIR_MS, WAIT_S } from "./link.js";
 import { Peer } from "./peer.js";
 import { publishHeld, Servers } from "./servers.js";
-import { backOff, Deadline, PAUSE_MS, retry, sleep, taken } from "./timing.js";
+import { backOff, Deadline, dispatch, PAUSE_MS, PeerError, retry, sleep, taken } from "./timing.js";
 
-/** @import { Peer as PublicPeer, RoomOptions, Session } from "../client.d.ts" */
+/** @import { FileOptions, Peer as PublicPeer, Progress, RoomOptions, Session } from "../client.d.ts" */
 /** @import { SignalClient } from "./signal-client.js" */
 /** @import { Attempt, Fields, Mail, Member, TellRoom } from "./types.d.ts" */
 
 const MAX_MAILS = 250; // to one beacon; half of the server's limit
 const MAX_ATTEMPTS = 50; // that a room begins at once, and others begin: a page may have 500 connections
+const HINT_MS = 10_000; // alone in a room of a loopback origin
 const ROOM = "room/"; // the prefix of the topic of a room on the server, where `join` finds no beacons
 
 /** Members that wait for an attempt: the least tried first, in random order. */
@@ -77,6 +79,7 @@ class Room extends EventTarget {
   #peerCount = 0; // the number of peers created so far
   // biome-ignore lint/correctness/noUnusedPrivateClassMembers: kept in a field so that bundlers do not drop the allocation
   #garbage = 0;
+  #hinted = false;
   #paused = false; // because a connection could not be created
   /** @type {Set<MediaStream>} */
   #streams = new Set();
@@ -131,17 +134,48 @@ class Room extends EventTarget {
   }
 
   /**
+   * The open peers that `to` names; all if it is undefined.
+   *
+   * @param {PublicPeer | string} [to]
+   */
+  #recipients(to) {
+    const peers = to === undefined ? [...this.peers.values()] : [this.peers.get(typeof to === "string" ? to : to.id)];
+    return peers.filter((peer) => peer !== undefined).filter(({ channel }) => channel.readyState === "open");
+  }
+
+  /**
    * Send to one peer (or its id), or to all.
    *
-   * @param {string | Blob | ArrayBuffer | ArrayBufferView} data
+   * @param {unknown} data
    * @param {PublicPeer | string} [to]
    */
   send(data, to) {
-    const peers = to === undefined ? this.peers.values() : [this.peers.get(typeof to === "string" ? to : to.id)];
-    for (const peer of peers) {
-      // `send` is declared once for each type, and not for their union.
-      if (peer?.channel.readyState === "open") peer.channel.send(/** @type {string} */ (data));
-    }
+    const peers = this.#recipients(to);
+    const message = encode(
+      data,
+      peers.map(({ peerConnection }) => peerConnection),
+    );
+    for (const { channel } of peers) channel.send(message);
+  }
+
+  /**
+   * Send a file to one peer (or its id), or to all.
+   *
+   * @param {Blob & { name?: string }} file
+   * @param {FileOptions<Progress> & { to?: PublicPeer | string }} [options]
+   */
+  async sendFile(file, { to, ...options } = {}) {
+    const peers = this.#recipients(to);
+    if (to !== undefined && !peers.length) throw new PeerError("peer-left", "The peer is not in the room");
+    /** @type {Error[]} */
+    const errors = [];
+    const fail = (/** @type {PublicPeer} */ peer) => (/** @type {Error} */ error) =>
+      errors.push(Object.assign(error, { peer }));
+    await Promise.all(peers.map((peer) => peer.files.send(file, options, { peer }).catch(fail(peer))));
+    options.signal?.throwIfAborted();
+    if (to !== undefined && errors.length) throw errors[0];
+    const error = new AggregateError(errors, "Not all peers received the file");
+    if (errors.length) throw Object.assign(error, { code: "file-incomplete" });
   }
 
   async leave() {
@@ -160,7 +194,7 @@ class Room extends EventTarget {
       if (secret) {
         this.#identity = await Identity.of(secret);
         this.id = this.#identity.id;
-        if (me && !isName(me)) throw new Error(`A name has one to ${MAX_NAME} characters`);
+        if (me && !isName(me)) throw new PeerError("name-invalid", `A name has one to ${MAX_NAME} characters`);
         if (me) await servers.first((client) => this.#checkName(client, me));
       }
       for (;;) {
@@ -184,7 +218,7 @@ class Room extends EventTarget {
     const { sessions } = await client.sessions(this.#topic, { limit: MAX_PEERS, signal: this.#stop.signal });
     for (const { offer } of sessions) {
       const { id, me: theirs } = await unseal(this.#topic, offer, "id");
-      if (id && id !== this.id && theirs === me) throw new Error(`Another member has the name ${me}`);
+      if (id && id !== this.id && theirs === me) throw new PeerError("name-taken", `Another member has the name ${me}`);
     }
   }
 
@@ -206,6 +240,7 @@ class Room extends EventTarget {
     this.#code = code;
     if (signal.aborted) this.#withdraw();
     else this.#setListed(true);
+    this.#hint();
     const deadline = new Deadline(signal);
     // The events that follow list the current members.
     this.#byBeacon.clear();
@@ -220,6 +255,18 @@ class Room extends EventTarget {
       deadline.end();
       this.#setListed(false);
     }
+  }
+
+  /** Name the origin if the room is empty for a while on a loopback address, of which there are several. */
+  #hint() {
+    const { hostname = "", origin } = globalThis.location ?? {};
+    if (this.#hinted || !/^(localhost|127\.|\[::1)/.test(hostname)) return;
+    this.#hinted = true;
+    const log = () => {
+      if (this.#members.size) return;
+      console.info(`No other page of ${origin} is in ${this.#topic}. localhost and 127.0.0.1 are different origins.`);
+    };
+    sleep(0, this.#stop.signal, HINT_MS).then(log, () => {});
   }
 
   /** @param {boolean} listed */
@@ -280,7 +327,7 @@ class Room extends EventTarget {
     const { id, me, ...fields } = await unseal(this.#topic, offer, "id");
     const at = Number(fields.at);
     if (id === this.id && this.#identity && at > this.#at) {
-      throw new Error("Another page is in this room with the same secret");
+      throw new PeerError("replaced", "Another page is in this room with the same secret");
     }
     if (typeof id !== "string" || id === this.id || !(at > 0) || this.#stop.signal.aborted) return;
     const member = this.#members.get(id) ?? { id, info, tries: 0 };
@@ -436,6 +483,7 @@ class Room extends EventTarget {
       iceServers: this.#iceServers,
       send: (mail, signal) => this.#send(member, { connection, ...mail }, signal),
       tell: this.#tell,
+      offered: (peer, file) => offerFile(this, file, { peer }),
       joined: (peer) => {
         member.tries = 0;
         this.#attempts[`${leads}`].delete(peer);
@@ -444,9 +492,7 @@ class Room extends EventTarget {
         this.#begin();
       },
       unreachable: () => {
-        const error = new Error(
-          `ICE found no route to ${member.name ?? member.info}; a STUN or TURN server may be missing`,
-        );
+        const error = iceFailure(member.name ?? member.info);
         if (member.tries > 1) this.#tell("error", { error }); // the first time, the device may be slow
       },
       ended: (peer, joined) => this.#ended(member, peer, joined),
@@ -526,7 +572,7 @@ class Room extends EventTarget {
 
   /** @type {TellRoom} */
   #tell = (name, fields) => {
-    this.dispatchEvent(Object.assign(new Event(name), fields));
+    dispatch(this, name, fields);
   };
 }
 

@@ -5,8 +5,10 @@ import { hidden, socketTo, withdrawals } from "./socket.js";
 import {
   backOff,
   Deadline,
+  foreign,
   MAX_PAUSE_MS,
   PAUSE_MS,
+  PeerError,
   passing,
   REQUEST_MS,
   refusal,
@@ -26,9 +28,21 @@ const READS = ["version", "health", "topics", "sessions", "iceServers"]; // meth
 /** @type {Partial<Record<keyof Results, string>>} */
 const PATHS = { version: "", iceServers: "ice-servers", hold: "refresh" }; // where they differ from the method's name
 /** @type {{ url?: string }} */
-const { url: FILE = globalThis.location?.href } = import.meta; // undefined in some bundles
-/** The URL of the server that this file was loaded from; in a bundle the URL of its folder. */
-export const DEFAULT_SERVER = FILE && new URL(/\/client\/[^/]*\.js$/.test(FILE) ? ".." : ".", FILE).href;
+const { url: FILE = "" } = import.meta; // undefined in some bundles
+/** The URL of the server that this file was loaded from; undefined in a bundle, which does not know its server. */
+export const DEFAULT_SERVER = /^http.*\/client\/[^/]*\.js$/.test(FILE) ? new URL("..", FILE).href : undefined;
+
+/**
+ * Check the URL of a server. A browser would take an address without a scheme for a path.
+ *
+ * @param {string | URL} [url]
+ */
+function checked(url) {
+  const text = String(url);
+  if (url !== undefined && /^(https?:\/\/|\.{0,2}(\/|$))/i.test(text)) return text.replace(/\/+$/, "");
+  const reason = url === undefined ? "A bundle does not know its server" : `"${text}" has no scheme`;
+  throw new PeerError("invalid-url", `${reason}: set \`url\` to http://… or https://…`);
+}
 
 /** The API of one server. Nothing is retried here. */
 export class SignalClient {
@@ -41,7 +55,7 @@ export class SignalClient {
    * @param {ClientOptions} [options]
    */
   constructor(url = DEFAULT_SERVER, { origin, socket = true } = {}) {
-    this.url = String(url).replace(/\/+$/, "");
+    this.url = checked(url);
     this.#headers = origin ? { Origin: origin } : {}; // browsers set it automatically
     // Outside of browsers a WebSocket cannot send the Origin that the server requires.
     if (socket && !origin && globalThis.WebSocket) this.#socket = socketTo(this.url);
@@ -247,7 +261,7 @@ export class SignalClient {
     const response = await deadline.within(SILENCE_MS, sent);
     // An intermediary can respond instead of the server.
     const isStream = response.headers.get("Content-Type")?.startsWith("text/event-stream");
-    if (!isStream || !response.body) throw new TypeError("Not an event stream");
+    if (!isStream || !response.body) throw foreign(response.url);
     yield {};
     const reader = response.body.getReader();
     const parse = messages();

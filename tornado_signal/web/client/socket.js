@@ -1,7 +1,7 @@
 /* The WebSocket to a server, and what happens to it when the page is closed. */
 
 import { json, request } from "./http.js";
-import { REQUEST_MS, SignalError, withTimeout } from "./timing.js";
+import { REQUEST_MS, SignalError, unreachable, withTimeout } from "./timing.js";
 
 /** @import { Call, Fields, Frame, RawEvent, Results } from "./types.d.ts" */
 /** @import { Deadline } from "./timing.js" */
@@ -121,7 +121,7 @@ class Socket {
     this.#socket.onmessage = this.#socket.onclose = null; // `onclose` can fire late
     this.#socket.close();
     this.#socket = this.#opening = undefined;
-    const error = new TypeError("WebSocket closed");
+    const error = unreachable(this.#url);
     for (const { reject } of this.#calls.values()) reject?.(error);
     for (const stream of this.#streams.values()) stream.error(error);
     this.#calls.clear();

@@ -1,19 +1,68 @@
 /* Errors, deadlines, pauses and repetition. */
 
+/** @import { ErrorCode } from "../client.d.ts" */
+
+/** An error of the module. */
+export class PeerError extends Error {
+  /**
+   * @param {ErrorCode} code
+   * @param {string} message
+   * @param {ErrorOptions} [options]
+   */
+  constructor(code, message, options) {
+    super(message, options);
+    this.name = "PeerError";
+    this.code = code;
+  }
+}
+
+/**
+ * Dispatch an event with fields.
+ *
+ * @param {EventTarget} target
+ * @param {string} name
+ * @param {object} [fields]
+ */
+export const dispatch = (target, name, fields) => target.dispatchEvent(Object.assign(new Event(name), fields));
+
+/** @type {Record<number, ErrorCode>} */
+const CODES = { 403: "origin-not-allowed", 404: "not-found", 409: "already-answered", 429: "server-busy" };
+
 /** An error response: HTTP status, text, and the milliseconds before a retry if the server sends `Retry-After`. */
-export class SignalError extends Error {
+export class SignalError extends PeerError {
   /**
    * @param {number} status
    * @param {string} message
    * @param {number} [retryAfterMs]
    */
   constructor(status, message, retryAfterMs) {
-    super(message);
+    super(CODES[status] ?? (status < 500 ? "invalid-request" : "server-busy"), message);
     this.name = "SignalError";
     this.status = status;
     this.retryAfterMs = retryAfterMs;
   }
 }
+
+/**
+ * Make the error for a server that cannot be reached. It is a TypeError like that of `fetch`, which hides the cause.
+ *
+ * @param {string} url
+ * @param {unknown} [cause]
+ */
+export function unreachable(url, cause) {
+  const page = globalThis.location?.origin;
+  const advice = page ? `, allows the origin ${page}, and has an https: URL if the page has one` : "";
+  const message = `No response from ${url}. Check that the server runs${advice}`;
+  return Object.assign(new TypeError(message, { cause }), { code: "server-unreachable" });
+}
+
+/**
+ * Make the error for a response of something else than the server.
+ *
+ * @param {string} url
+ */
+export const foreign = (url) =>
+  Object.assign(new TypeError(`${url} is not a tornado-signal server`), { code: "not-a-server" });
 
 /**
  * The fields of an error that can be a SignalError. Otherwise its `status` is undefined, which equals no number.
@@ -73,7 +122,8 @@ export class Deadline {
   async within(ms, promise) {
     const late = () => {
       this.passed = true;
-      this.#stop.abort(new DOMException("Timed out", "TimeoutError"));
+      const error = new PeerError("timeout", "The server did not respond in time");
+      this.#stop.abort(Object.assign(error, { name: "TimeoutError" }));
     };
     const timer = ms && setTimeout(late, ms);
     try {

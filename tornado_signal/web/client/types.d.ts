@@ -1,6 +1,7 @@
 /* Types that the modules share; no browser loads this file. */
 
 import type { News, PeerOptions, RoomEvents, Session, Side } from "../client.d.ts";
+import type { IncomingFile } from "./data.js";
 import type { Peer } from "./peer.js";
 
 /** The fields of JSON, in which anything can be. */
@@ -133,6 +134,7 @@ export interface Attempt {
   iceServers: RTCIceServer[];
   send: (mail: Mail, signal: AbortSignal) => Promise<boolean>;
   tell: TellRoom;
+  offered: (peer: Peer, file: IncomingFile) => void;
   joined: (peer: Peer) => void;
   unreachable: () => void;
   ended: (peer: Peer, joined: boolean) => void;

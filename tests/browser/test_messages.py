@@ -1,0 +1,278 @@
+"""Messages and files of the browser module: JSON values, size limits, transfers and their failures."""
+
+import json
+
+import pytest
+from support.browsers import until
+
+pytest_plugins = ["support.browser_fixtures"]
+
+VALUES = [
+    {"x": 1, "name": "Ada", "nested": [1, None, {"y": 0.5}]},
+    ["a", 1],
+    3,
+    False,
+    None,
+    "text",
+    '{"x": 1}',
+    "",
+    "\x1etext that begins like JSON",
+    '\x1e{"x": 1}',
+    "\x1e",
+]
+
+
+def in_one_room(*pages, files=True):
+    """Make pages members of one room whose `info` is their place, and wait until all are connected."""
+    for place, page in enumerate(pages):
+        page.evaluate(f"enter('lobby', {{info: '{place}'}})")
+        if files:
+            page.evaluate("receive(here)")
+    for page in pages:
+        until(lambda page=page: page.evaluate("here.peers.size") == len(pages) - 1)
+    return pages
+
+
+def connected(one, other):
+    """Make two pages a pair, in that order: the first one is the initiator."""
+    for page, info in ((one, "alice"), (other, "bob")):
+        page.evaluate(
+            f"void (window.paired = pair('files', {{info: '{info}'}}).then((connection) => {{"
+            " window.heard = [];"
+            " connection.addEventListener('message', ({data}) => heard.push(data));"
+            " receive(connection);"
+            " window.connection = connection; }))"
+        )
+        if page is one:
+            until(lambda: one.evaluate("(async () => (await new SignalClient().topics()).topics.length)()") == 1)
+    for page in (one, other):
+        page.evaluate("paired")
+
+
+def messages(page):
+    return [data for name, _, data, _ in page.evaluate("seen") if name == "message"]
+
+
+@pytest.fixture
+def alice(server, connect_page):
+    return connect_page(server)
+
+
+@pytest.fixture
+def bob(server, connect_page):
+    return connect_page(server)
+
+
+@pytest.fixture
+def carol(server, connect_page):
+    return connect_page(server)
+
+
+def test_json_values_and_texts_arrive_in_order_as_they_were_sent(alice, bob):
+    in_one_room(alice, bob)
+    for value in VALUES:
+        alice.evaluate("(value) => here.send(value)", value)
+    until(lambda: messages(bob) == VALUES)
+
+
+def test_firefox_and_chromium_exchange_values_and_files(server, alice, connect_firefox):
+    firefox = connect_firefox(server)
+    in_one_room(alice, firefox)
+    for sender, receiver in ((alice, firefox), (firefox, alice)):
+        sender.evaluate(f"{json.dumps(VALUES)}.forEach((value) => here.send(value))")
+        until(lambda receiver=receiver: messages(receiver) == VALUES)
+        assert sender.evaluate("outcome(here.sendFile(make(3_000_001)))") == "sent"
+        digest = sender.evaluate("make(3_000_001).arrayBuffer().then(digest)")
+        until(lambda receiver=receiver: receiver.evaluate("files.length"))
+        assert receiver.evaluate("files") == [["a.bin", "application/x-test", 3_000_001, digest]]
+
+
+def test_pair_exchanges_values_files_and_infos(alice, bob):
+    connected(alice, bob)
+    facts = "[connection.info, connection.initiator]"
+    assert [page.evaluate(facts) for page in (alice, bob)] == [["bob", True], ["alice", False]]
+    for sender, receiver in ((alice, bob), (bob, alice)):
+        for value in VALUES:
+            sender.evaluate("(value) => connection.send(value)", value)
+        until(lambda receiver=receiver: receiver.evaluate("heard") == VALUES)
+        assert sender.evaluate("outcome(connection.sendFile(make(200_000)))") == "sent"
+        until(lambda receiver=receiver: [file[2] for file in receiver.evaluate("files")] == [200_000])
+    alice.evaluate("connection.close()")
+    bob.evaluate("connection.closed")
+    assert (
+        bob.evaluate("(() => { try { connection.send('x'); } catch ({code}) { return code; } })()") == "connection-lost"
+    )
+    assert bob.evaluate("outcome(connection.sendFile(make(1)))") == "file-interrupted"
+
+
+@pytest.mark.parametrize(
+    ("expression", "code"),
+    [
+        ("'x'.repeat(300_000)", "message-too-large"),
+        ("'\\u00e4'.repeat(150_000)", "message-too-large"),
+        ("new ArrayBuffer(300_000)", "message-too-large"),
+        ("new Blob(['x'.repeat(300_000)])", "message-too-large"),
+        ("{text: 'x'.repeat(300_000)}", "message-too-large"),
+        ("undefined", "invalid-message"),
+        ("() => 1", "invalid-message"),
+    ],
+)
+def test_what_cannot_be_sent_is_an_error_and_sends_nothing(alice, bob, expression, code):
+    in_one_room(alice, bob)
+    assert (
+        alice.evaluate(f"(() => {{ try {{ here.send({expression}); }} catch ({{code}}) {{ return code; }} }})()")
+        == code
+    )
+    alice.evaluate("here.send('after')")
+    until(lambda: messages(bob) == ["after"])
+
+
+@pytest.mark.parametrize("size", [0, 1, 65_536, 1_048_577])
+def test_file_of_any_size_arrives(alice, bob, size):
+    in_one_room(alice, bob)
+    shares = alice.evaluate(
+        f"(async () => {{ const shares = []; const file = make({size});"
+        " await here.sendFile(file, {onprogress: ({peer, loaded, total}) => shares.push([peer.info, loaded, total])});"
+        " return shares; })()"
+    )
+    until(lambda: [file[2] for file in bob.evaluate("files")] == [size])
+    assert shares == sorted(shares)
+    assert [share[2] for share in shares] == [size] * len(shares)
+    assert [share[1] for share in shares][-1:] == [size] * bool(size)
+    assert bob.evaluate("progress").count(size) == bool(size)
+
+
+def test_twenty_files_at_once_in_both_directions(alice, bob):
+    in_one_room(alice, bob)
+    send = "Promise.all(Array.from({length: 20}, async (_, place) => here.sendFile(make(200_000 + place))))"
+    for page in (alice, bob):
+        page.evaluate(f"void (window.all = outcome({send}))")
+    for page in (alice, bob):
+        assert page.evaluate("all") == "sent"
+    for page in (alice, bob):
+        until(lambda page=page: len(page.evaluate("files")) == 20)
+        assert sorted(file[2] for file in page.evaluate("files")) == [200_000 + place for place in range(20)]
+
+
+def test_blob_without_a_name_arrives(alice, bob):
+    in_one_room(alice, bob)
+    assert alice.evaluate("outcome(here.sendFile(new Blob(['abc'], {type: 'text/plain'})))") == "sent"
+    until(lambda: [file[:3] for file in bob.evaluate("files")] == [["", "text/plain", 3]])
+
+
+def test_messages_are_not_delayed_by_a_file(alice, bob):
+    in_one_room(alice, bob)
+    bob.evaluate("void (accept = () => new Promise(() => {}))")  # the transfer never begins
+    alice.evaluate("void (window.sending = outcome(here.sendFile(make(5_000_000))))")
+    until(lambda: bob.evaluate("incoming.length"))
+    alice.evaluate("here.send('meanwhile')")
+    until(lambda: messages(bob) == ["meanwhile"])
+    bob.evaluate("incoming[0].cancel()")
+    assert alice.evaluate("sending") == ["file-incomplete", ["file-refused", "1"]]
+
+
+def test_file_to_a_page_without_a_listener_is_refused(alice, bob):
+    in_one_room(alice, bob, files=False)
+    assert alice.evaluate("outcome(here.sendFile(make(5)))") == [
+        "file-incomplete",
+        ["file-refused", "1"],
+    ]
+    to_one = "outcome(here.sendFile(make(5), {to: [...here.peers.keys()][0]}))"
+    assert alice.evaluate(to_one) == "file-refused"
+    assert alice.evaluate("outcome(here.sendFile(make(5), {to: 'nobody'}))") == "peer-left"
+
+
+def test_receiver_cancels_in_the_middle(alice, bob):
+    in_one_room(alice, bob)
+    bob.evaluate(
+        "void (accept = (file) => {"
+        " file.addEventListener('progress', () => file.received > 1_000_000 && file.cancel());"
+        " return file.accept(); })"
+    )
+    assert alice.evaluate("outcome(here.sendFile(make(20_000_000)))") == [
+        "file-incomplete",
+        ["file-cancelled", "1"],
+    ]
+    assert bob.evaluate("files") == [["a.bin", "file-cancelled"]]
+    assert bob.evaluate("incoming[0].received") < 20_000_000
+    assert [page.evaluate("here.peers.size") for page in (alice, bob)] == [1, 1]
+
+
+def test_sender_cancels_in_the_middle(alice, bob):
+    in_one_room(alice, bob)
+    sent = alice.evaluate(
+        "(async () => { const stop = new AbortController();"
+        " const onprogress = ({loaded}) => loaded > 1_000_000 && stop.abort();"
+        " return outcome(here.sendFile(make(20_000_000), {signal: stop.signal, onprogress})); })()"
+    )
+    assert sent == "AbortError"
+    until(lambda: bob.evaluate("files") == [["a.bin", "file-cancelled"]])
+    assert alice.evaluate("outcome(here.sendFile(make(5)))") == "sent"
+
+
+def test_sender_whose_file_can_no_longer_be_read_says_so(alice, bob):
+    in_one_room(alice, bob)
+    sent = alice.evaluate(
+        "(async () => { const file = make(5_000_000); const slice = file.slice.bind(file);"
+        " file.slice = (start, end) => start < 2_000_000 ? slice(start, end)"
+        "   : {arrayBuffer: async () => { throw new DOMException('gone', 'NotReadableError'); }};"
+        " return outcome(here.sendFile(file)); })()"
+    )
+    assert sent == ["file-incomplete", ["NotReadableError", "1"]]
+    until(lambda: bob.evaluate("files") == [["a.bin", "file-cancelled"]])
+
+
+@pytest.mark.parametrize(
+    "leave", ["here.leave()", "for (const {peerConnection} of here.peers.values()) peerConnection.close()"]
+)
+def test_peer_that_leaves_in_the_middle_fails_at_both_ends_and_the_others_get_it(alice, bob, carol, leave):
+    in_one_room(alice, bob, carol)
+    bob.evaluate(
+        "void (accept = (file) => {"
+        f" file.addEventListener('progress', () => {{ if (file.received > 1_000_000) {{ {leave} }} }});"
+        " return file.accept(); })"
+    )
+    sent = alice.evaluate("outcome(here.sendFile(make(60_000_000)))")
+    assert sent == ["file-incomplete", ["file-interrupted", "1"]]
+    until(lambda: bob.evaluate("files") == [["a.bin", "file-interrupted"]])
+    until(lambda: [file[2] for file in carol.evaluate("files")] == [60_000_000])
+
+
+def test_sender_that_leaves_in_the_middle_fails_at_the_receiver(alice, bob):
+    in_one_room(alice, bob)
+    alice.evaluate(
+        "void outcome(here.sendFile(make(20_000_000), {"
+        " onprogress: ({loaded}) => { if (loaded > 1_000_000) here.leave(); }}))"
+    )
+    until(lambda: bob.evaluate("files") == [["a.bin", "file-interrupted"]])
+
+
+def test_hostile_sender_cannot_make_a_page_keep_more_than_it_accepted(alice, bob):
+    in_one_room(alice, bob)
+    script = """
+      (messages) => new Promise((resolve) => {
+        const [{peerConnection}] = here.peers.values();
+        const channel = peerConnection.createDataChannel("file", {protocol: "tornado-signal-file"});
+        const heard = [];
+        channel.onmessage = ({data}) => { heard.push(JSON.parse(data)); if (heard.at(-1).cancel) channel.close(); };
+        const bytes = (message) => (Array.isArray(message) ? new Uint8Array(message[0]) : message);
+        channel.onopen = () => messages.forEach((message) => channel.send(bytes(message)));
+        channel.onclose = () => resolve(heard);
+      })
+    """
+    header = json.dumps({"name": "a", "size": 10})
+    assert alice.evaluate(script, [header, [11]])[-1] == {"cancel": "cancelled"}
+    bob.evaluate("void (accept = () => new Promise(() => {}))")
+    assert alice.evaluate(script, [header, [5]]) == [{"cancel": "refused"}]
+    for nonsense in (
+        "",
+        "[]",
+        "null",
+        "{}",
+        '{"name":"a","size":"1"}',
+        '{"name":"a","size":-1}',
+        '{"name":"a","size":1.5}',
+    ):
+        assert alice.evaluate(script, [nonsense]) == []
+    assert [file for file in bob.evaluate("files") if len(file) > 2] == []
+    assert bob.evaluate("incoming.length") == 2

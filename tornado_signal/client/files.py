@@ -1,0 +1,255 @@
+"""Files between peers, each over a data channel of its own. docs/room-protocol.md describes the messages."""
+
+import asyncio
+import contextlib
+import io
+import json
+import mimetypes
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+from aiortc import RTCDataChannel, RTCPeerConnection
+
+from .types import Fields
+
+PROTOCOL = "tornado-signal-file"  # of the data channels
+CHUNK = 65_536  # bytes, which every implementation accepts
+READ = 1_048_576  # bytes that are read at once
+BUFFER = 1_048_576  # bytes that a channel may have in its buffer
+MAX_INCOMING = 100  # files of one peer at a time
+
+
+class FileError(ConnectionError):
+    """A transfer was refused or cancelled by the other side, or interrupted by the end of the connection.
+
+    Attributes:
+        reason: "refused", "cancelled" or "interrupted".
+    """
+
+    def __init__(self, reason: Literal["refused", "cancelled", "interrupted"]) -> None:
+        super().__init__(f"the file transfer was {reason}")
+        self.reason = reason
+
+
+class IncomingFile:
+    """A file that another peer sends. Nothing is sent before `read`, `save` or an iteration over its chunks.
+
+    Attributes:
+        name: the name at the sender, or an empty string. It is untrusted: never use it as a path.
+        type: the media type, or an empty string.
+        size: the size in bytes.
+        received: the number of bytes received so far.
+    """
+
+    def __init__(self, channel: RTCDataChannel, name: str, type: str, size: int) -> None:
+        self.name, self.type, self.size = name, type, size
+        self.received = 0
+        self._channel = channel
+        self._chunks: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._accepted = False
+        self._error: FileError | None = None
+        self._ended = False
+        channel.on("message", self._receive)
+        channel.on("close", lambda: self._end(FileError("interrupted")))
+
+    async def __aiter__(self) -> AsyncGenerator[bytes, None]:
+        """Receive the file and yield its bytes in chunks.
+
+        Raises:
+            FileError: the file was cancelled, or the connection ended.
+            RuntimeError: it is received a second time.
+        """
+        if self._accepted:
+            raise RuntimeError("a file can be received only once")
+        self._accepted = True
+        if not self._ended:
+            _tell(self._channel, accept=True)
+            self._finish()
+        try:
+            while (chunk := await self._chunks.get()) is not None:
+                yield chunk
+        finally:
+            self.cancel()
+        if self._error is not None:
+            raise self._error
+
+    async def read(self) -> bytes:
+        """Receive the file and return its bytes.
+
+        Raises:
+            FileError: the file was cancelled, or the connection ended.
+        """
+        async with aclosing(self.__aiter__()) as chunks:
+            return b"".join([chunk async for chunk in chunks])
+
+    async def save(self, path: Path) -> None:
+        """Receive the file and write it to `path`, which must not exist. An incomplete file is removed.
+
+        Raises:
+            FileError: the file was cancelled, or the connection ended.
+            OSError: the file cannot be written.
+        """
+        with path.open("xb") as file:
+            try:
+                async with aclosing(self.__aiter__()) as chunks:
+                    async for chunk in chunks:
+                        await asyncio.to_thread(file.write, chunk)
+            except BaseException:
+                await asyncio.to_thread(path.unlink)
+                raise
+
+    def cancel(self) -> None:
+        """Refuse the file, or cancel the transfer. At the other side, `send_file` or `sendFile` fails."""
+        if not self._ended:
+            _tell(self._channel, cancel="cancelled" if self._accepted else "refused")
+            self._end(FileError("cancelled"))
+
+    def _receive(self, data: str | bytes) -> None:
+        if isinstance(data, str):
+            if _fields(data).get("cancel"):
+                self._channel.close()
+                self._end(FileError("cancelled"))
+        elif not self._ended:
+            # Nothing is kept that this side has not accepted.
+            if not self._accepted or self.received + len(data) > self.size:
+                return self.cancel()
+            self.received += len(data)
+            self._chunks.put_nowait(data)
+            self._finish()
+
+    def _finish(self) -> None:
+        if self.received == self.size:
+            _tell(self._channel, received=True)
+            self._end(None)
+
+    def _end(self, error: FileError | None) -> None:
+        if not self._ended:
+            self._ended = True
+            self._error = error
+            self._chunks.put_nowait(None)
+
+
+class IncomingFiles:
+    """The files that the other side of a connection sends.
+
+    Args:
+        connection: the connection.
+        on_file: called with each file.
+    """
+
+    def __init__(self, connection: RTCPeerConnection, on_file: Callable[[IncomingFile], None]) -> None:
+        self._on_file = on_file
+        self._open: set[RTCDataChannel] = set()
+        connection.on("datachannel", self._on_channel)
+
+    def _on_channel(self, channel: RTCDataChannel) -> None:
+        if channel.protocol != PROTOCOL:
+            return
+        if len(self._open) >= MAX_INCOMING:
+            channel.close()
+            return
+        self._open.add(channel)
+        channel.on("close", lambda: self._open.discard(channel))
+        channel.once("message", lambda header: self._on_header(channel, header))
+
+    def _on_header(self, channel: RTCDataChannel, header: str | bytes) -> None:
+        fields = _fields(header)
+        name, type, size = fields.get("name"), fields.get("type", ""), fields.get("size")
+        if isinstance(name, str) and isinstance(type, str) and isinstance(size, int) and size >= 0:
+            self._on_file(IncomingFile(channel, name, type, size))
+        else:
+            channel.close()
+
+
+class OutgoingFile:
+    """A file that this side sends."""
+
+    def __init__(self, connection: RTCPeerConnection) -> None:
+        self._channel = connection.createDataChannel("file", protocol=PROTOCOL)
+        self._channel.bufferedAmountLowThreshold = BUFFER // 2
+        self._changed = asyncio.Event()
+        self._accepted = self._received = False
+        self._error: FileError | None = None
+        self._channel.on("open", self._changed.set)
+        self._channel.on("bufferedamountlow", self._changed.set)
+        self._channel.on("message", self._on_message)
+        self._channel.on("close", lambda: self._fail(FileError("interrupted")))
+
+    async def send(self, source: Path | bytes, name: str, on_progress: Callable[[int], None]) -> None:
+        """Send a file and return when the other side has all of it.
+
+        Args:
+            source: the path or the contents of the file.
+            name: the name for the other side.
+            on_progress: called with the number of bytes sent.
+
+        Raises:
+            FileError: the other side refuses or cancels the file, or the connection ended.
+            OSError: the file cannot be read.
+        """
+        try:
+            with io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as file:
+                size = file.seek(0, io.SEEK_END)
+                file.seek(0)
+                await self._send(file, size, name, on_progress)
+        finally:
+            if not self._received and self._error is None:
+                if self._channel.readyState == "open":
+                    _tell(self._channel, cancel="cancelled")
+                else:
+                    self._channel.close()
+
+    async def _send(self, file: BinaryIO, size: int, name: str, on_progress: Callable[[int], None]) -> None:
+        await self._wait(lambda: self._channel.readyState == "open")
+        _tell(self._channel, name=name, type=mimetypes.guess_type(name)[0] or "", size=size)
+        await self._wait(lambda: self._accepted)
+        sent = 0
+        while sent < size:
+            block = await asyncio.to_thread(file.read, min(READ, size - sent))
+            if not block:
+                raise OSError("the file has become shorter")
+            for start in range(0, len(block), CHUNK):
+                await self._wait(lambda: self._channel.bufferedAmount < BUFFER)
+                chunk = block[start : start + CHUNK]
+                self._channel.send(chunk)
+                sent += len(chunk)
+                on_progress(sent)
+        await self._wait(lambda: self._received)
+
+    async def _wait(self, condition: Callable[[], bool]) -> None:
+        while self._error is None and not condition():
+            self._changed.clear()
+            await self._changed.wait()
+        if self._error is not None:
+            raise self._error
+
+    def _on_message(self, data: str | bytes) -> None:
+        fields = _fields(data)
+        self._accepted = self._accepted or bool(fields.get("accept"))
+        self._received = self._received or bool(fields.get("received"))
+        if self._received or fields.get("cancel"):
+            self._channel.close()
+        if fields.get("cancel"):
+            self._fail(FileError("refused" if fields["cancel"] == "refused" else "cancelled"))
+        self._changed.set()
+
+    def _fail(self, error: FileError) -> None:
+        if not self._received and self._error is None:
+            self._error = error
+        self._changed.set()
+
+
+def _tell(channel: RTCDataChannel, **fields: object) -> None:
+    """Send the fields if the channel is open."""
+    if channel.readyState == "open":
+        channel.send(json.dumps(fields))
+
+
+def _fields(data: str | bytes) -> Fields:
+    """Return the fields of an untrusted message, which can be empty."""
+    with contextlib.suppress(ValueError, RecursionError):
+        if isinstance(fields := json.loads(data), dict):
+            return fields
+    return {}

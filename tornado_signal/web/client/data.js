@@ -1,0 +1,273 @@
+/* The data of an application: messages over one data channel, and files over a channel each. */
+
+import { parsed } from "./identity.js";
+import { PeerError } from "./timing.js";
+
+/** @import { FileOptions, IncomingFile as PublicFile } from "../client.d.ts" */
+/** @import { Fields } from "./types.d.ts" */
+
+const MARK = "\u001e"; // precedes JSON, as in RFC 7464. Text that begins with it is also sent as JSON
+const PROTOCOL = "tornado-signal-file"; // of the data channels
+const CHUNK = 65_536; // bytes, which every browser accepts
+const READ = 1_048_576; // bytes that are read at once
+const BUFFER = 1_048_576; // bytes that all files of a connection may have in the buffers of their channels
+const PART = 256; // chunks that become a Blob, which a browser can keep on disk
+const MAX_INCOMING = 100; // files of one peer at a time
+
+/**
+ * Encode a message. Fails if a connection cannot carry it.
+ *
+ * @param {unknown} data
+ * @param {RTCPeerConnection[]} connections
+ */
+export function encode(data, connections) {
+  const message = /** @type {string} */ (serialize(data)); // `send` is declared for each type, but not for their union
+  const size = sizeOf(message);
+  for (const { sctp } of connections) {
+    const limit = sctp?.maxMessageSize || Infinity;
+    if (size <= limit) continue;
+    const text = `The message has ${size} bytes, and the connection takes ${limit}: use sendFile`;
+    throw new PeerError("message-too-large", text);
+  }
+  return message;
+}
+
+/** @param {unknown} data */
+function serialize(data) {
+  if (data instanceof Blob || data instanceof ArrayBuffer || ArrayBuffer.isView(data)) return data;
+  if (typeof data === "string" && !data.startsWith(MARK)) return data;
+  const json = JSON.stringify(data);
+  if (json !== undefined) return MARK + json;
+  throw new PeerError("invalid-message", `Cannot send a value of type ${typeof data}`);
+}
+
+/** @param {string | Blob | ArrayBuffer | ArrayBufferView} message */
+function sizeOf(message) {
+  if (typeof message === "string") return new TextEncoder().encode(message).length;
+  return "size" in message ? message.size : message.byteLength;
+}
+
+/**
+ * Decode a message of the other side.
+ *
+ * @param {unknown} data
+ * @returns {unknown}
+ */
+export function decode(data) {
+  if (typeof data !== "string" || !data.startsWith(MARK)) return data;
+  try {
+    return JSON.parse(data.slice(1));
+  } catch {
+    return data; // of a program that does not use the mark
+  }
+}
+
+/** @param {"refused" | "cancelled" | "interrupted"} reason */
+const failure = (reason) => new PeerError(`file-${reason}`, `The file transfer was ${reason}`);
+
+/**
+ * Dispatch the event of a file. Refuse the file if no listener reads it from the event.
+ *
+ * @param {EventTarget} target
+ * @param {IncomingFile} file
+ * @param {object} fields
+ */
+export function offerFile(target, file, fields) {
+  let isTaken = false;
+  const event = Object.assign(new Event("file"), fields);
+  target.dispatchEvent(Object.defineProperty(event, "file", { get: () => (isTaken = true) && file }));
+  if (!isTaken) file.cancel();
+}
+
+/**
+ * @param {RTCDataChannel} channel
+ * @param {Fields} message
+ */
+function post(channel, message) {
+  if (channel.readyState === "open") channel.send(JSON.stringify(message));
+}
+
+/** The files of one connection, in both directions. */
+export class Files {
+  #connection;
+  #over;
+  #sending = 0; // the number of files that are being sent
+  #incoming = 0;
+
+  /**
+   * @param {RTCPeerConnection} connection
+   * @param {AbortSignal} over aborted when the connection has ended
+   * @param {(file: IncomingFile) => unknown} receive called with each file that the other side offers
+   */
+  constructor(connection, over, receive) {
+    this.#connection = connection;
+    this.#over = over;
+    /** @param {RTCDataChannelEvent} event */
+    const open = (event) => {
+      const { channel } = event;
+      if (channel.protocol !== PROTOCOL) return;
+      event.stopImmediatePropagation(); // other channels are for the page
+      if (this.#incoming >= MAX_INCOMING) return channel.close();
+      this.#incoming += 1;
+      channel.binaryType = "arraybuffer";
+      channel.onmessage = ({ data }) => {
+        const { name, type, size } = parsed(data);
+        if (!Number.isSafeInteger(size) || Number(size) < 0) return channel.close();
+        receive(new IncomingFile(channel, over, String(name), String(type), Number(size)));
+      };
+      channel.addEventListener("close", () => (this.#incoming -= 1));
+    };
+    connection.addEventListener("datachannel", open, { signal: over });
+  }
+
+  /**
+   * Send a file. Resolves when the other side has all of it.
+   *
+   * @template {object} Context
+   * @param {Blob & { name?: string }} file
+   * @param {FileOptions<Context & { loaded: number, total: number }>} options
+   * @param {Context} context fields of the progress
+   */
+  async send(file, { signal = new AbortController().signal, onprogress = () => {} }, context) {
+    if (this.#over.aborted) throw failure("interrupted");
+    const { name = "", type, size: total } = file;
+    const channel = this.#connection.createDataChannel("file", { protocol: PROTOCOL });
+    /** @type {Fields} */
+    const state = {}; // what the other side has sent
+    let wake = () => {};
+    /** @param {() => unknown} condition */
+    const until = async (condition) => {
+      for (;;) {
+        signal.throwIfAborted();
+        if (state.cancel) throw failure(state.cancel === "refused" ? "refused" : "cancelled");
+        if (condition()) return;
+        if (this.#over.aborted || channel.readyState === "closed") throw failure("interrupted");
+        await new Promise((resolve) => (wake = () => resolve(0)));
+      }
+    };
+    const awake = () => wake();
+    channel.onopen = channel.onbufferedamountlow = channel.onclose = awake;
+    channel.onmessage = ({ data }) => {
+      Object.assign(state, parsed(data));
+      if (state.received || state.cancel) channel.close();
+      wake();
+    };
+    const signals = [signal, this.#over];
+    for (const each of signals) each.addEventListener("abort", awake);
+    this.#sending += 1;
+    try {
+      await until(() => channel.readyState === "open");
+      post(channel, { name, type, size: total });
+      await until(() => state.accept);
+      for (let start = 0; start < total; start += READ) {
+        const block = await file.slice(start, start + READ).arrayBuffer();
+        for (let at = 0; at < block.byteLength; at += CHUNK) {
+          const limit = (channel.bufferedAmountLowThreshold = Math.max(CHUNK, BUFFER / this.#sending));
+          await until(() => channel.readyState === "open" && channel.bufferedAmount <= limit);
+          const chunk = new Uint8Array(block, at, Math.min(CHUNK, block.byteLength - at));
+          channel.send(chunk);
+          onprogress({ ...context, loaded: start + at + chunk.length, total });
+        }
+      }
+      await until(() => state.received);
+    } catch (error) {
+      // The other side then closes the channel.
+      if (channel.readyState === "open") post(channel, { cancel: "cancelled" });
+      else channel.close();
+      throw error;
+    } finally {
+      this.#sending -= 1;
+      for (const each of signals) each.removeEventListener("abort", awake);
+    }
+  }
+}
+
+/**
+ * A file that the other side sends.
+ *
+ * @implements {PublicFile}
+ */
+export class IncomingFile extends EventTarget {
+  #channel;
+  #accepted = false;
+  #ended = false;
+  /** @type {BlobPart[]} */
+  #parts = [];
+  /** @type {ArrayBuffer[]} */
+  #chunks = []; // received after the last part
+  #resolve = /** @type {(file: File) => void} */ (() => {});
+  #reject = /** @type {(error: Error) => void} */ (() => {});
+  /** @type {Promise<File>} */
+  #file = new Promise((resolve, reject) => {
+    this.#resolve = resolve;
+    this.#reject = reject;
+  });
+  received = 0;
+
+  /**
+   * @param {RTCDataChannel} channel
+   * @param {AbortSignal} over
+   * @param {string} name
+   * @param {string} type
+   * @param {number} size
+   */
+  constructor(channel, over, name, type, size) {
+    super();
+    this.#channel = channel;
+    this.name = name;
+    this.type = type;
+    this.size = size;
+    this.#file.catch(() => {}); // it can reject while nothing waits for it
+    const lose = () => this.#end(failure("interrupted"));
+    channel.onmessage = ({ data }) => this.#take(data);
+    channel.onclose = lose;
+    over.addEventListener("abort", lose);
+  }
+
+  accept() {
+    if (!this.#accepted && !this.#ended) {
+      this.#accepted = true;
+      post(this.#channel, { accept: true });
+      this.#finish();
+    }
+    return this.#file;
+  }
+
+  cancel() {
+    if (!this.#ended) post(this.#channel, { cancel: this.#accepted ? "cancelled" : "refused" });
+    this.#end(failure("cancelled"));
+  }
+
+  /** @param {string | ArrayBuffer} data */
+  #take(data) {
+    if (typeof data === "string") {
+      if (!parsed(data).cancel) return;
+      this.#channel.close();
+      return this.#end(failure("cancelled"));
+    }
+    if (this.#ended) return;
+    // Nothing is kept that this side has not accepted.
+    if (!this.#accepted || this.received + data.byteLength > this.size) return this.cancel();
+    this.received += data.byteLength;
+    if (this.#chunks.push(data) >= PART) this.#parts.push(new Blob(this.#chunks.splice(0)));
+    this.dispatchEvent(new Event("progress"));
+    this.#finish();
+  }
+
+  #finish() {
+    if (this.received < this.size || this.#ended) return;
+    this.#resolve(new File([...this.#parts, ...this.#chunks], this.name, { type: this.type }));
+    post(this.#channel, { received: true });
+    this.#end();
+  }
+
+  /** @param {Error} [error] */
+  #end(error) {
+    if (this.#ended) return;
+    this.#ended = true;
+    if (error) this.#reject(error);
+    this.#parts = [];
+    this.#chunks = [];
+    this.dispatchEvent(new Event("close"));
+  }
+}
