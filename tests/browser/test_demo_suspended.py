@@ -1,0 +1,118 @@
+"""The demo page comes back: from a suspended tab, from a locked phone, and from a time without a network."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from support.browsers import Windowed, until
+from support.demo import connected, enter, told
+
+pytest_plugins = ["support.http_fixtures", "support.browser_fixtures"]
+
+RECORD = """
+  () => {
+    window.happened = [];
+    for (const name of ["freeze", "resume"]) document.addEventListener(name, () => happened.push(name));
+  }
+"""
+
+
+@pytest.fixture
+def tab(chromium, tmp_path):
+    """Return a function that opens the demo in a browser of its own, and returns the page and the browser."""
+    browser = Windowed(chromium(0).browser_type, tmp_path / "profile")
+
+    def opening(server, name):
+        page = browser.context.pages[0]
+        page.goto(f"{server.url}/demo")
+        page.get_by_label("Your name").fill(name)
+        page.evaluate(RECORD)
+        return page, browser
+
+    yield opening
+    browser.close()
+
+
+def say(page, text):
+    page.get_by_label("Message").fill(text)
+    page.keyboard.press("Enter")
+
+
+def test_a_suspended_tab(start, open_demo, tab):
+    server = start()
+    alice, browser = tab(server, "Alice")
+    bob, carol = open_demo(server, "Bob"), open_demo(server, "Carol")
+    enter(alice, bob)
+    connected(alice, "Bob")
+    browser.context.new_page().bring_to_front()
+    until(lambda: alice.evaluate("document.visibilityState") == "hidden")
+    devtools = browser.context.new_cdp_session(alice)
+    devtools.send("Page.setWebLifecycleState", {"state": "frozen"})
+    until(lambda: alice.evaluate("happened") == ["freeze"])
+    say(bob, "while you were away")
+    server.process.kill()  # the page loses its WebSocket and, after a while, its place in the listing
+    server.wait()
+    start(port=server.url.rpartition(":")[2])
+    enter(carol)
+    connected(carol, "Bob")
+    assert alice.evaluate("log.textContent") == "Bob is here."
+    devtools.send("Page.setWebLifecycleState", {"state": "active"})
+    connected(alice, "Bob", "Carol")
+    told(alice, "Bob: while you were away")
+    assert alice.evaluate("happened") == ["freeze", "resume"]
+    assert not bob.get_by_text("has left").count()
+
+
+def family(process):
+    """Return the ids of a process and its descendants."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue  # it has exited
+    members = [process.pid]
+    for member in members:
+        members += [child for child, parent in parents.items() if parent == member]
+    return members
+
+
+@pytest.mark.slow
+def test_a_locked_phone(start, open_demo, tab):
+    server = start()
+    alice, browser = tab(server, "Alice")
+    bob = open_demo(server, "Bob")
+    enter(alice, bob)
+    connected(alice, "Bob")
+    stopped = family(browser.process)
+    try:
+        for process in stopped:
+            os.kill(process, signal.SIGSTOP)
+        told(bob, "Alice has left.")
+        say(bob, "nobody reads this")
+        told(bob, "No other page is here to read it.")
+    finally:
+        for process in stopped:
+            os.kill(process, signal.SIGCONT)
+    connected(bob, "Alice")
+    connected(alice, "Bob")
+    say(bob, "welcome back")
+    told(alice, "Bob: welcome back")
+    say(alice, "thanks")
+    told(bob, "Alice: thanks")
+
+
+@pytest.mark.slow
+def test_a_time_without_a_network(server, open_demo):
+    alice, bob, carol = (open_demo(server, name) for name in ("Alice", "Bob", "Carol"))
+    enter(alice, bob)
+    connected(alice, "Bob")
+    alice.context.set_offline(True)
+    told(alice, "The server cannot be reached")
+    say(bob, "still connected")
+    told(alice, "Bob: still connected")
+    alice.context.set_offline(False)
+    alice.locator("#problem").wait_for(state="hidden")
+    enter(carol)
+    connected(alice, "Bob", "Carol")
