@@ -159,11 +159,11 @@ def test_files_that_cannot_come_are_said_not_to(server, open_demo, tmp_path):
     send_files(alice, tmp_path / "first", tmp_path / "second")
     (tmp_path / "second").write_text("shorter")
     told(bob, "Alice: Save first (40.0 MB)")
-    told(alice, "second did not get to Bob: the browser cannot read it any more.")
+    told(alice, "second did not get to Bob: the browser can no longer read it.")
     send_files(bob, tmp_path / "third")
     told(alice, "Bob: receiving third")
     bob.close()
-    told(alice, "Bob: third (400.0 MB) did not come: the connection ended before it was through.")
+    told(alice, "Bob: third (400.0 MB) did not arrive: the connection ended.")
     assert alice.locator("progress").count() == 0
 
 
@@ -237,7 +237,7 @@ def test_a_reload_is_a_leave_and_a_dead_server_is_told_of(start, open_demo):
 
 def test_an_allow_list_without_the_server_is_explained(start, open_demo):
     server = start("--allowed-origins", "https://app.example")
-    told(open_demo(server, "Alice"), "The server does not let this page in (--allowed-origins).")
+    told(open_demo(server, "Alice"), "The server does not allow this page's origin (--allowed-origins).")
 
 
 def test_an_insecure_context_is_explained(server, profiles):
@@ -255,7 +255,7 @@ def test_unreachable_peers_are_told_what_would_help(server, open_demo):
         page.clock.install()
     enter(*pages)
     for page in pages:
-        help = page.get_by_text("a TURN server that relays for both may help")
+        help = page.get_by_text("a STUN or TURN server may be missing")
         until(lambda help=help: [each.clock.fast_forward(500) for each in pages] and help.count())
 
 

@@ -17,7 +17,7 @@ TYPES = {
     **{path: MODULE for path in assets.CLIENT if path.startswith("/client/")},
     "/demo": "text/html; charset=utf-8",
     "/demo/demo.css": "text/css; charset=utf-8",
-    **{f"/demo/{name}.js": MODULE for name in ("demo", "chat", "check", "talk", "tile", "vendor/uqr")},
+    **{f"/demo/{name}.js": MODULE for name in ("demo", "chat", "check", "tile", "vendor/uqr")},
 }
 FILES = {path: name for path, (name, _) in (assets.CLIENT | assets.DEMO).items()}
 ACCEPT = "Accept-Encoding"

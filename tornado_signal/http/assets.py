@@ -26,7 +26,6 @@ DEMO: Final = {
     "/demo/demo.js": ("demo.js", SCRIPT),
     "/demo/chat.js": ("chat.js", SCRIPT),
     "/demo/check.js": ("check.js", SCRIPT),
-    "/demo/talk.js": ("talk.js", SCRIPT),
     "/demo/tile.js": ("tile.js", SCRIPT),
     "/demo/vendor/uqr.js": ("vendor/uqr.js", SCRIPT),
 }

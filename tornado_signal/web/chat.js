@@ -1,10 +1,9 @@
 // The conversation on the demo page: messages to all, and files with their progress.
 
-import { Talk } from "./talk.js";
 import { $, make } from "./tile.js";
 
-// A character takes up to six bytes as JSON, and every browser accepts messages of 64 KiB.
-export const MAX_TEXT = 10_000;
+export const MAX_TEXT = 10_000; // characters, which every browser accepts
+const MAX_FILE = 512 * 1024 * 1024; // bytes that this page receives without asking
 
 function size(bytes) {
   if (bytes < 1000) return bytes === 1 ? "1 byte" : `${bytes} bytes`;
@@ -44,85 +43,78 @@ function bar(text, max, className) {
   return { item, progress };
 }
 
+/** Why a file did not arrive. */
+function reason({ code, name }) {
+  if (code === "file-refused") return "it was refused";
+  if (code === "file-cancelled") return "it was cancelled, or can no longer be read";
+  if (code === "file-interrupted") return "the connection ended";
+  return name === "NotReadableError" ? "the browser can no longer read it" : "it could not be sent";
+}
+
+/** What to show of a message of any program. */
+function text(data) {
+  if (data instanceof ArrayBuffer) return `(${size(data.byteLength)})`;
+  return typeof data === "string" ? data : JSON.stringify(data);
+}
+
 export class Chat {
-  #talks = new Map(); // by peer
+  #room;
   #nameOf;
 
   /** `nameOf` returns the name of a peer that is shown. */
-  constructor(nameOf) {
+  constructor(room, nameOf) {
+    this.#room = room;
     this.#nameOf = nameOf;
     $("lines").replaceChildren();
     atEnd = true;
+    const on = (event, act) => room.addEventListener(event, act);
+    on("join", ({ peer }) => line(`${nameOf(peer)} is here.`, "note"));
+    on("leave", ({ peer }) => line(`${nameOf(peer)} has left.`, "note"));
+    on("message", ({ peer, data }) => line(`${nameOf(peer)}: ${text(data)}`));
+    on("file", ({ peer, file }) => this.#receive(peer, file));
   }
 
-  join(peer) {
-    const talk = new Talk(peer.channel);
-    const bars = new Map(); // by file
-    const from = () => this.#nameOf(peer);
-    talk.addEventListener("text", ({ text }) => line(`${from()}: ${text}`));
-    talk.addEventListener("refused", ({ reason }) => line(`${from()}: ${reason}.`, "bad"));
-    talk.addEventListener("receiving", ({ file }) => {
-      if (!bars.has(file)) bars.set(file, bar(`${from()}: receiving ${label(file)}`, file.size));
-      bars.get(file).progress.value = file.done;
-    });
-    talk.addEventListener("received", ({ file, blob }) => {
-      const href = URL.createObjectURL(blob);
-      bars
-        .get(file)
-        .item.replaceChildren(`${from()}: `, make("a", `Save ${label(file)}`, { href, download: file.name }));
-    });
-    talk.addEventListener("broken", ({ file, reason }) => {
-      bars.get(file).item.replaceChildren(`${from()}: ${label(file)} did not come: ${reason}.`);
-      bars.get(file).item.className = "bad";
-    });
-    this.#talks.set(peer, talk);
-    line(`${from()} is here.`, "note");
-  }
-
-  leave(peer) {
-    this.#talks.get(peer).end();
-    this.#talks.delete(peer);
-    line(`${this.#nameOf(peer)} has left.`, "note");
-  }
-
-  take(peer, data) {
-    this.#talks.get(peer).take(data);
-  }
-
-  say(text) {
-    line(`me: ${text}`, "mine");
-    for (const [peer, talk] of this.#talks) {
-      try {
-        talk.say(text);
-      } catch {
-        line(`The message did not get to ${this.#nameOf(peer)}: the connection is being closed.`, "bad");
-      }
+  async #receive(peer, file) {
+    const from = this.#nameOf(peer);
+    if (file.size > MAX_FILE) {
+      file.cancel();
+      return line(`${from}: ${label(file)} is too large for this page.`, "bad");
     }
-    if (!this.#talks.size) line("No other page is here to read it.", "note");
+    const { item, progress } = bar(`${from}: receiving ${label(file)}`, file.size);
+    file.addEventListener("progress", () => (progress.value = file.received));
+    try {
+      const href = URL.createObjectURL(await file.accept());
+      item.replaceChildren(`${from}: `, make("a", `Save ${label(file)}`, { href, download: file.name }));
+    } catch (error) {
+      item.replaceChildren(`${from}: ${label(file)} did not arrive: ${reason(error)}.`);
+      item.className = "bad";
+    }
+  }
+
+  say(message) {
+    line(`me: ${message}`, "mine");
+    this.#room.send(message);
+    if (!this.#room.peers.size) line("No other page is here to read it.", "note");
   }
 
   /** Send a file to all that are here. */
   async send(file) {
-    const talks = [...this.#talks];
-    if (!talks.length) return line(`${file.name} was not sent: no other page is here.`, "bad");
-    const { item, progress } = bar(`me: sending ${label(file)}`, file.size * talks.length, "mine");
-    const done = new Map();
-    const sent = await Promise.all(
-      talks.map(async ([peer, talk]) => {
-        const advance = (bytes) => {
-          done.set(peer, bytes);
-          progress.value = [...done.values()].reduce((sum, each) => sum + each, 0);
-        };
-        try {
-          await talk.send(file, advance);
-          return true;
-        } catch (error) {
-          line(`${file.name} did not get to ${this.#nameOf(peer)}: ${error.message}.`, "bad");
-          return false;
-        }
-      }),
+    const peers = this.#room.peers.size;
+    if (!peers) return line(`${file.name} was not sent: no other page is here.`, "bad");
+    const { item, progress } = bar(`me: sending ${label(file)}`, file.size * peers, "mine");
+    const sent = new Map();
+    const onprogress = ({ peer, loaded }) => {
+      sent.set(peer, loaded);
+      progress.value = [...sent.values()].reduce((sum, bytes) => sum + bytes, 0);
+    };
+    const failures = await this.#room.sendFile(file, { onprogress }).then(
+      () => [],
+      ({ errors }) => errors,
     );
-    if (sent.includes(true)) item.replaceChildren(`me: sent ${label(file)}`);
+    for (const error of failures) {
+      line(`${file.name} did not get to ${this.#nameOf(error.peer)}: ${reason(error)}.`, "bad");
+    }
+    if (failures.length < peers) item.replaceChildren(`me: sent ${label(file)}`);
     else item.remove();
   }
 }

@@ -51,18 +51,15 @@ function complain(text, where = "problem") {
 
 // Error texts.
 
-function explain(error) {
-  if (error instanceof SignalError) {
-    if (error.status === 429) return "The server says that there were too many requests. It goes on in a moment.";
-    if (error.status === 503) return "The server cannot serve any page just now. It is asked again in a moment.";
-    if (error.status === 403) return "The server does not let this page in (--allowed-origins).";
-    return `The server refused: ${error.message}.`;
-  }
-  if (["TypeError", "TimeoutError"].includes(error.name)) {
-    return "The server cannot be reached, or does not let this page in. It is asked again and again.";
-  }
-  return `${error.message}. If this goes on, a TURN server that relays for both may help (--turn-servers).`;
-}
+const UNREACHABLE = "The server cannot be reached, or does not allow this page's origin. This page keeps trying.";
+const EXPLANATIONS = {
+  "server-unreachable": UNREACHABLE,
+  timeout: UNREACHABLE,
+  "server-busy": "The server is busy. This page tries again in a moment.",
+  "origin-not-allowed": "The server does not allow this page's origin (--allowed-origins).",
+};
+
+const explain = (error) => EXPLANATIONS[error.code] ?? `${error.message}.`;
 
 function trouble(error) {
   away = error instanceof SignalError || ["TypeError", "TimeoutError"].includes(error.name);
@@ -84,7 +81,7 @@ function unable() {
 
 function enter() {
   here = room(topic(), { info: name() });
-  chat = new Chat(nameOf);
+  chat = new Chat(here, nameOf);
   own = new Tile(`${shorten(name())} (me)`, { muted: true });
   const on = (event, act) => here.addEventListener(event, act);
   on("listed", refresh);
@@ -93,16 +90,13 @@ function enter() {
     const tile = new Tile(nameOf(peer));
     tiles.set(peer, tile);
     tile.follow(peer.peerConnection);
-    chat.join(peer);
     refresh();
   });
   on("leave", ({ peer }) => {
     tiles.get(peer).remove();
     tiles.delete(peer);
-    chat.leave(peer);
     refresh();
   });
-  on("message", ({ peer, data }) => chat.take(peer, data));
   on("stream", ({ peer, stream }) => tiles.get(peer).show(stream));
   on("streamend", ({ peer, stream }) => tiles.get(peer).hide(stream));
   on("error", ({ error }) => trouble(error));
