@@ -47,7 +47,15 @@ VALUES = [
     ("redis_sentinel_user", "none", '"none"', ""),
     ("redis_sentinel_user", "signal", '"signal"', "signal"),
     ("allowed_origins", "any", '"any"', None),
-    ("allowed_origins", "https://B.example", '["https://B.example"]', Origins(frozenset({"https://B.example"}))),
+    ("allowed_origins", "HTTPS://B.example", '["https://b.example:443"]', Origins(frozenset({"https://b.example"}))),
+    ("allowed_origins", "http://[::A]:80", '["http://[::a]"]', Origins(frozenset({"http://[::a]"}))),
+    (
+        "allowed_origins",
+        "https://b:80,file://",
+        '"https://b:80,file://"',
+        Origins(frozenset({"https://b:80", "file://"})),
+    ),
+    ("allowed_origins", "https://*.A.b:443", '"https://*.a.b"', Origins(frozenset({"https://*.a.b"}))),
     ("allowed_origins", "http://a:1, null", '["http://a:1", "null"]', Origins(frozenset({"http://a:1", "null"}))),
     ("allowed_origins", "app://x/,http://b", '"app://x/,http://b"', Origins(frozenset({"app://x/", "http://b"}))),
     ("allowed_origins", "https://*.a.b:1", '"https://*.a.b:1"', Origins(frozenset({"https://*.a.b:1"}))),
@@ -89,7 +97,8 @@ REFUSED_TEXT = {
     "allowed_origins": [
         *["", ",", "http://a,", "*", "http://a/", "http://a b", "http://é", "x" * 513],
         *["*.a.example", "app://*.a.example", "http://ok,https://*", "https://*", "https://*.", "https://*.a"],
-        *["https://*.A.example", "https://*a.example", "https://a*.b.example", "https://a.*.example"],
+        *["a.example", "localhost:3000", "//a.example", "https://a.example:port", "https://u@a.example", "https://a?b"],
+        *["https://*a.example", "https://a*.b.example", "https://a.*.example"],
         *["https://*.*.example", "https://*.a..example", "https://*.a.example/", "https://*.a.example:port"],
     ],
     "trusted_proxies": [

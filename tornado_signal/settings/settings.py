@@ -12,13 +12,13 @@ from typing import Literal, TypeVar
 from .origins import Origins
 from .value_types import (
     ADDRESS,
+    ALLOWED_ORIGIN,
     COUNT,
     HOST,
     MODE,
     NAME,
     NETWORK,
     OPTIONAL_PATH,
-    ORIGIN,
     PATH,
     PORT,
     PROXY,
@@ -185,7 +185,7 @@ class Settings:
     )
     allowed_origins: Origins | None = setting(
         "any",
-        keyword_or("any", None, converted(lambda entries: Origins(frozenset(entries)), list_of(ORIGIN))),
+        keyword_or("any", None, converted(lambda entries: Origins(frozenset(entries)), list_of(ALLOWED_ORIGIN))),
         "origins to serve; https://*.example.com stands for every subdomain, but not for example.com itself",
         live=True,
     )

@@ -115,6 +115,13 @@ def _host_and_port(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def _normalized(origin: str) -> str:
+    """Return an origin in the form that browsers send: in lower case and without the default port of its scheme."""
+    scheme = origin.partition(":")[0].lower()
+    port = {"http": ":80", "https": ":443"}.get(scheme)
+    return origin if port is None else origin.lower().removesuffix(port)
+
+
 def _switch(raw: object) -> bool:
     if raw in ("true", "false"):
         return raw == "true"
@@ -155,10 +162,16 @@ TURN = matching(
     rf"turns?:{_HOST_PORT}(\?transport=(udp|tcp))?",
     "the URL of a TURN server, such as turn:turn.example.com:3478?transport=udp",
 )
+ORIGIN = matching("(?!https?://[^/]*/)[!-)+-~]{1,512}", "an origin such as https://app.example.com")
 # Origins are compared byte for byte (docs/decisions.md#missing-origin). An entry that no browser sends would silently
-# refuse every page, so it is refused here: a trailing slash, other wildcards, or non-ASCII characters.
-ORIGIN = matching(
-    rf"(?!https?://[^/]*/)[!-)+-~]{{1,512}}|(?=.{{1,512}}$){PATTERN}",
-    "an origin as browsers send it, such as https://app.example.com, without a trailing slash, or "
-    "https://*.example.com for all subdomains, at any depth",
+# refuse every page. Upper case and default ports are therefore normalised, and other forms are refused.
+_HTTP_ORIGIN = rf"{PATTERN}|https?://([a-z0-9_.-]+|\[[0-9a-f:.]+\])(:[0-9]{{1,5}})?"
+_APP_ORIGIN = "(?!(?i:https?):)[A-Za-z][A-Za-z0-9+.-]*://[!-)+-~]*"
+ALLOWED_ORIGIN = converted(
+    _normalized,
+    matching(
+        rf"(?=.{{1,512}}$)(null|(?i:{_HTTP_ORIGIN})|{_APP_ORIGIN})",
+        "an origin as browsers send it, with https:// and without a slash at the end, such as "
+        "https://app.example.com, or https://*.example.com for all subdomains, at any depth",
+    ),
 )
