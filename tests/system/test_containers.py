@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import ipaddress
 import json
 import os
 import re
@@ -166,11 +167,26 @@ def test_compose_files_are_valid_with_our_settings(file):
         assert each["healthcheck"]["test"] == ["CMD", "tornado-signal", "health"]
 
 
+def test_the_compose_file_trusts_its_own_network_only():
+    file = yaml.safe_load((ROOT / COMPOSE[0]).read_text())
+    (subnet,) = file["networks"]["default"]["ipam"]["config"]
+    settings = load(argparse.Namespace(config=None), file["services"]["signal"]["environment"])
+    assert [str(network) for network in settings.trusted_proxies] == [subnet["subnet"]]
+
+
+def test_a_change_of_the_source_does_not_install_the_dependencies_again():
+    build = (ROOT / "Containerfile").read_text().partition("COPY . .")
+    assert "install --no-cache-dir -r requirements.txt" in build[0]
+    assert "install --no-cache-dir --no-deps ." in build[2]
+    assert re.search(r"^ARG BASE=\S+@sha256:[0-9a-f]{64}$", build[0], re.MULTILINE)
+
+
 def check_one_server(place):
     """It has no rights, gets healthy, connects two peers, and a stop keeps its sessions for the next start."""
     compose(place, COMPOSE[0], "--project-name", "one", "up", "--detach", "--no-build")
     name, url = "one_signal_1", "http://127.0.0.1:3000"
     until(lambda: healthy(place, name), START_S)
+    assert ipaddress.ip_address(address(place, name)) in ipaddress.ip_network("10.89.76.0/24")
     command, uid, capabilities, no_new, *written = place.podman("exec", name, "sh", "-c", LIMITS).splitlines()
     assert command.split()[1:] == ["/opt/tornado-signal/bin/tornado-signal", "serve"]
     assert [line.split()[1] for line in (uid, capabilities, no_new)] == ["10001", "0" * 16, "1"]
