@@ -53,6 +53,16 @@ def record(message, *arguments, level=logging.INFO, name="tornado_signal.some", 
     return made
 
 
+def test_a_request_without_an_origin_is_explained_at_debug(start):
+    server = start("--log-level", "debug")
+    status, _, body = ask(server, "GET", "/topics", origin=None)
+    assert (status, body) == (400, b'{"error":"Missing or invalid required parameter: Origin"}')
+    assert server.stop() == 0
+    (line,) = [line for line in server.log if "has no Origin" in line]
+    expected = "DEBUG tornado_signal.http.call: GET /topics has no Origin; send the header Origin: https://HOST"
+    assert expected in line
+
+
 def ask(server, method, path, body=None, origin=ORIGIN, **headers):
     """Send a request. Return its status, its id and its body."""
     data = None if body is None else json.dumps(body).encode()
@@ -216,7 +226,9 @@ def test_without_access_log_no_request_has_a_line(start):
     traffic(server)
     assert server.stop() == 0
     assert [line for line in server.log if "request" in line] == []
-    assert len([line for line in server.log if "swept" not in line]) == 4  # ICE servers, listening, stopping, stopped
+    assert (
+        len([line for line in server.log if not re.search("swept|no Origin", line)]) == 4
+    )  # ICE servers, listening, stopping, stopped
 
 
 def test_a_log_of_warnings_is_empty_while_all_is_well(tmp_path):

@@ -110,6 +110,7 @@ def test_a_file_with_anything_wrong_changes_nothing(subtests, configured, tmp_pa
             (said,) = reload(server)
             assert said.startswith("ERROR tornado_signal.process.reload: reload failed, keeping the current settings: ")
             assert reason in said
+            assert said.endswith(". Fix it and reload again")
             assert [status(server), status(server, origin=OTHER)] == [200, 403]
     (tmp_path / "signal.toml").unlink()
     assert "expected a readable file (No such file or directory)" in reload(server)[0]

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from support.command import BOUND_S, COMMAND, ORIGIN, environment, run, with_sockets
@@ -171,7 +172,20 @@ def test_a_taken_port_is_refused(flag, check, tmp_path):
 
 @pytest.mark.parametrize("address", ["192.0.2.1", "no-such-host.invalid", "2001:db8::1"])
 def test_an_address_of_another_machine_is_refused_by_name(address, tmp_path):
-    refused(run("serve", "--address", address, "--port", 0, cwd=tmp_path), f"cannot listen on {address} port 0: ")
+    done = run("serve", "--address", address, "--port", 0, cwd=tmp_path)
+    refused(done, f"cannot listen on {address} port 0: ", "an address of this machine", "choose another --address")
+
+
+@pytest.mark.parametrize("flag", ["--port", "--admin-port"])
+def test_a_low_port_needs_a_permission_that_the_message_names(flag, tmp_path):
+    if int(Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text()) <= 1:
+        pytest.skip("every user may listen on every port")
+    without = ["setpriv", "--bounding-set=-net_bind_service"] if os.geteuid() == 0 else []
+    command = [*without, COMMAND, "serve", "--port=0", flag, "1"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=BOUND_S, check=False
+    )
+    refused(done, "cannot listen on 127.0.0.1 port 1: Permission denied", "CAP_NET_BIND_SERVICE", f"another {flag}")
 
 
 @pytest.mark.parametrize("check", [["--check"], []])
@@ -191,6 +205,13 @@ def test_a_data_directory_that_cannot_be_made_is_refused_by_name(place, tmp_path
     (tmp_path / "dangling-link").symlink_to("gone")
     path = tmp_path / place
     refused(run("serve", "--port", 0, "--data-dir", path, cwd=tmp_path), str(path), "--data-dir")
+
+
+@pytest.mark.parametrize("place", ["file", "file/data"])
+def test_a_file_instead_of_a_data_directory_is_called_a_file(place, tmp_path):
+    (tmp_path / "file").touch()
+    done = run("serve", "--port", 0, "--data-dir", place, cwd=tmp_path)
+    refused(done, f"cannot open the database in {place}: a file is in the way; name a directory with --data-dir")
 
 
 @pytest.fixture

@@ -178,7 +178,7 @@ def test_no_file_is_left_when_its_mode_cannot_be_set(open_one, path, monkeypatch
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "chmod", chmod)
-    refuse(open_one, path, "Operation not permitted; stop the program that uses it")
+    refuse(open_one, path, "Operation not permitted; allow this user to create it")
     assert not path.exists()
 
 

@@ -1,5 +1,6 @@
 """A call that came as an HTTP request."""
 
+import logging
 from typing import Any, Final
 
 from tornado import httputil
@@ -11,6 +12,8 @@ from ..service.call import Call
 from ..service.schemas import MAX_ORIGIN
 from ..service.service import Service
 from ..stores.watches import Watch
+
+log = logging.getLogger(__name__)
 
 NO_HEADERS: Final = httputil.HTTPHeaders()
 NO_ARGUMENTS: Final[dict[str, list[bytes]]] = {}
@@ -59,6 +62,8 @@ class HttpCall(Call):
                 self.request.protocol, self.remote_ip, headers, self.service.settings.trusted_proxies
             )
             values = [own] if own else []
+        if not values:
+            log.debug("%s %s has no Origin; send the header Origin: https://HOST", self.method, self.pattern)
         if len(values) != 1 or not 0 < len(values[0]) <= MAX_ORIGIN:
             raise errors.InvalidParameter("Origin")
         return values[0]

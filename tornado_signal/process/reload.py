@@ -18,7 +18,7 @@ from ..transport import ServerState
 
 log = logging.getLogger(__name__)
 
-RELOAD_FAILED = "reload failed, keeping the current settings: %s"
+RELOAD_FAILED = "reload failed, keeping the current settings: %s. Fix it and reload again"
 
 
 # Read from `service.settings` whenever they are needed.

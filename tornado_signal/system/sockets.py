@@ -98,6 +98,13 @@ def open_sockets(address: str, port: int, flag: str, mode: int = 0o600) -> list[
         reason = getattr(error, "strerror", None) or error
         if isinstance(error, FileNotFoundError):
             remedy = "create its directory"
+        elif isinstance(error, PermissionError):
+            remedy = "allow this user to create it"
+            if flag != "--address":
+                remedy = "ports under 1024 need root or the capability CAP_NET_BIND_SERVICE; grant it"
+        elif isinstance(error, socket.gaierror | UnicodeError) or error.errno == errno.EADDRNOTAVAIL:
+            remedy = "use an address of this machine, such as 127.0.0.1 or 0.0.0.0"
+            flag = flag.replace("port", "address")
         raise OperatorError(f"cannot listen on {where}: {reason}; {remedy}, or choose another {flag}") from error
 
 

@@ -173,7 +173,11 @@ def unusable(path: Path, error: Exception) -> DatabaseError:
             f"the database in {path} is damaged ({message}); stop the server and move the directory away, or serve "
             "with --start-empty-if-damaged"
         )
-    return DatabaseError(f"cannot open the database in {path}: {message}; fix that, or choose another --data-dir")
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        message, remedy = "a file is in the way", "name a directory with --data-dir"
+    else:
+        remedy = "fix that, or choose another --data-dir"
+    return DatabaseError(f"cannot open the database in {path}: {message}; {remedy}")
 
 
 def in_use_error(path: Path) -> DatabaseError:
