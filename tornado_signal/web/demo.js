@@ -347,9 +347,10 @@ function begin() {
   $("close").addEventListener("click", () => $("invitation").close());
   $("copy").addEventListener("click", () => copy($("copy"), $("link").href));
   const reason = unable();
+  // Until now a click would have submitted the form to the server.
+  for (const button of document.querySelectorAll("#entry button, #bar button")) button.disabled = Boolean(reason);
   if (reason) {
     complain(reason);
-    for (const button of document.querySelectorAll("#entry button, #bar button")) button.disabled = true;
   } else {
     if (location.hash !== "#check") changed();
     look();
