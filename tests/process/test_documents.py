@@ -158,6 +158,7 @@ def test_every_block_is_tried_here_or_where_a_comment_says():
         "monitoring": 1,  # system/test_monitoring
         "python": 3,
         "quickstart": 6,  # one of them in browser/test_client_js
+        "recipes": 5,  # browser/test_recipes
         "scaling": 6,  # system/test_several_servers, system/test_systemd
         "settings": 1,
         "systemd": 3,  # system/test_systemd_real

@@ -28,6 +28,9 @@ FLAGS = [
 
 # The same settings for Firefox.
 PREFERENCES = {
+    "media.autoplay.default": 0,  # as after a user's click
+    "media.navigator.permission.disabled": True,
+    "media.navigator.streams.fake": True,
     "media.peerconnection.ice.loopback": True,
     "media.peerconnection.ice.obfuscate_host_addresses": False,
     "browser.shell.checkDefaultBrowser": False,

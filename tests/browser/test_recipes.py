@@ -1,0 +1,121 @@
+"""The recipes of the documentation in Chromium and Firefox."""
+
+import pytest
+from support.browsers import listed, until
+from support.documents import ADDRESS, blocks, sections
+
+pytest_plugins = ["support.browser_fixtures"]
+
+TEXT = "document.body.innerText"
+
+
+@pytest.fixture
+def open_recipe(server, site, profiles, firefox):
+    """A function that opens a recipe in two Chromiums and in Firefox, or in fewer of them."""
+
+    def opening(heading, count=3):
+        (text,) = blocks("recipes", heading, "html")
+        assert ADDRESS in text
+        site.pages["/"] = text.replace(ADDRESS, server.url)
+        pages = [profiles.open(site.origin, permissions=["camera", "microphone"]) for _ in range(count - 1)]
+        firefox.goto(f"{site.origin}/")
+        return [*pages, firefox]
+
+    return opening
+
+
+def shows(page, text):
+    until(lambda: text in page.evaluate(TEXT))
+
+
+def test_all_recipes_are_tried():
+    recipes = [heading for heading, text in sections("recipes").items() if heading != "Recipes" and "```html" in text]
+    assert recipes == ["Shared cursors", "File drop", "Call", "Game for two", "Matchmaking"]
+
+
+def test_cursors_are_shared(open_recipe):
+    pages = open_recipe("Shared cursors")
+    cursors = "Array.from(document.querySelectorAll('.cursor'), ({style}) => style.left).sort()"
+    for page in pages:
+        until(lambda page=page: len(page.evaluate(cursors)) == 2)
+    for share, page in enumerate(pages, 1):
+        event = f"new PointerEvent('pointermove', {{clientX: innerWidth * {share} / 4, clientY: 0}})"
+        page.evaluate(f"void document.dispatchEvent({event})")
+    for own, page in enumerate(pages, 1):
+        expected = [f"{25 * share}vw" for share in (1, 2, 3) if share != own]
+        until(lambda page=page, expected=expected: page.evaluate(cursors) == expected)
+    pages[0].close()
+    for page in pages[1:]:
+        until(lambda page=page: len(page.evaluate(cursors)) == 1)
+
+
+def test_files_are_dropped(open_recipe):
+    pages = open_recipe("File drop")
+    for page in pages:
+        shows(page, "Other pages: 2")
+    content = "Uint8Array.from({length: 300_000}, (_, place) => place)"
+    choose = (
+        "(() => { const transfer = new DataTransfer();"
+        f" transfer.items.add(new File([{content}], '%s')); const input = document.querySelector('input');"
+        " input.files = transfer.files; input.dispatchEvent(new Event('change')); })()"
+    )
+    links = "Array.from(document.querySelectorAll('a'), ({textContent}) => textContent).sort()"
+    first = (
+        "fetch(document.querySelector('a').href).then((response) => response.arrayBuffer())"
+        ".then((bytes) => { const all = new Uint8Array(bytes);"
+        " return all.length === 300_000 && all.every((byte, place) => byte === place % 256); })"
+    )
+    for number, page in enumerate(pages):
+        page.evaluate(choose % f"file {number}")
+        shows(page, f"Sent file {number}")
+    for own, page in enumerate(pages):
+        expected = [f"file {number}" for number in range(3) if number != own]
+        until(lambda page=page, expected=expected: page.evaluate(links) == expected)
+        assert page.evaluate(first) is True
+
+
+def test_call_of_three(open_recipe):
+    pages = open_recipe("Call")
+    for page in pages:
+        page.evaluate("document.querySelector('button').click()")
+    videos = "[...document.querySelectorAll('video')]"
+    playing = f"{videos}.filter(({{videoWidth, paused}}) => videoWidth > 2 && !paused).length"
+    for page in pages:
+        until(lambda page=page: page.evaluate(playing) == 3)
+    pages[0].close()
+    for page in pages[1:]:
+        until(lambda page=page: page.evaluate(f"{videos}.length") == 2)
+
+
+def test_game_is_played_to_the_end(open_recipe):
+    pages = open_recipe("Game for two", 2)
+    for page in pages:
+        shows(page, "turn")
+    x, o = sorted(pages, key=lambda page: "Your turn" not in page.evaluate(TEXT))
+    board = "Array.from(document.querySelectorAll('button'), ({textContent}) => textContent).join()"
+    o.evaluate("document.querySelectorAll('button')[8].click()")  # it is not its turn
+    for player, place in ((x, 0), (o, 3), (x, 1), (o, 0), (o, 4), (x, 2)):  # one field is taken
+        player.evaluate(f"document.querySelectorAll('button')[{place}].click()")
+        until(lambda: x.evaluate(board) == o.evaluate(board))
+    for page in pages:
+        shows(page, "X has won")
+    assert x.evaluate(board) == "X,X,X,O,O,,,,"
+
+
+def test_game_reports_a_player_that_leaves(open_recipe):
+    chromium, firefox = open_recipe("Game for two", 2)
+    shows(firefox, "turn")
+    chromium.close()
+    shows(firefox, "The other player has left")
+
+
+def test_players_of_the_nearest_level_are_matched(server, site, open_recipe):
+    low, high, player = open_recipe("Matchmaking")
+    level = "[document.querySelector('input').value = {}, document.querySelectorAll('button')[{}].click()]"
+    low.evaluate(level.format(1, 0))
+    high.evaluate(level.format(50, 0))
+    until(lambda: len(listed(server, site.origin, "matches")) == 2)
+    player.evaluate(level.format(40, 1))
+    shows(player, "Playing with level 50")
+    shows(high, "Playing with level 40")
+    assert "Playing" not in low.evaluate(TEXT)
