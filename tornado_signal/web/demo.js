@@ -121,7 +121,7 @@ function present(inside) {
   document.body.classList.toggle("inside", inside);
   $("title").textContent = inside ? topic() : "";
   $("title").hidden = $("room").hidden = $("leave").hidden = !inside;
-  $("entry").hidden = inside;
+  $("entry").hidden = $("diagnose").hidden = inside;
 }
 
 /** Update the names, which depend on who is here, and the status line. */
