@@ -167,6 +167,19 @@ def test_files_that_cannot_come_are_said_not_to(server, open_demo, tmp_path):
     assert alice.locator("progress").count() == 0
 
 
+def test_leaving_cancels_a_file(server, open_demo, tmp_path):
+    alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob")
+    enter(alice, bob)
+    connected(alice, "Bob")
+    with (tmp_path / "big").open("wb") as file:
+        file.truncate(400_000_000)
+    send_files(alice, tmp_path / "big")
+    told(bob, "Alice: receiving big")
+    alice.get_by_role("button", name="Leave").click()
+    told(bob, "Alice: big (400.0 MB) did not arrive: the connection ended.")
+    until(lambda: "big did not get to Bob: the connection ended." in alice.locator("#lines").text_content())
+
+
 def test_camera_microphone_and_screen_are_shown_until_the_next_press(server, open_demo):
     names = ("Alice", "Bob", "Carol")
     alice, bob, carol = (open_demo(server, name, permissions=["microphone", "camera"]) for name in names)

@@ -40,7 +40,7 @@ function shorten(text) {
 /** Return the name of a peer that this page shows. If somebody else has that name, a part of the id is added. */
 function nameOf(peer) {
   const shown = shorten(peer.info) || "Guest";
-  const others = [...here.peers.values()].filter((other) => other !== peer).map(({ info }) => shorten(info));
+  const others = [...(here?.peers.values() ?? [])].filter((other) => other !== peer).map(({ info }) => shorten(info));
   return [shorten(name()), ...others].includes(shown) ? `${shown} (${peer.id.slice(0, 4)})` : shown;
 }
 
