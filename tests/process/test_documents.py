@@ -162,6 +162,7 @@ def test_every_block_is_tried_here_or_where_a_comment_says():
         "scaling": 6,  # system/test_several_servers, system/test_systemd
         "settings": 1,
         "systemd": 3,  # system/test_systemd_real
+        "troubleshooting": 12,  # also browser/test_troubleshooting
         "turn": 2,  # system/test_systemd, system/test_check_ice
         "websocket-api": 1,
     }
@@ -246,6 +247,19 @@ def test_the_programs_in_python_join_publish_and_meet_in_a_room(network, spawn, 
         for program in (publishing, echo, *chats):
             program.kill()
             program.wait()
+
+
+@pytest.mark.needs("curl")
+def test_the_requests_of_troubleshooting_show_the_reason(start, tmp_path):
+    (topics,) = blocks("troubleshooting", "The room stays empty", "sh")
+    (health,) = blocks("troubleshooting", "403 or CORS", "sh")
+    server = start("--allowed-origins", "http://127.0.0.1:8000")
+    assert bash(topics.replace(ADDRESS, server.url), tmp_path).startswith('{"topics":[]')
+    refused = bash(health.replace("https://signal.example.com", server.url), tmp_path)
+    assert refused.startswith("HTTP/1.1 403 ")
+    assert refused.endswith('{"error":"Origin not allowed"}')
+    none = bash(re.sub("-H '.*?' ", "", health).replace("https://signal.example.com", server.url), tmp_path)
+    assert none.endswith('{"error":"Missing or invalid required parameter: Origin"}')
 
 
 def test_the_messages_of_one_websocket_are_answered_as_shown(start):

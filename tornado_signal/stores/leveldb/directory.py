@@ -173,11 +173,10 @@ def unusable(path: Path, error: Exception) -> DatabaseError:
             f"the database in {path} is damaged ({message}); stop the server and move the directory away, or serve "
             "with --start-empty-if-damaged"
         )
+    where = f"cannot open the database in {path}"
     if isinstance(error, FileExistsError | NotADirectoryError):
-        message, remedy = "a file is in the way", "name a directory with --data-dir"
-    else:
-        remedy = "fix that, or choose another --data-dir"
-    return DatabaseError(f"cannot open the database in {path}: {message}; {remedy}")
+        return DatabaseError(f"{where}: a file is in the way; name a directory with --data-dir")
+    return DatabaseError(f"{where}: {message}; fix that, or choose another --data-dir")
 
 
 def in_use_error(path: Path) -> DatabaseError:
