@@ -41,12 +41,12 @@ async def publish(client: SignalClient, topic: str, info: str, leaving: AsyncExi
     return own
 
 
-async def answer(client: SignalClient, session: Session, leaving: AsyncExitStack) -> Connection | None:
+async def answer(client: SignalClient, session: Session, info: str, leaving: AsyncExitStack) -> Connection | None:
     """Be the answerer of a session. Return None if another peer was faster."""
     connection = Connection([], "answerer")
     leaving.push_async_callback(connection.close)
     connection.code = session["code"]
-    text = await connection.answer(session["offer"], session["offerCandidates"])
+    text = await connection.answer(session["offer"], session["offerCandidates"], info)
     return connection if await accepted(client, connection.code, text) else None
 
 
@@ -71,7 +71,7 @@ async def meet(client: SignalClient, topic: str, leaving: AsyncExitStack) -> Con
                     if own and not await accepted(client, own.code, "withdrawn"):
                         break  # answered a moment ago
                     own = None
-                    if found := await answer(client, session, leaving):
+                    if found := await answer(client, session, info, leaving):
                         return found
                 else:
                     if not own:
