@@ -238,6 +238,23 @@ def test_peer_that_leaves_in_the_middle_fails_at_both_ends_and_the_others_get_it
     until(lambda: [file[2] for file in carol.evaluate("files")] == [60_000_000])
 
 
+@pytest.mark.slow
+def test_200_mb_reach_two_of_three_peers_while_one_leaves(server, alice, bob, carol, connect_page):
+    dave = connect_page(server)
+    in_one_room(alice, bob, carol, dave)
+    bob.evaluate(
+        "void (accept = (file) => {"
+        " file.addEventListener('progress', () => file.received > 50_000_000 && here.leave());"
+        " return file.accept(); })"
+    )
+    alice.evaluate("window.large = new File(Array(200).fill(make(1_000_000)), 'large')")
+    assert alice.evaluate("outcome(here.sendFile(large))") == ["file-incomplete", ["file-interrupted", "1"]]
+    digest = alice.evaluate("large.arrayBuffer().then(digest)")
+    for page in (carol, dave):
+        until(lambda page=page: page.evaluate("files") == [["large", "", 200_000_000, digest]])
+    assert bob.evaluate("files") == [["large", "file-interrupted"]]
+
+
 def test_sender_that_leaves_in_the_middle_fails_at_the_receiver(alice, bob):
     in_one_room(alice, bob)
     alice.evaluate(

@@ -1,5 +1,6 @@
 """Fixtures for tests with real browsers. Load them with `pytest_plugins = ["support.browser_fixtures"]`."""
 
+import contextlib
 import functools
 import itertools
 import shutil
@@ -95,19 +96,26 @@ def secret_file(tmp_path):
 @pytest.fixture
 def coturn(tmp_path, secret_file):
     """The port of a coturn server on loopback that uses the secret, and a function that reads its log."""
+    with serve_turn(tmp_path, "127.0.0.1", "--allow-loopback-peers") as running:
+        yield running
+
+
+@contextlib.contextmanager
+def serve_turn(tmp_path, address, *options):
+    """Run coturn at an address. Return its port and a function that reads its log."""
     require("turnserver")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
-        free.bind(("127.0.0.1", 0))
+        free.bind((address, 0))
         port = free.getsockname()[1]
     log = tmp_path / "coturn.log"
     command = ["turnserver", "-n", "--no-cli", "--verbose", "--log-file=stdout", f"--pidfile={tmp_path}/turn.pid"]
-    command += ["--listening-ip=127.0.0.1", "--relay-ip=127.0.0.1", "--allow-loopback-peers", "--realm=example"]
+    command += [f"--listening-ip={address}", f"--relay-ip={address}", "--realm=example", *options]
     command += [f"--listening-port={port}", "--no-tcp", "--no-tls", "--no-dtls"]  # the port is free for UDP
     command += ["--use-auth-secret", f"--static-auth-secret={TURN_SECRET}"]
     command.append("--db=:memory:")  # on a slow disk creating the tables would take a minute
     with log.open("w") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, cwd=tmp_path)
-    until(lambda: f"UDP listener opened on: 127.0.0.1:{port}" in log.read_text())
+    until(lambda: f"UDP listener opened on: {address}:{port}" in log.read_text())
     yield port, log.read_text
     process.terminate()
     process.wait()

@@ -63,12 +63,60 @@ class Lan:
         for machine in self._machines:
             machine.close()
 
+    def home(self, *, symmetric):
+        """Connect a router, and return the prefix of commands on a machine behind its NAT."""
+        router = self.machine()
+        self._machines.append(Home(router, symmetric))
+        return self._machines[-1].enter
+
+
+class Home:
+    """A machine behind a router with NAT. Behind a symmetric one, each destination sees another port.
+
+    The router drops unsolicited packets, as those of homes do.
+    """
+
+    def __init__(self, router, symmetric):
+        self._process, self.enter = _namespace("-n", "ip link set lo up; echo ready; exec cat")
+        network = f"10.0.{router.number}"
+        # The cable gets its name in the machine's namespace. Its other end is in the router's.
+        _do(*router.enter, "ip", "link", "add", "inside", "type", "veth", "peer", "name", "wire")
+        _do(*router.enter, "ip", "link", "set", "wire", "netns", str(self._process.pid))
+        _do(*router.enter, "ip", "link", "set", "inside", "addrgenmode", "none")
+        _do(*self.enter, "ip", "link", "set", "wire", "addrgenmode", "none")
+        _do(*router.enter, "ip", "address", "add", f"{network}.1/24", "dev", "inside")
+        _do(*router.enter, "ip", "link", "set", "inside", "up")
+        _do(*self.enter, "ip", "address", "add", f"{network}.2/24", "dev", "wire")
+        _do(*self.enter, "ip", "link", "set", "wire", "up")
+        _do(*self.enter, "ip", "route", "add", "default", "via", f"{network}.1")
+        _do(*router.enter, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
+        rules = f"""
+            table ip home {{
+                chain leave {{
+                    type nat hook postrouting priority 100
+                    oif cable masquerade {"fully-random" if symmetric else ""}
+                }}
+                chain pass {{
+                    type filter hook forward priority 0
+                    iif cable ct state new drop
+                }}
+                chain enter {{
+                    type filter hook input priority 0
+                    iif cable ct state new drop
+                }}
+            }}
+        """
+        subprocess.run([*router.enter, "nft", "-f", "-"], input=rules, text=True, check=True)
+
+    def close(self):
+        self._process.communicate()
+
 
 class Machine:
     """A machine with a cable to a `Lan`. Its address ends with `number`. `enter` is the prefix of its commands."""
 
     def __init__(self, number):
-        self._number = number
+        self.number = number
         self._port = f"port{number}"  # the bridge's end of the cable
         self._process, self.enter = _namespace("-n", "ip link set lo up; echo ready; exec cat")
         peer = ("type", "veth", "peer", "name", "cable", "netns", str(self._process.pid))
@@ -80,7 +128,7 @@ class Machine:
     def plug(self, moved=0):
         """Connect the cable. `moved` is added to the machine's address."""
         _do(*self.enter, "ip", "address", "flush", "dev", "cable")
-        _do(*self.enter, "ip", "address", "add", f"192.0.2.{self._number + moved}/24", "dev", "cable")
+        _do(*self.enter, "ip", "address", "add", f"192.0.2.{self.number + moved}/24", "dev", "cable")
         _do(*self.enter, "ip", "link", "set", "cable", "up")
         _do(*self.enter, "ip", "route", "replace", "default", "via", Lan.address)
 
