@@ -29,15 +29,16 @@ def node_modules(source: Path) -> Path:
             fresh.mkdir()
             for name in NAMES:
                 shutil.copy(source / name, fresh)
-            _install(fresh)
+            install(fresh, "ci")
             fresh.rename(kept)
     return kept / "node_modules"
 
 
-def _install(folder: Path) -> None:
-    command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--cache", str(CACHE / "npm")]
+def install(folder: Path, command: str = "install") -> None:
+    """Install the packages of a package.json, or with `ci` those of its lock file."""
+    command_line = ["npm", command, "--ignore-scripts", "--no-audit", "--no-fund", "--cache", str(CACHE / "npm")]
     for attempt in range(1, ATTEMPTS + 1):
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        done = subprocess.run(command_line, cwd=folder, capture_output=True, text=True, check=False)
         if done.returncode == 0:
             return
         if attempt < ATTEMPTS:

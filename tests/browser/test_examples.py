@@ -1,11 +1,14 @@
 """The examples, and the package for npm in all that it is made for: bundled, with React, and in Node.js."""
 
 import json
+import os
 import shutil
 import signal
+import socket
 import subprocess
 
 import pytest
+from bench import npm
 from support import npm_package
 from support.browsers import until
 from support.paths import ROOT, TESTS
@@ -51,7 +54,7 @@ console.log(JSON.stringify(heard.sort()));
 @pytest.fixture(scope="module")
 def application(tmp_path_factory):
     folder = npm_package.install(tmp_path_factory.mktemp("npm"))
-    for name in ("plain", "react", "node"):
+    for name in ("plain", "node"):
         shutil.copytree(EXAMPLES / name, folder / name, ignore=shutil.ignore_patterns("node_modules", "dist"))
     return folder
 
@@ -92,12 +95,39 @@ def test_two_pages_of_plain_html_chat(open_plain):
     talk(open_plain(), open_plain())
 
 
-def test_the_react_example_builds_and_chats(application, server, site, profiles):
-    folder = application / "react"
-    npm_package.run("tsc", cwd=folder)
-    npm_package.run("vite", "build", cwd=folder, VITE_SERVER=server.url)
-    (script,) = (folder / "dist" / "assets").iterdir()
-    site.pages["/react"] = (folder / "dist" / "index.html").read_text()
+@pytest.fixture(scope="module")
+def react(tmp_path_factory):
+    """A copy of the example outside the checkout, installed as its README says."""
+    folder = tmp_path_factory.mktemp("react")
+    ignored = shutil.ignore_patterns("node_modules", "dist", "*.tgz", "package-lock.json")
+    shutil.copytree(EXAMPLES / "react", folder, ignore=ignored, dirs_exist_ok=True)
+    npm_package.pack(folder)
+    npm.install(folder)
+    return folder
+
+
+def test_the_react_example_runs_in_development(react, start, profiles):
+    server = start()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [react / "node_modules" / ".bin" / "vite", "--host", "127.0.0.1", "--port", str(port), "--strictPort"]
+    with subprocess.Popen(
+        command, cwd=react, stdout=subprocess.PIPE, env=os.environ | {"VITE_SERVER": server.url}
+    ) as vite:
+        try:
+            until(lambda: b"127.0.0.1" in vite.stdout.readline())
+            talk(*(profiles.open(f"http://127.0.0.1:{port}/") for _ in range(2)))
+        finally:
+            vite.terminate()
+
+
+def test_the_react_example_builds_and_chats(react, server, site, profiles):
+    programs = react / "node_modules" / ".bin"
+    npm_package.run(programs / "tsc", cwd=react)
+    npm_package.run(programs / "vite", "build", cwd=react, VITE_SERVER=server.url)
+    (script,) = (react / "dist" / "assets").iterdir()
+    site.pages["/react"] = (react / "dist" / "index.html").read_text()
     site.pages[f"/assets/{script.name}"] = script.read_text()
     talk(*(profiles.open(f"{site.origin}/react") for _ in range(2)))
 
@@ -134,8 +164,9 @@ def test_bundled_by_esbuild(application, server, site, profiles):
 
 def test_versions():
     locked = json.loads((TESTS / "generated" / "package.json").read_text())["devDependencies"]
+    version = json.loads((npm_package.WEB / "package.json").read_text())["version"]
     for path in EXAMPLES.glob("*/package.json"):
         found = json.loads(path.read_text())
         asked = found["dependencies"] | found.get("devDependencies", {})
-        assert asked.pop("tornado-signal") == "file:../../tornado_signal/web"
+        assert asked.pop("tornado-signal") == f"file:tornado-signal-{version}.tgz"
         assert asked == {name: locked[name] for name in asked}
