@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from tornado import httputil, web
 
@@ -16,6 +16,7 @@ from .call import HttpCall
 from .files import File
 from .handlers import Command, Document, Handler, Query, Unknown
 from .openapi import make_document
+from .request import Request
 from .streams import Stream
 
 MAX_QUERY_FIELDS: Final = 32  # no operation has more than five
@@ -84,21 +85,8 @@ class Application(httputil.HTTPServerConnectionDelegate):
 
     def run(self, call: HttpCall, route: Route, topic: str | None) -> None:
         """Have the handler of a route answer a request whose body has come."""
-        try:
-            self._run(call, route, topic)
-        except Exception as error:  # Tornado does not handle errors of a handler's constructor
-            call.count_error(error)
-            call.request.connection.close()  # type: ignore[union-attr]
-            call.ended()
-
-    def _run(self, call: HttpCall, route: Route, topic: str | None) -> None:
-        request = call.request
-        delegate = self._tornado.get_handler_delegate(
-            request, route.handler, {**route.arguments, "call": call}, cast(Any, [] if topic is None else [topic])
-        )
-        if request.body:
-            delegate.data_received(request.body)
-        delegate.finish()
+        handler = route.handler(self._tornado, call.request, call, **route.arguments)
+        handler.respond(*(() if topic is None else (topic,)))
 
     def find_route(self, path: str) -> tuple[Route, str | None]:
         """Return the route of a path, and the segment that is the topic, percent-encoded, if there is one."""
@@ -116,7 +104,7 @@ class Application(httputil.HTTPServerConnectionDelegate):
 class RequestReader(httputil.HTTPMessageDelegate):
     """A request that is being received."""
 
-    _request: httputil.HTTPServerRequest
+    _request: Request
 
     def __init__(self, application: Application, connection: httputil.HTTPConnection) -> None:
         self._application = application
@@ -138,7 +126,7 @@ class RequestReader(httputil.HTTPMessageDelegate):
         assert isinstance(start_line, httputil.RequestStartLine)
         if start_line.path.count("&") >= MAX_QUERY_FIELDS:
             raise httputil.HTTPInputError("too many fields in the query")
-        self._request = httputil.HTTPServerRequest(connection=self._connection, start_line=start_line, headers=headers)
+        self._request = Request(self._connection, start_line, headers)
         self._length = int(headers.get("Content-Length", "0"))
         if self._length > self._max_bytes:
             self._submit(errors.BodyTooLarge())
@@ -170,13 +158,12 @@ class RequestReader(httputil.HTTPMessageDelegate):
     def _submit(self, refusal: errors.SignalError | None) -> None:
         """Have the request answered at its client's turn, or at once if its body is refused."""
         self._submitted = True
-        self._count(0)
+        if self._unfinished_bytes:
+            self._count(0)
         body, self._body = b"" if refusal else self._body, b""
         application, request = self._application, self._request
         route, topic = application.find_route(request.path)
         call = HttpCall(application.service, request, route.pattern)
-        if "Content-Type" in request.headers:  # a body is JSON whatever it says, and no form for Tornado to parse
-            del request.headers["Content-Type"]
         if refusal is not None:
             call.refusal = refusal
             application.run(call, route, topic)

@@ -12,11 +12,11 @@ from ..service.call import Call
 from ..service.schemas import MAX_ORIGIN
 from ..service.service import Service
 from ..stores.watches import Watch
+from .request import Request
 
 log = logging.getLogger(__name__)
 
 NO_HEADERS: Final = httputil.HTTPHeaders()
-NO_ARGUMENTS: Final[dict[str, list[bytes]]] = {}
 
 
 class HttpCall(Call):
@@ -29,20 +29,23 @@ class HttpCall(Call):
 
     Attributes:
         request: as given.
+        connection: the request's side of the connection.
         refusal: the reason why the body was not kept, or None.
         begun: whether a part of the response has been sent.
     """
 
-    __slots__ = ("begun", "refusal", "remote_ip", "request")
+    __slots__ = ("begun", "connection", "refusal", "remote_ip", "request")
 
-    def __init__(self, service: Service, request: httputil.HTTPServerRequest, pattern: str) -> None:
+    def __init__(self, service: Service, request: Request, pattern: str) -> None:
         self.request = request
+        connection: Any = request.connection  # ours, which has more than the interface of Tornado
+        self.connection = connection
         self.remote_ip: str = request.remote_ip or ""
         headers = request.headers
         client_address, proxies = self.remote_ip, service.settings.trusted_proxies
         if proxies or not client_address:
             client_address = forwarded.client_address(client_address, headers, proxies)
-            request.connection.context.client_address = client_address  # type: ignore[union-attr]
+            connection.context.client_address = client_address
         if not service.proxy_reported and self.remote_ip in ("", client_address) and "X-Forwarded-For" in headers:
             service.report_proxy(self.remote_ip)
         super().__init__(service, client_address, request.method or "", pattern)
@@ -95,8 +98,7 @@ class HttpCall(Call):
         """Tie a watch to the connection, and drop what the request came with: thousands may wait."""
         super().waiting(watch)
         request = self.request
-        request.headers, request.body = NO_HEADERS, b""
-        request.arguments = request.query_arguments = request.body_arguments = NO_ARGUMENTS
+        request.headers, request.body, request.query = NO_HEADERS, b"", ""
         return watch
 
     @property

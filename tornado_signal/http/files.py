@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Final
 
 from .assets import HTML, Asset
-from .call import HttpCall
 from .handlers import Handler
 
 # Nothing from elsewhere, nothing written into the page itself, and no other page around it.
@@ -19,8 +18,7 @@ class File(Handler):
 
     anonymous = True
 
-    def initialize(self, call: HttpCall, assets: Mapping[str, Asset]) -> None:  # type: ignore[override]
-        super().initialize(call)
+    def initialize(self, assets: Mapping[str, Asset]) -> None:
         self.assets = assets
 
     def get(self) -> None:
@@ -28,7 +26,7 @@ class File(Handler):
         asset = self.assets[self.request.path]
         headers = self.request.headers
         self.vary = "Origin, Accept-Encoding"
-        self.set_header("ETag", asset.etag)
+        self.set_header("Etag", asset.etag)
         self.set_header("Cache-Control", "no-cache")  # ask each time, so that an upgrade is seen at once
         self.set_header("X-Content-Type-Options", "nosniff")
         if asset.media_type == HTML:

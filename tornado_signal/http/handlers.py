@@ -1,12 +1,13 @@
 """Tornado's request handlers: what all of them share, the operations, and the documents."""
 
 import asyncio
+import re
 from collections.abc import Awaitable
 from contextlib import aclosing
-from types import TracebackType
-from typing import Any, Final
+from http import HTTPStatus
+from typing import Any, Final, cast
 
-from tornado import web
+from tornado import httputil, web
 
 from .. import errors
 from ..service import wire
@@ -14,33 +15,82 @@ from ..service.operations import Operation, Pieces, check
 from .call import HttpCall
 from .errors import cors, error_response
 from .fields import query_fields, topic_of
+from .request import Request
 
 PREFLIGHT_MAX_AGE_S: Final = 7200
+DEFAULT_HEADERS: Final = {"Content-Type": wire.JSON, "Date": ""}  # the time is known later, its place is here
+NO_CONTENT: Final = (204, 304)
+
+_HEADER_VALUE: Final = re.compile(r"[\t -~\x80-\xff]*")
 READING: Final = ("GET", "HEAD", "OPTIONS")
+
+
+class ResponseHeaders(dict[str, str]):
+    """The headers of a response. Names are written as Tornado normalizes them, for example `Etag`."""
+
+    get_all = dict.items
 
 
 class Handler(web.RequestHandler):
     """Base handler. It admits requests first, and responds with JSON, also to errors.
+
+    It has its own form of the methods that make a response, because Tornado's cost more than an operation itself
+    (docs/decisions.md#request-handlers).
 
     Attributes:
         methods: the supported methods.
         anonymous: whether browsers load it without an Origin (docs/decisions.md).
         vary: the request headers that the response depends on.
         call: the request as a call of the service.
+        status: the HTTP status of the response.
+        headers: the headers of the response.
+        finished: whether the response is complete.
     """
 
     methods: tuple[str, ...] = READING
     anonymous = False
     vary = "Origin"
-    call: HttpCall
-    client_left = False
+    finished = False
 
-    def initialize(self, call: HttpCall) -> None:
-        """Take the call that the request is."""
+    def __init__(self, application: web.Application, request: Request, call: HttpCall, **arguments: Any) -> None:
+        # Not the constructor of Tornado, which makes a namespace for templates.
+        self.application = application
+        self.request = request
         self.call = call
-        if self.client_left:
-            call.client_gone()
-        self.ui.clear()  # breaks a reference cycle of Tornado's templates
+        self.clear()
+        self.initialize(**arguments)
+        call.connection.set_close_callback(call.client_gone)
+
+    def respond(self, *segments: str) -> None:
+        """Admit the request and run the method. Only a method that waits becomes a task."""
+        try:
+            self.prepare()
+            if self.finished:
+                return
+            method = self.request.method
+            if method not in self.methods:
+                raise errors.MethodNotAllowed(self.methods)
+            work = getattr(self, method.lower())(*segments)
+            if work is None:
+                self._finish_once()
+                return
+        except Exception as error:
+            self.fail(error)
+            return
+        self.call.service.start(self._complete(work))
+
+    async def _complete(self, work: Awaitable[None]) -> None:
+        try:
+            await work
+            self._finish_once()
+        except asyncio.CancelledError as error:  # of what it waited for: nothing cancels a handler
+            self.fail(RuntimeError("cancelled"), error)
+        except Exception as error:
+            self.fail(error)
+
+    def _finish_once(self) -> None:
+        if not self.finished:
+            self.finish()
 
     def prepare(self) -> None:
         """Admit the request.
@@ -61,93 +111,100 @@ class Handler(web.RequestHandler):
         self.set_header("Allow", methods)
         self.set_header("Access-Control-Allow-Methods", methods)
         self.set_header("Access-Control-Allow-Headers", asked or "Content-Type")
-        self.set_header("Access-Control-Max-Age", PREFLIGHT_MAX_AGE_S)
+        self.set_header("Access-Control-Max-Age", str(PREFLIGHT_MAX_AGE_S))
 
-    def set_default_headers(self) -> None:
-        self.clear_header("Server")
-        self.set_header("Content-Type", wire.JSON)
+    # The response
 
-    def decode_argument(self, value: bytes, name: str | None = None) -> Any:
-        """Leave a part of the path as it is: the Origin is checked before it."""
-        return value
+    def clear(self) -> None:
+        self.status = HTTPStatus.OK.value
+        self.headers = ResponseHeaders(DEFAULT_HEADERS)
+        self.pieces = b""
 
-    def compute_etag(self) -> None:
-        """Disable Tornado's automatic ETag. Handlers set their own."""
+    def set_status(self, status_code: int, reason: str | None = None) -> None:
+        self.status = status_code
+
+    def get_status(self) -> int:
+        return self.status
+
+    def set_header(self, name: str, value: str) -> None:  # type: ignore[override]
+        if not _HEADER_VALUE.fullmatch(value):
+            raise ValueError(f"invalid value of the header {name}")
+        self.headers[name] = value
+
+    def clear_header(self, name: str) -> None:
+        self.headers.pop(name, None)
 
     def write(self, chunk: bytes) -> None:  # type: ignore[override]
         if self.request.method != "HEAD":
             self.call.sent_bytes += len(chunk)
-        super().write(chunk)
+        self.pieces = self.pieces + chunk if self.pieces else chunk
 
-    def flush(self, include_footers: bool = False) -> "Awaitable[None]":  # type: ignore[override]
-        if not self.call.begun:
-            self.call.begun = True
-            self._set_common_headers(self.call)
-        return super().flush(include_footers)
+    def flush(self, include_footers: bool = False) -> "asyncio.Future[None]":
+        connection: httputil.HTTPConnection = self.call.connection
+        chunk, self.pieces = self.pieces, b""
+        if self.call.begun:
+            return connection.write(chunk)
+        self.call.begun = True
+        self._set_common_headers(self.call)
+        start_line = httputil.ResponseStartLine("", self.status, "")
+        return connection.write_headers(start_line, cast(httputil.HTTPHeaders, self.headers), chunk)
+
+    def finish(self, chunk: bytes | None = None) -> "asyncio.Future[None]":  # type: ignore[override]
+        if chunk is not None:
+            self.write(chunk)
+        if not self.call.begun and self.status not in NO_CONTENT:
+            self.headers["Content-Length"] = str(len(self.pieces))
+        sent = self.flush()
+        self.call.connection.finish()
+        self.finished = True
+        self.on_finish()
+        return sent
+
+    def detach(self) -> Any:
+        self.finished = True
+        return self.call.connection.detach()
 
     def _set_common_headers(self, call: HttpCall) -> None:
         """Set the common headers. Doing it at the end saves memory while thousands of requests wait."""
-        call.status = self.get_status()
-        if call.waited:  # Tornado has set the time of the request
-            self.set_header("Date", call.service.clock.http_date(call.now_ms))
-        self.set_header("Vary", self.vary)
-        self.set_header("X-Request-Id", call.request_id)
+        call.status = self.status
+        headers, service = self.headers, call.service
+        headers["Date"] = service.clock.http_date(call.now_ms)
+        headers["Vary"] = self.vary
+        headers["X-Request-Id"] = call.request_id
         if call.origin:
-            for name, value in cors(call.origin, call.service.settings.allowed_origins):
-                self.set_header(name, value)
-
-    def on_connection_close(self) -> None:
-        if hasattr(self, "call"):
-            self.call.client_gone()
-        else:  # Tornado's constructor calls this before `initialize`
-            self.client_left = True
+            headers.update(cors(call.origin, service.settings.allowed_origins))
 
     def on_finish(self) -> None:
         self.call.ended()
 
     # Errors
 
-    def send_error(self, status_code: int = 500, **kwargs: Any) -> None:
+    def fail(self, error: Exception, cause: BaseException | None = None) -> None:
         """Send an error response. After a part of the response, close the connection instead."""
-        error = self._translate(kwargs["exc_info"][1])
+        error.__cause__ = cause or error.__cause__
         self.call.count_error(error)
+        if self.finished:
+            return
         if self.call.begun:
             self.cut_off()
-        else:
-            super().send_error(status_code, exc_info=(type(error), error, None))
+            return
+        self.clear()
+        self.vary = "Origin"
+        self.status, headers, body = error_response(error)
+        try:
+            for name, value in headers:
+                self.set_header(name, value)
+        except ValueError as invalid:
+            self.call.count_error(invalid)
+            body = b""
+        if getattr(error, "persists", False):
+            self.set_header("Connection", "close")
+        self.finish(body)
 
     def cut_off(self) -> None:
         """End the response with its connection."""
-        self.request.connection.close()  # type: ignore[union-attr]
+        self.call.connection.close()
         self.call.ended()
-
-    def _translate(self, error: BaseException) -> BaseException:
-        """Return our error for the one that Tornado raises, which may come before the request is admitted."""
-        if not isinstance(error, web.HTTPError):
-            return error
-        try:
-            if not self.call.request_id:
-                self.prepare()
-        except errors.SignalError as refusal:
-            return refusal
-        return errors.MethodNotAllowed(self.methods)
-
-    def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Write the body of an error response."""
-        error = kwargs["exc_info"][1]
-        status, headers, body = error_response(error)
-        self.vary = "Origin"
-        self.set_status(status)
-        for name, value in headers:
-            self.set_header(name, value)
-        if getattr(error, "persists", False):
-            self.set_header("Connection", "close")
-        self.write(body)
-
-    def log_exception(
-        self, typ: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        """`send_error` counts and logs it."""
 
 
 class Unknown(Handler):
@@ -166,8 +223,7 @@ class Document(Handler):
 
     anonymous = True
 
-    def initialize(self, call: HttpCall, body: bytes) -> None:  # type: ignore[override]
-        super().initialize(call)
+    def initialize(self, body: bytes) -> None:
         self.body = body
 
     def get(self) -> None:
@@ -179,31 +235,27 @@ class Document(Handler):
 class OperationHandler(Handler):
     """An operation over HTTP, with the topic if it has one in its path."""
 
-    def initialize(self, call: HttpCall, operation: Operation, door: str = "") -> None:  # type: ignore[override]
-        super().initialize(call)
+    def initialize(self, operation: Operation, door: str = "") -> None:
         self.operation = operation
         self.door = door
 
     async def answer(self, segment: str | None = None) -> None:
         """Check the parameters and answer with the result, as fast as the client reads it if it is long."""
         call, operation = self.call, self.operation
-        try:
-            work = operation.perform(call, **self._find_values(segment))
-            del segment
-            result = await work
-            if operation.secret:
-                self.set_header("Cache-Control", "no-store")
-            if isinstance(result, bytes):
-                self.write(result)
-                return
-            async with aclosing(result):
-                while await self._write_next(result):
-                    await self.flush()
-                    if self.request.method == "HEAD":  # a HEAD response has no body, and this one no length
-                        return
-                    await call.turn()
-        except asyncio.CancelledError as error:  # of what it waited for: nothing cancels a handler
-            raise RuntimeError("cancelled") from error
+        work = operation.perform(call, **self._find_values(segment))
+        del segment
+        result = await work
+        if operation.secret:
+            self.set_header("Cache-Control", "no-store")
+        if isinstance(result, bytes):
+            self.write(result)
+            return
+        async with aclosing(result):
+            while await self._write_next(result):
+                await self.flush()
+                if self.request.method == "HEAD":  # a HEAD response has no body, and this one no length
+                    return
+                await call.turn()
 
     async def _write_next(self, pieces: Pieces) -> bool:
         """Write the next piece of a result, and return whether others follow."""
@@ -216,8 +268,10 @@ class OperationHandler(Handler):
         values = {} if segment is None else check(operation.in_path, {"topic": topic_of(segment)}, call)
         if operation.method == "POST":
             fields = call.json_body()
-        else:
+        elif self.request.query:
             fields = query_fields(self.request.query_arguments, operation.fields)
+        else:
+            fields = {}
         return values | check(operation.fields, fields, call)
 
 
@@ -233,7 +287,9 @@ class Query(OperationHandler):
         super().prepare()
         self.clear_header("Content-Type")
         self.vary = "Origin, Sec-Fetch-Mode, Sec-Fetch-Dest"
-        self.redirect(self.door, status=303)
+        self.set_status(303)
+        self.set_header("Location", self.door)
+        self.finish()
 
     get = head = OperationHandler.answer
 

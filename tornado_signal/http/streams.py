@@ -1,8 +1,7 @@
 """Server-Sent Events: subscriptions over HTTP (docs/http-api.md#event-streams)."""
 
-import asyncio
 import random
-from typing import Any, Final
+from typing import Final
 
 from ..errors import InvalidParameter
 from ..lifecycle import DRAINING
@@ -10,7 +9,6 @@ from ..service.event_batches import Event
 from ..service.operations import Subscription, check
 from ..service.schemas import EVENT_STREAM
 from ..service.waiting import Feed
-from .call import HttpCall
 from .fields import query_fields, topic_of
 from .handlers import Handler
 
@@ -23,20 +21,11 @@ LAST_EVENT_ID: Final = "Last-Event-ID"
 class Stream(Handler):
     """A response that lasts until the client disconnects, the server stops, or the subscription ends."""
 
-    def initialize(self, call: HttpCall, subscription: Subscription) -> None:  # type: ignore[override]
-        super().initialize(call)
+    def initialize(self, subscription: Subscription) -> None:
         self.subscription = subscription
 
     async def get(self, segment: str = "") -> None:
         """Send events as they occur, and a comment after a long pause."""
-        try:
-            await self._send_events(segment)
-        except asyncio.CancelledError as error:  # of what it waited for: nothing cancels a handler
-            raise RuntimeError("cancelled") from error
-
-    head = get
-
-    async def _send_events(self, segment: str) -> None:
         call, headers = self.call, self.request.headers
         if "Upgrade" in headers:  # a client that asks for a WebSocket would wait for the answer without end
             raise InvalidParameter("Upgrade")
@@ -60,6 +49,8 @@ class Stream(Handler):
             if not (feed.finished or watch.closed):
                 self.write(b"retry: %d\n\n" % random.randint(*RETURN_MS))
 
+    head = get
+
     async def _write_next(self, feed: Feed) -> bool:
         """Write the next events or a heartbeat. Return whether the feed continues."""
         events = await feed.next(feed.watch.now_s() + HEARTBEAT_S)
@@ -68,11 +59,11 @@ class Stream(Handler):
         self.write(events or b":\n\n")
         return True
 
-    def send_error(self, status_code: int = 500, **kwargs: Any) -> None:
+    def fail(self, error: Exception, cause: BaseException | None = None) -> None:
         """Cut an EventSource off while the server drains: one that is refused never comes back."""
         call = self.call
         call.begun |= call.service.lifecycle.state >= DRAINING and self.request.headers.get("Accept") == EVENT_STREAM
-        super().send_error(status_code, **kwargs)
+        super().fail(error, cause)
 
 
 def encode(event: Event) -> bytes:

@@ -5,7 +5,7 @@ import logging
 import sys
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from ..lifecycle import DRAINING, Lifecycle
 from ..limits.fair_queue import FairQueue
@@ -79,9 +79,15 @@ class Service:
 
     def start(self, work: Coroutine[None, None, None]) -> None:
         """Start work for a client."""
-        task = asyncio.Task(work, loop=self._loop, **EAGER)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task = asyncio.Task(self._run(work), loop=self._loop, **EAGER)
+        if not task.done():
+            self._tasks.add(task)
+
+    async def _run(self, work: Coroutine[None, None, None]) -> None:
+        try:
+            await work
+        finally:  # a callback of the task would take another event-loop iteration
+            self._tasks.discard(cast("asyncio.Task[None]", asyncio.current_task(self._loop)))
 
     async def drain(self) -> None:
         """Refuse further calls (503) and wait for the responses to those that are being worked on."""

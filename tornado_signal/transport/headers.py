@@ -2,6 +2,9 @@
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+_READ_OFTEN: Final = {"Origin"}  # of each request
 
 
 class Headers(Mapping[str, str]):
@@ -21,6 +24,7 @@ class Headers(Mapping[str, str]):
     def __init__(self, fields: list[tuple[bytes, bytes]]) -> None:
         self.sent = dict(fields)
         self._repeated: dict[bytes, list[bytes]] = {}
+        self._decoded: dict[str, str] = {}  # values that each request reads
         if len(self.sent) < len(fields):
             every: dict[bytes, list[bytes]] = {}
             for name, value in fields:
@@ -28,22 +32,32 @@ class Headers(Mapping[str, str]):
             self._repeated = {name: values for name, values in every.items() if len(values) > 1}
             self.sent |= {name: b",".join(values) for name, values in self._repeated.items()}
 
-    def copy(self) -> "Headers":
-        """Return a mutable copy."""
-        copied = Headers([])
-        copied.sent = self.sent.copy()
-        copied._repeated = self._repeated
-        return copied
+    def with_length(self, length: bytes) -> "Headers":
+        """Return the headers with another Content-Length."""
+        if self.sent[b"content-length"] == length:
+            return self
+        headers = Headers([])
+        headers.sent = {**self.sent, b"content-length": length}
+        headers._repeated, headers._decoded = self._repeated, self._decoded
+        return headers
 
     def get(self, name: str, default: str | None = None) -> str | None:  # type: ignore[override]
+        text = self._decoded.get(name)
+        if text is not None:
+            return text
         value = self.sent.get(_key(name))
-        return default if value is None else value.strip().decode("latin-1")  # llhttp leaves blanks behind it
+        if value is None:
+            return default
+        text = value.strip().decode("latin-1")  # llhttp leaves blanks behind it
+        if name in _READ_OFTEN:
+            self._decoded[name] = text
+        return text
 
     def get_list(self, name: str) -> list[str]:
         value = self.get(name)
         if value is None:
             return []
-        repeated = self._repeated.get(_key(name))
+        repeated = self._repeated.get(_key(name)) if self._repeated else None
         return [value] if repeated is None else [each.decode("latin-1") for each in repeated]
 
     def get_all(self) -> Iterable[tuple[str, str]]:
@@ -54,9 +68,6 @@ class Headers(Mapping[str, str]):
         if value is None:
             raise KeyError(name)
         return value
-
-    def __delitem__(self, name: str) -> None:
-        del self.sent[_key(name)]
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and _key(name) in self.sent

@@ -95,6 +95,7 @@ class RequestParser:
         "_fields",
         "_framing",
         "_parser",
+        "_post_block",
         "_read",
         "_silent_bytes",
         "_sink",
@@ -115,7 +116,9 @@ class RequestParser:
         # Bytes consumed since the parser last reported anything, including the whole piece of that report.
         self._silent_bytes = 0
         self._framing = b""  # the framing headers of a declined upgrade
-        self._block: _Block | None = None  # the latest header block, if it can be reused
+        # The latest header blocks of a POST and of another method, if they can be reused.
+        self._block: _Block | None = None
+        self._post_block: _Block | None = None
         self._body_left = 0  # bytes of the body of a request whose header block was known
         self.in_head = False
         self.progressed = False
@@ -165,17 +168,20 @@ class RequestParser:
         """Parse a request with the known header block, or a part of its body. Return the number of consumed bytes."""
         at = 0
         if not self._body_left:
-            block, line = self._block, _LINE.match(piece)
-            if block is None or line is None or not self._complete or not piece.startswith(block.before, line.end()):
+            line = _LINE.match(piece)
+            if line is None or not self._complete:
+                return 0
+            block = self._post_block if line[1] == b"POST" else self._block
+            if block is None or not piece.startswith(block.before, line.end()):
                 return 0
             at = line.end() + len(block.before)
-            headers = block.headers.copy()
+            headers = block.headers
             if block.behind:
                 length = _LENGTH.match(piece, at)
                 if length is None or not piece.startswith(block.behind, length.end()):
                     return 0
                 at = length.end() + len(block.behind)
-                headers.sent[b"content-length"] = length[0]
+                headers = headers.with_length(length[0])
                 self._body_left = int(length[0])
             self.in_head = self.progressed = True
             start_line = httputil.RequestStartLine(_METHODS[line[1]], line[2].decode(), "HTTP/1.1")
@@ -192,17 +198,24 @@ class RequestParser:
 
     def _learn(self, line: bytes, begin_at: int, headers: Headers) -> None:
         """Keep the header block of a request that has been checked, if it can come again."""
-        self._block = None
+        block = self._reusable(line, begin_at, headers)
+        if line.startswith(b"POST "):
+            self._post_block = block
+        else:
+            self._block = block
+
+    def _reusable(self, line: bytes, begin_at: int, headers: Headers) -> _Block | None:
         at = begin_at + len(line)
         if not self._read.startswith(b"1.1\r\n", at) or any(name in headers for name in _SPECIAL):
-            return
+            return None
         if not self._parser.should_keep_alive():
-            return
+            return None
         block = self._read[at + 3 : self._begin_at]
         if "Content-Length" not in headers:
-            self._block = _Block(block, b"", headers)
-        elif len(lengths := list(_LENGTH_HEADER.finditer(block))) == 1:
-            self._block = _Block(block[: lengths[0].start(1)], block[lengths[0].end(1) :], headers)
+            return _Block(block, b"", headers)
+        if len(lengths := list(_LENGTH_HEADER.finditer(block))) == 1:
+            return _Block(block[: lengths[0].start(1)], block[lengths[0].end(1) :], headers)
+        return None
 
     def close(self) -> None:
         """There is nothing more to parse: nothing here need wait for the garbage collector."""
@@ -263,7 +276,7 @@ class RequestParser:
             for name in ("Content-Length", "Transfer-Encoding"):
                 if name in headers:
                     self._framing = f"POST / HTTP/1.1\r\n{name}: {headers[name]}\r\n\r\n".encode("latin-1")
-        self._learn(line, at, headers.copy())
+        self._learn(line, at, headers)
         start_line = httputil.RequestStartLine(method.decode("latin-1"), target, version)
         self._sink.request_received(start_line, headers, parser.should_keep_alive())
         self.in_head = False  # not before: if the request is refused there, it is with its headers

@@ -7,11 +7,9 @@ from typing import Any, Final, cast
 
 from ..errors import InvalidParameter
 from ..http.application import Route, document_route
-from ..http.call import HttpCall
 from ..http.handlers import Handler
 from ..service.operations import Operation
 from ..transport import ServerState
-from ..transport.exchange import HTTPStream
 from ..transport.websocket import WebSocket, accept
 from .asyncapi import make_asyncapi
 from .connection import Connection, Method, make_methods
@@ -26,8 +24,7 @@ class Handshake(Handler):
 
     methods = ("GET", "OPTIONS")
 
-    def initialize(self, call: HttpCall, methods: Mapping[str, Method], holds: Holds) -> None:  # type: ignore[override]
-        super().initialize(call)
+    def initialize(self, methods: Mapping[str, Method], holds: Holds) -> None:
         self.rpc_methods = methods
         self.holds = holds
 
@@ -56,7 +53,7 @@ class Handshake(Handler):
             self.set_header(name, value)
         self.flush()
         with call:
-            cast(HTTPStream, self.detach()).upgrade(make)
+            self.detach().upgrade(make)
 
 
 def websocket_routes(holds: Holds, operations: tuple[Operation, ...]) -> dict[str, Route]:
