@@ -5,7 +5,7 @@ Run it in two terminals:
     python tests/peer.py http://127.0.0.1:3000 lobby "hello from A"
     python tests/peer.py http://127.0.0.1:3000 lobby "hello from B"
 
-It needs `pip install 'tornado-signal[peer]'`. Both peers have to be in one network, as it uses neither STUN nor TURN
+It needs `pip install '.[peer]'`. Both peers have to be in one network, as it uses neither STUN nor TURN
 servers. aiortc ignores the loopback interface.
 """
 

@@ -199,4 +199,4 @@ def test_missing_aiortc_names_the_extra():
     program = "import sys; sys.modules['aiortc'] = None; import tornado_signal.client.peers"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "pip install 'tornado-signal[peer]'" in done.stderr
+    assert "pip install '.[peer]'" in done.stderr

@@ -118,7 +118,7 @@ def test_all_other_messages_are_those_of_the_package():
         "No response",
     )  # see the tests above
     lines = [line for line in blocks if not line.startswith(others)]
-    for heading in ("What the check says", "What the log says"):
+    for heading in ("Results of the check", "Messages of the log"):
         lines += re.findall(r"^\| `(.*?)` \|", sections("troubleshooting")[heading], re.MULTILINE)
     assert len(lines) == 22
     for line in lines:

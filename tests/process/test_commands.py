@@ -189,7 +189,7 @@ def test_no_command_imports_what_it_does_not_need(arguments, absent, tmp_path):
 def test_completion_without_its_package_names_the_extra(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['shtab'] = None\n")
     done = run("completion", "bash", PYTHONPATH=str(tmp_path))
-    needs = "tornado-signal: completion needs shtab: pip install 'tornado-signal[client]'\n"
+    needs = "tornado-signal: completion needs shtab; in the checkout: pip install '.[client]'\n"
     assert (done.returncode, done.stderr) == (1, needs)
 
 

@@ -152,6 +152,7 @@ def test_every_block_is_tried_here_or_where_a_comment_says():
         "command-line": 2,
         "containers": 11,  # system/test_containers builds and runs the same
         "contributing": 6,
+        "deploy": 8,  # system/test_deploy, system/test_systemd
         "design": 2,
         "http-api": 1,
         "maintenance": 2,  # also system/test_systemd_real
@@ -384,6 +385,15 @@ def test_the_picture_shows_every_part_but_what_builds_it():
     parts = {path.stem for path in package.iterdir() if path.suffix == ".py" or path.is_dir()}
     parts -= {"__init__", "__pycache__", "_build", "_version"}
     assert {part for part in parts if not re.search(rf"\b{part}\b", picture)} == set()
+
+
+def test_no_text_installs_a_package_that_is_not_published():
+    files = subprocess.check_output(["git", "ls-files", "*.md", "*.py", "*.js", "*.html", "*.ts", "*.yaml"], cwd=ROOT)
+    text = "".join((ROOT / name).read_text() for name in files.decode().split() if not name.startswith("tests/process"))
+    commands = (
+        r"pip install .?tornado[-_]signal|npm (?:install|i|add) tornado-signal|unpkg\.com|jsdelivr|esm\.sh|ghcr\.io"
+    )
+    assert re.findall(commands, text) == []
 
 
 def test_every_page_and_example_has_the_same_admin_port():

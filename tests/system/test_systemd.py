@@ -54,7 +54,7 @@ def verify(unit: Path) -> subprocess.CompletedProcess[str]:
 def test_verify_accepts_the_units_and_what_the_documentation_adds(installed_unit):
     done = verify(installed_unit)
     assert (done.returncode, done.stdout) == (0, "")
-    for page in (("turn", "STUN and TURN"), ("scaling", "From one server to three")):
+    for page in (("turn", "STUN and TURN"), ("deploy", "STUN and TURN"), ("scaling", "From one server to three")):
         (text,) = blocks(*page, "ini")
         for name, lines in re.findall(r"^# systemctl edit (\S+)\n((?:[^#].*\n)+)", text, re.MULTILINE):
             unit = installed_unit.with_name(name if "." in name else f"{name}.service")

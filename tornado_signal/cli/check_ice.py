@@ -16,7 +16,7 @@ from . import run
 try:
     import aioice
 except ImportError as error:
-    raise OperatorError("check-ice needs aioice: pip install 'tornado-signal[peer]'") from error
+    raise OperatorError("check-ice needs aioice; in the checkout: pip install '.[peer]'") from error
 
 CONNECT_S = 10.0
 PORTS = {"stun": 3478, "turn": 3478, "turns": 5349}

@@ -25,7 +25,7 @@ def completion(arguments: argparse.Namespace) -> None:
     try:
         import shtab
     except ModuleNotFoundError as error:
-        raise OperatorError("completion needs shtab: pip install 'tornado-signal[client]'") from error
+        raise OperatorError("completion needs shtab; in the checkout: pip install '.[client]'") from error
     print(shtab.complete(arguments.root, arguments.shell))
 
 

@@ -97,7 +97,9 @@ class HttpClient:
         try:
             from httpx_sse import aconnect_sse
         except ModuleNotFoundError as error:
-            raise ModuleNotFoundError("event streams need httpx-sse: pip install 'tornado-signal[client]'") from error
+            raise ModuleNotFoundError(
+                "event streams need httpx-sse; in the checkout: pip install '.[client]'"
+            ) from error
         fields = dict(fields)
         path = f"/{_segment(fields.pop('topic'))}/events" if "topic" in fields else "/events"
         async with contextlib.AsyncExitStack() as stack:

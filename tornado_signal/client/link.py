@@ -11,7 +11,7 @@ try:
     from aiortc import RTCConfiguration, RTCDataChannel, RTCIceServer, RTCPeerConnection, RTCSessionDescription
     from aiortc.sdp import candidate_from_sdp
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError("peers need aiortc: pip install 'tornado-signal[peer]'", name=error.name) from error
+    raise ModuleNotFoundError("peers need aiortc; in the checkout: pip install '.[peer]'", name=error.name) from error
 
 from .api import SignalClient
 from .files import PROTOCOL, IncomingFile, IncomingFiles

@@ -301,7 +301,7 @@ def engine_of_redis() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise OperatorError("--store redis needs another package; install tornado-signal[redis]") from error
+        raise OperatorError("--store redis needs hiredis; in the checkout: pip install '.[redis]'") from error
 
 
 def quotas_of(settings: Settings) -> Quotas:
