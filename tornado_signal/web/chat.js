@@ -51,7 +51,7 @@ function reason({ code, name }) {
   return name === "NotReadableError" ? "the browser can no longer read it" : "it could not be sent";
 }
 
-/** What to show of a message of any program. */
+/** Return the text to show for a message of any program. */
 function text(data) {
   if (data instanceof ArrayBuffer) return `(${size(data.byteLength)})`;
   return typeof data === "string" ? data : JSON.stringify(data);
