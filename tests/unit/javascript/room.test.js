@@ -69,3 +69,32 @@ test("mail whose response is lost connects once", async () => {
   assert.deepEqual([alice.peers.size, bob.peers.size], [1, 1]);
   await leave(alice, bob);
 });
+
+test("simultaneous offers of two members end with that of the leading one", { timeout: 20_000 }, async () => {
+  const [alice, bob] = [enter("alice"), enter("bob")];
+  await assertConnected(alice, bob);
+  const members = [alice, bob].sort((one, other) => (one.id < other.id ? -1 : 1));
+  const [leading, following] = members.map(({ peers }) => [...peers.values()][0].peerConnection);
+  const used = [];
+  for (const connection of [leading, following]) {
+    const { setLocalDescription, setRemoteDescription } = connection;
+    connection.setLocalDescription = async () => {
+      await setLocalDescription.call(connection);
+      used.push([connection, connection.localDescription.type]);
+    };
+    connection.setRemoteDescription = async (description) => {
+      await setRemoteDescription.call(connection, description);
+      used.push([connection, `remote ${description.type}`]);
+    };
+    connection.need();
+  }
+  const steps = (connection) => used.filter(([user]) => user === connection).map(([, type]) => type);
+  while (!steps(leading).includes("remote answer")) await new Promise(setImmediate);
+  assert.deepEqual(steps(leading), ["offer", "remote answer"]);
+  assert.deepEqual(steps(following), ["offer", "remote offer", "answer"]);
+  assert.deepEqual([leading.signalingState, following.signalingState], ["stable", "stable"]);
+  const received = next(alice, "message");
+  bob.send("after");
+  assert.equal((await received).data, "after");
+  await leave(alice, bob);
+});
