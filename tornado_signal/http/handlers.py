@@ -239,14 +239,20 @@ class OperationHandler(Handler):
         self.operation = operation
         self.door = door
 
-    async def answer(self, segment: str | None = None) -> None:
-        """Check the parameters and answer with the result, as fast as the client reads it if it is long."""
-        call, operation = self.call, self.operation
-        work = operation.perform(call, **self._find_values(segment))
-        del segment
-        result = await work
+    def answer(self, segment: str | None = None) -> Awaitable[None] | None:
+        """Check the parameters and perform the operation. Return the rest of the work, if there is any."""
+        operation = self.operation
         if operation.secret:
             self.set_header("Cache-Control", "no-store")
+        work = operation.perform(self.call, **self._find_values(segment))
+        if not isinstance(work, bytes):
+            return self._answer_with(work)
+        self.write(work)
+        return None
+
+    async def _answer_with(self, work: Awaitable[bytes | Pieces]) -> None:
+        """Answer with a result, as fast as the client reads it if it is long."""
+        result = await work
         if isinstance(result, bytes):
             self.write(result)
             return
@@ -255,7 +261,7 @@ class OperationHandler(Handler):
                 await self.flush()
                 if self.request.method == "HEAD":  # a HEAD response has no body, and this one no length
                     return
-                await call.turn()
+                await self.call.turn()
 
     async def _write_next(self, pieces: Pieces) -> bool:
         """Write the next piece of a result, and return whether others follow."""

@@ -57,7 +57,7 @@ class Operation:
         tag: the section in the documents.
         summary: a sentence that describes it.
         result: the schema of the result.
-        perform: called with the call and the parameter values by name. It returns JSON.
+        perform: called with the call and the parameter values by name. It returns JSON, or an awaitable of it.
         parameters: the parameters in the order of their checks.
         refusals: HTTP statuses of its errors, in addition to those of every operation.
         body: the name of the body's schema in the documents.
@@ -72,7 +72,7 @@ class Operation:
     tag: str
     summary: str
     result: Schema
-    perform: Callable[..., Awaitable[bytes | Pieces]]
+    perform: Callable[..., bytes | Awaitable[bytes | Pieces]]
     parameters: tuple[Parameter, ...] = ()
     refusals: tuple[int, ...] = ()
     body: str = ""
@@ -142,12 +142,12 @@ def check(declared: tuple[Parameter, ...], fields: Fields, call: Call) -> dict[s
 # The service
 
 
-async def version(call: Call) -> bytes:
+def version(call: Call) -> bytes:
     """GET /."""
     return wire.encode({"version": call.service.version})
 
 
-async def health(call: Call) -> bytes:
+def health(call: Call) -> bytes:
     """GET /health.
 
     Raises:
@@ -158,7 +158,7 @@ async def health(call: Call) -> bytes:
     return wire.encode({"status": "ok", "timestamp": call.now_ms})
 
 
-async def ice_servers(call: Call) -> bytes:
+def ice_servers(call: Call) -> bytes:
     """GET /ice-servers (docs/turn.md)."""
     ice = call.service.ice
     return wire.encode(wire.ice_servers(ice.stun, ice.turn(call.now_ms), ice.expires_ms(call.now_ms)))

@@ -28,7 +28,7 @@ LOOK_S: Final = 3600.0  # a subscription that hears nothing looks again after th
 CODE_LENGTH: Final = 36
 TOPIC_EVENTS, SESSION_EVENTS = SUBSCRIPTIONS
 
-Perform = Callable[["RpcCall", dict[str, Any]], Awaitable[bytes | Pieces]]
+Perform = Callable[["RpcCall", dict[str, Any]], bytes | Awaitable[bytes | Pieces]]
 
 
 class Method(NamedTuple):
@@ -36,8 +36,8 @@ class Method(NamedTuple):
 
     Attributes:
         pattern: the name in logs and metrics, which is its path over HTTP.
-        perform: checks the parameters and returns the work, whose result is JSON. The work of an operation does not
-            refer to the parameters, because it can wait for minutes.
+        perform: checks the parameters and returns JSON, or the work whose result it is. The work of an operation does
+            not refer to the parameters, because it can wait for minutes.
         writes: whether it changes the session of the parameter `code`.
     """
 
@@ -304,7 +304,7 @@ class Connection:
             call.admit()
             work = perform(call, params)
             del params
-            found = await work
+            found = work if isinstance(work, bytes) else await work
             parts = None if isinstance(found, bytes) else found
             first, last = (found, True) if isinstance(found, bytes) else await anext(found)
         except (Exception, asyncio.CancelledError) as error:
@@ -415,11 +415,11 @@ class Connection:
 
     # Presence
 
-    async def offer(self, call: RpcCall, params: dict[str, Any], offer: Operation) -> bytes | Pieces:
+    async def offer(self, call: RpcCall, params: dict[str, Any], offer: Operation) -> bytes:
         """Publish an offer, which is held if that is asked for."""
         values = check(offer.parameters, params, call)
         if not values.pop("hold"):
-            return await offer.perform(call, **values)
+            return encode_published((await publish(call, **values))[0])
         await self._holds.reserve(self)
         try:
             code, expires_ms = await publish(call, **values, lease=self.lease)
@@ -441,9 +441,9 @@ class Connection:
             raise
         return wire.encode({"expiresAt": expires_ms})
 
-    async def end_hold(self, code: str, work: Awaitable[bytes | Pieces]) -> bytes | Pieces:
+    async def end_hold(self, code: str, work: bytes | Awaitable[bytes | Pieces]) -> bytes | Pieces:
         """Do work after which a session is not held any more."""
-        found = await work
+        found = work if isinstance(work, bytes) else await work
         self._holds.forget((self.origin, wire.parse_code(code)))
         return found
 
@@ -550,7 +550,7 @@ def make_methods(operations: Sequence[Operation]) -> dict[str, Method]:
     """Return all methods: operations, subscriptions and presence."""
 
     def method(operation: Operation) -> Method:
-        def perform(call: RpcCall, params: dict[str, Any]) -> Awaitable[bytes | Pieces]:
+        def perform(call: RpcCall, params: dict[str, Any]) -> bytes | Awaitable[bytes | Pieces]:
             if operation.holdable:
                 return call.connection.offer(call, params, operation)
             work = operation.perform(call, **check(operation.parameters, params, call))
