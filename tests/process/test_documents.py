@@ -154,6 +154,8 @@ def test_every_block_is_tried_here_or_where_a_comment_says():
         "contributing": 6,
         "deploy": 8,  # system/test_deploy, system/test_systemd
         "design": 2,
+        "from-peerjs": 1,  # browser/test_moving
+        "from-trystero": 1,  # browser/test_moving
         "http-api": 1,
         "maintenance": 2,  # also system/test_systemd_real
         "monitoring": 1,  # system/test_monitoring
