@@ -81,3 +81,9 @@ test("an event stream is understood wherever it is split", () => {
     assert.deepEqual([...parse(bytes.slice(0, at)), ...parse(bytes.slice(at))], expected, `split at ${at}`);
   }
 });
+
+test("an error response has the code of its status", () => {
+  const codes = [400, 403, 404, 409, 413, 429, 500, 503].map((status) => new SignalError(status, "").code);
+  const [invalid, busy] = ["invalid-request", "server-busy"];
+  assert.deepEqual(codes, [invalid, "origin-not-allowed", "not-found", "already-answered", invalid, busy, busy, busy]);
+});

@@ -1,0 +1,100 @@
+"""Errors of the browser module: their codes, and advice for the mistakes of the first hour."""
+
+import re
+
+import pytest
+from support.browsers import until
+from support.documents import sections
+from support.paths import ROOT
+
+pytest_plugins = ["support.browser_fixtures"]
+
+TYPES = (ROOT / "tornado_signal" / "web" / "client.d.ts").read_text()
+CODES = set(
+    re.findall(r'"([a-z-]+)"', re.search(r"^export type ErrorCode =(.*?);", TYPES, re.MULTILINE | re.DOTALL)[1])
+)
+# The code and the message of the error of a call, whether it throws or rejects.
+CATCH = "async (call) => { try { await call(); } catch ({code, message}) { return [code, message]; } }"
+
+
+@pytest.fixture
+def page(server, connect_page):
+    return connect_page(server)
+
+
+def error(page, call):
+    return page.evaluate(f"({CATCH})(() => {call})")
+
+
+def test_table_of_the_documentation_has_all_codes():
+    table = re.findall(r"^\| `([a-z-]+)` \|", sections("browser-client")["Errors"], re.MULTILINE)
+    assert sorted(table) == sorted(CODES)
+    source = "".join(path.read_text() for path in (ROOT / "tornado_signal" / "web" / "client").glob("*.js"))
+    made = set(re.findall(r'"([a-z]+(?:-[a-z]+)+|timeout|replaced)"', source))
+    made |= {f"file-{reason}" for reason in re.findall(r'failure\("(\w+)"\)', source)} | {"file-refused"}
+    assert made >= CODES
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:3000", "localhost:3000", "signal.example", "ws://signal.example"])
+@pytest.mark.parametrize("call", ["new SignalClient({})", "room('a', {{url: {}}})", "pair('a', {{url: {}}})"])
+def test_url_without_its_scheme_is_an_error(page, url, call):
+    code, message = error(page, call.format(f"'{url}'"))
+    assert code == "invalid-url"
+    assert f'"{url}"' in message
+    assert "http://" in message
+
+
+@pytest.mark.parametrize("url", ["/", "/signal", "../", ".", "", "HTTPS://signal.example"])
+def test_relative_urls_and_uppercase_schemes_are_valid(page, url):
+    assert page.evaluate(f"new SignalClient('{url}').url") == url.rstrip("/")
+
+
+def test_response_of_another_server_is_named(page, site):
+    code, message = error(page, f"new SignalClient('{site.origin}', {{socket: false}}).health()")
+    assert (code, message) == ("not-a-server", f"{site.origin}/health is not a tornado-signal server")
+    site.pages["/app/health"] = "<!doctype html>"
+    assert error(page, f"new SignalClient('{site.origin}/app', {{socket: false}}).health()")[0] == "not-a-server"
+    page.evaluate(f"enter('lobby', {{url: '{site.origin}'}})")
+    reported = "seen.some(([name, message]) => name === 'error' && message.endsWith(' is not a tornado-signal server'))"
+    until(lambda: page.evaluate(reported))
+
+
+def test_server_that_does_not_respond_is_named(server, site, page):
+    server.stop()
+    code, message = error(page, f"new SignalClient('{server.url}', {{socket: false}}).health()")
+    assert code == "server-unreachable"
+    assert message.startswith(f"No response from {server.url}/health. ")
+    assert site.origin in message
+
+
+def test_refusals_have_codes(server, page):
+    code = f"new SignalClient('{server.url}')"
+    assert error(page, f"{code}.poll('nobody', 'offerer')")[0] == "not-found"
+    assert error(page, f"{code}.offer('a', {{info: '', offer: 'o'}})")[0] == "invalid-request"
+    answered = f"(async () => {{ const {{code}} = await {code}.offer('a', {{info: 'i', offer: 'o'}});"
+    answered += f" await {code}.answer(code, 'a'); await {code}.answer(code, 'b'); }})()"
+    assert error(page, answered)[0] == "already-answered"
+
+
+def test_refused_origin_has_a_code(start, page):
+    server = start("--allowed-origins", "https://app.example", data="other")
+    code, _ = error(page, f"new SignalClient('{server.url}', {{socket: false}}).version()")
+    assert code in ("origin-not-allowed", "server-unreachable")  # a browser can hide the response
+
+
+def test_errors_of_names_have_codes(page, connect_page, server):
+    failing = "new Promise((resolve) => room('a', %s).addEventListener('error', ({error}) => resolve(error.code)))"
+    assert page.evaluate(failing % "{me: 'x'.repeat(257)}") == "name-invalid"
+    page.evaluate("enter('a', {me: 'Ada'})")
+    until(lambda: page.evaluate("here.listed"))
+    assert connect_page(server).evaluate(failing % "{me: 'Ada'}") == "name-taken"
+
+
+def test_page_alone_on_a_loopback_address_names_its_origin(page, connect_page, server, site):
+    hints = []
+    page.on("console", lambda message: hints.append(message.text))
+    page.clock.install()
+    page.evaluate("enter('lobby')")
+    until(lambda: page.clock.fast_forward(1000) or hints)
+    expected = f"No other page of {site.origin} is in room/lobby. localhost and 127.0.0.1 are different origins."
+    assert hints == [expected]
