@@ -20,13 +20,14 @@ from tornado_signal.settings.settings import SETTINGS
 pytest_plugins = ["support.browser_fixtures"]
 
 
-def build(source, site):
+def build(source, site, **variables):
     """Build the site with MkDocs, without a network. Return whether it succeeded, and its output."""
     require("namespace", "mkdocs")
     alone = ["unshare", "-n" if os.geteuid() == 0 else "-rn"]
     done = subprocess.run(
         [*alone, sys.executable, "-m", "mkdocs", "build", "--site-dir", site],
         cwd=source,
+        env=os.environ | variables,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -89,10 +90,52 @@ def test_a_reader_searches_and_loads_nothing_from_elsewhere(site, address, profi
     assert {urlsplit(each).netloc for each in asked} == {urlsplit(address).netloc}
 
 
+# Search terms of readers, and the page that must be among the results.
+SEARCHES = {
+    "troubleshooting": "troubleshooting.html",
+    "authentication": "troubleshooting.html",
+    "encryption": "troubleshooting.html",
+    "firewall": "deploy.html",
+    "production": "deploy.html",
+    "mobile": "troubleshooting.html",
+    "Safari": "troubleshooting.html",
+    "VPS": "deploy.html",
+    "who may join": "security.html",
+    "PeerJS": "from-peerjs.html",
+}
+
+
+def test_a_search_finds_the_page(address, profiles):
+    page = profiles.open("about:blank")
+    page.goto(f"{address}/index.html", wait_until="networkidle")
+    for words, found in SEARCHES.items():
+        page.get_by_placeholder("Search").fill("")
+        page.get_by_placeholder("Search").press_sequentially(words)
+        page.locator(f"a.md-search-result__link[href*='{found}']").first.wait_for(state="attached")
+
+
+def copy_sources(directory):
+    for file in ("mkdocs.yml", "CHANGELOG.md"):
+        shutil.copy(ROOT / file, directory)
+    for folder in ("docs", "examples/containers"):
+        shutil.copytree(ROOT / folder, directory / folder)
+
+
+def test_the_pages_link_to_the_repository_and_the_changelog(tmp_path):
+    copy_sources(tmp_path)
+    (tmp_path / "docs/__pycache__").mkdir(exist_ok=True)
+    (tmp_path / "docs/__pycache__/tables.cpython-311.pyc").touch()
+    content, said = build(tmp_path, tmp_path / "site", REPOSITORY_URL="https://git.example/tornado-signal")
+    assert content, said
+    page = (tmp_path / "site/index.html").read_text()
+    assert 'href="https://git.example/tornado-signal"' in page
+    assert 'href="changelog.html"' in page
+    assert "Keep a Changelog" in (tmp_path / "site/changelog.html").read_text()
+    assert not list(tmp_path.glob("site/**/__pycache__"))
+
+
 def test_broken_links_are_errors(tmp_path):
-    shutil.copy(ROOT / "mkdocs.yml", tmp_path)
-    shutil.copytree(ROOT / "docs", tmp_path / "docs")
-    shutil.copytree(ROOT / "examples/containers", tmp_path / "examples/containers")
+    copy_sources(tmp_path)
     wrong = ("settings.md#no_such_setting", "no-such-page.md", "/http-api.html")
     with (tmp_path / "docs" / "websocket-api.md").open("a") as page:
         page.writelines(f"\n[wrong]({link})\n" for link in wrong)
