@@ -351,8 +351,8 @@ export interface Room extends TypedEventTarget<RoomEvents> {
   /** The peers by id, in the order in which they joined. */
   readonly peers: ReadonlyMap<string, Peer>;
   /**
-   * Send a string, bytes, or a value that JSON can represent to one peer, given as object or id, or to all. Peers that are
-   * not in `peers` get nothing. Fails before anything is sent if the data is too large for one of the connections.
+   * Send a string, bytes, or a value that JSON can represent. `to` is a peer or its id, by default all peers. Peers that
+   * are not in `peers` get nothing. Fails before anything is sent if the data is too large for one of the connections.
    */
   send(data: unknown, to?: Peer | string): void;
   /**

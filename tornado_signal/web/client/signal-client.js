@@ -29,7 +29,7 @@ const READS = ["version", "health", "topics", "sessions", "iceServers"]; // meth
 const PATHS = { version: "", iceServers: "ice-servers", hold: "refresh" }; // where they differ from the method's name
 /** @type {{ url?: string }} */
 const { url: FILE = "" } = import.meta; // undefined in some bundles
-/** The URL of the server that this file was loaded from; undefined in a bundle, which does not know its server. */
+/** The URL of the server that this file was loaded from. In a bundle it is undefined. */
 export const DEFAULT_SERVER = /^http.*\/client\/[^/]*\.js$/.test(FILE) ? new URL("..", FILE).href : undefined;
 
 /**
