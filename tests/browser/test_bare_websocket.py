@@ -97,7 +97,7 @@ def told(client, number):
 @pytest.mark.parametrize(
     "client", ["in_chromium", "in_firefox", pytest.param("in_node", marks=pytest.mark.slow)], indirect=True
 )
-def test_goes_on_and_holds_again_after_a_stop_and_a_kill(client, start):
+def test_bare_websocket_resumes_and_holds_after_a_stop_and_a_kill(client, start):
     flags = ("--hold-grace-ms", 100)
     server = start(*flags)
     url, port = server.url.replace("http", "ws", 1) + "/ws", server.url.rpartition(":")[2]
@@ -137,7 +137,7 @@ def test_goes_on_and_holds_again_after_a_stop_and_a_kill(client, start):
 
 
 @pytest.mark.parametrize("kind", PROXIES)
-def test_works_from_a_page_sent_over_http2(kind, start, profiles, tmp_path):
+def test_bare_websocket_works_from_a_page_over_http2(kind, start, profiles, tmp_path):
     server = start("--trusted-proxies", "127.0.0.1")
     (tmp_path / "proxy").mkdir()
     proxy = PROXIES[kind](tmp_path / "proxy", make_pair(tmp_path), int(server.url.rpartition(":")[2]))

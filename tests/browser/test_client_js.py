@@ -34,7 +34,7 @@ def names(page):
     return [name for name, _ in page.evaluate("steps")]
 
 
-def test_it_is_small_and_needs_nothing():
+def test_module_is_small_and_has_no_dependencies():
     sources = [each.read_text() for each in MODULES]
     assert sum(len(gzip.compress(each.encode(), 9)) for each in sources) < MAX_BYTES
     imported = [name for each in sources for name in re.findall(r'^(?:import|export) .*"(.*)";$', each, re.MULTILINE)]
@@ -42,13 +42,13 @@ def test_it_is_small_and_needs_nothing():
     assert not any("import(" in each for each in sources)
 
 
-def test_the_entry_imports_all_parts_so_that_they_come_at_once():
+def test_entry_imports_all_parts():
     entry = (WEB / "client.js").read_text()
     assert set(re.findall(r'"\./client/(.*)"', entry)) == {each.name for each in MODULES[1:]}
     assert len(MODULES) - 1 <= 2 * 6  # twice the connections that a browser has to one server over HTTP/1.1
 
 
-def test_the_types_declare_exactly_what_the_module_exports(server, connect_page):
+def test_types_declare_exactly_what_the_module_exports(server, connect_page):
     page = connect_page(server)
     declared = set(re.findall(r"^export (?:declare )?(?:class|function) (\w+)", TYPES, re.MULTILINE))
     assert set(page.evaluate("Object.keys(client)")) == declared
@@ -57,7 +57,7 @@ def test_the_types_declare_exactly_what_the_module_exports(server, connect_page)
     assert set(page.evaluate("Object.getOwnPropertyNames(SignalClient.prototype)")) == methods
 
 
-def test_every_call_answers_what_the_endpoint_does(server, reached, connect_page):
+def test_calls_return_the_responses_of_their_endpoints(server, reached, connect_page):
     page = connect_page(reached(server))
     code, got = page.evaluate(
         """async () => {
@@ -131,7 +131,7 @@ def test_every_call_can_be_aborted(server, reached, connect_page):
     assert [each["name"] for each in found] == ["AbortError"] * 4
 
 
-def test_text_and_megabytes_go_over_and_both_see_the_end(server, reached, site, connect_page):
+def test_text_and_megabytes_arrive_and_both_sides_close(server, reached, site, connect_page):
     seen = reached(server)
     alice, bob = connect_page(seen), connect_page(seen)
     alice.evaluate("listen('lobby', {info: 'alice'})")
@@ -161,7 +161,7 @@ def test_one_offer_is_always_listed(server, site, connect_page):
     assert [page.evaluate("say('still there')") for page in others] == ["alice: still there"] * 2
 
 
-def test_nobody_answers_themselves(server, site, connect_page):
+def test_page_does_not_answer_its_own_offer(server, site, connect_page):
     alice, bob = connect_page(server), connect_page(server)
     alice.evaluate("listen('lobby')")  # both with the info that the module has made up
     published(server, site)
@@ -172,7 +172,7 @@ def test_nobody_answers_themselves(server, site, connect_page):
     assert alice.evaluate("called") == ["bob", "bob: hello"]
 
 
-def test_nobody_else_can_act_as_the_page(server, site, connect_page):
+def test_secret_protects_the_sessions_of_a_page(server, site, connect_page):
     alice = connect_page(server)
     alice.evaluate("listen('lobby', {info: 'alice'})")
     code = published(server, site)["code"]
@@ -182,7 +182,7 @@ def test_nobody_else_can_act_as_the_page(server, site, connect_page):
             assert server.call(path, fields | secret, origin=site.origin)[0] == 404
 
 
-def test_a_peer_that_loses_the_race_joins_the_next_one(server, site, connect_page):
+def test_peer_that_loses_the_race_joins_the_next_one(server, site, connect_page):
     alice, bob, carol = (connect_page(server) for _ in range(3))
     alice.evaluate("listen('lobby', {info: 'alice'})")
     carol.evaluate("listen('lobby', {info: 'carol'})")
@@ -255,7 +255,7 @@ def test_nothing_is_sent_before_the_answer_is_accepted(server, publish, site, co
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_five_that_race_for_one_publisher_are_all_connected(server, site, connect_page):
+def test_five_simultaneous_joiners_of_one_publisher_all_connect(server, site, connect_page):
     alice = connect_page(server)
     joiners = [connect_page(server) for _ in range(5)]
     alice.evaluate("listen('lobby', {info: 'alice'})")
@@ -280,7 +280,7 @@ def test_five_that_race_for_one_publisher_are_all_connected(server, site, connec
     assert alice.evaluate("errors") == []
 
 
-def test_nonsense_is_passed_over(server, publish, site, connect_page):
+def test_malformed_sessions_are_skipped(server, publish, site, connect_page):
     bob, carol = connect_page(server), connect_page(server)
     for nonsense in ("no JSON", "null", '{"type": "offer", "sdp": "x"}'):
         publish(server, info="mallory", offer=nonsense)
@@ -318,7 +318,7 @@ def test_signals_end_publications_and_joins(server, site, connect_page):
     assert alice.evaluate("errors") == []
 
 
-def test_the_chat_of_the_quickstart(server, site, profiles):
+def test_chat_of_the_quickstart(server, site, profiles):
     (text,) = blocks("quickstart", "A chat on a web page", "html")
     assert len(re.search(r"<script.*?>\n(.*)</script>", text, re.DOTALL)[1].splitlines()) <= 10
     site.pages["/"] = text.replace(ADDRESS, server.url)
@@ -335,7 +335,7 @@ def test_the_chat_of_the_quickstart(server, site, profiles):
         reader.get_by_text("hello").wait_for()
 
 
-def test_the_single_connection_of_the_documentation(server, site, profiles):
+def test_single_connection_of_the_documentation(server, site, profiles):
     (text,) = blocks("browser-client", "Single connections", "html")
     site.pages["/"] = text.replace(ADDRESS, server.url)
     alice, bob = [profiles.open(site.origin) for _ in range(2)]
@@ -345,7 +345,7 @@ def test_the_single_connection_of_the_documentation(server, site, profiles):
     bob.get_by_text("hello from the publisher").wait_for()
 
 
-def test_a_reloaded_page_withdraws_its_offer_and_hangs_up(server, reached, site, connect_page):
+def test_reloaded_page_withdraws_its_offer_and_closes(server, reached, site, connect_page):
     seen = reached(server)
     alice, bob = connect_page(seen), connect_page(seen)
     alice.evaluate("listen('lobby', {info: 'alice'})")
@@ -360,7 +360,7 @@ def test_a_reloaded_page_withdraws_its_offer_and_hangs_up(server, reached, site,
     assert bob.evaluate("call('lobby', {})") == ["alice again", "alice again: hello"]
 
 
-def test_an_offer_is_refreshed_over_http_and_renewed_after_ten_minutes(over, server, site, connect_page):
+def test_offer_is_refreshed_over_http_and_renewed_after_ten_minutes(over, server, site, connect_page):
     alice = connect_page(server)
     alice.clock.install()
     alice.evaluate("over => listen('lobby', {info: 'alice', socket: over === 'socket'})", over)
@@ -382,7 +382,7 @@ def test_an_offer_is_refreshed_over_http_and_renewed_after_ten_minutes(over, ser
     assert [each["info"] for each in listed(server, site.origin)] == ["alice"]
 
 
-def test_an_offer_that_has_expired_is_published_again(start, site, connect_page):
+def test_offer_that_has_expired_is_published_again(start, site, connect_page):
     server = start("--session-timeout-ms", 700)  # shorter than HTTP refreshes it
     alice, bob = connect_page(server), connect_page(server)
     alice.evaluate("listen('lobby', {info: 'alice', socket: false})")
@@ -392,7 +392,7 @@ def test_an_offer_that_has_expired_is_published_again(start, site, connect_page)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_publishers_and_joiners_outlive_a_restart(number, start, reached, site, connect_page):
+def test_publishers_and_joiners_survive_a_restart(number, start, reached, site, connect_page):
     server = start()
     seen = reached(server)
     alice, bob, carol = (connect_page(seen) for _ in range(3))
@@ -411,7 +411,7 @@ def test_publishers_and_joiners_outlive_a_restart(number, start, reached, site, 
     assert carol.evaluate("connection.code") == code[0]
 
 
-def test_peers_go_over_to_the_next_server(start, site, connect_page):
+def test_peers_fail_over_to_the_next_server(start, site, connect_page):
     first, second = start(data="one"), start(data="two")
     alice, bob = connect_page(second), connect_page(second)
     urls = ["http://127.0.0.1:9", first.url, second.url]
@@ -425,7 +425,7 @@ def test_peers_go_over_to_the_next_server(start, site, connect_page):
     assert alice.evaluate("errors.length > 0")
 
 
-def test_a_background_tab_is_found_and_talks(server, connect_page, windowed):
+def test_background_tab_connects_and_exchanges_messages(server, connect_page, windowed):
     bob = connect_page(server)
     alice, browser = windowed(server)
     browser.context.new_page().bring_to_front()
@@ -436,7 +436,7 @@ def test_a_background_tab_is_found_and_talks(server, connect_page, windowed):
     assert alice.evaluate("document.visibilityState") == "hidden"
 
 
-def test_a_server_of_the_bare_specification_is_enough(server, connect_page, profiles):
+def test_server_of_the_bare_specification_is_enough(server, connect_page, profiles):
     with BareServer(server.url) as bare:
         alice, bob = (connect_page(bare) for _ in range(2))
         bob.evaluate("() => { window.called = call('lobby', {}); }")

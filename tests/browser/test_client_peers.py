@@ -57,7 +57,7 @@ def said(process):
     return json.loads(output)
 
 
-def test_one_connection_after_the_other_and_the_end_withdraws_the_offer(program):
+def test_connections_follow_each_other_and_closing_withdraws_the_offer(program):
     publisher = program("""
 found = []
 async for connection in peers.publish("lobby"):
@@ -103,7 +103,7 @@ async for connection in peers.publish("lobby"):
     assert said(sender) is None
 
 
-def test_join_passes_over_its_own_nonsense_and_taken_offers(program):
+def test_join_skips_its_own_malformed_and_taken_offers(program):
     found = program("""
 peers.client.retry_timeout_s = 0
 own = peers.publish("lobby")
@@ -170,7 +170,7 @@ return [taken, took_s < 5, heard, wins]
 
 
 @pytest.mark.parametrize(("number", "data"), [(signal.SIGTERM, "same"), (signal.SIGKILL, "another")])
-def test_offer_and_waiting_peer_outlive_a_server_restart(program, spawn, tmp_path, number, data):
+def test_offer_and_waiting_peer_survive_a_restart(program, spawn, tmp_path, number, data):
     def serve(port, data="same"):
         log = tmp_path / f"log{port}"
         command = [COMMAND, "serve", "--port", port, "--data-dir", tmp_path / data, "--stun-servers", "none"]

@@ -63,7 +63,7 @@ def later(server, site, first):
     )[0]
 
 
-def test_everything_of_a_page_goes_over_one_websocket(server, site, connect_page):
+def test_one_websocket_carries_all_requests_of_a_page(server, site, connect_page):
     alice, bob = connect_page(server), connect_page(server)
     traffic = Traffic(alice)
     assert alice.evaluate(OPEN) == 1
@@ -81,7 +81,7 @@ def test_everything_of_a_page_goes_over_one_websocket(server, site, connect_page
     assert traffic.now().requests == []
 
 
-def test_closed_when_nothing_needs_it(server, connect_page):
+def test_idle_websocket_is_closed(server, connect_page):
     page = connect_page(server)
     page.clock.install()
     traffic = Traffic(page)
@@ -101,7 +101,7 @@ def test_closed_when_nothing_needs_it(server, connect_page):
     assert [each.is_closed() for each in traffic.now().sockets] == [True, False]
 
 
-def test_what_is_too_large_is_refused_as_over_http(start, connect_page):
+def test_too_large_requests_are_refused_like_over_http(start, connect_page):
     large, small = start(data="large"), start("--max-body-bytes", 1024, data="small")
     ask = """
       async ([url, length]) => {
@@ -119,7 +119,7 @@ def test_what_is_too_large_is_refused_as_over_http(start, connect_page):
     assert (first["name"], second["status"], health["status"]) == ("TypeError", 413, "ok")
 
 
-def test_a_held_offer_whose_caller_no_longer_waits_is_withdrawn(server, site, connect_page):
+def test_held_offer_whose_caller_no_longer_waits_is_withdrawn(server, site, connect_page):
     page = connect_page(server)
     traffic = Traffic(page)
     page.evaluate(f"async () => {{ window.api = {API}; await api.open(); window.stop = new AbortController(); }}")
@@ -136,7 +136,7 @@ def test_a_held_offer_whose_caller_no_longer_waits_is_withdrawn(server, site, co
     until(lambda: listed(server, site.origin) == [])
 
 
-def test_an_offer_closed_while_the_server_is_away_is_withdrawn_later(start, reached, site, connect_page):
+def test_offer_closed_while_the_server_is_away_is_withdrawn_later(start, reached, site, connect_page):
     server = start()
     page = connect_page(reached(server))
     page.evaluate("listen('lobby', {info: 'alice'})")
@@ -148,7 +148,7 @@ def test_an_offer_closed_while_the_server_is_away_is_withdrawn_later(start, reac
     until(lambda: listed(server, site.origin) == [])
 
 
-def test_six_publications_leave_connections_to_others(server, site, connect_page):
+def test_six_publications_leave_connections_for_other_requests(server, site, connect_page):
     alice = connect_page(server)
     topics = [f"topic {number}" for number in range(6)]
     alice.evaluate("topics => topics.forEach((topic) => listen(topic, {info: topic}))", topics)
@@ -163,7 +163,7 @@ def test_six_publications_leave_connections_to_others(server, site, connect_page
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_offers_are_held_again_after_a_restart(number, start, site, connect_page, connect_firefox):
+def test_offers_are_held_after_a_restart(number, start, site, connect_page, connect_firefox):
     server = start("--admin-port", 0)
     alice, bob, firefox = connect_page(server), connect_page(server), connect_firefox(server)
     alice.evaluate("listen('lobby', {info: 'alice'})")
@@ -180,7 +180,7 @@ def test_offers_are_held_again_after_a_restart(number, start, site, connect_page
     assert firefox.evaluate("errors") == alice.evaluate("errors") == []
 
 
-def test_a_new_connection_takes_an_offer_over_in_time_or_another_is_published(start, site, connect_page):
+def test_new_websocket_takes_over_an_offer_or_publishes_another(start, site, connect_page):
     server = start("--admin-port", 0, "--hold-grace-ms", 60_000)
     strict = start("--admin-port", 0, "--hold-grace-ms", 0, data="strict")
     page = connect_page(server)
@@ -197,7 +197,7 @@ def test_a_new_connection_takes_an_offer_over_in_time_or_another_is_published(st
     assert page.evaluate("errors") == []
 
 
-def test_the_offer_of_a_killed_browser_is_gone_after_the_grace_period(start, connect_page, windowed):
+def test_offer_of_a_killed_browser_ends_after_the_grace_period(start, connect_page, windowed):
     server = start("--hold-grace-ms", GRACE_MS)
     bob = connect_page(server)
     bob.evaluate(WATCH, "lobby")
@@ -211,7 +211,7 @@ def test_the_offer_of_a_killed_browser_is_gone_after_the_grace_period(start, con
     assert at_ms - killed_ms < GRACE_MS + MORE_MS
 
 
-def test_a_silent_websocket_is_given_up_for_another(server, publish, connect_page):
+def test_silent_websocket_is_replaced(server, publish, connect_page):
     page = connect_page(server)
     page.clock.install()
     traffic = Traffic(page)
@@ -231,7 +231,7 @@ def test_a_silent_websocket_is_given_up_for_another(server, publish, connect_pag
     assert [told[:2] for told in page.evaluate("told")] == [["session", code] for code in found]
 
 
-def test_a_refused_upgrade_is_tried_again_after_minutes(server, blocking, site, connect_page, connect_firefox):
+def test_refused_upgrade_is_retried_after_minutes(server, blocking, site, connect_page, connect_firefox):
     proxy = blocking(server)
     page = connect_page(proxy)
     page.clock.install()
@@ -249,7 +249,7 @@ def test_a_refused_upgrade_is_tried_again_after_minutes(server, blocking, site, 
     assert len(traffic.now().sockets) == 2
 
 
-def test_events_and_offers_go_on_over_http(start, publish, site, connect_page):
+def test_events_and_offers_continue_over_http(start, publish, site, connect_page):
     server = start("--hold-grace-ms", 60_000)
     page = connect_page(server)
     page.evaluate(WATCH, "other")
@@ -267,7 +267,7 @@ def test_events_and_offers_go_on_over_http(start, publish, site, connect_page):
     assert page.evaluate("errors") == []
 
 
-def test_http_is_used_where_the_handshake_is_not_answered(server, blocking, connect_page):
+def test_http_is_used_if_the_handshake_gets_no_response(server, blocking, connect_page):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         page = connect_page(blocking(server, handshakes=silent.getsockname()[1]))
         page.clock.install()
@@ -277,7 +277,7 @@ def test_http_is_used_where_the_handshake_is_not_answered(server, blocking, conn
             assert page.evaluate("asked")["status"] == "ok"
 
 
-def test_a_page_may_do_without_the_websocket(server, connect_page):
+def test_websocket_can_be_disabled(server, connect_page):
     page = connect_page(server)
     traffic = Traffic(page)
     page.evaluate("listen('lobby', {info: 'alice', socket: false})")

@@ -144,7 +144,7 @@ def test_streams_lose_and_repeat_nothing_while_the_server_is_away(number, runtim
     assert peers.ended("topic") == ["AbortError", None]
 
 
-def test_streams_begin_again_or_end_where_the_server_has_forgotten(runtimes, start, site):
+def test_streams_restart_or_end_after_the_server_lost_its_data(runtimes, start, site):
     server = start("--codes", "content")
     peers = Peers(server, site.origin, runtimes(server))
     codes = {name: peers.come(offer=name) for name in ("kept", "left")}
@@ -165,7 +165,7 @@ def test_streams_begin_again_or_end_where_the_server_has_forgotten(runtimes, sta
     peers.evaluate("stop.abort()")
 
 
-def test_a_stream_that_cannot_begin_fails_as_a_call(runtimes, server, site):
+def test_stream_that_cannot_begin_fails_like_a_call(runtimes, server, site):
     peers = Peers(server, site.origin, runtimes(server))
     peers.listen("no session", {"code": "no-such", "side": "offerer"})
     assert peers.ended("no session") == ["SignalError", 404]
@@ -176,7 +176,7 @@ def test_a_stream_that_cannot_begin_fails_as_a_call(runtimes, server, site):
     assert peers.ended("no server") == ["TypeError", None]
 
 
-def test_a_stream_is_opened_again_after_45_s_of_silence(server, site, connect_page):
+def test_stream_is_opened_again_after_45_s_of_silence(server, site, connect_page):
     page = connect_page(server)
     page.clock.install()
     page.evaluate(LISTEN)
@@ -247,7 +247,7 @@ class Scripted(socketserver.ThreadingTCPServer):
         super().__init__(("127.0.0.1", 0), Handler)
 
 
-def test_streams_of_any_shape(server, tmp_path):
+def test_streams_split_at_any_byte_are_parsed(server, tmp_path):
     node = Node(fetch_module(server.url, tmp_path))
     with Scripted() as scripted:
         threading.Thread(target=scripted.serve_forever, args=(0.05,)).start()

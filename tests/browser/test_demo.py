@@ -33,7 +33,7 @@ ONLY_RELAY = """
 """
 
 
-async def test_the_policy_lets_in_nothing_from_elsewhere(service):
+async def test_policy_blocks_external_resources(service):
     response = await service.call("GET", "/demo", origin=None, port=service.port)
     assert response.headers["Content-Security-Policy"] == POLICY
     assert response.headers["Content-Type"] == "text/html; charset=utf-8"
@@ -44,7 +44,7 @@ async def test_the_policy_lets_in_nothing_from_elsewhere(service):
     assert not re.search(r"(src|href)=\"(https?:)?//", html)
 
 
-async def test_it_can_be_turned_off(start_service):
+async def test_demo_can_be_disabled(start_service):
     service = await start_service(demo=False)
     document = await service.get("/openapi.json")
     for path in assets.DEMO:
@@ -53,7 +53,7 @@ async def test_it_can_be_turned_off(start_service):
     assert "/client.js" in document["paths"]
 
 
-async def test_the_vendored_file_is_unchanged_and_licensed(service):
+async def test_vendored_file_is_unchanged_and_licensed(service):
     body = (await service.call("GET", "/demo/vendor/uqr.js", origin=None, port=service.port)).body
     header, end, published = body.partition(b" */\n")
     assert end
@@ -105,7 +105,7 @@ def test_chat_and_files_both_ways(server, open_demo, tmp_path):
     assert complaints == []
 
 
-def test_it_works_where_websockets_are_refused(server, blocking, open_demo):
+def test_demo_works_without_websockets(server, blocking, open_demo):
     proxy = blocking(server)
     alice, bob = open_demo(proxy, "Alice"), open_demo(proxy, "Bob")
     enter(alice, bob)
@@ -117,7 +117,7 @@ def test_it_works_where_websockets_are_refused(server, blocking, open_demo):
         assert not page.get_by_role("alert").first.is_visible()
 
 
-def test_bars_advance_and_little_is_buffered(server, open_demo, tmp_path):
+def test_progress_bars_advance_and_little_is_buffered(server, open_demo, tmp_path):
     alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob")
     watch = """
       window.most = 0;
@@ -145,7 +145,7 @@ def test_bars_advance_and_little_is_buffered(server, open_demo, tmp_path):
         assert any(0 < each < 1 for each in seen)
 
 
-def test_files_that_cannot_come_are_said_not_to(server, open_demo, tmp_path):
+def test_failed_files_are_reported(server, open_demo, tmp_path):
     alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob")
     enter(alice)
     send_files(alice, __file__)
@@ -207,7 +207,7 @@ def test_camera_microphone_and_screen_are_shown_until_the_next_press(server, ope
     assert alice.get_by_role("button", name="Microphone", include_hidden=True).get_attribute("aria-pressed") == "false"
 
 
-def test_the_keyboard_is_enough(server, open_demo):
+def test_keyboard_alone_enters_and_sends(server, open_demo):
     alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob")
     enter(alice)
     focused = "document.activeElement.ariaLabel || document.activeElement.textContent"
@@ -222,7 +222,7 @@ def test_the_keyboard_is_enough(server, open_demo):
     told(alice, "Bob: typed at once")
 
 
-def test_a_reload_is_a_leave_and_a_dead_server_is_told_of(start, open_demo):
+def test_reload_leaves_and_a_dead_server_is_reported(start, open_demo):
     server = start()
     alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob")
     enter(alice, bob)
@@ -248,12 +248,12 @@ def test_a_reload_is_a_leave_and_a_dead_server_is_told_of(start, open_demo):
     connected(bob, "Alice")
 
 
-def test_an_allow_list_without_the_server_is_explained(start, open_demo):
+def test_refused_origin_is_explained(start, open_demo):
     server = start("--allowed-origins", "https://app.example")
     told(open_demo(server, "Alice"), "The server does not allow this page's origin (--allowed-origins).")
 
 
-def test_an_insecure_context_is_explained(server, profiles):
+def test_insecure_context_is_explained(server, profiles):
     page = profiles.open(f"{server.url.replace('127.0.0.1', 'demo.example')}/demo")
     told(page, "Over plain HTTP a page at this address gets no camera")
     told(page, "Open this page over HTTPS")
@@ -261,7 +261,7 @@ def test_an_insecure_context_is_explained(server, profiles):
         assert page.get_by_role("button", name=name).is_disabled()
 
 
-def test_unreachable_peers_are_told_what_would_help(server, open_demo):
+def test_unreachable_peers_get_advice(server, open_demo):
     pages = [open_demo(server, name) for name in ("Alice", "Bob")]
     for page in pages:
         page.evaluate(ONLY_RELAY)  # and there is none
@@ -272,7 +272,7 @@ def test_unreachable_peers_are_told_what_would_help(server, open_demo):
         until(lambda help=help: [each.clock.fast_forward(500) for each in pages] and help.count())
 
 
-def test_a_relayed_connection_says_so(coturn, start, open_demo, secret_file):
+def test_relayed_connection_is_marked(coturn, start, open_demo, secret_file):
     port, _ = coturn
     server = start("--turn-servers", f"turn:127.0.0.1:{port}?transport=udp", "--turn-secret-file", secret_file)
     alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob")
@@ -303,7 +303,7 @@ def public(start, pair):
     return server, {"ignore_https_errors": True}
 
 
-def test_the_qr_code_is_the_link_to_the_room(public, open_demo, tmp_path):
+def test_qr_code_is_the_link_to_the_room(public, open_demo, tmp_path):
     server, options = public
     asked, complaints = [], []
     alice = open_demo(server, "Alice", color_scheme="dark", **options)
@@ -326,7 +326,7 @@ def test_the_qr_code_is_the_link_to_the_room(public, open_demo, tmp_path):
     assert complaints == []
 
 
-def test_the_longest_link_is_a_code_and_a_longer_one_is_none(public, open_demo, tmp_path):
+def test_links_up_to_the_maximum_length_have_a_code(public, open_demo, tmp_path):
     server, options = public
     room = 256 - len(f"{server.url}/demo#topic=")
     alice = open_demo(server, "Alice", topic="x" * room, device_scale_factor=2, **options)
@@ -339,7 +339,7 @@ def test_the_longest_link_is_a_code_and_a_longer_one_is_none(public, open_demo, 
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_a_loopback_name_has_no_code(server, open_demo, host):
+def test_loopback_name_has_no_code(server, open_demo, host):
     server.url = server.url.replace("127.0.0.1", host)
     alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob")
     enter(alice)
@@ -369,7 +369,7 @@ def test_other_rooms_are_entered_by_click(server, open_demo):
     assert bob.get_by_role("heading", level=1).inner_text() == "chess"
 
 
-def test_members_of_the_same_name_are_told_apart(server, open_demo):
+def test_members_with_one_name_are_distinguishable(server, open_demo):
     first, second, carol = (open_demo(server, name) for name in ("Alice", "Alice", "Carol"))
     enter(first, second)
     for page in (first, second):
@@ -392,7 +392,7 @@ def test_members_of_the_same_name_are_told_apart(server, open_demo):
     connected(carol, "Alice")  # the only one again
 
 
-def test_a_long_name_is_one_line(server, open_demo):
+def test_long_name_is_one_line(server, open_demo):
     alice = open_demo(server, "Alice", viewport={"width": 320, "height": 568})
     enter(alice)
     bob = open_demo(server, "Bob " * 15)
@@ -403,7 +403,7 @@ def test_a_long_name_is_one_line(server, open_demo):
         assert alice.locator(part).evaluate(lines) == pytest.approx(1, abs=0.1)
 
 
-def test_a_message_that_is_too_long_stays_in_the_field(server, open_demo):
+def test_message_that_is_too_long_stays_in_the_field(server, open_demo):
     alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob")
     enter(alice, bob)
     connected(alice, "Bob")
@@ -455,7 +455,7 @@ def test_files_are_dropped_onto_the_chat(server, open_demo, tmp_path):
     assert alice.url.startswith(server.url)
 
 
-def test_the_focus_is_never_lost(server, open_demo):
+def test_focus_is_never_lost(server, open_demo):
     alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob", permissions=["camera"])
     for page in (alice, bob):
         enter(page)

@@ -103,7 +103,7 @@ def test_no_ice_servers_and_no_websocket(start, blocking, profiles):
     assert "--stun-servers" in results["ICE servers"][1]
 
 
-def test_the_check_is_a_view_with_a_way_back(start, coturn, profiles):
+def test_check_is_a_view_with_a_way_back(start, coturn, profiles):
     server = start("--stun-servers", f"stun:127.0.0.1:{coturn[0]}")
     page = profiles.open(f"{server.url}/demo#topic=chess", permissions=["clipboard-read", "clipboard-write"])
     for _ in range(2):

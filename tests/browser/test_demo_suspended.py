@@ -39,7 +39,7 @@ def say(page, text):
     page.keyboard.press("Enter")
 
 
-def test_a_suspended_tab(start, open_demo, tab):
+def test_suspended_tab(start, open_demo, tab):
     server = start()
     alice, browser = tab(server, "Alice")
     bob, carol = open_demo(server, "Bob"), open_demo(server, "Carol")
@@ -79,7 +79,7 @@ def family(process):
 
 
 @pytest.mark.slow
-def test_a_locked_phone(start, open_demo, tab):
+def test_locked_phone(start, open_demo, tab):
     server = start()
     alice, browser = tab(server, "Alice")
     bob = open_demo(server, "Bob")
@@ -104,7 +104,7 @@ def test_a_locked_phone(start, open_demo, tab):
 
 
 @pytest.mark.slow
-def test_a_time_without_a_network(server, open_demo):
+def test_time_without_a_network(server, open_demo):
     alice, bob, carol = (open_demo(server, name) for name in ("Alice", "Bob", "Carol"))
     enter(alice, bob)
     connected(alice, "Bob")

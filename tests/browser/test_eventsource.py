@@ -73,7 +73,7 @@ class Peers:
         self.server = start(port=self.server.url.rpartition(":")[2])
 
 
-def test_a_topic_is_told_once_over_restarts(start, origin, open_page):
+def test_topic_events_arrive_once_across_restarts(start, origin, open_page):
     peers = Peers(start(), origin)
     codes = [peers.come() for _ in range(3)]
     page = open_page(f"{peers.server.url}/lobby/events")
@@ -95,7 +95,7 @@ def test_a_topic_is_told_once_over_restarts(start, origin, open_page):
     assert page.evaluate("lost.size") == 2
 
 
-def test_a_session_is_told_once_over_a_restart_and_ends(start, origin, open_page):
+def test_session_events_arrive_once_across_a_restart(start, origin, open_page):
     peers = Peers(start(), origin)
     code = peers.come()
     page = open_page(f"{peers.server.url}/events?code={code}&side=offerer")
@@ -129,7 +129,7 @@ def settle(server, count):
 
 
 @pytest.mark.parametrize("kind", PROXIES)
-def test_a_page_behind_a_proxy_comes_back_and_is_let_go(kind, start, origin, open_page, tmp_path):
+def test_page_behind_a_proxy_reconnects_and_is_released(kind, start, origin, open_page, tmp_path):
     peers = Peers(start(), origin)
     port = int(peers.server.url.rpartition(":")[2])
     (tmp_path / "proxy").mkdir()
@@ -154,7 +154,7 @@ def test_a_page_behind_a_proxy_comes_back_and_is_let_go(kind, start, origin, ope
         proxy.stop()
 
 
-def test_a_page_that_closes_withdraws(start, origin, open_page):
+def test_page_that_closes_withdraws(start, origin, open_page):
     peers = Peers(start(), origin)
     code = peers.come()
     page = open_page(f"{peers.server.url}/lobby/events")

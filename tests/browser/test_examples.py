@@ -106,7 +106,7 @@ def react(tmp_path_factory):
     return folder
 
 
-def test_the_react_example_runs_in_development(react, start, profiles):
+def test_react_example_runs_in_development(react, start, profiles):
     server = start()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -122,7 +122,7 @@ def test_the_react_example_runs_in_development(react, start, profiles):
             vite.terminate()
 
 
-def test_the_react_example_builds_and_chats(react, server, site, profiles):
+def test_react_example_builds_and_chats(react, server, site, profiles):
     programs = react / "node_modules" / ".bin"
     npm_package.run(programs / "tsc", cwd=react)
     npm_package.run(programs / "vite", "build", cwd=react, VITE_SERVER=server.url)
@@ -132,7 +132,7 @@ def test_the_react_example_builds_and_chats(react, server, site, profiles):
     talk(*(profiles.open(f"{site.origin}/react") for _ in range(2)))
 
 
-def test_the_node_example_echoes_a_page(echo, open_plain):
+def test_node_example_echoes_a_page(echo, open_plain):
     page = open_plain()
     page.get_by_role("status").get_by_text("You and 1 more").wait_for()
     assert echo.stdout.readline().startswith("Guest ")

@@ -49,7 +49,7 @@ async def test_turn_servers_come_with_timed_passwords(start_service, secret_file
 
 
 @pytest.mark.needs("openssl")
-def test_a_password_is_what_openssl_makes():
+def test_password_equals_that_of_openssl():
     turn = IceServers((), TURN, b"north", 86_400).turn(1_433_895_918_506)
     made = f"printf {turn.username} | openssl dgst -sha1 -hmac north -binary | base64"
     assert turn.username.startswith("1433982318:")
@@ -58,7 +58,7 @@ def test_a_password_is_what_openssl_makes():
 
 
 @pytest.mark.parametrize("text", ["", "\n", "too short", "one line of sixteen\nand another"])
-def test_an_unusable_secret_is_refused_and_not_shown(text, secret_file):
+def test_unusable_secret_is_refused_and_not_shown(text, secret_file):
     secret_file.write_text(text)
     with pytest.raises(OperatorError, match="must hold one line") as caught:
         open_ice_servers(Settings(turn_servers=TURN, turn_secret_file=secret_file))
@@ -80,7 +80,7 @@ def test_servers_and_secret_need_each_other(options, named, tmp_path):
     assert named in done.stderr
 
 
-def test_the_secret_is_never_said(secret_file, start):
+def test_secret_is_never_logged(secret_file, start):
     server = start("--turn-servers", TURN[0], "--turn-secret-file", secret_file)
     assert server.call("/ice-servers")[0] == 200
     with open(f"/proc/{server.process.pid}/cmdline") as file:
@@ -141,7 +141,7 @@ def test_coturn_refuses_passwords_of_another_secret(coturn, relayed, connect_pag
     assert "ALLOCATE processed, success" not in coturn[1]()
 
 
-def test_a_password_is_renewed_after_half_of_its_time(start, site, connect_page, secret_file):
+def test_password_is_renewed_after_half_of_its_time(start, site, connect_page, secret_file):
     server = start("--turn-servers", TURN[0], "--turn-secret-file", secret_file, "--turn-ttl-s", 600)
     alice = connect_page(server)
     asked = []

@@ -117,7 +117,7 @@ def test_pair_exchanges_values_files_and_infos(alice, bob):
         ("() => 1", "invalid-message"),
     ],
 )
-def test_what_cannot_be_sent_is_an_error_and_sends_nothing(alice, bob, expression, code):
+def test_unsendable_value_is_an_error(alice, bob, expression, code):
     in_one_room(alice, bob)
     assert (
         alice.evaluate(f"(() => {{ try {{ here.send({expression}); }} catch ({{code}}) {{ return code; }} }})()")
@@ -225,7 +225,7 @@ def test_sender_whose_file_can_no_longer_be_read_says_so(alice, bob):
 @pytest.mark.parametrize(
     "leave", ["here.leave()", "for (const {peerConnection} of here.peers.values()) peerConnection.close()"]
 )
-def test_peer_that_leaves_in_the_middle_fails_at_both_ends_and_the_others_get_it(alice, bob, carol, leave):
+def test_peer_leaving_during_a_file_fails_at_both_ends_only(alice, bob, carol, leave):
     in_one_room(alice, bob, carol)
     bob.evaluate(
         "void (accept = (file) => {"

@@ -22,14 +22,14 @@ def show(server, site):
     return showing
 
 
-def test_the_example_for_peerjs(show, profiles):
+def test_example_for_peerjs(show, profiles):
     origin = show("from-peerjs")
     publishing, joining = profiles.open(origin), profiles.open(f"{origin}/#join")
     until(lambda: publishing.evaluate(TEXT) == "the joining page\n")
     until(lambda: joining.evaluate(TEXT) == "hello\n")
 
 
-def test_the_example_for_trystero(show, profiles, server):
+def test_example_for_trystero(show, profiles, server):
     origin = show("from-trystero")
     pages = [profiles.open(origin) for _ in range(3)]
     for page in pages:

@@ -80,7 +80,7 @@ def test_turn_connects_homes_behind_symmetric_nats(open_homes, symmetric):
 
 
 @pytest.mark.parametrize(("symmetric", "stun"), [((False, False), False), ((True, False), True)])
-def test_homes_that_cannot_connect_are_told_about_ice(open_homes, symmetric, stun):
+def test_homes_that_cannot_connect_get_an_error_about_ice(open_homes, symmetric, stun):
     pages = open_homes(*symmetric, stun=stun)
     errors = "seen.filter(([name]) => name === 'error').map(([, message]) => message)"
     for page in pages:

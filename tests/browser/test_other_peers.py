@@ -32,7 +32,7 @@ def test_firefox_joins_and_publishes(server, site, connect_page, connect_firefox
     until(lambda: not listed(server, site.origin, "other"))
 
 
-def test_the_demo_in_firefox(server, profiles, firefox):
+def test_demo_in_firefox(server, profiles, firefox):
     chromium = profiles.open(f"{server.url}/demo")
     chromium.get_by_role("button", name="Enter").click()
     firefox.goto(f"{server.url}/demo")
@@ -102,7 +102,7 @@ def test_aiortc_answers_the_module(network, inside):
     assert heard == "heard: hello from Chromium"
 
 
-def test_the_module_joins_aiortc(network, inside):
+def test_module_joins_aiortc(network, inside):
     server, page = inside
     process = peer(network, server, "hello from aiortc")
     found = page.evaluate(

@@ -75,7 +75,7 @@ def dead(publish):
     return publishing
 
 
-def test_two_at_once_are_connected_each_time(server, site, reached, connect_page):
+def test_two_simultaneous_pages_are_paired(server, site, reached, connect_page):
     seen = reached(server)
     pages = [connect_page(seen) for _ in range(2)]
     for number in range(10):
@@ -88,7 +88,7 @@ def test_two_at_once_are_connected_each_time(server, site, reached, connect_page
     until(lambda: server.call("/topics", origin=site.origin)[1]["topics"] == [])
 
 
-def test_of_nine_at_once_one_waits_for_the_tenth(server, site, connect_page):
+def test_ninth_of_nine_pages_waits_for_a_tenth(server, site, connect_page):
     pages = [connect_page(server) for _ in range(9)]
     meet(pages, "strangers")
     until(lambda: sum(waits(page) for page in pages) == 1)
@@ -102,7 +102,7 @@ def test_of_nine_at_once_one_waits_for_the_tenth(server, site, connect_page):
     assert all(page.evaluate("connection.channel.readyState") == "open" for page in pages)
 
 
-def test_dead_offers_before_and_after_hold_nobody_up(server, site, dead, connect_page):
+def test_dead_offers_delay_no_pair(server, site, dead, connect_page):
     alice, bob = connect_page(server), connect_page(server)
     dead(server, alice)
     meet([alice], "strangers")
@@ -112,7 +112,7 @@ def test_dead_offers_before_and_after_hold_nobody_up(server, site, dead, connect
     assert [page.evaluate("met")[1] for page in (alice, bob)] == ["0", "0"]
 
 
-def test_a_peer_that_has_taken_its_own_offer_goes_on(server, site, dead, blocking, connect_page):
+def test_peer_that_took_back_its_offer_continues(server, site, dead, blocking, connect_page):
     page = connect_page(blocking(server))
     page.evaluate(LATE)
     meet([page], "strangers")
@@ -122,7 +122,7 @@ def test_a_peer_that_has_taken_its_own_offer_goes_on(server, site, dead, blockin
     assert waits(page)
 
 
-def test_an_answer_that_comes_before_the_offer_is_taken_back_is_heard(server, site, dead, blocking, connect_page):
+def test_answer_before_taking_back_the_offer_is_used(server, site, dead, blocking, connect_page):
     alice, bob = connect_page(blocking(server)), connect_page(server)
     alice.evaluate(HELD)
     meet([alice], "strangers")
@@ -149,7 +149,7 @@ def test_pairs_meet_at_the_first_server_again(start, connect_page):
     assert [page.evaluate("met")[1] for page in (alice, bob)] == ["0", "0"]
 
 
-def test_a_page_that_gives_up_or_reloads_is_not_listed(server, site, connect_page):
+def test_page_that_gives_up_or_reloads_is_not_listed(server, site, connect_page):
     page = connect_page(server)
     page.evaluate("() => { window.stop = new AbortController(); }")
     page.evaluate("() => { window.met = failure(pair('strangers', {signal: stop.signal})); }")
@@ -179,7 +179,7 @@ def test_tracks_are_added_to_an_open_connection(server, connect_page, connect_fi
         assert each.evaluate("heard") == width
 
 
-def test_join_finds_the_living_among_the_dead(server, site, dead, connect_page):
+def test_join_finds_the_live_peer_among_dead_ones(server, site, dead, connect_page):
     alice, bob = connect_page(server), connect_page(server)
     alice.evaluate("listen('lobby', {info: 'alice'})")
     until(lambda: listed(server, site.origin))

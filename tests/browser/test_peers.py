@@ -30,7 +30,7 @@ def outcome(process):
     return found.groups()
 
 
-def test_each_hears_the_other(peer):
+def test_two_peers_exchange_messages(peer):
     topic = "a/b c%2F+?&#é😀"
     first = peer(topic, "I was here first")
     assert first.stdout.readline() == "waiting\n"
@@ -40,7 +40,7 @@ def test_each_hears_the_other(peer):
     assert outcome(first) == ("offerer", code, "Hello, 世界")
 
 
-def test_each_of_six_at_once_meets_one_of_its_origin(peer):
+def test_six_simultaneous_peers_pair_within_their_origins(peer):
     origins = dict.fromkeys("abcd", "https://one.example") | dict.fromkeys("ef", "https://two.example")
     crowd = {name: peer("lobby", name, "--origin", origin) for name, origin in origins.items()}
     ends = {name: outcome(process) for name, process in crowd.items()}
@@ -51,7 +51,7 @@ def test_each_of_six_at_once_meets_one_of_its_origin(peer):
     assert sorted(side for side, _, _ in ends.values()) == ["answerer"] * 3 + ["offerer"] * 3
 
 
-def test_a_peer_that_waited_in_vain_leaves_no_session(peer, base):
+def test_peer_whose_wait_times_out_leaves_no_session(peer, base):
     gone = peer("lobby", "hello?", "--wait", 8)
     output, errors = gone.communicate(timeout=BOUND_S)
     assert (gone.returncode, output, errors) == (1, "waiting\n", "peer: nobody came within 8 s\n")
@@ -59,7 +59,7 @@ def test_a_peer_that_waited_in_vain_leaves_no_session(peer, base):
     assert [outcome(first)[2], outcome(second)[2]] == ["from B", "from A"]
 
 
-def test_no_server(spawn):
+def test_missing_server_is_an_error(spawn):
     lost = spawn(sys.executable, PEER, "http://127.0.0.1:1", "lobby", "x", stderr=subprocess.PIPE)
     _, errors = lost.communicate(timeout=BOUND_S)
     assert lost.returncode == 1

@@ -32,7 +32,7 @@ def folder(tmp_path):
     return Path(os.environ.get("PICTURES", tmp_path)).resolve()
 
 
-def test_the_picture_of_the_demo(server, profiles, folder):
+def test_picture_of_the_demo(server, profiles, folder):
     windows = []
     for name, options in (("Alice", DESK), ("Bob", PHONE), ("Carol", CAMERAS)):
         page = profiles.open(f"{server.url}/demo#topic=lobby", **options)

@@ -143,7 +143,7 @@ def beacons(server, site, topic="lobby"):
     return {json.loads(each["offer"].lstrip(SIGNATURE))["id"]: each["info"] for each in found}
 
 
-def test_two_at_once_are_connected_once_each_time(server, reached, site, connect_page):
+def test_two_simultaneous_members_connect_exactly_once(server, reached, site, connect_page):
     pages = [connect_page(reached(server)) for _ in range(2)]
     for number in range(10):
         assert max(together(pages, f"room {number}")) < AT_ONCE_MS
@@ -155,7 +155,7 @@ def test_two_at_once_are_connected_once_each_time(server, reached, site, connect
     until(lambda: server.call("/topics", origin=site.origin)[1]["topics"] == [])
 
 
-def test_ten_at_once_are_connected_and_send_to_all_or_to_one(server, connect_page):
+def test_ten_simultaneous_members_send_to_all_or_to_one(server, connect_page):
     pages = [connect_page(server) for _ in range(10)]
     for number in range(2):
         assert max(together(pages, f"room {number}")) < AT_ONCE_MS
@@ -187,7 +187,7 @@ def test_firefox_and_chromium_in_one_room(server, reached, connect_page, connect
         until(lambda page=page, wanted=wanted: sorted([a, str(b)] for a, b in page.evaluate(sizes)) == wanted)
 
 
-def test_rooms_and_offers_of_a_topic_do_not_see_each_other(server, connect_page):
+def test_rooms_and_offers_of_one_topic_are_separate(server, connect_page):
     alice, bob = connect_page(server), connect_page(server)
     enter(alice, "alice")
     until(lambda: server.call("/topics", origin=alice.evaluate("origin"))[1]["topics"])
@@ -199,7 +199,7 @@ def test_rooms_and_offers_of_a_topic_do_not_see_each_other(server, connect_page)
     assert alice.evaluate("connections.length") == 1
 
 
-def test_what_was_sent_before_leaving_arrives(server, reached, site, connect_page):
+def test_messages_before_leaving_arrive(server, reached, site, connect_page):
     seen = reached(server)
     alice, bob = connect_page(seen), connect_page(seen)
     together([alice, bob], "lobby")
@@ -218,7 +218,7 @@ def test_what_was_sent_before_leaving_arrives(server, reached, site, connect_pag
     assert [*beacons(server, site).values()] == ["1"]
 
 
-def test_a_killed_member_that_is_still_listed_holds_nobody_up(server, site, connect_page, windowed):
+def test_listed_dead_member_delays_nobody(server, site, connect_page, windowed):
     bob, carol = connect_page(server), connect_page(server)
     alice, browser = windowed(server)
     together([alice, bob], "lobby")
@@ -248,7 +248,7 @@ def test_members_do_not_notice_a_restart(number, data, start, reached, connect_p
     assert happened(alice, "leave") == happened(bob, "leave") == []
 
 
-def test_members_go_over_to_the_next_server_and_back(start, connect_page):
+def test_members_fail_over_to_the_next_server_and_return(start, connect_page):
     first, second = start(data="one"), start(data="two")
     alice, bob, carol, dave = (connect_page(second) for _ in range(4))
     urls = ["http://127.0.0.1:9", first.url, second.url]
@@ -294,7 +294,7 @@ def test_nothing_is_lost_while_networks_change(chromium, start, tmp_path):
         assert [happened(page, "leave", "error") for page in pages] == [[]] * 3
 
 
-def test_nonsense_of_strangers_changes_nothing(server, site, publish, connect_page):
+def test_malformed_messages_of_strangers_change_nothing(server, site, publish, connect_page):
     alice, bob = connect_page(server), connect_page(server)
     enter(alice, "alice")
     until(lambda: beacons(server, site))
@@ -323,7 +323,7 @@ def names(page):
     return page.evaluate("Object.fromEntries(Array.from(here.peers.values(), ({id, name}) => [id, name]))")
 
 
-def test_a_name_is_kept_over_a_reload_and_cannot_be_taken(server, reached, connect_page):
+def test_name_survives_a_reload_and_cannot_be_taken(server, reached, connect_page):
     seen = reached(server)
     ada, bob, eve = (connect_page(seen) for _ in range(3))
     enter(ada, "a", me="Ada")
@@ -366,7 +366,7 @@ def test_firefox_has_the_same_id_with_a_secret(server, connect_page, connect_fir
         with_others(chromium)
 
 
-def test_an_empty_name_is_none_and_a_wrong_one_an_error(server, connect_page):
+def test_empty_name_is_ignored_and_an_invalid_one_is_an_error(server, connect_page):
     pages = [connect_page(server) for _ in range(2)]
     for number, page in enumerate(pages):
         enter(page, str(number), me="", secret=f"of {number}, and of nothing else")
@@ -435,7 +435,7 @@ def test_streams_are_shown_to_all_without_the_server(start, connect_page):
     assert [happened(page, "leave") for page in pages] == [[]] * 3
 
 
-def test_a_stream_added_while_nothing_works_arrives_later(start, connect_page):
+def test_stream_added_during_an_outage_arrives_later(start, connect_page):
     server = start()
     alice, bob = connect_page(server), connect_page(server)
     together([alice, bob], "lobby")
@@ -454,7 +454,7 @@ def test_a_stream_added_while_nothing_works_arrives_later(start, connect_page):
     assert happened(bob, "leave") == happened(alice, "leave") == []
 
 
-def test_streams_again_and_again_do_not_grow(server, connect_page, connect_firefox):
+def test_repeated_streams_do_not_enlarge_the_description(server, connect_page, connect_firefox):
     pages = [connect_page(server), connect_firefox(server)]
     for page, info in zip(pages, "ab", strict=True):
         enter(page, info)
@@ -498,7 +498,7 @@ def test_streams_whose_offers_cross_are_shown(numbers, server, connect_page, con
         assert happened(page, "leave", "error") == []
 
 
-def test_an_unusable_offer_makes_another_connection(server, connect_page):
+def test_unusable_offer_makes_another_connection(server, connect_page):
     pages = [connect_page(server) for _ in range(2)]
     together(pages, "lobby")
     pages[0].evaluate(
@@ -513,7 +513,7 @@ def test_an_unusable_offer_makes_another_connection(server, connect_page):
         assert [name for name, *_ in happened(page, "join", "leave", "error")] == ["join", "leave", "join"]
 
 
-def test_a_message_that_cannot_be_sent_is_sent_again(server, connect_page):
+def test_failed_negotiation_message_is_sent_again(server, connect_page):
     pages = [connect_page(server) for _ in range(2)]
     together(pages, "lobby")
     pages[0].evaluate(FAIL_ONCE)
@@ -523,7 +523,7 @@ def test_a_message_that_cannot_be_sent_is_sent_again(server, connect_page):
     assert happened(pages[0], "leave", "error") == happened(pages[1], "leave", "error") == []
 
 
-def test_a_full_beacon_is_replaced(server, site, connect_page):
+def test_full_beacon_is_replaced(server, site, connect_page):
     pages = [connect_page(server) for _ in range(3)]
     together(pages[:2], "lobby")
     found = {each["code"] for each in listed(server, site.origin, ROOM)}
@@ -540,7 +540,7 @@ def test_a_full_beacon_is_replaced(server, site, connect_page):
         assert happened(page, "leave", "error") == []
 
 
-def test_hundreds_of_dead_beacons_hold_nobody_up(server, connect_page):
+def test_hundreds_of_dead_beacons_delay_nobody(server, connect_page):
     pages = [connect_page(server) for _ in range(3)]
     for page, info, secret in zip(pages[:2], "ab", reversed(SECRETS), strict=True):
         pages[2].evaluate(FAKE, [f"~{info}{number}" for number in range(260)])  # which every member leads
@@ -585,7 +585,7 @@ def test_mail_of_hundreds_makes_few_connections(server, site, connect_page):
     assert happened(alice, "error", "close", "leave") == []
 
 
-def test_members_beyond_the_browsers_connections_come_later(server, connect_page):
+def test_members_beyond_the_connection_limit_join_later(server, connect_page):
     alice, bob, carol = (connect_page(server) for _ in range(3))
     leads, follows = SECRETS
     enter(alice, "alice", secret=leads)
@@ -601,7 +601,7 @@ def test_members_beyond_the_browsers_connections_come_later(server, connect_page
     assert {name for name, *_ in happened(alice, "error", "close", "leave")} == {"error"}
 
 
-def test_what_can_never_work_is_the_end(server, connect_page):
+def test_permanent_errors_close_the_room(server, connect_page):
     alice, bob = connect_page(server), connect_page(server)
     leads, follows = SECRETS
     enter(bob, "bob", secret=follows)

@@ -207,7 +207,7 @@ def sees(program, *events):
     until(lambda: all([*event] in program.evaluate("seen") for event in events))
 
 
-def test_three_at_once_are_connected_and_hear_a_leaver(python):
+def test_three_simultaneous_programs_connect_and_notice_a_leave(python):
     members = {info: python(info) for info in "abc"}
     for member in members.values():
         member.evaluate("enter()")
@@ -297,7 +297,7 @@ def test_names_are_signed_and_a_taken_one_is_refused(page, python):
     all_together({"again": again, "b": bob, "c": carol})
 
 
-def test_streams_of_browsers_come_as_tracks(page, python):
+def test_streams_of_browsers_are_tracks(page, python):
     pages = [page() for _ in range(2)]
     program = python("p")
     program.evaluate("enter()")
@@ -350,7 +350,7 @@ def test_members_do_not_notice_a_restart(number, data, inside, server, python):
     assert nobody_left(a, b, c)
 
 
-def test_members_go_over_to_the_next_server_and_back(inside, server, python):
+def test_members_fail_over_to_the_next_server_and_return(inside, server, python):
     second = inside("another")
     urls = ["http://192.0.2.1:9", server.url, second.url]
     a, b, c, d = (python(info, urls) for info in "abcd")
@@ -381,7 +381,7 @@ FORGED = """(lambda fields, to: [
 ])"""
 
 
-def test_what_is_not_signed_is_ignored(python):
+def test_unsigned_messages_of_named_members_are_ignored(python):
     bob, alice, carol, mallory = map(python, "bacm")
     first = bob.evaluate(f"enter({LEADS})")
     second = alice.evaluate(f"enter({FOLLOWS})")
@@ -404,7 +404,7 @@ def test_what_is_not_signed_is_ignored(python):
     until(lambda: alice.evaluate("seen").count(["Joined", "b"]) == 2)
 
 
-def test_nonsense_of_strangers_changes_nothing(python):
+def test_malformed_messages_of_strangers_change_nothing(python):
     alice, bob, mallory = map(python, "abm")
     alice.evaluate("enter()")
     sessions = "(await peers.client.sessions('room/lobby')).sessions"
@@ -441,7 +441,7 @@ def test_nonsense_of_strangers_changes_nothing(python):
     assert {name for name, *_ in alice.evaluate("seen") + bob.evaluate("seen")} == {"Joined"}
 
 
-def test_hundreds_of_dead_beacons_hold_nobody_up(python):
+def test_hundreds_of_dead_beacons_delay_nobody(python):
     members = [python(info) for info in "ab"]
     mallory = python("m")
     for number, (member, secret) in enumerate(zip(members, reversed(SECRETS), strict=True)):
@@ -490,7 +490,7 @@ def test_programs_and_pages_exchange_values(page, python):
 
 
 @pytest.mark.parametrize("value", ["{1, 2}", "object()", "float('nan')", "'x' * 300_000", "b'x' * 300_000"])
-def test_what_a_program_cannot_send_is_an_error_and_sends_nothing(python, value):
+def test_unsendable_value_of_a_program_is_an_error(python, value):
     a, b = python("a"), python("b")
     for program in (a, b):
         program.evaluate("enter()")

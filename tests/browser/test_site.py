@@ -75,7 +75,7 @@ def test_every_command_has_its_section(site):
     assert sections == list(make_parser().commands)
 
 
-def test_a_reader_searches_and_loads_nothing_from_elsewhere(site, address, profiles):
+def test_search_works_without_external_requests(site, address, profiles):
     asked = set()
     page = profiles.open("about:blank")
     page.on("request", lambda request: asked.add(request.url))

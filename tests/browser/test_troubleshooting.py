@@ -68,7 +68,7 @@ def logged(page, console, patterns):
             page.wait_for_event("console")
 
 
-def test_a_refused_origin(start, open_page):
+def test_refused_origin(start, open_page):
     refusing, open_to_all = start("--allowed-origins", "https://app.example"), start(data="other")
     page, console = open_page()
     page.evaluate(FETCH, f"{refusing.url}/topics")
@@ -80,7 +80,7 @@ def test_a_refused_origin(start, open_page):
     assert re.fullmatch(error, message)
 
 
-def test_a_url_of_something_else(start, open_page):
+def test_url_of_something_else(start, open_page):
     module = f"{start().url}/client.js"
     page, _ = open_page()
     foreign, invalid = messages("The server is not found")
@@ -92,7 +92,7 @@ def test_a_url_of_something_else(start, open_page):
     assert re.fullmatch(invalid, message)
 
 
-def test_a_public_page_without_permission_for_the_local_network(start, open_page):
+def test_public_page_without_permission_for_the_local_network(start, open_page):
     server = start()
     page, console = open_page("--ip-address-space-overrides=127.0.0.1:PORT=public")
     page.evaluate(FETCH, f"{server.url}/topics")
@@ -100,7 +100,7 @@ def test_a_public_page_without_permission_for_the_local_network(start, open_page
     logged(page, console, messages("Chrome asks for the local network"))
 
 
-def test_an_insecure_page_has_no_camera(open_page):
+def test_insecure_page_has_no_camera(open_page):
     page, _ = open_page(host="demo.example")
     said = page.evaluate(f"() => {{ try {{ {CAMERA} }} catch (error) {{ return error.message }} }}")
     assert re.fullmatch(messages("Camera and microphone need HTTPS")[0], said)

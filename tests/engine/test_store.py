@@ -41,7 +41,7 @@ async def said(one, code, side):
     return news.description, [text for _, text in news.candidates]
 
 
-async def test_a_session_from_offer_to_answer(one, clock):
+async def test_offer_candidates_and_answer_reach_the_other_side(one, clock):
     code = await one.create("topic", "info", "offer")
     assert uuid.UUID(bytes=code).version == 4
     (listed,) = await one.sessions()
@@ -85,7 +85,7 @@ async def test_expiry_is_exact_to_the_millisecond(store, one, clock, answered, s
     assert await one.codes("fresh") == [fresh]
 
 
-async def test_the_first_answer_stands(one):
+async def test_second_answer_is_refused(one):
     code = await one.create()
     for _ in range(2):
         await one.answer(code, "first")  # again: a retry
@@ -94,7 +94,7 @@ async def test_the_first_answer_stands(one):
     assert (await one.read(code, ANSWERER)).description == "first"
 
 
-async def test_listings_are_newest_first_also_within_a_millisecond(store, one, under, engine, clock):
+async def test_listings_are_newest_first_even_within_a_millisecond(store, one, under, engine, clock):
     codes = []
     for _ in range(5):
         codes += [await one.create(), await one.create()]
@@ -121,7 +121,7 @@ async def test_listings_and_counts_are_exact_before_any_sweep(one, clock):
     assert (await one.topics(), clock.ms > BEGIN_MS + 3000) == (([], 0), True)
 
 
-async def test_everything_is_kept_across_a_restart(store, one, under, clock, restarted):
+async def test_sessions_survive_a_restart_unchanged(store, one, under, clock, restarted):
     async def state(of):
         origins = of, under(of.store, OTHER)
         listings = [await origin.sessions(topic) for origin in origins for topic in AWKWARD]
@@ -143,7 +143,7 @@ async def test_everything_is_kept_across_a_restart(store, one, under, clock, res
     assert (await again.read(published[2], OFFERER)).candidates == [(2, "0"), (3, "1"), (4, "after")]
 
 
-async def test_an_origin_sees_and_reaches_only_its_own(store, under):
+async def test_origin_reaches_only_its_own_sessions(store, under):
     origins = [ORIGIN, OTHER, "null", ORIGIN + "\x00", ORIGIN + "\xff", "https://one.exampl", ""]
     codes = {}
     for origin in origins:
@@ -163,7 +163,7 @@ async def test_an_origin_sees_and_reaches_only_its_own(store, under):
 
 
 @pytest.mark.parametrize("codes", ["random", "content"])
-async def test_unknown_codes_are_not_found_and_leave_nothing(opened, codes, engine):
+async def test_unknown_codes_are_not_found_and_store_nothing(opened, codes, engine):
     store, one = await opened(codes=codes)
     assert await gone(*everything(one, uuid.uuid4().bytes), *everything(one, bytes(16)), *everything(one, b"\xff" * 16))
     assert await one.sessions("nowhere") == []
@@ -180,7 +180,7 @@ async def test_pages_of_topics_are_alphabetical(one):
             assert await one.topics(offset, limit) == (expected[offset : offset + limit], len(names))
 
 
-async def test_a_listing_that_changes_meanwhile_is_not_torn(store, one):
+async def test_concurrent_changes_do_not_tear_a_listing(store, one):
     codes = [await one.create(info=str(number)) for number in range(150)]
     seen = []
     async for step in store.sessions(ORIGIN, "topic"):
@@ -195,7 +195,7 @@ async def test_a_listing_that_changes_meanwhile_is_not_torn(store, one):
 
 @pytest.mark.parametrize("codes", ["random", "content"])
 @pytest.mark.parametrize("waiting", [False, True])
-async def test_two_answers_at_once_have_one_winner(opened, engine, codes, waiting):
+async def test_one_of_two_simultaneous_answers_is_accepted(opened, engine, codes, waiting):
     _, one = await opened(codes=codes)
     code = await one.create()
     before = asyncio.create_task(one.add(code, OFFERER, "c")) if waiting else one.read(code, OFFERER)
@@ -210,7 +210,7 @@ async def test_two_answers_at_once_have_one_winner(opened, engine, codes, waitin
     ]
 
 
-async def test_many_candidates_at_once_are_all_kept(one, engine):
+async def test_simultaneous_candidates_are_all_stored(one, engine):
     code = await one.create()
     sides = {OFFERER: [f"o{number}" for number in range(300)], ANSWERER: [f"a{number}" for number in range(300)]}
     pairs = zip(*sides.values(), strict=True)
@@ -225,7 +225,7 @@ async def test_many_candidates_at_once_are_all_kept(one, engine):
     assert sorted([news.description_number, *(number for number, _ in news.candidates)]) == list(range(1, 302))
 
 
-async def test_an_answer_comes_through_a_stream_of_candidates(one):
+async def test_answer_is_delivered_during_many_candidates(one):
     code = await one.create()
     answered = asyncio.Event()
 
@@ -259,7 +259,7 @@ async def test_changes_at_the_moment_of_expiry_are_swept(store, one, clock, engi
     assert await holds_nothing(engine, store, clock)
 
 
-async def test_the_same_content_is_one_session(open_store, under, engine):
+async def test_same_content_is_one_session(open_store, under, engine):
     store = await open_store(codes="content")
     one, other = under(store), under(store, OTHER)
     code = await one.create("topic", "first", "offer")
@@ -293,7 +293,7 @@ async def test_unanswered_content_is_refreshed_by_publishing_again(opened, clock
     assert await gone(*everything(one, code))
 
 
-async def test_answered_content_is_left_as_it_is(opened, clock):
+async def test_republishing_answered_content_changes_nothing(opened, clock):
     _, one = await opened(codes="content")
     code = await one.create()
     await one.answer(code)
@@ -325,7 +325,7 @@ async def test_expired_content_is_a_new_session(opened, clock, engine, answered,
     assert await one.topics() == ([("topic", 1)], 1)
 
 
-async def test_content_published_many_times_at_once_is_one_session(opened, engine):
+async def test_content_published_simultaneously_is_one_session(opened, engine):
     _, one = await opened(codes="content")
     codes = await asyncio.gather(*[one.create(info=str(number)) for number in range(50)])
     assert len(set(codes)) == 1
@@ -336,7 +336,7 @@ async def test_content_published_many_times_at_once_is_one_session(opened, engin
     assert (await one.read(codes[0], ANSWERER)).description == "answer"
 
 
-async def test_a_sweep_among_requests_takes_only_what_has_expired(open_store, under, clock, engine):
+async def test_sweep_during_requests_deletes_only_expired_sessions(open_store, under, clock, engine):
     store = await open_store(codes="content")
     sweeping = True
 
@@ -370,7 +370,7 @@ async def test_a_sweep_among_requests_takes_only_what_has_expired(open_store, un
     assert await holds_nothing(engine, store, clock)
 
 
-async def test_sessions_that_expired_while_closed_are_gone(open_store, under, clock, engine):
+async def test_sessions_that_expired_while_closed_are_not_listed(open_store, under, clock, engine):
     store = await open_store()
     for number in range(100):
         code = await under(store).create(f"topic {number % 3}")
@@ -384,7 +384,7 @@ async def test_sessions_that_expired_while_closed_are_gone(open_store, under, cl
     assert await holds_nothing(engine, store, clock)
 
 
-async def test_sessions_keep_their_timeout_over_a_restart(open_store, under, clock, restarted):
+async def test_sessions_keep_their_timeout_across_a_restart(open_store, under, clock, restarted):
     store = await open_store(codes="content")
     old = await under(store).create(offer="old")
     _, one = await restarted(store, codes="content", timeout_ms=TIMEOUT_MS // 4)
@@ -397,7 +397,7 @@ async def test_sessions_keep_their_timeout_over_a_restart(open_store, under, clo
     assert await one.codes() == [old]
 
 
-async def test_a_closed_store_is_unavailable(opened):
+async def test_closed_store_is_unavailable(opened):
     store, one = await opened()
     code = await one.create()
     await asyncio.gather(store.close(), store.close())

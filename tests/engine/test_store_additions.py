@@ -24,7 +24,7 @@ async def refused(*operations):
 
 @pytest.mark.parametrize("answered_after", [0, 1, 3])
 @pytest.mark.parametrize("reopened", [False, True])
-async def test_reading_on_from_every_number(opened, answered_after, reopened, restarted):
+async def test_reading_continues_after_every_number(opened, answered_after, reopened, restarted):
     store, one = await opened()
     code = await one.create()
     texts = ["a", "b", "c"]
@@ -43,7 +43,7 @@ async def test_reading_on_from_every_number(opened, answered_after, reopened, re
     assert (await one.read(code, ANSWERER)).last == 4
 
 
-async def test_a_reader_gets_each_candidate_once_while_both_sides_send(one, engine):
+async def test_reader_gets_each_candidate_once_while_both_sides_send(one, engine):
     code = await one.create()
     texts = [str(number) for number in range(200)]
     sending = asyncio.gather(*[one.add(code, ANSWERER, text) for text in texts], one.answer(code))
@@ -59,7 +59,7 @@ async def test_a_reader_gets_each_candidate_once_while_both_sides_send(one, engi
     assert since.number == len(texts) + 1
 
 
-async def test_a_position_of_an_earlier_session_with_the_same_code_is_refused(opened):
+async def test_position_of_an_earlier_session_with_the_same_code_is_refused(opened):
     _, one = await opened(codes="content")
     code = await one.create()
     before = SessionPosition((await one.read(code, OFFERER)).serial, 1)
@@ -105,7 +105,7 @@ async def held(one, code):
 
 @pytest.mark.parametrize("wrong", [b"", THEIRS, MINE[:-1], MINE + b"\x00"])
 @pytest.mark.parametrize("reopened", [False, True])
-async def test_a_side_with_a_secret_must_show_it(opened, wrong, reopened, restarted):
+async def test_side_with_a_secret_requires_it(opened, wrong, reopened, restarted):
     store, one = await opened()
     code = await one.create(secret_hash=MINE)
     await one.answer(code, secret_hash=THEIRS)
@@ -123,7 +123,7 @@ async def test_a_side_with_a_secret_must_show_it(opened, wrong, reopened, restar
     assert await refused(leaving)  # it could have, but the offerer has withdrawn it already
 
 
-async def test_a_side_without_a_secret_is_free(one):
+async def test_side_without_a_secret_requires_none(one):
     code = await one.create()
     await one.add(code, OFFERER, "c", secret_hash=MINE)
     await one.add(code, ANSWERER, "c", secret_hash=MINE)  # before its answer: nothing is kept
@@ -135,7 +135,7 @@ async def test_a_side_without_a_secret_is_free(one):
         await one.refresh(code, OFFERER, secret_hash=secret_hash)
 
 
-async def test_who_answers_first_owns_the_answer(one):
+async def test_first_answerer_owns_the_answer(one):
     code = await one.create()
     await one.answer(code, "mine", secret_hash=MINE)
     await one.answer(code, "mine", secret_hash=MINE)
@@ -161,7 +161,7 @@ async def test_content_with_a_secret_belongs_to_its_owner_until_expiry(opened, c
 
 @pytest.mark.parametrize("side", Side)
 @pytest.mark.parametrize("answered", [False, True])
-async def test_a_session_is_withdrawn(store, one, under, side, answered):
+async def test_session_is_withdrawn(store, one, under, side, answered):
     code, other = await one.create(), await one.create()
     position = await one.knowing()
     await one.add(code, OFFERER, *map(str, range(500)))
@@ -175,7 +175,7 @@ async def test_a_session_is_withdrawn(store, one, under, side, answered):
     assert await one.news(position) == [(code, reason)]
 
 
-async def test_a_held_offer_ends_with_its_lease_unless_it_is_answered_or_taken_over(one, under, store):
+async def test_held_offer_ends_with_its_lease_unless_it_is_answered_or_taken_over(one, under, store):
     answered, taken, withdrawn, kept = [await one.create(lease=LEASES[0]) for _ in range(4)]
     free = await one.create()
     position = await one.knowing()
@@ -197,7 +197,7 @@ async def test_a_held_offer_ends_with_its_lease_unless_it_is_answered_or_taken_o
     assert await one.codes() == [free]
 
 
-async def test_a_held_offer_lives_long_enough_to_be_renewed_seldom(one, clock):
+async def test_held_offer_outlives_its_renewal_interval(one, clock):
     held, taken = await one.create(ttl_ms=50, lease=LEASES[0]), await one.create(ttl_ms=50)
     clock.ms += 40
     assert await one.hold(taken, LEASES[1]) == (await one.read(taken, OFFERER)).expires_ms
@@ -213,7 +213,7 @@ async def test_a_held_offer_lives_long_enough_to_be_renewed_seldom(one, clock):
     assert await one.codes() == []
 
 
-async def test_the_same_content_has_a_lease_of_each_holder(opened, clock):
+async def test_equal_content_has_one_lease_for_each_holder(opened, clock):
     _, one = await opened(codes="content")
     code = await one.create(lease=LEASES[0])
     assert await one.create(lease=LEASES[1]) == await one.create(lease=LEASES[1]) == await one.create() == code
@@ -248,7 +248,7 @@ async def test_concurrent_withdrawals_end_the_session(one):
 @pytest.mark.parametrize("side", Side)
 @pytest.mark.parametrize("answered", [False, True])
 @pytest.mark.parametrize("passed_ms", [0, 1, TIMEOUT_MS - 1])
-async def test_a_session_is_refreshed(store, one, clock, side, answered, passed_ms):
+async def test_session_is_refreshed(store, one, clock, side, answered, passed_ms):
     code = await one.create()
     other = await one.create()
     if answered:
@@ -269,7 +269,7 @@ async def test_a_session_is_refreshed(store, one, clock, side, answered, passed_
 
 
 @pytest.mark.parametrize("codes", ["random", "content"])
-async def test_an_offer_keeps_the_lifetime_it_asked_for(opened, clock, codes):
+async def test_offer_keeps_its_requested_lifetime(opened, clock, codes):
     _, one = await opened(codes=codes)
     usual, short = await one.create(offer="usual"), await one.create(offer="short", ttl_ms=10)
     clock.ms += 9
@@ -285,7 +285,7 @@ async def test_an_offer_keeps_the_lifetime_it_asked_for(opened, clock, codes):
     assert await refused(one.read(short, OFFERER))
 
 
-async def test_a_session_that_is_only_refreshed_is_counted(store, one, clock, until):
+async def test_refreshed_session_is_counted(store, one, clock, until):
     code = await one.create()
     for _ in range(5):
         clock.ms += TIMEOUT_MS - 1
@@ -334,7 +334,7 @@ async def test_only_announced_sessions_are_reported_as_gone(one):
         assert known == set(codes[2::2])
 
 
-async def test_a_refresh_across_the_old_expiry_is_consistent_with_events(one, clock):
+async def test_refresh_across_the_old_expiry_is_consistent_with_events(one, clock):
     code = await one.create()
     clock.ms += TIMEOUT_MS - 1
     refreshing = asyncio.create_task(one.refresh(code))
@@ -363,7 +363,7 @@ async def test_events_of_other_topics_and_origins_are_not_reported(store, under)
 
 
 @pytest.mark.parametrize("swept", [False, True])
-async def test_new_content_comes_after_the_old_has_left(opened, clock, swept):
+async def test_replaced_content_is_reported_as_gone_first(opened, clock, swept):
     store, one = await opened(codes="content")
     code = await one.create()
     position = await one.knowing()
@@ -421,7 +421,7 @@ async def test_each_session_expires_once_for_many_readers(store, one, clock):
 
 
 @pytest.mark.parametrize("settled", [False, True])
-async def test_expired_sessions_leave_once_over_a_restart(settled, opened, clock, restarted):
+async def test_expired_sessions_are_reported_once_across_a_restart(settled, opened, clock, restarted):
     store, one = await opened()
     codes = [await one.create() for _ in range(10)]
     position = await one.knowing()
@@ -435,7 +435,7 @@ async def test_expired_sessions_leave_once_over_a_restart(settled, opened, clock
     assert await store.counts() == (0, 0)
 
 
-async def test_text_that_cannot_be_encoded_leaves_no_trace(opened, restarted):
+async def test_text_that_cannot_be_encoded_changes_nothing(opened, restarted):
     store, one = await opened()
     with pytest.raises(UnicodeEncodeError):
         await one.create(offer="\ud800")
@@ -491,7 +491,7 @@ async def test_quotas_of_origins_and_topics(open_store, under, engine, clock):
     assert len(await filled("new", "newer", "newest")) == 3
 
 
-async def test_changed_quotas_count_at_once(opened):
+async def test_changed_quotas_apply_immediately(opened):
     store, one = await opened(quotas=Quotas(sessions_per_topic=1, candidates=1))
     code = await one.create("topic")
     await one.add(code, OFFERER, "c")
@@ -507,7 +507,7 @@ async def test_changed_quotas_count_at_once(opened):
     await one.add(code, OFFERER, "e")
 
 
-async def test_an_answerer_has_as_many_candidates_as_an_offerer_before_and_after_its_answer(opened):
+async def test_both_sides_have_the_same_candidate_quota(opened):
     _, one = await opened(quotas=Quotas(candidates=10))
     code = await one.create()
     await one.add(code, OFFERER, *"0123456789")
@@ -538,7 +538,7 @@ async def test_quota_of_bytes_per_side(opened, restarted):
         await one.add(code, ANSWERER, "c")
 
 
-async def test_a_limited_listing_has_the_newest(one, clock, engine, monkeypatch):
+async def test_limited_listing_has_the_newest_sessions(one, clock, engine, monkeypatch):
     engine.take_small_steps(monkeypatch)
     codes = [await one.create(ttl_ms=100 if number % 3 == 0 else None) for number in range(13)]
     clock.ms += 100
@@ -547,7 +547,7 @@ async def test_a_limited_listing_has_the_newest(one, clock, engine, monkeypatch)
         assert [each.session.code for each in await one.sessions(limit=limit)] == live[:limit]
 
 
-async def test_a_state_tells_listings_apart(store, one, under, clock):
+async def test_state_differs_between_listings(store, one, under, clock):
     states = [await one.state("elsewhere")]
 
     async def changed():
@@ -603,7 +603,7 @@ def told(store, engine):
     return told
 
 
-async def test_each_change_wakes_only_the_watches_concerned(store, under, clock, told):
+async def test_change_wakes_only_the_watches_of_its_topic_or_session(store, under, clock, told):
     one, other = under(store), under(store, OTHER)
     stranger = await one.create("other topic")
     with (
@@ -637,7 +637,7 @@ async def test_each_change_wakes_only_the_watches_concerned(store, under, clock,
             assert names == ["topic"]
 
 
-async def test_a_woken_watch_finds_the_change(store, one):
+async def test_woken_watch_reads_the_change(store, one):
     code = await one.create()
     with store.watch_session(ORIGIN, code) as watch:
         seen = []

@@ -471,7 +471,7 @@ class Model(RuleBasedStateMachine):
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", sorted(ENGINES))
-def test_the_store_is_a_dict_that_forgets(name, tmp_path, monkeypatch):
+def test_store_behaves_like_a_dict_with_expiry(name, tmp_path, monkeypatch):
     ENGINES[name].take_small_steps(monkeypatch)
     settings = SETTINGS if name == "leveldb" else hypothesis.settings(SETTINGS, max_examples=ON_SERVERS)
     run_state_machine_as_test(functools.partial(Model, ENGINES[name], tmp_path), settings=settings)

@@ -81,7 +81,7 @@ def alive(*kinds):
 
 @pytest.mark.parametrize("goodbye", GOODBYES)
 @pytest.mark.parametrize("kind", requests_that_wait(""))
-async def test_a_waiter_is_freed_when_its_client_goes(kind, goodbye, service):
+async def test_waiter_is_released_when_its_client_disconnects(kind, goodbye, service):
     code = await service.offer()
     client = open_socket(service.port)
     client.sendall(requests_that_wait(code)[kind])
@@ -94,9 +94,7 @@ async def test_a_waiter_is_freed_when_its_client_goes(kind, goodbye, service):
 
 
 @pytest.mark.parametrize("whose", ["topic", "session"])
-async def test_a_stream_whose_client_stops_reading_is_dropped_with_little_kept_for_it(
-    whose, start_service, monkeypatch
-):
+async def test_stream_of_a_stalled_client_is_closed_with_little_memory(whose, start_service, monkeypatch):
     monkeypatch.setattr(connection, "STALLED_S", 0.5)
     monkeypatch.setattr(listener, "TICK_S", 0.1)
     service = await start_service(max_body_bytes=25_000_000)
@@ -124,7 +122,7 @@ async def test_a_stream_whose_client_stops_reading_is_dropped_with_little_kept_f
     assert len(await service.sessions()) > (1 if whose == "topic" else 0)  # others are served normally
 
 
-async def test_a_reader_that_is_slow_is_not_dropped(start_service, monkeypatch):
+async def test_slow_reader_is_not_disconnected(start_service, monkeypatch):
     monkeypatch.setattr(connection, "STALLED_S", 3.0)
     service = await start_service(max_body_bytes=25_000_000)
     code = await service.offer()
@@ -184,7 +182,7 @@ def loop_cpu_s(server):
     return int(Path(f"/proc/{server.process.pid}/schedstat").read_text().split()[0]) / 1e9
 
 
-def test_a_crowd_that_is_woken_stalls_nobody(start):
+def test_waking_many_waiters_stalls_no_request(start):
     server = start("--durability", "os")
     pollers = fill(server, [head("GET", "/lobby/sessions?wait=0", with_origin(ORIGIN))] * (CROWD // 2))
     listeners = fill(server, [head("GET", "/lobby/events", with_origin(ORIGIN))] * (CROWD // 2))

@@ -52,7 +52,7 @@ def live(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_each_part_but_life_measures_all_that_is_to_be_reached(tmp_path):
+def test_each_benchmark_measures_all_its_targets(tmp_path):
     parts = [option for part in PARTS if part != "life" for option in ("--only", part)]
     done = bench(*parts, "--dir", tmp_path, "--json", tmp_path / "figures.json")
     assert done.returncode == 0, done.stderr
@@ -68,7 +68,7 @@ def test_each_part_but_life_measures_all_that_is_to_be_reached(tmp_path):
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_a_given_server_is_measured_and_its_cpu_if_its_process_is_known(known, live):
+def test_given_server_is_measured_with_its_cpu_if_local(known, live):
     done = bench("--only", "broker", "--url", live.base, *(["--pid", live.pid] if known else []))
     assert done.returncode == 0, done.stderr
     assert bool(re.search(r"\nCPU, as given +\d", done.stdout)) == known
@@ -99,13 +99,13 @@ def test_life_measures_each_server_by_fifths_and_threads(tmp_path):
     assert measured["the load, of its own processor"]["value"] < 100
 
 
-def test_a_folder_that_is_not_a_checkout_is_named(tmp_path):
+def test_folder_that_is_not_a_checkout_is_refused(tmp_path):
     done = bench("--only", "life", "--server", tmp_path)
     assert done.returncode == 1
     assert f"life: {tmp_path} is not a checkout of tornado-signal" in done.stderr
 
 
-def test_the_server_of_another_checkout_runs_the_code_of_that_checkout(tmp_path):
+def test_server_of_another_checkout_runs_the_code_of_that_checkout(tmp_path):
     checkout = tmp_path / "other"
     shutil.copytree(TESTS.parent / "tornado_signal", checkout / "tornado_signal")
     (checkout / ".venv/bin").mkdir(parents=True)
@@ -129,25 +129,25 @@ def test_events_of_a_server_are_counted_while_it_works(live):
     assert working.count > 10 * (resting.count or 0)
 
 
-def test_a_server_whose_process_is_unknown_has_no_instructions():
+def test_server_whose_process_is_unknown_has_no_instructions():
     with Counter(processes.Target("http://127.0.0.1:9")) as counter:
         pass
     assert counter.count is None
 
 
-def test_a_server_that_is_not_there_is_an_error():
+def test_server_that_is_not_there_is_an_error():
     done = bench("--only", "broker", "--url", "http://127.0.0.1:9")
     assert done.returncode == 1
     assert "broker: cannot connect to http://127.0.0.1:9" in done.stderr
 
 
 @pytest.mark.needs("wrk")
-def test_errors_are_no_throughput(live):
+def test_errors_do_not_count_as_throughput(live):
     with pytest.raises(processes.BenchError, match="error responses"):
         wrk.run(live, messages.poll(live.base, "no-such-session", "offerer"), seconds=0.1)
 
 
-def test_a_pause_of_the_server_makes_all_late_that_were_due_meanwhile():
+def test_server_pause_delays_all_requests_due_during_it():
     class Stalling(asyncio.Protocol):
         answered = 0
 

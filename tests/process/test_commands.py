@@ -112,7 +112,7 @@ def test_topics_come_from_all_pages(server):
     assert [json.loads(each)["topic"] for each in server.run("topics").stdout.splitlines()] == names
 
 
-def test_listings_are_tables_on_a_terminal_that_no_peer_steers(server):
+def test_listings_on_a_terminal_escape_control_characters(server):
     codes = [server.offer("lobby", info, "o") for info in ("alice\x1b[2J\n", "日本", "x" * 1000)]
     with server.terminal("sessions", "lobby") as terminal:
         shown, status = terminal.rest()
@@ -134,7 +134,7 @@ def test_listings_are_tables_on_a_terminal_that_no_peer_steers(server):
 @pytest.mark.parametrize(
     "arguments", [["topics"], ["sessions", "lobby"], ["watch"], ["watch", "lobby"], ["answer", "lobby"], ["ping"]]
 )
-def test_a_server_that_cannot_be_reached_is_named(arguments):
+def test_unreachable_server_is_named(arguments):
     done = run(*arguments, "--url", NOBODY)
     wanted = f"cannot reach {NOBODY}: Connection refused; is the server running, and is --url right?"
     assert (done.returncode, done.stdout, done.stderr) == (1, "", f"tornado-signal: {wanted}\n")
@@ -144,13 +144,13 @@ def test_a_server_that_cannot_be_reached_is_named(arguments):
         assert (status, shown.endswith(f"{wanted}\n"), "Traceback" in shown) == (1, True, False)
 
 
-def test_what_the_server_refuses_is_said_in_its_words(server, begin):
+def test_refusal_shows_the_message_of_the_server(server, begin):
     done = begin(server, "offer", "lobby", told="x" * 300_000)
     assert done.communicate(timeout=BOUND_S) == ("", "tornado-signal: the server says: 413 Request body too large\n")
     assert done.returncode == 1
 
 
-def test_a_defect_is_exit_status_3_with_a_traceback(tmp_path, server):
+def test_defect_is_exit_status_3_with_a_traceback(tmp_path, server):
     (tmp_path / "sitecustomize.py").write_text(
         "import json\ndef dumps(fields): raise ZeroDivisionError('unforeseen')\njson.dumps = dumps\n"
     )
@@ -160,7 +160,7 @@ def test_a_defect_is_exit_status_3_with_a_traceback(tmp_path, server):
     assert done.stderr.endswith("ZeroDivisionError: unforeseen\n")
 
 
-def test_the_first_server_that_works_is_used(server):
+def test_first_server_that_works_is_used(server):
     server.offer()
     several = f"{NOBODY},{server.url}"
     listed = '{"topic": "lobby", "count": 1}\n'
@@ -178,7 +178,7 @@ def test_the_first_server_that_works_is_used(server):
         (["--version"], {"asyncio", "plyvel", "plyvel_next", "httpx", "tornado", "uvloop", "shtab", "aiortc"}),
     ],
 )
-def test_no_command_imports_what_it_does_not_need(arguments, absent, tmp_path):
+def test_commands_import_only_what_they_need(arguments, absent, tmp_path):
     python = [sys.executable, "-X", "importtime", "-m", "tornado_signal", *arguments]
     done = subprocess.run(python, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
     imported = set(re.findall(r"\| +(\w+)$", done.stderr, re.MULTILINE))
@@ -204,7 +204,7 @@ cat answer
 """
 
 
-def test_two_shells_are_two_peers(server, tmp_path):
+def test_commands_in_two_shells_connect_two_peers(server, tmp_path):
     done = subprocess.run(
         ["bash", "-euc", TWO_SHELLS],
         cwd=tmp_path,
@@ -220,7 +220,7 @@ def test_two_shells_are_two_peers(server, tmp_path):
     assert server.codes() == []
 
 
-def test_json_has_all_that_the_other_peer_sent_byte_for_byte(server, begin):
+def test_json_output_has_all_messages_of_the_other_peer(server, begin):
     offerer = begin(server, "offer", "lobby", "--json", "--candidate", "c1", "--candidate", "c2", told="é\nline\n\n")
     code = code_of(offerer)
     answerer = begin(server, "answer", "lobby", "--json", told="an answer")
@@ -233,7 +233,7 @@ def test_json_has_all_that_the_other_peer_sent_byte_for_byte(server, begin):
     assert json.loads(output) == {"code": code, "answer": "an answer", "answerCandidates": []}
 
 
-def test_answer_takes_a_code_or_a_topic_that_looks_like_one(server, begin):
+def test_answer_accepts_a_code_and_a_topic_that_looks_like_a_code(server, begin):
     code = server.offer("somewhere", offer="by code")
     answerer = begin(server, "answer", code, "--candidate", "c", told="a")
     assert answerer.communicate(timeout=BOUND_S)[0] == "by code\n"
@@ -255,7 +255,7 @@ def test_answer_waits_for_a_session_and_takes_the_oldest(server, begin):
     assert code_of(answerer) == oldest
 
 
-def test_a_session_that_another_peer_answers_meanwhile_is_exit_status_1(server, begin):
+def test_session_that_another_peer_answers_meanwhile_is_exit_status_1(server, begin):
     code = server.offer()
     answerer = begin(server, "answer", "lobby")
     assert code_of(answerer) == code
@@ -267,7 +267,7 @@ def test_a_session_that_another_peer_answers_meanwhile_is_exit_status_1(server, 
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_offer_whose_command_is_interrupted_is_withdrawn(server, begin, number):
+def test_offer_whose_command_is_interrupted_is_withdrawn(server, begin, number):
     offerer = begin(server, "offer", "lobby", told="o")
     code = code_of(offerer)
     assert server.codes() == [code]
@@ -277,7 +277,7 @@ def test_an_offer_whose_command_is_interrupted_is_withdrawn(server, begin, numbe
     assert (offerer.returncode, output, server.codes()) == (1, "", [])
 
 
-def test_a_command_that_reads_its_input_can_be_interrupted(server, begin):
+def test_command_that_reads_its_input_can_be_interrupted(server, begin):
     server.offer()
     answerer = begin(server, "answer", "lobby")
     code_of(answerer)
@@ -286,7 +286,7 @@ def test_a_command_that_reads_its_input_can_be_interrupted(server, begin):
     assert answerer.stderr.read() == "tornado-signal: interrupted\n"
 
 
-def test_a_wait_in_vain_is_exit_status_1_and_the_offer_is_withdrawn(server, begin):
+def test_timeout_is_exit_status_1_and_withdraws_the_offer(server, begin):
     offerer = begin(server, "offer", "lobby", "--wait", 0.5, told="o")
     code_of(offerer)
     assert offerer.communicate(timeout=BOUND_S) == ("", "tornado-signal: no answer within 0.5 s\n")
@@ -299,7 +299,7 @@ def test_a_wait_in_vain_is_exit_status_1_and_the_offer_is_withdrawn(server, begi
     ("told", "reason"),
     [(b"", "standard input is empty; it must contain the offer"), (b"\xff", "standard input is not UTF-8")],
 )
-def test_an_input_that_is_empty_or_no_text_is_not_published(server, told, reason):
+def test_empty_or_binary_input_is_not_published(server, told, reason):
     command = [COMMAND, "offer", "lobby"]
     done = subprocess.run(
         command, input=told, env=environment(**server.variables), stderr=subprocess.PIPE, timeout=BOUND_S, check=False
@@ -309,7 +309,7 @@ def test_an_input_that_is_empty_or_no_text_is_not_published(server, told, reason
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_peers_that_wait_live_on_over_a_restart(start, restart, begin, number):
+def test_waiting_commands_survive_a_restart(start, restart, begin, number):
     server = start("--admin-port", 0)
     offerer = begin(server, "offer", "lobby", told="o")
     code = code_of(offerer)
@@ -328,7 +328,7 @@ def test_peers_that_wait_live_on_over_a_restart(start, restart, begin, number):
     assert answerer.communicate(timeout=BOUND_S)[0] == "late\n"
 
 
-def test_the_offer_of_a_command_that_is_killed_ends_soon(start, begin):
+def test_offer_of_a_killed_command_ends_soon(start, begin):
     server = start("--hold-grace-ms", 500)
     watching = begin(server, "watch", "lobby")
     offerer = begin(server, "offer", "lobby", told="o")
@@ -341,7 +341,7 @@ def test_the_offer_of_a_command_that_is_killed_ends_soon(start, begin):
     assert server.codes() == []
 
 
-def test_a_server_that_comes_back_without_the_session_says_so(start, restart, begin):
+def test_session_lost_in_a_restart_is_reported(start, restart, begin):
     server = start()
     offerer = begin(server, "offer", "lobby", told="o")
     code_of(offerer)
@@ -351,7 +351,7 @@ def test_a_server_that_comes_back_without_the_session_says_so(start, restart, be
     assert offerer.returncode == 1
 
 
-def test_watching_goes_on_over_a_restart(start, restart, begin):
+def test_watch_continues_across_a_restart(start, restart, begin):
     server = start()
     first = server.offer("lobby", "before")
     topic, topics = watching = [begin(server, "watch", "lobby"), begin(server, "watch")]
@@ -371,7 +371,7 @@ def test_watching_goes_on_over_a_restart(start, restart, begin):
         assert each.returncode == 0
 
 
-def test_watching_ends_without_a_word_when_nobody_reads(server):
+def test_watch_ends_silently_when_its_reader_closes(server):
     server.offer("lobby")
     script = f"{COMMAND} watch lobby | head -n 1; echo ${{PIPESTATUS[0]}}"
     with subprocess.Popen(
@@ -386,7 +386,7 @@ def test_watching_ends_without_a_word_when_nobody_reads(server):
         assert (shell.stdout.read(), shell.stderr.read()) == ("0\n", "")
 
 
-def test_a_listing_on_a_terminal_follows_what_happens(server):
+def test_listing_on_a_terminal_is_updated(server):
     with server.terminal("watch", "lobby") as live, server.terminal("watch") as all_:
         live.until(r"\x1b\[H\x1b\[Jlobby: 0 waiting")
         code = server.offer("lobby", "alice")
@@ -400,7 +400,7 @@ def test_a_listing_on_a_terminal_follows_what_happens(server):
             assert terminal.rest()[1] == 0
 
 
-def test_ping_measures_each_server_and_leaves_nothing(server, start):
+def test_ping_measures_each_server_and_leaves_no_session(server, start):
     done = server.run("ping", "--count", 20)
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
@@ -418,7 +418,7 @@ def test_ping_measures_each_server_and_leaves_nothing(server, start):
     assert len({len(row) for row in [head, *rows]}) == 1
 
 
-def test_a_server_that_stops_while_it_is_pinged_is_named(start, begin):
+def test_ping_names_a_server_that_stops(start, begin):
     server = start()
     pinging = begin(server, "ping", "--count", 100_000)
     until(lambda: server.call("/topics")[1]["topics"])

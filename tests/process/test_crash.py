@@ -37,7 +37,7 @@ def moment():
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(("durability", "timeout_ms"), [("fsync", 2000), ("fsync", NO_LIMIT_MS), ("os", NO_LIMIT_MS)])
-def test_killed_again_and_again(durability, timeout_ms, moment, start, tmp_path):
+def test_repeated_kills_lose_nothing_acknowledged(durability, timeout_ms, moment, start, tmp_path):
     """Some texts are so long that LevelDB changes logs and merges tables, and some sessions so short that it sweeps."""
     flags = ("--durability", durability, "--session-timeout-ms", timeout_ms, "--sweep-interval-ms", 10)
     sessions = []
@@ -123,7 +123,7 @@ class Watcher:
 
 
 @pytest.mark.parametrize("engine", ["leveldb", "redis"])
-async def test_killed_under_held_offers(engine, moment, tmp_path, start, redis_server, serve):
+async def test_kill_withdraws_held_offers_after_the_restart(engine, moment, tmp_path, start, redis_server, serve):
     """Clients that reconnect in time take over their held offers. The offers of others are withdrawn later.
 
     With Redis they reconnect to another server, which has been running all the time.
@@ -196,7 +196,7 @@ asyncio.run(main())
 """
 
 
-def test_killed_in_the_middle_of_a_compaction(moment, tmp_path):
+def test_kill_during_a_compaction_loses_nothing(moment, tmp_path):
     turns = 8
     kept, in_the_middle = {}, 0
     for turn in range(turns):

@@ -77,7 +77,7 @@ def data(tables, tmp_path):
 
 
 @pytest.mark.parametrize("harm", DAMAGE)
-def test_damage_is_refused_and_named(harm, data, tmp_path):
+def test_damage_is_refused_and_reported(harm, data, tmp_path):
     DAMAGE[harm](data)
     damaged = {table.name: table.read_bytes() for table in data.glob("*.ldb")}
     for command, advice in (
@@ -92,7 +92,7 @@ def test_damage_is_refused_and_named(harm, data, tmp_path):
     assert names(tmp_path) == ["data"]
 
 
-def test_check_lists_what_is_wrong(data):
+def test_check_lists_all_problems(data):
     with plyvel.DB(str(data)) as db:
         offers = [key for key in db.iterator(include_value=False) if key[:1] == b"S" and key.endswith(layout.OFFER)]
         for key in offers[:3]:
@@ -105,7 +105,7 @@ def test_check_lists_what_is_wrong(data):
 
 
 @pytest.mark.parametrize("way", ["flag", "environment"])
-def test_a_damaged_directory_is_moved_aside_by_serve_and_not_by_check(way, data, start, tmp_path):
+def test_damaged_directory_is_moved_aside_by_serve_and_not_by_check(way, data, start, tmp_path):
     spoil_tables(data)
     arguments = ["--data-dir", data, *(["--start-empty-if-damaged"] if way == "flag" else [])]
     variables = {"TORNADO_SIGNAL_START_EMPTY_IF_DAMAGED": "true"} if way == "environment" else {}
@@ -134,7 +134,7 @@ def test_a_damaged_directory_is_moved_aside_by_serve_and_not_by_check(way, data,
     [(kind, False) for kind in ("poll", "listing", "answer", "wait", "events", "inspect", "sweep")]
     + [("poll", True), ("sweep", True)],
 )
-def test_damage_that_a_running_server_reads_is_a_503_and_is_logged_once(kind, empty, start, tmp_path):
+def test_damage_read_by_a_running_server_is_503_and_logged_once(kind, empty, start, tmp_path):
     data = tmp_path / "data"
     codes = fill(data, 400, offer="their offer " * 300, timeout_ms=3000 if kind == "sweep" else LONG_MS)
     with directory.opened(data) as db:

@@ -61,7 +61,7 @@ def served(server):
 
 
 @pytest.mark.parametrize("check", [["--check"], []])
-def test_with_descriptors_for_the_store_only_it_does_not_start(check, tmp_path):
+def test_descriptor_limit_below_the_store_prevents_the_start(check, tmp_path):
     command = ["prlimit", f"--nofile={DESCRIPTORS_KEPT}", COMMAND, "serve", *check, "--port", "0"]
     done = subprocess.run(
         command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=BOUND_S, check=False
@@ -71,7 +71,7 @@ def test_with_descriptors_for_the_store_only_it_does_not_start(check, tmp_path):
     assert not (tmp_path / "data").exists()
 
 
-def test_more_clients_than_descriptors_are_served_asked_to_come_later_or_let_go(start):
+def test_more_clients_than_descriptors_are_served_refused_or_closed(start):
     server = start("--admin-port", 0, prefix=["prlimit", f"--nofile={DESCRIPTORS_KEPT + ROOM}"])
     with contextlib.ExitStack() as ends:
         clients = [ends.enter_context(connect(server)) for _ in range(ROOM + 3 * SPARE_CONNECTIONS)]
@@ -108,7 +108,7 @@ def check_refusal(status, headers, found):
     assert headers["Access-Control-Allow-Origin"] == ORIGIN
 
 
-def test_when_none_is_left_known_clients_are_served_and_the_loop_does_not_spin(start):
+def test_exhausted_descriptors_keep_serving_open_connections(start):
     server = start("--admin-port", 0)
     with connect(server) as known, contextlib.ExitStack() as ends:
         status, _, found = post(known, "/lobby/offer", info="i", offer="o")
@@ -132,7 +132,7 @@ def test_when_none_is_left_known_clients_are_served_and_the_loop_does_not_spin(s
     assert server.stop() == 0
 
 
-def test_while_the_store_has_none_offers_are_refused_and_nothing_is_lost(start):
+def test_exhausted_descriptors_of_the_store_refuse_offers(start):
     server = start("--admin-port", 0)
     kept, refused = {}, 0
     with connect(server) as client:

@@ -143,7 +143,7 @@ def installed(checkout):
         yield checkout, url
 
 
-def test_every_block_is_tried_here_or_where_a_comment_says():
+def test_every_code_block_is_tested():
     languages = ("sh", "html", "python", "ini", "yaml", "")
     found = {page: len([each for each, _ in all_blocks(text) if each in languages]) for page, text in pages().items()}
     assert {page: count for page, count in found.items() if count} == {
@@ -176,7 +176,7 @@ def test_every_block_is_tried_here_or_where_a_comment_says():
 @pytest.mark.slow
 @pytest.mark.needs("curl")
 @pytest.mark.timeout(120)
-def test_the_two_peers_with_curl_print_what_the_quickstart_shows(installed):
+def test_curl_commands_of_the_quickstart_print_its_output(installed):
     checkout, url = installed
     assert (checkout / "data" / "CURRENT").exists()
     rest = blocks("quickstart", "Be two peers with curl", "sh", "json")
@@ -194,7 +194,7 @@ def test_the_two_peers_with_curl_print_what_the_quickstart_shows(installed):
 @pytest.mark.slow
 @pytest.mark.needs("curl")
 @pytest.mark.timeout(120)
-def test_the_waiting_requests_print_what_the_page_shows(installed):
+def test_waiting_requests_print_the_documented_output(installed):
     checkout, url = installed
     script, answers = blocks("http-api", "Example", "sh", "json")
     names = blocks("quickstart", "Be two peers with curl", "sh")[0].splitlines()[0]
@@ -209,7 +209,7 @@ def test_the_waiting_requests_print_what_the_page_shows(installed):
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-def test_the_two_peers_of_the_quickstart_find_each_other(installed, network, tmp_path):
+def test_two_peers_of_the_quickstart_find_each_other(installed, network, tmp_path):
     checkout, _ = installed
     (script,) = blocks("quickstart", "Two real peers", "sh")
     install, script = script.split("\n", 1)
@@ -225,7 +225,7 @@ def test_the_two_peers_of_the_quickstart_find_each_other(installed, network, tmp
 @pytest.mark.slow
 @pytest.mark.needs("aiortc")
 @pytest.mark.timeout(240)
-def test_the_programs_in_python_join_publish_and_meet_in_a_room(network, spawn, tmp_path):
+def test_programs_in_python_join_publish_and_meet_in_a_room(network, spawn, tmp_path):
     (joiner,) = blocks("python", "Connect two programs", "python")
     assert len([line for line in joiner.splitlines() if line]) <= 10
     line = re.search(r"`(async for [^`]*)`", sections("python")["Connect two programs"])[1]
@@ -253,7 +253,7 @@ def test_the_programs_in_python_join_publish_and_meet_in_a_room(network, spawn, 
 
 
 @pytest.mark.needs("curl")
-def test_the_requests_of_troubleshooting_show_the_reason(start, tmp_path):
+def test_requests_of_troubleshooting_show_the_reason(start, tmp_path):
     (topics,) = blocks("troubleshooting", "The room stays empty", "sh")
     (health,) = blocks("troubleshooting", "403 or CORS", "sh")
     server = start("--allowed-origins", "http://127.0.0.1:8000")
@@ -265,7 +265,7 @@ def test_the_requests_of_troubleshooting_show_the_reason(start, tmp_path):
     assert none.endswith('{"error":"Missing or invalid required parameter: Origin"}')
 
 
-def test_the_messages_of_one_websocket_are_answered_as_shown(start):
+def test_websocket_messages_have_the_documented_responses(start):
     """The answers and events of one request may come in any order."""
     (lines,) = blocks("websocket-api", "WebSocket API", "")
     server = start()
@@ -280,7 +280,7 @@ def test_the_messages_of_one_websocket_are_answered_as_shown(start):
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-def test_the_commands_in_a_shell_are_peers_and_leave_a_manual_page(installed):
+def test_commands_in_a_shell_are_peers_and_leave_a_manual_page(installed):
     checkout, url = installed
     peers, others = blocks("command-line", "Use a server", "sh")
     script = (peers + others).replace(ADDRESS, url)
@@ -293,7 +293,7 @@ def test_the_commands_in_a_shell_are_peers_and_leave_a_manual_page(installed):
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-def test_the_commands_on_settings_say_what_they_should(installed, tmp_path):
+def test_commands_on_settings_print_the_documented_output(installed, tmp_path):
     checkout, _ = installed
     (script,) = blocks("settings", "Settings", "sh")
     help_, check, version = [
@@ -306,7 +306,7 @@ def test_the_commands_on_settings_say_what_they_should(installed, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_commands_of_maintenance_work_while_the_server_runs_or_is_stopped(start, tmp_path):
+def test_commands_of_maintenance_work_while_the_server_runs_or_is_stopped(start, tmp_path):
     running, stopped = [text.splitlines() for text in blocks("maintenance", "Maintenance", "sh")]
     units = "tornado-signal.socket tornado-signal"
     assert [stopped.pop(0), stopped.pop()] == [f"sudo systemctl {verb} {units}" for verb in ("stop", "start")]
@@ -328,7 +328,7 @@ def test_the_commands_of_maintenance_work_while_the_server_runs_or_is_stopped(st
 
 
 @pytest.mark.slow
-def test_the_commands_for_working_on_it_exist_and_understand_the_page():
+def test_contributing_commands_exist():
     lines = "".join(blocks("contributing", "Contributing", "sh")).splitlines()
     assert lines == list(NEEDS_CARE)
     for line in lines:
@@ -336,7 +336,7 @@ def test_the_commands_for_working_on_it_exist_and_understand_the_page():
         subprocess.run(NEEDS_CARE[line], cwd=ROOT, stdout=subprocess.DEVNULL, timeout=100, check=True)
 
 
-def test_the_endpoints_are_those_of_the_routes():
+def test_documented_endpoints_match_the_routes():
     cells = [row[0] for row in table("http-api", "Endpoints", "endpoint")]
     rows = [re.fullmatch(r"`([A-Z]+) (\S+)`", cell).groups() for cell in cells]
     routes = {path.replace("{topic}", ":topic"): method for path, method in declared().items()}
@@ -356,7 +356,7 @@ def constant(cell, folder):
     return float(value) * (1000 if name.endswith("_S") else 1) if value[0].isdigit() else value.strip('"')
 
 
-def test_the_constants_of_the_room_protocol_are_those_of_both_languages():
+def test_constants_of_the_room_protocol_are_those_of_both_languages():
     package = Path(tornado_signal.__file__).parent
     rows = table("room-protocol", "Constants", "constant")
     assert len(rows) == 8
@@ -367,7 +367,7 @@ def test_the_constants_of_the_room_protocol_are_those_of_both_languages():
         assert not python or constant(python, package) == expected
 
 
-def test_the_errors_are_those_of_the_server():
+def test_documented_errors_match_the_server():
     made = {errors.InvalidParameter: ("…",), errors.MethodNotAllowed: ((),), errors.Unavailable: ("x",)}
     made[errors.TooMany] = ("x", 1)
     texts = {(str(status), f"`{kind(*made.get(kind, ()))}`") for kind, status in STATUS.items()}
@@ -376,12 +376,12 @@ def test_the_errors_are_those_of_the_server():
     assert set(rows) == texts | {("500", "`Internal server error`")}
 
 
-def test_the_table_of_keys_is_that_of_the_module():
+def test_table_of_keys_matches_the_module():
     (keys,) = blocks("design", "Keys", "")
     assert keys == "".join(re.findall(r"^ {4}(.*\n)", layout.__doc__, re.MULTILINE))
 
 
-def test_the_picture_shows_every_part_but_what_builds_it():
+def test_picture_of_the_design_shows_every_package():
     (picture,) = blocks("design", "The picture", "")
     package = Path(tornado_signal.__file__).parent
     parts = {path.stem for path in package.iterdir() if path.suffix == ".py" or path.is_dir()}
@@ -412,7 +412,7 @@ def test_every_page_and_example_has_the_same_admin_port():
     assert len(ports) >= 9
 
 
-def test_the_files_and_headings_that_are_named_exist():
+def test_named_files_and_headings_exist():
     text = "".join(pages().values())
     named = set(
         re.findall(r"`((?:tests|systemd|docs|tornado_signal|\.ci)/[\w./-]*|[A-Z]+(?:\.md)?)(?: --\w.*)?`", text)

@@ -73,7 +73,7 @@ def test_every_number_is_exact_after_known_traffic(after_traffic):
     assert found.one("running_requests") == 0
 
 
-def test_every_histogram_is_cumulated_and_ends_with_all(after_traffic):
+def test_every_histogram_is_cumulative_and_ends_with_the_total(after_traffic):
     _, _, found = after_traffic
     histograms = [family for family in found.families.values() if family.type == "histogram"]
     assert len(histograms) == 8
@@ -89,7 +89,7 @@ def test_every_histogram_is_cumulated_and_ends_with_all(after_traffic):
             assert (total > 0) == (number > 0) or name in ("sweep_duration_seconds", "event_loop_lag_seconds")
 
 
-def test_no_label_has_a_word_of_a_client(after_traffic):
+def test_labels_contain_nothing_that_clients_send(after_traffic):
     _, code, found = after_traffic
     assert not [word for word in [*SECRETS, "app.example", code] if word in found.text.lower()]
     ours = [family for name, family in found.families.items() if name.startswith("tornado_signal_")]
@@ -100,7 +100,7 @@ def test_no_label_has_a_word_of_a_client(after_traffic):
     assert {method for _, method, _ in found.all("requests")} == {"GET", "HEAD", "POST", "OPTIONS", "other"}
 
 
-def test_listed_origins_are_told_apart_by_entry_until_they_are_taken_off(server, tmp_path):
+def test_allowed_origins_are_separate_labels_until_removed(server, tmp_path):
     config = tmp_path / "signal.toml"
     config.write_text(f"allowed_origins = ['{ORIGIN}', 'https://*.many.example']")
     running = server("--config", config)
@@ -128,7 +128,7 @@ def test_listed_origins_are_told_apart_by_entry_until_they_are_taken_off(server,
 
 
 @pytest.mark.needs("promtool")
-def test_promtool_has_no_complaint(after_traffic):
+def test_promtool_accepts_the_metrics(after_traffic):
     _, _, found = after_traffic
     for text, good in ((found.text, True), ("# TYPE requests counter\nrequests 1\n", False)):
         done = subprocess.run(
@@ -153,7 +153,7 @@ def check_process(values, since_s):
     assert since_s <= values["process_start_time_seconds"] <= time.time() + 1
 
 
-def test_the_process_and_its_garbage_collections_are_described(server):
+def test_process_and_its_garbage_collections_are_described(server):
     since_s = time.time() - 1
     found = scrape(server().admin_url)
     values = {sample.name: sample.value for family in found.families.values() for sample in family.samples}
@@ -165,7 +165,7 @@ def test_the_process_and_its_garbage_collections_are_described(server):
 
 
 @pytest.mark.needs("namespace")
-def test_the_process_is_described_where_proc_shows_processes_alone():
+def test_process_metrics_work_with_a_restricted_proc():
     code = (
         "import json; from tornado_signal.admin.exposition import ProcessCollector; from pathlib import Path;"
         "assert not Path('/proc/stat').exists();"
@@ -192,7 +192,7 @@ def posting(path, **fields):
     return head("POST", path, with_origin(ORIGIN, [("Content-Length", str(len(data)))])) + data
 
 
-async def test_only_the_first_answer_counts_the_time_that_its_offer_waited(service):
+async def test_time_to_answer_is_measured_for_the_first_answer(service):
     codes = [await service.offer() for _ in range(3)]
     for number, code in enumerate(codes):
         service.clock.ms += 7000
@@ -205,7 +205,7 @@ async def test_only_the_first_answer_counts_the_time_that_its_offer_waited(servi
     assert (await scraped(service)).one("sessions_answered") == 3
 
 
-async def test_waits_and_streams_are_counted_apart_while_they_last_and_after(service):
+async def test_waits_and_streams_are_counted_separately(service):
     code = await service.offer()
     async with service.connect() as polling, service.connect() as streaming:
         await polling.send(posting("/poll", code=code, side="offerer", wait=60))
@@ -228,7 +228,7 @@ async def test_waits_and_streams_are_counted_apart_while_they_last_and_after(ser
 
 
 @pytest.mark.parametrize("part", ["store", LEAVING, DRAINING])
-async def test_a_server_that_is_not_ready_shows_why(part, service):
+async def test_unready_server_shows_the_reason(part, service):
     if part == "store":
         await service.close_store()
     else:
@@ -240,7 +240,7 @@ async def test_a_server_that_is_not_ready_shows_why(part, service):
     assert (status, found.all("refusals")) == (503 if part in reasons else 200, reasons.get(part, {}))
 
 
-async def test_a_defect_is_counted_as_one(service, caplog, monkeypatch):
+async def test_defect_is_counted_as_one(service, caplog, monkeypatch):
     async def broken(*arguments, **options):
         raise ZeroDivisionError
 
@@ -253,7 +253,7 @@ async def test_a_defect_is_counted_as_one(service, caplog, monkeypatch):
     caplog.clear()
 
 
-async def test_what_a_limit_refuses_is_counted_under_its_reason(start_service):
+async def test_refusals_are_counted_by_reason(start_service):
     service = await start_service(max_sessions_per_origin=1)
     await service.offer()
     response = await service.call("POST", "/lobby/offer", {"info": "i", "offer": "other"})
@@ -263,7 +263,7 @@ async def test_what_a_limit_refuses_is_counted_under_its_reason(start_service):
     assert found.one("requests", "/:topic/offer", "POST", "429") == 1
 
 
-async def test_changes_that_share_a_write_are_counted_as_what_they_are(service, monkeypatch):
+async def test_changes_in_one_write_are_counted_by_kind(service, monkeypatch):
     async with contextlib.AsyncExitStack() as stack:
         connections = [await stack.enter_async_context(service.connect()) for _ in range(20)]
         for connection in connections:
@@ -286,7 +286,7 @@ def test_open_connections_are_counted(server):
     until_scraped(running, lambda found: found.one("connections") == 0)
 
 
-async def test_head_is_answered_without_the_numbers(service):
+async def test_head_response_has_no_body(service):
     response = await service.raw(head("HEAD", "/metrics", [("Host", "localhost")]), "HEAD", service.admin_port)
     assert (response.status, response.body) == (200, b"")
     assert re.match("text/plain; version=", response.headers["Content-Type"])

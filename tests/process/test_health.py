@@ -20,7 +20,7 @@ pytest_plugins = ["support.tls_fixtures"]
         {"ADDRESS": "::1", "ALLOWED_ORIGINS": "https://*.example.com,https://example.org"},
     ],
 )
-def test_a_server_is_found_by_its_settings_and_past_any_proxy(start, settings):
+def test_server_is_found_by_its_settings_without_proxies(start, settings):
     port = free_port()
     variables = {f"TORNADO_SIGNAL_{name}": value for name, value in settings.items()}
     start(*(f"--{name.lower().replace('_', '-')}={value}" for name, value in settings.items()), port=port)
@@ -29,14 +29,14 @@ def test_a_server_is_found_by_its_settings_and_past_any_proxy(start, settings):
     assert f":{port} is healthy" in done.stdout
 
 
-def test_a_unix_socket_is_asked(start, tmp_path):
+def test_health_check_uses_a_unix_socket(start, tmp_path):
     address = f"unix:{tmp_path}/socket"
     start("--address", address)
     done = run("health", "--address", address)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"the server at {address} is healthy\n", "")
 
 
-def test_tls_is_asked_without_trust_in_the_certificate(start, pair):
+def test_health_check_ignores_the_certificate(start, pair):
     port = free_port()
     flags = ("--tls-certificate", pair.certificate, "--tls-key", pair.key)
     start(*flags, port=port)
@@ -54,7 +54,7 @@ def test_tls_is_asked_without_trust_in_the_certificate(start, pair):
         (200, b"\xff", "is not a tornado-signal"),
     ],
 )
-def test_any_other_answer_is_exit_status_1_and_one_sentence(status, body, reason):
+def test_other_responses_are_exit_status_1_with_one_sentence(status, body, reason):
     with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as thread:
 
         def answer():
@@ -71,7 +71,7 @@ def test_any_other_answer_is_exit_status_1_and_one_sentence(status, body, reason
     assert done.stderr.count("\n") == 1
 
 
-def test_no_client_is_loaded_which_would_cost_more_than_the_check():
+def test_health_check_imports_no_client():
     loaded = "import sys; from tornado_signal.__main__ import main; main(sys.argv[1:]); print(*sys.modules)"
     done = run_command(sys.executable, "-c", loaded, "health", "--port", "1", timeout=BOUND_S)
     assert "tornado_signal.maintenance.health" in done.stdout.split()
@@ -79,7 +79,7 @@ def test_no_client_is_loaded_which_would_cost_more_than_the_check():
 
 
 @pytest.mark.parametrize(("port", "reason"), [(1, "no server responds"), (0, "name it with --port")])
-def test_no_answer_is_exit_status_1(port, reason):
+def test_missing_response_is_exit_status_1(port, reason):
     done = run("health", "--port", port)
     assert done.returncode == 1
     assert reason in done.stderr

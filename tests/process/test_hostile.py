@@ -80,7 +80,7 @@ def hostile(port, stopping):
 
 
 @pytest.mark.slow
-def test_others_are_served_meanwhile_and_all_is_given_back(server):
+def test_large_exports_stall_nobody_and_free_their_memory(server):
     port = urlsplit(server.url).port
     target = Target(server.url, server.process.pid)
     server.offer("before")

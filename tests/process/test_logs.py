@@ -53,7 +53,7 @@ def record(message, *arguments, level=logging.INFO, name="tornado_signal.some", 
     return made
 
 
-def test_a_request_without_an_origin_is_explained_at_debug(start):
+def test_request_without_an_origin_is_explained_at_debug(start):
     server = start("--log-level", "debug")
     status, _, body = ask(server, "GET", "/topics", origin=None)
     assert (status, body) == (400, b'{"error":"Missing or invalid required parameter: Origin"}')
@@ -82,7 +82,7 @@ def lines(server):
     return [json.loads(line) for line in server.log]
 
 
-def test_a_line_of_text_has_time_level_logger_message_and_fields():
+def test_line_of_text_has_time_level_logger_message_and_fields():
     made = record("it is %d", 5)
     made.created = 1_900_000_000.1234
     assert logs.Formatter().format(made) == "2030-03-17T17:46:40.123Z INFO tornado_signal.some: it is 5"
@@ -94,7 +94,7 @@ def test_a_line_of_text_has_time_level_logger_message_and_fields():
         assert logs.Formatter(journal=True).format(made) == f"<6>INFO tornado_signal.some: it a={written} b=2"
 
 
-def test_a_line_of_json_is_one_line_with_the_time_in_utc():
+def test_line_of_json_is_one_line_with_the_time_in_utc():
     line = logs.Formatter("json").format(record("two\nlines", level=logging.WARNING, fields={"a": 1}))
     assert "\n" not in line
     found = json.loads(line)
@@ -113,7 +113,7 @@ def test_each_line_of_a_record_has_its_priority_in_the_journal(level, priority):
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_a_traceback_has_the_type_and_place_of_an_error_and_not_its_words(form):
+def test_traceback_omits_the_error_message(form):
     formatter = logs.Formatter(form)
     line = formatter.format(record("it failed", error=ValueError("5ec1e7")))
     assert "5ec1e7" not in line
@@ -122,7 +122,7 @@ def test_a_traceback_has_the_type_and_place_of_an_error_and_not_its_words(form):
     assert "5ec1e7" in formatter.format(record("it failed", error=ValueError("5ec1e7"), name="x.system.boundary"))
 
 
-def test_the_journal_is_known_by_device_and_inode(tmp_path):
+def test_journal_is_recognized_by_device_and_inode(tmp_path):
     with open(tmp_path / "log", "w") as stream:
         found = os.fstat(stream.fileno())
         right = f"{found.st_dev}:{found.st_ino}"
@@ -133,7 +133,7 @@ def test_the_journal_is_known_by_device_and_inode(tmp_path):
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_the_log_has_no_word_of_what_peers_send(form, start):
+def test_log_contains_nothing_that_peers_send(form, start):
     server = start("--log-level", "debug", "--log-format", form, "--access-log")
     asked, code = traffic(server)
     secret = {"code": code, "side": "offerer", "secret": "hidden secret of 16"}
@@ -159,7 +159,7 @@ def test_the_log_has_no_word_of_what_peers_send(form, start):
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_a_defect_is_one_record_by_the_name_that_the_client_knows(form, start, tmp_path):
+def test_defect_is_one_record_with_the_request_id(form, start, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(DEFECT)
     server = start("--log-format", form, PYTHONPATH=str(tmp_path))
     body = {"code": "5ec1e700-0000-4000-8000-000000000000", "side": "offerer"}
@@ -174,7 +174,7 @@ def test_a_defect_is_one_record_by_the_name_that_the_client_knows(form, start, t
     assert "in broken" in text
 
 
-def test_the_access_log_has_a_line_for_each_request_as_the_documentation_shows(start):
+def test_access_log_has_a_line_for_each_request_as_the_documentation_shows(start):
     server = start("--log-format", "json", "--access-log")
     expected = []
     for method, path, endpoint, reason, *body in [
@@ -207,7 +207,7 @@ def test_the_access_log_has_a_line_for_each_request_as_the_documentation_shows(s
     assert found == expected
 
 
-def test_a_stream_has_one_line_when_it_is_over(start):
+def test_stream_has_one_access_log_line_at_its_end(start):
     server = start("--log-format", "json", "--access-log")
     server.offer()
     where = urlsplit(server.url)
@@ -231,7 +231,7 @@ def test_without_access_log_no_request_has_a_line(start):
     )  # ICE servers, listening, stopping, stopped
 
 
-def test_a_log_of_warnings_is_empty_while_all_is_well(tmp_path):
+def test_log_at_level_warning_is_empty_without_problems(tmp_path):
     port = free_port()
     flags = ["serve", "--port", str(port), "--log-level", "warning", "--access-log"]
     with subprocess.Popen([COMMAND, *flags], cwd=tmp_path, env=environment(), stderr=subprocess.PIPE) as process:
@@ -250,7 +250,7 @@ async def test_without_access_log_no_record_is_made(service, caplog):
 
 
 @pytest.mark.parametrize("asked_for", [True, False])
-def test_addresses_are_in_the_log_only_if_asked_for(asked_for, start):
+def test_addresses_are_logged_only_if_enabled(asked_for, start):
     access_log = ["--access-log", "addresses"] if asked_for else ["--access-log"]
     server = start("--log-format", "json", "--trusted-proxies", "127.0.0.1", *access_log)
     server.offer()
@@ -280,7 +280,7 @@ def test_each_line_of_the_journal_has_its_priority(start, tmp_path):
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_what_an_operator_has_to_mend_is_one_line_of_the_form(form, tmp_path):
+def test_operator_error_is_one_formatted_line(form, tmp_path):
     flags = ["--port", "0", "--data-dir", "/proc/no/such/place", "--log-format", form]
     done = subprocess.run(
         [*TO_THE_JOURNAL, COMMAND, "serve", *flags], cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
@@ -295,7 +295,7 @@ def test_what_an_operator_has_to_mend_is_one_line_of_the_form(form, tmp_path):
         assert found["message"].startswith("cannot open the database")
 
 
-async def test_each_answer_names_its_request_once(start_service):
+async def test_each_response_has_one_request_id(start_service):
     service = await start_service(allowed_origins=Origins(frozenset([ORIGIN])))
     names = []
     for method, path, body, origin in [
@@ -323,7 +323,7 @@ async def test_each_answer_names_its_request_once(start_service):
     assert all(re.fullmatch("[0-9a-f]{16}", name) for name in names)
 
 
-async def test_names_of_requests_say_nothing_of_other_requests(service):
+async def test_request_ids_reveal_nothing_about_other_requests(service):
     one = service.shared.log
     names = [one.request_id({}, "") for _ in range(10_000)]
     assert len(set(names)) == 10_000
@@ -331,7 +331,7 @@ async def test_names_of_requests_say_nothing_of_other_requests(service):
 
 
 @pytest.mark.parametrize("sane", ["a", "!", "~" * 128, 'a"b=c', "3f6d-4a"])
-async def test_the_name_that_a_trusted_proxy_gives_is_kept(sane, start_service):
+async def test_request_id_of_a_trusted_proxy_is_kept(sane, start_service):
     service = await start_service(trusted_proxies=LOOPBACK)
     for path in ("/health", "/nowhere", "/lobby/sessions?wait=0.01"):
         response = await service.call("GET", path, headers=[("X-Request-Id", sane)])
@@ -343,7 +343,7 @@ async def test_the_name_that_a_trusted_proxy_gives_is_kept(sane, start_service):
     [(LOOPBACK, mad) for mad in ("", "~" * 129, "a b", "é", "a\tb")]
     + [((), "mine"), ((ipaddress.ip_network("10.0.0.0/8"),), "mine")],
 )
-async def test_a_name_that_is_none_or_of_nobody_trusted_is_replaced(proxies, name, start_service):
+async def test_invalid_or_untrusted_request_id_is_replaced(proxies, name, start_service):
     service = await start_service(trusted_proxies=proxies)
     response = await service.call("GET", "/health", headers=[("X-Request-Id", name)])
     (given,) = response.headers.get_list("X-Request-Id")

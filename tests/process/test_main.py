@@ -69,7 +69,7 @@ def test_help_of_serve_names_each_setting():
         (["completion", "sh"], {}, "invalid choice: 'sh'"),
     ],
 )
-def test_a_wrong_command_line_or_environment_is_exit_status_2(arguments, variables, reason, tmp_path):
+def test_wrong_command_line_or_environment_is_exit_status_2(arguments, variables, reason, tmp_path):
     done = run(*arguments, cwd=tmp_path, **variables)
     assert (done.returncode, done.stdout) == (2, "")
     assert reason in done.stderr.splitlines()[-1]
@@ -89,7 +89,7 @@ def test_a_wrong_command_line_or_environment_is_exit_status_2(arguments, variabl
     ],
 )
 @pytest.mark.parametrize("check", [True, False])
-def test_a_wrong_setting_is_named_with_its_source(variables, toml, reason, check, tmp_path):
+def test_wrong_setting_is_named_with_its_source(variables, toml, reason, check, tmp_path):
     arguments = ["--check"] if check else []
     if toml:
         (tmp_path / "signal.toml").write_text(toml)
@@ -111,7 +111,7 @@ def test_a_wrong_setting_is_named_with_its_source(variables, toml, reason, check
         (ZeroDivisionError("unforeseen"), 3),
     ],
 )
-def test_what_somebody_can_mend_is_one_line_and_a_defect_has_a_traceback_in_the_log(error, status, capsys, caplog):
+def test_operator_errors_are_one_line_and_defects_have_a_traceback(error, status, capsys, caplog):
     def command():
         if error:
             raise error
@@ -122,7 +122,7 @@ def test_what_somebody_can_mend_is_one_line_and_a_defect_has_a_traceback_in_the_
     assert logged == ([(logging.ERROR, ZeroDivisionError)] if status == 3 else [])
 
 
-def test_a_defect_of_the_installed_command_is_exit_status_3_with_a_traceback(tmp_path):
+def test_defect_of_the_installed_command_is_exit_status_3_with_a_traceback(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(
         "import tornado_signal.process.server\n"
         "async def serve(settings, read): raise ZeroDivisionError('unforeseen')\n"
@@ -135,5 +135,5 @@ def test_a_defect_of_the_installed_command_is_exit_status_3_with_a_traceback(tmp
     assert done.stderr.endswith("ZeroDivisionError: unforeseen\n")
 
 
-def test_the_command_calls_itself_by_its_name_however_it_is_started():
+def test_program_name_is_the_same_for_every_way_to_start():
     assert make_parser().format_usage().startswith("usage: tornado-signal ")

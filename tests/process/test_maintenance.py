@@ -38,7 +38,7 @@ def test_commands_find_the_server_by_its_settings(start, tmp_path):
     assert names(tmp_path) == ["here", "signal.toml"]
 
 
-def test_inspect_has_the_same_numbers_of_each_source_and_no_word_of_a_peer(start, tmp_path):
+def test_inspect_shows_equal_numbers_for_each_source(start, tmp_path):
     data = tmp_path / "data"
     codes = fill(data, 3000)
     stopped = run_ok("inspect", "--data-dir", data)
@@ -92,7 +92,7 @@ def test_inspect_escapes_and_cuts_names_on_a_terminal(tmp_path):
     assert max(map(len, shown.splitlines())) < 150
 
 
-def test_a_directory_in_use_is_left_alone(start, tmp_path):
+def test_directory_in_use_is_not_touched(start, tmp_path):
     data = tmp_path / "data"
     server = start(*ADMIN)
     server.offer()
@@ -108,7 +108,7 @@ def test_a_directory_in_use_is_left_alone(start, tmp_path):
 
 
 @pytest.mark.parametrize("command", ["inspect", "check", "compact"])
-def test_no_command_makes_a_database(command, tmp_path):
+def test_commands_create_no_database(command, tmp_path):
     (tmp_path / "empty").mkdir()
     for name in ("missing", "empty"):
         said = run_refused(command, "--data-dir", name, cwd=tmp_path)
@@ -116,7 +116,7 @@ def test_no_command_makes_a_database(command, tmp_path):
     assert [str(each.relative_to(tmp_path)) for each in tmp_path.rglob("*")] == ["empty"]
 
 
-def test_a_command_without_its_server_says_what_to_do(start, tmp_path):
+def test_command_without_a_server_gives_advice(start, tmp_path):
     port = free_port()
     said = run_refused("inspect", "--admin-port", port, cwd=tmp_path)
     assert said == (
@@ -148,7 +148,7 @@ def test_something_else_at_the_port_is_recognized(answer, tmp_path):
     assert names(tmp_path) == []
 
 
-def test_compact_frees_the_room_of_what_was_swept(start, tmp_path):
+def test_compact_frees_the_space_of_swept_sessions(start, tmp_path):
     data = tmp_path / "data"
     sweeping = (*ADMIN, "--sweep-interval-ms", 10)
 
@@ -178,7 +178,7 @@ def test_compact_frees_the_room_of_what_was_swept(start, tmp_path):
 
 @pytest.mark.needs("curl")
 @pytest.mark.parametrize("token", ["", "0123456789abcdef"])
-def test_other_machines_see_numbers_and_need_the_token_for_maintenance(token, spawn, tmp_path):
+def test_maintenance_from_other_machines_requires_the_token(token, spawn, tmp_path):
     flags = ["--port", 0, "--data-dir", tmp_path / "data", "--admin-port", 0, "--admin-address", "0.0.0.0"]
     named = []
     if token:

@@ -16,7 +16,7 @@ BEGUN = b'{"info": "i", "offer": "' + b"x" * 260_000
 HEAD = f"POST /greedy/offer HTTP/1.1\r\nHost: h\r\nOrigin: {ORIGIN}\r\nContent-Length: 262000\r\n\r\n".encode()
 
 
-def test_more_bodies_than_memory_let_small_requests_through_and_large_ones_later(start):
+def test_large_bodies_wait_for_memory_while_small_requests_pass(start):
     server = start()
     pid = server.process.pid
     clients = []

@@ -44,12 +44,12 @@ CHECKS = [
 ]
 
 
-async def test_the_document_is_served_with_the_configured_maximum(service):
+async def test_document_is_served_with_the_configured_maximum(service):
     assert await service.get("/openapi.json") == json.loads(json.dumps(DOCUMENT))
     assert DOCUMENT["components"]["schemas"]["OfferRequest"]["properties"]["ttl"]["maximum"] == TIMEOUT_MS
 
 
-def test_the_document_has_every_route_and_nothing_else():
+def test_document_has_every_route_and_nothing_else():
     routes = declared() | dict.fromkeys(FILES, "GET")  # whatever has GET has HEAD, and everything has OPTIONS
     assert {path: [method.upper() for method in each] for path, each in DOCUMENT["paths"].items()} == {
         path: [method] for path, method in routes.items()
@@ -59,7 +59,7 @@ def test_the_document_has_every_route_and_nothing_else():
     assert len(names) == len(set(names)) == len(OPERATIONS)
 
 
-def test_the_document_is_openapi_3_1():
+def test_document_is_openapi_3_1():
     assert DOCUMENT["openapi"].startswith("3.1.")
     SCHEMA.validate()
     assert DOCUMENT["servers"] == [{"url": "/", "description": "The server that this document is from."}]
@@ -88,7 +88,7 @@ def test_references_and_components_are_the_same_and_all_errors_one_schema():
         assert {"400", "403", "429", "500", "503", "default"} <= refused
 
 
-def test_a_code_is_any_string_and_the_origin_no_parameter():
+def test_code_is_any_string_and_the_origin_no_parameter():
     codes = [each["properties"]["code"] for each in within(DOCUMENT) if "code" in each.get("properties", {})]
     codes += [each["schema"] for each in within(DOCUMENT) if each.get("name") == "code"]
     assert codes == [{"$ref": "#/components/schemas/Code"}] * 8
@@ -114,7 +114,7 @@ def resolve(part):
         (503, {}),
     ],
 )
-async def test_each_operation_is_refused_as_it_says(status, settings, start_service):
+async def test_each_operation_has_its_documented_refusals(status, settings, start_service):
     """A server may take no such origin, no such body, no more, or nothing now."""
     service = await start_service(**settings)
     if status == 503:
@@ -137,7 +137,7 @@ async def test_each_operation_is_refused_as_it_says(status, settings, start_serv
             assert not later or int(response.headers["Retry-After"]) >= 1
 
 
-async def test_what_is_no_http_is_refused_as_the_document_says(service):
+async def test_invalid_http_is_refused_as_documented(service):
     said = DOCUMENT["components"]["responses"]["Malformed"]
     for request in (b"GET /health\r\n\r\n", b"GET / HTTP/1.1\r\nHost: x\r\nX: %b\r\n\r\n" % (b"x" * 70_000)):
         response = await service.raw(request)
@@ -195,7 +195,7 @@ def drive(examples, example):
         if mode is GenerationMode.POSITIVE or {"parameters", "requestBody"} & set(OPERATIONS[label].definition.raw)
     ],
 )
-def test_each_answer_is_one_that_the_document_has(label, mode, server):
+def test_each_response_is_documented(label, mode, server):
     def example(data):
         mended = mode is GenerationMode.POSITIVE or data.draw(st.booleans())
         case = make_case(data, OPERATIONS[label], mode, server, mended)
@@ -210,7 +210,7 @@ def test_each_answer_is_one_that_the_document_has(label, mode, server):
 
 
 @pytest.mark.parametrize("label", sorted(STREAMS))
-def test_each_stream_begins_as_the_document_says_or_is_one_of_its_errors(label, server):
+def test_each_stream_begins_or_fails_as_documented(label, server):
     operation = OPERATIONS[label]
 
     def example(data):

@@ -43,7 +43,7 @@ def installed(source, path, **env):
     return done.stdout.split()
 
 
-def test_a_checkout(source, tmp_path, monkeypatch):
+def test_checkout(source, tmp_path, monkeypatch):
     """The version is that of the tag, or counts the commits since. Hooks of another repository are ignored."""
     first = new_repository(source)
     assert installed(source, tmp_path) == ["0.1.dev1", first]
@@ -60,7 +60,7 @@ def test_a_checkout(source, tmp_path, monkeypatch):
     assert found == ["1.2.4.dev1", git(source, "rev-parse", "HEAD")]
 
 
-def test_an_archive(source, tmp_path):
+def test_archive(source, tmp_path):
     """`git archive`, which hosts of repositories offer as downloads, keeps version and commit."""
     commit = new_repository(source)
     git(source, "tag", "v1.2.3")
@@ -69,13 +69,13 @@ def test_an_archive(source, tmp_path):
     assert installed(tmp_path / "unpacked", tmp_path) == ["1.2.3", commit]
 
 
-def test_a_source_without_history(source, tmp_path):
+def test_source_without_history(source, tmp_path):
     """A copied tree states no commit, not even that of a repository around it."""
     new_repository(tmp_path)
     assert installed(source, tmp_path) == ["0.1.dev0", "unknown"]
 
 
-def test_an_editable_install_is_updated(source, tmp_path):
+def test_editable_install_is_updated(source, tmp_path):
     """`pip install -e .` states the commit at which it was last run."""
     run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv")
     python = tmp_path / "venv" / "bin" / "python"

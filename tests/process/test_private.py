@@ -41,7 +41,7 @@ def served(start, tmp_path):
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_the_data_directory_is_private_also_where_an_empty_one_was_there(there, served, tmp_path):
+def test_existing_empty_data_directory_becomes_private(there, served, tmp_path):
     path = tmp_path / "data"
     if there:
         path.mkdir(mode=0o755)
@@ -50,7 +50,7 @@ def test_the_data_directory_is_private_also_where_an_empty_one_was_there(there, 
         assert_private(path)
 
 
-def test_the_mode_that_an_operator_gave_to_a_database_stays(served, tmp_path):
+def test_file_mode_of_an_existing_database_is_kept(served, tmp_path):
     path = tmp_path / "data"
     served()
     path.chmod(0o750)  # for a group that makes backups
@@ -60,7 +60,7 @@ def test_the_mode_that_an_operator_gave_to_a_database_stays(served, tmp_path):
     assert set(found.values()) == {0o600}
 
 
-def test_what_is_compacted_or_kept_aside_is_private(served, tmp_path):
+def test_compacted_and_set_aside_files_are_private(served, tmp_path):
     path = tmp_path / "data"
     served()
     run_ok("compact", "--data-dir", path)

@@ -29,7 +29,7 @@ def refused(redis, *arguments):
 
 
 @pytest.mark.parametrize("kind", ["redis", "valkey"])
-def test_peers_meet_at_two_servers_which_wake_each_other_and_may_both_die(kind, redis_server, serve):
+def test_peers_connect_across_two_servers_that_are_killed(kind, redis_server, serve):
     redis = redis_server(kind=kind)
     one, other = (serve(redis, "--durability", "os", "--admin-port", "0") for _ in range(2))
     code = other.offer("lobby", offer="from the other")
@@ -47,7 +47,7 @@ def test_peers_meet_at_two_servers_which_wake_each_other_and_may_both_die(kind, 
     assert [line for line in again.log if " error" in line.lower()] == []
 
 
-def test_a_redis_that_would_lose_sessions_is_refused_with_what_to_set(redis_server):
+def test_unsafe_redis_configuration_is_refused_with_advice(redis_server):
     assert "cannot be used" in refused("127.0.0.1:1", "--durability", "os")
     redis = redis_server()
     assert "add replicas, or set --redis-replicas" in refused(redis.address)
@@ -67,7 +67,7 @@ def test_a_redis_that_would_lose_sessions_is_refused_with_what_to_set(redis_serv
     assert f"Redis at {replica.address} would drop sessions" in said
 
 
-def test_a_redis_that_cannot_be_written_is_not_ready(redis_server, serve):
+def test_redis_that_cannot_be_written_is_not_ready(redis_server, serve):
     redis = redis_server()
     server = serve(redis, "--durability", "os", "--admin-port", "0")
     assert ready(server) == (200, "")
@@ -85,7 +85,7 @@ def test_a_redis_that_cannot_be_written_is_not_ready(redis_server, serve):
     assert [line for line in server.log if " error" in line.lower()] == []
 
 
-def test_the_service_manager_hears_from_a_server_whose_redis_hangs(redis_server, manager):
+def test_service_manager_is_notified_while_redis_hangs(redis_server, manager):
     manager, name = manager
     redis = redis_server()
     flags = ("--store", "redis", "--redis-nodes", redis.address, "--durability", "os", "--redis-timeout-ms", 60_000)
@@ -97,7 +97,7 @@ def test_the_service_manager_hears_from_a_server_whose_redis_hangs(redis_server,
             assert receive_message(manager)["WATCHDOG"] == "1"
 
 
-def test_a_full_redis_is_one_line_of_the_log_with_what_to_set(redis_server, serve):
+def test_full_redis_is_one_log_line_with_advice(redis_server, serve):
     redis = redis_server()
     server = serve(redis, "--durability", "os", "--admin-port", "0")
     redis.ask("CONFIG", "SET", "maxmemory", "1mb")
@@ -110,7 +110,7 @@ def test_a_full_redis_is_one_line_of_the_log_with_what_to_set(redis_server, serv
     assert lines[0].endswith("; raise maxmemory\n")
 
 
-def test_a_node_that_stops_responding_and_its_return_are_logged_with_the_reason(redis_server, serve, tmp_path):
+def test_node_that_stops_responding_and_its_return_are_logged_with_the_reason(redis_server, serve, tmp_path):
     # Otherwise Redis delays writes while the disk is busy, for up to two seconds. A kill loses them.
     always = ("--appendonly", "yes", "--appendfsync", "always")
     redis = redis_server("--requirepass", "old", *always, password="old")
@@ -153,7 +153,7 @@ def test_with_fsync_acknowledged_offers_outlive_a_kill_of_redis(kind, sync, redi
     assert [server.codes(str(number)) for number in range(3)] == [[code] for code in codes]
 
 
-def test_a_user_with_a_password_and_tls_needs_no_more_than_the_keys_of_the_prefix(redis_server, serve, start, tmp_path):
+def test_restricted_redis_user_with_tls_is_sufficient(redis_server, serve, start, tmp_path):
     certificate, key = make_pair(tmp_path)
     flags = ("--tls-cert-file", certificate, "--tls-key-file", key, "--tls-ca-cert-file", certificate)
     redis = redis_server(*flags, "--tls-auth-clients", "no", "--tls-port", str(tls_port := free_port()))
@@ -176,7 +176,7 @@ def test_a_user_with_a_password_and_tls_needs_no_more_than_the_keys_of_the_prefi
 
 
 @pytest.mark.slow
-def test_the_primary_is_the_one_that_the_sentinels_name(redis_server, serve, tmp_path):
+def test_primary_is_found_through_sentinels(redis_server, serve, tmp_path):
     primary = redis_server("--repl-diskless-sync-delay", "0")
     replicas = [redis_server("--replicaof", f"127.0.0.1 {primary.port}") for _ in range(2)]
     primary.wait(lambda: primary.replicas() == 2)
@@ -213,7 +213,7 @@ def cluster():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["killed", "frozen"])
-def test_nothing_is_lost_or_doubled_while_a_replica_takes_over(fault, cluster, serve):
+def test_failover_loses_and_duplicates_nothing(fault, cluster, serve):
     servers = [serve(cluster) for _ in range(2)]
     primary = cluster.primaries_now()[0]
     topic = topic_in(cluster.slots_of(primary))
@@ -235,7 +235,7 @@ def test_nothing_is_lost_or_doubled_while_a_replica_takes_over(fault, cluster, s
 
 
 @pytest.mark.slow
-def test_moved_slots_lost_replies_and_forgotten_scripts_lose_and_double_nothing(cluster, serve):
+def test_moved_slots_lost_replies_and_flushed_scripts_lose_nothing(cluster, serve):
     publishers = Publishers([serve(cluster) for _ in range(2)])
     publishers.wait_for(150)
     one, other = cluster.primaries_now()[:2]

@@ -23,7 +23,7 @@ def server(redis, serve):
     return serve(redis, "--durability", "os")
 
 
-def test_inspect_has_the_numbers_and_no_word_of_a_peer(redis, server, tmp_path):
+def test_inspect_shows_numbers_and_nothing_that_peers_send(redis, server, tmp_path):
     code = server.offer("lobby", "their info", "their offer")
     server.offer("lobby")
     server.offer("zoo")
@@ -61,7 +61,7 @@ def test_inspect_has_the_numbers_and_no_word_of_a_peer(redis, server, tmp_path):
     assert (len(few["largest_origins"]), len(few["largest_topics"])) == (1, 1)
 
 
-def test_check_is_sound_while_written_and_names_what_does_not_agree(redis, server):
+def test_check_passes_during_writes_and_reports_disagreements(redis, server):
     arguments = ("check", "--store", "redis", "--redis-nodes", redis.address)
     publishers = Publishers([server])
     publishers.wait_for(30)
@@ -86,7 +86,7 @@ def test_check_is_sound_while_written_and_names_what_does_not_agree(redis, serve
     assert f"{ORIGIN!r}: {code.hex()} does not expire when it should\n" in run(*arguments).stdout
 
 
-def test_a_missing_redis_or_one_without_sessions_is_said_in_a_sentence(redis):
+def test_missing_or_empty_redis_is_reported_in_one_sentence(redis):
     for command in ("inspect", "check"):
         flags = (command, "--store", "redis", "--redis-nodes")
         assert "set --redis-prefix" in run_refused(*flags, redis.address)
@@ -94,7 +94,7 @@ def test_a_missing_redis_or_one_without_sessions_is_said_in_a_sentence(redis):
     assert redis.ask("DBSIZE") == 0
 
 
-def test_a_command_for_the_data_directory_names_the_one_of_redis():
+def test_data_directory_command_names_its_redis_counterpart():
     said = run_refused("compact", "--store", "redis")
     assert said.startswith("`compact` is for --store leveldb; on Redis, BGREWRITEAOF ")
     assert said == run_refused("compact", TORNADO_SIGNAL_STORE="redis")

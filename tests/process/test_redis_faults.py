@@ -63,7 +63,7 @@ def waiters(servers, slots):
     made.end(servers[0])
 
 
-def test_without_replicas_a_shard_is_refused_and_one_of_two_is_not_missed(cluster, servers, primary, slots, waiters):
+def test_shard_without_replicas_is_refused(cluster, servers, primary, slots, waiters):
     first, second = cluster.replicas_of(primary)
     publishers = Publishers(servers[:2])
     publishers.wait_for(20, slots)
@@ -99,9 +99,7 @@ def test_servers_cut_off_from_a_primary_refuse_its_slots_only(lost, servers, pri
 
 
 @pytest.mark.parametrize("lost", ["to", "from", "both"])
-def test_a_primary_that_is_cut_off_is_replaced_and_returns_as_a_replica(
-    lost, cluster, servers, primary, slots, waiters
-):
+def test_primary_that_is_cut_off_is_replaced_and_returns_as_a_replica(lost, cluster, servers, primary, slots, waiters):
     ways = {"to": f"ip daddr {primary.host}", "from": f"ip saddr {primary.host}"}
     publishers, others = Publishers(servers[:2]), Publishers(servers[:2], 1, set(range(16_384)) - slots)
     publishers.wait_for(20, slots)
@@ -115,7 +113,7 @@ def test_a_primary_that_is_cut_off_is_replaced_and_returns_as_a_replica(
     assert set(others.statuses) == {200}
 
 
-def test_a_primary_that_only_the_other_nodes_do_not_reach_is_left(cluster, servers, primary, slots, waiters):
+def test_primary_that_only_the_other_nodes_do_not_reach_is_left(cluster, servers, primary, slots, waiters):
     others = [node.host for node in cluster.servers if node is not primary]
     publishers = Publishers(servers[:2], slots=slots)
     publishers.wait_for(20)
@@ -126,7 +124,7 @@ def test_a_primary_that_only_the_other_nodes_do_not_reach_is_left(cluster, serve
     publishers.end()
 
 
-def test_a_call_to_a_frozen_primary_goes_to_the_one_that_replaces_it(cluster, primary, slots, serve):
+def test_call_to_a_frozen_primary_is_retried_at_its_successor(cluster, primary, slots, serve):
     server = serve(cluster, "--redis-timeout-ms", "60000")
     primary.freeze()
     try:
@@ -143,7 +141,7 @@ def test_nothing_acknowledged_is_lost_in_a_single_fault(shape, cluster, servers,
     assert outcome.refused > 0
 
 
-def test_two_servers_go_on_when_the_third_dies_in_a_failover(cluster, servers, primary, slots, waiters, serve):
+def test_two_servers_continue_when_the_third_dies_during_a_failover(cluster, servers, primary, slots, waiters, serve):
     third = serve(cluster)
     writers = Writers([*servers[:2], third], slots)
     writers.wait_for(60)
@@ -155,7 +153,7 @@ def test_two_servers_go_on_when_the_third_dies_in_a_failover(cluster, servers, p
     assert writers.lost() == []
 
 
-def test_a_replica_that_took_over_has_on_its_disk_what_is_acknowledged_with_fsync(cluster, servers, primary, slots):
+def test_promoted_replica_with_fsync_has_acknowledged_data_on_disk(cluster, servers, primary, slots):
     primary.kill()
     until(lambda: cluster.replaced(primary))
     writers = Writers(servers[2:], slots)
@@ -167,7 +165,7 @@ def test_a_replica_that_took_over_has_on_its_disk_what_is_acknowledged_with_fsyn
     assert writers.lost() == []
 
 
-def test_what_was_acknowledged_is_on_the_disks_of_stopped_nodes(cluster, servers, primary, slots, waiters):
+def test_acknowledged_data_is_on_the_disks_of_stopped_nodes(cluster, servers, primary, slots, waiters):
     publishers = Publishers(servers)
     publishers.wait_for(60)
     cluster.kill()
@@ -178,7 +176,7 @@ def test_what_was_acknowledged_is_on_the_disks_of_stopped_nodes(cluster, servers
     publishers.end()
 
 
-def test_a_change_whose_reply_is_lost_is_made_once(servers, redis_server, serve):
+def test_change_with_a_lost_reply_is_applied_once(servers, redis_server, serve):
     proxy = LosingProxy(redis_server())
     server = serve(proxy, "--durability", "os")
 
@@ -209,7 +207,7 @@ def test_a_change_whose_reply_is_lost_is_made_once(servers, redis_server, serve)
     proxy.close()
 
 
-def test_a_cluster_with_tls_fails_over(tmp_path, start):
+def test_cluster_with_tls_fails_over(tmp_path, start):
     pair = make_pair(tmp_path)
     cluster = RedisCluster("redis", 3, 1, "--cluster-require-full-coverage", "no", tls=pair)
     nodes = ",".join(f"127.0.0.1:{node.tls_port}" for node in cluster.servers)
@@ -266,7 +264,7 @@ def _knows_all(state):
 
 
 @pytest.mark.slow
-def test_servers_with_a_primary_that_most_sentinels_do_not_see_acknowledge_nothing_it_loses(watched, start):
+def test_isolated_primary_acknowledges_nothing_that_is_lost(watched, start):
     primary, (near, far), sentinels = watched
     nodes = ",".join(sentinel.address for sentinel in sentinels)
     server = start("--store", "redis", "--redis-nodes", nodes, "--redis-sentinel", "main")

@@ -41,7 +41,7 @@ def status(server, path="/topics", body=None, **options):
     return server.call(path, body, **options)[0]
 
 
-def test_origins_limits_ice_servers_and_the_log_change_while_all_else_stays(configured, tmp_path):
+def test_reload_changes_origins_limits_ice_servers_and_the_log(configured, tmp_path):
     server = configured(f"allowed_origins = '{ORIGIN}'", "session_timeout_ms = 60000", flags=["--max-candidates", 1])
     code = server.offer()
     waited = in_background(lambda: server.call("/poll", {"code": code, "side": "offerer", "wait": 60}))
@@ -102,7 +102,7 @@ BAD = {
 }
 
 
-def test_a_file_with_anything_wrong_changes_nothing(subtests, configured, tmp_path):
+def test_invalid_file_changes_nothing_on_reload(subtests, configured, tmp_path):
     server = configured(f"allowed_origins = '{ORIGIN}'")
     for line, reason in BAD.items():
         with subtests.test(line):
@@ -121,7 +121,7 @@ def test_a_file_with_anything_wrong_changes_nothing(subtests, configured, tmp_pa
     assert server.stop() == 0
 
 
-def test_the_file_of_an_environment_takes_the_place_of_that_of_the_start(configured, tmp_path):
+def test_reload_replaces_the_environment_file_of_the_start(configured, tmp_path):
     later = tmp_path / "environment"
     variables = {"TORNADO_SIGNAL_RELOAD_ENVIRONMENT": str(later), "TORNADO_SIGNAL_MAX_OFFER": "100"}
     server = configured("max_offer = 300", **variables)
@@ -138,7 +138,7 @@ def test_the_file_of_an_environment_takes_the_place_of_that_of_the_start(configu
     assert server.stop() == 0
 
 
-def test_while_settings_change_again_and_again_every_request_is_answered(configured, tmp_path):
+def test_requests_are_served_during_repeated_reloads(configured, tmp_path):
     server = configured(f"allowed_origins = '{ORIGIN}'")
     failures, answered, over = [], [], threading.Event()
 

@@ -34,7 +34,7 @@ def refused(done, *reasons):
         assert reason in done.stderr
 
 
-def test_the_defaults(start, tmp_path):
+def test_defaults(start, tmp_path):
     server = start()
     assert re.fullmatch(r"http://127\.0\.0\.1:[1-9][0-9]*", server.url)
     assert server.log[-1].endswith(f"Z INFO tornado_signal.process.listeners: listening on {server.url}\n")
@@ -64,7 +64,7 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize("source", ["flags", "environment", "file"])
-def test_each_setting_does_what_it_says_from_each_source(source, start, tmp_path):
+def test_each_setting_takes_effect_from_each_source(source, start, tmp_path):
     if source == "flags":
         server = start(*(text for name, value in SETTINGS.items() for text in (f"--{name}", value)))
     elif source == "environment":
@@ -100,7 +100,7 @@ def test_each_address_of_a_host_name_is_listened_on(start):
     assert start("--address", "localhost").call("/health")[0] == 200
 
 
-def test_check_opens_what_serve_needs_and_says_what_that_is(tmp_path):
+def test_check_opens_and_reports_what_serve_needs(tmp_path):
     stun = ("--stun-servers", "stun:stun.example.com")
     done = run("serve", "--check", "--port", 0, "--admin-port", 0, *stun, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
@@ -126,7 +126,7 @@ def test_missing_ice_servers_are_reported_by_check_and_at_the_start(start, tmp_p
     assert "ICE servers" not in "".join(server.log)
 
 
-def test_a_directory_with_foreign_files_is_refused_and_not_touched(start, tmp_path):
+def test_directory_with_foreign_files_is_refused_and_not_touched(start, tmp_path):
     """A directory with foreign files is refused and unchanged. Remains of a database are not foreign.
 
     One that holds a database as well is refused by `--check`. A server serves it, and logs a warning.
@@ -163,7 +163,7 @@ def test_a_directory_with_foreign_files_is_refused_and_not_touched(start, tmp_pa
 
 @pytest.mark.parametrize("check", [["--check"], []])
 @pytest.mark.parametrize("flag", ["--port", "--admin-port"])
-def test_a_taken_port_is_refused(flag, check, tmp_path):
+def test_port_in_use_is_refused(flag, check, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = run("serve", *check, flag, port, cwd=tmp_path, TORNADO_SIGNAL_PORT="0")
@@ -171,13 +171,13 @@ def test_a_taken_port_is_refused(flag, check, tmp_path):
 
 
 @pytest.mark.parametrize("address", ["192.0.2.1", "no-such-host.invalid", "2001:db8::1"])
-def test_an_address_of_another_machine_is_refused_by_name(address, tmp_path):
+def test_address_of_another_machine_is_refused_by_name(address, tmp_path):
     done = run("serve", "--address", address, "--port", 0, cwd=tmp_path)
     refused(done, f"cannot listen on {address} port 0: ", "an address of this machine", "choose another --address")
 
 
 @pytest.mark.parametrize("flag", ["--port", "--admin-port"])
-def test_a_low_port_needs_a_permission_that_the_message_names(flag, tmp_path):
+def test_low_port_needs_a_permission_that_the_message_names(flag, tmp_path):
     if int(Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text()) <= 1:
         pytest.skip("every user may listen on every port")
     without = ["setpriv", "--bounding-set=-net_bind_service"] if os.geteuid() == 0 else []
@@ -189,7 +189,7 @@ def test_a_low_port_needs_a_permission_that_the_message_names(flag, tmp_path):
 
 
 @pytest.mark.parametrize("check", [["--check"], []])
-def test_a_second_server_on_the_same_data_is_refused_and_the_first_goes_on(check, start, tmp_path):
+def test_second_server_on_the_same_data_is_refused(check, start, tmp_path):
     first = start()
     code = first.offer()
     done = run("serve", *check, "--port", 0, cwd=tmp_path)
@@ -200,7 +200,7 @@ def test_a_second_server_on_the_same_data_is_refused_and_the_first_goes_on(check
 
 
 @pytest.mark.parametrize("place", ["file/data", "file", "/proc/tornado-signal", "dangling-link"])
-def test_a_data_directory_that_cannot_be_made_is_refused_by_name(place, tmp_path):
+def test_data_directory_that_cannot_be_made_is_refused_by_name(place, tmp_path):
     (tmp_path / "file").touch()
     (tmp_path / "dangling-link").symlink_to("gone")
     path = tmp_path / place
@@ -208,7 +208,7 @@ def test_a_data_directory_that_cannot_be_made_is_refused_by_name(place, tmp_path
 
 
 @pytest.mark.parametrize("place", ["file", "file/data"])
-def test_a_file_instead_of_a_data_directory_is_called_a_file(place, tmp_path):
+def test_file_instead_of_a_data_directory_is_called_a_file(place, tmp_path):
     (tmp_path / "file").touch()
     done = run("serve", "--port", 0, "--data-dir", place, cwd=tmp_path)
     refused(done, f"cannot open the database in {place}: a file is in the way; name a directory with --data-dir")
@@ -232,7 +232,7 @@ def read_only(tmp_path):
 
 @pytest.mark.needs("namespace")
 @pytest.mark.parametrize("used", [False, True])
-def test_a_directory_on_a_read_only_filesystem_is_refused_by_name(used, start, read_only):
+def test_directory_on_a_read_only_filesystem_is_refused_by_name(used, start, read_only):
     if used:
         server = start()
         server.offer()
@@ -251,7 +251,7 @@ FORMAT = layout.FORMAT
         ((b"mine", b"precious"), ("not tornado-signal's",)),
     ],
 )
-def test_the_database_of_a_later_version_or_another_program_is_not_touched(entry, reasons, tmp_path):
+def test_database_of_a_later_version_or_another_program_is_not_touched(entry, reasons, tmp_path):
     with plyvel.DB(str(tmp_path / "data"), create_if_missing=True) as db:
         db.put(*entry)
     refused(run("serve", "--port", 0, cwd=tmp_path), *reasons, "--data-dir")
@@ -260,7 +260,7 @@ def test_the_database_of_a_later_version_or_another_program_is_not_touched(entry
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_with_status_0_although_a_client_stays(number, start):
+def test_signal_ends_the_server_despite_an_open_connection(number, start):
     server = start("--admin-port", 0)
     with connect(server) as idle:
         code = server.offer()
@@ -272,7 +272,7 @@ def test_a_signal_ends_it_with_status_0_although_a_client_stays(number, start):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_what_was_answered_200_up_to_the_signal_is_there_later(number, start):
+def test_acknowledged_requests_survive_a_stop(number, start):
     server = start()
     answered, problems, begun = [], [], threading.Event()
 
@@ -340,7 +340,7 @@ def stalled(server):
         yield slow, slow.recv(1)
 
 
-def test_a_client_that_connected_before_the_signal_is_served_a_last_time(start):
+def test_stopping_server_serves_open_connections_once_more(start):
     server = start()
     with connect(server) as fresh, connect(server) as kept:
         kept.sendall(asking("/topics"))
@@ -362,7 +362,7 @@ def test_a_client_that_connected_before_the_signal_is_served_a_last_time(start):
     assert len(start().codes()) == 1
 
 
-def test_hundreds_that_wait_are_answered_when_it_stops(start):
+def test_stop_answers_hundreds_of_waits(start):
     server = start()
     code = server.offer()
     with contextlib.ExitStack() as stack:
@@ -382,7 +382,7 @@ def test_hundreds_that_wait_are_answered_when_it_stops(start):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_second_signal_ends_it_at_once_and_cleanly(number, start):
+def test_second_signal_ends_the_server_immediately(number, start):
     server = start("--durability", "os")
     fill(server)
     with stalled(server):
@@ -397,7 +397,7 @@ def test_a_second_signal_ends_it_at_once_and_cleanly(number, start):
     assert len(start().codes()) == 120
 
 
-def test_while_it_stops_it_answers_what_has_begun_and_is_alive_but_not_ready(start):
+def test_stopping_server_finishes_requests_and_is_not_ready(start):
     server = start("--durability", "os", "--admin-port", 0)
     fill(server)
     with stalled(server) as (slow, begun):
@@ -415,7 +415,7 @@ def test_while_it_stops_it_answers_what_has_begun_and_is_alive_but_not_ready(sta
     assert body.count(b'"createdAt"') == 120
 
 
-def test_the_drain_delay_warns_load_balancers_and_serves_until_a_second_signal(start):
+def test_drain_delay_warns_load_balancers_and_serves_until_a_second_signal(start):
     server = start("--durability", "os", "--admin-port", 0, "--drain-delay-ms", 5_000)
     code = server.offer()
     server.process.send_signal(signal.SIGTERM)
@@ -426,7 +426,7 @@ def test_the_drain_delay_warns_load_balancers_and_serves_until_a_second_signal(s
     assert any("stopping at once" in line for line in server.log)
 
 
-def test_the_service_manager_hears_of_each_change_of_state(start, manager):
+def test_service_manager_is_notified_of_each_state(start, manager):
     manager, name = manager
     server = start(NOTIFY_SOCKET=name, WATCHDOG_USEC="400000")
     ready = receive_message(manager)
@@ -448,7 +448,7 @@ def test_the_service_manager_hears_of_each_change_of_state(start, manager):
     assert server.wait() == 0
 
 
-def test_the_service_manager_hears_no_ready_from_a_server_that_cannot_start(start, manager, tmp_path):
+def test_failed_start_sends_no_ready_notification(start, manager, tmp_path):
     manager, name = manager
     (tmp_path / "file").write_text("")
     for arguments in (["--data-dir", "file"], ["--address", "192.0.2.1"]):
@@ -466,7 +466,7 @@ def passed():
         yield [stack.enter_context(socket.create_server((name, 0), family=kind)) for name, kind in addresses]
 
 
-def test_passed_sockets_take_the_place_of_address_and_port(start, passed):
+def test_passed_sockets_replace_address_and_port(start, passed):
     public, other, admin = passed
     names = "tornado-signal.socket:tornado-signal.socket:admin"
     server = start("--address", "192.0.2.1", passed=passed, port=1, LISTEN_FDNAMES=names)
@@ -479,7 +479,7 @@ def test_passed_sockets_take_the_place_of_address_and_port(start, passed):
     assert server.stop() == 0
 
 
-def test_the_file_of_a_passed_unix_socket_stays(start, tmp_path, monkeypatch):
+def test_file_of_a_passed_unix_socket_stays(start, tmp_path, monkeypatch):
     path = tmp_path / "signal.sock"
     with socket.socket(socket.AF_UNIX) as listening:
         monkeypatch.chdir(tmp_path)  # which keeps the path short enough
@@ -496,7 +496,7 @@ def test_the_file_of_a_passed_unix_socket_stays(start, tmp_path, monkeypatch):
         assert path.is_socket()
 
 
-def test_a_passed_socket_keeps_clients_for_the_next_process(start, passed):
+def test_passed_socket_keeps_clients_for_the_next_process(start, passed):
     first = start(passed=passed[:1])
     code = first.offer()
     with contextlib.ExitStack() as stack:
@@ -510,7 +510,7 @@ def test_a_passed_socket_keeps_clients_for_the_next_process(start, passed):
     assert second.stop() == 0
 
 
-def test_a_passed_socket_that_does_not_listen_is_refused_by_its_number(tmp_path):
+def test_passed_socket_that_does_not_listen_is_refused_by_its_number(tmp_path):
     with socket.socket() as idle:
         done = subprocess.run(
             [*with_sockets([idle]), COMMAND, "serve"],

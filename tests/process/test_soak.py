@@ -16,7 +16,7 @@ ALL_DONE = dict.fromkeys(verdict.MUST_HAVE, 1)
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_most_of_a_minute_is_level_and_nothing_is_lost(tmp_path):
+def test_short_soak_is_level_and_loses_nothing(tmp_path):
     options = ["--minutes", 0.8, "--peers", 100, "--session-timeout-ms", 10_000, "--dir", tmp_path]
     files = ["--json", tmp_path / "soak.json", "--plot", tmp_path / "soak.svg"]
     done = subprocess.run([RUN, *map(str, options + files)], capture_output=True, text=True, timeout=280, check=False)
@@ -47,7 +47,7 @@ print(*sorted({line.split(":")[0] for line in soak.tally.wrong}), sep="\\n")
 """
 
 
-def test_it_finds_what_is_lost(tmp_path):
+def test_soak_reports_lost_sessions(tmp_path):
     python = [sys.executable, "-c", FORGETFUL, tmp_path]
     done = subprocess.run(python, cwd=RUN.parents[2], capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
@@ -59,19 +59,19 @@ def make_stretch(change):
     return [LEVEL | {"at_s": at_s} | change(at_s) for at_s in range(100, 460, 9)]
 
 
-def test_what_goes_up_and_down_is_level():
+def test_oscillating_quantity_is_level():
     stretch = make_stretch(lambda at_s: {name: value * (1 + at_s % 60 / 200) for name, value in LEVEL.items()})
     assert verdict.judge(stretch, ALL_DONE, []) == []
 
 
 @pytest.mark.parametrize("name", LEVEL)
-def test_each_quantity_that_grows_is_named(name):
+def test_growing_quantities_are_reported(name):
     stretch = make_stretch(lambda at_s: {name: LEVEL[name] + (at_s - 100) ** 3})
     (sentence,) = verdict.judge(stretch, ALL_DONE, [])
     assert sentence.startswith(f"{name} grows: ")
 
 
-def test_memory_that_grows_by_more_than_a_twentieth_is_named():
+def test_memory_growth_above_five_percent_is_reported():
     def grow(share):
         return make_stretch(lambda at_s: {"memory_mib": 60 * (1 + share * (at_s - 145) / 180)})
 
@@ -80,7 +80,7 @@ def test_memory_that_grows_by_more_than_a_twentieth_is_named():
     assert verdict.judge(grow(0.07)[:20], ALL_DONE, []) == []  # too short to judge memory
 
 
-def test_failures_are_counted_and_what_never_happened_is_named():
+def test_failures_and_missing_kinds_of_events_are_reported():
     done = ALL_DONE | {"met": 0}
     assert verdict.judge([], done, ["b", "a", "b"]) == [
         "1 times: a",

@@ -76,7 +76,7 @@ class UnixConnection(http.client.HTTPConnection):
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077, 0o777])
 @pytest.mark.parametrize("mode", [0o600, 0o660, 0o666])
-def test_the_file_has_the_mode_asked_for_whatever_the_umask(mode, umask, open_one, path):
+def test_socket_file_has_the_configured_mode_for_every_umask(mode, umask, open_one, path):
     before = os.umask(umask)
     try:
         listening = open_one(mode)
@@ -102,7 +102,7 @@ def test_nobody_connects_before_the_mode_is_set(open_one, path, monkeypatch):
     assert tried == [111]  # ECONNREFUSED
 
 
-def test_a_file_that_nobody_listens_on_is_replaced(open_one, path, connect):
+def test_stale_socket_file_is_replaced(open_one, path, connect):
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
         left.listen()
@@ -118,7 +118,7 @@ def refuse(open_one, path, reason):
     assert str(raised.value) == f"cannot listen on unix:{path}: {reason}, or choose another --address"
 
 
-def test_a_socket_in_use_is_refused_also_when_its_queue_is_full(open_one, path):
+def test_socket_in_use_is_refused_also_when_its_queue_is_full(open_one, path):
     in_use = "another server listens there; stop the program that uses it"
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(str(path))
@@ -140,28 +140,28 @@ def test_a_socket_in_use_is_refused_also_when_its_queue_is_full(open_one, path):
 
 
 @pytest.mark.parametrize("make", ["touch", "mkdir", "symlink_to"])
-def test_what_is_no_socket_is_refused_and_left_alone(make, open_one, path):
+def test_file_that_is_not_a_socket_is_refused_and_kept(make, open_one, path):
     getattr(path, make)(*["elsewhere"] if make == "symlink_to" else [])
     before = path.lstat()
     refuse(open_one, path, "a file exists there that is not a socket; stop the program that uses it")
     assert path.lstat() == before
 
 
-def test_a_datagram_socket_is_refused_and_left_alone(open_one, path):
+def test_datagram_socket_is_refused_and_kept(open_one, path):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
         other.bind(str(path))
         refuse(open_one, path, "Protocol wrong type for socket; stop the program that uses it")
         assert path.exists()
 
 
-def test_a_missing_directory_is_refused(path):
+def test_missing_directory_is_refused(path):
     with pytest.raises(
         OperatorError, match="No such file or directory; create its directory, or choose another --addr"
     ):
         open_sockets(f"unix:{path}/deeper", 0, "--port")
 
 
-def test_closing_removes_the_file_once_and_not_that_of_a_successor(open_one, path):
+def test_closing_removes_only_its_own_socket_file(open_one, path):
     first = open_one()
     first.close()
     assert not path.exists()
@@ -173,7 +173,7 @@ def test_closing_removes_the_file_once_and_not_that_of_a_successor(open_one, pat
     assert path.exists()
 
 
-def test_no_file_is_left_when_its_mode_cannot_be_set(open_one, path, monkeypatch):
+def test_failed_chmod_leaves_no_socket_file(open_one, path, monkeypatch):
     def chmod(name, mode):
         raise PermissionError(1, "Operation not permitted")
 
@@ -182,7 +182,7 @@ def test_no_file_is_left_when_its_mode_cannot_be_set(open_one, path, monkeypatch
     assert not path.exists()
 
 
-def test_the_whole_service_is_there_over_a_unix_socket(start_unix, path, connect):
+def test_unix_socket_serves_all_operations(start_unix, path, connect):
     server = start_unix()
     assert server.url == "unix:signal.sock"
     assert stat.S_IMODE(path.stat().st_mode) == 0o660
@@ -210,14 +210,14 @@ def test_the_whole_service_is_there_over_a_unix_socket(start_unix, path, connect
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("mode", ["600", "666"])
-def test_the_file_has_the_mode_asked_for_until_a_clean_stop(number, mode, start_unix, path):
+def test_socket_file_has_its_mode_until_a_clean_stop(number, mode, start_unix, path):
     server = start_unix("--socket-mode", mode)
     assert stat.S_IMODE(path.stat().st_mode) == int(mode, 8)
     assert server.stop(number) == 0
     assert not path.exists()
 
 
-def test_a_server_takes_over_the_file_and_the_sessions_of_a_killed_one(start_unix, path, connect):
+def test_restarted_server_takes_over_the_socket_file_and_sessions(start_unix, path, connect):
     server = start_unix()
     code = connect().call("/lobby/offer", {"info": "i", "offer": "o"})[1]["code"]
     server.stop(signal.SIGKILL)
@@ -228,7 +228,7 @@ def test_a_server_takes_over_the_file_and_the_sessions_of_a_killed_one(start_uni
 
 
 @pytest.mark.parametrize("check", [["--check"], []])
-def test_a_second_server_on_the_same_socket_is_refused_and_the_first_goes_on(check, start_unix, tmp_path, connect):
+def test_second_server_on_a_socket_is_refused(check, start_unix, tmp_path, connect):
     start_unix()
     said = run_refused("serve", *check, "--address", "unix:signal.sock", "--data-dir", "other", cwd=tmp_path)
     in_use = "another server listens there; stop the program that uses it, or choose another --address"
@@ -249,7 +249,7 @@ def test_neither_a_check_nor_a_failed_start_leaves_a_file(path, tmp_path):
     assert not path.exists()
 
 
-def test_a_taken_port_does_not_matter_to_a_unix_socket(start_unix, connect):
+def test_port_in_use_does_not_affect_a_unix_socket(start_unix, connect):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         start_unix(port=taken.getsockname()[1])
         assert connect().call("/health")[0] == 200
@@ -264,7 +264,7 @@ def test_a_taken_port_does_not_matter_to_a_unix_socket(start_unix, connect):
         ((ipaddress.ip_network("198.51.100.0/24"), "unix"), "192.0.2.1", "https://app.example"),
     ],
 )
-async def test_what_is_said_of_the_client_counts_only_with_unix_among_the_trusted_proxies(
+async def test_forwarded_headers_over_unix_sockets_require_trust(
     trusted, client, own, start_service, open_one, connect
 ):
     service = await start_service(trusted_proxies=trusted)

@@ -20,7 +20,7 @@ def connect(server, **options):
     return RpcClient(server.url.replace("http", "ws", 1) + "/ws", ORIGIN, **options)
 
 
-async def test_a_restart_closes_all_with_1012_over_two_seconds_and_offers_and_cursors_stay_good(start):
+async def test_restart_closes_websockets_with_1012_and_keeps_offers_and_cursors(start):
     server = start("--admin-port", 0)
     async with contextlib.AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(connect(server)) for _ in range(30)]
@@ -53,7 +53,7 @@ async def test_a_restart_closes_all_with_1012_over_two_seconds_and_offers_and_cu
     assert server.stop() == 0
 
 
-async def test_after_a_kill_nothing_is_lost_or_doubled_for_clients_with_a_cursor(start):
+async def test_kill_loses_and_duplicates_nothing_for_clients_with_a_cursor(start):
     server = start()
     told, since = [], {}
     for round_ in range(3):

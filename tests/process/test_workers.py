@@ -81,7 +81,7 @@ def gone(pid):
         return True
 
 
-def test_a_worker_that_is_killed_is_not_missed_and_comes_back(start):
+def test_killed_worker_is_replaced_without_failed_requests(start):
     server = start()
     assert server.call("/readyz", base=server.admin_url, origin=None) == (200, {"status": "ok"})
     poll = {"code": server.offer(), "side": "offerer"}
@@ -105,7 +105,7 @@ def test_a_worker_that_is_killed_is_not_missed_and_comes_back(start):
     assert server.stop() == 0
 
 
-def test_a_stuck_worker_is_ended_and_the_service_manager_hears_nothing_of_it(start, manager):
+def test_stuck_worker_is_replaced_silently(start, manager):
     manager, name = manager
     server = start(number=2, NOTIFY_SOCKET=name, WATCHDOG_USEC="6000000")
     assert receive_message(manager)["READY"] == "1"
@@ -119,7 +119,7 @@ def test_a_stuck_worker_is_ended_and_the_service_manager_hears_nothing_of_it(sta
     assert server.wait() == 0
 
 
-def test_a_sick_worker_takes_only_its_own_numbers_away(start):
+def test_unresponsive_worker_hides_only_its_own_metrics(start):
     server = start(number=2)
     os.kill(pids(server)[2], signal.SIGSTOP)
     assert set(numbers(server, "store_available")) == {1}
@@ -139,11 +139,11 @@ def test_metrics_are_served_while_redis_is_down(start):
     assert (found.one("sessions_unanswered"), found.one("topics"), found.one("ready")) == (1, 1, 0)
 
 
-def test_a_client_of_a_frozen_worker_hangs_for_five_seconds():
+def test_frozen_worker_is_replaced_within_five_seconds():
     assert supervisor.CHECK_S + supervisor.STUCK_S + supervisor.ABORT_S <= 5
 
 
-def test_the_others_serve_while_a_worker_cannot_be_started(start, tmp_path):
+def test_other_workers_serve_while_one_cannot_start(start, tmp_path):
     python = tmp_path / "python"
     python.symlink_to(sys.executable)
     # The interpreter is a link: an upgrade replaces it in the same way.
@@ -162,7 +162,7 @@ def test_the_others_serve_while_a_worker_cannot_be_started(start, tmp_path):
     assert server.stop() == 0
 
 
-async def test_a_worker_that_hangs_at_its_start_is_replaced(tmp_path, monkeypatch, caplog):
+async def test_worker_that_hangs_at_its_start_is_replaced(tmp_path, monkeypatch, caplog):
     settings = Settings(data_dir=tmp_path / "data", port=0, durability="os")
     monkeypatch.setattr(supervisor, "START_S", 0.5)
     balance = share(1)
@@ -187,7 +187,7 @@ async def test_a_worker_that_hangs_at_its_start_is_replaced(tmp_path, monkeypatc
     ]
 
 
-def test_a_worker_with_fewer_websockets_gets_the_next_ones(start):
+def test_worker_with_fewer_websockets_gets_the_next_ones(start):
     server = start(number=2)
     url = f"{server.url.replace('http', 'ws')}/ws"
 
@@ -202,7 +202,7 @@ def test_a_worker_with_fewer_websockets_gets_the_next_ones(start):
         until(lambda: abs((found := connect())[1] - found[2]) <= 5)
 
 
-def test_a_stop_answers_who_waits_ends_all_processes_and_leaves_nothing(start):
+def test_stop_answers_waits_and_ends_all_processes(start):
     server = start()
     workers = pids(server).values()
     waiting = in_background(lambda: server.call("/lobby/sessions?wait=60"))
@@ -222,7 +222,7 @@ def test_workers_end_when_their_supervisor_is_killed(start):
     until(lambda: all(gone(pid) for pid in workers))
 
 
-def test_passed_sockets_and_sighup_are_for_all_workers_also_later_ones(start, tmp_path):
+def test_passed_sockets_and_sighup_reach_all_workers(start, tmp_path):
     pair = make_pair(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as public, socket.create_server(("127.0.0.1", 0)) as admin:
         (tmp_path / "signal.toml").write_text("")
@@ -261,7 +261,7 @@ def test_passed_sockets_and_sighup_are_for_all_workers_also_later_ones(start, tm
     assert [line for line in said if "reload failed, keeping the current settings" in line and "worker=" in line] == []
 
 
-def test_a_reason_not_to_start_is_said_once():
+def test_startup_error_is_reported_once():
     flags = ("--store", "redis", "--redis-nodes", "127.0.0.1:1", "--port", 0)
     one, several = run("serve", *flags), run("serve", *flags, "--workers", 3)
     assert (several.returncode, several.stderr.count("\n")) == (1, 1)

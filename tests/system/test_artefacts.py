@@ -53,7 +53,7 @@ def installed(request, built, tmp_path):
     return python.with_name("tornado-signal")
 
 
-def test_all_are_of_the_version_of_the_tag(built):
+def test_packages_have_the_version_of_the_tag(built):
     python, npm = f"tornado_signal-{STATED}", f"tornado-signal-{STATED}"
     assert {path.name for path in built[1].iterdir()} == {
         f"{python}.tar.gz",
@@ -62,7 +62,7 @@ def test_all_are_of_the_version_of_the_tag(built):
     }
 
 
-def test_they_serve_and_say_their_version(installed, built, tmp_path):
+def test_installed_packages_serve_and_report_their_version(installed, built, tmp_path):
     commit, folder = built
     assert do(installed, "--version") == f"{STATED} ({commit})\n"
     web = next(installed.parents[1].glob("lib/*/site-packages/tornado_signal/web"))
@@ -83,12 +83,12 @@ def test_they_serve_and_say_their_version(installed, built, tmp_path):
         server.end()
 
 
-def test_the_changelog_begins_with_unreleased_and_this_release():
+def test_changelog_begins_with_unreleased_and_this_release():
     headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert headings[0] == "[Unreleased]"
     assert re.fullmatch(rf"\[{re.escape(STATED)}\] - \d{{4}}-\d\d-\d\d", headings[1])
 
 
-def test_commands_that_are_no_release_are_of_the_documentation():
+def test_unreleased_commands_are_documented():
     shown = all_blocks(pages()["contributing"])
     assert [block for block in RELEASING if block not in shown] == RELEASING[-1:]

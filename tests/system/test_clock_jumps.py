@@ -59,7 +59,7 @@ def until_gone(server, code):
     return now_ms()
 
 
-def test_an_hour_forward_expires_the_old_and_spares_the_new(start, jump):
+def test_clock_set_forward_expires_only_old_sessions(start, jump):
     server = start()
     old = server.offer()
     assert poll(server, old)[0] == 200
@@ -82,7 +82,7 @@ def test_an_hour_forward_expires_the_old_and_spares_the_new(start, jump):
     assert server.stop() == 0
 
 
-def test_a_day_back_expires_nothing_early_or_late(start, jump):
+def test_clock_set_back_keeps_expiry_times(start, jump):
     server = start()
     before_ms = now_ms()
     old = server.offer()
@@ -130,7 +130,7 @@ def test_sessions_outlive_a_restart_while_the_clock_is_back(start, jump):
     assert server.stop() == 0
 
 
-def test_what_was_swept_does_not_come_back_with_the_clock(start, jump):
+def test_swept_sessions_do_not_return_when_the_clock_is_set_back(start, jump):
     server = start("--sweep-interval-ms", 100)
     old = server.offer()
     late_ms = created_ms(server)[0] + 3_600_000  # no sweep can find it before

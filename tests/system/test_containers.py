@@ -130,7 +130,7 @@ def check_the_image(place, commit):
     assert "store: " in checked
 
 
-def test_pid_1_ends_on_a_sigterm_that_comes_early(tmp_path):
+def test_early_sigterm_ends_pid_1(tmp_path):
     settings = tmp_path / "settings.toml"
     os.mkfifo(settings)
     command = ["unshare", "--pid", "--fork", "--kill-child", COMMAND, "serve", "--config", settings]
@@ -167,14 +167,14 @@ def test_compose_files_are_valid_with_our_settings(file):
         assert each["healthcheck"]["test"] == ["CMD", "tornado-signal", "health"]
 
 
-def test_the_compose_file_trusts_its_own_network_only():
+def test_compose_file_trusts_its_own_network_only():
     file = yaml.safe_load((ROOT / COMPOSE[0]).read_text())
     (subnet,) = file["networks"]["default"]["ipam"]["config"]
     settings = load(argparse.Namespace(config=None), file["services"]["signal"]["environment"])
     assert [str(network) for network in settings.trusted_proxies] == [subnet["subnet"]]
 
 
-def test_a_change_of_the_source_does_not_install_the_dependencies_again():
+def test_change_of_the_source_does_not_install_the_dependencies_again():
     build = (ROOT / "Containerfile").read_text().partition("COPY . .")
     assert "install --no-cache-dir -r requirements.txt" in build[0]
     assert "install --no-cache-dir --no-deps ." in build[2]
@@ -280,7 +280,7 @@ def of_kind(kind):
     return found
 
 
-def test_the_manifest_is_valid_with_our_settings():
+def test_manifest_is_valid_with_our_settings():
     for each in MANIFEST:
         kubernetes_validate.validate(each, kubernetes_validate.latest_version(), strict=True)
     deployment, pod = of_kind("Deployment")["spec"], of_kind("Deployment")["spec"]["template"]
@@ -339,7 +339,7 @@ def probed(place, url, headers):
 
 
 @pytest.mark.timeout(600)
-def test_the_image_runs_alone_in_a_cluster_and_in_a_pod(place, subtests):
+def test_image_runs_alone_in_a_cluster_and_in_a_pod(place, subtests):
     commit = place.build()
     with subtests.test("image"):
         check_the_image(place, commit)

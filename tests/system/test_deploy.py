@@ -45,7 +45,7 @@ def status(server, path, **headers):
 
 
 @pytest.mark.needs("caddy")
-def test_the_caddyfile_gets_the_name(tmp_path):
+def test_caddyfile_gets_the_name(tmp_path):
     script = blocks("deploy", "A VPS in five minutes", "sh")[1]
     place = tmp_path / "Caddyfile"
     *lines, reload = script.replace(f"name={NAME}", "name=my.example.org").splitlines()
@@ -58,7 +58,7 @@ def test_the_caddyfile_gets_the_name(tmp_path):
     assert NAME not in re.sub("#.*", "", place.read_text())
 
 
-def test_the_settings_of_the_vps_are_valid(start):
+def test_settings_of_the_vps_are_valid(start):
     environment = environment_file("A VPS in five minutes")
     settings = settings_of(environment)
     assert [str(network) for network in settings.trusted_proxies] == ["127.0.0.1/32"]
@@ -68,7 +68,7 @@ def test_the_settings_of_the_vps_are_valid(start):
     assert status(server, "/health", Origin="https://other.example") == 403
 
 
-def test_the_packages_are_those_of_the_other_pages():
+def test_packages_are_those_of_the_other_pages():
     installed = re.findall(r"apt-get install -y (.*)", "".join(blocks("deploy", "Deploy", "sh")))
     assert installed == ["python3-venv caddy", "coturn"]
 
@@ -93,7 +93,7 @@ def test_coturn_takes_its_settings(tmp_path):
     assert not re.search("bad configuration|unrecognized", log.read_text(), re.IGNORECASE), log.read_text()
 
 
-def test_the_file_for_fly(start):
+def test_file_for_fly(start):
     (text,) = blocks("deploy", "Fly.io", "toml")
     file = tomllib.loads(text)
     settings = settings_of(file["env"])
@@ -105,7 +105,7 @@ def test_the_file_for_fly(start):
     assert status(server, check["path"], **check["headers"]) == 200
 
 
-def test_the_file_for_render(start):
+def test_file_for_render(start):
     (text,) = blocks("deploy", "Render", "yaml")
     (service,) = yaml.safe_load(text)["services"]
     environment = {variable["key"]: variable["value"] for variable in service["envVars"]}

@@ -15,7 +15,7 @@ AS_A_USER = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.g
 
 
 @pytest.mark.parametrize("durability", ["fsync", "os"])
-def test_full_and_free_again(durability, small_disk, start):
+def test_writes_resume_after_a_full_disk_has_space(durability, small_disk, start):
     ballast = small_disk / "ballast"
     ballast.write_bytes(b"\0" * (40 << 20))
     server = start("--durability", durability, "--admin-port", 0, data=small_disk / "data")
@@ -64,7 +64,7 @@ def test_nothing_acknowledged_is_lost_over_three_full_disks(small_disk, start):
 
 
 @pytest.mark.needs("strace")
-def test_a_disk_that_fails_to_sync(start):
+def test_failed_sync_refuses_writes(start):
     server = start("--admin-port", 0)
     kept = {}
     publish_until(server, kept, lambda status: len(kept) == 5)
@@ -91,7 +91,7 @@ def remount(path, how):
     until(lambda: subprocess.run(command, capture_output=True, check=False).returncode == 0)
 
 
-def test_refuses_while_read_only_and_loses_nothing(small_disk, start):
+def test_read_only_disk_refuses_writes_and_loses_nothing(small_disk, start):
     data = small_disk / "data"
     server = Server("--data-dir", data, "--admin-port", 0, prefix=AS_A_USER)
     kept = {}

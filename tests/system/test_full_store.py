@@ -81,7 +81,7 @@ def test_own_sessions_do_not_fill_the_disk(small_disk, serve):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_full_store_is_whole_and_full_after_a_restart(number, small_disk, serve):
+def test_full_store_is_intact_and_full_after_a_restart(number, small_disk, serve):
     server = serve()
     publisher = Publisher(server)
     publisher.until(503)
@@ -95,7 +95,7 @@ def test_a_full_store_is_whole_and_full_after_a_restart(number, small_disk, serv
 
 
 @pytest.mark.parametrize("command", ["serve", "check", "compact"])
-def test_the_ballast_is_given_up_on_a_disk_without_a_free_byte(command, small_disk, serve):
+def test_ballast_is_released_on_a_full_disk(command, small_disk, serve):
     server = serve("--session-timeout-ms", 3000)
     publisher = Publisher(server)
     for _ in range(20):
@@ -133,7 +133,7 @@ def test_withdrawals_work_while_others_fill_the_disk(small_disk, serve):
     assert server.stop() == 0
 
 
-def test_a_store_stays_near_its_bound(tmp_path, start):
+def test_store_stays_near_its_bound(tmp_path, start):
     most = 8 * MIB
     server = start("--admin-port", 0, "--max-store-bytes", most, "--session-timeout-ms", 3000)
     publisher = Publisher(server)

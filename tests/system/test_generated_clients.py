@@ -58,7 +58,7 @@ def node_modules():
 
 
 @pytest.mark.needs("openapi_python_client", "mypy")
-def test_a_generated_python_client_is_typed_and_works(server, tmp_path):
+def test_generated_python_client_is_typed_and_works(server, tmp_path):
     (tmp_path / "config.yml").write_text(CONFIG)
     options = ["--meta", "none", "--output-path", "signal_api", "--config", "config.yml", "--fail-on-warning"]
     url = f"{server.url}/openapi.json"
@@ -72,7 +72,7 @@ def test_a_generated_python_client_is_typed_and_works(server, tmp_path):
     run(sys.executable, "-W", "error", "program.py", server.url, "https://python.example", cwd=tmp_path)
 
 
-def test_a_generated_typescript_client_is_typed_and_works(server, node_modules, tmp_path):
+def test_generated_typescript_client_is_typed_and_works(server, node_modules, tmp_path):
     for name in ("package.json", "program.ts"):
         shutil.copy(SOURCES / name, tmp_path)
     (tmp_path / "node_modules").symlink_to(node_modules)

@@ -30,7 +30,7 @@ SECRET = "a secret of the offerer"
 GRACE_S = 0.3
 
 
-def test_waits_and_streams_of_a_silent_network_are_let_go():
+def test_waits_and_streams_of_a_silent_network_are_closed():
     assert alone("requests") == f"all of {4 * EACH} let go, one answered since"
 
 

@@ -43,7 +43,7 @@ BEGIN = {
         ("tornado-signal completion f", "fish"),
     ],
 )
-def test_tab_completes_in_a_shell(shell, typed, completed, shell_environment):
+def test_tab_completes_commands_in_a_shell(shell, typed, completed, shell_environment):
     require(*{"zsh"} & {*shell.split()})
     with Terminal(*shell.split(), env=shell_environment) as terminal:
         terminal.type(BEGIN[shell] + "; echo rea''dy\n")
@@ -60,13 +60,13 @@ def test_fish_completes(shell_environment):
 
 
 @pytest.mark.parametrize("check", [["mandoc", "-Tlint"], ["groff", "-man", "-ww", "-z", "-Tutf8"]])
-def test_the_manual_page_is_sound(check):
+def test_manual_page_has_no_formatting_errors(check):
     page = run("man")
     assert (page.returncode, page.stderr) == (0, "")
     assert printed(*check, input=page.stdout, stderr=subprocess.STDOUT) == ""
 
 
-def test_the_manual_page_says_what_help_says():
+def test_manual_page_matches_help():
     text = printed("mandoc", "-Tutf8", "-Owidth=400", input=run("man").stdout)
     shown = " ".join(re.sub(".\b", "", text).split())  # bold and underlined by overstriking
     for command in make_parser().commands:
@@ -77,7 +77,7 @@ def test_the_manual_page_says_what_help_says():
         assert text in shown
 
 
-def test_text_that_troff_would_take_for_orders_is_escaped():
+def test_text_that_looks_like_troff_requests_is_escaped():
     text = ".so 'x' \\fB -- a-b"
     page = f".TH X 1 2020-01-01\n.SH NAME\nx \\- y\n.SH X\n{escape(text)}\n"
     assert text in printed("mandoc", "-Tascii", input=page)

@@ -81,7 +81,7 @@ def application(tmp_path_factory):
     return npm_package.install(tmp_path_factory.mktemp("npm"))
 
 
-def test_a_strict_program_is_typed_and_mistakes_are_errors(application):
+def test_strict_program_is_typed_and_mistakes_are_errors(application):
     (application / "package.json").write_text('{"type": "module"}')
     (application / "program.ts").write_text(PROGRAM)
     flags = ["--strict", "--noEmit", "--target", "es2022", "--module", "nodenext"]
@@ -95,7 +95,7 @@ def test_minified_and_compressed_it_is_small(application):
     assert len(gzip.compress(minified, 9)) < MAX_BYTES
 
 
-def test_the_package_has_nothing_else(application):
+def test_package_contains_only_the_module(application):
     installed = application / "node_modules" / "tornado-signal"
     names = {path.name for path in installed.iterdir()}
     assert names == {"client", "client.js", "client.d.ts", "package.json", "README.md", "LICENSE"}

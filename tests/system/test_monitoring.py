@@ -51,7 +51,7 @@ def expressions():
     return {rule.split("\n")[0]: re.search(r"expr: (.*?)\n +(?:for|labels):", rule, re.DOTALL)[1] for rule in rules}
 
 
-def test_promtool_takes_every_rule():
+def test_promtool_accepts_every_rule():
     sound, said = promtool("check", "rules", ALERTS)
     assert sound, said
     assert f"{len(expressions())} rules found" in said
@@ -59,7 +59,7 @@ def test_promtool_takes_every_rule():
     assert "{{" not in "".join(re.findall(r"description: (.*(?:\n {12}.*)*)", ALERTS.read_text()))
 
 
-def test_alerts_go_off_when_they_should_only(tmp_path):
+def test_alerts_fire_only_under_their_conditions(tmp_path):
     rules, descriptions = re.subn(r"\n {10}description: .*(?:\n {12}.*)*", "", ALERTS.read_text())
     assert descriptions == len(expressions())
     cases = CASES.read_text()
@@ -70,7 +70,7 @@ def test_alerts_go_off_when_they_should_only(tmp_path):
     assert sound, said
 
 
-def test_the_dashboard_is_whole():
+def test_dashboard_queries_existing_metrics():
     panels = DASHBOARD["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     taken = [
@@ -102,7 +102,7 @@ def servers(redis, start):
     return start(*flags), start(*flags, *two)
 
 
-def test_every_named_metric_is_shown(servers, redis, start, tmp_path):
+def test_every_documented_metric_is_exported(servers, redis, start, tmp_path):
     named = set(METRIC.findall(ALERTS.read_text()))
     named |= {metric for _, query, _ in queries() for metric in METRIC.findall(query)}
     named |= {metric for page in pages().values() for metric in METRIC.findall(page)}
@@ -199,7 +199,7 @@ def prometheus(servers, tmp_path):
 
 
 @pytest.mark.slow
-def test_prometheus_watches_a_server_and_alerts_when_it_is_gone(servers, redis, prometheus, subtests):
+def test_prometheus_scrapes_a_server_and_alerts_when_it_is_down(servers, redis, prometheus, subtests):
     with work(servers, redis):
         enough = "count(count_over_time(tornado_signal_ready[1m]) > 5) == 3"  # one process, and two
         prometheus.until(lambda: prometheus.query(enough))

@@ -164,7 +164,7 @@ async def test_neither_the_client_nor_the_own_origin_can_be_forged(kind, hop, st
 
 
 @pytest.mark.parametrize("hop", HOPS)
-async def test_an_untrusted_proxy_is_the_client(kind, hop, start_through):
+async def test_untrusted_proxy_counts_as_the_client(kind, hop, start_through):
     through = await start_through(kind, hop, trusted_proxies=())
     response = await through.call("GET", "/who", source=ELSEWHERE)
     assert response.json == {"client": "127.0.0.1" if hop == "tcp" else "unix"}
@@ -253,7 +253,7 @@ def in_chunks(data):
     return b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in [*pieces, b""])
 
 
-async def test_a_large_body_is_refused_once(through):
+async def test_large_body_is_refused_once(through):
     body = json.dumps({"info": "i", "offer": "o" * LARGE}).encode()
     announced = ("Content-Length", str(len(body)))
     for framing, data in ((announced, body), (("Transfer-Encoding", "chunked"), in_chunks(body))):
@@ -271,14 +271,14 @@ async def test_a_large_body_is_refused_once(through):
     assert await through.service.topics() == [("lobby", 1)]
 
 
-async def test_a_long_listing_arrives_whole(through):
+async def test_long_listing_arrives_whole(through):
     for number in range(40):
         await through.post("/lobby/offer", info=str(number), offer="o" * 100_000)
     response = await through.call("GET", "/lobby/sessions")
     assert [each["info"] for each in response.json["sessions"]] == [str(number) for number in reversed(range(40))]
 
 
-async def test_news_come_at_once(through):
+async def test_events_pass_the_proxy_immediately(through):
     """Though nothing follows them: the answer to a wait, and events of a stream."""
     async with open_stream(through.proxy.port, "/lobby/events", tls=through.tls) as stream:
         assert (stream.status, stream.headers["Content-Type"]) == (200, "text/event-stream")
@@ -292,7 +292,7 @@ async def test_news_come_at_once(through):
         assert (await asyncio.wait_for(waiting, BOUND_S))["answer"] == "a"
 
 
-async def test_who_leaves_is_let_go(through):
+async def test_disconnected_client_releases_its_connections(through):
     code = (await through.post("/lobby/offer", **OFFER))["code"]
     body = json.dumps({"code": code, "side": "offerer", "wait": 60}).encode()
     async with (
@@ -319,7 +319,7 @@ async def until(true):
 
 
 @pytest.mark.slow
-async def test_the_longest_waits_outlast_the_proxies(start_through, monkeypatch):
+async def test_longest_waits_end_before_proxy_timeouts(start_through, monkeypatch):
     """A wait of 60 s, a stream on which nothing happens meanwhile, and a WebSocket, which the server pings.
 
     A WebSocket that is not pinged ends where a proxy has less patience than ours have.
@@ -352,7 +352,7 @@ async def test_the_longest_waits_outlast_the_proxies(start_through, monkeypatch)
 
 
 @pytest.mark.parametrize("hop", HOPS)
-async def test_a_websocket_passes_the_proxy(kind, hop, start_through):
+async def test_websocket_passes_the_proxy(kind, hop, start_through):
     through = await start_through(kind, hop, hold_grace_ms=0)
     large = "o" * 200_000
     async with open_socket(through) as watching:
@@ -371,7 +371,7 @@ async def test_a_websocket_passes_the_proxy(kind, hop, start_through):
     assert {*through.runs} == {"/ws"}
 
 
-async def test_a_refused_handshake_is_answered_in_json(kind, start_through):
+async def test_refused_handshake_has_a_json_response(kind, start_through):
     through = await start_through(kind, allowed_origins=Origins(frozenset({ORIGIN})))
     key = [("Sec-WebSocket-Key", "MDEyMzQ1Njc4OTAxMjM0NQ=="), ("Sec-WebSocket-Version", "13")]
     handshake = [("Connection", "Upgrade"), ("Upgrade", "websocket"), *key]
@@ -415,7 +415,7 @@ def restarted(start, start_proxy, pair):
     return starting
 
 
-async def test_the_proxy_answers_as_the_server_while_it_is_away(kind, restarted):
+async def test_proxy_responds_like_the_server_while_it_is_down(kind, restarted):
     behind = restarted(kind)
     assert (await behind.call("POST", "/lobby/offer", OFFER)).status == 200
     behind.server.stop()
@@ -432,7 +432,7 @@ async def test_the_proxy_answers_as_the_server_while_it_is_away(kind, restarted)
     assert len((await behind.call("GET", "/lobby/sessions")).json["sessions"]) == 2
 
 
-async def test_a_websocket_goes_on_after_the_server_was_away(kind, restarted):
+async def test_websocket_continues_after_a_server_restart(kind, restarted):
     behind = restarted(kind)
     async with open_socket(behind) as client:
         await client.call("subscribe", topic="lobby")
@@ -480,7 +480,7 @@ class Breaking:
         await until(lambda: not self._open)
 
 
-async def test_a_post_is_not_sent_twice(kind, start_proxy, pair):
+async def test_post_is_not_sent_twice(kind, start_proxy, pair):
     """An interrupted POST on a kept connection reaches the server once, and the page gets an error.
 
     The error is a 503. HAProxy closes the page's connection instead if it was not the first request.
@@ -500,7 +500,7 @@ async def test_a_post_is_not_sent_twice(kind, start_proxy, pair):
     await breaking.stop(proxy)
 
 
-async def test_caddy_holds_a_get_until_the_server_is_back(start_proxy, pair):
+async def test_caddy_retries_a_get_until_the_server_is_back(start_proxy, pair):
     port = free_port()
     behind = Proxied(start_proxy("caddy", port), client_context(pair))
     asking = asyncio.create_task(behind.call("GET", "/lobby/sessions"))
@@ -526,7 +526,7 @@ class Stripping(PROXIES["haproxy"]):
 
 
 @pytest.mark.parametrize(("kind", "method"), [("nginx", "WS"), ("caddy", "WS"), ("haproxy", "WS"), (Stripping, "GET")])
-async def test_the_python_client_uses_what_a_proxy_lets_through(kind, method, start_through, monkeypatch, pair):
+async def test_python_client_uses_what_a_proxy_lets_through(kind, method, start_through, monkeypatch, pair):
     monkeypatch.setitem(PROXIES, Stripping, Stripping)
     monkeypatch.setenv("SSL_CERT_FILE", str(pair.certificate))
     through = await start_through(kind)
@@ -549,7 +549,7 @@ async def test_the_python_client_uses_what_a_proxy_lets_through(kind, method, st
 
 
 @pytest.mark.needs("caddy")
-def test_the_caddyfile_is_as_caddy_would_write_it():
+def test_caddyfile_is_formatted():
     for command in (["fmt", "--diff"], ["adapt", "--adapter", "caddyfile", "--config"]):
         done = subprocess.run(
             ["caddy", *command, SYSTEMD / "Caddyfile"], capture_output=True, text=True, check=True, timeout=BOUND_S
@@ -559,7 +559,7 @@ def test_the_caddyfile_is_as_caddy_would_write_it():
 
 
 @pytest.mark.parametrize("name", ["nginx.conf", "Caddyfile", "haproxy.cfg"])
-def test_what_the_files_say_of_settings(name):
+def test_files_name_existing_settings(name):
     said = set(re.findall(r"TORNADO_SIGNAL_([A-Z_]+)=([\w.:/-]*\w)", (SYSTEMD / name).read_text()))
     assert {name for name, _ in said} == {"TRUSTED_PROXIES"}
     types = {each.name.upper(): each.type for each in SETTINGS}

@@ -39,7 +39,7 @@ PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
 
 
 @pytest.mark.timeout(600)
-def test_each_installs_and_goes_on_with_the_data_of_the_one_before(tmp_path, tmp_path_factory):
+def test_each_python_installs_and_opens_the_data_of_the_previous_one(tmp_path, tmp_path_factory):
     """Newer and then older versions on any binding of LevelDB, without a warning."""
     says = "import platform; from tornado_signal.stores.leveldb.binding import plyvel; "
     says += "print(platform.python_version(), plyvel.__name__)"
@@ -61,7 +61,7 @@ def test_each_installs_and_goes_on_with_the_data_of_the_one_before(tmp_path, tmp
 
 
 @pytest.mark.timeout(400)
-def test_the_store_on_another_binding(tmp_path, tmp_path_factory):
+def test_store_works_with_another_binding(tmp_path, tmp_path_factory):
     """On the newest Python for it: full disks, failed syncs, kills, damage and the files of the store."""
     for python in {each.binding: each for each in FOUND if each.binding != OURS}.values():
         commands = python.installed(tmp_path_factory.getbasetemp()).parent
@@ -77,7 +77,7 @@ def test_the_store_on_another_binding(tmp_path, tmp_path_factory):
 
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("minor", MINORS)
-def test_nothing_has_to_be_compiled(minor, machine, tmp_path):
+def test_installation_compiles_nothing(minor, machine, tmp_path):
     wanted = required(minor, machine)
     if (minor, machine) == ("3.11", "aarch64"):
         wanted = [each for each in wanted if each.name != "plyvel"]
@@ -87,7 +87,7 @@ def test_nothing_has_to_be_compiled(minor, machine, tmp_path):
     assert len([*tmp_path.glob("*.whl")]) == len(wanted) >= 8
 
 
-def test_others_are_refused_in_a_sentence(tmp_path):
+def test_other_pythons_are_refused_with_one_sentence(tmp_path):
     copy_checkout(tmp_path / "source")
     do(*PIP, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", tmp_path, tmp_path / "source")
     (wheel,) = tmp_path.glob("*.whl")
@@ -98,7 +98,7 @@ def test_others_are_refused_in_a_sentence(tmp_path):
         assert f"requires a different Python: {minor}" in asked.stderr
 
 
-def test_the_pythons_tried_are_those_promised():
+def test_tested_pythons_are_the_documented_ones():
     for page in ("README", "quickstart"):
         need = re.search(r"You need Linux and Python (\S+) to (\S+), on x86-64 or ARM\.", pages()[page])
         assert need.groups() == (MINORS[0], MINORS[-1])

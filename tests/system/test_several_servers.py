@@ -89,7 +89,7 @@ async def until(reached, *arguments):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", PROXIES)
-async def test_nobody_is_refused_by_a_drain_and_few_by_a_kill(kind, serve, behind):
+async def test_drain_refuses_no_request_and_a_kill_few(kind, serve, behind):
     one, other = (serve("--drain-delay-ms", DRAIN_DELAY_MS) for _ in range(2))
     async with behind(kind, (address(one), address(other))) as (proxy, pairs):
         assert serves(one)
@@ -123,7 +123,7 @@ def meet_by_way_of(one, other, topic):
 
 
 @pytest.mark.slow
-async def test_nobody_is_refused_by_an_upgrade(serve, behind, tmp_path):
+async def test_upgrade_refuses_no_request(serve, behind, tmp_path):
     (tmp_path / "previous").mkdir()
     previous_version(tmp_path / "previous")
     before = {"prefix": (sys.executable, "-m"), "command": "tornado_signal", "cwd": tmp_path / "previous"}

@@ -51,7 +51,7 @@ def verify(unit: Path) -> subprocess.CompletedProcess[str]:
     return analyze("verify", "--man=no", "--recursive-errors=yes", unit, unit.with_name(SOCKET.name))
 
 
-def test_verify_accepts_the_units_and_what_the_documentation_adds(installed_unit):
+def test_systemd_verify_accepts_the_units_and_documented_additions(installed_unit):
     done = verify(installed_unit)
     assert (done.returncode, done.stdout) == (0, "")
     for page in (("turn", "STUN and TURN"), ("deploy", "STUN and TURN"), ("scaling", "From one server to three")):
@@ -63,31 +63,31 @@ def test_verify_accepts_the_units_and_what_the_documentation_adds(installed_unit
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_exposure_does_not_grow():
+def test_systemd_exposure_does_not_grow():
     done = analyze("security", "--offline=true", f"--threshold={EXPOSURE}", "--no-pager", UNIT)
     assert done.returncode == 0, done.stdout
 
 
-def test_the_service_reads_its_settings():
+def test_service_reads_its_settings():
     lines = UNIT.read_text().splitlines()
     assert f"ExecStart={INSTALLED} serve" in lines
     assert "EnvironmentFile=-/etc/tornado-signal/tornado-signal.env" in lines
 
 
-def test_stopping_has_the_time_it_needs():
+def test_stop_timeout_covers_the_drain():
     (limit_s,) = re.findall(r"^TimeoutStopSec=(\d+)$", UNIT.read_text(), re.MULTILINE)
     takes_s = listener.HANDSHAKE_S + lifecycle.LAST_REQUEST_S + lifecycle.DRAIN_LIMIT_S + 2 * lifecycle.CLOSE_LIMIT_S
     assert watches.END_S < lifecycle.DRAIN_LIMIT_S
     assert 1.5 * takes_s < int(limit_s)
 
 
-def test_the_socket_is_the_default_address():
+def test_socket_is_the_default_address():
     default = settings.Settings()
     assert f"ListenStream={default.address}:{default.port}" in SOCKET.read_text().splitlines()
 
 
 @pytest.mark.parametrize("name", ["install", "remove"])
-def test_only_root_may(name):
+def test_installation_requires_root(name):
     nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []
     with (SYSTEMD / name).open() as text:  # the checkout may be where nobody else can look
         done = subprocess.run([*nobody, "bash", "/dev/stdin"], stdin=text, capture_output=True, text=True, check=False)
@@ -95,13 +95,13 @@ def test_only_root_may(name):
     assert done.stderr.endswith(f"; try: sudo systemd/{name}\n")
 
 
-def test_the_environment_file_names_every_setting_and_its_default_in_comments():
+def test_environment_file_names_every_setting_and_its_default_in_comments():
     lines = (SYSTEMD / "tornado-signal.env").read_text().splitlines()
     assert [line for line in lines if line and not line.startswith("#")] == []
     expected = [(f"TORNADO_SIGNAL_{each.name.upper()}", str(each.default)) for each in settings.SETTINGS]
     assert list(environment().items()) == expected
 
 
-def test_the_environment_file_is_understood_when_uncommented():
+def test_uncommented_environment_file_is_valid():
     nothing = argparse.Namespace(config=None)
     assert config.load(nothing, environment()) == config.load(nothing, {})

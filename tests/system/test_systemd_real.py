@@ -389,7 +389,7 @@ STEPS = (install, ready_when_the_store_is_open, a_wrong_setting, the_log_and_the
 STEPS += (restarts_under_load, a_unix_socket, look_after_it, stop, remove)
 
 
-def test_the_life_of_the_service(machine, subtests):
+def test_life_of_the_service(machine, subtests):
     for step in STEPS:
         with subtests.test(step.__name__):
             step(machine)

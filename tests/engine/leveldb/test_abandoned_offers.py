@@ -8,7 +8,7 @@ ORIGIN = "https://one.example"
 OLD, NEW = b"of the past.", b"of this one."
 
 
-async def test_offers_of_an_earlier_process_are_withdrawn_unless_they_are_held_again(tmp_path, until, monkeypatch):
+async def test_offers_of_an_earlier_process_are_withdrawn_unless_held_again(tmp_path, until, monkeypatch):
     monkeypatch.setattr(leveldb, "COME_BACK_S", 0.3)
     options = {"timeout_ms": 300_000, "hold_grace_ms": 100, "codes": "content"}
     store = await open_leveldb(tmp_path / "data", **options)

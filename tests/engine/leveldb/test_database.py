@@ -142,7 +142,7 @@ async def test_changes_of_one_turn_or_during_a_write_share_one_write(held, disk)
     assert len(held.keys()) == 53
 
 
-async def test_writes_of_waiting_changes_begin_apart(held, disk, monkeypatch):
+async def test_writes_of_waiting_changes_are_spaced(held, disk, monkeypatch):
     monkeypatch.setattr(database, "GATHER_S", 1.0)  # a busy machine pauses the test for less
     began_s = time.monotonic()
     with held_up(disk):
@@ -156,7 +156,7 @@ async def test_writes_of_waiting_changes_begin_apart(held, disk, monkeypatch):
     assert disk.ended == 2
 
 
-async def test_a_large_group_does_not_wait(held, disk, monkeypatch):
+async def test_large_group_is_written_immediately(held, disk, monkeypatch):
     monkeypatch.setattr(database, "GATHER_S", 3600)
     await held.put(b"first")
     assert all(await outcomes(*[held.put(b"%d" % number) for number in range(database.GATHER_CHANGES)]))
@@ -184,7 +184,7 @@ async def test_successive_single_changes_are_hardly_delayed(held, disk, monkeypa
 
 
 @pytest.mark.parametrize("sync", [True, False])
-async def test_durability_reaches_every_write(io_loop, tmp_path, disk, monkeypatch, sync):
+async def test_every_write_uses_the_configured_durability(io_loop, tmp_path, disk, monkeypatch, sync):
     batches = []
 
     def group(db, sync):
@@ -200,7 +200,7 @@ async def test_durability_reaches_every_write(io_loop, tmp_path, disk, monkeypat
     assert [options for options in batches if options] == [{"sync": sync}] * 3  # the last one was not written
 
 
-async def test_a_change_is_seen_once_committed_even_if_its_waiter_is_cancelled(held, disk):
+async def test_change_is_seen_once_committed_even_if_its_waiter_is_cancelled(held, disk):
     with held_up(disk):
         waiters = [held.put(b"a"), held.put(b"b")]
         waiters[0].cancel()
@@ -225,7 +225,7 @@ async def test_deletes_come_before_puts_and_settled_before_the_waiter(held):
 @pytest.mark.parametrize(
     "wrong", [Change([(b"x", "text")], []), Change([(b"x", b"y"), (b"z", None)], [b"good"]), Change([], [7])]
 )
-async def test_a_change_that_is_refused_harms_no_other(held, disk, wrong):
+async def test_refused_change_affects_no_other(held, disk, wrong):
     settled = []
     with held_up(disk):
         before = held.put(b"good")
@@ -237,7 +237,7 @@ async def test_a_change_that_is_refused_harms_no_other(held, disk, wrong):
     assert settled == [False]
 
 
-async def test_a_failed_write_refuses_everything_until_reopened(held, disk, caplog):
+async def test_failed_write_refuses_everything_until_reopened(held, disk, caplog):
     await held.put(b"before")
     held.opened.clear()
     disk.unopenable = True
@@ -284,7 +284,7 @@ def damaged_block():
 
 
 @pytest.mark.parametrize("during", ["nothing", "a write", "a write that fails", "a group on its way"])
-async def test_a_failed_read_refuses_everything_until_reopened(during, held, disk, caplog):
+async def test_failed_read_refuses_everything_until_reopened(during, held, disk, caplog):
     await held.put(b"before")
     held.opened.clear()
     disk.unopenable = True
@@ -332,7 +332,7 @@ async def test_closing_after_a_failed_read(held, tmp_path, disk, writing):
     assert await stored(tmp_path / "data") == [b"a"] * writing
 
 
-async def test_a_database_that_was_never_opened_refuses_everything(io_loop, tmp_path):
+async def test_database_that_was_never_opened_refuses_everything(io_loop, tmp_path):
     held = Held(tmp_path / "data")
     assert await outcomes(held.put(b"a")) == [False]
     with pytest.raises(Unavailable):
@@ -343,7 +343,7 @@ async def test_a_database_that_was_never_opened_refuses_everything(io_loop, tmp_
 
 
 @pytest.mark.parametrize("wait", ["a turn", "a write", "a failure"])
-async def test_a_view_raises_after_an_await(wait, held):
+async def test_view_raises_after_an_await(wait, held):
     await held.put(b"a")
     view = held.db.view
     assert view is held.db.view
@@ -362,7 +362,7 @@ async def test_a_view_raises_after_an_await(wait, held):
     assert held.db.view.get(b"a") == b"value"
 
 
-async def test_a_pinned_snapshot_does_not_change(held):
+async def test_pinned_snapshot_does_not_change(held):
     await held.put(b"a")
     with held.db.pinned_snapshot() as first:
         await held.put(b"b")
@@ -379,7 +379,7 @@ async def test_a_pinned_snapshot_does_not_change(held):
 
 
 @pytest.mark.parametrize("end", ["a failed write", "a failed read", "the closing"])
-async def test_a_pinned_snapshot_ends_with_the_database(end, held, disk):
+async def test_pinned_snapshot_ends_with_the_database(end, held, disk):
     await held.put(b"a")
     with held.db.pinned_snapshot() as view, held.db.pinned_snapshot() as other:
         assert view().get(b"a") == other().get(b"a") == b"value"
@@ -424,7 +424,7 @@ async def test_damage_found_on_reopening_can_start_empty(io_loop, tmp_path, monk
     assert any(record.levelname == "ERROR" and str(kept) in record.getMessage() for record in caplog.records)
 
 
-async def test_closing_writes_what_was_asked_for(held, tmp_path, disk):
+async def test_closing_writes_pending_changes(held, tmp_path, disk):
     with held_up(disk):
         before = [held.put(b"a")]
         await turns(3)
@@ -494,7 +494,7 @@ async def test_closing_and_failing_during_a_compaction(held, disk, first):
 
 
 @pytest.mark.parametrize("tables", [1, 3])
-async def test_a_compaction_gives_back_what_was_deleted_while_changes_go_on(held, tables):
+async def test_compaction_frees_space_during_changes(held, tables):
     await held.put(b"kept")
     for number in range(tables):
         keys = [b"%d %d" % (number, each) for each in range(1000)]
@@ -514,7 +514,7 @@ async def test_a_compaction_gives_back_what_was_deleted_while_changes_go_on(held
     assert held.db.size_bytes() < 100_000
 
 
-async def test_reads_keep_few_blocks_in_memory(held):
+async def test_reads_cache_few_blocks(held):
     keys = [b"%d" % number for number in range(1000)]
     await asyncio.gather(*[held.put(key, value=os.urandom(4000) + bytes(12_000)) for key in keys])
     await held.db.compact()
@@ -522,7 +522,7 @@ async def test_reads_keep_few_blocks_in_memory(held):
     assert held.db.cache_bytes() < 6_000_000
 
 
-async def test_the_size_is_zero_while_the_directory_is_moved_aside(held, tmp_path):
+async def test_size_is_zero_while_the_directory_is_moved_aside(held, tmp_path):
     await held.put(b"a", value=os.urandom(100_000))
     assert 100_000 < held.db.size_bytes() < 200_000
     (tmp_path / "data").rename(tmp_path / "aside")
@@ -613,14 +613,14 @@ async def test_unusable_directories_are_refused_with_advice(io_loop, tmp_path, h
     assert "b'" not in message
 
 
-async def test_in_use_by_this_process(held, tmp_path):
+async def test_directory_in_use_by_this_process_is_refused(held, tmp_path):
     with pytest.raises(DatabaseError, match="in use"):
         await Held.open(tmp_path / "data")
     await held.put(b"a")
     assert held.keys() == [b"a"]
 
 
-async def test_missing_permissions_are_named(io_loop, tmp_path):
+async def test_missing_permissions_are_reported(io_loop, tmp_path):
     path = tmp_path / "data"
     tmp_path.chmod(0o500)
     user = os.geteuid()
@@ -636,7 +636,7 @@ async def test_missing_permissions_are_named(io_loop, tmp_path):
 
 
 @pytest.mark.parametrize("left", ["*", "MANIFEST*"])
-async def test_a_first_start_that_was_killed_is_completed(io_loop, tmp_path, left):
+async def test_first_start_that_was_killed_is_completed(io_loop, tmp_path, left):
     path = tmp_path / "data"
     plyvel.DB(str(path), create_if_missing=True).close()
     for file in {*path.iterdir()} - {*path.glob(left)}:
@@ -659,7 +659,7 @@ async def test_damage_found_by_the_load_is_reported(io_loop, tmp_path, damaged):
     assert await stored(tmp_path / "data") == []
 
 
-async def test_a_load_that_fails_leaves_nothing_behind(io_loop, tmp_path):
+async def test_load_that_fails_leaves_nothing_behind(io_loop, tmp_path):
     def load(db):
         raise ZeroDivisionError
 

@@ -21,7 +21,7 @@ def load(db):
     return [key for key in db.iterator(include_value=False) if key not in (layout.FORMAT_KEY, layout.IDENTITY_KEY)]
 
 
-def test_a_database_in_use_by_another_process_is_left_alone_however_damaged(path, holder):
+def test_damaged_database_in_use_by_another_process_is_not_touched(path, holder):
     (path / "000099.ldb").write_bytes(b"\xff" * 40 + bytes.fromhex("57fb808b247547db"))
     before = sorted((file.name, file.stat().st_ino) for file in path.iterdir())
     assert directory.in_use(path)
@@ -37,7 +37,7 @@ def test_a_database_in_use_by_another_process_is_left_alone_however_damaged(path
     assert not directory.in_use(path)
 
 
-def test_stopped_missing_and_empty_directories_are_not_in_use_and_none_is_made(path, tmp_path):
+def test_unused_missing_and_empty_directories_are_not_in_use(path, tmp_path):
     (tmp_path / "empty").mkdir()
     missing, empty = tmp_path / "missing", tmp_path / "empty"
     assert [directory.in_use(each) for each in (path, missing, empty)] == [False] * 3
@@ -75,7 +75,7 @@ def test_set_aside_of_a_mount_point_is_refused(path):
         subprocess.run(["umount", str(path)], check=True)
 
 
-def test_a_sound_or_foreign_database_is_never_started_empty(path):
+def test_sound_or_foreign_database_is_never_started_empty(path):
     db, loaded = directory.open_sound(path, load, start_empty=True)
     assert loaded == []
     db.put(b"kept", b"")
@@ -90,7 +90,7 @@ def test_a_sound_or_foreign_database_is_never_started_empty(path):
 
 
 @pytest.mark.parametrize("by", ["leveldb", "load"])
-def test_damage_is_refused_or_started_empty(by, path, caplog):
+def test_damage_is_refused_or_replaced_by_an_empty_database(by, path, caplog):
     def loading(db):
         if by == "load" and db.get(b"old") is not None:
             raise DamagedListing(3, 5)
@@ -115,7 +115,7 @@ def test_damage_is_refused_or_started_empty(by, path, caplog):
     assert (kept / "LOCK").exists()
 
 
-def test_each_opening_finds_the_identity_of_the_first(path):
+def test_identity_survives_every_reopening(path):
     identities = []
     for _ in range(2):
         with directory.opened(path) as db:
@@ -126,7 +126,7 @@ def test_each_opening_finds_the_identity_of_the_first(path):
     assert len(first) == layout.IDENTITY_BYTES
 
 
-def test_compact_gives_space_back(path):
+def test_compaction_frees_disk_space(path):
     with plyvel.DB(str(path), write_buffer_size=1 << 16, compression=None) as db:
         for number in range(2000):
             db.put(b"%d" % number, bytes(500))

@@ -35,7 +35,7 @@ async def test_creation_times_never_go_backwards(opened, clock, restarted):
     assert {(each.session.created_ms, each.session.expires_ms) for each in found} == {(BEGIN_MS, BEGIN_MS + TIMEOUT_MS)}
 
 
-async def test_a_listing_of_many_steps(store, one):
+async def test_long_listing_is_read_in_steps(store, one):
     length = 4 * records.LISTING_STEP + 1
     codes = [await one.create() for _ in range(length)]
     for code in codes[::3]:
@@ -46,7 +46,7 @@ async def test_a_listing_of_many_steps(store, one):
     assert all(0 < len(step) <= records.LISTING_STEP for step in steps)
 
 
-async def test_a_listing_skips_expired_entries_in_several_turns(one, clock, monkeypatch):
+async def test_listing_skips_expired_entries_in_steps(one, clock, monkeypatch):
     monkeypatch.setattr(records, "PASSING_STEP", 10)
     live = await one.create(ttl_ms=2 * TIMEOUT_MS)
     for _ in range(3):
@@ -104,7 +104,7 @@ async def test_cached_accesses_are_bounded(store, one, monkeypatch):
     assert store.state.accesses == {}
 
 
-async def test_a_sweep_goes_in_bounded_steps(store, one, clock):
+async def test_sweep_runs_in_bounded_steps(store, one, clock):
     big = await one.create()
     await one.add(big, OFFERER, *map(str, range(3000)))
     await one.answer(big)
@@ -127,7 +127,7 @@ async def test_a_sweep_goes_in_bounded_steps(store, one, clock):
     assert tables(store) == {b"F", b"I", b"M"}
 
 
-async def test_a_listing_goes_on_while_the_sweep_deletes(store, one, clock):
+async def test_listing_continues_during_a_sweep(store, one, clock):
     big = await one.create(info="big")
     await one.add(big, OFFERER, *map(str, range(5 * expiry.STEP)))
     clock.ms += TIMEOUT_MS - 1
@@ -142,7 +142,7 @@ async def test_a_listing_goes_on_while_the_sweep_deletes(store, one, clock):
     assert (await one.codes()) == fresh[::-1]
 
 
-async def test_a_sweep_finds_sessions_that_expire_before_its_place(opened, clock, restarted):
+async def test_sweep_deletes_sessions_that_expire_behind_it(opened, clock, restarted):
     store, one = await opened(codes="content")
     for number in range(30):
         await one.create(offer=f"swept {number}")
@@ -213,7 +213,7 @@ async def test_damage_anywhere_in_a_table_is_refused_or_harmless(io_loop, tmp_pa
 
 
 @pytest.mark.parametrize("listed", [0, 1, 3, 2**40])
-async def test_a_wrong_number_of_listed_sessions_is_refused(io_loop, tmp_path, clock, listed):
+async def test_wrong_number_of_listed_sessions_is_refused(io_loop, tmp_path, clock, listed):
     path = tmp_path / "data"
     store = await open_leveldb(path, clock)
     one = Under(store, ORIGIN)
@@ -284,7 +284,7 @@ REMEMBERED = "removals and their expiry entries do not match"
         (harm_order_of_leaving, "records a removal that is older than its session"),
     ],
 )
-async def test_a_check_finds_each_disagreement(io_loop, tmp_path, clock, under, harm, found):
+async def test_check_finds_each_disagreement(io_loop, tmp_path, clock, under, harm, found):
     store = await open_leveldb(tmp_path / "data", clock)
     await under(store).create("another")
     code = await under(store).create()
@@ -299,7 +299,7 @@ async def test_a_check_finds_each_disagreement(io_loop, tmp_path, clock, under, 
     await store.close()
 
 
-async def test_a_check_finds_wrong_counts(io_loop, tmp_path, clock, under):
+async def test_check_finds_wrong_counts(io_loop, tmp_path, clock, under):
     store = await open_leveldb(tmp_path / "data", clock)
     await under(store).create()
     store.state.index.add(ORIGIN, "topic", clock.ms + 1)
@@ -308,7 +308,7 @@ async def test_a_check_finds_wrong_counts(io_loop, tmp_path, clock, under):
     await store.close()
 
 
-async def test_events_of_a_long_absence_come_in_steps(store, one, clock, monkeypatch):
+async def test_events_after_a_long_absence_are_delivered_in_steps(store, one, clock, monkeypatch):
     codes = [await one.create() for _ in range(60)]
     begun = await one.knowing()
     for code in codes[:20]:
@@ -332,7 +332,7 @@ async def test_events_of_a_long_absence_come_in_steps(store, one, clock, monkeyp
     assert steps >= 60 // 7
 
 
-async def test_a_step_is_bounded_in_bytes(store, one):
+async def test_step_is_bounded_in_bytes(store, one):
     for _ in range(12):
         code = await one.create(offer="o" * 50_000)
         await one.add(code, OFFERER, "c" * 50_000)
@@ -346,7 +346,7 @@ async def test_a_step_is_bounded_in_bytes(store, one):
     assert [count for count in oldest_first if count] == [3, 3, 3, 3]
 
 
-async def test_states_only_go_on_when_those_who_left_are_forgotten(store, one, clock):
+async def test_state_increases_when_departures_are_forgotten(store, one, clock):
     stays = await one.create(ttl_ms=TIMEOUT_MS * 10)
     newest = await one.create(ttl_ms=10)
     seen = (await one.state()).position
@@ -371,7 +371,7 @@ async def test_states_only_go_on_when_those_who_left_are_forgotten(store, one, c
     "error", [plyvel.CorruptionError(b"bad block"), ZeroDivisionError()], ids=["leveldb", "defect"]
 )
 @pytest.mark.parametrize("question", ["read", "sessions", "state", "events", "answer", "inspect"])
-async def test_errors_of_leveldb_are_unavailable_and_defects_pass(
+async def test_leveldb_errors_are_unavailable_and_defects_propagate(
     store, one, monkeypatch, caplog, question, error, until
 ):
     code = await one.create()
@@ -401,7 +401,7 @@ async def test_errors_of_leveldb_are_unavailable_and_defects_pass(
     assert sum("bad block" in record.getMessage() for record in caplog.records) == (not defect)
 
 
-async def test_a_position_that_is_yet_to_come(store, one):
+async def test_future_position_is_refused(store, one):
     await asyncio.gather(*[one.create() for _ in range(8)])
     for serial, listed, known in [(8, 8, True), (8, 3, True), (9, 9, False), (9, 3, False), (3, 4, False)]:
         position = TopicPosition(serial, listed)

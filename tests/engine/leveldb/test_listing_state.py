@@ -27,7 +27,7 @@ def stored(store, one, topic):
 
 @pytest.mark.parametrize("kept", [2, 10_000])
 @pytest.mark.parametrize("seed", range(5))
-async def test_the_state_is_that_of_the_disk(seed, kept, opened, clock, monkeypatch, restarted):
+async def test_state_is_restored_from_disk(seed, kept, opened, clock, monkeypatch, restarted):
     monkeypatch.setattr(state_module, "NEWEST_KEPT", kept)
     rng = random.Random(seed)
     store, one = await opened()
@@ -55,7 +55,7 @@ async def test_the_state_is_that_of_the_disk(seed, kept, opened, clock, monkeypa
         assert len(store.state.newest) <= max(kept, 3)
 
 
-async def test_a_state_does_not_go_back_when_departures_are_forgotten(store, one, clock):
+async def test_state_never_decreases_when_departures_are_forgotten(store, one, clock):
     await one.withdraw(await one.create())
     before = await one.state()
     clock.ms += TIMEOUT_MS
@@ -77,7 +77,7 @@ async def shortest_s(times, work):
     return min(taken)
 
 
-async def test_an_empty_topic_that_was_busy_costs_no_more_than_a_new_one(start_service, until):
+async def test_emptied_topic_costs_no_more_than_a_new_one(start_service, until):
     worn = await start_service()
     for _ in range(WITHDRAWN // 300):
         created = await asyncio.gather(*[worn.store.create(ORIGIN, "worn", "i", "o") for _ in range(300)])

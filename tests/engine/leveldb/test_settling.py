@@ -51,7 +51,7 @@ async def stops():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("durability", ["os", "fsync"])
-async def test_a_hundred_thousand_candidates_expire(durability, opened, clock, slow_disk):
+async def test_hundred_thousand_candidates_expire(durability, opened, clock, slow_disk):
     store, one = await opened(durability=durability)
     large = [await one.create("large") for _ in range(100)]
     for code in large:
@@ -94,7 +94,7 @@ def session_keys(store):
     return list(store.database.view.iterator(prefix=layout.SESSIONS, include_value=False))
 
 
-async def test_settling_goes_in_timed_steps(store, one, clock, monkeypatch):
+async def test_settling_runs_in_timed_steps(store, one, clock, monkeypatch):
     codes = [await one.create() for _ in range(30)]
     position = await one.knowing()
     clock.ms += TIMEOUT_MS
@@ -107,7 +107,7 @@ async def test_settling_goes_in_timed_steps(store, one, clock, monkeypatch):
 
 @pytest.mark.parametrize("change", ["answer", "refresh", "add", "withdraw"])
 @pytest.mark.parametrize("durability", ["os", "fsync"])
-async def test_a_change_in_flight_ends_before_the_expiry_is_reported(change, durability, opened, clock, slow_disk):
+async def test_change_in_flight_ends_before_the_expiry_is_reported(change, durability, opened, clock, slow_disk):
     store, one = await opened(durability=durability)
     codes = [await one.create() for _ in range(5)]
     position = await one.knowing()
@@ -144,7 +144,7 @@ async def test_a_change_in_flight_ends_before_the_expiry_is_reported(change, dur
     assert dict(await one.news(position)).get(middle) == (EXPIRED if change == "refresh" else expected[middle])
 
 
-async def test_failed_commits_lose_no_departure(store, one, clock, monkeypatch, until):
+async def test_departures_survive_failed_commits(store, one, clock, monkeypatch, until):
     codes = [await one.create() for _ in range(10)]
     position = await one.knowing()
     clock.ms += TIMEOUT_MS
@@ -166,7 +166,7 @@ async def test_failed_commits_lose_no_departure(store, one, clock, monkeypatch, 
 
 
 @pytest.mark.parametrize("how", ["settled", "swept"])
-async def test_expired_sessions_stay_expired_when_the_clock_is_put_back(how, opened, clock):
+async def test_expired_sessions_stay_expired_after_the_clock_is_set_back(how, opened, clock):
     store, one = await opened()
     answered, listed = await one.create(), await one.create()
     await one.answer(answered)
@@ -184,7 +184,7 @@ async def test_expired_sessions_stay_expired_when_the_clock_is_put_back(how, ope
     assert (await one.sessions())[0].session.created_ms >= late_ms
 
 
-async def test_a_new_session_is_not_older_than_an_expiry(opened, clock):
+async def test_new_session_is_not_older_than_an_expiry(opened, clock):
     store, one = await opened()
     await one.create()
     clock.ms += TIMEOUT_MS
@@ -197,7 +197,7 @@ async def test_a_new_session_is_not_older_than_an_expiry(opened, clock):
 
 
 @pytest.mark.parametrize("change", ["create", "answer", "withdraw"])
-async def test_a_refused_change_is_not_counted(change, opened, under, monkeypatch, restarted):
+async def test_refused_change_is_not_counted(change, opened, under, monkeypatch, restarted):
     store, one = await opened(quotas=Quotas(sessions_per_topic=3))
     code = await one.create()
     before = await one.state()

@@ -42,7 +42,7 @@ def fits(space, size):
     return True
 
 
-def test_a_directory_in_the_place_of_the_ballast_stays(place):
+def test_directory_at_the_path_of_the_ballast_is_kept(place):
     (place / files.BALLAST).mkdir()
     space = measured(place, reserve_bytes=RESERVE)
     assert space.free_bytes == SIZE_MIB * MIB
@@ -60,7 +60,7 @@ def test_reserve_and_ballast_of_a_small_disk(place):
     assert (space.reserve_bytes, ballast.stat().st_size) == (MIB, MIB // 2)
 
 
-def test_nothing_is_admitted_below_the_reserve(place, small_disk):
+def test_writes_below_the_reserve_are_refused(place, small_disk):
     space = measured(place, reserve_bytes=RESERVE)
     assert fits(space, MIB)
     assert not space.full
@@ -75,7 +75,7 @@ def test_nothing_is_admitted_below_the_reserve(place, small_disk):
     assert not space.full
 
 
-def test_the_ballast_goes_and_comes_with_free_space(place, small_disk):
+def test_ballast_is_released_and_restored_with_free_space(place, small_disk):
     space = measured(place, reserve_bytes=RESERVE)
     ballast = place / files.BALLAST
     space.release_ballast()
@@ -95,7 +95,7 @@ def test_the_ballast_goes_and_comes_with_free_space(place, small_disk):
     assert space.free_bytes == (SIZE_MIB - 30 - 8) * MIB
 
 
-def test_without_a_reserve_there_is_no_ballast_and_the_disk_may_be_filled(place, small_disk):
+def test_no_reserve_means_no_ballast_and_a_full_disk(place, small_disk):
     (small_disk / "others").write_bytes(b"\0" * 63 * MIB)
     space = measured(place)
     assert not (place / files.BALLAST).exists()
@@ -104,7 +104,7 @@ def test_without_a_reserve_there_is_no_ballast_and_the_disk_may_be_filled(place,
 
 
 @pytest.mark.parametrize("name", ["EOPNOTSUPP", "EINVAL", "ENOSPC", "EDQUOT", "EPERM"])
-def test_a_filesystem_without_fallocate_has_no_ballast(name, place, monkeypatch):
+def test_filesystem_without_fallocate_has_no_ballast(name, place, monkeypatch):
     def refused(descriptor, offset, size):
         raise OSError(getattr(errno, name), name)
 
@@ -114,13 +114,13 @@ def test_a_filesystem_without_fallocate_has_no_ballast(name, place, monkeypatch)
     assert space.free_bytes == SIZE_MIB * MIB
 
 
-def test_a_truncated_ballast_is_made_whole(place):
+def test_truncated_ballast_is_restored(place):
     (place / files.BALLAST).write_bytes(b"\0" * 1000)
     measured(place, reserve_bytes=RESERVE)
     assert (place / files.BALLAST).stat().st_size == 8 * MIB
 
 
-def test_a_missing_directory_keeps_the_last_measurement(place):
+def test_missing_directory_keeps_the_last_measurement(place):
     space = measured(place, reserve_bytes=RESERVE)
     before = space.size_bytes, space.free_bytes
     files.remove_ballast(place)
@@ -130,7 +130,7 @@ def test_a_missing_directory_keeps_the_last_measurement(place):
     assert (space.size_bytes, space.free_bytes) == before
 
 
-def test_nothing_is_admitted_beyond_the_bound(tmp_path):
+def test_writes_beyond_the_bound_are_refused(tmp_path):
     space = Space(tmp_path, max_bytes=10 * MIB, reserve_bytes=MIB)
     (tmp_path / "table").write_bytes(b"\0" * 8 * MIB)
     space.measure()
@@ -185,7 +185,7 @@ async def test_changes_that_wait_for_their_write_are_bounded(opened, room):
     assert {each.retry_after_s for each in refused} == {RETRY_AFTER_S}
 
 
-async def test_room_is_counted_in_bytes(opened, room):
+async def test_space_is_counted_in_bytes(opened, room):
     _, one = await opened(space=room(3))
     code = await one.create()
     large = "😀" * (MIB * 7 // 8)
@@ -194,7 +194,7 @@ async def test_room_is_counted_in_bytes(opened, room):
             await refused
 
 
-async def test_a_full_store_refuses_until_sessions_expire(opened, clock, room):
+async def test_full_store_refuses_until_sessions_expire(opened, clock, room):
     space = room(3)
     store, one = await opened(space=space)
     code = await one.create()
@@ -223,7 +223,7 @@ async def test_a_full_store_refuses_until_sessions_expire(opened, clock, room):
     await one.answer(code, large)
 
 
-async def test_failed_writes_take_no_room(opened, room, monkeypatch, until):
+async def test_failed_writes_take_no_space(opened, room, monkeypatch, until):
     store, one = await opened(space=room(10))
 
     def failed(group):

@@ -53,7 +53,7 @@ async def fill(one, bytes_each=20_000, number=100):
     await asyncio.gather(*[one.create(offer=os.urandom(bytes_each // 2).hex()) for _ in range(number)])
 
 
-async def test_deletes_all_that_has_expired_while_requests_are_served(store, one, clock):
+async def test_sweep_deletes_all_expired_sessions_during_requests(store, one, clock):
     await asyncio.gather(*[one.create("old") for _ in range(2000)])
     clock.ms += 1
     kept = await one.create("old")
@@ -72,7 +72,7 @@ async def test_deletes_all_that_has_expired_while_requests_are_served(store, one
     assert await store.expiry.sweep(clock.ms) == 0
 
 
-async def test_compacts_once_something_was_swept(store, one, clock, compactions):
+async def test_compaction_follows_a_sweep_that_deleted(store, one, clock, compactions):
     await fill(one)
     full = store.database.size_bytes()
     await store.sweeper.sweep()
@@ -100,7 +100,7 @@ async def test_every_swept_session_is_counted_once(store, one, clock):
     assert await store.counts() == (0, 0)
 
 
-async def test_a_small_store_is_compacted_later(store, one, filled_and_swept, compactions):
+async def test_small_store_is_compacted_later(store, one, filled_and_swept, compactions):
     await filled_and_swept(0, number=20)
     assert compactions == [0]
     await fill(one)
@@ -108,7 +108,7 @@ async def test_a_small_store_is_compacted_later(store, one, filled_and_swept, co
     assert compactions == [1]
 
 
-async def test_compactions_keep_a_pause(store, filled_and_swept, monotonic, compactions):
+async def test_compactions_are_separated_by_a_pause(store, filled_and_swept, monotonic, compactions):
     for passed_s, expected in [(0.0, 1), (59.9, 1), (0.0, 1), (0.1, 2), (59.0, 2)]:
         await filled_and_swept(passed_s)
         assert compactions == [expected]
@@ -128,7 +128,7 @@ async def test_compactions_pause_less_while_the_store_is_full(store, one, clock,
         assert compactions == [expected]
 
 
-async def test_a_long_compaction_is_followed_by_a_long_pause(
+async def test_long_compaction_is_followed_by_a_long_pause(
     store, filled_and_swept, monotonic, compactions, monkeypatch
 ):
     monkeypatch.setattr(sweeper_module, "COMPACT_PAUSE_S", 1.0)
@@ -144,7 +144,7 @@ async def test_a_long_compaction_is_followed_by_a_long_pause(
         assert compactions == [expected]
 
 
-async def test_every_step_of_a_sweep_asks_the_clock(store, one, clock, monkeypatch):
+async def test_every_sweep_step_reads_the_clock(store, one, clock, monkeypatch):
     for number in range(200):
         clock.ms = BEGIN_MS + number // 50
         await one.create()
@@ -177,7 +177,7 @@ def sweeper_tasks():
 
 
 @pytest.mark.parametrize("failing", ["nothing", "read", "defect", "database"])
-async def test_sweeps_go_on_after_a_failure_and_end_with_the_store(
+async def test_sweeps_continue_after_a_failure_and_end_with_the_store(
     failing, open_store, under, clock, monkeypatch, caplog, until
 ):
     store = await open_store(sweep_interval_ms=10)

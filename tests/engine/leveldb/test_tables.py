@@ -34,7 +34,7 @@ def test_tables_or_logs_without_current_are_damage(tmp_path, name):
 
 
 @pytest.mark.parametrize("left", [0, 1, 47, 48, 100, 1000])
-def test_a_database_opens_with_an_unfinished_table(sound, tmp_path, left):
+def test_database_opens_with_an_unfinished_table(sound, tmp_path, left):
     path = tmp_path / "data"
     shutil.copytree(sound, path)
     (table,) = path.glob("*.ldb")
@@ -45,7 +45,7 @@ def test_a_database_opens_with_an_unfinished_table(sound, tmp_path, left):
 
 
 @given(at=st.integers(0, 39), data=st.binary(min_size=1, max_size=8))
-def test_a_footer_that_points_out_of_the_table_is_damage(sound, tmp_path_factory, at, data):
+def test_footer_that_points_outside_the_table_is_damage(sound, tmp_path_factory, at, data):
     (table,) = sound.glob("*.ldb")
     body = bytearray(table.read_bytes())
     size = len(body)

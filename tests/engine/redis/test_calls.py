@@ -44,7 +44,7 @@ def calls(redis, name):
     return redis.ask("INFO", "commandstats").get(f"cmdstat_{name}", {"calls": 0})["calls"]
 
 
-async def test_a_call_keeps_its_time_behind_another_that_waits_for_a_replica(redis):
+async def test_call_behind_a_replica_wait_keeps_its_deadline(redis):
     replica = RedisServer("redis", "--replicaof", f"{redis.host} {redis.port}")
     redis.wait(lambda: redis.replicas() == 1)
     timeout_s = 1.0
@@ -66,7 +66,7 @@ async def test_a_call_keeps_its_time_behind_another_that_waits_for_a_replica(red
     replica.kill()
 
 
-async def test_commands_after_a_stall_leave_in_batches(redis):
+async def test_commands_after_a_stall_are_sent_in_batches(redis):
     lane = Pipeline((redis.host, redis.port), Credentials())
     replies = await asyncio.gather(*(lane.submit((b"PING",)) for _ in range(5 * nodes.BATCH)))
     assert set(replies) == {b"PONG"}
@@ -74,7 +74,7 @@ async def test_commands_after_a_stall_leave_in_batches(redis):
     await lane.close()
 
 
-async def test_replication_is_asked_for_once_a_batch(redis, under, monkeypatch):
+async def test_replication_is_awaited_once_for_each_batch(redis, under, monkeypatch):
     monkeypatch.setattr(nodes, "HISTORY_S", 3600)
     async with opened((redis.host, redis.port)) as store:
         one = under(store)
@@ -85,7 +85,7 @@ async def test_replication_is_asked_for_once_a_batch(redis, under, monkeypatch):
         assert calls(redis, "info") - before == 2  # and that of this test
 
 
-async def test_a_slot_that_two_nodes_pass_to_each_other_is_not_asked_for_without_pauses():
+async def test_slot_redirected_in_a_circle_is_retried_with_pauses():
     cluster, _ = with_hand_clock("redis", True)
     owner = next(server for first, last, server in cluster.slots() if first <= SLOT <= last)
     other = next(server for server in cluster.primaries if server is not owner)
@@ -122,7 +122,7 @@ async def test_reads_do_not_wait_for_the_subscription_of_another_client(redis, u
                 watch.close()
 
 
-async def test_many_channels_are_subscribed_a_part_at_a_time(redis):
+async def test_channels_are_subscribed_in_batches(redis):
     count = 5 * change_feed.IN_FLIGHT
     with HoldingProxy(redis) as proxy:
         async with opened(proxy.address, access=Credentials(timeout_s=30)) as store:
@@ -137,7 +137,7 @@ async def test_many_channels_are_subscribed_a_part_at_a_time(redis):
                 watch.close()
 
 
-async def test_a_page_in_the_middle_of_the_topics_reads_few_more_than_the_first(redis, under):
+async def test_page_in_the_middle_of_the_topics_reads_few_more_than_the_first(redis, under):
     async with opened((redis.host, redis.port), access=Credentials(timeout_s=30)) as store:
         one = under(store)
         names = [f"topic-{number:04}" for number in range(6000)]

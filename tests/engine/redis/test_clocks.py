@@ -36,7 +36,7 @@ async def wait_for_the_end(store, code):
             await watch.wait(next_look_s(store, watch, loop.time() + 30, news.expires_ms))
 
 
-async def test_a_node_whose_clock_is_ahead_makes_no_wait_at_others_spin_and_is_reported(addresses, under, caplog):
+async def test_node_with_a_fast_clock_causes_no_busy_waits_and_is_reported(addresses, under, caplog):
     store = RedisStore(addresses, acknowledgement=Acknowledgement("os"), timeout_ms=2500)
     await store.open()
     one = under(store, ORIGIN)

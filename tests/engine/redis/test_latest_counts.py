@@ -9,7 +9,7 @@ from tornado_signal.stores.redis.origins import COUNTS_STEP
 from tornado_signal.stores.redis.store import RedisStore
 
 
-async def test_a_long_count_pauses_and_the_last_counts_stay(under, monkeypatch):
+async def test_long_count_pauses_and_keeps_the_previous_counts(under, monkeypatch):
     redis = RedisServer("redis")
     store = RedisStore([(redis.host, redis.port)], acknowledgement=Acknowledgement("os"), timeout_ms=60_000)
     await store.open()

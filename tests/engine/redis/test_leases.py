@@ -32,7 +32,7 @@ def stop_beating(store):
     store._leases._beating = None
 
 
-async def test_what_a_process_that_is_gone_held_is_withdrawn_and_nothing_else(node, under, until, monkeypatch):
+async def test_offers_held_by_a_dead_process_are_withdrawn(node, under, until, monkeypatch):
     monkeypatch.setattr(leases, "BEAT_S", 0.2)
     monkeypatch.setattr(leases, "PIECE", 3)
     gone, other = await open_on(node), await open_on(node)
@@ -67,7 +67,7 @@ async def test_what_a_process_that_is_gone_held_is_withdrawn_and_nothing_else(no
     await other.close()
 
 
-async def test_an_outage_withdraws_nothing_of_processes_that_survive_it(node, under, monkeypatch):
+async def test_outage_keeps_offers_held_by_living_processes(node, under, monkeypatch):
     monkeypatch.setattr(leases, "BEAT_S", 0.2)
     stores = [await open_on(node) for _ in range(3)]
     one = under(stores[0])

@@ -29,7 +29,7 @@ async def open_on(node):
 
 
 @pytest.mark.parametrize("nodes", KINDS, indirect=True)
-async def test_numbers_that_were_lost_are_not_given_again(nodes, under):
+async def test_lost_numbers_are_not_reused(nodes, under):
     primary, replica = nodes
     store = await open_on(primary)
     one = under(store)
