@@ -308,17 +308,33 @@ async function runCheck() {
   $("again").ariaDisabled = "false";
 }
 
-function begin() {
-  let kept;
+function storedName() {
   try {
-    kept = sessionStorage.getItem("name");
+    return sessionStorage.getItem("name");
   } catch {
-    kept = null;
+    return null; // the storage is blocked
   }
-  $("name").value = kept || `Guest ${Math.floor(1000 + Math.random() * 9000)}`;
+}
+
+function begin() {
+  $("name").value = storedName() || `Guest ${Math.floor(1000 + Math.random() * 9000)}`;
   $("topic").value = linked(); // "lobby" without one
   const origins = LOOPBACK ? " “localhost” and “127.0.0.1” are two different origins." : "";
   $("alone").textContent = `The origin of this page is ${location.origin}. Others need the same one.${origins}`;
+  listen();
+  const reason = unable();
+  // Until now a click would have submitted the form to the server.
+  for (const button of document.querySelectorAll("#entry button, #bar button")) button.disabled = Boolean(reason);
+  if (reason) {
+    complain(reason);
+  } else {
+    if (location.hash !== "#check") changed();
+    look();
+  }
+  if (location.hash === "#check") route();
+}
+
+function listen() {
   $("entry").addEventListener("submit", (event) => {
     event.preventDefault();
     complain("");
@@ -346,16 +362,6 @@ function begin() {
   $("invite").addEventListener("click", () => $("invitation").showModal());
   $("close").addEventListener("click", () => $("invitation").close());
   $("copy").addEventListener("click", () => copy($("copy"), $("link").href));
-  const reason = unable();
-  // Until now a click would have submitted the form to the server.
-  for (const button of document.querySelectorAll("#entry button, #bar button")) button.disabled = Boolean(reason);
-  if (reason) {
-    complain(reason);
-  } else {
-    if (location.hash !== "#check") changed();
-    look();
-  }
-  if (location.hash === "#check") route();
 }
 
 async function copy(button, text) {

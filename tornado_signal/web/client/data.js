@@ -130,7 +130,6 @@ export class Files {
    */
   async send(file, { signal = new AbortController().signal, onprogress = () => {} }, context) {
     if (this.#over.aborted) throw failure("interrupted");
-    const { name = "", type, size: total } = file;
     const channel = this.#connection.createDataChannel("file", { protocol: PROTOCOL });
     /** @type {Fields} */
     const state = {}; // what the other side has sent
@@ -157,18 +156,9 @@ export class Files {
     this.#sending += 1;
     try {
       await until(() => channel.readyState === "open");
-      post(channel, { name, type, size: total });
+      post(channel, { name: file.name ?? "", type: file.type, size: file.size });
       await until(() => state.accept);
-      for (let start = 0; start < total; start += READ) {
-        const block = await file.slice(start, start + READ).arrayBuffer();
-        for (let at = 0; at < block.byteLength; at += CHUNK) {
-          const limit = (channel.bufferedAmountLowThreshold = Math.max(CHUNK, BUFFER / this.#sending));
-          await until(() => channel.readyState === "open" && channel.bufferedAmount <= limit);
-          const chunk = new Uint8Array(block, at, Math.min(CHUNK, block.byteLength - at));
-          channel.send(chunk);
-          onprogress({ ...context, loaded: start + at + chunk.length, total });
-        }
-      }
+      await this.#transmit(channel, file, until, (loaded) => onprogress({ ...context, loaded, total: file.size }));
       await until(() => state.received);
     } catch (error) {
       // The other side then closes the channel.
@@ -178,6 +168,25 @@ export class Files {
     } finally {
       this.#sending -= 1;
       for (const each of signals) each.removeEventListener("abort", awake);
+    }
+  }
+
+  /**
+   * @param {RTCDataChannel} channel
+   * @param {Blob} file
+   * @param {(condition: () => unknown) => Promise<void>} until
+   * @param {(loaded: number) => void} report
+   */
+  async #transmit(channel, file, until, report) {
+    for (let start = 0; start < file.size; start += READ) {
+      const block = await file.slice(start, start + READ).arrayBuffer();
+      for (let at = 0; at < block.byteLength; at += CHUNK) {
+        const limit = (channel.bufferedAmountLowThreshold = Math.max(CHUNK, BUFFER / this.#sending));
+        await until(() => channel.readyState === "open" && channel.bufferedAmount <= limit);
+        const chunk = new Uint8Array(block, at, Math.min(CHUNK, block.byteLength - at));
+        channel.send(chunk);
+        report(start + at + chunk.length);
+      }
     }
   }
 }
