@@ -68,13 +68,18 @@ class Application(httputil.HTTPServerConnectionDelegate):
         files = assets.load(assets.CLIENT | (assets.DEMO if settings.demo else {}))
         operations = declare(settings)
         routes = {
-            each.path: Route(each.pattern, Command if each.method == "POST" else Query, {"operation": each})
-            for each in operations
+            operation.path: Route(
+                operation.pattern, Command if operation.method == "POST" else Query, {"operation": operation}
+            )
+            for operation in operations
         }
         if settings.demo:
             version = routes["/"]
             routes["/"] = replace(version, arguments={**version.arguments, "door": assets.DEMO_PAGE})
-        routes |= {each.path: Route(each.pattern, Stream, {"subscription": each}) for each in SUBSCRIPTIONS}
+        routes |= {
+            subscription.path: Route(subscription.pattern, Stream, {"subscription": subscription})
+            for subscription in SUBSCRIPTIONS
+        }
         routes |= dict.fromkeys(files, Route("files", File, {"assets": files}))
         document = make_document(operations, {path: asset.media_type for path, asset in files.items()})
         routes["/openapi.json"] = document_route("/openapi.json", document)

@@ -23,7 +23,11 @@ def topic_of(segment: str) -> str | None:
 
 def query_fields(query: Mapping[str, list[bytes]], parameters: Sequence[Parameter]) -> dict[str, Any]:
     """Return the values of a query. A repeated field is a list, which no parameter accepts."""
-    return {each.name: _value(each.schema, query[each.name]) for each in parameters if each.name in query}
+    return {
+        parameter.name: _value(parameter.schema, query[parameter.name])
+        for parameter in parameters
+        if parameter.name in query
+    }
 
 
 def _value(schema: Mapping[str, Any], texts: list[bytes]) -> Any:

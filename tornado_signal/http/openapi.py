@@ -25,26 +25,33 @@ def make_document(operations: Iterable[Operation], files: Mapping[str, str]) -> 
     """Return the document of all operations and files. `files` maps paths to media types."""
     bodies: Schema = {}
     paths: Schema = {}
-    for each in operations:
-        in_body = each.fields if each.method == "POST" else ()
-        in_query = () if in_body else each.fields
-        parameters = [describe(parameter) for parameter in (*each.in_path, *in_query)]
-        found = operation(each.name, each.tag, each.summary, each.result, parameters=parameters, refusals=each.refusals)
+    for declared in operations:
+        in_body = declared.fields if declared.method == "POST" else ()
+        in_query = () if in_body else declared.fields
+        parameters = [describe(parameter) for parameter in (*declared.in_path, *in_query)]
+        description = operation(
+            declared.name,
+            declared.tag,
+            declared.summary,
+            declared.result,
+            parameters=parameters,
+            refusals=declared.refusals,
+        )
         if in_body:
-            named = describe_bodies(each.body, in_body)
+            named = describe_bodies(declared.body, in_body)
             bodies |= named
             one_of = [ref(name) for name in named]
             schema = one_of[0] if len(one_of) == 1 else {"oneOf": one_of}
-            found["requestBody"] = {"required": True, "content": {JSON: {"schema": schema}}}
-            found["responses"]["413"] = ref(schemas.REFUSALS[413][0], "responses")
-        paths[each.path] = {each.method.lower(): found}
+            description["requestBody"] = {"required": True, "content": {JSON: {"schema": schema}}}
+            description["responses"]["413"] = ref(schemas.REFUSALS[413][0], "responses")
+        paths[declared.path] = {declared.method.lower(): description}
     for stream in SUBSCRIPTIONS:
         parameters = [*map(describe, stream.parameters), ref("LastEventId", "parameters")]
-        found = operation(
+        description = operation(
             stream.name, stream.tag, stream.summary, TEXT, EVENT_STREAM, parameters=parameters, refusals=stream.refusals
         )
-        found["description"] = "A request with an `Upgrade` header is refused with 400."
-        paths[stream.path] = {"get": found}
+        description["description"] = "A request with an `Upgrade` header is refused with 400."
+        paths[stream.path] = {"get": description}
     anything: Schema = {"type": "object", "additionalProperties": True}
     itself = operation("openapi", "service", "This document; it needs no `Origin`.", anything)
     paths["/openapi.json"] = {"get": itself}
@@ -116,6 +123,6 @@ def file(path: str, media_type: str) -> Schema:
     """Return the description of a file."""
     first, *others = path.replace(".", "/").strip("/").split("/")
     name = first + "".join(map(str.title, others))
-    found = operation(name, "files", "A file; it needs no `Origin`.", TEXT, media_type)
-    found["responses"]["304"] = {"description": "The client has it already.", "headers": schemas.ALWAYS}
-    return found
+    description = operation(name, "files", "A file; it needs no `Origin`.", TEXT, media_type)
+    description["responses"]["304"] = {"description": "The client has it already.", "headers": schemas.ALWAYS}
+    return description

@@ -37,8 +37,8 @@ def _parse_hop(text: str) -> _Address | None:
     """Parse an entry of X-Forwarded-For."""
     if len(text) > _LONGEST:
         return None
-    found = _HOP.fullmatch(text)
-    return parse_address(found[1] or found[2] if found else text)
+    match = _HOP.fullmatch(text)
+    return parse_address(match[1] or match[2] if match else text)
 
 
 def _among(address: _Address | None, proxies: tuple[Proxy, ...]) -> bool:

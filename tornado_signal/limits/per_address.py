@@ -172,8 +172,8 @@ class Limits(ConnectionCounts):
         before = self._unlimited
         self._set(settings)
         if self._unlimited != before:
-            found = self._by_address.items()
-            self._outdated = {address for address, client in found if client.limited != self.limits_address(address)}
+            clients = self._by_address.items()
+            self._outdated = {address for address, client in clients if client.limited != self.limits_address(address)}
             self._find_anew()
 
     def _set(self, settings: Settings) -> None:
@@ -352,7 +352,7 @@ class Limits(ConnectionCounts):
 
     def _find_anew(self) -> None:
         """Drop what is outdated and has nothing open: it is found again as what it is now."""
-        for address in [each for each in self._outdated if self._find(each).idle]:
+        for address in [outdated for outdated in self._outdated if self._find(outdated).idle]:
             self._outdated.discard(address)
             del self._by_address[address]
         self._drop_unused()

@@ -8,10 +8,10 @@ from .schemas import Schema, object_of
 
 def describe_bodies(name: str, parameters: Sequence[Parameter]) -> Schema:
     """Return the schemas of a body by name, one for each alternative."""
-    alternatives = next((each.alternatives for each in parameters if each.alternatives), ())
+    alternatives = next((parameter.alternatives for parameter in parameters if parameter.alternatives), ())
     if not alternatives:
         return {name: describe_body(parameters)}
-    common = [each for each in parameters if not each.alternatives]
+    common = [parameter for parameter in parameters if not parameter.alternatives]
     return {
         f"{alternative.name.title()}Request": describe_body([*common, alternative], alternative.narrows)
         for alternative in alternatives
@@ -21,8 +21,10 @@ def describe_bodies(name: str, parameters: Sequence[Parameter]) -> Schema:
 def describe_body(parameters: Sequence[Parameter], narrows: Mapping[str, Schema] = {}) -> Schema:
     """Return the schema of an object. Optional fields can also be null."""
     properties = {
-        each.name: each.schema if each.required else {**each.schema, "type": [each.schema["type"], "null"]}
-        for each in parameters
+        parameter.name: parameter.schema
+        if parameter.required
+        else {**parameter.schema, "type": [parameter.schema["type"], "null"]}
+        for parameter in parameters
     }
-    required = [each.name for each in parameters if each.required]
+    required = [parameter.name for parameter in parameters if parameter.required]
     return object_of({**properties, **narrows}, required, closed=False)

@@ -88,12 +88,12 @@ class Operation:
     @cached_property
     def in_path(self) -> tuple[Parameter, ...]:
         """The parameters that HTTP has in the path."""
-        return tuple(each for each in self.parameters if each.place == "path")
+        return tuple(parameter for parameter in self.parameters if parameter.place == "path")
 
     @cached_property
     def fields(self) -> tuple[Parameter, ...]:
         """The parameters that HTTP has in the query or in the body."""
-        return tuple(each for each in self.parameters if each.place == "fields")
+        return tuple(parameter for parameter in self.parameters if parameter.place == "fields")
 
     @cached_property
     def holdable(self) -> bool:

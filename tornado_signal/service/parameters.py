@@ -135,10 +135,10 @@ def one_of(name: str, *alternatives: Parameter) -> Parameter:
     """Exactly one of some body parameters. The result is its name and value (docs/decisions.md#answer-or-candidate)."""
 
     def check(fields: Fields, call: Call) -> tuple[str, Any]:
-        came = [each for each in alternatives if fields.get(each.name) is not None]
-        if len(came) != 1:
+        present = [alternative for alternative in alternatives if fields.get(alternative.name) is not None]
+        if len(present) != 1:
             raise InvalidParameter("answer or candidate")
-        return came[0].name, came[0].check(fields, call)
+        return present[0].name, present[0].check(fields, call)
 
     return Parameter(name, check, {}, required=True, alternatives=alternatives)
 

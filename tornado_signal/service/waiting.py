@@ -172,13 +172,13 @@ class TopicFeed:
         async def make() -> EncodedBatch:
             step = await self._store.topic_step(self._call.origin, self._topic, position)
             events = [
-                self._event("gone", wire.encode(wire.gone(each.code, each.reason)), each.position)
-                for each in step.removed
+                self._event("gone", wire.encode(wire.gone(departure.code, departure.reason)), departure.position)
+                for departure in step.removed
             ]
             for arrival in step.added:
                 data = wire.encode(wire.listed_session(arrival.listed))
                 events.append(self._event("session", data, arrival.position))
-            until_ms = min((each.listed.session.expires_ms for each in step.added), default=math.inf)
+            until_ms = min((arrival.listed.session.expires_ms for arrival in step.added), default=math.inf)
             return EncodedBatch(b"".join(events), step.position, step.more, until_ms)
 
         key = (self._call.origin, self._topic, position, self._encode)

@@ -106,12 +106,12 @@ def listed_session(listed: ListedSession) -> dict[str, Any]:
     }
 
 
-def news(side: Side, found: SessionUpdate) -> dict[str, Any]:
+def news(side: Side, update: SessionUpdate) -> dict[str, Any]:
     """Return the response of POST /poll for a side."""
-    candidates = [text for _, text in found.candidates]
+    candidates = [text for _, text in update.candidates]
     if side is Side.OFFERER:
-        return {"answer": found.description, "answerCandidates": candidates}
-    return {"offer": found.description, "offerCandidates": candidates}
+        return {"answer": update.description, "answerCandidates": candidates}
+    return {"offer": update.description, "offerCandidates": candidates}
 
 
 def ice_servers(stun: Sequence[str], turn: tuple[Sequence[str], str, str] | None, expires_ms: int) -> dict[str, Any]:

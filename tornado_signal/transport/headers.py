@@ -58,7 +58,7 @@ class Headers(Mapping[str, str]):
         if value is None:
             return []
         repeated = self._repeated.get(_key(name)) if self._repeated else None
-        return [value] if repeated is None else [each.decode("latin-1") for each in repeated]
+        return [value] if repeated is None else [value.decode("latin-1") for value in repeated]
 
     def get_all(self) -> Iterable[tuple[str, str]]:
         return [(name, value) for name in self for value in self.get_list(name)]

@@ -80,10 +80,14 @@ class Server:
 
     def make_room(self) -> bool:
         """Abort the replaceable connection with the nearest deadline and return whether there was one."""
-        found = [each for each in self.state.connections if isinstance(each, Connection) and each.replaceable]
-        if found:
-            min(found, key=lambda connection: connection.deadline_s).abort()
-        return bool(found)
+        replaceable_connections = [
+            connection
+            for connection in self.state.connections
+            if isinstance(connection, Connection) and connection.replaceable
+        ]
+        if replaceable_connections:
+            min(replaceable_connections, key=lambda connection: connection.deadline_s).abort()
+        return bool(replaceable_connections)
 
     async def accept_no_more(self) -> None:
         """Leave new connections in the kernel's queue, and serve the accepted ones.

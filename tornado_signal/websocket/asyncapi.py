@@ -43,7 +43,7 @@ EVENTS: Final[dict[str, Schema]] = {
 
 def make_asyncapi(operations: Iterable[Operation]) -> Schema:
     """Return the document."""
-    found = {each.name: each for each in operations}
+    by_name = {operation.name: operation for operation in operations}
     messages: Schema = {}
     described: Schema = {}
     bodies: Schema = {}
@@ -62,19 +62,19 @@ def make_asyncapi(operations: Iterable[Operation]) -> Schema:
             "reply": {"channel": CHANNEL, "messages": [in_channel(f"{name}Result"), in_channel("error")]},
         }
 
-    for operation in found.values():
+    for operation in by_name.values():
         name = operation.name[0].upper() + operation.name[1:]
         named = describe_bodies(f"{name}Params", operation.parameters)
         bodies |= named
-        params = [ref(each) for each in named]
+        params = [ref(body) for body in named]
         method(operation.name, operation.tag, operation.summary, params, operation.result)
     subscribing = []
     for subscription in SUBSCRIPTIONS:
         name = subscription.name[0].upper() + subscription.name[1:]
         bodies |= describe_bodies(name, [*subscription.parameters, Parameter("since", CODE.check, SINCE)])
         subscribing.append(ref(name))
-    told = object_of({"subscription": NUMBER})
-    method("subscribe", "events", "Be told of a topic or of a session as it happens.", subscribing, told)
+    subscribed = object_of({"subscription": NUMBER})
+    method("subscribe", "events", "Subscribe to the events of a topic or of a session.", subscribing, subscribed)
     ended = object_of({"subscription": NUMBER}, closed=False)
     method("unsubscribe", "events", "End a subscription.", [ended], ref("Success"))
     bodies |= describe_bodies("HoldParams", [CODE, SECRET])

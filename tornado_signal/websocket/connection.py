@@ -304,9 +304,9 @@ class Connection:
             call.admit()
             work = perform(call, params)
             del params
-            found = work if isinstance(work, bytes) else await work
-            parts = None if isinstance(found, bytes) else found
-            first, last = (found, True) if isinstance(found, bytes) else await anext(found)
+            result = work if isinstance(work, bytes) else await work
+            parts = None if isinstance(result, bytes) else result
+            first, last = (result, True) if isinstance(result, bytes) else await anext(result)
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, errors.TooMany) and error.persists:
                 self.socket.close(CloseCode.POLICY_VIOLATION, "too many requests")
@@ -348,7 +348,7 @@ class Connection:
                 if response.then is not None:
                     response.then()
             if long or batch:
-                self.socket.owe(-sum(len(each.text) for each in responses))
+                self.socket.owe(-sum(len(response.text) for response in responses))
 
     async def _send_long(self, responses: list["Response"], between: bytes, end: bytes) -> None:
         if self._long is None:
@@ -357,11 +357,11 @@ class Connection:
             self._sent_long = self.socket.state.loop.create_future()
             self.socket.send(b"", last=False)
             try:
-                for each in responses:
-                    await self.socket.send_more(between + each.text, last=False)
+                for response in responses:
+                    await self.socket.send_more(between + response.text, last=False)
                     between = b","
-                    if each.more is not None and each.call is not None:
-                        await self._send_more(each.more, each.call)
+                    if response.more is not None and response.call is not None:
+                        await self._send_more(response.more, response.call)
             except (Exception, asyncio.CancelledError):
                 self.socket.close(CloseCode.INTERNAL_ERROR)  # the message is incomplete
             finally:
@@ -443,9 +443,9 @@ class Connection:
 
     async def end_hold(self, code: str, work: bytes | Awaitable[bytes | Pieces]) -> bytes | Pieces:
         """Do work after which a session is not held any more."""
-        found = work if isinstance(work, bytes) else await work
+        result = work if isinstance(work, bytes) else await work
         self._holds.forget((self.origin, wire.parse_code(code)))
-        return found
+        return result
 
     # Subscriptions
 
@@ -473,11 +473,11 @@ class Connection:
         """End a subscription."""
         number = params.get("subscription")
         if type(number) is int and number > 0:
-            for each in self.waiting:
-                if each.subscription == number:
-                    each.subscription = 0
+            for waiting in self.waiting:
+                if waiting.subscription == number:
+                    waiting.subscription = 0
                     self._unsubscribed()
-                    each.client_gone()
+                    waiting.client_gone()
                     return SUCCESS
         raise errors.InvalidParameter("subscription")
 

@@ -47,28 +47,28 @@ def parse(message: bytes) -> tuple[list[RpcRequest | bytes], bool]:
         UnicodeDecodeError: the message is not UTF-8.
     """
     try:
-        found = wire.parse(message)
+        parsed = wire.parse(message)
     except ValueError:
         message.decode()
         return [_error(PARSE_ERROR)], False
-    if type(found) is not list:
-        return [_request(found)], False
-    if not 1 <= len(found) <= MAX_BATCH:
+    if type(parsed) is not list:
+        return [_request(parsed)], False
+    if not 1 <= len(parsed) <= MAX_BATCH:
         return [_error(INVALID_REQUEST)], False
-    return [_request(each) for each in found], True
+    return [_request(request) for request in parsed], True
 
 
-def _request(found: Any) -> RpcRequest | bytes:
+def _request(request: Any) -> RpcRequest | bytes:
     """Return a request, or the response to what is not a valid one, which is empty for a notification."""
-    if type(found) is not dict or found.get("jsonrpc") != "2.0" or type(found.get("method")) is not str:
+    if type(request) is not dict or request.get("jsonrpc") != "2.0" or type(request.get("method")) is not str:
         return _error(INVALID_REQUEST)
-    id_ = _encode_id(found["id"]) if "id" in found else b""
+    id_ = _encode_id(request["id"]) if "id" in request else b""
     if id_ is None:
         return _error(INVALID_REQUEST)
-    params = found.get("params", {})
+    params = request.get("params", {})
     if type(params) is not dict:
         return _error(INVALID_PARAMS, id_) if id_ else b""
-    return RpcRequest(id_, found["method"], params)
+    return RpcRequest(id_, request["method"], params)
 
 
 def _encode_id(value: Any) -> bytes | None:
@@ -109,5 +109,5 @@ def begin_result(id_: bytes) -> bytes:
 
 def begin_event(type_: str, data: bytes, cursor: str) -> bytes:
     """Return a notification of an event up to the number of its subscription, after which only `}}` follows."""
-    told = b'"type":%b,"data":%b,' % (wire.encode(type_), data) if type_ else b""
-    return b'{"jsonrpc":"2.0","method":"event","params":{%b"cursor":%b,"subscription":' % (told, wire.encode(cursor))
+    event = b'"type":%b,"data":%b,' % (wire.encode(type_), data) if type_ else b""
+    return b'{"jsonrpc":"2.0","method":"event","params":{%b"cursor":%b,"subscription":' % (event, wire.encode(cursor))

@@ -577,8 +577,8 @@ AWAY = "move the directory away, or serve with --start-empty-if-damaged"
     [
         (foreign, "holds a LevelDB database that is not tornado-signal's", OTHER_DIR),
         (newer, f"format {layout.FORMAT + 1}", OTHER_DIR),
-        (a_file, "File exists", OTHER_DIR),
-        (under_a_file, "Not a directory", OTHER_DIR),
+        (a_file, "a file is in the way", "name a directory with --data-dir"),
+        (under_a_file, "a file is in the way", "name a directory with --data-dir"),
         (lambda path: (path / "CURRENT").unlink(), "tables or logs, but no CURRENT", AWAY),
         (lambda path: (path / "CURRENT").write_bytes(b"nonsense"), "damaged", AWAY),
         (lambda path: (path / "CURRENT").write_bytes(b""), "damaged", AWAY),

@@ -41,7 +41,7 @@ def test_unused_missing_and_empty_directories_are_not_in_use(path, tmp_path):
     (tmp_path / "empty").mkdir()
     missing, empty = tmp_path / "missing", tmp_path / "empty"
     assert [directory.in_use(each) for each in (path, missing, empty)] == [False] * 3
-    with pytest.raises(DatabaseError, match="Not a directory"):
+    with pytest.raises(DatabaseError, match="a file is in the way"):
         directory.in_use(path / "CURRENT")
     for each in (missing, empty):
         with pytest.raises(DatabaseError, match=r"there is no database in .*; name its directory with --data-dir"):

@@ -140,8 +140,8 @@ class Database:
         Raises:
             DatabaseError: the directory cannot be used.
         """
-        self._db, found = await asyncio.to_thread(self._open_measured)
-        self._loaded(found)
+        self._db, state = await asyncio.to_thread(self._open_measured)
+        self._loaded(state)
         self._show(Snapshot(self._db))
         self._group = Group(self._db, self._sync)
         self._thread.start()

@@ -58,12 +58,12 @@ class Origins:
 
     async def all(self) -> list[str]:
         """Return the origins that may have sessions."""
-        found: list[bytes] = []
+        origins: list[bytes] = []
         for number in range(self._partitions.count):
             key, slot = self._registry(number)
             command = (b"ZRANGE", key, self._client.now_ms(), b"+inf", b"BYSCORE")
-            found += await self._client.call(slot, command, write=False)
-        return [origin.decode() for origin in found]
+            origins += await self._client.call(slot, command, write=False)
+        return [origin.decode() for origin in origins]
 
     async def counts(self) -> tuple[int, int]:
         """Count the sessions and topics of all origins."""

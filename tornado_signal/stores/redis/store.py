@@ -125,14 +125,14 @@ class RedisStore:
     async def open(self) -> None:
         try:
             await self.topology.open()
-            found = [await check_node(node, self._acknowledgement, self._access) for node in self.topology.primaries]
-            self._acknowledgement.always = all(always for always, _ in found)
-            self.capacity_bytes = sum(capacity_bytes for _, capacity_bytes in found)
+            checks = [await check_node(node, self._acknowledgement, self._access) for node in self.topology.primaries]
+            self._acknowledgement.always = all(always for always, _ in checks)
+            self.capacity_bytes = sum(capacity_bytes for _, capacity_bytes in checks)
             await self.client.open()
             check_clocks(self.topology.primaries)
             for node in self.topology.primaries:
                 await asyncio.gather(
-                    *(node.writes.submit((b"SCRIPT", b"LOAD", each.text)) for each in scripts.SCRIPTS.values())
+                    *(node.writes.submit((b"SCRIPT", b"LOAD", script.text)) for script in scripts.SCRIPTS.values())
                 )
             await self._claim()
             self._leases.start()
@@ -157,14 +157,14 @@ class RedisStore:
     async def _kind(self) -> tuple[str, ...]:
         """Return format, partitions and identity of the store."""
         key = f"{self.prefix}store".encode()
-        found = await self.client.call(key_slot(key), (b"HMGET", key, "format", "partitions", "identity"), write=False)
-        if None in found:
+        fields = await self.client.call(key_slot(key), (b"HMGET", key, "format", "partitions", "identity"), write=False)
+        if None in fields:
             raise OperatorError(f"Redis holds no store under the prefix {self.prefix}; set --redis-prefix")
-        if found[0].decode() != FORMAT:
+        if fields[0].decode() != FORMAT:
             raise OperatorError(
-                f"the sessions on Redis have format {found[0].decode()}, which this version does not know"
+                f"the sessions on Redis have format {fields[0].decode()}, which this version does not know"
             )
-        return tuple(each.decode() for each in found)
+        return tuple(field.decode() for field in fields)
 
     async def _claim(self) -> None:
         """Read format and partitions of the store, or write them to a new one."""

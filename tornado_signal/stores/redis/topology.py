@@ -156,9 +156,9 @@ class Topology:
     async def _read_node_timeout(self) -> None:
         """Read how long a primary in a minority serves. Keep the default if the node hides it."""
         replies = [await node.reads.submit((b"CONFIG", b"GET", b"cluster-node-timeout")) for node in self.primaries]
-        found = [int(reply[1]) for reply in replies if isinstance(reply, list) and len(reply) == 2]
-        if len(found) == len(replies):
-            self._acknowledgement.outlast(max(found) / 1000)
+        timeouts = [int(reply[1]) for reply in replies if isinstance(reply, list) and len(reply) == 2]
+        if len(timeouts) == len(replies):
+            self._acknowledgement.outlast(max(timeouts) / 1000)
 
     def node_at(self, address: Address) -> Node:
         """Return the node of an address."""
@@ -207,7 +207,7 @@ class Topology:
         replaced = [node for node in before if node not in self.primaries]
         for node in self.primaries:
             if node not in before:
-                others = ", ".join("{}:{}".format(*each.address) for each in replaced)
+                others = ", ".join("{}:{}".format(*node.address) for node in replaced)
                 log.warning("Redis at %s:%d is a new primary; replaced: %s", *node.address, others or "none")
         self._announced = self.primaries[:]
         for node in replaced:
@@ -224,14 +224,14 @@ class Topology:
     async def _ask_cluster(self) -> str | None:
         """Query the slots. Return the problem if no node responds."""
         addresses = dict.fromkeys([*(node.address for node in self.primaries), *self._nodes, *self._addresses])
-        found = await ask_all(map(self._claims_of, addresses), lambda each: isinstance(each, dict))
-        answers = [each for each in found if isinstance(each, dict)]
+        replies = await ask_all(map(self._claims_of, addresses), lambda reply: isinstance(reply, dict))
+        answers = [reply for reply in replies if isinstance(reply, dict)]
         if not answers:
-            return next((each for each in found if isinstance(each, str)), "no node responds")
+            return next((reply for reply in replies if isinstance(reply, str)), "no node responds")
         claims: dict[Address, Claim] = {}
         # Claims of a minority can be outdated.
-        for each in [*answers, *([self._claims] if 2 * len(answers) <= len(addresses) else [])]:
-            for address, claim in each.items():
+        for reply in [*answers, *([self._claims] if 2 * len(answers) <= len(addresses) else [])]:
+            for address, claim in reply.items():
                 if address not in claims or claims[address].epoch < claim.epoch:
                     claims[address] = claim
         self._claims = claims
@@ -264,10 +264,10 @@ class Topology:
 
     async def _ask_sentinels(self) -> str | None:
         """Query the primary. Return the problem if no Sentinel responds."""
-        found = await ask_all(map(self._report_of, self._addresses), lambda each: isinstance(each, Report))
-        self._reports = [each for each in found if isinstance(each, Report)]
+        replies = await ask_all(map(self._report_of, self._addresses), lambda reply: isinstance(reply, Report))
+        self._reports = [reply for reply in replies if isinstance(reply, Report)]
         if not self._reports:
-            return next((each for each in found if isinstance(each, str)), "no Sentinel responds")
+            return next((reply for reply in replies if isinstance(reply, str)), "no Sentinel responds")
         latest = max(self._reports, key=lambda report: report.epoch)
         # A minority of reports can be outdated.
         if latest.epoch >= self._epoch or 2 * len(self._reports) > len(self._addresses):
@@ -300,8 +300,8 @@ class Topology:
 
     async def _confirm(self, address: Address) -> bool:
         """Return whether most Sentinels still consider a node the primary, and do not suspect it."""
-        found = await asyncio.gather(*map(self._report_of, self._addresses))
-        reports = [each for each in found if isinstance(each, Report)]
+        replies = await asyncio.gather(*map(self._report_of, self._addresses))
+        reports = [reply for reply in replies if isinstance(reply, Report)]
         known = max([len(self._addresses), *(report.sentinels for report in reports)])
         return 2 * sum(report.address == address and report.well for report in reports) > known
 
