@@ -17,8 +17,8 @@ from support.rpc import RpcClient
 from support.service import NO_SUCH_CODE, ORIGIN, head, refused, with_origin
 
 from tornado_signal import errors
-from tornado_signal.http.call import HttpCall
 from tornado_signal.http.handlers import Handler
+from tornado_signal.http.request_context import HttpRequestContext
 from tornado_signal.service import wire
 from tornado_signal.transport import connection, exchange
 
@@ -162,7 +162,7 @@ async def test_internal_error_before_the_handler_starts(service, monkeypatch, lo
         raise ZeroDivisionError
 
     with monkeypatch.context() as patched:
-        patched.setattr(HttpCall, "admit", admit)
+        patched.setattr(HttpRequestContext, "admit", admit)
         assert refused(await service.call("GET", "/")) == INTERNAL_ERROR
     assert (await service.call("GET", "/")).status == 200
     assert logged_errors() == [ZeroDivisionError]
@@ -226,7 +226,7 @@ def without_garbage_collection():
     gc.collect()
 
 
-KINDS = (connection.Connection, exchange.HTTPStream, HttpCall, Handler)
+KINDS = (connection.Connection, exchange.HTTPStream, HttpRequestContext, Handler)
 
 
 def live_objects():
@@ -308,7 +308,7 @@ async def test_refused_request_is_freed(target, service):
         for _ in range(count):
             assert (await service.call("GET", target)).status in (400, 404, 405)
         gc.collect()
-        return live_objects()["HttpCall"]
+        return live_objects()["HttpRequestContext"]
 
     few = await refuse(3)
     assert await refuse(20) <= few + 3

@@ -37,7 +37,7 @@ from tornado_signal.settings.settings import Settings
 from tornado_signal.transport import listener, websocket
 from tornado_signal.transport.state import MemoryBudget
 from tornado_signal.websocket.asyncapi import make_asyncapi
-from tornado_signal.websocket.connection import Connection, RpcCall, make_methods
+from tornado_signal.websocket.connection import Connection, RpcRequestContext, make_methods
 
 SECRET = "a secret of the offerer"
 LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"),)
@@ -774,7 +774,7 @@ async def test_closed_connection_is_freed_without_the_garbage_collector(start_se
     service = await start_service(hold_grace_ms=50)
 
     def living():
-        kinds = (Protocol, websocket.WebSocket, Connection, RpcCall)
+        kinds = (Protocol, websocket.WebSocket, Connection, RpcRequestContext)
         return [obj for obj in gc.get_objects() if type(obj) in kinds]
 
     gc.collect()

@@ -12,11 +12,11 @@ from ..service.operations import SUBSCRIPTIONS, Operation, declare
 from ..service.service import Service
 from ..settings.settings import Settings
 from . import assets
-from .call import HttpCall
 from .files import File
 from .handlers import Command, Document, Handler, Query, Unknown
 from .openapi import make_document
 from .request import Request
+from .request_context import HttpRequestContext
 from .streams import Stream
 
 MAX_QUERY_FIELDS: Final = 32  # no operation has more than five
@@ -30,7 +30,7 @@ class Route:
     Attributes:
         pattern: the name of the path in logs and metrics.
         handler: the class of the handler.
-        arguments: arguments of its `initialize` in addition to the call.
+        arguments: arguments of its `initialize` in addition to the context.
     """
 
     pattern: str
@@ -47,7 +47,7 @@ class Application(httputil.HTTPServerConnectionDelegate):
     """The routes, and the size of bodies in transit. It needs a running event loop.
 
     Args:
-        service: the shared context of all calls.
+        service: the shared state of all requests.
         make_others: returns more routes by path, given the declared operations.
 
     Attributes:
@@ -88,9 +88,9 @@ class Application(httputil.HTTPServerConnectionDelegate):
     def start_request(self, server_conn: object, request_conn: httputil.HTTPConnection) -> "RequestReader":
         return RequestReader(self, request_conn)
 
-    def run(self, call: HttpCall, route: Route, topic: str | None) -> None:
+    def run(self, context: HttpRequestContext, route: Route, topic: str | None) -> None:
         """Have the handler of a route answer a request whose body has come."""
-        handler = route.handler(self._tornado, call.request, call, **route.arguments)
+        handler = route.handler(self._tornado, context.request, context, **route.arguments)
         handler.respond(*(() if topic is None else (topic,)))
 
     def find_route(self, path: str) -> tuple[Route, str | None]:
@@ -168,13 +168,13 @@ class RequestReader(httputil.HTTPMessageDelegate):
         body, self._body = b"" if refusal else self._body, b""
         application, request = self._application, self._request
         route, topic = application.find_route(request.path)
-        call = HttpCall(application.service, request, route.pattern)
+        context = HttpRequestContext(application.service, request, route.pattern)
         if refusal is not None:
-            call.refusal = refusal
-            application.run(call, route, topic)
+            context.refusal = refusal
+            application.run(context, route, topic)
         else:
             request.body = bytes(body)
-            application.service.queue.submit(call.client, lambda: application.run(call, route, topic))
+            application.service.queue.submit(context.client, lambda: application.run(context, route, topic))
 
     def _count(self, unfinished_bytes: int) -> None:
         self._application.unfinished_bytes += unfinished_bytes - self._unfinished_bytes

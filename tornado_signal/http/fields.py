@@ -1,4 +1,4 @@
-"""Path and query as the fields of a call: text into the JSON values that it stands for. No I/O."""
+"""Path and query as the fields of a request: text into the JSON values that it stands for. No I/O."""
 
 import re
 from collections.abc import Mapping, Sequence

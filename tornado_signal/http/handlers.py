@@ -12,10 +12,10 @@ from tornado import httputil, web
 from .. import errors
 from ..service import wire
 from ..service.operations import Operation, Pieces, check
-from .call import HttpCall
 from .errors import cors, error_response
 from .fields import query_fields, topic_of
 from .request import Request
+from .request_context import HttpRequestContext
 
 PREFLIGHT_MAX_AGE_S: Final = 7200
 DEFAULT_HEADERS: Final = {"Content-Type": wire.JSON, "Date": ""}  # the time is known later, its place is here
@@ -41,7 +41,7 @@ class Handler(web.RequestHandler):
         methods: the supported methods.
         anonymous: whether browsers load it without an Origin (docs/decisions.md).
         vary: the request headers that the response depends on.
-        call: the request as a call of the service.
+        context: the context of the request.
         status: the HTTP status of the response.
         headers: the headers of the response.
         finished: whether the response is complete.
@@ -52,14 +52,16 @@ class Handler(web.RequestHandler):
     vary = "Origin"
     finished = False
 
-    def __init__(self, application: web.Application, request: Request, call: HttpCall, **arguments: Any) -> None:
+    def __init__(
+        self, application: web.Application, request: Request, context: HttpRequestContext, **arguments: Any
+    ) -> None:
         # Not the constructor of Tornado, which makes a namespace for templates.
         self.application = application
         self.request = request
-        self.call = call
+        self.context = context
         self.clear()
         self.initialize(**arguments)
-        call.connection.set_close_callback(call.client_gone)
+        context.connection.set_close_callback(context.client_gone)
 
     def respond(self, *segments: str) -> None:
         """Admit the request and run the method. Only a method that waits becomes a task."""
@@ -77,7 +79,7 @@ class Handler(web.RequestHandler):
         except Exception as error:
             self.fail(error)
             return
-        self.call.service.start(self._complete(work))
+        self.context.service.start(self._complete(work))
 
     async def _complete(self, work: Awaitable[None]) -> None:
         try:
@@ -98,9 +100,9 @@ class Handler(web.RequestHandler):
         Raises:
             SignalError: why it is refused.
         """
-        call = self.call
-        call.request_id = call.service.log.request_id(self.request.headers, call.remote_ip)
-        call.admit(call.find_page_origin if self.anonymous else call.find_origin)
+        context = self.context
+        context.request_id = context.service.log.request_id(self.request.headers, context.remote_ip)
+        context.admit(context.find_page_origin if self.anonymous else context.find_origin)
 
     def options(self, *path_args: str) -> None:
         """Respond to a preflight request on any path (docs/decisions.md#cors)."""
@@ -136,56 +138,56 @@ class Handler(web.RequestHandler):
 
     def write(self, chunk: bytes) -> None:  # type: ignore[override]
         if self.request.method != "HEAD":
-            self.call.sent_bytes += len(chunk)
+            self.context.sent_bytes += len(chunk)
         self.pieces = self.pieces + chunk if self.pieces else chunk
 
     def flush(self, include_footers: bool = False) -> "asyncio.Future[None]":
-        connection: httputil.HTTPConnection = self.call.connection
+        connection: httputil.HTTPConnection = self.context.connection
         chunk, self.pieces = self.pieces, b""
-        if self.call.begun:
+        if self.context.begun:
             return connection.write(chunk)
-        self.call.begun = True
-        self._set_common_headers(self.call)
+        self.context.begun = True
+        self._set_common_headers(self.context)
         start_line = httputil.ResponseStartLine("", self.status, "")
         return connection.write_headers(start_line, cast(httputil.HTTPHeaders, self.headers), chunk)
 
     def finish(self, chunk: bytes | None = None) -> "asyncio.Future[None]":  # type: ignore[override]
         if chunk is not None:
             self.write(chunk)
-        if not self.call.begun and self.status not in NO_CONTENT:
+        if not self.context.begun and self.status not in NO_CONTENT:
             self.headers["Content-Length"] = str(len(self.pieces))
         sent = self.flush()
-        self.call.connection.finish()
+        self.context.connection.finish()
         self.finished = True
         self.on_finish()
         return sent
 
     def detach(self) -> Any:
         self.finished = True
-        return self.call.connection.detach()
+        return self.context.connection.detach()
 
-    def _set_common_headers(self, call: HttpCall) -> None:
+    def _set_common_headers(self, context: HttpRequestContext) -> None:
         """Set the common headers. Doing it at the end saves memory while thousands of requests wait."""
-        call.status = self.status
-        headers, service = self.headers, call.service
-        headers["Date"] = service.clock.http_date(call.now_ms)
+        context.status = self.status
+        headers, service = self.headers, context.service
+        headers["Date"] = service.clock.http_date(context.now_ms)
         headers["Vary"] = self.vary
-        headers["X-Request-Id"] = call.request_id
-        if call.origin:
-            headers.update(cors(call.origin, service.settings.allowed_origins))
+        headers["X-Request-Id"] = context.request_id
+        if context.origin:
+            headers.update(cors(context.origin, service.settings.allowed_origins))
 
     def on_finish(self) -> None:
-        self.call.ended()
+        self.context.ended()
 
     # Errors
 
     def fail(self, error: Exception, cause: BaseException | None = None) -> None:
         """Send an error response. After a part of the response, close the connection instead."""
         error.__cause__ = cause or error.__cause__
-        self.call.count_error(error)
+        self.context.count_error(error)
         if self.finished:
             return
-        if self.call.begun:
+        if self.context.begun:
             self.cut_off()
             return
         self.clear()
@@ -195,7 +197,7 @@ class Handler(web.RequestHandler):
             for name, value in headers:
                 self.set_header(name, value)
         except ValueError as invalid:
-            self.call.count_error(invalid)
+            self.context.count_error(invalid)
             body = b""
         if getattr(error, "persists", False):
             self.set_header("Connection", "close")
@@ -203,8 +205,8 @@ class Handler(web.RequestHandler):
 
     def cut_off(self) -> None:
         """End the response with its connection."""
-        self.call.connection.close()
-        self.call.ended()
+        self.context.connection.close()
+        self.context.ended()
 
 
 class Unknown(Handler):
@@ -244,7 +246,7 @@ class OperationHandler(Handler):
         operation = self.operation
         if operation.secret:
             self.set_header("Cache-Control", "no-store")
-        work = operation.perform(self.call, **self._find_values(segment))
+        work = operation.perform(self.context, **self._find_values(segment))
         if not isinstance(work, bytes):
             return self._answer_with(work)
         self.write(work)
@@ -261,7 +263,7 @@ class OperationHandler(Handler):
                 await self.flush()
                 if self.request.method == "HEAD":  # a HEAD response has no body, and this one no length
                     return
-                await self.call.turn()
+                await self.context.turn()
 
     async def _write_next(self, pieces: Pieces) -> bool:
         """Write the next piece of a result, and return whether others follow."""
@@ -270,15 +272,15 @@ class OperationHandler(Handler):
         return not last
 
     def _find_values(self, segment: str | None) -> dict[str, Any]:
-        call, operation = self.call, self.operation
-        values = {} if segment is None else check(operation.in_path, {"topic": topic_of(segment)}, call)
+        context, operation = self.context, self.operation
+        values = {} if segment is None else check(operation.in_path, {"topic": topic_of(segment)}, context)
         if operation.method == "POST":
-            fields = call.json_body()
+            fields = context.json_body()
         elif self.request.query:
             fields = query_fields(self.request.query_arguments, operation.fields)
         else:
             fields = {}
-        return values | check(operation.fields, fields, call)
+        return values | check(operation.fields, fields, context)
 
 
 class Query(OperationHandler):
@@ -286,7 +288,7 @@ class Query(OperationHandler):
 
     def prepare(self) -> None:
         """Redirect a navigation without an Origin to a page (docs/decisions.md#browser-navigation)."""
-        if not (self.door and self.call.navigates):
+        if not (self.door and self.context.navigates):
             super().prepare()
             return
         self.anonymous = True

@@ -26,16 +26,16 @@ class Stream(Handler):
 
     async def get(self, segment: str = "") -> None:
         """Send events as they occur, and a comment after a long pause."""
-        call, headers = self.call, self.request.headers
+        context, headers = self.context, self.request.headers
         if "Upgrade" in headers:  # a client that asks for a WebSocket would wait for the answer without end
             raise InvalidParameter("Upgrade")
         parameters = self.subscription.parameters
         fields = query_fields(self.request.query_arguments, parameters) | {"topic": topic_of(segment)}
-        values = check(parameters, fields, call)
+        values = check(parameters, fields, context)
         cursor = headers.get(LAST_EVENT_ID)
         del headers
-        feed = self.subscription.feed(call, **values, cursor=cursor, parameter=LAST_EVENT_ID, encode=encode)
-        with call.waiting(feed.watch) as watch:
+        feed = self.subscription.feed(context, **values, cursor=cursor, parameter=LAST_EVENT_ID, encode=encode)
+        with context.waiting(feed.watch) as watch:
             await feed.start()
             self.set_header("Content-Type", EVENT_STREAM)
             self.set_header("Cache-Control", "no-store")
@@ -61,8 +61,10 @@ class Stream(Handler):
 
     def fail(self, error: Exception, cause: BaseException | None = None) -> None:
         """Cut an EventSource off while the server drains: one that is refused never comes back."""
-        call = self.call
-        call.begun |= call.service.lifecycle.state >= DRAINING and self.request.headers.get("Accept") == EVENT_STREAM
+        context = self.context
+        context.begun |= (
+            context.service.lifecycle.state >= DRAINING and self.request.headers.get("Accept") == EVENT_STREAM
+        )
         super().fail(error, cause)
 
 

@@ -14,7 +14,6 @@ from ..lifecycle import LEAVING
 from ..session import SessionPosition, Side, utf8_length
 from ..settings.settings import Settings
 from . import wire
-from .call import Call
 from .cursors import cursor_scope, format_cursor, parse_cursor
 from .parameters import (
     CODE,
@@ -34,6 +33,7 @@ from .parameters import (
     since,
     string,
 )
+from .request_context import RequestContext
 from .schemas import DEFAULT_LIMIT, FILLED, MAX_INFO, MAX_LIMIT, MIN_TTL_MS, Schema, positive, ref
 from .waiting import Feed, SessionFeed, TopicFeed, wait_for_change, wait_for_news
 
@@ -57,7 +57,7 @@ class Operation:
         tag: the section in the documents.
         summary: a sentence that describes it.
         result: the schema of the result.
-        perform: called with the call and the parameter values by name. It returns JSON, or an awaitable of it.
+        perform: called with the context and the parameter values by name. It returns JSON, or an awaitable of it.
         parameters: the parameters in the order of their checks.
         refusals: HTTP statuses of its errors, in addition to those of every operation.
         body: the name of the body's schema in the documents.
@@ -112,7 +112,7 @@ class Subscription:
 
     Attributes:
         name: as in `Operation`, like path, tag, summary, parameters and refusals.
-        feed: called with the call, the parameter values by name, the `cursor` of the last event that the client has
+        feed: called with the context, the parameter values by name, the `cursor` of the last event that the client has
             received (or None), the name of that `parameter` for errors, and the function that encodes an event.
     """
 
@@ -130,69 +130,69 @@ class Subscription:
         return pattern_of(self.path)
 
 
-def check(declared: tuple[Parameter, ...], fields: Fields, call: Call) -> dict[str, Any]:
+def check(declared: tuple[Parameter, ...], fields: Fields, context: RequestContext) -> dict[str, Any]:
     """Check parameters and return their values by name.
 
     Raises:
         InvalidParameter: the first parameter that is missing or invalid.
     """
-    return {parameter.name: parameter.check(fields, call) for parameter in declared}
+    return {parameter.name: parameter.check(fields, context) for parameter in declared}
 
 
 # The service
 
 
-def version(call: Call) -> bytes:
+def version(context: RequestContext) -> bytes:
     """GET /."""
-    return wire.encode({"version": call.service.version})
+    return wire.encode({"version": context.service.version})
 
 
-def health(call: Call) -> bytes:
+def health(context: RequestContext) -> bytes:
     """GET /health.
 
     Raises:
         Unavailable: the server is about to stop.
     """
-    if call.service.lifecycle.state >= LEAVING:
+    if context.service.lifecycle.state >= LEAVING:
         raise Unavailable("draining")
-    return wire.encode({"status": "ok", "timestamp": call.now_ms})
+    return wire.encode({"status": "ok", "timestamp": context.now_ms})
 
 
-def ice_servers(call: Call) -> bytes:
+def ice_servers(context: RequestContext) -> bytes:
     """GET /ice-servers (docs/turn.md)."""
-    ice = call.service.ice
-    return wire.encode(wire.ice_servers(ice.stun, ice.turn(call.now_ms), ice.expires_ms(call.now_ms)))
+    ice = context.service.ice
+    return wire.encode(wire.ice_servers(ice.stun, ice.turn(context.now_ms), ice.expires_ms(context.now_ms)))
 
 
 # Discovery
 
 
-async def topics(call: Call, page: int, limit: int) -> bytes:
+async def topics(context: RequestContext, page: int, limit: int) -> bytes:
     """GET /topics."""
     limit = min(limit, MAX_LIMIT)
-    found, total = await call.service.store.topics(call.origin, (page - 1) * limit, limit)
+    found, total = await context.service.store.topics(context.origin, (page - 1) * limit, limit)
     return wire.encode(wire.topics_page(page, limit, found, total))
 
 
-async def sessions(call: Call, topic: str, wait: float | None, since: str | None, limit: int) -> Pieces:
+async def sessions(context: RequestContext, topic: str, wait: float | None, since: str | None, limit: int) -> Pieces:
     """GET /:topic/sessions."""
-    store = call.service.store
+    store = context.service.store
     end = b"]}"
     if wait is not None or since is not None:
-        scope = cursor_scope(call.origin, topic)
+        scope = cursor_scope(context.origin, topic)
         position = None if since is None else parse_cursor(store.parse_position, scope, since, "since")
         # A cursor of another store says nothing of what this one holds: every listing differs from it.
         foreign = since is not None and position is None
-        state = await wait_for_change(call, topic, position, at_once=foreign, wait_s=wait or 0)
+        state = await wait_for_change(context, topic, position, at_once=foreign, wait_s=wait or 0)
         end = b'],"cursor":%b}' % wire.encode(format_cursor(store, scope, state.position))
-    return _listing(call, topic, min(limit, MAX_LIMIT) or None, end)
+    return _listing(context, topic, min(limit, MAX_LIMIT) or None, end)
 
 
-async def _listing(call: Call, topic: str, most: int | None, end: bytes) -> Pieces:
+async def _listing(context: RequestContext, topic: str, most: int | None, end: bytes) -> Pieces:
     """Yield the unanswered sessions, newest first, and keep nothing of a step while the client reads."""
     written = b'{"sessions":['
     between = b""
-    async with aclosing(call.service.store.sessions(call.origin, topic, most)) as steps:
+    async with aclosing(context.service.store.sessions(context.origin, topic, most)) as steps:
         async for step in steps:
             written += between + b",".join(wire.encode(wire.listed_session(listed)) for listed in step)
             between = b","
@@ -207,9 +207,9 @@ async def _listing(call: Call, topic: str, most: int | None, end: bytes) -> Piec
 # Signaling
 
 
-async def offer(call: Call, topic: str, info: str, offer: str, ttl: int | None, secret: bytes) -> bytes:
+async def offer(context: RequestContext, topic: str, info: str, offer: str, ttl: int | None, secret: bytes) -> bytes:
     """POST /:topic/offer."""
-    return encode_published((await publish(call, topic, info, offer, ttl, secret))[0])
+    return encode_published((await publish(context, topic, info, offer, ttl, secret))[0])
 
 
 def encode_published(code: bytes) -> bytes:
@@ -218,40 +218,42 @@ def encode_published(code: bytes) -> bytes:
 
 
 async def publish(
-    call: Call, topic: str, info: str, offer: str, ttl: int | None, secret: bytes, lease: bytes = b""
+    context: RequestContext, topic: str, info: str, offer: str, ttl: int | None, secret: bytes, lease: bytes = b""
 ) -> tuple[bytes, int]:
     """Publish an offer, held with `lease` if given. Return its code and expiry."""
-    call.admit_session()
-    names = len(call.origin) + utf8_length(topic)
-    call.admit_bytes(utf8_length(offer) + utf8_length(info) + OFFER_ENTRIES * (ENTRY_BYTES + names))
-    create = call.service.store.create
-    return await create(call.origin, topic, info, offer, ttl_ms=ttl, secret_hash=secret, lease=lease)
+    context.admit_session()
+    names = len(context.origin) + utf8_length(topic)
+    context.admit_bytes(utf8_length(offer) + utf8_length(info) + OFFER_ENTRIES * (ENTRY_BYTES + names))
+    create = context.service.store.create
+    return await create(context.origin, topic, info, offer, ttl_ms=ttl, secret_hash=secret, lease=lease)
 
 
-async def answer(call: Call, code: str, sent: tuple[str, Any], side: Side, secret: bytes) -> bytes:
+async def answer(context: RequestContext, code: str, sent: tuple[str, Any], side: Side, secret: bytes) -> bytes:
     """POST /answer."""
     session = wire.parse_code(code)
     name, value = sent
-    store = call.service.store
+    store = context.service.store
     texts = value if name == "candidates" else [value]
-    call.admit_bytes(sum(map(utf8_length, texts)) + len(texts) * (ENTRY_BYTES + len(call.origin)))
+    context.admit_bytes(sum(map(utf8_length, texts)) + len(texts) * (ENTRY_BYTES + len(context.origin)))
     if name == "answer":
-        await store.answer(call.origin, session, value, secret_hash=secret)
+        await store.answer(context.origin, session, value, secret_hash=secret)
     else:
-        await store.add_candidates(call.origin, session, side, texts, secret_hash=secret)
+        await store.add_candidates(context.origin, session, side, texts, secret_hash=secret)
     return SUCCESS
 
 
-async def poll(call: Call, code: str, side: Side, wait: float | None, since: "Since | None", secret: bytes) -> bytes:
+async def poll(
+    context: RequestContext, code: str, side: Side, wait: float | None, since: "Since | None", secret: bytes
+) -> bytes:
     """POST /poll."""
     session = wire.parse_code(code)
-    store = call.service.store
+    store = context.service.store
     if wait is None and since is None:
-        return wire.encode(wire.news(side, await store.read(call.origin, session, side, secret_hash=secret)))
+        return wire.encode(wire.news(side, await store.read(context.origin, session, side, secret_hash=secret)))
     position = since.position if since else None
-    news = await wait_for_news(call, session, side, position, secret, wait or 0)
+    news = await wait_for_news(context, session, side, position, secret, wait or 0)
     latest = SessionPosition(news.serial, max(news.last, position.number if position else 0))
-    cursor = format_cursor(store, poll_scope(call, code, side.value), latest)
+    cursor = format_cursor(store, poll_scope(context, code, side.value), latest)
     return wire.encode(wire.news(side, news) | {"cursor": cursor})
 
 
@@ -262,41 +264,41 @@ class Since:
     position: SessionPosition | None
 
 
-def poll_scope(call: Call, code: str, side: str) -> bytes:
+def poll_scope(context: RequestContext, code: str, side: str) -> bytes:
     """Return the scope of the cursors of polls."""
-    return cursor_scope(call.origin, code.lower(), side)
+    return cursor_scope(context.origin, code.lower(), side)
 
 
-def check_poll_cursor(fields: Fields, call: Call) -> Since | None:
+def check_poll_cursor(fields: Fields, context: RequestContext) -> Since | None:
     """Return the unparsed cursor of an earlier poll, after code and side have been checked."""
     cursor = check_optional_string(fields.get("since"), "since")
     if cursor is None:
         return None
-    scope = poll_scope(call, fields["code"], fields["side"])
-    return Since(parse_cursor(call.service.store.parse_session_position, scope, cursor, "since"))
+    scope = poll_scope(context, fields["code"], fields["side"])
+    return Since(parse_cursor(context.service.store.parse_session_position, scope, cursor, "since"))
 
 
-async def withdraw(call: Call, code: str, side: Side, secret: bytes) -> bytes:
+async def withdraw(context: RequestContext, code: str, side: Side, secret: bytes) -> bytes:
     """POST /withdraw."""
-    await call.service.store.withdraw(call.origin, wire.parse_code(code), side, secret_hash=secret)
+    await context.service.store.withdraw(context.origin, wire.parse_code(code), side, secret_hash=secret)
     return SUCCESS
 
 
-async def refresh(call: Call, code: str, side: Side, secret: bytes) -> bytes:
+async def refresh(context: RequestContext, code: str, side: Side, secret: bytes) -> bytes:
     """POST /refresh."""
-    expires_ms = await call.service.store.refresh(call.origin, wire.parse_code(code), side, secret_hash=secret)
+    expires_ms = await context.service.store.refresh(context.origin, wire.parse_code(code), side, secret_hash=secret)
     return wire.encode({"expiresAt": expires_ms})
 
 
-def check_answering_side(fields: Fields, call: Call) -> Side:
+def check_answering_side(fields: Fields, context: RequestContext) -> Side:
     """Return the side of an answer or of candidates. An offerer cannot answer."""
-    side = check_side(fields, call)
+    side = check_side(fields, context)
     if side is Side.OFFERER and fields.get("answer") is not None:
         raise InvalidParameter("side")
     return side
 
 
-def check_listing_cursor(fields: Fields, call: Call) -> str | None:
+def check_listing_cursor(fields: Fields, context: RequestContext) -> str | None:
     """Return the unparsed cursor of an earlier listing. It is parsed after all other checks."""
     return check_optional_string(fields.get("since"), "since", 0)
 

@@ -10,16 +10,16 @@ from typing import Any, Final, Literal
 from ..errors import InvalidParameter
 from ..session import Side, hash_secret
 from . import schemas
-from .call import Call
+from .request_context import RequestContext
 from .schemas import Schema
 
 _SIDES: Final = {side.value: side for side in Side}
 
 Fields = Mapping[str, Any]
-"""The parameters of a call as they came, by name; others among them are ignored."""
+"""The parameters of a request as they came, by name; others among them are ignored."""
 
-Check = Callable[[Fields, Call], Any]
-"""Takes a parameter's value from the fields of a call; raises InvalidParameter."""
+Check = Callable[[Fields, RequestContext], Any]
+"""Takes a parameter's value from the fields of a request; raises InvalidParameter."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def check_optional_string(value: object, name: str, least: int = 1, most: int | 
     return None if value is None else check_string(value, name, least, most)
 
 
-def check_wait(fields: Fields, call: Call) -> float | None:
+def check_wait(fields: Fields, context: RequestContext) -> float | None:
     """Check the time of a long poll in seconds. None stands for no wait."""
     value = fields.get("wait")
     if value is None:
@@ -82,7 +82,7 @@ def check_wait(fields: Fields, call: Call) -> float | None:
     return float(value)
 
 
-def check_side(fields: Fields, call: Call) -> Side:
+def check_side(fields: Fields, context: RequestContext) -> Side:
     """Check a side."""
     value = fields.get("side")
     side = _SIDES.get(value) if type(value) is str else None
@@ -91,17 +91,17 @@ def check_side(fields: Fields, call: Call) -> Side:
     return side
 
 
-def check_secret(fields: Fields, call: Call) -> bytes:
+def check_secret(fields: Fields, context: RequestContext) -> bytes:
     """Return the hash of a side's secret, or an empty value (docs/http-api.md#secrets)."""
     return hash_secret(check_optional_string(fields.get("secret"), "secret", schemas.MIN_SECRET, schemas.MAX_SECRET))
 
 
-def check_ttl(fields: Fields, call: Call) -> int | None:
+def check_ttl(fields: Fields, context: RequestContext) -> int | None:
     """Check the requested lifetime of an offer in milliseconds. None stands for the default."""
     ttl_ms = fields.get("ttl")
     if ttl_ms is None:
         return None
-    if type(ttl_ms) is not int or not schemas.MIN_TTL_MS <= ttl_ms <= call.service.settings.session_timeout_ms:
+    if type(ttl_ms) is not int or not schemas.MIN_TTL_MS <= ttl_ms <= context.service.settings.session_timeout_ms:
         raise InvalidParameter("ttl")
     return ttl_ms
 
@@ -112,7 +112,7 @@ def check_ttl(fields: Fields, call: Call) -> int | None:
 def string(name: str, most: int | None = None, schema: Schema = schemas.FILLED) -> Parameter:
     """Return a required string parameter of 1 to `most` code points."""
 
-    def check(fields: Fields, call: Call) -> str:
+    def check(fields: Fields, context: RequestContext) -> str:
         return check_string(fields.get(name), name, 1, most)
 
     return Parameter(name, check, schema, required=True)
@@ -121,7 +121,7 @@ def string(name: str, most: int | None = None, schema: Schema = schemas.FILLED) 
 def candidates(most: int) -> Parameter:
     """Return the parameter for a batch of candidates of at most `most` code points each."""
 
-    def check(fields: Fields, call: Call) -> list[str]:
+    def check(fields: Fields, context: RequestContext) -> list[str]:
         texts = fields.get("candidates")
         if type(texts) is not list or not 1 <= len(texts) <= schemas.MAX_CANDIDATES:
             raise InvalidParameter("candidates")
@@ -134,11 +134,11 @@ def candidates(most: int) -> Parameter:
 def one_of(name: str, *alternatives: Parameter) -> Parameter:
     """Exactly one of some body parameters. The result is its name and value (docs/decisions.md#answer-or-candidate)."""
 
-    def check(fields: Fields, call: Call) -> tuple[str, Any]:
+    def check(fields: Fields, context: RequestContext) -> tuple[str, Any]:
         present = [alternative for alternative in alternatives if fields.get(alternative.name) is not None]
         if len(present) != 1:
             raise InvalidParameter("answer or candidate")
-        return present[0].name, present[0].check(fields, call)
+        return present[0].name, present[0].check(fields, context)
 
     return Parameter(name, check, {}, required=True, alternatives=alternatives)
 
@@ -146,7 +146,7 @@ def one_of(name: str, *alternatives: Parameter) -> Parameter:
 def number(name: str, default: int, schema: Schema, description: str = "") -> Parameter:
     """Check a whole number from 1 to 2^53 (docs/decisions.md#page-and-limit)."""
 
-    def check(fields: Fields, call: Call) -> int:
+    def check(fields: Fields, context: RequestContext) -> int:
         value = fields.get(name)
         if value is None:
             return default
@@ -167,15 +167,15 @@ def since(check: Check) -> Parameter:
     return Parameter("since", check, schemas.SINCE)
 
 
-def _check_code(fields: Fields, call: Call) -> str:
+def _check_code(fields: Fields, context: RequestContext) -> str:
     return check_string(fields.get("code"), "code")
 
 
-def _check_topic(fields: Fields, call: Call) -> str:
+def _check_topic(fields: Fields, context: RequestContext) -> str:
     return check_string(fields.get("topic"), "topic", 1, schemas.MAX_TOPIC)
 
 
-def _check_hold(fields: Fields, call: Call) -> bool:
+def _check_hold(fields: Fields, context: RequestContext) -> bool:
     value = fields.get("hold")
     if type(value) not in (bool, type(None)):
         raise InvalidParameter("hold")

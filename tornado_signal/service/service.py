@@ -1,4 +1,4 @@
-"""The shared context of all calls: store, limits, queues and life cycle."""
+"""The shared state of all requests: store, limits, queues and life cycle."""
 
 import asyncio
 import logging
@@ -27,22 +27,22 @@ EAGER: Final[dict[str, Any]] = {"eager_start": True} if sys.version_info >= (3, 
 
 @dataclass(eq=False)
 class Service:
-    """The shared context of all calls. It needs a running event loop.
+    """The shared state of all requests. It needs a running event loop.
 
     Attributes:
         store: the store of sessions.
         settings: the settings in force.
-        clock: the clock for the time of calls.
+        clock: the clock for the time of requests.
         ice: the ICE servers for the peers.
         version: the commit that the server was built from.
         limits: the limits of clients.
         log: the request log and its counters.
         lifecycle: the life cycle of the process.
-        running: the number of calls in progress or queued.
-        idle: set when no call is left while the service drains.
+        running: the number of requests in progress or queued.
+        idle: set when no request is left while the service drains.
         event_batches: the latest events of topics.
-        queue: starts calls, round-robin by client.
-        turns: resumes calls that have waited, so that thousands of them do not delay a new one.
+        queue: starts requests, round-robin by client.
+        turns: resumes requests that have waited, so that thousands of them do not delay a new one.
         counts: the counts of the store, for the operator.
         proxy_reported: whether a proxy whose clients have no limits has been logged.
     """
@@ -90,7 +90,7 @@ class Service:
             self._tasks.discard(cast("asyncio.Task[None]", asyncio.current_task(self._loop)))
 
     async def drain(self) -> None:
-        """Refuse further calls (503) and wait for the responses to those that are being worked on."""
+        """Refuse further requests (503) and wait for the responses to those that are being worked on."""
         self.lifecycle.reach(DRAINING)
         self.store.end_watches()
         if self.running:

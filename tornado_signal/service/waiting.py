@@ -8,9 +8,9 @@ from ..session import ListingState, Position, Reason, SessionPosition, SessionUp
 from ..stores import Store
 from ..stores.watches import Watch
 from . import wire
-from .call import Call
 from .cursors import cursor_scope, format_cursor, parse_cursor
 from .event_batches import Encode, EncodedBatch, Event
+from .request_context import RequestContext
 
 LEAST_LOOK_S: Final = 0.005
 AGAIN_S: Final = 0.5
@@ -29,72 +29,72 @@ def next_look_s(store: Store, watch: Watch, until_s: float, expires_ms: int | No
     return min(until_s, watch.now_s() + max(left_s, LEAST_LOOK_S))
 
 
-async def wait_for_store(call: Call, watch: Watch, until_s: float) -> bool:
+async def wait_for_store(context: RequestContext, watch: Watch, until_s: float) -> bool:
     """Wait briefly because the store is unavailable. Return whether there is time left."""
     if watch.over or watch.now_s() >= until_s:
         return False
     await watch.wait(min(until_s, watch.now_s() + AGAIN_S))
-    await call.turn()
+    await context.turn()
     return True
 
 
 async def wait_for_news(
-    call: Call, code: bytes, side: Side, since: SessionPosition | None, secret_hash: bytes, wait_s: float
+    context: RequestContext, code: bytes, side: Side, since: SessionPosition | None, secret_hash: bytes, wait_s: float
 ) -> SessionUpdate:
     """Wait until there is anything newer than `since` in its session, or that ends, or the time is over."""
-    store = call.service.store
+    store = context.service.store
     known = since.number if since else 0
     looked = False
-    with call.waiting(store.watch_session(call.origin, code)) as watch:
+    with context.waiting(store.watch_session(context.origin, code)) as watch:
         until_s = watch.now_s() + wait_s
         while True:
             try:
                 await watch.opened()
-                news = await store.read(call.origin, code, side, since=since, secret_hash=secret_hash)
+                news = await store.read(context.origin, code, side, since=since, secret_hash=secret_hash)
             except StalePosition:  # the same content was published again
                 raise SessionNotFound if looked else InvalidParameter("since") from None
             except Unavailable:
-                if not looked or not await wait_for_store(call, watch, until_s):
+                if not looked or not await wait_for_store(context, watch, until_s):
                     raise
                 continue
             looked, since = True, SessionPosition(news.serial, known)
             if news.last > known or watch.now_s() >= until_s or watch.over:
                 return news
             await watch.wait(next_look_s(store, watch, until_s, news.expires_ms))
-            await call.turn()
+            await context.turn()
 
 
 async def wait_for_change(
-    call: Call, topic: str, since: Position | None, *, at_once: bool, wait_s: float
+    context: RequestContext, topic: str, since: Position | None, *, at_once: bool, wait_s: float
 ) -> ListingState:
     """Wait until a topic's listing differs from that at a position, or until the time limit.
 
     No position stands for an empty listing. With `at_once`, a non-empty listing counts as a change.
     """
-    store = call.service.store
-    with call.waiting(store.watch_topic(call.origin, topic)) as watch:
+    store = context.service.store
+    with context.waiting(store.watch_topic(context.origin, topic)) as watch:
         until_s = watch.now_s() + wait_s
         looked = False
         while True:
             try:
                 await watch.opened()
-                state = await store.listing_state(call.origin, topic, since)
+                state = await store.listing_state(context.origin, topic, since)
             except Unavailable:
-                if not looked or not await wait_for_store(call, watch, until_s):
+                if not looked or not await wait_for_store(context, watch, until_s):
                     raise
                 continue
             looked = True
             if state.changed or at_once or watch.now_s() >= until_s or watch.over:
                 return state
             await watch.wait(next_look_s(store, watch, until_s, state.changes_ms))
-            await call.turn()
+            await context.turn()
 
 
 class Feed(Protocol):
     """The events of one subscription. `operations.Subscription` describes its arguments.
 
     Attributes:
-        watch: the watch, which the call opens while the feed is read.
+        watch: the watch, which the request opens while the feed is read.
         finished: whether the subscription has ended.
     """
 
@@ -124,17 +124,17 @@ class TopicFeed:
 
     finished = False
 
-    def __init__(self, call: Call, topic: str, cursor: str | None, parameter: str, encode: Encode) -> None:
-        self._call = call
-        self._store = call.service.store
+    def __init__(self, context: RequestContext, topic: str, cursor: str | None, parameter: str, encode: Encode) -> None:
+        self._call = context
+        self._store = context.service.store
         self._topic = topic
         self._encode = encode
-        self._scope = cursor_scope(call.origin, "topic", topic)
+        self._scope = cursor_scope(context.origin, "topic", topic)
         self._since = parse_cursor(self._store.parse_position, self._scope, cursor, parameter) if cursor else None
         self._position: Position | None = None
         self._listing = False  # whether the listing is still being sent
         self._more = True
-        self.watch = self._store.watch_topic(call.origin, topic)
+        self.watch = self._store.watch_topic(context.origin, topic)
 
     async def start(self) -> None:
         """Do nothing: a subscription to a topic cannot fail."""
@@ -199,22 +199,29 @@ class SessionFeed:
     finished = False
 
     def __init__(
-        self, call: Call, code: str, side: Side, secret: bytes, cursor: str | None, parameter: str, encode: Encode
+        self,
+        context: RequestContext,
+        code: str,
+        side: Side,
+        secret: bytes,
+        cursor: str | None,
+        parameter: str,
+        encode: Encode,
     ) -> None:
-        self._call = call
-        self._store = call.service.store
+        self._call = context
+        self._store = context.service.store
         self._code = wire.parse_code(code)
         self._side = side
         self._secret_hash = secret
         self._encode = encode
-        self._scope = cursor_scope(call.origin, wire.format_code(self._code), side.value)
+        self._scope = cursor_scope(context.origin, wire.format_code(self._code), side.value)
         self._parameter = parameter
         self._position = (
             parse_cursor(self._store.parse_session_position, self._scope, cursor, parameter) if cursor else None
         )
         self._news: SessionUpdate | None = None  # read from the store but not sent
         self._expires_ms = 0
-        self.watch = self._store.watch_session(call.origin, self._code)
+        self.watch = self._store.watch_session(context.origin, self._code)
 
     async def start(self) -> None:
         """Do the first read.

@@ -10,10 +10,10 @@ from websockets.frames import CloseCode
 
 from .. import errors
 from ..service import wire
-from ..service.call import Call
 from ..service.event_batches import Event
 from ..service.operations import SUBSCRIPTIONS, SUCCESS, Operation, Pieces, check, encode_published, publish
 from ..service.parameters import CODE, SECRET, check_optional_string
+from ..service.request_context import RequestContext
 from ..service.service import Service
 from ..service.statuses import STATUS
 from ..service.waiting import Feed
@@ -28,7 +28,7 @@ LOOK_S: Final = 3600.0  # a subscription that hears nothing looks again after th
 CODE_LENGTH: Final = 36
 TOPIC_EVENTS, SESSION_EVENTS = SUBSCRIPTIONS
 
-Perform = Callable[["RpcCall", dict[str, Any]], bytes | Awaitable[bytes | Pieces]]
+Perform = Callable[["RpcRequestContext", dict[str, Any]], bytes | Awaitable[bytes | Pieces]]
 
 
 class Method(NamedTuple):
@@ -60,7 +60,7 @@ class Slot:
             socket.message_done(self._size)
 
 
-class RpcCall(Call):
+class RpcRequestContext(RequestContext):
     """One request of a client.
 
     Attributes:
@@ -102,7 +102,7 @@ class Connection:
     """One client's WebSocket.
 
     Args:
-        service: the shared context of all calls.
+        service: the shared state of all requests.
         methods: the methods by name.
         holds: the held offers.
         origin: the isolation scope.
@@ -112,7 +112,7 @@ class Connection:
         forwarded: whether a proxy keeps it open for the client.
 
     Attributes:
-        waiting: the waiting calls, including subscriptions.
+        waiting: the waiting requests, including subscriptions.
         held: as in `presence.Holder`, like `lease` and `reserved`.
         over: whether the client has disconnected.
     """
@@ -159,7 +159,7 @@ class Connection:
         self.origin = origin
         self.client_address = client_address
         self.socket = socket
-        self.waiting: list[RpcCall] = []
+        self.waiting: list[RpcRequestContext] = []
         self.held: list[Hold] = []
         self.reserved = 0
         self.lease = holds.make_lease()
@@ -203,8 +203,8 @@ class Connection:
 
     def client_gone(self) -> None:
         self.over = True
-        for call in list(self.waiting):
-            call.client_gone()
+        for context in list(self.waiting):
+            context.client_gone()
         self._holds.end(self)
         if self._forwarded:
             self.service.limits.count_forwarded(self.client_address, -1)
@@ -282,8 +282,8 @@ class Connection:
             if method.writes:
                 done = self._writes[code] = self.socket.state.loop.create_future()
                 done.add_done_callback(lambda done: self._written(code, done))
-        call = RpcCall(self, method.pattern, slot)
-        return self._perform(request.id, method.perform, request.params, call, before, done)
+        context = RpcRequestContext(self, method.pattern, slot)
+        return self._perform(request.id, method.perform, request.params, context, before, done)
 
     def _written(self, code: str, done: "asyncio.Future[None]") -> None:
         if self._writes.get(code) is done:
@@ -294,15 +294,15 @@ class Connection:
         id_: bytes,
         perform: Perform,
         params: dict[str, Any],
-        call: RpcCall,
+        context: RpcRequestContext,
         before: "asyncio.Future[None] | None",
         done: "asyncio.Future[None] | None",
     ) -> "Response":
         try:
             if before is not None:
                 await before
-            call.admit()
-            work = perform(call, params)
+            context.admit()
+            work = perform(context, params)
             del params
             result = work if isinstance(work, bytes) else await work
             parts = None if isinstance(result, bytes) else result
@@ -310,21 +310,21 @@ class Connection:
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, errors.TooMany) and error.persists:
                 self.socket.close(CloseCode.POLICY_VIOLATION, "too many requests")
-            call.count_error(error)
-            call.status, text = failure(id_, error)
-            call.ended()
+            context.count_error(error)
+            context.status, text = failure(id_, error)
+            context.ended()
             return Response(text if id_ else b"")
         finally:
             if done is not None:
                 done.set_result(None)
-        call.status = HTTPStatus.OK
-        call.sent_bytes = len(first)
+        context.status = HTTPStatus.OK
+        context.sent_bytes = len(first)
         if last or not id_:
             if parts is not None:
                 await parts.aclose()
-            call.ended()
-            return Response(rpc.result(id_, first) if id_ else b"", then=call.then)
-        return Response(rpc.begin_result(id_) + first, parts, call)
+            context.ended()
+            return Response(rpc.result(id_, first) if id_ else b"", then=context.then)
+        return Response(rpc.begin_result(id_) + first, parts, context)
 
     # Sending
 
@@ -342,9 +342,9 @@ class Connection:
                 self._send(b"[%b]" % text if batch else text)
         finally:  # also for responses that were not reached
             for response in responses:
-                if response.more is not None and response.call is not None:
+                if response.more is not None and response.context is not None:
                     await response.more.aclose()
-                    response.call.ended()
+                    response.context.ended()
                 if response.then is not None:
                     response.then()
             if long or batch:
@@ -360,27 +360,27 @@ class Connection:
                 for response in responses:
                     await self.socket.send_more(between + response.text, last=False)
                     between = b","
-                    if response.more is not None and response.call is not None:
-                        await self._send_more(response.more, response.call)
+                    if response.more is not None and response.context is not None:
+                        await self._send_more(response.more, response.context)
             except (Exception, asyncio.CancelledError):
                 self.socket.close(CloseCode.INTERNAL_ERROR)  # the message is incomplete
             finally:
                 self.socket.send_more(end, last=True)
                 self._send_behind()
 
-    async def _send_more(self, more: Pieces, call: RpcCall) -> None:
+    async def _send_more(self, more: Pieces, context: RpcRequestContext) -> None:
         try:
-            while (sent := await self._send_next(more, call)) is not None:
+            while (sent := await self._send_next(more, context)) is not None:
                 await sent
                 if self.over:
                     break
-                await call.turn()
+                await context.turn()
             await self.socket.send_more(b"}", last=False)
         except (Exception, asyncio.CancelledError) as error:
-            call.count_error(error)
+            context.count_error(error)
             raise
 
-    async def _send_next(self, pieces: Pieces, call: RpcCall) -> "asyncio.Future[None] | None":
+    async def _send_next(self, pieces: Pieces, context: RpcRequestContext) -> "asyncio.Future[None] | None":
         """Send the next piece of a result.
 
         Returns:
@@ -390,7 +390,7 @@ class Connection:
         if following is None:
             return None
         piece, _ = following
-        call.sent_bytes += len(piece)
+        context.sent_bytes += len(piece)
         return self.socket.send_more(piece, last=False)
 
     def _send(self, *messages: bytes) -> "asyncio.Future[None]":
@@ -415,23 +415,23 @@ class Connection:
 
     # Presence
 
-    async def offer(self, call: RpcCall, params: dict[str, Any], offer: Operation) -> bytes:
+    async def offer(self, context: RpcRequestContext, params: dict[str, Any], offer: Operation) -> bytes:
         """Publish an offer, which is held if that is asked for."""
-        values = check(offer.parameters, params, call)
+        values = check(offer.parameters, params, context)
         if not values.pop("hold"):
-            return encode_published((await publish(call, **values))[0])
+            return encode_published((await publish(context, **values))[0])
         await self._holds.reserve(self)
         try:
-            code, expires_ms = await publish(call, **values, lease=self.lease)
+            code, expires_ms = await publish(context, **values, lease=self.lease)
         except BaseException:
             self._holds.cancel(self)
             raise
         self._holds.begin(self, (self.origin, code), values["secret"], expires_ms)
         return encode_published(code)
 
-    async def hold(self, call: RpcCall, params: dict[str, Any]) -> bytes:
+    async def hold(self, context: RpcRequestContext, params: dict[str, Any]) -> bytes:
         """Hold an offer that another connection has held."""
-        values = check((CODE, SECRET), params, call)
+        values = check((CODE, SECRET), params, context)
         key = (self.origin, wire.parse_code(values["code"]))
         await self._holds.reserve(self)
         try:
@@ -449,27 +449,27 @@ class Connection:
 
     # Subscriptions
 
-    async def subscribe(self, call: RpcCall, params: dict[str, Any]) -> bytes:
+    async def subscribe(self, context: RpcRequestContext, params: dict[str, Any]) -> bytes:
         """Subscribe to a topic or a session. The events follow the response."""
         declared = SESSION_EVENTS if params.get("code") is not None else TOPIC_EVENTS
-        values = check(declared.parameters, params, call)
+        values = check(declared.parameters, params, context)
         cursor = check_optional_string(params.get("since"), "since")
         if self._subscriptions >= MAX_SUBSCRIPTIONS:
             raise errors.TooMany("subscriptions of a connection")
         self._subscriptions += 1
         with ExitStack() as opened:
             opened.callback(self._unsubscribed)
-            subscription_call = opened.enter_context(RpcCall(self, declared.pattern, call.slot))
-            feed = declared.feed(subscription_call, **values, cursor=cursor, parameter="since", encode=encode)
-            subscription_call.waiting(feed.watch)
+            subscription_context = opened.enter_context(RpcRequestContext(self, declared.pattern, context.slot))
+            feed = declared.feed(subscription_context, **values, cursor=cursor, parameter="since", encode=encode)
+            subscription_context.waiting(feed.watch)
             await feed.start()
             opened.pop_all()  # from now on `_run_subscription` ends it
         self._last_subscription += 1
-        subscription_call.subscription = self._last_subscription
-        call.then = lambda: self.service.start(self._run_subscription(subscription_call, feed))
-        return wire.encode({"subscription": subscription_call.subscription})
+        subscription_context.subscription = self._last_subscription
+        context.then = lambda: self.service.start(self._run_subscription(subscription_context, feed))
+        return wire.encode({"subscription": subscription_context.subscription})
 
-    async def unsubscribe(self, call: RpcCall, params: dict[str, Any]) -> bytes:
+    async def unsubscribe(self, context: RpcRequestContext, params: dict[str, Any]) -> bytes:
         """End a subscription."""
         number = params.get("subscription")
         if type(number) is int and number > 0:
@@ -481,20 +481,20 @@ class Connection:
                     return SUCCESS
         raise errors.InvalidParameter("subscription")
 
-    async def _run_subscription(self, call: RpcCall, feed: Feed) -> None:
-        call.status = HTTPStatus.OK
-        with call:
+    async def _run_subscription(self, context: RpcRequestContext, feed: Feed) -> None:
+        context.status = HTTPStatus.OK
+        with context:
             try:
-                while not feed.watch.closed and (sent := await self._send_events(feed, call)) is not None:
+                while not feed.watch.closed and (sent := await self._send_events(feed, context)) is not None:
                     await sent
             except (Exception, asyncio.CancelledError) as error:
-                call.count_error(error)
-                call.status = STATUS.get(type(error), 500)
+                context.count_error(error)
+                context.status = STATUS.get(type(error), 500)
                 self.socket.close(CloseCode.TRY_AGAIN_LATER)  # the client comes back with the last cursor
-        if call.subscription:  # otherwise `unsubscribe` has counted it
+        if context.subscription:  # otherwise `unsubscribe` has counted it
             self._unsubscribed()
 
-    async def _send_events(self, feed: Feed, call: RpcCall) -> "asyncio.Future[None] | None":
+    async def _send_events(self, feed: Feed, context: RpcRequestContext) -> "asyncio.Future[None] | None":
         """Send the next events of a subscription.
 
         Returns:
@@ -503,8 +503,8 @@ class Connection:
         events = await feed.next(feed.watch.now_s() + LOOK_S)
         if events is None:
             return None
-        call.sent_bytes += len(events)
-        end = b"%d}}" % call.subscription
+        context.sent_bytes += len(events)
+        end = b"%d}}" % context.subscription
         return self._send(*[event + end for event in events.split(b"\n")[:-1]])
 
     def _unsubscribed(self) -> None:
@@ -517,13 +517,13 @@ class Response(NamedTuple):
     Attributes:
         text: the response or its beginning, or empty for none.
         more: the rest of the result, before the final `}`.
-        call: the call of that result.
+        context: the context of that request.
         then: called after it has been sent.
     """
 
     text: bytes
     more: Pieces | None = None
-    call: RpcCall | None = None
+    context: RpcRequestContext | None = None
     then: Callable[[], object] | None = None
 
 
@@ -550,16 +550,18 @@ def make_methods(operations: Sequence[Operation]) -> dict[str, Method]:
     """Return all methods: operations, subscriptions and presence."""
 
     def method(operation: Operation) -> Method:
-        def perform(call: RpcCall, params: dict[str, Any]) -> bytes | Awaitable[bytes | Pieces]:
+        def perform(context: RpcRequestContext, params: dict[str, Any]) -> bytes | Awaitable[bytes | Pieces]:
             if operation.holdable:
-                return call.connection.offer(call, params, operation)
-            work = operation.perform(call, **check(operation.parameters, params, call))
-            return call.connection.end_hold(params["code"], work) if operation.ends_hold else work
+                return context.connection.offer(context, params, operation)
+            work = operation.perform(context, **check(operation.parameters, params, context))
+            return context.connection.end_hold(params["code"], work) if operation.ends_hold else work
 
         return Method(operation.pattern, perform, operation.writes)
 
     methods = {operation.name: method(operation) for operation in operations}
-    methods["hold"] = Method("hold", lambda call, params: call.connection.hold(call, params), writes=True)
-    methods["subscribe"] = Method("subscribe", lambda call, params: call.connection.subscribe(call, params))
-    methods["unsubscribe"] = Method("unsubscribe", lambda call, params: call.connection.unsubscribe(call, params))
+    methods["hold"] = Method("hold", lambda context, params: context.connection.hold(context, params), writes=True)
+    methods["subscribe"] = Method("subscribe", lambda context, params: context.connection.subscribe(context, params))
+    methods["unsubscribe"] = Method(
+        "unsubscribe", lambda context, params: context.connection.unsubscribe(context, params)
+    )
     return methods

@@ -30,13 +30,13 @@ class Handshake(Handler):
 
     def get(self) -> None:
         """Answer 101 and hand the connection over."""
-        call, service = self.call, self.call.service
+        context, service = self.context, self.context.service
         accepted = accept(cast(Any, self.request.headers), self.request.version, SUBPROTOCOL)
         if accepted is None:
             raise InvalidParameter("Upgrade")
         methods, holds, limits = self.rpc_methods, self.holds, service.limits
-        origin, address, request_id = call.origin, call.client_address, call.request_id
-        forwarded = limits.client(address) is not limits.client(call.remote_ip)
+        origin, address, request_id = context.origin, context.client_address, context.request_id
+        forwarded = limits.client(address) is not limits.client(context.remote_ip)
         if forwarded:
             limits.admit_forwarded(address)
 
@@ -52,7 +52,7 @@ class Handshake(Handler):
         for name, value in accepted:
             self.set_header(name, value)
         self.flush()
-        with call:
+        with context:
             self.detach().upgrade(make)
 
 

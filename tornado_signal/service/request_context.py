@@ -1,4 +1,4 @@
-"""One call of a client, over any protocol: its admission, its quotas, its waits, and what is counted of it."""
+"""The context of one request of a client, over any protocol: admission, quotas, waits and metrics."""
 
 import logging
 from collections.abc import Callable
@@ -16,11 +16,11 @@ from .statuses import STATUS
 log = logging.getLogger(__name__)
 
 
-class Call:
-    """One call of an operation. End it by `ended`, or use it as a context manager.
+class RequestContext:
+    """The context of one request. End it by `ended`, or use it as a context manager.
 
     Args:
-        service: the shared context of all calls.
+        service: the shared state of all requests.
         client_address: the client's IP address.
         method: the method in logs and metrics.
         pattern: the name of the path in logs and metrics.
@@ -29,13 +29,13 @@ class Call:
         service: as given.
         client_address: as given.
         client: the key of the client in queues.
-        origin: the isolation scope. It is empty before admission, and for anonymous calls.
-        now_ms: the time of the call in Unix milliseconds. It is updated after a wait.
+        origin: the isolation scope. It is empty before admission, and for anonymous requests.
+        now_ms: the time of the request in Unix milliseconds. It is updated after a wait.
         request_id: the id in the log.
         status: the HTTP status of the response.
         sent_bytes: the size of its response so far.
         refused_for: the reason of a refusal, or an empty text.
-        waited: whether the call is a long poll or a stream that has waited.
+        waited: whether the request is a long poll or a stream that has waited.
         gone: whether the client has disconnected.
     """
 
@@ -84,11 +84,11 @@ class Call:
         """Check the Origin, the client's rate, and whether the server is serving.
 
         Args:
-            find_origin: returns the Origin, or an empty text for an anonymous call. None if the connection was admitted
-                with its Origin.
+            find_origin: returns the Origin, or an empty text for an anonymous request. None if the connection was
+                admitted with its Origin.
 
         Raises:
-            SignalError: the call is refused.
+            SignalError: the request is refused.
         """
         service = self.service
         self.now_ms = service.clock.now_ms()
@@ -157,7 +157,7 @@ class Call:
     # Metrics
 
     def count_error(self, error: BaseException) -> None:
-        """Count an error. Log an internal error without the content of the call, which holds people's addresses."""
+        """Count an error. Log an internal error without the content of the request, which holds people's addresses."""
         if isinstance(error, SignalError):
             self.refused_for = error.reason
             self.service.log.refused(STATUS[type(error)], error.reason)
@@ -166,7 +166,7 @@ class Call:
             log.error("%s %s failed: request %s", self.method, self.pattern, self.request_id, exc_info=error)
 
     def ended(self) -> None:
-        """Count the call, which has come to its end with its response."""
+        """Count the request at the end of its response."""
         if self._ended:  # as by an error behind the response
             return
         self._ended = True

@@ -1,4 +1,4 @@
-"""A call that came as an HTTP request."""
+"""The context of an HTTP request."""
 
 import logging
 from typing import Any, Final
@@ -8,7 +8,7 @@ from tornado import httputil
 from .. import errors
 from ..limits import forwarded
 from ..service import wire
-from ..service.call import Call
+from ..service.request_context import RequestContext
 from ..service.schemas import MAX_ORIGIN
 from ..service.service import Service
 from ..stores.watches import Watch
@@ -19,11 +19,11 @@ log = logging.getLogger(__name__)
 NO_HEADERS: Final = httputil.HTTPHeaders()
 
 
-class HttpCall(Call):
-    """A call over HTTP.
+class HttpRequestContext(RequestContext):
+    """The context of an HTTP request.
 
     Args:
-        service: the shared context of all calls.
+        service: the shared state of all requests.
         request: Tornado's request.
         pattern: the name of the path in logs and metrics.
 
