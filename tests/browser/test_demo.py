@@ -20,6 +20,17 @@ from tornado_signal.http.files import POLICY
 pytest_plugins = ["support.http_fixtures", "support.browser_fixtures", "support.tls_fixtures"]
 
 FILE_BYTES = 6_500_000
+# Do not read the file of 100,000 bytes before it is released.
+READ_SECOND_LATER = """
+  () => {
+    const {arrayBuffer} = Blob.prototype;
+    const released = new Promise((resolve) => (window.release = resolve));
+    Blob.prototype.arrayBuffer = async function () {
+      if (this.size === 100_000) await released;
+      return arrayBuffer.call(this);
+    };
+  }
+"""
 # As if this browser had no other way out than a relay.
 ONLY_RELAY = """
   () => {
@@ -156,8 +167,10 @@ def test_failed_files_are_reported(server, open_demo, tmp_path):
     for name, size in (("first", 40_000_000), ("second", 100_000), ("third", 400_000_000)):
         with (tmp_path / name).open("wb") as file:
             file.truncate(size)
+    alice.evaluate(READ_SECOND_LATER)
     send_files(alice, tmp_path / "first", tmp_path / "second")
     (tmp_path / "second").write_text("shorter")
+    alice.evaluate("release()")
     told(bob, "Alice: Save first (40.0 MB)")
     told(alice, "second did not get to Bob: the browser can no longer read it.")
     send_files(bob, tmp_path / "third")
