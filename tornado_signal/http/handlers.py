@@ -241,20 +241,14 @@ class OperationHandler(Handler):
         self.operation = operation
         self.door = door
 
-    def answer(self, segment: str | None = None) -> Awaitable[None] | None:
-        """Check the parameters and perform the operation. Return the rest of the work, if there is any."""
+    async def answer(self, segment: str | None = None) -> None:
+        """Check the parameters and answer with the result, as fast as the client reads it if it is long."""
         operation = self.operation
         if operation.secret:
             self.set_header("Cache-Control", "no-store")
         work = operation.perform(self.context, **self._find_values(segment))
-        if not isinstance(work, bytes):
-            return self._answer_with(work)
-        self.write(work)
-        return None
-
-    async def _answer_with(self, work: Awaitable[bytes | Pieces]) -> None:
-        """Answer with a result, as fast as the client reads it if it is long."""
-        result = await work
+        del segment
+        result = work if isinstance(work, bytes) else await work
         if isinstance(result, bytes):
             self.write(result)
             return
