@@ -32,14 +32,17 @@ MAY_IMPORT = {
     "stores.redis": (
         "errors metrics session settings stores.census stores.position_text stores.quotas stores.watches hiredis"
     ),
+    "relay": "errors stores stores.redis",
     "limits": "errors settings",
     "service": (
         "errors lifecycle limits metrics session settings stores stores.latest_counts stores.watches system orjson "
         "tornado"
     ),
     "http": "errors lifecycle limits service settings stores.watches tornado",
+    "http.upgrade": "errors http service transport",
     "websocket": "errors lifecycle service session stores.watches transport websockets",
-    "websocket.endpoint": "errors http service transport websocket",
+    "websocket.endpoint": "http http.upgrade service websocket",
+    "protocols": "errors http http.upgrade relay service settings orjson websockets",
     "admin": "errors lifecycle metrics service system transport httpx prometheus_client tornado",
     "transport": "httptools tornado websockets",
     "maintenance": "errors settings stores stores.leveldb stores.redis system",
@@ -47,7 +50,7 @@ MAY_IMPORT = {
     "system": "errors metrics settings tornado",
     "process": (
         "admin errors http lifecycle limits metrics service settings stores stores.latest_counts system transport "
-        "websocket.endpoint websocket package tornado"
+        "protocols relay websocket.endpoint websocket package tornado"
     ),
     "process.worker": "process settings stores.redis system uvloop",
     "client": "aiortc cryptography httpx httpx_sse websockets",
@@ -179,7 +182,7 @@ def test_engines_are_distinguished_only_inside_the_stores(path):
 
 def test_only_maintenance_and_the_setup_of_workers_know_engines():
     layers = {name for name in MAY_IMPORT if allowed(name) & {".stores.leveldb", ".stores.redis"}}
-    assert {name.partition(".")[0] for name in layers} <= {"stores", "maintenance", "process"}
+    assert {name.partition(".")[0] for name in layers} <= {"stores", "relay", "maintenance", "process"}
 
 
 def test_table_has_no_superfluous_entry():

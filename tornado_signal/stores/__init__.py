@@ -13,6 +13,7 @@ from ..system.secrets import redis_passwords
 from .quotas import Quotas
 
 if TYPE_CHECKING:  # a command that looks at files starts faster without asyncio
+    from .redis.shared import SharedRedis
     from .watches import Watch
 
 
@@ -57,6 +58,10 @@ class Store(Protocol):
     @property
     def maintenance(self) -> Maintenance | None:
         """Maintenance of the files of the store, or None if the engine has no files."""
+
+    @property
+    def shared_redis(self) -> "SharedRedis | None":
+        """The connections to Redis, or None if the engine has none."""
 
     async def open(self) -> None:
         """Open the store and start the background work.

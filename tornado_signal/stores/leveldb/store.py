@@ -110,6 +110,7 @@ class LevelDBStore:
         watches: watches of sessions and topics.
         expiry: expiry of sessions.
         maintenance: see `Store`.
+        shared_redis: see `Store`.
         sweeper: the background work.
     """
 
@@ -155,6 +156,7 @@ class LevelDBStore:
         self._committer = Committer(self.database, self.state, self.locks)
         self.expiry = Expiry(self._committer, self.metrics, timeout_ms)
         self.maintenance = DirectoryMaintenance(self.database, clock)
+        self.shared_redis = None
         self.sweeper = Sweeper(self.expiry, self.database, clock, sweep_interval_ms)
 
     async def open(self) -> None:

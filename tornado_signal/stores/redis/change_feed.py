@@ -7,9 +7,10 @@ and its watches are woken, so that no change is missed.
 import asyncio
 import contextlib
 from collections import deque
-from typing import Final
+from collections.abc import Callable
+from typing import Final, Protocol
 
-from ..watches import Watches
+from ...errors import Unavailable
 from .connections import Address, Connection, Credentials, ErrorReply
 from .metrics import RedisMetrics
 from .nodes import Node
@@ -20,6 +21,16 @@ PING_S: Final = 1.0
 SILENT_S: Final = 3.0  # a connection counts as lost after this silence
 AGAIN_S: Final = 0.1  # delay before a refused channel is subscribed again
 IN_FLIGHT: Final = 500  # commands without a reply; more would delay the node and this process
+
+
+class Watched(Protocol):
+    """The users of channels."""
+
+    def watched(self, channel: bytes, /) -> bool:
+        """Return whether a channel is used."""
+
+    def changed(self, channel: bytes, /) -> None:
+        """Handle that messages of a channel can have been missed."""
 
 
 class PubSubConnection:
@@ -132,7 +143,7 @@ class PubSubConnection:
             return
         kind = reply[0]
         if kind == b"smessage":
-            self._change_feed.changed(reply[1])
+            self._change_feed.on_message(reply[1], reply[2])
             return
         if kind == b"pong" or not isinstance(reply, list):
             self._in_flight.popleft()
@@ -172,17 +183,27 @@ class ChangeFeed:
         access: the credentials.
         watches: the watches, whose keys are channels.
         metrics: the metrics to update.
+        on_message: called with the channel and the content of each message. None to wake the watches.
 
     Attributes:
         watches: the watches to wake.
+        on_message: as given.
         pending: channels that are not subscribed yet. Readers that must not miss a change wait for the future.
     """
 
-    def __init__(self, topology: Topology, access: Credentials, watches: Watches, metrics: RedisMetrics) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        access: Credentials,
+        watches: Watched,
+        metrics: RedisMetrics,
+        on_message: Callable[[bytes, bytes], object] | None = None,
+    ) -> None:
         self.topology = topology
         self.pending: dict[bytes, asyncio.Future[None]] = {}
         self._access = access
         self.watches = watches
+        self.on_message = on_message or (lambda channel, message: watches.changed(channel))
         self._metrics = metrics
         self._slots: dict[bytes, int] = {}
         self._missed: set[bytes] = set()  # channels in `pending` that were subscribed before
@@ -197,7 +218,7 @@ class ChangeFeed:
         self._unwatched.pop(channel, None)
         if channel not in self._slots:
             self._slots[channel] = slot
-            self._metrics.subscribed = len(self._slots)
+            self._metrics.subscribed += 1
             self._subscribe(channel)
             if self._tidying is None:
                 self._tidying = self.loop.call_later(KEPT_S, self._tidy)
@@ -213,18 +234,37 @@ class ChangeFeed:
 
     def _tidy(self) -> None:
         now_s = self.loop.time()
-        for channel, slot in list(self._slots.items()):
+        for channel in list(self._slots):
             if self.watches.watched(channel):
                 self._unwatched.pop(channel, None)
             elif now_s - self._unwatched.setdefault(channel, now_s) >= KEPT_S:
-                del self._slots[channel], self._unwatched[channel]
-                self._missed.discard(channel)
-                self._release(channel)
-                subscriber = self._subscribers.get(self.topology.node(slot).address)
-                if subscriber is not None:
-                    subscriber.unsubscribe(channel)
-        self._metrics.subscribed = len(self._slots)
+                self.drop(channel)
         self._tidying = self.loop.call_later(KEPT_S / 2, self._tidy) if self._slots else None
+
+    def drop(self, channel: bytes) -> None:
+        """Unsubscribe from a channel."""
+        slot = self._slots.pop(channel)
+        self._unwatched.pop(channel, None)
+        self._metrics.subscribed -= 1
+        self._missed.discard(channel)
+        self._release(channel)
+        subscriber = self._subscribers.get(self.topology.node(slot).address)
+        if subscriber is not None:
+            subscriber.unsubscribe(channel)
+
+    async def subscribed(self, channel: bytes, timeout_s: float) -> None:
+        """Wait until a channel is subscribed.
+
+        Raises:
+            Unavailable: the time limit has passed.
+        """
+        pending = self.pending.get(channel)
+        if pending is not None:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await asyncio.shield(pending)
+            except TimeoutError as error:
+                raise Unavailable("Redis: no subscription") from error
 
     def _release(self, channel: bytes) -> None:
         future = self.pending.pop(channel, None)
@@ -232,10 +272,6 @@ class ChangeFeed:
             future.set_result(None)
 
     # For the subscribers
-
-    def changed(self, channel: bytes) -> None:
-        """Wake the watches of a channel after a message."""
-        self.watches.changed(channel)
 
     def confirmed(self, channel: bytes) -> None:
         """Wake the watches of a newly subscribed channel, because earlier messages can have been missed."""

@@ -38,6 +38,7 @@ from .nodes import Acknowledgement, Node
 from .origins import Origins
 from .partitions import MAX_PARTITIONS, Partitions, key_slot
 from .positions import StoreIdentity, TopicPosition
+from .shared import SharedRedis
 from .topology import Topology
 from .watching import Watching
 
@@ -70,6 +71,7 @@ class RedisStore:
         redis_metrics: metrics of the engine.
         topology: the primaries and their slots.
         client: calls to Redis.
+        shared_redis: see `Store`.
         partitions: the partitions of each origin.
         watching: subscriptions, and watches of sessions and topics.
         origins: the origins with sessions.
@@ -109,8 +111,12 @@ class RedisStore:
             addresses, sentinel, access, self._sentinel_access, self._acknowledgement, self.redis_metrics
         )
         self.client = Client(self.topology, access.timeout_s, self.redis_metrics)
-        change_feed = ChangeFeed(self.topology, access, Watches(), self.redis_metrics)
-        self.watching = Watching(self.client, change_feed, change_feed.watches, access.timeout_s)
+        self.shared_redis = SharedRedis(
+            self.topology, self.client, access, self.redis_metrics, prefix, self.process_id, hold_grace_ms
+        )
+        watches = Watches()
+        change_feed = ChangeFeed(self.topology, access, watches, self.redis_metrics)
+        self.watching = Watching(self.client, change_feed, watches, access.timeout_s)
         self._identity = StoreIdentity()
         discovery = Discovery(self.client, self.partitions, self.watching, self._identity, timeout_ms)
         self.topics, self.sessions = discovery.topics, discovery.sessions

@@ -3,7 +3,6 @@
 import asyncio
 import functools
 
-from ...errors import Unavailable
 from ..watches import Watch, Watches
 from .change_feed import ChangeFeed
 from .client import Client
@@ -40,7 +39,7 @@ class Watching:
         self.change_feed.want(channel, slot)
         watch = self.watches.watch(channel)
         if channel in self.change_feed.pending:
-            watch.opening = functools.partial(self._subscribed, channel)
+            watch.opening = functools.partial(self.change_feed.subscribed, channel, self._timeout_s)
         return watch
 
     def expects(self, channel: bytes, expires: bytes) -> None:
@@ -66,13 +65,3 @@ class Watching:
         for channel, (_, timer) in list(self._expiring.items()):
             timer.cancel()
             self._expire(channel)
-
-    async def _subscribed(self, channel: bytes) -> None:
-        """Wait until a channel is subscribed."""
-        pending = self.change_feed.pending.get(channel)
-        if pending is not None:
-            try:
-                async with asyncio.timeout(self._timeout_s):
-                    await asyncio.shield(pending)
-            except TimeoutError as error:
-                raise Unavailable("Redis: no subscription") from error

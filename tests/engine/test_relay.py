@@ -1,0 +1,257 @@
+"""The relay on every backend: in memory, on one server of Valkey, and on a cluster, where it connects two processes."""
+
+import asyncio
+import functools
+import inspect
+import re
+import time
+
+import pytest
+from support import redis_servers
+
+from tornado_signal.relay import Channel, Joined, Lease, open_relay
+from tornado_signal.relay import redis as redis_relay
+from tornado_signal.relay.memory import MAX_BACKLOG_BYTES, SLICE, MemoryRelay
+from tornado_signal.stores.redis.nodes import Acknowledgement
+from tornado_signal.stores.redis.store import RedisStore
+
+CHANNEL = Channel("scope", "channel")
+GROUP = Channel("scope", "group")
+MANY = 1000
+BOUND_S = 20
+
+
+@functools.cache
+def server(cluster):
+    return redis_servers.RedisCluster("valkey") if cluster else redis_servers.RedisServer("valkey")
+
+
+class Inbox:
+    """A receiver that keeps its messages."""
+
+    def __init__(self):
+        self.messages = []
+
+    def relayed(self, message):
+        self.messages.append(message)
+
+
+async def result_of(value):
+    return await value if inspect.isawaitable(value) else value
+
+
+async def until(condition):
+    async with asyncio.timeout(BOUND_S):
+        while not await result_of(condition()):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+def make_store(backend, prefix):
+    addresses = [("127.0.0.1", int(port)) for port in re.findall(":([0-9]+)", server(backend == "cluster").address)]
+    return RedisStore(addresses, prefix=prefix, timeout_ms=1000, acknowledgement=Acknowledgement("os"))
+
+
+@pytest.fixture(params=["memory", "redis", "cluster"])
+def backend(request):
+    return request.param
+
+
+@pytest.fixture
+def processes(io_loop, backend, request):
+    """The relays of two processes that share a backend. In memory both are the same."""
+    if backend == "memory":
+        relay = MemoryRelay()
+        yield relay, relay
+        io_loop.run_sync(relay.close)
+        return
+    stores, relays = [], []
+
+    async def start():
+        for _ in range(2):
+            store = make_store(backend, f"{request.node.name.partition('[')[0]}:")
+            stores.append(store)
+            await store.open()
+            relays.append(open_relay(store))
+
+    async def stop():
+        for relay in relays:
+            await relay.close()
+        for store in stores:
+            await store.close()
+
+    io_loop.run_sync(start)
+    yield tuple(relays)
+    io_loop.run_sync(stop)
+
+
+async def subscribe(relay, channel=CHANNEL):
+    inbox = Inbox()
+    await result_of(relay.subscribe(channel, inbox))
+    return inbox
+
+
+async def test_a_message_reaches_the_receivers_of_all_processes_in_order(processes):
+    one, other = processes
+    near, far = await subscribe(one), await subscribe(other)
+    for number in range(100):
+        one.publish(CHANNEL, b"%d" % number)
+    expected = [b"%d" % number for number in range(100)]
+    await until(lambda: len(far.messages) >= 100 and len(near.messages) >= 100)
+    assert near.messages == far.messages == expected
+
+
+async def test_other_channels_and_other_scopes_get_nothing(processes):
+    one, other = processes
+    strangers = [
+        await subscribe(other, channel)
+        for channel in (Channel("scope", "other"), Channel("other", "channel"), Channel("scope ", "channel"))
+    ]
+    inbox = await subscribe(other)
+    assert await result_of(one.publish(CHANNEL, b"message")) == 1
+    await until(lambda: inbox.messages)
+    assert [stranger.messages for stranger in strangers] == [[], [], []]
+
+
+async def test_publishing_returns_whether_anybody_received_the_message(processes):
+    one, other = processes
+    assert await result_of(one.publish(CHANNEL, b"first")) == 0
+    inbox = await subscribe(other)
+    assert await result_of(one.publish(CHANNEL, b"second")) == 1
+    other.unsubscribe(CHANNEL, inbox)
+    other.unsubscribe(CHANNEL, inbox)
+
+    async def is_unreachable():
+        return not await result_of(one.publish(CHANNEL, b"third"))
+
+    await until(is_unreachable)
+    assert inbox.messages == [b"second"]
+
+
+async def test_a_second_subscription_changes_nothing(processes):
+    one, _ = processes
+    inbox = await subscribe(one)
+    await result_of(one.subscribe(CHANNEL, inbox))
+    assert one.receivers(CHANNEL) == 1
+    assert await result_of(one.publish(CHANNEL, b"once")) == 1
+    assert inbox.messages == [b"once"]
+
+
+async def test_a_channel_can_be_left_and_subscribed_again(processes):
+    one, other = processes
+    for number in range(20):
+        inbox = await subscribe(other)
+        assert await result_of(one.publish(CHANNEL, b"%d" % number)) == 1
+        await until(lambda inbox=inbox: inbox.messages)
+        assert inbox.messages == [b"%d" % number]
+        other.unsubscribe(CHANNEL, inbox)
+
+
+async def test_many_receivers_are_served_in_slices_and_in_order(processes):
+    one, _ = processes
+    inboxes = [await subscribe(one) for _ in range(3 * SLICE)]
+    assert one.publish(CHANNEL, b"first") == len(inboxes)
+    one.unsubscribe(CHANNEL, inboxes[-1])
+    late = await subscribe(one)
+    one.publish(CHANNEL, b"second")
+    await until(lambda: late.messages)
+    await until(lambda: inboxes[-2].messages[1:])
+    assert all(inbox.messages == [b"first", b"second"] for inbox in inboxes[:-1])
+    assert inboxes[-1].messages == []
+    assert late.messages == [b"second"]
+
+
+async def test_messages_beyond_the_backlog_are_dropped_for_all_receivers(processes):
+    one, _ = processes
+    inboxes = [await subscribe(one) for _ in range(SLICE + 1)]
+    large = bytes(MAX_BACKLOG_BYTES // 2)
+    assert [one.publish(CHANNEL, large) for _ in range(2)] == [len(inboxes)] * 2
+    one.publish(CHANNEL, large)
+    await until(lambda: inboxes[-1].messages[1:])
+    assert {len(inbox.messages) for inbox in inboxes} == {2}
+    assert one.publish(CHANNEL, b"small") == len(inboxes)
+
+
+async def test_a_member_is_found_until_its_owner_leaves(processes):
+    one, other = processes
+    lease = Lease("member\0 ÿ", "owner", "token", "data")
+    assert await one.join(GROUP, lease, MANY) is Joined.NEW
+    assert await other.find(GROUP, lease.member) == lease
+    assert await other.members(GROUP) == ({"data": 1}, [lease])
+    await other.leave(GROUP, lease.member, "another owner")
+    assert await one.find(GROUP, lease.member) == lease
+    await one.leave(GROUP, lease.member, "owner")
+    assert await other.find(GROUP, lease.member) is None
+    assert await other.members(GROUP) == ({}, [])
+
+
+async def test_a_takeover_needs_the_token(processes):
+    one, other = processes
+    await one.join(GROUP, Lease("member", "first", "token"), MANY)
+    assert await other.join(GROUP, Lease("member", "thief", "guess"), MANY) is Joined.TAKEN
+    assert (await one.find(GROUP, "member")).owner == "first"
+    assert await other.join(GROUP, Lease("member", "second", "token"), MANY) is Joined.RENEWED
+    await one.leave(GROUP, "member", "first")
+    assert (await one.find(GROUP, "member")).owner == "second"
+
+
+async def test_without_a_token_everybody_may_take_over(processes):
+    one, other = processes
+    await one.join(GROUP, Lease("member", "first"), MANY)
+    assert await other.join(GROUP, Lease("member", "second"), MANY) is Joined.RENEWED
+
+
+async def test_a_full_group_refuses_new_members_only(processes):
+    one, other = processes
+    await one.join(GROUP, Lease("a", "owner"), 2)
+    await other.join(GROUP, Lease("b", "owner"), 2)
+    assert await one.join(GROUP, Lease("c", "owner"), 2) is Joined.FULL
+    assert await one.join(GROUP, Lease("b", "owner", "", "new"), 2) is Joined.RENEWED
+    assert (await one.members(GROUP)).counts == {"": 1, "new": 1}
+
+
+async def test_a_sample_is_random_and_without_duplicates(processes):
+    one, other = processes
+    for number in range(50):
+        await one.join(GROUP, Lease(f"{number}", "owner", "", "even" if number % 2 == 0 else "odd"), MANY)
+    samples = [await other.members(GROUP, 5) for _ in range(20)]
+    assert all(len({lease.member for lease in sample.sample}) == 5 for sample in samples)
+    assert all(sample.counts == {"even": 25, "odd": 25} for sample in samples)
+    assert len({lease.member for sample in samples for lease in sample.sample}) > 20
+    assert (await other.members(GROUP, 0)).sample == []
+    assert len((await other.members(GROUP, 100)).sample) == 50
+
+
+@pytest.mark.parametrize("backend", ["redis", "cluster"], indirect=True)
+async def test_the_leases_of_a_lost_process_end(processes, monkeypatch):
+    one, other = processes
+    monkeypatch.setattr(redis_relay, "LIFETIME_MS", 500)
+    await one.join(GROUP, Lease("lost", "owner"), MANY)
+    monkeypatch.setattr(redis_relay, "LIFETIME_MS", 60_000)
+    await other.join(GROUP, Lease("kept", "owner"), MANY)
+    one._renewing.cancel()  # a process that was killed renews nothing
+    began_s = time.monotonic()
+
+    async def is_gone():
+        return "lost" not in {lease.member for lease in (await other.members(GROUP)).sample}
+
+    await until(is_gone)
+    assert time.monotonic() - began_s > 0.3
+    assert await other.join(GROUP, Lease("lost", "another", "token"), MANY) is Joined.NEW
+
+
+@pytest.mark.parametrize("backend", ["redis", "cluster"], indirect=True)
+async def test_leases_that_redis_has_lost_are_registered_again(monkeypatch, backend):
+    monkeypatch.setattr(redis_relay, "RENEW_S", 0.1)
+    stores = [make_store(backend, "again:") for _ in range(2)]
+    for store in stores:
+        await store.open()
+    one, other = relays = [open_relay(store) for store in stores]
+    await one.join(GROUP, Lease("member", "owner"), MANY)
+    for node in stores[0].topology.primaries:
+        await node.reads.submit((b"FLUSHALL",))
+    assert await other.find(GROUP, "member") is None
+    await until(lambda: other.find(GROUP, "member"))
+    for relay in relays:
+        await relay.close()
+    for store in stores:
+        await store.close()

@@ -1,0 +1,21 @@
+"""Ephemeral messages and leases between clients, which are stored nowhere.
+
+A message reaches the receivers of its channel at most once, in the order of each publisher. A lease makes a client a
+member of a group for as long as its connection exists. With `--store redis` all servers share channels and groups.
+"""
+
+from ..stores import Store
+from .memory import MemoryRelay
+from .types import Channel, Joined, Lease, Members, Receiver, Relay
+
+__all__ = ["Channel", "Joined", "Lease", "Members", "Receiver", "Relay", "open_relay"]
+
+
+def open_relay(store: Store) -> Relay:
+    """Return the relay of a server: through the Redis of its store, if it has one, otherwise in memory."""
+    shared = store.shared_redis
+    if shared is None:
+        return MemoryRelay()
+    from .redis import RedisRelay
+
+    return RedisRelay(shared)

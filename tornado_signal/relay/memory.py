@@ -1,0 +1,113 @@
+"""Channels and groups within one process."""
+
+import asyncio
+import random
+from collections import Counter, deque
+from typing import Final
+
+from .types import Channel, Joined, Lease, Members, Receiver
+
+SLICE: Final = 64  # receivers that get a message per event-loop iteration
+MAX_BACKLOG_BYTES: Final = 1 << 20  # of a channel with more receivers; messages beyond it are dropped
+
+
+class Subscribers:
+    """The receivers of one channel, in the order of their subscriptions.
+
+    A message for many receivers is delivered in slices, so that other clients are served in between. Messages that
+    arrive meanwhile wait, because each receiver gets all messages in the same order.
+    """
+
+    __slots__ = ("_backlog", "_backlog_bytes", "receivers")
+
+    def __init__(self) -> None:
+        self.receivers: dict[Receiver, None] = {}
+        self._backlog: deque[tuple[bytes, list[Receiver]]] = deque()
+        self._backlog_bytes = 0
+
+    def deliver(self, message: bytes) -> int:
+        """Send a message to all current receivers, and return their number. Return 0 if the message is dropped."""
+        receivers = list(self.receivers)
+        if len(receivers) <= SLICE and not self._backlog:
+            for receiver in receivers:
+                receiver.relayed(message)
+        elif self._backlog_bytes + len(message) > MAX_BACKLOG_BYTES and self._backlog:
+            return 0
+        else:
+            if not self._backlog:
+                asyncio.get_running_loop().call_soon(self._deliver_slice)
+            receivers.reverse()
+            self._backlog.append((message, receivers))
+            self._backlog_bytes += len(message)
+        return len(self.receivers)
+
+    def _deliver_slice(self) -> None:
+        message, receivers = self._backlog[0]
+        for receiver in receivers[: -SLICE - 1 : -1]:
+            if receiver in self.receivers:
+                receiver.relayed(message)
+        del receivers[-SLICE:]
+        if not receivers:
+            self._backlog.popleft()
+            self._backlog_bytes -= len(message)
+        if self._backlog:
+            asyncio.get_running_loop().call_soon(self._deliver_slice)
+
+
+class MemoryRelay:
+    """A relay within one process. `Relay` describes its operations."""
+
+    def __init__(self) -> None:
+        self._channels: dict[Channel, Subscribers] = {}
+        self._groups: dict[Channel, dict[str, Lease]] = {}
+
+    def subscribe(self, channel: Channel, receiver: Receiver) -> None:
+        subscribers = self._channels.get(channel)
+        if subscribers is None:
+            subscribers = self._channels[channel] = Subscribers()
+        subscribers.receivers[receiver] = None
+
+    def unsubscribe(self, channel: Channel, receiver: Receiver) -> None:
+        subscribers = self._channels.get(channel)
+        if subscribers is not None:
+            subscribers.receivers.pop(receiver, None)
+            if not subscribers.receivers:
+                del self._channels[channel]
+
+    def receivers(self, channel: Channel) -> int:
+        subscribers = self._channels.get(channel)
+        return 0 if subscribers is None else len(subscribers.receivers)
+
+    def publish(self, channel: Channel, message: bytes) -> int:
+        subscribers = self._channels.get(channel)
+        return 0 if subscribers is None else subscribers.deliver(message)
+
+    async def join(self, group: Channel, lease: Lease, max_members: int) -> Joined:
+        members = self._groups.setdefault(group, {})
+        earlier = members.get(lease.member)
+        if earlier is None and len(members) >= max_members:
+            return Joined.FULL
+        if earlier is not None and earlier.token not in ("", lease.token):
+            return Joined.TAKEN
+        members[lease.member] = lease
+        return Joined.NEW if earlier is None else Joined.RENEWED
+
+    async def leave(self, group: Channel, member: str, owner: str) -> None:
+        members = self._groups.get(group, {})
+        lease = members.get(member)
+        if lease is not None and lease.owner == owner:
+            del members[member]
+            if not members:
+                del self._groups[group]
+
+    async def find(self, group: Channel, member: str) -> Lease | None:
+        return self._groups.get(group, {}).get(member)
+
+    async def members(self, group: Channel, max_items: int | None = None) -> Members:
+        leases = list(self._groups.get(group, {}).values())
+        size = len(leases) if max_items is None else min(max_items, len(leases))
+        return Members(Counter(lease.data for lease in leases), random.sample(leases, size))
+
+    async def close(self) -> None:
+        self._channels.clear()
+        self._groups.clear()

@@ -1,0 +1,204 @@
+"""Channels and groups shared by all servers of one Redis or Valkey.
+
+A channel is a sharded channel of Redis. The leases of a group are a hash, and a sorted set with the expiries of the
+processes that own them. A process renews its entry of each of its groups.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Any, Final
+
+from ..errors import Unavailable
+from ..stores.redis.change_feed import ChangeFeed
+from ..stores.redis.connections import Address, ErrorReply, Failure
+from ..stores.redis.nodes import Pipeline
+from ..stores.redis.partitions import key_slot
+from ..stores.redis.scripts import Script
+from ..stores.redis.shared import SharedRedis
+from .memory import MemoryRelay
+from .types import Channel, Joined, Lease, Members, Receiver
+
+LIFETIME_MS: Final = 25_000  # of a process in a group; the leases of a lost process end within 30 s
+RENEW_S: Final = 8.0
+RENEWED_AT_ONCE: Final = 500  # groups
+MAX_UNCONFIRMED_BYTES: Final = 16 << 20  # messages that Redis has not received yet; further ones are dropped
+PROCESS_BYTES: Final = 8  # the process id before each message
+
+
+def _load(name: str) -> Script:
+    folder = Path(__file__).parent / "scripts"
+    text = ((folder / "common.lua").read_text() + (folder / f"{name}.lua").read_text()).encode()
+    return Script(text, hashlib.sha1(text, usedforsecurity=False).hexdigest().encode())
+
+
+SCRIPTS: Final = {name: _load(name) for name in ("join", "leave", "members", "renew")}
+
+
+class RedisRelay:
+    """A relay through Redis. `Relay` describes its operations.
+
+    Receivers on this server get messages directly, without Redis.
+
+    Args:
+        shared: the connections of the store.
+    """
+
+    def __init__(self, shared: SharedRedis) -> None:
+        self._shared = shared
+        self._topology = shared.topology
+        self._process = shared.process_id.hex()
+        self._local = MemoryRelay()
+        self._channels: dict[bytes, Channel] = {}
+        self._feed = ChangeFeed(shared.topology, shared.access, self, shared.metrics, self._on_message)
+        self._pipelines: dict[Address, Pipeline] = {}
+        self._unconfirmed_bytes = 0
+        self._leases: dict[Channel, dict[str, tuple[Lease, int]]] = {}
+        self._not_left: set[tuple[Channel, str, str]] = set()  # leases to release when Redis responds again
+        self._failovers = 0
+        self._loop = asyncio.get_running_loop()
+        self._renewing = self._loop.create_task(self._renew_regularly())
+
+    # Channels
+
+    def _key(self, channel: Channel) -> bytes:
+        digest = hashlib.sha256("\0".join(channel).encode()).hexdigest()[:32]
+        return f"{self._shared.prefix}{{relay.{digest}}}".encode()
+
+    def watched(self, channel: bytes, /) -> bool:
+        return channel in self._channels
+
+    def changed(self, channel: bytes, /) -> None:
+        """Do nothing: messages that were missed are lost."""
+
+    def subscribe(self, channel: Channel, receiver: Receiver) -> Awaitable[None] | None:
+        self._local.subscribe(channel, receiver)
+        key = self._key(channel)
+        if key not in self._channels:
+            self._channels[key] = channel
+            self._feed.want(key, key_slot(key))
+        return self._subscribed(channel, key, receiver) if key in self._feed.pending else None
+
+    async def _subscribed(self, channel: Channel, key: bytes, receiver: Receiver) -> None:
+        try:
+            await self._feed.subscribed(key, self._shared.access.timeout_s)
+        except BaseException:
+            self.unsubscribe(channel, receiver)
+            raise
+
+    def unsubscribe(self, channel: Channel, receiver: Receiver) -> None:
+        self._local.unsubscribe(channel, receiver)
+        key = self._key(channel)
+        if key in self._channels and not self._local.receivers(channel):
+            del self._channels[key]
+            self._feed.drop(key)
+
+    def receivers(self, channel: Channel) -> int:
+        return self._local.receivers(channel)
+
+    def publish(self, channel: Channel, message: bytes) -> "int | asyncio.Future[int]":
+        reached = self._local.publish(channel, message)
+        if self._unconfirmed_bytes + len(message) > MAX_UNCONFIRMED_BYTES:
+            return reached
+        key = self._key(channel)
+        counted: asyncio.Future[int] = self._loop.create_future()
+        self._send(key, self._shared.process_id + message, counted, moved=False)
+        return reached or counted
+
+    def _send(self, key: bytes, message: bytes, counted: "asyncio.Future[int]", *, moved: bool) -> None:
+        """Publish a message on Redis, and set the number of servers that it reached."""
+        address = self._topology.node(key_slot(key)).address
+        pipeline = self._pipelines.get(address)
+        if pipeline is None:
+            pipeline = self._pipelines[address] = Pipeline(address, self._shared.access)
+
+        def on_reply(sent: "asyncio.Future[Any]") -> None:
+            self._unconfirmed_bytes -= len(message)
+            reply = sent.result()
+            if isinstance(reply, ErrorReply) and reply.kind == "MOVED" and not moved:
+                self._topology.moved(*reply.elsewhere(address))
+                self._send(key, message, counted, moved=True)
+                return
+            if isinstance(reply, Failure):
+                self._topology.refresh_soon()
+            if not counted.done():
+                counted.set_result(reply if isinstance(reply, int) else 0)
+
+        self._unconfirmed_bytes += len(message)
+        pipeline.submit((b"SPUBLISH", key, message)).add_done_callback(on_reply)
+
+    def _on_message(self, key: bytes, message: bytes) -> None:
+        channel = self._channels.get(key)
+        if channel is not None and not message.startswith(self._shared.process_id):
+            self._local.publish(channel, message[PROCESS_BYTES:])
+
+    # Groups
+
+    async def _call(self, name: str, group: Channel, *arguments: str | int) -> Any:
+        key = self._key(group)
+        script = SCRIPTS[name]
+        command = (b"EVALSHA", script.sha, 2, key + b":l", key + b":p", *arguments)
+        return await self._shared.client.call(key_slot(key), command, write=False, script=script)
+
+    async def join(self, group: Channel, lease: Lease, max_members: int) -> Joined:
+        reply = await self._call("join", group, self._process, LIFETIME_MS, *lease, max_members)
+        joined = Joined(reply.decode())
+        if joined in (Joined.NEW, Joined.RENEWED):
+            self._leases.setdefault(group, {})[lease.member] = (lease, max_members)
+        return joined
+
+    async def leave(self, group: Channel, member: str, owner: str) -> None:
+        leases = self._leases.get(group, {})
+        if member in leases and leases[member][0].owner == owner:
+            del leases[member]
+            if not leases:
+                del self._leases[group]
+        try:
+            await self._call("leave", group, member, owner)
+            self._not_left.discard((group, member, owner))
+        except Unavailable:
+            self._not_left.add((group, member, owner))
+
+    async def find(self, group: Channel, member: str) -> Lease | None:
+        key = self._key(group) + b":l"
+        reply = await self._shared.client.call(key_slot(key), (b"HGET", key, member), write=False)
+        return None if reply is None else _parse(member, reply)
+
+    async def members(self, group: Channel, max_items: int | None = None) -> Members:
+        leases, counts = await self._call("members", group, -1 if max_items is None else max_items)
+        sample = [_parse(member.decode(), lease) for member, lease in zip(leases[::2], leases[1::2], strict=True)]
+        return Members({data.decode(): count for data, count in zip(counts[::2], counts[1::2], strict=True)}, sample)
+
+    async def _renew_regularly(self) -> None:
+        while True:
+            await asyncio.sleep(RENEW_S)
+            failovers, self._failovers = self._failovers, self._shared.metrics.failovers
+            lost = failovers != self._failovers  # a new primary can lack the latest leases
+            await asyncio.gather(*(self.leave(*left) for left in self._not_left))
+            groups = list(self._leases)
+            for at in range(0, len(groups), RENEWED_AT_ONCE):
+                await asyncio.gather(*(self._renew(group, lost) for group in groups[at : at + RENEWED_AT_ONCE]))
+
+    async def _renew(self, group: Channel, lost: bool) -> None:
+        with contextlib.suppress(Unavailable):
+            if lost or not await self._call("renew", group, self._process, LIFETIME_MS):
+                for lease, max_members in list(self._leases.get(group, {}).values()):
+                    await self._call("join", group, self._process, LIFETIME_MS, *lease, max_members)
+
+    async def close(self) -> None:
+        self._renewing.cancel()
+        await asyncio.wait((self._renewing,))
+        calls = [self._call("renew", group, self._process, self._shared.grace_ms) for group in self._leases]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._shared.access.timeout_s):
+                await asyncio.gather(*calls, return_exceptions=True)
+        await self._feed.close()
+        for pipeline in self._pipelines.values():
+            pipeline.disconnect()
+
+
+def _parse(member: str, lease: bytes) -> Lease:
+    _, owner, token, data = lease.decode().split(" ")
+    return Lease(member, owner, token, data)

@@ -1,0 +1,123 @@
+"""Types of the relay: channels, groups, leases, and `Relay` itself."""
+
+from asyncio import Future
+from collections.abc import Awaitable, Mapping, Sequence
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+
+class Channel(NamedTuple):
+    """A channel of messages, or a group of leases.
+
+    Attributes:
+        scope: the isolation scope. Clients of different scopes never share a channel or a group.
+        name: the name within the scope.
+    """
+
+    scope: str
+    name: str
+
+
+class Lease(NamedTuple):
+    """A member of a group.
+
+    Attributes:
+        member: the name of the member.
+        owner: an id of the connection that owns the lease, without spaces.
+        token: a hash of the secret that a takeover needs, without spaces. Empty if everybody may take over.
+        data: a short text about the member, without spaces.
+    """
+
+    member: str
+    owner: str
+    token: str = ""
+    data: str = ""
+
+
+class Joined(Enum):
+    """The result of joining a group.
+
+    NEW: the member was not in the group.
+    RENEWED: the lease replaces an earlier one of the same member.
+    TAKEN: refused, because the earlier lease has another token.
+    FULL: refused, because the group is full.
+    """
+
+    NEW = "new"
+    RENEWED = "renewed"
+    TAKEN = "taken"
+    FULL = "full"
+
+
+class Members(NamedTuple):
+    """The members of a group.
+
+    Attributes:
+        counts: the number of members by `Lease.data`.
+        sample: random members, without duplicates.
+    """
+
+    counts: Mapping[str, int]
+    sample: Sequence[Lease]
+
+
+class Receiver(Protocol):
+    """A subscriber of channels."""
+
+    def relayed(self, message: bytes) -> None:
+        """Process a message. It must not raise an exception."""
+
+
+class Relay(Protocol):
+    """Channels and groups of one server, or of all servers that share a Redis."""
+
+    def subscribe(self, channel: Channel, receiver: Receiver) -> Awaitable[None] | None:
+        """Subscribe a receiver to a channel. A second subscription changes nothing.
+
+        Returns:
+            None if the subscription is effective, otherwise an awaitable that completes when it is.
+
+        Raises:
+            Unavailable: from the awaitable, if Redis did not confirm in time. The receiver is not subscribed.
+        """
+
+    def unsubscribe(self, channel: Channel, receiver: Receiver) -> None:
+        """Unsubscribe a receiver. Do nothing if it is not subscribed."""
+
+    def receivers(self, channel: Channel) -> int:
+        """Return the number of receivers on this server."""
+
+    def publish(self, channel: Channel, message: bytes) -> "int | Future[int]":
+        """Send a message to all receivers of a channel.
+
+        Returns:
+            The number of receivers on this server if there are any. Otherwise the number of other servers reached,
+            which needs a response of Redis. It can be ignored.
+        """
+
+    async def join(self, group: Channel, lease: Lease, max_members: int) -> Joined:
+        """Add a member to a group, or replace its lease. End it by `leave`.
+
+        Raises:
+            Unavailable: Redis did not respond in time.
+        """
+
+    async def leave(self, group: Channel, member: str, owner: str) -> None:
+        """Remove a member from a group, if its lease still has this owner."""
+
+    async def find(self, group: Channel, member: str) -> Lease | None:
+        """Return the lease of a member, or None if the group has no such member.
+
+        Raises:
+            Unavailable: Redis did not respond in time.
+        """
+
+    async def members(self, group: Channel, max_items: int | None = None) -> Members:
+        """Return the counts of a group and at most `max_items` of its members. None returns all members.
+
+        Raises:
+            Unavailable: Redis did not respond in time.
+        """
+
+    async def close(self) -> None:
+        """Release the leases and disconnect."""
