@@ -18,6 +18,8 @@ from tornado_signal.http.errors import make_refusal
 from tornado_signal.http.handlers import Handler
 from tornado_signal.limits.per_address import Limits
 from tornado_signal.metrics import RequestMetrics
+from tornado_signal.process.server import all_routes
+from tornado_signal.relay import open_relay
 from tornado_signal.service import wire
 from tornado_signal.service.ice import open_ice_servers
 from tornado_signal.service.operations import SUBSCRIPTIONS, declare
@@ -25,7 +27,6 @@ from tornado_signal.service.request_log import RequestLog
 from tornado_signal.service.service import Service as Shared
 from tornado_signal.settings.settings import Settings
 from tornado_signal.stores import open_store
-from tornado_signal.websocket.endpoint import websocket_routes
 from tornado_signal.websocket.presence import Holds
 
 from .stores import HandClock
@@ -175,7 +176,7 @@ def declared():
 def applying(store, clock, settings):
     request_log = RequestLog(settings, RequestMetrics())
     shared = Shared(store, settings, clock, open_ice_servers(settings), VERSION, Limits(settings), request_log)
-    return Application(shared, functools.partial(websocket_routes, Holds(shared)))
+    return Application(shared, functools.partial(all_routes, Holds(shared), open_relay(store)))
 
 
 class Service:

@@ -38,7 +38,7 @@ class Route:
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
-MakeRoutes = Callable[[tuple[Operation, ...]], Mapping[str, Route]]
+MakeRoutes = Callable[[tuple[Operation, ...], Settings], Mapping[str, Route]]
 
 UNKNOWN: Final = Route("unknown", Unknown)
 
@@ -48,7 +48,7 @@ class Application(httputil.HTTPServerConnectionDelegate):
 
     Args:
         service: the shared state of all requests.
-        make_others: returns more routes by path, given the declared operations.
+        make_others: returns more routes by path, given the declared operations and the settings.
 
     Attributes:
         service: as given.
@@ -59,8 +59,8 @@ class Application(httputil.HTTPServerConnectionDelegate):
     def __init__(self, service: Service, make_others: MakeRoutes | None = None) -> None:
         self.service = service
         self.unfinished_bytes = 0
-        self._make_others = make_others or (lambda operations: {})
-        self._tornado = web.Application(log_function=lambda handler: None)
+        self._make_others = make_others or (lambda operations, settings: {})
+        self._tornado = web.Application()
         self.make_routes(service.settings)
 
     def make_routes(self, settings: Settings) -> None:
@@ -83,7 +83,7 @@ class Application(httputil.HTTPServerConnectionDelegate):
         routes |= dict.fromkeys(files, Route("files", File, {"assets": files}))
         document = make_document(operations, {path: asset.media_type for path, asset in files.items()})
         routes["/openapi.json"] = document_route("/openapi.json", document)
-        self.routes = {**routes, **self._make_others(operations)}
+        self.routes = {**routes, **self._make_others(operations, settings)}
 
     def start_request(self, server_conn: object, request_conn: httputil.HTTPConnection) -> "RequestReader":
         return RequestReader(self, request_conn)

@@ -102,7 +102,15 @@ class Handler(web.RequestHandler):
         """
         context = self.context
         context.request_id = context.service.log.request_id(self.request.headers, context.remote_ip)
-        context.admit(context.find_page_origin if self.anonymous else context.find_origin)
+        context.admit(self.find_origin)
+
+    def find_origin(self) -> str:
+        """Return the Origin, or an empty text for an anonymous request.
+
+        Raises:
+            InvalidParameter: as `HttpRequestContext.find_origin`.
+        """
+        return self.context.find_page_origin() if self.anonymous else self.context.find_origin()
 
     def options(self, *path_args: str) -> None:
         """Respond to a preflight request on any path (docs/decisions.md#cors)."""
@@ -124,9 +132,6 @@ class Handler(web.RequestHandler):
 
     def set_status(self, status_code: int, reason: str | None = None) -> None:
         self.status = status_code
-
-    def get_status(self) -> int:
-        return self.status
 
     def set_header(self, name: str, value: str) -> None:  # type: ignore[override]
         if not _HEADER_VALUE.fullmatch(value):

@@ -28,11 +28,6 @@ class Request(httputil.HTTPServerRequest):
         self.protocol = context.protocol
 
     @property
-    def host(self) -> str:  # type: ignore[override]
-        """The Host header."""
-        return self.headers.get("Host", "127.0.0.1")
-
-    @property
     def query_arguments(self) -> dict[str, list[bytes]]:  # type: ignore[override]
         """The values of the query by name."""
         return escape.parse_qs_bytes(self.query, keep_blank_values=True)

@@ -183,12 +183,12 @@ class Limits(ConnectionCounts):
         self._rate_per_ms = settings.rate_per_address / 1000
         self._sessions_per_ms = settings.max_sessions_per_address / settings.session_timeout_ms
 
-    def charge_request(self, address: str, now_ms: int) -> int:
-        """Count a request. Return 0, or the seconds after which to retry."""
+    def charge_request(self, address: str, now_ms: int, units: int = 1) -> int:
+        """Count a request, or something that costs as much as several. Return 0, or the seconds until a retry."""
         client = self._find(address)
         if not client.limited:
             return 0
-        return client.requests.take(burst(self._settings), self._rate_per_ms, now_ms)
+        return client.requests.take(burst(self._settings), self._rate_per_ms, now_ms, units)
 
     def exceeds_hard_limit(self, address: str, now_ms: int) -> bool:
         """Count a request over the rate. Return whether there are too many of them to keep the connection."""
@@ -248,10 +248,10 @@ class Limits(ConnectionCounts):
             self._find_anew()
 
     def acquire_hold(self, address: str) -> None:
-        """Count an offer that is about to be held, until `release_hold`.
+        """Count an offer that is about to be held, or a channel or group of another protocol, until `release_hold`.
 
         Raises:
-            TooMany: the client holds as many offers as its quota of sessions.
+            TooMany: the client holds as many as its quota of sessions.
         """
         client = self._find(address)
         if client.limited and client.held >= self._settings.max_sessions_per_address:
@@ -259,7 +259,7 @@ class Limits(ConnectionCounts):
         client.held += 1
 
     def release_hold(self, address: str) -> None:
-        """Count an offer that is no longer held."""
+        """Stop counting what `acquire_hold` counted."""
         client = self._find(address)
         client.held -= 1
         if address in self._outdated and client.idle:

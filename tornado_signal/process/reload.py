@@ -22,9 +22,12 @@ RELOAD_FAILED = "reload failed, keeping the current settings: %s. Fix it and rel
 
 
 # Read from `service.settings` whenever they are needed.
-OF_CALLS = ("allowed_origins", "trusted_proxies", "max_body_bytes", "drain_delay_ms")
+OF_CALLS = (
+    *("allowed_origins", "drain_delay_ms", "max_body_bytes"),
+    *("peerjs_discovery", "shared_protocols", "trusted_proxies"),
+)
 OF_THE_LOG = ("access_log", "allowed_origins", "trusted_proxies")
-OF_ROUTES = ("demo", "max_offer")
+OF_ROUTES = ("demo", "max_offer", "protocols")
 OF_LIMITS = (
     *("max_bytes_per_address", "max_connections", "max_connections_per_address"),
     *("max_sessions_per_address", "rate_per_address"),

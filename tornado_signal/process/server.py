@@ -13,12 +13,15 @@ from tornado.ioloop import PeriodicCallback
 
 from .. import COMMIT
 from ..errors import OperatorError
-from ..http.application import Application
+from ..http.application import Application, Route
 from ..http.errors import make_refusal
 from ..lifecycle import CLOSED, LEAVING, SERVING, Lifecycle
 from ..limits.per_address import Limits
 from ..metrics import RequestMetrics
+from ..protocols.routes import protocol_routes
+from ..relay import Relay, open_relay
 from ..service.ice import open_ice_servers
+from ..service.operations import Operation
 from ..service.request_log import RequestLog
 from ..service.service import Service
 from ..settings.settings import Settings, merge
@@ -42,6 +45,11 @@ log = logging.getLogger(__name__)
 
 STATUS_S = 5.0  # between two reports to the service manager
 ADDRESSES_TO_FILL = 8  # at least this many addresses are needed to fill the store
+
+
+def all_routes(holds: Holds, relay: Relay, operations: tuple[Operation, ...], settings: Settings) -> dict[str, Route]:
+    """Return the routes of WebSockets and of the protocols of other libraries."""
+    return {**websocket_routes(holds, operations), **protocol_routes(relay, settings)}
 
 
 async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inherited | None = None) -> None:
@@ -76,7 +84,8 @@ async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inh
         metrics = RequestMetrics()
         request_log = RequestLog(settings, metrics)
         service = Service(store, settings, clock, open_ice_servers(settings), COMMIT, limits, request_log, lifecycle)
-        application = Application(service, functools.partial(websocket_routes, Holds(service)))
+        relay = open_relay(store)
+        application = Application(service, functools.partial(all_routes, Holds(service), relay))
         refusal = make_refusal(service.log)
         context = tls.context if tls else None
         state = ServerState(application, refusal, context, limits, settings.max_unsent_bytes)
@@ -141,6 +150,7 @@ async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inh
         lifecycle.reach(CLOSED)
         await server.close(0)
         await admin_server.close(0)
+        await relay.close()
         reports.stop()
         service.counts.close()
         if inherited is not None:

@@ -21,6 +21,7 @@ from .value_types import (
     OPTIONAL_PATH,
     PATH,
     PORT,
+    PROTOCOL,
     PROXY,
     REDIS_NODE,
     SIZE,
@@ -292,6 +293,21 @@ class Settings:
         "false", SWITCH, "whether to move a damaged database aside and continue without it, at the start and later"
     )
     demo: bool = setting("true", SWITCH, "whether to serve a demo page at /demo", live=True)
+    protocols: tuple[str, ...] = setting(
+        "peerjs,y-webrtc,tracker",
+        keyword_or("none", (), list_of(PROTOCOL)),
+        "protocols of other libraries to serve: PeerJS, y-webrtc with trystero's ws-relay, and WebTorrent trackers",
+        live=True,
+    )
+    shared_protocols: tuple[str, ...] = setting(
+        "none",
+        keyword_or("none", (), list_of(PROTOCOL)),
+        "protocols in which all origins share one scope, also with clients that send no Origin",
+        live=True,
+    )
+    peerjs_discovery: bool = setting(
+        "false", SWITCH, "whether PeerJS clients can list the ids of their origin (listAllPeers)", live=True
+    )
     stun_servers: tuple[str, ...] = setting(
         "stun:stun.cloudflare.com:3478,stun:stun.l.google.com:19302",
         keyword_or("none", (), list_of(STUN)),

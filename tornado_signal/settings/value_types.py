@@ -157,6 +157,7 @@ REDIS_NODE: ValueType[tuple[str, int]] = converted(
     _host_and_port,
     matching(r"([A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}", "an address such as 10.0.0.1:6379"),
 )
+PROTOCOL = one_of("peerjs", "y-webrtc", "tracker")
 STUN = matching(f"stuns?:{_HOST_PORT}", "the URL of a STUN server, such as stun:stun.example.com:3478")
 TURN = matching(
     rf"turns?:{_HOST_PORT}(\?transport=(udp|tcp))?",

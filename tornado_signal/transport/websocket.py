@@ -27,6 +27,8 @@ MAX_MESSAGES_BYTES: Final = 8 * 1024  # of these messages; a larger one is proce
 PIECE_BYTES: Final = 2 * 1024  # parsed at once; a piece can hold hundreds of frames
 TURN_BYTES: Final = 8 * PIECE_BYTES  # parsed per connection and event-loop iteration
 
+DELIBERATE: Final = (CloseCode.NORMAL_CLOSURE, CloseCode.GOING_AWAY, CloseCode.NO_STATUS_RCVD)
+
 _PING: Final = Frame(Opcode.PING, b"").serialize(mask=False)
 _PONG: Final = b"\x8a\x80"  # what answers it, before the masking key
 _PONG_BYTES: Final = 6
@@ -37,6 +39,9 @@ _KEY: Final = re.compile("[A-Za-z0-9+/]{21}[AQgw]==")  # 16 bytes
 
 class Receiver(Protocol):
     """Receiver of a WebSocket's messages."""
+
+    def connected(self) -> None:
+        """Handle the completed handshake. Messages can be sent."""
 
     def message_received(self, message: bytes) -> None:
         """Process a complete text message. At most MAX_MESSAGES are passed before `WebSocket.message_done`."""
@@ -54,6 +59,7 @@ class WebSocket(asyncio.Protocol):
     Args:
         max_message_bytes: the largest message.
         client_address: the client's IP address, which is not `remote_ip` behind a proxy.
+        binary: whether binary messages are accepted like text.
 
     Attributes:
         receiver: the receiver of the messages, to be set by the owner.
@@ -65,6 +71,7 @@ class WebSocket(asyncio.Protocol):
     """
 
     __slots__ = (
+        "_binary",
         "_closing",
         "_drained",
         "_fragments",
@@ -97,7 +104,14 @@ class WebSocket(asyncio.Protocol):
     _transport: asyncio.Transport
 
     def __init__(
-        self, state: ServerState, remote_ip: str, refusal: int | None, max_message_bytes: int, client_address: str
+        self,
+        state: ServerState,
+        remote_ip: str,
+        refusal: int | None,
+        max_message_bytes: int,
+        client_address: str,
+        *,
+        binary: bool = False,
     ) -> None:
         self.state = state
         self.remote_ip = remote_ip
@@ -105,6 +119,7 @@ class WebSocket(asyncio.Protocol):
         self.deadline_s = 0.0
         self.refused = False
         self._refusal = refusal
+        self._binary = binary
         self._protocol = Frames(Side.SERVER, max_size=max_message_bytes, logger=_LOG)
         self._heard_s = 0.0
         self._pinged = False  # whether the latest ping has not been answered
@@ -131,6 +146,7 @@ class WebSocket(asyncio.Protocol):
         self.state.websockets += 1
         self._heard_s = self.state.loop.time()
         self.deadline_s = self._heard_s + PING_S
+        self.receiver.connected()
         if self.state.stopping:
             self.close()
 
@@ -201,9 +217,9 @@ class WebSocket(asyncio.Protocol):
         self._partial_bytes -= 6 + size + (0 if size < 126 else 2 if size < 65_536 else 8)
         if self._closing:
             return
-        if frame.opcode is Opcode.BINARY:
+        if frame.opcode is Opcode.BINARY and not self._binary:
             self.close(CloseCode.UNSUPPORTED_DATA, "messages are text")
-        elif frame.opcode in (Opcode.TEXT, Opcode.CONT):
+        elif frame.opcode in (Opcode.TEXT, Opcode.CONT, Opcode.BINARY):
             data = bytes(frame.data)
             if not frame.fin or self._fragments:
                 self._fragments.append(data)
@@ -288,7 +304,14 @@ class WebSocket(asyncio.Protocol):
         self._running_bytes -= size
         self._parse_soon()
 
-    def close(self, code: int = CloseCode.SERVICE_RESTART, reason: str = "") -> None:
+    @property
+    def closed_by_client(self) -> bool:
+        """Whether the client has closed the connection deliberately (RFC 6455, 7.4.1: 1000, 1001 or no code)."""
+        code = self._protocol.close_rcvd and self._protocol.close_rcvd.code
+        return code in DELIBERATE and bool(self._protocol.close_rcvd_then_sent)
+
+    def close(self, code: int | None = CloseCode.SERVICE_RESTART, reason: str = "") -> None:
+        """Close the connection. None closes it without a code."""
         self.refused = self.refused or code == CloseCode.POLICY_VIOLATION
         if not self._closing and self._protocol.state is State.OPEN:  # else the client has closed behind what is taken
             self._protocol.send_close(code, reason)

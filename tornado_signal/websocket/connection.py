@@ -188,6 +188,9 @@ class Connection:
 
     # From the transport
 
+    def connected(self) -> None:
+        """Do nothing: the client begins."""
+
     def message_received(self, message: bytes) -> None:
         self._come.append(message)
         if not self._begins:

@@ -1,0 +1,87 @@
+"""The handshake of WebSockets, an HTTP request like any other."""
+
+import asyncio
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any, Final, NamedTuple, cast
+
+from ..errors import InvalidParameter
+from ..service.service import Service
+from ..transport import ServerState
+from ..transport.websocket import Receiver, WebSocket, accept
+from .handlers import Handler
+
+
+class Client(NamedTuple):
+    """A client that has completed a handshake.
+
+    Attributes:
+        service: the shared state of all requests.
+        origin: the isolation scope.
+        address: the client's IP address.
+        request_id: the id of the handshake, the prefix of the ids of its requests.
+        forwarded: whether a proxy keeps the connection open for the client.
+        socket: the connection.
+        query: the values of the query by name.
+    """
+
+    service: Service
+    origin: str
+    address: str
+    request_id: str
+    forwarded: bool
+    socket: WebSocket
+    query: dict[str, list[bytes]]
+
+
+MakeReceiver = Callable[[Client], Receiver]
+
+NO_SUBPROTOCOL: Final = ""
+
+
+class Upgrade(Handler):
+    """A path that upgrades connections to WebSockets."""
+
+    methods: tuple[str, ...] = ("GET", "OPTIONS")
+
+    def initialize(
+        self, make_receiver: MakeReceiver, subprotocol: str = NO_SUBPROTOCOL, *, binary: bool = False
+    ) -> None:
+        """Set what the connection becomes.
+
+        Args:
+            make_receiver: returns the receiver of the messages.
+            subprotocol: the subprotocol to choose if the client offers it.
+            binary: whether binary messages are accepted like text.
+        """
+        self.make_receiver = make_receiver
+        self.subprotocol = subprotocol
+        self.binary = binary
+
+    def get(self) -> None:
+        """Respond with 101 and hand the connection over."""
+        context, service = self.context, self.context.service
+        accepted = accept(cast(Any, self.request.headers), self.request.version, self.subprotocol)
+        if accepted is None:
+            raise InvalidParameter("Upgrade")
+        limits, address = service.limits, context.client_address
+        forwarded = limits.client(address) is not limits.client(context.remote_ip)
+        if forwarded:
+            limits.admit_forwarded(address)
+        make_receiver, binary = self.make_receiver, self.binary
+        origin, request_id = context.origin, context.request_id
+        query = self.request.query_arguments
+
+        def make(state: ServerState, remote_ip: str, refusal: int | None) -> asyncio.Protocol:
+            max_bytes = service.settings.max_body_bytes
+            socket = WebSocket(state, remote_ip, refusal, max_bytes, address, binary=binary)
+            socket.receiver = make_receiver(Client(service, origin, address, request_id, forwarded, socket, query))
+            return socket
+
+        self.set_status(HTTPStatus.SWITCHING_PROTOCOLS)
+        self.clear_header("Content-Type")
+        for name, value in accepted:
+            self.set_header(name, value)
+        self.flush()
+        with context:
+            self.detach().upgrade(make)

@@ -1,0 +1,1 @@
+"""The signaling protocols of other libraries, which store nothing (docs/decisions.md#other-protocols)."""

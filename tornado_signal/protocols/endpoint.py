@@ -1,0 +1,50 @@
+"""What the endpoints of all protocols share: their scopes, and the handshake without an Origin."""
+
+import orjson
+
+from ..http.handlers import Handler
+from ..http.request_context import HttpRequestContext
+from ..http.upgrade import MakeReceiver, Upgrade
+from ..relay import Relay
+
+
+def make_scope(protocol: str, origin: str | None, *parts: str) -> str:
+    """Return the isolation scope of an origin in a protocol. None stands for all origins together."""
+    return orjson.dumps([protocol, origin, *parts]).decode()
+
+
+def find_origin(context: HttpRequestContext, protocol: str) -> str:
+    """Return the Origin of a client, or an empty text if the protocol is shared and the client sends none.
+
+    Raises:
+        InvalidParameter: as `HttpRequestContext.find_origin`.
+    """
+    shared = protocol in context.service.settings.shared_protocols
+    return "" if shared and "Origin" not in context.request.headers else context.find_origin()
+
+
+class ProtocolHandler(Handler):
+    """A request over HTTP of another library's client."""
+
+    def initialize(self, protocol: str, relay: Relay) -> None:
+        self.protocol = protocol
+        self.relay = relay
+
+    def find_origin(self) -> str:
+        return find_origin(self.context, self.protocol)
+
+    @property
+    def scope_origin(self) -> str | None:
+        """The origin of the scope, or None if the protocol is shared."""
+        return None if self.protocol in self.context.service.settings.shared_protocols else self.context.origin
+
+
+class ProtocolUpgrade(Upgrade):
+    """The handshake of another library's client."""
+
+    def initialize(self, make_receiver: MakeReceiver, protocol: str = "") -> None:  # type: ignore[override]
+        super().initialize(make_receiver, binary=True)
+        self.protocol = protocol
+
+    def find_origin(self) -> str:
+        return find_origin(self.context, self.protocol)

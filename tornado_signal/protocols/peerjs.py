@@ -1,0 +1,272 @@
+"""The signaling of PeerJS: ids, which are leases, and messages from one id to another."""
+
+import asyncio
+import hashlib
+import uuid
+import zlib
+from collections.abc import Awaitable, Coroutine
+from typing import Any, Final
+
+import orjson
+from websockets.frames import CloseCode
+
+from ..errors import InvalidParameter
+from ..http.fields import topic_of
+from ..http.upgrade import Client
+from ..relay import Channel, Joined, Lease, Relay
+from ..service import wire
+from ..service.request_context import RequestContext
+from .connection import MAX_NAME, Connection
+from .endpoint import ProtocolHandler, make_scope
+
+PATH: Final = "/peerjs"
+GROUPS: Final = 16  # of the ids of a scope, so that several nodes of Redis share them
+EXPIRE_S: Final = 5.0  # how long messages to an absent id are kept
+MAX_KEPT: Final = 100  # such messages of a connection
+MAX_KEPT_BYTES: Final = 256 * 1024
+UNLIMITED: Final = 2**31
+TAKEN_OVER: Final = b"taken over by "  # begins a message to the earlier owner of an id, before the new owner
+ARRIVED: Final = b"arrived"  # a message to connections that keep messages for an id
+
+KEPT_TYPES: Final = ("OFFER", "ANSWER", "CANDIDATE")
+FORWARDED_TYPES: Final = (*KEPT_TYPES, "LEAVE", "EXPIRE")
+
+
+def id_groups(scope: str) -> list[Channel]:
+    """Return the groups that contain the ids of a scope."""
+    return [Channel(scope, f"ids {number}") for number in range(GROUPS)]
+
+
+class Absent:
+    """Messages to an absent id, until it arrives or they expire.
+
+    Args:
+        sender: the connection that sent them.
+        peer_id: the absent id.
+
+    Attributes:
+        channel: the channel of its arrival.
+        messages: the messages in order.
+        timer: the timer of their expiry.
+    """
+
+    def __init__(self, sender: "PeerJsConnection", peer_id: str) -> None:
+        self._sender = sender
+        self._peer_id = peer_id
+        self.channel = Channel(sender.scope, f"arrival {peer_id}")
+        self.messages: list[bytes] = []
+        self.timer = asyncio.get_running_loop().call_later(EXPIRE_S, sender.expire, peer_id)
+
+    def relayed(self, message: bytes) -> None:
+        self._sender.deliver_kept(self._peer_id)
+
+
+class PeerJsConnection(Connection):
+    """A PeerJS client.
+
+    Args:
+        client: the client, whose handshake is complete.
+        relay: channels and groups.
+        origin: the origin, or None if all origins share their ids.
+    """
+
+    pattern = PATH
+
+    __slots__ = ("_absent", "_early", "_kept_bytes", "_member", "_owner", "_peer_id", "_token")
+
+    def __init__(self, client: Client, relay: Relay, origin: str | None) -> None:
+        peer_id, token, key = (
+            client.query.get(name, [b""])[0].decode("utf-8", "replace") for name in ("id", "token", "key")
+        )
+        super().__init__(client, relay, make_scope("peerjs", origin, key))
+        valid = peer_id and token and key and max(map(len, (peer_id, token, key))) <= MAX_NAME
+        self._peer_id = peer_id if valid else ""
+        self._token = hashlib.sha256(token.encode()).hexdigest()[:32]
+        self._owner = uuid.uuid4().hex
+        self._member = False
+        self._early: list[bytes] | None = []  # messages for the client, until OPEN has been sent
+        self._absent: dict[str, Absent] = {}
+        self._kept_bytes = 0
+
+    # The id
+
+    def opened(self) -> Coroutine[None, None, None]:
+        return self._claim()
+
+    async def _claim(self) -> None:
+        if not self._peer_id:
+            self._reject("ERROR", "No id, token, or key supplied to websocket server")
+            return
+        self.acquire()
+        try:
+            lease = Lease(self._peer_id, self._owner, self._token)
+            self._member = await self.relay.join(self._group, lease, UNLIMITED) is not Joined.TAKEN
+        finally:
+            if not self._member:
+                self.release()
+        if not self._member:
+            self._reject("ID-TAKEN", "ID is taken")
+            return
+        if self.closed:
+            await self._leave()
+            return
+        await self._publish(self._inbox(self._peer_id), TAKEN_OVER + self._owner.encode())
+        if (opening := self.subscribe(self._inbox(self._peer_id))) is not None:
+            await opening
+        self.send({"type": "OPEN"})
+        early, self._early = self._early or [], None
+        for message in early:
+            self.client.socket.send(message)
+        await self._publish(Channel(self.scope, f"arrival {self._peer_id}"), ARRIVED)
+
+    def _reject(self, kind: str, text: str) -> None:
+        self.send({"type": kind, "payload": {"msg": text}})
+        self.client.socket.close(None)
+
+    @property
+    def _group(self) -> Channel:
+        return id_groups(self.scope)[zlib.crc32(self._peer_id.encode()) % GROUPS]
+
+    def _inbox(self, peer_id: str) -> Channel:
+        return Channel(self.scope, f"id {peer_id}")
+
+    async def _publish(self, channel: Channel, message: bytes) -> int:
+        reached = self.relay.publish(channel, message)
+        return reached if isinstance(reached, int) else await reached
+
+    async def _leave(self) -> None:
+        if self._member:
+            self._member = False
+            self.unsubscribe(self._inbox(self._peer_id))
+            self.release()
+            await self.relay.leave(self._group, self._peer_id, self._owner)
+
+    def disconnected(self) -> Coroutine[None, None, None] | None:
+        for peer_id in list(self._absent):
+            self._stop_keeping(peer_id)
+        if not self._member:
+            return None
+        grace_s = self.client.service.settings.hold_grace_ms / 1000
+        return self._leave() if self.client.socket.closed_by_client else self._leave_later(grace_s)
+
+    async def _leave_later(self, grace_s: float) -> None:
+        """Keep the id for a reconnection with the same token. The task ends at once, because a drain waits for it."""
+        service = self.client.service
+        asyncio.get_running_loop().call_later(grace_s, lambda: service.start(self._leave()))
+
+    # Messages
+
+    def relayed(self, message: bytes) -> None:
+        if message.startswith(TAKEN_OVER):
+            if message != TAKEN_OVER + self._owner.encode():
+                self.client.socket.close(CloseCode.NORMAL_CLOSURE, "taken over")
+        elif self._early is not None:
+            self._early.append(message)
+        else:
+            self.client.socket.send(message)
+
+    def received(self, message: Any, context: RequestContext) -> Awaitable[None] | None:
+        if type(message) is not dict or message.get("type") not in FORWARDED_TYPES:
+            return None
+        kind, peer_id = message["type"], message.get("dst")
+        if not peer_id:
+            return self._leave() if kind == "LEAVE" else None
+        if type(peer_id) is not str or len(peer_id) > MAX_NAME:
+            return None
+        forwarded = {"type": kind, "src": self._peer_id, "dst": peer_id}
+        if "payload" in message:
+            forwarded["payload"] = message["payload"]
+        text = orjson.dumps(forwarded)
+        if peer_id in self._absent:
+            if kind in KEPT_TYPES:
+                self._keep(peer_id, text)
+            return None
+        reached = self.publish(self._inbox(peer_id), text, context)
+        if isinstance(reached, int):
+            return None if reached or kind not in KEPT_TYPES else self._keep_first(peer_id, text)
+        return self._keep_unless_reached(reached, kind, peer_id, text)
+
+    async def _keep_unless_reached(self, reached: Awaitable[int], kind: str, peer_id: str, message: bytes) -> None:
+        if await reached or kind not in KEPT_TYPES or self.closed:
+            return
+        if (opening := self._keep_first(peer_id, message)) is not None:
+            await opening
+
+    # Messages to absent ids
+
+    def _keep_first(self, peer_id: str, message: bytes) -> Awaitable[None] | None:
+        absent = Absent(self, peer_id)
+        if not self._keep(peer_id, message, absent):
+            absent.timer.cancel()
+            return None
+        self._absent[peer_id] = absent
+        opening = self.relay.subscribe(absent.channel, absent)
+        return None if opening is None else self._retry(opening, peer_id)
+
+    def _keep(self, peer_id: str, message: bytes, absent: Absent | None = None) -> bool:
+        """Keep a message. Return False if the connection has too many: the message is dropped."""
+        kept = sum(len(absent.messages) for absent in self._absent.values())
+        if kept >= MAX_KEPT or self._kept_bytes + len(message) > MAX_KEPT_BYTES:
+            return False
+        self._kept_bytes += len(message)
+        (absent or self._absent[peer_id]).messages.append(message)
+        return True
+
+    async def _retry(self, opening: Awaitable[None], peer_id: str) -> None:
+        """Try again after the subscription, because the id can have arrived before it."""
+        await opening
+        if absent := self._absent.get(peer_id):
+            first = absent.messages.pop(0)
+            reached = await self._publish(self._inbox(peer_id), first)
+            if not reached:
+                absent.messages.insert(0, first)
+            elif peer_id in self._absent:
+                self.deliver_kept(peer_id)
+
+    def _stop_keeping(self, peer_id: str) -> list[bytes]:
+        absent = self._absent.pop(peer_id, None)
+        if absent is None:
+            return []
+        absent.timer.cancel()
+        self.relay.unsubscribe(absent.channel, absent)
+        self._kept_bytes -= sum(map(len, absent.messages))
+        return absent.messages
+
+    def deliver_kept(self, peer_id: str) -> None:
+        """Send the kept messages to an id that has arrived."""
+        for message in self._stop_keeping(peer_id):
+            self.relay.publish(self._inbox(peer_id), message)
+
+    def expire(self, peer_id: str) -> None:
+        """Drop the kept messages to an id, and notify the client."""
+        self._stop_keeping(peer_id)
+        self.send({"type": "EXPIRE", "src": peer_id, "dst": self._peer_id})
+
+
+class PeerId(ProtocolHandler):
+    """GET /{key}/id: a new id as text."""
+
+    def get(self, key: str) -> None:
+        self.set_header("Content-Type", "text/plain; charset=utf-8")
+        self.write(str(uuid.uuid4()).encode())
+
+    head = get
+
+
+class Peers(ProtocolHandler):
+    """GET /{key}/peers: the connected ids, if the operator allows it."""
+
+    async def get(self, key: str) -> None:
+        if not self.context.service.settings.peerjs_discovery:
+            self.set_status(401)
+            self.set_header("Content-Type", "text/plain; charset=utf-8")
+            self.write(b"Unauthorized")
+            return
+        name = topic_of(key)
+        if name is None:
+            raise InvalidParameter("key")
+        scope = make_scope("peerjs", self.scope_origin, name)
+        groups = await asyncio.gather(*(self.relay.members(group) for group in id_groups(scope)))
+        self.write(wire.encode([lease.member for group in groups for lease in group.sample]))
+
+    head = get

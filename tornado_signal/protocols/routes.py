@@ -1,0 +1,45 @@
+"""The routes of all protocols."""
+
+from collections.abc import Callable
+
+from ..http.application import Route
+from ..http.upgrade import Client, MakeReceiver
+from ..relay import Relay
+from ..settings.settings import Settings
+from . import peerjs, tracker, yjs
+from .connection import Connection
+from .endpoint import ProtocolUpgrade
+
+MakeConnection = Callable[[Client, Relay, str | None], Connection]
+
+
+def protocol_routes(relay: Relay, settings: Settings) -> dict[str, Route]:
+    """Return the routes of the enabled protocols by path."""
+
+    def upgrade(path: str, protocol: str, make: MakeConnection, handler: type[ProtocolUpgrade]) -> Route:
+        return Route(path, handler, {"protocol": protocol, "make_receiver": receiver_of(protocol, make, relay)})
+
+    arguments = {"protocol": "peerjs", "relay": relay}
+    routes = {
+        "peerjs": [
+            ("/peerjs", upgrade(peerjs.PATH, "peerjs", peerjs.PeerJsConnection, ProtocolUpgrade)),
+            ("/{topic}/id", Route("/{key}/id", peerjs.PeerId, arguments)),
+            ("/{topic}/peers", Route("/{key}/peers", peerjs.Peers, arguments)),
+        ],
+        "y-webrtc": [(yjs.PATH, upgrade(yjs.PATH, "y-webrtc", yjs.YConnection, yjs.YUpgrade))],
+        "tracker": [
+            (path, upgrade(tracker.PATH, "tracker", tracker.TrackerConnection, ProtocolUpgrade))
+            for path in (tracker.PATH, tracker.ANNOUNCE_PATH)
+        ],
+    }
+    return {path: route for protocol in settings.protocols for path, route in routes[protocol]}
+
+
+def receiver_of(protocol: str, make: MakeConnection, relay: Relay) -> MakeReceiver:
+    """Return a function that makes the connection of a client in the scope of its origin."""
+
+    def make_receiver(client: Client) -> Connection:
+        shared = protocol in client.service.settings.shared_protocols
+        return make(client, relay, None if shared else client.origin)
+
+    return make_receiver

@@ -1,0 +1,190 @@
+"""The WebTorrent tracker over WebSockets: swarms of peers that send each other offers through the server."""
+
+import asyncio
+import uuid
+from collections.abc import Coroutine
+from typing import Any, Final
+
+import orjson
+
+from .. import errors
+from ..http.upgrade import Client
+from ..relay import Channel, Joined, Lease, Relay
+from ..service.request_context import RequestContext
+from .connection import Connection
+from .endpoint import make_scope
+
+PATH: Final = "/tracker"
+ANNOUNCE_PATH: Final = "/announce"
+HASH_LENGTH: Final = 20  # characters up to U+00FF, one for each byte
+INTERVAL_S: Final = 120  # between two announcements of a client
+MIN_SCRAPE_INTERVAL_S: Final = 600
+MAX_OFFERS: Final = 10  # of an announcement
+MAX_MEMBERS: Final = 1000  # of a swarm
+MAX_HASHES: Final = 255  # of a scrape
+MAX_ECHOED: Final = 256  # characters of an invalid info_hash in the response
+EVENTS: Final = ("started", "stopped", "completed", "update", "paused", "empty", "")
+COMPLETE: Final = "complete"
+INCOMPLETE: Final = "incomplete"
+
+
+class Failed(Exception):
+    """A request is invalid. The text is the `failure reason`."""
+
+
+def parse_id(value: object, failure: str) -> str:
+    """Return a hash or an id of a peer.
+
+    Raises:
+        Failed: the value is not 20 characters, each up to U+00FF.
+    """
+    if type(value) is not str or len(value) != HASH_LENGTH or max(value) > "\xff":
+        raise Failed(failure)
+    return value
+
+
+class TrackerConnection(Connection):
+    """A client of a tracker.
+
+    Args:
+        client: the client, whose handshake is complete.
+        relay: channels and groups.
+        origin: the origin, or None if all origins share their swarms.
+    """
+
+    pattern = PATH
+
+    __slots__ = ("_owner", "_swarms")
+
+    def __init__(self, client: Client, relay: Relay, origin: str | None) -> None:
+        super().__init__(client, relay, make_scope("tracker", origin))
+        self._owner = uuid.uuid4().hex
+        self._swarms: dict[str, Lease] = {}  # by info_hash
+
+    def received(self, message: Any, context: RequestContext) -> Coroutine[None, None, None]:
+        return self._respond(message if type(message) is dict else {}, context)
+
+    def received_junk(self, error: ValueError) -> None:
+        self._fail("announce", "", "invalid JSON")
+
+    async def _respond(self, message: dict[str, Any], context: RequestContext) -> None:
+        action, info_hash = message.get("action"), message.get("info_hash")
+        try:
+            if action == "announce":
+                await self._announce(message, context)
+            elif action == "scrape":
+                await self._scrape(info_hash, context)
+            else:
+                named = action if type(action) is str else ""
+                raise Failed(f"invalid action in WS request: {named[:MAX_ECHOED]}")
+        except Failed as failed:
+            echoed = info_hash if type(info_hash) is str and len(info_hash) <= MAX_ECHOED else ""
+            self._fail("scrape" if action == "scrape" else "announce", echoed, str(failed))
+
+    def _fail(self, action: str, info_hash: str, reason: str) -> None:
+        self.send({"action": action, "failure reason": reason, "info_hash": info_hash})
+
+    def _swarm(self, info_hash: str) -> Channel:
+        return Channel(self.scope, f"swarm {info_hash}")
+
+    def _inbox(self, owner: str) -> Channel:
+        return Channel(self.scope, f"connection {owner}")
+
+    # Announcements
+
+    async def _announce(self, message: dict[str, Any], context: RequestContext) -> None:
+        info_hash = parse_id(message.get("info_hash"), "invalid info_hash")
+        peer_id = parse_id(message.get("peer_id"), "invalid peer_id")
+        answer = message.get("answer")
+        if answer is not None:
+            to_peer_id = parse_id(message.get("to_peer_id"), "invalid `to_peer_id` (required with `answer`)")
+        event = message.get("event") or ""
+        if event not in EVENTS:
+            raise Failed("invalid event")
+        offers = message.get("offers")
+        offers = offers if type(offers) is list and answer is None and event != "stopped" else []
+        if len(offers) > MAX_OFFERS:
+            raise errors.TooMany("offers of an announcement")
+        if offers:
+            self.charge(len(offers), context)
+
+        if event == "stopped":
+            await self._leave(info_hash)
+        else:
+            await self._join(info_hash, peer_id, event, message.get("left"))
+        if answer is not None:
+            await self._answer(info_hash, peer_id, to_peer_id, message)
+            return
+        swarm = await self.relay.members(self._swarm(info_hash), len(offers) + 1 if offers else 0)
+        counts = {kind: swarm.counts.get(kind, 0) for kind in (COMPLETE, INCOMPLETE)}
+        self.send({**counts, "action": "announce", "interval": INTERVAL_S, "info_hash": info_hash})
+        others = [lease for lease in swarm.sample if lease.member != peer_id]
+        for offer, lease in zip(offers, others, strict=False):
+            fields = offer if type(offer) is dict else {}
+            self._send_to(lease.owner, info_hash, peer_id, _select(fields, "offer", "offer_id"))
+
+    async def _join(self, info_hash: str, peer_id: str, event: str, left: object) -> None:
+        earlier = self._swarms.get(info_hash)
+        complete = left == 0
+        if earlier is not None and earlier.member == peer_id:  # as in the original, a complete peer stays complete
+            complete = complete or event == "completed" or earlier.data == COMPLETE
+        lease = Lease(peer_id, self._owner, "", COMPLETE if complete else INCOMPLETE)
+        if earlier is None:
+            if not self._swarms and (opening := self.subscribe(self._inbox(self._owner))) is not None:
+                await opening
+            self.acquire()
+        elif earlier.member != peer_id:
+            await self.relay.leave(self._swarm(info_hash), earlier.member, self._owner)
+        self._swarms[info_hash] = lease
+        if await self.relay.join(self._swarm(info_hash), lease, MAX_MEMBERS) is Joined.FULL:
+            raise errors.TooMany("members of a swarm")
+        if self.closed:
+            await self._leave(info_hash)
+
+    async def _leave(self, info_hash: str) -> None:
+        lease = self._swarms.pop(info_hash, None)
+        if lease is not None:
+            self.release()
+            await self.relay.leave(self._swarm(info_hash), lease.member, self._owner)
+
+    async def _answer(self, info_hash: str, peer_id: str, to_peer_id: str, message: dict[str, Any]) -> None:
+        lease = await self.relay.find(self._swarm(info_hash), to_peer_id)
+        if lease is not None:
+            self._send_to(lease.owner, info_hash, peer_id, _select(message, "answer", "offer_id"))
+
+    def _send_to(self, owner: str, info_hash: str, peer_id: str, fields: dict[str, Any]) -> None:
+        message = {"action": "announce", **fields, "peer_id": peer_id, "info_hash": info_hash}
+        self.relay.publish(self._inbox(owner), orjson.dumps(message))
+
+    # Scrapes
+
+    async def _scrape(self, info_hash: object, context: RequestContext) -> None:
+        given = info_hash if type(info_hash) is list else [] if info_hash is None else [info_hash]
+        if len(given) > MAX_HASHES:
+            raise Failed("too many info_hash")
+        hashes = [parse_id(value, "invalid info_hash") for value in given]
+        if len(hashes) > 1:
+            self.charge(len(hashes) - 1, context)
+        swarms = await asyncio.gather(*(self.relay.members(self._swarm(name), 0) for name in hashes))
+        files = {
+            name: {
+                "complete": swarm.counts.get(COMPLETE, 0),
+                "incomplete": swarm.counts.get(INCOMPLETE, 0),
+                "downloaded": swarm.counts.get(COMPLETE, 0),
+            }
+            for name, swarm in zip(hashes, swarms, strict=True)
+        }
+        flags = {"min_request_interval": MIN_SCRAPE_INTERVAL_S}
+        self.send({"action": "scrape", "files": files, "flags": flags})
+
+    def disconnected(self) -> Coroutine[None, None, None] | None:
+        return self._leave_all() if self._swarms else None
+
+    async def _leave_all(self) -> None:
+        for info_hash in list(self._swarms):
+            await self._leave(info_hash)
+
+
+def _select(fields: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Return the named fields that exist."""
+    return {name: fields[name] for name in names if name in fields}

@@ -1,0 +1,109 @@
+"""The signaling of y-webrtc, and that of trystero's ws-relay, which differs in its field names.
+
+Everything is published to all subscribers of a room, including the publisher.
+"""
+
+from collections.abc import Awaitable
+from typing import Any, Final
+
+import orjson
+
+from ..http.upgrade import Client
+from ..relay import Channel, Relay
+from ..service.request_context import RequestContext
+from .connection import MAX_NAME, Connection
+from .endpoint import ProtocolUpgrade, make_scope
+
+PATH: Final = "/y-webrtc"
+
+
+class YConnection(Connection):
+    """A client of y-webrtc or ws-relay.
+
+    y-webrtc subscribes with `topics` and publishes `data`. ws-relay subscribes with `topic` and publishes `payload`.
+    Their rooms are separate, because neither understands the messages of the other.
+
+    Args:
+        client: the client, whose handshake is complete.
+        relay: channels and groups.
+        origin: the origin, or None if all origins share their rooms.
+    """
+
+    pattern = PATH
+
+    __slots__ = ()
+
+    def __init__(self, client: Client, relay: Relay, origin: str | None) -> None:
+        super().__init__(client, relay, make_scope("y-webrtc", origin))
+
+    def received(self, message: Any, context: RequestContext) -> Awaitable[None] | None:
+        if type(message) is not dict:
+            return None
+        kind = message.get("type")
+        if kind == "publish":
+            self._publish(message, context)
+        elif kind == "ping":
+            self.send({"type": "pong"})
+        elif kind == "subscribe":
+            return self._subscribe(self._rooms(message), context)
+        elif kind == "unsubscribe":
+            for room in self._rooms(message):
+                self.unsubscribe(room)
+        return None
+
+    def _rooms(self, message: dict[str, Any]) -> list[Channel]:
+        """Return the rooms in a message. Everything that cannot be a room is ignored."""
+        topics = message.get("topics")
+        if type(topics) is list:
+            names = dict.fromkeys(topic for topic in topics if type(topic) is str)
+            return [Channel(self.scope, name) for name in names if 0 < len(name) <= MAX_NAME]
+        topic = message.get("topic")
+        return [self._relay_room(topic)] if type(topic) is str and 0 < len(topic) <= MAX_NAME else []
+
+    def _relay_room(self, topic: str) -> Channel:
+        return Channel(f"ws-relay {self.scope}", topic)
+
+    def _subscribe(self, rooms: list[Channel], context: RequestContext) -> Awaitable[None] | None:
+        if len(rooms) > 1:
+            self.charge(len(rooms) - 1, context)
+        pending = [opening for room in rooms if (opening := self.subscribe(room)) is not None]
+        return _wait(pending) if pending else None
+
+    def _publish(self, message: dict[str, Any], context: RequestContext) -> None:
+        topic = message.get("topic")
+        if type(topic) is not str or not topic:
+            return
+        if "data" not in message and "payload" in message:
+            relayed = orjson.dumps({"topic": topic, "payload": message["payload"]})
+            self.publish(self._relay_room(topic), relayed, context)
+            return
+        room = Channel(self.scope, topic)
+        message["clients"] = self.relay.receivers(room)
+        self.publish(room, orjson.dumps(message), context)
+
+
+async def _wait(pending: list[Awaitable[None]]) -> None:
+    for opening in pending:
+        await opening
+
+
+class YUpgrade(ProtocolUpgrade):
+    """GET /y-webrtc. Everything that is not a handshake gets `okay`, as from the original server."""
+
+    methods = ("GET", "HEAD", "POST", "OPTIONS")
+
+    @property
+    def anonymous(self) -> bool:  # type: ignore[override]
+        return "Upgrade" not in self.request.headers
+
+    def get(self) -> None:
+        if "Upgrade" in self.request.headers:
+            super().get()
+        else:
+            self.post()
+
+    def post(self) -> None:
+        self.set_header("Content-Type", "text/plain")
+        self.write(b"okay")
+
+    head = post
