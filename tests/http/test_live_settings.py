@@ -17,7 +17,7 @@ from tornado_signal.settings.settings import LIVE, SETTINGS, Settings, merge
 from tornado_signal.transport import ServerState
 
 PACKAGE = Path(tornado_signal.__file__).parent
-READERS = "service/*.py http/*.py websocket/*.py admin/*.py process/lifecycle.py"
+READERS = "service/*.py http/*.py websocket/*.py protocols/*.py admin/*.py process/lifecycle.py"
 # Where settings of a subscriber are read later, and the pattern of such a read.
 READ_LATER = {
     reload.OF_CALLS: [(READERS, r"service\.settings\.(\w+)"), ("service/service.py", r"self\.settings\.(\w+)")],

@@ -20,6 +20,7 @@ from tornado_signal.limits.per_address import Limits
 from tornado_signal.metrics import RequestMetrics
 from tornado_signal.process.server import all_routes
 from tornado_signal.relay import open_relay
+from tornado_signal.relay.memory import MemoryRelay
 from tornado_signal.service import wire
 from tornado_signal.service.ice import open_ice_servers
 from tornado_signal.service.operations import SUBSCRIPTIONS, declare
@@ -176,7 +177,8 @@ def declared():
 def applying(store, clock, settings):
     request_log = RequestLog(settings, RequestMetrics())
     shared = Shared(store, settings, clock, open_ice_servers(settings), VERSION, Limits(settings), request_log)
-    return Application(shared, functools.partial(all_routes, Holds(shared), open_relay(store)))
+    relay = open_relay(store) if store else MemoryRelay()
+    return Application(shared, functools.partial(all_routes, Holds(shared), relay))
 
 
 class Service:

@@ -145,9 +145,16 @@ PATHS = ["tls_certificate", "tls_key", "redis_password_file", "redis_sentinel_pa
 for name in (*PATHS, "admin_token_file", "turn_secret_file"):
     values = [("none", '"none"', None), ("/etc/a b.pem", '"/etc/a b.pem"', Path("/etc/a b.pem"))]
     add_values(name, values, ["", "a\0b"], ["1", "true", "['key.pem']"])
-for name in ("redis_tls", "demo", "start_empty_if_damaged", "access_log"):
+for name in ("redis_tls", "demo", "start_empty_if_damaged", "access_log", "peerjs_discovery"):
     values = [("true", "true", True), ("false", '"false"', False)]
     add_values(name, values, ["", "yes", "True", "1", "on"], ["1", "[true]", "0.0"])
+for name in ("protocols", "shared_protocols"):
+    values = [
+        ("none", '"none"', ()),
+        ("tracker, peerjs", '["tracker", "peerjs"]', ("tracker", "peerjs")),
+        ("y-webrtc", '"y-webrtc"', ("y-webrtc",)),
+    ]
+    add_values(name, values, ["", "PeerJS", "peerjs,", "any", "peerjs none"], ["[]", "true", '["none"]', "[1]"])
 add_values("access_log", [("addresses", '"addresses"', "addresses")])
 for name, words in {
     "store": ["leveldb", "redis"],
