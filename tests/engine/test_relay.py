@@ -1,4 +1,4 @@
-"""The relay on every backend: in memory, on one server of Valkey, and on a cluster, where it connects two processes."""
+"""The relay in memory, on one server of Valkey, and on a cluster. On Valkey it connects two processes."""
 
 import asyncio
 import functools

@@ -1,4 +1,4 @@
-"""What the endpoints of all protocols share: their scopes, and the handshake without an Origin."""
+"""Base classes of the endpoints of all protocols: their scopes, and clients without an Origin."""
 
 import orjson
 

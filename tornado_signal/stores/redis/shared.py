@@ -1,4 +1,4 @@
-"""The connections to Redis that other parts of the server use too."""
+"""The connections to Redis that the relay uses as well."""
 
 from dataclasses import dataclass
 
