@@ -13,11 +13,33 @@ from pathlib import Path
 
 import pytest
 
-from . import cluster, figures, growth, instructions, latency, life, report, rooms, throughput, waits, websockets
+from . import (
+    cluster,
+    figures,
+    growth,
+    instructions,
+    latency,
+    life,
+    protocols,
+    report,
+    rooms,
+    throughput,
+    waits,
+    websockets,
+)
 from .processes import BenchError, Target
 
 MEASURES = [throughput.endpoints, throughput.durability, throughput.broker, latency.latency, growth.connections]
-MEASURES += [waits.waits, websockets.websockets, life.life, rooms.browser, rooms.rooms, growth.growth, latency.sweep]
+MEASURES += [
+    waits.waits,
+    websockets.websockets,
+    life.life,
+    rooms.browser,
+    rooms.rooms,
+    growth.growth,
+    latency.sweep,
+    protocols.protocols,
+]
 PARTS = {measure.__name__: measure for measure in (*MEASURES, cluster.cluster)}
 
 

@@ -28,7 +28,11 @@ class PeerJs(Server):
             ["node", "-p", "process.execPath"], capture_output=True, text=True, check=True
         ).stdout.strip()
         program = npm.node_modules(PACKAGES) / "peer/dist/bin/peerjs.js"
-        super().__init__([node, str(program), "--host", "127.0.0.1"], log, {"PORT": "0", "NODE_ENV": "production"})
+        super().__init__(
+            [node, str(program), "--host", "127.0.0.1", "--concurrent_limit", "100000"],
+            log,
+            {"PORT": "0", "NODE_ENV": "production"},
+        )
 
     def _listening(self) -> str | None:
         match = _STARTED.search(self.log())

@@ -35,7 +35,13 @@ memory of Redis for what waits; GET /topics?limit=100, first page, p50;
 p99 when they expire together, how much more; a listed session, offer of 1 KB, redis;
 a pair, offer and answer of 1 KB, redis; a listed session, offer of 1 KB, valkey;
 a pair, offer and answer of 1 KB, valkey; longest time without writes on its shard;
-longest time without writes on the others""".replace("\n", " ").split("; ")
+longest time without writes on the others;
+PeerJS: a pair, to the original; PeerJS: an idle connection; PeerJS: an idle connection, to the original;
+y-webrtc: a message to 10 subscribers, to the original; y-webrtc: an idle connection;
+y-webrtc: an idle connection, to the original;
+tracker: an announcement with 3 offers in a swarm of 50, to the original; tracker: an idle connection;
+tracker: an idle connection, to the original; one of 50, until the last has it;
+the longest that another request takes during it""".replace("\n", " ").split("; ")
 
 
 def bench(*options):

@@ -1,0 +1,310 @@
+"""The protocols of PeerJS, y-webrtc and WebTorrent trackers, next to the original servers from npm.
+
+Each original serves the same raw clients in alternation, so that other load on the machine affects both.
+"""
+
+import asyncio
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import orjson
+import uvloop
+
+from . import messages, npm, peers, processes
+from .figures import Bench, median, ratio
+from .peerjs import Meeting, PeerJs
+from .processes import APART, Server, apart
+from .sockets import UPGRADE, WebSocket, frame, open_socket
+
+PACKAGES = Path(__file__).with_name("originals")
+PART = "protocols: CPU of the whole server, to that of the original"
+SUBSCRIBERS = 10
+SWARM = 50
+OFFERS = 3
+CROWD = 1000
+OPENED_AT_ONCE = 200
+WARM = 3  # unmeasured turns, because Node.js compiles frequent code
+SDP = "v=0\r\n" + "a=candidate:1 1 udp 2122260223 192.0.2.1 50000 typ host\r\n" * 20
+INFO_HASH = "aaaaabbbbbcccccddddÿ"
+PROBE_PAUSE_S = 0.002
+
+
+def free_port() -> int:
+    """Return a free port. Its server listens soon, and nothing else here chooses a port meanwhile."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return listening.getsockname()[1]
+
+
+class Original(Server):
+    """A server of an npm package, on a free port.
+
+    Args:
+        arguments: the arguments of Node.js, with PORT for the port, and PACKAGES for the folder of the packages.
+        log: the file for its output.
+        started: a text that it prints when it listens.
+    """
+
+    def __init__(self, arguments: list[str], log: Path, started: str) -> None:
+        self._port = free_port()
+        self._started = started
+        values = {"PORT": str(self._port), "PACKAGES": str(npm.node_modules(PACKAGES))}
+        for name, value in values.items():
+            arguments = [argument.replace(name, value) for argument in arguments]
+        super().__init__(["node", *arguments], log, {"PORT": values["PORT"], "HOST": "127.0.0.1"})
+
+    def _listening(self) -> str | None:
+        return f"http://127.0.0.1:{self._port}" if self._started in self.log() else None
+
+
+def y_webrtc(bench: Bench) -> Server:
+    return Original(["PACKAGES/y-webrtc/bin/server.js"], bench.where / "y-webrtc.log", "running on")
+
+
+TRACKER = """
+import Server from "PACKAGES/bittorrent-tracker/server.js"
+const server = new Server({ udp: false, http: false, ws: true })
+server.listen(PORT, "127.0.0.1", () => console.log("listening"))
+"""  # the command of the package also needs WebRTC in Node.js
+
+
+def tracker(bench: Bench) -> Server:
+    return Original(["--input-type=module", "-e", TRACKER], bench.where / "tracker.log", "listening")
+
+
+def peerjs(bench: Bench) -> Server:
+    return PeerJs(bench.where / "peerjs.log")
+
+
+class Client(WebSocket):
+    """A client that counts its messages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages = 0
+        self.expected: tuple[int, asyncio.Future[None]] | None = None
+        self.last_s = 0.0
+
+    def arrived(self, text: bytes) -> None:
+        self.messages += 1
+        self.last_s = time.perf_counter()
+        if self.expected is not None and self.messages >= self.expected[0] and not self.expected[1].done():
+            self.expected[1].set_result(None)
+
+    async def received(self, count: int) -> None:
+        """Wait until `count` messages have arrived in total."""
+        if self.messages < count:
+            self.expected = count, asyncio.get_running_loop().create_future()
+            await self.expected[1]
+
+
+async def connect(base: str, path: str, count: int, first: Callable[[int], dict] | None = None) -> list[Client]:
+    """Open connections, and send a first message on each."""
+    where = urlsplit(base)
+    clients: list[Client] = []
+    while len(clients) < count:
+        opening = range(len(clients), min(count, len(clients) + OPENED_AT_ONCE))
+        upgrades = [messages.request(base, "GET", path.format(number)) for number in opening]
+        clients += await asyncio.gather(
+            *(
+                open_socket(
+                    where.hostname,
+                    where.port,
+                    None,
+                    upgrade.removesuffix(b"\r\n") + UPGRADE.encode() + b"\r\n",
+                    kind=Client,
+                )
+                for upgrade in upgrades
+            )
+        )
+    if first is not None:
+        for number, client in enumerate(clients):
+            client.send(frame(orjson.dumps(first(number))))
+    return clients
+
+
+# One turn of each protocol: `count` operations, complete when all messages have arrived.
+
+Turn = Callable[[int], Awaitable[None]]
+
+
+async def meet(base: str) -> Turn:
+    draws = iter(range(1_000_000_000))
+
+    async def turn(count: int) -> None:
+        meetings = [Meeting(base, peers.pair(next(draws))) for _ in range(count)]
+        for meeting in meetings:
+            await meeting.broker()
+
+    return turn
+
+
+async def publish(base: str) -> Turn:
+    clients = await connect(base, "/y-webrtc", SUBSCRIBERS, lambda number: {"type": "subscribe", "topics": ["room"]})
+    for client in clients:
+        client.send(frame(b'{"type":"ping"}'))
+        await client.received(1)
+    signal = {"type": "signal", "to": "b" * 36, "from": "a" * 36, "signal": {"type": "offer", "sdp": SDP}}
+    message = frame(orjson.dumps({"type": "publish", "topic": "room", "data": signal}))
+
+    async def turn(count: int) -> None:
+        expected = clients[0].messages + count
+        for _ in range(count):
+            clients[0].send(message)
+        await asyncio.gather(*(client.received(expected) for client in clients))
+
+    return turn
+
+
+def announcement(number: int, **fields: object) -> dict:
+    return {"action": "announce", "info_hash": INFO_HASH, "peer_id": f"-WW0000-{number:012}", "left": 1} | fields
+
+
+async def announce(base: str) -> Turn:
+    clients = await connect(base, "/announce", SWARM, lambda number: announcement(number, event="started"))
+    for client in clients:
+        await client.received(1)
+    offers = [{"offer": {"type": "offer", "sdp": SDP}, "offer_id": f"{number:020}"} for number in range(OFFERS)]
+    announced = [frame(orjson.dumps(announcement(number, offers=offers))) for number in range(SWARM)]
+
+    async def turn(count: int) -> None:
+        for number in range(count):
+            client = clients[number % SWARM]
+            before = client.messages
+            client.send(announced[number % SWARM])
+            while client.messages == before:
+                await client.received(before + 1)
+
+    return turn
+
+
+@dataclass
+class Protocol:
+    """A protocol to measure.
+
+    Attributes:
+        operation: the name of the operation.
+        count: the number of operations of a turn, in a full run.
+        most: the target, as a ratio to the original.
+        original: starts the original server.
+        prepare: returns a function that runs a turn.
+        idle_path: the path of an idle connection, with its number.
+        idle: the first message of an idle connection.
+        used_s: CPU time of each turn by server.
+    """
+
+    operation: str
+    count: int
+    most: float
+    original: Callable[[Bench], Server]
+    prepare: Callable[[str], Awaitable[Turn]]
+    idle_path: str
+    idle: Callable[[int], dict] | None
+    used_s: dict[Server, list[float | None]] = field(default_factory=dict)
+
+
+def described() -> dict[str, Protocol]:
+    peerjs_path = "/peerjs?key=peerjs&id=peer-{0}&token=token-{0}&version=1.5.5"
+    return {
+        "PeerJS": Protocol("a pair", 200, 1.0, peerjs, meet, peerjs_path, None),
+        "y-webrtc": Protocol(
+            *(f"a message to {SUBSCRIBERS} subscribers", 1000, 1.0, y_webrtc, publish, "/y-webrtc"),
+            lambda number: {"type": "subscribe", "topics": [f"room-{number}"]},
+        ),
+        "tracker": Protocol(
+            *(f"an announcement with {OFFERS} offers in a swarm of {SWARM}", 1000, 1.5, tracker, announce, "/announce"),
+            lambda number: announcement(number, info_hash=f"{number:020}"),
+        ),
+    }
+
+
+def protocols(bench: Bench) -> None:
+    if bench.external:
+        return
+    with processes.many_files() as most:
+        for name, protocol in described().items():
+            _cpu(bench, name, protocol)
+            _memory(bench, name, protocol, min(bench.size.idle, most))
+    with bench.server() as server, apart(server):
+        uvloop.run(_crowd(bench, server))
+
+
+def _cpu(bench: Bench, name: str, protocol: Protocol) -> None:
+    count = max(SWARM, protocol.count * bench.size.protocol_turns // 10)
+    with ExitStack() as stack:
+        servers = [stack.enter_context(bench.server()), stack.enter_context(protocol.original(bench))]
+        stack.enter_context(apart(*servers))
+        used_s = uvloop.run(_turns(servers, protocol.prepare, count, bench.size.protocol_turns))
+    ours, theirs = ([None if used is None else used / count * 1e6 for used in used_s[server]] for server in servers)
+    compared = ratio(ours, theirs)
+    note = f"{count} in each of {len(ours)} turns; {APART}. The ceiling here is the original server"
+    bench.add(PART, f"{name}: {protocol.operation}", median(ours), "µs", ceiling=median(theirs), note=note)
+    bench.add(PART, f"{name}: {protocol.operation}, to the original", compared, "", most=protocol.most)
+
+
+async def _turns(
+    servers: list[Server], prepare: Callable[[str], Awaitable[Turn]], count: int, turns: int
+) -> dict[Server, list[float | None]]:
+    used_s: dict[Server, list[float | None]] = {server: [] for server in servers}
+    prepared = {server: await prepare(server.base) for server in servers}
+    for number in range(WARM + turns):
+        for server, turn in prepared.items():
+            before_s = server.cpu_s()
+            await turn(count)
+            if number >= WARM:
+                used_s[server].append(server.cpu_s() - before_s)
+    return used_s
+
+
+def _memory(bench: Bench, name: str, protocol: Protocol, count: int) -> None:
+    used = []
+    for start in (lambda: bench.server(), lambda: protocol.original(bench)):
+        with start() as server:
+            used.append(uvloop.run(_idle(server, protocol, count)) / 1024)
+    ours, theirs = used
+    add = partial(bench.add, "protocols: memory of an idle connection", judged=bench.whole)
+    note = f"{count} connections, in private resident memory. The ceiling here is the original server"
+    add(f"{name}: an idle connection", ours, "KiB", most=8, ceiling=theirs, note=note)
+    add(f"{name}: an idle connection, to the original", ours / theirs, "", most=1.0)
+
+
+async def _idle(server: Server, protocol: Protocol, count: int) -> float:
+    before_bytes = server.memory_bytes()
+    clients = await connect(server.base, protocol.idle_path, count, protocol.idle)
+    await asyncio.sleep(2)
+    each = (server.memory_bytes() - before_bytes) / count
+    for client in clients:
+        client.abort()
+    return each
+
+
+async def _crowd(bench: Bench, server: Server) -> None:
+    """Publish to a large room, and measure the delay of other requests."""
+    crowd = min(CROWD, bench.size.idle)
+    room = {"type": "subscribe", "topics": ["room"]}
+    clients = await connect(server.base, "/y-webrtc", crowd, lambda number: room)
+    (prober,) = await connect(server.base, "/y-webrtc", 1)
+    message = frame(orjson.dumps({"type": "publish", "topic": "room", "data": {"type": "announce", "from": "a" * 36}}))
+    arrivals_s, longest_s = [], []
+    for number in range(bench.size.protocol_turns):
+        await asyncio.sleep(0.3)
+        done = asyncio.gather(*(client.received(number + 1) for client in clients))
+        began_s = time.perf_counter()
+        clients[0].send(message)
+        late_s = 0.0
+        while not done.done():
+            asked_s = time.perf_counter()
+            prober.send(frame(b'{"type":"ping"}'))
+            await prober.received(prober.messages + 1)
+            late_s = max(late_s, time.perf_counter() - asked_s)
+            await asyncio.sleep(PROBE_PAUSE_S)
+        arrivals_s.append(max(client.last_s for client in clients) - began_s)
+        longest_s.append(late_s)
+    add = partial(bench.add, "protocols: a message to a large room", unit="ms", judged=bench.whole)
+    add(f"one of {crowd}, until the last has it", median(arrivals_s) * 1000, most=100, note=APART)
+    add("the longest that another request takes during it", median(longest_s) * 1000, most=20)
