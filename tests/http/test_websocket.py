@@ -454,6 +454,44 @@ async def test_fragmented_message_with_pings_between_the_frames_is_accepted(serv
         assert (await asyncio.wait_for(future, BOUND_S))["result"]["status"] == "ok"
 
 
+@pytest.mark.parametrize("size", [0, 1, 60, 124, 125, 126, 127, 128, 2047, 2048, 2049, 70_000])
+@pytest.mark.parametrize("split", [0, 1, 5, 7, 9])
+async def test_message_of_any_size_arrives_whole_or_in_pieces(size, split, service, monkeypatch):
+    received = []
+    monkeypatch.setattr(Connection, "message_received", lambda self, message: received.append(message))
+    message = bytes(number % 251 for number in range(size))
+    async with open_socket(service) as client:
+        data = serialized(Opcode.TEXT, message)
+        client.socket.transport.write(data[:split])
+        await asyncio.sleep(0.01 * bool(split))
+        client.socket.transport.write(data[split:])
+        await until(lambda: received)
+        client.socket.transport.abort()
+    assert received == [message]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x81\x01a",  # not masked
+        b"\xc1\x80" + bytes(4),  # a reserved bit
+        b"\x83\x80" + bytes(4),  # a reserved opcode
+    ],
+)
+async def test_malformed_frame_closes_with_1002(data, service):
+    async with open_socket(service) as client:
+        client.socket.transport.write(data)
+        assert await client.closed() == 1002
+
+
+async def test_whole_frame_between_fragments_closes_with_1002(service):
+    async with open_socket(service) as client:
+        client.socket.transport.write(serialized(Opcode.TEXT, b"{", fin=False))
+        await asyncio.sleep(0.05)
+        client.socket.transport.write(serialized(Opcode.TEXT, b"{}"))
+        assert await client.closed() == 1002
+
+
 async def test_each_request_of_a_batch_counts_towards_the_rate_limit(start_service):
     service = await start_service(unlimited_addresses=(), rate_per_address=1)
     async with open_socket(service) as client:

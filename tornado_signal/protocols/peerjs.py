@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import os
 import uuid
 import zlib
 from collections.abc import Awaitable, Coroutine
@@ -32,9 +33,9 @@ KEPT_TYPES: Final = ("OFFER", "ANSWER", "CANDIDATE")
 FORWARDED_TYPES: Final = (*KEPT_TYPES, "LEAVE", "EXPIRE")
 
 
-def id_groups(scope: str) -> list[Channel]:
-    """Return the groups that contain the ids of a scope."""
-    return [Channel(scope, f"ids {number}") for number in range(GROUPS)]
+def id_group(scope: str, number: int) -> Channel:
+    """Return one of the `GROUPS` groups that contain the ids of a scope."""
+    return Channel(scope, f"ids {number}")
 
 
 class Absent:
@@ -82,7 +83,7 @@ class PeerJsConnection(Connection):
         valid = peer_id and token and key and max(map(len, (peer_id, token, key))) <= MAX_NAME
         self._peer_id = peer_id if valid else ""
         self._token = hashlib.sha256(token.encode()).hexdigest()[:32]
-        self._owner = uuid.uuid4().hex
+        self._owner = os.urandom(8).hex()
         self._member = False
         self._early: list[bytes] | None = []  # messages for the client, until OPEN has been sent
         self._absent: dict[str, Absent] = {}
@@ -125,7 +126,7 @@ class PeerJsConnection(Connection):
 
     @property
     def _group(self) -> Channel:
-        return id_groups(self.scope)[zlib.crc32(self._peer_id.encode()) % GROUPS]
+        return id_group(self.scope, zlib.crc32(self._peer_id.encode()) % GROUPS)
 
     def _inbox(self, peer_id: str) -> Channel:
         return Channel(self.scope, f"id {peer_id}")
@@ -266,7 +267,7 @@ class Peers(ProtocolHandler):
         if name is None:
             raise InvalidParameter("key")
         scope = make_scope("peerjs", self.scope_origin, name)
-        groups = await asyncio.gather(*(self.relay.members(group) for group in id_groups(scope)))
+        groups = await asyncio.gather(*(self.relay.members(id_group(scope, number)) for number in range(GROUPS)))
         self.write(wire.encode([lease.member for group in groups for lease in group.sample]))
 
     head = get

@@ -1,7 +1,7 @@
 """The WebTorrent tracker over WebSockets: swarms of peers that send each other offers through the server."""
 
 import asyncio
-import uuid
+import os
 from collections.abc import Coroutine
 from typing import Any, Final
 
@@ -58,7 +58,7 @@ class TrackerConnection(Connection):
 
     def __init__(self, client: Client, relay: Relay, origin: str | None) -> None:
         super().__init__(client, relay, make_scope("tracker", origin))
-        self._owner = uuid.uuid4().hex
+        self._owner = os.urandom(8).hex()
         self._swarms: dict[str, Lease] = {}  # by info_hash
 
     def received(self, message: Any, context: RequestContext) -> Coroutine[None, None, None]:

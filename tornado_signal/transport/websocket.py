@@ -14,6 +14,11 @@ from websockets.utils import accept_key
 
 from .state import ServerState
 
+try:
+    from websockets.speedups import apply_mask
+except ImportError:  # no compiled wheel for this platform
+    from websockets.utils import apply_mask
+
 logging.getLogger("websockets").setLevel(logging.WARNING)  # it would log every connection
 _LOG: Final = logging.getLogger("websockets.server")
 
@@ -32,6 +37,9 @@ DELIBERATE: Final = (CloseCode.NORMAL_CLOSURE, CloseCode.GOING_AWAY, CloseCode.N
 _PING: Final = Frame(Opcode.PING, b"").serialize(mask=False)
 _PONG: Final = b"\x8a\x80"  # what answers it, before the masking key
 _PONG_BYTES: Final = 6
+_WHOLE_TEXT: Final = 0x81
+_MASKED: Final = 0x80
+_MEDIUM_SIZE: Final = struct.Struct("!H")
 _MEDIUM: Final = struct.Struct("!BH")  # the size of a frame's data, after its first byte
 _LARGE: Final = struct.Struct("!BQ")
 _KEY: Final = re.compile("[A-Za-z0-9+/]{21}[AQgw]==")  # 16 bytes
@@ -76,6 +84,7 @@ class WebSocket(asyncio.Protocol):
         "_drained",
         "_fragments",
         "_heard_s",
+        "_max_message_bytes",
         "_owed_bytes",
         "_partial_bytes",
         "_paused",
@@ -120,6 +129,7 @@ class WebSocket(asyncio.Protocol):
         self.refused = False
         self._refusal = refusal
         self._binary = binary
+        self._max_message_bytes = max_message_bytes
         self._protocol = Frames(Side.SERVER, max_size=max_message_bytes, logger=_LOG)
         self._heard_s = 0.0
         self._pinged = False  # whether the latest ping has not been answered
@@ -188,8 +198,29 @@ class WebSocket(asyncio.Protocol):
             return  # all that an idle client sends
         if self._waiting:
             self._keep(self._waiting + data)
-        else:
+        elif not (between_frames and self._take_message(data)):
             self._parse(data)
+
+    def _take_message(self, data: bytes) -> bool:
+        """Take a message that arrived alone and in one frame, without the general parser (RFC 6455, 5.2).
+
+        Returns:
+            Whether the data is such a message.
+        """
+        size = len(data)
+        if size < 6 or data[0] != _WHOLE_TEXT or self._fragments or self._protocol.state is not State.OPEN:
+            return False
+        size -= 6
+        if data[1] != _MASKED | size or size > 125:
+            size -= 2
+            if data[1] != _MASKED | 126 or not 125 < size < PIECE_BYTES or _MEDIUM_SIZE.unpack_from(data, 2)[0] != size:
+                return False
+        if not self._has_room() or size > self._max_message_bytes:
+            return False
+        self._running += 1
+        self._running_bytes += size
+        self.receiver.message_received(apply_mask(data[-size:] if size else b"", data[-size - 4 : len(data) - size]))
+        return True
 
     def _parse(self, data: bytes) -> None:
         taken = 0
