@@ -17,7 +17,7 @@ import time
 
 import uvloop
 
-from . import attacks_websockets  # noqa: F401 (the import registers the attacks)
+from . import attacks_protocols, attacks_websockets  # noqa: F401 (the imports register the attacks)
 from .attacker import (
     ATTACKS,
     BIG,

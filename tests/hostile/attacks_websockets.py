@@ -74,9 +74,9 @@ class Attacked:
         self.connected = connected
         self._received = b""
 
-    async def upgrade(self) -> "Attacked":
+    async def upgrade(self, upgrading: bytes = UPGRADING) -> "Attacked":
         await self._attacker.pace.take()
-        await self._attacker.send(self.connected, UPGRADING)
+        await self._attacker.send(self.connected, upgrading)
         async with asyncio.timeout(PATIENCE_S):
             while b"\r\n\r\n" not in self._received:
                 await self._read()

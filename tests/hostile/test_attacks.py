@@ -12,6 +12,8 @@ NAMES = [
     "watch-one-topic", "listen-after-withdrawals", "wake-many-polls", "bodies-behind-waits",
     "unfinished-messages", "go-on-in-batches", "do-not-read-websockets", "mixed-websockets",
     "large-waits", "flood-of-pongs", "store-in-batches",
+    "claim-ids", "join-rooms", "publish-to-a-crowd", "do-not-read-in-a-crowd", "announce-in-swarms",
+    "broken-messages-of-protocols",
 ]  # fmt: skip
 
 

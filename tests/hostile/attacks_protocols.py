@@ -1,0 +1,140 @@
+"""Attacks over the protocols of PeerJS, y-webrtc and trackers."""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import random
+import socket
+
+from bench.sockets import UPGRADE, frame
+
+from .attacker import BIG, CONNECTIONS, HOLD_S, ORIGIN, SMALL_ROOM, Attacker, attack
+from .attacks_websockets import Attacked
+from .wire import request
+
+CROWD = 900
+ROOMS = 1000
+LARGE = "x" * 250_000
+NUMBERS = itertools.count()
+
+
+def upgrading(path: str) -> bytes:
+    return request("GET", path, origin=ORIGIN, headers=UPGRADE)
+
+
+Y_WEBRTC, TRACKER = upgrading("/y-webrtc"), upgrading("/tracker")
+
+
+def peerjs(number: int) -> bytes:
+    return upgrading(f"/peerjs?key=peerjs&id=peer-{number}&token=token")
+
+
+def text(**fields: object) -> bytes:
+    return frame(json.dumps(fields).encode())
+
+
+def announcement(number: int, **fields: object) -> bytes:
+    return text(action="announce", peer_id=f"{number:020}", info_hash=f"{number % 50:020}", left=1, **fields)
+
+
+@attack()
+async def claim_ids(attacker: Attacker) -> None:
+    """As many PeerJS ids as an address may have connections, each with messages to absent ids."""
+
+    async def claim(connected: socket.socket) -> None:
+        opened = await Attacked(attacker, connected).upgrade(peerjs(next(NUMBERS)))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(HOLD_S):
+                for number in itertools.count():
+                    await attacker.pace.take()
+                    payload = LARGE if number % 2 else {"sdp": "v=0"}
+                    await opened.send(text(type="OFFER", dst=f"absent-{number}", payload=payload))
+
+    await attacker.hold(CONNECTIONS, claim)
+
+
+@attack()
+async def join_rooms(attacker: Attacker) -> None:
+    """As many rooms of y-webrtc as an address may join, in messages with a thousand names each."""
+
+    async def join(connected: socket.socket) -> None:
+        opened = await Attacked(attacker, connected).upgrade(Y_WEBRTC)
+        first = next(NUMBERS) * ROOMS
+        await opened.send(text(type="subscribe", topics=[f"{number:0256}" for number in range(first, first + ROOMS)]))
+        await attacker.swallow(connected, HOLD_S)
+
+    await attacker.hold(CONNECTIONS, join)
+
+
+async def crowd(attacker: Attacker, *, reads: bool) -> None:
+    join = text(type="subscribe", topics=["crowd"])
+
+    async def belong(connected: socket.socket) -> None:
+        opened = await Attacked(attacker, connected).upgrade(Y_WEBRTC)
+        await opened.send(join)
+        await (attacker.swallow(connected, HOLD_S) if reads else asyncio.sleep(HOLD_S))
+
+    async def publish(connected: socket.socket) -> None:
+        opened = await Attacked(attacker, connected).upgrade(Y_WEBRTC)
+        for data in itertools.cycle([BIG, "small"]):
+            await attacker.pace.take()
+            await opened.send(text(type="publish", topic="crowd", data=data))
+
+    room = None if reads else SMALL_ROOM
+    await asyncio.gather(attacker.hold(CROWD, belong, room), attacker.hold(20, publish))
+
+
+@attack()
+async def publish_to_a_crowd(attacker: Attacker) -> None:
+    """Large and small messages to a room of 900 connections."""
+    await crowd(attacker, reads=True)
+
+
+@attack()
+async def do_not_read_in_a_crowd(attacker: Attacker) -> None:
+    """The same, to connections that do not read."""
+    await crowd(attacker, reads=False)
+
+
+@attack()
+async def announce_in_swarms(attacker: Attacker) -> None:
+    """Announcements with ten large offers in swarms of the attacker's own connections."""
+    offers = [{"offer": {"type": "offer", "sdp": LARGE[:20_000]}, "offer_id": f"{number:020}"} for number in range(10)]
+
+    async def announce(connected: socket.socket) -> None:
+        opened = await Attacked(attacker, connected).upgrade(TRACKER)
+        number = next(NUMBERS)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(HOLD_S):
+                while True:
+                    await attacker.pace.take(11)
+                    await opened.send(announcement(number, offers=offers))
+                    number += 50
+
+    await attacker.hold(CROWD, announce)
+
+
+BROKEN = [
+    b"", b"nonsense", b"[" * 100_000, b"null", b"[1]", b'"\xff"', b'{"type":{}}', b'{"type":["OFFER"],"dst":{}}',
+    b'{"type":"publish","topic":"\\ud800","data":1}', b'{"type":"publish","topic":["a"],"data":1}',
+    b'{"type":"subscribe","topics":' + json.dumps(["x" * 1000] * 100 + [[], {}, None, 1]).encode() + b"}",
+    b'{"action":"announce","info_hash":["a"],"peer_id":{}}', b'{"action":"scrape","info_hash":[[]]}',
+    b'{"action":"announce","info_hash":"aaaaaaaaaaaaaaaaaaaa","peer_id":"bbbbbbbbbbbbbbbbbbbb","offers":[[],1,null]}',
+    b'{"action":{"a":1}}', b'{"action":"announce","event":["x"]}', b"x" * 200_000,
+]  # fmt: skip
+
+
+@attack()
+async def broken_messages_of_protocols(attacker: Attacker) -> None:
+    """Malformed and huge messages to all protocols. Nothing may fail in the server."""
+
+    async def send_all(connected: socket.socket) -> None:
+        path = random.choice([peerjs(next(NUMBERS)), Y_WEBRTC, TRACKER])
+        opened = await Attacked(attacker, connected).upgrade(path)
+        for data in random.sample(BROKEN, len(BROKEN)):
+            await attacker.pace.take()
+            await opened.send(frame(data))
+        await attacker.swallow(connected, 0.2)
+
+    await attacker.hold(50, send_all)
