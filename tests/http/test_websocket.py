@@ -598,6 +598,18 @@ async def test_connections_of_the_address_with_most_unfinished_bytes_are_closed(
     await until(lambda: not states[0].unfinished.bytes)
 
 
+async def test_large_messages_that_wait_for_their_turn_count_as_unprocessed(service, states, monkeypatch):
+    monkeypatch.setattr(Connection, "message_received", lambda self, message: None)
+    async with contextlib.AsyncExitStack() as stack:
+        senders = [await stack.enter_async_context(open_socket(service)) for _ in range(6)]
+        states[0].unfinished = MemoryBudget(1_000_000, attrgetter("unfinished_bytes"))
+        for sender in senders:
+            sender.socket.transport.write(serialized(Opcode.TEXT, b" " * 200_000))
+        await until(lambda: states[0].unfinished.ended)
+        await until(lambda: sum(sender.socket.close_code == 1006 for sender in senders) == states[0].unfinished.ended)
+    await until(lambda: not states[0].unfinished.bytes)
+
+
 async def test_http_and_websockets_share_the_budget_for_unfinished_messages(service, states):
     ahead = head("GET", "/lobby/sessions?wait=60", with_origin(ORIGIN)) + head("GET", "/", with_origin(ORIGIN)) * 1000
     async with contextlib.AsyncExitStack() as stack:

@@ -274,7 +274,7 @@ class WebSocket(asyncio.Protocol):
     def _keep(self, waiting: bytes) -> None:
         """Update the size of unprocessed input, which is bounded for all connections together."""
         self._waiting = waiting
-        if waiting or self._unfinished_bytes:
+        if waiting or self._unfinished_bytes or self._running_bytes >= PIECE_BYTES:
             self.state.unfinished.grown(self, self.unfinished_bytes)
         else:
             self.state.unfinished.forget(self)
@@ -298,7 +298,7 @@ class WebSocket(asyncio.Protocol):
 
     @property
     def unfinished_bytes(self) -> int:
-        return len(self._waiting) + self._unfinished_bytes
+        return len(self._waiting) + self._unfinished_bytes + self._running_bytes
 
     @property
     def room(self) -> "asyncio.Future[None]":
@@ -333,7 +333,10 @@ class WebSocket(asyncio.Protocol):
         """Allow another message: one of `size` bytes is done or waits."""
         self._running -= 1
         self._running_bytes -= size
-        self._parse_soon()
+        if size >= PIECE_BYTES and not self._closing:
+            self._keep(self._waiting)
+        else:
+            self._parse_soon()
 
     @property
     def closed_by_client(self) -> bool:
