@@ -9,6 +9,7 @@ from typing import Any
 from aiortc import RTCPeerConnection
 
 MARK = "\x1e"  # precedes JSON, as in RFC 7464. Text that begins with it is also sent as JSON
+SMALL = 16_384  # bytes that every implementation takes
 DEFAULT_LIMIT = 65_536  # bytes, where the other side does not announce a limit
 
 
@@ -21,6 +22,8 @@ def encode(data: Any, connections: Iterable[RTCPeerConnection]) -> str | bytes:
     """
     message = _serialize(data)
     size = len(message.encode() if isinstance(message, str) else message)
+    if size <= SMALL:  # aiortc composes the description for each read
+        return message
     for connection in connections:
         limit = _limit(connection)
         if size > limit > 0:

@@ -10,6 +10,7 @@ from tornado import httputil
 from .headers import Headers
 from .syntax import BadRequest, check_headers, check_target
 
+MAX_KNOWN_BYTES: Final = 4096  # a longer header block is not kept: each idle connection keeps two
 MAX_HEAD_BYTES: Final = 32 * 1024  # request line and headers, or whatever else comes between two pieces of a body
 MAX_HEADERS: Final = 128  # each takes much more memory than bytes on the wire; browsers send fifteen, proxies add some
 PIECE_BYTES: Final = 8 * 1024  # parsed at a time: what is counted and what waits is known to this precision
@@ -211,6 +212,8 @@ class RequestParser:
         if not self._parser.should_keep_alive():
             return None
         block = self._read[at + 3 : self._begin_at]
+        if len(block) > MAX_KNOWN_BYTES:
+            return None
         if "Content-Length" not in headers:
             return _Block(block, b"", headers)
         if len(lengths := list(_LENGTH_HEADER.finditer(block))) == 1:
