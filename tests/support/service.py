@@ -198,13 +198,15 @@ class Service:
         self.application = applying(self.store, self.clock, self.settings)
         self.shared = self.application.service
         refusal = make_refusal(self.shared.log)
-        ports = []
+        ports, servers = [], []
         for application in (self.application, make_admin_application(self.shared)):
             listening = bind_sockets(0, "127.0.0.1")
             ports.append(listening[0].getsockname()[1])
             limiter = getattr(getattr(application, "service", None), "limits", None)
-            await self._stack.enter_async_context(self._transport(application, listening, refusal, limiter=limiter))
+            server = self._transport(application, listening, refusal, limiter=limiter)
+            servers.append(await self._stack.enter_async_context(server))
         self.port, self.admin_port = ports
+        self.server = servers[0]
 
     async def stop(self):
         """Stop listening, check the store, and close it."""

@@ -18,6 +18,7 @@ MAX_CHANNELS: Final = 1000  # channels and groups of a connection
 RECEIVERS_PER_UNIT: Final = 100  # a publication counts as one more request for this many receivers
 BYTES_PER_UNIT: Final = 64 * 1024  # and as one more for this many bytes that are sent to them
 MAX_NAME: Final = 256  # code points of an id or the name of a room
+MAX_DEPTH: Final = 254  # levels of JSON that orjson encodes; it parses more
 
 
 class Connection:
@@ -205,7 +206,7 @@ class Connection:
 
     def _handle(self, message: bytes, context: RequestContext) -> Awaitable[None] | None:
         try:
-            decoded = orjson.loads(message)
+            decoded = _parse(message)
         except ValueError as error:
             self.received_junk(error)
             return None
@@ -255,3 +256,18 @@ class Connection:
             self._wait_for_turn()
         else:
             self._running = False
+
+
+def _parse(message: bytes) -> Any:
+    """Parse JSON that can be encoded again.
+
+    Raises:
+        ValueError: the message is not JSON, or it is nested too deeply.
+    """
+    decoded = orjson.loads(message)
+    if message.count(b"{") + message.count(b"[") > MAX_DEPTH:
+        try:
+            orjson.dumps(decoded)
+        except TypeError as error:
+            raise ValueError("nested too deeply") from error
+    return decoded

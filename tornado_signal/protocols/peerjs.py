@@ -49,6 +49,8 @@ class Absent:
         channel: the channel of its arrival.
         messages: the messages in order.
         timer: the timer of their expiry.
+        retrying: whether the first message is being published again.
+        arrived: whether the id arrived meanwhile.
     """
 
     def __init__(self, sender: "PeerJsConnection", peer_id: str) -> None:
@@ -56,10 +58,13 @@ class Absent:
         self._peer_id = peer_id
         self.channel = Channel(sender.scope, f"arrival {peer_id}")
         self.messages: list[bytes] = []
+        self.retrying = self.arrived = False
         self.timer = asyncio.get_running_loop().call_later(EXPIRE_S, sender.expire, peer_id)
 
     def relayed(self, message: bytes) -> None:
-        self._sender.deliver_kept(self._peer_id)
+        self.arrived = True
+        if not self.retrying:
+            self._sender.deliver_kept(self._peer_id)
 
 
 class PeerJsConnection(Connection):
@@ -167,7 +172,7 @@ class PeerJsConnection(Connection):
             self.client.socket.send(message)
 
     def received(self, message: Any, context: RequestContext) -> Awaitable[None] | None:
-        if type(message) is not dict or message.get("type") not in FORWARDED_TYPES:
+        if not self._member or type(message) is not dict or message.get("type") not in FORWARDED_TYPES:
             return None
         kind, peer_id = message["type"], message.get("dst")
         if not peer_id:
@@ -178,9 +183,9 @@ class PeerJsConnection(Connection):
         if "payload" in message:
             forwarded["payload"] = message["payload"]
         text = orjson.dumps(forwarded)
-        if peer_id in self._absent:
-            if kind in KEPT_TYPES:
-                self._keep(peer_id, text)
+        if absent := self._absent.get(peer_id):
+            if kind in KEPT_TYPES and self._may_keep(text):
+                self._keep(absent, text)
             return None
         reached = self.publish(self._inbox(peer_id), text, context)
         if isinstance(reached, int):
@@ -188,41 +193,44 @@ class PeerJsConnection(Connection):
         return self._keep_unless_reached(reached, kind, peer_id, text)
 
     async def _keep_unless_reached(self, reached: Awaitable[int], kind: str, peer_id: str, message: bytes) -> None:
-        if await reached or kind not in KEPT_TYPES or self.closed:
-            return
-        if (opening := self._keep_first(peer_id, message)) is not None:
-            await opening
+        if not await reached and kind in KEPT_TYPES and not self.closed:
+            opening = self._keep_first(peer_id, message)
+            await self._retry(opening, peer_id)
 
     # Messages to absent ids
 
     def _keep_first(self, peer_id: str, message: bytes) -> Awaitable[None] | None:
-        absent = Absent(self, peer_id)
-        if not self._keep(peer_id, message, absent):
-            absent.timer.cancel()
+        if not self._may_keep(message):
+            self.expire(peer_id)
             return None
-        self._absent[peer_id] = absent
-        opening = self.relay.subscribe(absent.channel, absent)
-        return None if opening is None else self._retry(opening, peer_id)
+        absent = self._absent[peer_id] = Absent(self, peer_id)
+        self._keep(absent, message)
+        return self.relay.subscribe(absent.channel, absent)
 
-    def _keep(self, peer_id: str, message: bytes, absent: Absent | None = None) -> bool:
-        """Keep a message. Return False if the connection has too many: the message is dropped."""
+    def _may_keep(self, message: bytes) -> bool:
         kept = sum(len(absent.messages) for absent in self._absent.values())
-        if kept >= MAX_KEPT or self._kept_bytes + len(message) > MAX_KEPT_BYTES:
-            return False
-        self._kept_bytes += len(message)
-        (absent or self._absent[peer_id]).messages.append(message)
-        return True
+        return kept < MAX_KEPT and self._kept_bytes + len(message) <= MAX_KEPT_BYTES
 
-    async def _retry(self, opening: Awaitable[None], peer_id: str) -> None:
-        """Try again after the subscription, because the id can have arrived before it."""
-        await opening
-        if absent := self._absent.get(peer_id):
-            first = absent.messages.pop(0)
-            reached = await self._publish(self._inbox(peer_id), first)
-            if not reached:
-                absent.messages.insert(0, first)
-            elif peer_id in self._absent:
-                self.deliver_kept(peer_id)
+    def _keep(self, absent: Absent, message: bytes) -> None:
+        self._kept_bytes += len(message)
+        absent.messages.append(message)
+
+    async def _retry(self, opening: Awaitable[None] | None, peer_id: str) -> None:
+        """Publish again after the subscription, because the id can have arrived before it."""
+        absent = self._absent.get(peer_id)
+        if opening is not None:
+            await opening
+        if absent is None or self._absent.get(peer_id) is not absent:
+            return
+        absent.retrying = True
+        reached = await self._publish(self._inbox(peer_id), absent.messages[0])
+        absent.retrying = False
+        if self._absent.get(peer_id) is not absent:
+            return
+        if reached:
+            self._kept_bytes -= len(absent.messages.pop(0))
+        if reached or absent.arrived:
+            self.deliver_kept(peer_id)
 
     def _stop_keeping(self, peer_id: str) -> list[bytes]:
         absent = self._absent.pop(peer_id, None)

@@ -1,0 +1,405 @@
+"""PeerJS clients over raw WebSockets and HTTP (docs/peerjs.md)."""
+
+import asyncio
+import contextlib
+import ipaddress
+import json
+import re
+import time
+
+import pytest
+from support.peerjs import BOUND_S, connect_peer, open_peer
+from support.service import ORIGIN, OTHER, allowed_origin, head, with_origin
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from tornado_signal.protocols import peerjs
+from tornado_signal.settings.origins import Origins
+
+UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"),)
+TAKEN = {"type": "ID-TAKEN", "payload": {"msg": "ID is taken"}}
+NO_ID = {"type": "ERROR", "payload": {"msg": "No id, token, or key supplied to websocket server"}}
+SHARED = {"shared_protocols": ("peerjs",), "peerjs_discovery": True}
+
+
+@pytest.fixture
+def opened(io_loop):
+    """A function that opens an id on a server. The connections are closed after the test."""
+    peers = []
+
+    async def opening(service, peer_id, *arguments, **options):
+        peer = await open_peer(service.port, peer_id, *arguments, **options)
+        peers.append(peer)
+        return peer
+
+    yield opening
+
+    async def close_all():
+        for peer in peers:
+            await peer.close()
+
+    io_loop.run_sync(close_all)
+
+
+async def text(service, target, origin=ORIGIN, **options):
+    response = await service.raw(head("GET", target, with_origin(origin, **options)))
+    return response.status, response.headers["Content-Type"], response.body.decode()
+
+
+async def ids(service, key="peerjs", origin=ORIGIN):
+    status, kind, body = await text(service, f"/{key}/peers", origin)
+    assert (status, kind) == (200, "application/json")
+    return sorted(json.loads(body))
+
+
+async def until_free(service, peer_id, token):
+    """Wait until another token gets an id, and return the connection."""
+    async with asyncio.timeout(BOUND_S):
+        while True:
+            peer = await connect_peer(service.port, key="peerjs", id=peer_id, token=token)
+            if (await peer.next())["type"] == "OPEN":
+                return peer
+            await peer.closed()
+            await asyncio.sleep(0.01)
+
+
+async def is_taken(service, peer_id, **options):
+    peer = await connect_peer(service.port, **{"key": "peerjs", "id": peer_id, "token": "another token", **options})
+    message = await peer.next()
+    assert message in (TAKEN, {"type": "OPEN"})
+    if message == TAKEN:
+        assert (await peer.closed())[0] == 1005
+    await peer.close()
+    return message == TAKEN
+
+
+# Over HTTP
+
+
+@pytest.mark.parametrize("key", ["peerjs", "another%20key"])
+async def test_id_is_a_new_uuid_as_text(key, service):
+    target = f"/{key}/id?ts=17000.5&version=1.5.5"
+    response = await service.raw(head("GET", target, with_origin(ORIGIN)))
+    assert (response.status, response.headers["Content-Type"]) == (200, "text/plain; charset=utf-8")
+    assert (allowed_origin(response), response.headers.get_list("Vary")) == (ORIGIN, ["Origin"])
+    assert UUID.fullmatch(response.body.decode())
+    assert (await text(service, target))[2] != response.body.decode()
+
+
+async def test_peers_are_listed_only_if_the_operator_allows_it(start_service, opened):
+    closed, open_ = await start_service(), await start_service(peerjs_discovery=True)
+    assert await text(closed, "/peerjs/peers") == (401, "text/plain; charset=utf-8", "Unauthorized")
+    assert await ids(open_) == []
+    for peer_id, key in (("a", "peerjs"), ("b", "peerjs"), ("c", "another key")):
+        await opened(open_, peer_id, key=key)
+    assert await ids(open_) == ["a", "b"]
+    assert await ids(open_, "another%20key") == ["c"]
+    assert await ids(open_, origin=OTHER) == []
+
+
+async def test_disabled_protocol_has_no_paths(start_service):
+    service = await start_service(protocols=())
+    for path in ("/peerjs", "/peerjs/id", "/peerjs/peers"):
+        assert (await service.call("GET", path)).status == 404
+
+
+# The id of a connection
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"key": "k", "id": "a"},
+        {"key": "k", "token": "t"},
+        {"id": "a", "token": "t"},
+        {"key": "k", "id": "", "token": "t"},
+        {"key": "k", "id": "a" * 257, "token": "t"},
+        {"key": "k", "id": "a", "token": "t" * 257},
+        {"key": "k" * 257, "id": "a", "token": "t"},
+    ],
+    ids=lambda query: "-".join(f"{name}{len(value)}" for name, value in query.items()),
+)
+async def test_incomplete_query_is_refused(query, service):
+    peer = await connect_peer(service.port, **query)
+    assert await peer.next() == NO_ID
+    assert await peer.closed() == (1005, "")
+
+
+async def test_live_id_is_taken_and_free_at_once_after_a_clean_close(service, opened):
+    peer = await opened(service, "a")
+    assert await is_taken(service, "a")
+    await peer.send("OFFER", "a", payload=1)
+    assert (await peer.next())["payload"] == 1
+    await peer.close()
+    await (await until_free(service, "a", "another token")).close()
+
+
+@pytest.mark.parametrize("code", [1000, 1001])
+async def test_grace_period_does_not_follow_a_clean_close(code, start_service, opened):
+    service = await start_service(hold_grace_ms=3_600_000)
+    peer = await opened(service, "a")
+    await peer.socket.close(code)
+    await (await until_free(service, "a", "another token")).close()
+
+
+async def test_id_is_kept_for_its_token_after_an_abnormal_loss(start_service, opened):
+    service = await start_service(hold_grace_ms=300, peerjs_discovery=True)
+    peer = await opened(service, "a", "its token")
+    began_s = time.monotonic()
+    peer.abort()
+    assert await is_taken(service, "a")
+    peer = await opened(service, "a", "its token")
+    await asyncio.sleep(0.4)  # the grace period of the lost connection ends
+    assert await is_taken(service, "a")
+    began_s = time.monotonic()
+    peer.abort()
+    await (await until_free(service, "a", "another token")).close()
+    assert time.monotonic() - began_s > 0.25
+
+
+async def test_reconnection_replaces_the_earlier_connection(service, opened):
+    earlier, other = await opened(service, "a", "its token"), await opened(service, "b")
+    later = await opened(service, "a", "its token")
+    assert await earlier.closed() == (1000, "taken over")
+    await other.send("OFFER", "a", payload="for the later one")
+    assert (await later.next())["payload"] == "for the later one"
+    assert await is_taken(service, "a")
+
+
+async def test_silent_client_without_heartbeats_stays_connected(service, opened):
+    """The server's own pings show whether a client is there."""
+    peer = await opened(service, "a")
+    await (await peer.socket.ping())
+    assert await is_taken(service, "a")
+
+
+async def test_client_without_an_id_cannot_send(service, opened):
+    peer = await opened(service, "a")
+    async with contextlib.AsyncExitStack() as stack:
+        for query in ({"id": "a", "token": "x", "key": "peerjs"}, {"id": "", "token": "x", "key": "peerjs"}):
+            refused = await connect_peer(service.port, **query)
+            stack.push_async_callback(refused.close)
+            with contextlib.suppress(ConnectionClosed):  # if the server was faster
+                await refused.send("OFFER", "a", payload="forged")
+            await refused.closed()
+    left = await opened(service, "b")
+    await left.send("LEAVE")
+    await left.send("OFFER", "a", payload="of nobody")
+    await (await until_free(service, "b", "another token")).close()
+    await peer.nothing_before(("a", "own"))
+    await left.close()
+
+
+# Messages
+
+
+async def test_four_members_are_forwarded_with_the_true_sender(service, opened):
+    one, other = await opened(service, "a"), await opened(service, "b")
+    for kind in ("OFFER", "ANSWER", "CANDIDATE", "LEAVE", "EXPIRE"):
+        await one.send(kind, "b", payload={"x": [1, None]}, src="forged", extra=7)
+        assert await other.next() == {"type": kind, "src": "a", "dst": "b", "payload": {"x": [1, None]}}
+    await one.send("OFFER", "b")
+    assert await other.next() == {"type": "OFFER", "src": "a", "dst": "b"}
+    await one.send("OFFER", "a", payload="own")
+    assert await one.next() == {"type": "OFFER", "src": "a", "dst": "a", "payload": "own"}
+
+
+async def test_ids_can_have_any_characters(service, opened):
+    names = ["two words", "ä ö/ü?&#%20", '"quoted"\\', "x" * 250, "ids 3", "taken over by x"]
+    sender = await opened(service, "sender")
+    for name in names:
+        peer = await opened(service, name)
+        await sender.send("OFFER", name, payload=name)
+        assert await peer.next() == {"type": "OFFER", "src": "sender", "dst": name, "payload": name}
+
+
+JUNK = [
+    *("", "nonsense", "[1]", "null", "5", '"OFFER"', "{", '{"type":"OFFER"}', '{"type":"OFFER","dst":""}'),
+    *('{"type":"OFFER","dst":5}', '{"type":"OFFER","dst":["b"]}', '{"type":["OFFER"],"dst":"b"}', '{"type":{}}'),
+    *('{"type":"HEARTBEAT"}', '{"type":"UNKNOWN","dst":"b"}', '{"type":"OPEN","dst":"b"}'),
+    *('{"dst":"b"}', '{"type":"LEAVE","dst":"absent"}', '{"type":"EXPIRE","dst":"absent"}'),
+    json.dumps({"type": "OFFER", "dst": "b" * 257}),
+    '{"type":"OFFER","dst":"b","payload":"\\ud800"}',
+    '{"type":"OFFER","dst":"b","payload":1e999}',
+    *('{"type":"OFFER","dst":"b","payload":' + "[" * levels + "]" * levels + "}" for levels in (300, 1020, 5000)),
+    b"\xff\xfe",
+]  # fmt: skip
+
+
+async def test_junk_is_ignored(service, opened):
+    one, other = await opened(service, "a"), await opened(service, "b")
+    for junk in JUNK:
+        await one.socket.send(junk)
+    await one.nothing_before(("a", "own"))
+    await one.send("OFFER", "b", payload="after all that")
+    assert (await other.next())["payload"] == "after all that"
+
+
+async def test_nested_payload_is_forwarded(service, opened):
+    one, other = await opened(service, "a"), await opened(service, "b")
+    payload = json.loads("[" * 250 + "]" * 250)
+    await one.send("OFFER", "b", payload=payload)
+    assert (await other.next())["payload"] == payload
+
+
+async def test_binary_messages_are_accepted_and_forwarded_as_text(service, opened):
+    one, other = await opened(service, "a"), await opened(service, "b")
+    await one.socket.send(b'{"type":"OFFER","dst":"b","payload":1}')
+    assert (await other.next())["payload"] == 1
+
+
+# Absent ids
+
+
+async def test_messages_to_an_absent_id_arrive_in_order_after_open(service, opened):
+    one, two = await opened(service, "a"), await opened(service, "c")
+    for number in range(10):
+        await one.send(("OFFER", "ANSWER", "CANDIDATE")[number % 3], "b", payload=number)
+    await one.send("LEAVE", "b")  # dropped
+    await two.send("OFFER", "b", payload="of another sender")
+    for peer in (one, two):
+        await peer.nothing_before(("ac"[peer is two], "own"))
+    other = await opened(service, "b")
+    messages = [await other.next() for _ in range(11)]
+    assert [each["payload"] for each in messages if each["src"] == "a"] == [*range(10)]
+    assert [each["payload"] for each in messages if each["src"] == "c"] == ["of another sender"]
+    await one.send("OFFER", "b", payload="directly")
+    assert (await other.next())["payload"] == "directly"
+
+
+async def test_sender_gets_one_expire_for_each_absent_id_and_later_attempt(service, opened, monkeypatch):
+    assert peerjs.EXPIRE_S == 5
+    monkeypatch.setattr(peerjs, "EXPIRE_S", 0.3)
+    peer = await opened(service, "a")
+    for _ in range(2):
+        began_s = time.monotonic()
+        for dst in ("b", "c", "b", "b"):
+            await peer.send("OFFER", dst, payload=1)
+        assert [await peer.next() for _ in range(2)] == [{"type": "EXPIRE", "src": dst, "dst": "a"} for dst in "bc"]
+        assert time.monotonic() - began_s > 0.25
+    await peer.nothing_before(("a", "own"))
+
+
+async def test_expire_is_not_sent_after_the_id_arrived(service, opened, monkeypatch):
+    monkeypatch.setattr(peerjs, "EXPIRE_S", 0.5)
+    peer = await opened(service, "a")
+    await peer.send("OFFER", "b", payload=1)
+    await peer.nothing_before(("a", "own"))
+    other = await opened(service, "b")
+    assert (await other.next())["payload"] == 1
+    await asyncio.sleep(0.6)
+    await peer.nothing_before(("a", "again"))
+
+
+@pytest.mark.parametrize(("payload", "count"), [("x", 100), ("x" * 20_000, 13)])
+async def test_messages_to_absent_ids_are_bounded(payload, count, start_service, opened):
+    service = await start_service()
+    peer = await opened(service, "a")
+    for number in range(count + 5):
+        await peer.send("OFFER", "b", payload=[number, payload])
+    await peer.send("OFFER", "c", payload=payload)
+    assert await peer.next() == {"type": "EXPIRE", "src": "c", "dst": "a"}
+    other = await opened(service, "b")
+    assert [(await other.next())["payload"][0] for _ in range(count)] == [*range(count)]
+    await other.nothing_before(("b", "own"))
+    await peer.send("OFFER", "c", payload=payload)  # there is room again
+    await peer.nothing_before(("a", "own"))
+
+
+async def test_kept_messages_end_with_their_sender(service, opened):
+    peer = await opened(service, "a")
+    await peer.send("OFFER", "b", payload=1)
+    await peer.nothing_before(("a", "own"))
+    await peer.close()
+    await (await until_free(service, "a", "another token")).close()
+    other = await opened(service, "b")
+    await other.nothing_before(("b", "own"))
+
+
+# Scopes
+
+
+async def test_ids_of_other_origins_and_keys_are_separate(service, opened):
+    peers = [
+        await opened(service, "a", "token"),
+        await opened(service, "a", "another", origin=OTHER),
+        await opened(service, "a", "a third", key="another key"),
+    ]
+    for number, peer in enumerate(peers):
+        await peer.send("OFFER", "a", payload=number)
+        assert (await peer.next())["payload"] == number
+
+
+async def test_shared_protocol_connects_origins_and_clients_without_one(start_service, opened):
+    service = await start_service(**SHARED)
+    a, b = await opened(service, "a"), await opened(service, "b", origin=OTHER)
+    c = await opened(service, "c", origin=None)
+    for sender, receiver, dst in ((a, b, "b"), (b, c, "c"), (c, a, "a")):
+        await sender.send("OFFER", dst, payload=dst)
+        assert (await receiver.next())["payload"] == dst
+    for origin in (ORIGIN, OTHER, None):
+        assert await ids(service, origin=origin) == ["a", "b", "c"]
+    assert UUID.fullmatch((await text(service, "/peerjs/id", None))[2])
+    assert await is_taken(service, "a", origin=OTHER)
+
+
+async def test_client_without_an_origin_is_refused(service):
+    with pytest.raises(InvalidStatus) as refused:
+        await connect_peer(service.port, None, key="peerjs", id="a", token="t")
+    assert refused.value.response.status_code == 400
+    for target in ("/peerjs/id", "/peerjs/peers"):
+        assert (await service.call("GET", target, origin=None)).status == 400
+
+
+# Limits, metrics and the end
+
+
+async def test_exceeded_rate_closes_the_connection(start_service, opened):
+    service = await start_service(rate_per_address=5, unlimited_addresses=())
+    peer = await opened(service, "a")
+    with contextlib.suppress(ConnectionClosed):
+        for _ in range(100):
+            await peer.send("HEARTBEAT")
+    code, reason = await peer.closed()
+    assert (code, reason[:8]) == (1008, "too many")
+
+
+async def test_ids_of_an_address_are_limited(start_service, opened):
+    service = await start_service(max_sessions_per_address=3, unlimited_addresses=())
+    first = await opened(service, "a")
+    second = await connect_peer(service.port, key="peerjs", id="b", token="t")
+    assert (await second.closed())[0] == 1008
+    await first.nothing_before(("a", "own"))
+
+
+async def test_too_large_message_closes_the_connection(start_service, opened):
+    service = await start_service(max_body_bytes=10_000)
+    one, other = await opened(service, "a"), await opened(service, "b")
+    await one.send("OFFER", "b", payload="x" * 9900)
+    assert len((await other.next())["payload"]) == 9900
+    await one.send("OFFER", "b", payload="x" * 10_000)
+    assert (await one.closed())[0] == 1009
+    await other.nothing_before(("b", "own"))
+
+
+async def test_drain_closes_with_1012_and_keeps_the_id(service, opened):
+    peer = await opened(service, "a", "its token")
+    service.server.close_websockets(0)
+    assert (await peer.closed())[0] == 1012
+    assert await is_taken(service, "a")
+
+
+async def test_messages_are_logged_and_counted(start_service, opened, caplog):
+    caplog.set_level("INFO")
+    service = await start_service(access_log=True, allowed_origins=Origins(frozenset({ORIGIN})))
+    peer = await opened(service, "a", "its token")
+    await peer.nothing_before(("a", "own"))
+    await peer.close()
+    metrics = service.shared.log.metrics
+    assert metrics.by_origin[(ORIGIN, "/peerjs", 101)] == 1
+    assert metrics.by_origin[(ORIGIN, "/peerjs", 200)] == 2  # OPEN and the message
+    assert metrics.defects == 0
+    lines = [record.fields for record in caplog.records if record.getMessage() == "request"]
+    assert [line["status"] for line in lines if line["method"] == "WS"] == [200, 200]
+    assert {line["endpoint"] for line in lines} == {"/peerjs"}
+    assert not [line for line in lines if "its token" in str(line)]
