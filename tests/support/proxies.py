@@ -183,6 +183,33 @@ server {{
         return self.command(self.SITE.format(port=self.port, upstream=self.upstream, handshakes=self.handshakes))
 
 
+class NginxPath(Nginx):
+    """An nginx for plain HTTP that forwards /signal/ to the server."""
+
+    SITE = """
+map $http_upgrade $connection_upgrade {{ default upgrade; "" ""; }}
+server {{
+    listen 127.0.0.1:{port};
+    access_log off;
+    location /signal/ {{
+        proxy_pass http://127.0.0.1:{upstream}/;
+        proxy_http_version 1.1;
+        proxy_set_header Host $http_host;
+        proxy_set_header Upgrade $http_upgrade;
+        proxy_set_header Connection $connection_upgrade;
+        proxy_buffering off;
+    }}
+}}
+"""
+
+    def __init__(self, directory, upstream):
+        super().__init__(directory, None, upstream)
+
+    def configure(self):
+        self.url = f"http://{HOST}:{self.port}"
+        return self.command(self.SITE.format(port=self.port, upstream=self.upstream))
+
+
 class Caddy(Proxy):
     name = "caddy"
 
@@ -200,6 +227,22 @@ class Caddy(Proxy):
             ("reverse_proxy 127.0.0.1:3000 {", f"reverse_proxy {upstream} {{"),
         ]
         (self.directory / "Caddyfile").write_text(CADDY.format(directory=self.directory) + put(site, pairs))
+        return [shutil.which("caddy"), "run", "--adapter", "caddyfile", "--config", self.directory / "Caddyfile"]
+
+
+class CaddyPath(Proxy):
+    """A Caddy for plain HTTP that forwards /signal/ to the server."""
+
+    name = "caddy"
+    SITE = "http://:{port} {{\n\thandle_path /signal/* {{\n\t\treverse_proxy 127.0.0.1:{upstream}\n\t}}\n}}\n"
+
+    def __init__(self, directory, upstream):
+        super().__init__(directory, None, upstream)
+
+    def configure(self):
+        self.url = f"http://{HOST}:{self.port}"
+        site = self.SITE.format(port=self.port, upstream=self.upstream)
+        (self.directory / "Caddyfile").write_text(CADDY.format(directory=self.directory) + site)
         return [shutil.which("caddy"), "run", "--adapter", "caddyfile", "--config", self.directory / "Caddyfile"]
 
 

@@ -1,0 +1,32 @@
+"""The original clients and servers of other libraries, from npm, bundled for pages."""
+
+import functools
+import os
+
+from bench import npm
+
+from .needs import require
+from .paths import TESTS
+from .waiting import output, run_command
+
+FOLDER = TESTS / "libraries"
+HTML = '<!DOCTYPE html><title>libraries</title><script type="module" src="/libraries.js"></script>'
+
+
+def node_modules():
+    """Return the folder with the packages of tests/libraries/package-lock.json."""
+    require("node")
+    return npm.node_modules(FOLDER)
+
+
+@functools.cache
+def bundle():
+    """Return page.js with everything that it imports, as one module."""
+    packages = node_modules()
+    esbuild = packages / ".bin" / "esbuild"
+    options = ["--bundle", "--format=esm", "--platform=browser", "--log-level=error", "--define:global=globalThis"]
+    return output(
+        run_command(
+            esbuild, FOLDER / "page.js", *options, cwd=packages.parent, env=os.environ | {"NODE_PATH": str(packages)}
+        )
+    )
