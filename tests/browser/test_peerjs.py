@@ -1,0 +1,207 @@
+"""The original PeerJS client, unmodified, in Chromium and Firefox (docs/peerjs.md)."""
+
+import json
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from bench import npm
+from playwright.sync_api import Error
+from support.browsers import until
+from support.proxies import HOST, Nginx, Proxy
+from support.waiting import end_all
+
+pytest_plugins = ["support.browser_fixtures"]
+pytestmark = [pytest.mark.needs("playwright", "node")]
+
+HERE = Path(__file__).parent
+SUB_PATH = "/signal"
+
+
+@pytest.fixture
+def peer_site(site):
+    packages = npm.node_modules(HERE / "peerjs")
+    site.pages |= {
+        "/peers": (HERE / "peerjs.html").read_text(),
+        "/peerjs.js": (packages / "peerjs/dist/peerjs.min.js").read_text(),
+    }
+    return site
+
+
+def options_of(url, path="/"):
+    parts = urlsplit(url)
+    return {"host": parts.hostname, "port": parts.port, "secure": False, "path": path}
+
+
+class Page:
+    """A page with one PeerJS client."""
+
+    def __init__(self, evaluate, options):
+        self.evaluate, self.options = evaluate, options
+
+    def call(self, name, *arguments):
+        return self.evaluate(f"{name}(...{json.dumps(arguments)})")
+
+    def start(self, *ids):
+        return self.call("start", self.options, *ids)
+
+    def attempt(self, peer_id):
+        return self.call("attempt", self.options, peer_id)
+
+
+@pytest.fixture
+def open_peer_page(profiles, peer_site):
+    """A function that opens a page in Chromium, with a server as its host."""
+
+    def opening(server, url=None, **options):
+        page = profiles.open(f"{url or peer_site.origin}/peers")
+        page.wait_for_function("() => window.ready")
+        return Page(page.evaluate, {**options_of(server.url), **options})
+
+    return opening
+
+
+def test_data_and_media_between_two_pages(server, open_peer_page):
+    one, other = open_peer_page(server), open_peer_page(server)
+    peer_id = one.start()  # an id from the server
+    assert len(peer_id) == 36
+    assert other.start("the other peer") == "the other peer"
+    for data in ("text", {"nested": [1, None, "ä"]}, "x" * 100_000):
+        assert other.call("say", peer_id, data) == [data, peer_id]
+    assert one.call("say", "the other peer", 5) == [5, "the other peer"]
+    assert other.call("callAndHear", peer_id) == ["audio"]
+    assert one.evaluate("events") == other.evaluate("events") == []
+
+
+def test_firefox_and_chromium(server, open_peer_page, firefox, peer_site):
+    chromium = open_peer_page(server)
+    firefox.goto(f"{peer_site.origin}/peers")
+    other = Page(firefox.evaluate, chromium.options)
+    chromium.start("chromium")
+    other.start("firefox")
+    assert other.call("say", "chromium", "hello") == ["hello", "chromium"]
+    assert chromium.call("say", "firefox", "hello") == ["hello", "firefox"]
+    assert other.call("callAndHear", "chromium") == ["audio"]
+
+
+def test_taken_id_and_absent_peer_are_reported(server, open_peer_page):
+    one, other = open_peer_page(server), open_peer_page(server)
+    one.start("a")
+    assert other.attempt("a") == "unavailable-id"
+    assert one.call("unavailable", "nobody") == ["peer-unavailable", "Could not connect to peer nobody"]
+    one.evaluate("peer.destroy()")
+    until(lambda: other.attempt("a") == "open")
+    assert one.attempt("b") == "open"
+    assert one.call("say", "a", 1) == [1, "a"]
+
+
+def test_reload_of_a_page_gets_its_id_again(server, open_peer_page, profiles):
+    page = open_peer_page(server)
+    page.start("a")
+    profiles.contexts[0].pages[0].reload()
+    until(lambda: page.attempt("a") == "open")
+
+
+def test_reconnect_keeps_the_id_and_connections_outlive_the_server(start, open_peer_page):
+    server = start()
+    one, other = open_peer_page(server), open_peer_page(server)
+    one.start("a")
+    other.start("b")
+    one.evaluate("window.kept = peer.connect('b'); once(kept, 'open')")
+    server.stop()
+    for page in (one, other):
+        until(lambda page=page: "disconnected" in page.evaluate("events"))
+    assert one.evaluate("(async () => { kept.send(1); return (await once(kept, 'data')).answer; })()") == 1
+    start(port=urlsplit(server.url).port)
+    assert [page.call("reconnect") for page in (one, other)] == ["a", "b"]
+    assert one.call("say", "b", 2) == [2, "b"]
+
+
+def test_reconnect_after_disconnect_keeps_the_id(server, open_peer_page):
+    one, other = open_peer_page(server), open_peer_page(server)
+    one.start("a")
+    other.start("b")
+    one.evaluate("peer.disconnect()")
+    assert one.call("reconnect") == "a"
+    assert other.call("say", "a", 1) == [1, "a"]
+
+
+def test_list_of_peers(start, open_peer_page):
+    page = open_peer_page(start("--peerjs-discovery", data="listed"))
+    page.start("a")
+    assert page.call("ids") == ["a"]
+    page = open_peer_page(start(data="not listed"))
+    page.start("a")
+    with pytest.raises(Error, match="server-error"):
+        page.call("ids")
+
+
+# Behind a proxy
+
+
+class SubPathNginx(Nginx):
+    """An nginx with the server under a path of the page's site, as docs/peerjs.md shows."""
+
+    SITE = """
+map $http_upgrade $connection_upgrade { default upgrade; "" ""; }
+server {
+    listen 127.0.0.1:PORT;
+    access_log off;
+    proxy_http_version 1.1;
+    proxy_set_header Host $http_host;
+    proxy_set_header X-Forwarded-For $remote_addr;
+    proxy_set_header X-Forwarded-Proto $scheme;
+    proxy_set_header Upgrade $http_upgrade;
+    proxy_set_header Connection $connection_upgrade;
+    location SUB_PATH/ { proxy_pass http://127.0.0.1:UPSTREAM/; }
+    location / { proxy_pass http://127.0.0.1:PAGES; }
+}
+"""
+
+    def configure(self):
+        self.url = f"http://{HOST}:{self.port}"
+        return self.command(filled(self.SITE, self))
+
+
+def filled(text, proxy):
+    upstream, pages = proxy.upstream
+    values = {"PORT": proxy.port, "SUB_PATH": SUB_PATH, "UPSTREAM": upstream, "PAGES": pages}
+    for name, value in values.items():
+        text = text.replace(name, str(value))
+    return text
+
+
+class SubPathCaddy(Proxy):
+    name = "caddy"
+    SITE = """
+{
+	admin off
+	auto_https off
+}
+http://127.0.0.1:PORT {
+	handle_path SUB_PATH/* {
+		reverse_proxy 127.0.0.1:UPSTREAM
+	}
+	handle {
+		reverse_proxy 127.0.0.1:PAGES
+	}
+}
+"""
+
+    def configure(self):
+        self.url = f"http://{HOST}:{self.port}"
+        (self.directory / "Caddyfile").write_text(filled(self.SITE, self))
+        return ["caddy", "run", "--adapter", "caddyfile", "--config", self.directory / "Caddyfile"]
+
+
+@pytest.mark.parametrize("kind", [SubPathNginx, SubPathCaddy], ids=lambda kind: kind.name)
+def test_same_site_under_a_sub_path(kind, start, open_peer_page, peer_site, tmp_path):
+    """The request for an id has no Origin then, because it is of the same origin."""
+    server = start("--trusted-proxies", "127.0.0.1", "--peerjs-discovery")
+    (tmp_path / "proxy").mkdir()
+    with end_all(kind, kind.stop) as put:
+        proxy = put(tmp_path / "proxy", None, (urlsplit(server.url).port, peer_site.server_port))
+        pages = [open_peer_page(proxy, url=proxy.url, path=SUB_PATH) for _ in range(2)]
+        ids = [page.start() for page in pages]
+        assert pages[0].call("say", ids[1], "hello") == ["hello", ids[1]]
+        assert sorted(pages[0].call("ids")) == sorted(ids)
