@@ -22,7 +22,7 @@ from .peerjs import Meeting, PeerJs
 from .processes import APART, Server, apart
 from .sockets import UPGRADE, WebSocket, frame, open_socket
 
-PACKAGES = Path(__file__).with_name("originals")
+PACKAGES = processes.ROOT / "tests" / "libraries"
 PART = "protocols: CPU of the whole server, to that of the original"
 SUBSCRIBERS = 10
 SWARM = 50
@@ -62,8 +62,8 @@ class Original(Server):
         return f"http://127.0.0.1:{self._port}" if self._started in self.log() else None
 
 
-def y_webrtc(bench: Bench) -> Server:
-    return Original(["PACKAGES/y-webrtc/bin/server.js"], bench.where / "y-webrtc.log", "running on")
+def y_webrtc(where: Path) -> Server:
+    return Original(["PACKAGES/y-webrtc/bin/server.js"], where / "y-webrtc.log", "running on")
 
 
 TRACKER = """
@@ -73,12 +73,12 @@ server.listen(PORT, "127.0.0.1", () => console.log("listening"))
 """  # the command of the package also needs WebRTC in Node.js
 
 
-def tracker(bench: Bench) -> Server:
-    return Original(["--input-type=module", "-e", TRACKER], bench.where / "tracker.log", "listening")
+def tracker(where: Path) -> Server:
+    return Original(["--input-type=module", "-e", TRACKER], where / "tracker.log", "listening")
 
 
-def peerjs(bench: Bench) -> Server:
-    return PeerJs(bench.where / "peerjs.log")
+def peerjs(where: Path) -> Server:
+    return PeerJs(where / "peerjs.log")
 
 
 class Client(WebSocket):
@@ -191,7 +191,7 @@ class Protocol:
         operation: the name of the operation.
         count: the number of operations of a turn, in a full run.
         most: the target, as a ratio to the original.
-        original: starts the original server.
+        original: returns the original server, given the folder of its log.
         prepare: returns a function that runs a turn.
         idle_path: the path of an idle connection, with its number.
         idle: the first message of an idle connection.
@@ -201,7 +201,7 @@ class Protocol:
     operation: str
     count: int
     most: float
-    original: Callable[[Bench], Server]
+    original: Callable[[Path], Server]
     prepare: Callable[[str], Awaitable[Turn]]
     idle_path: str
     idle: Callable[[int], dict] | None
@@ -237,7 +237,7 @@ def protocols(bench: Bench) -> None:
 def _cpu(bench: Bench, name: str, protocol: Protocol) -> None:
     count = max(SWARM, protocol.count * bench.size.protocol_turns // 10)
     with ExitStack() as stack:
-        servers = [stack.enter_context(bench.server()), stack.enter_context(protocol.original(bench))]
+        servers = [stack.enter_context(bench.server()), stack.enter_context(protocol.original(bench.where))]
         stack.enter_context(apart(*servers))
         used_s = uvloop.run(_turns(servers, protocol.prepare, count, bench.size.protocol_turns))
     ours, theirs = ([None if used is None else used / count * 1e6 for used in used_s[server]] for server in servers)
@@ -263,7 +263,7 @@ async def _turns(
 
 def _memory(bench: Bench, name: str, protocol: Protocol, count: int) -> None:
     used = []
-    for start in (lambda: bench.server(), lambda: protocol.original(bench)):
+    for start in (lambda: bench.server(), lambda: protocol.original(bench.where)):
         with start() as server:
             used.append(uvloop.run(_idle(server, protocol, count)) / 1024)
     ours, theirs = used

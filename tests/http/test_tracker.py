@@ -1,0 +1,294 @@
+"""The WebTorrent tracker over raw WebSockets (docs/trackers.md)."""
+
+import asyncio
+import contextlib
+import json
+
+import pytest
+from support.service import ORIGIN, OTHER
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+BOUND_S = 30
+HASH = "aaaabbbbccccddddee\0ÿ"
+SDP = {"type": "offer", "sdp": "v=0"}
+
+
+class Tracker:
+    """One connection of a client."""
+
+    def __init__(self, socket):
+        self.socket = socket
+
+    async def send(self, message):
+        await self.socket.send(json.dumps(message) if isinstance(message, dict | list) else message)
+
+    async def next(self):
+        text = await asyncio.wait_for(self.socket.recv(), BOUND_S)
+        assert type(text) is str
+        return json.loads(text)
+
+    async def ask(self, message):
+        await self.send(message)
+        return await self.next()
+
+    async def nothing(self):
+        """Check that no message is pending."""
+        response = await self.ask({"action": "scrape", "info_hash": "z" * 20})
+        assert response["action"] == "scrape", response
+
+    async def closed(self):
+        with contextlib.suppress(ConnectionClosed):
+            while True:
+                await asyncio.wait_for(self.socket.recv(), BOUND_S)
+        return self.socket.close_code, self.socket.close_reason
+
+
+@pytest.fixture
+def tracker(io_loop):
+    """A coroutine function that opens a connection."""
+    opened = []
+
+    async def opening(service, origin=ORIGIN, path="/tracker", **options):
+        url = f"ws://127.0.0.1:{service.port}{path}"
+        client = Tracker(await connect(url, origin=origin, compression=None, ping_interval=None, **options))
+        opened.append(client)
+        return client
+
+    yield opening
+
+    async def close():
+        for client in opened:
+            client.socket.transport.abort()
+
+    io_loop.run_sync(close)
+
+
+def peer(letter):
+    return letter * 20
+
+
+def announce(letter, **fields):
+    return {"action": "announce", "info_hash": HASH, "peer_id": peer(letter), **fields}
+
+
+def offers(*numbers):
+    return [{"offer": SDP, "offer_id": f"{number:020}"} for number in numbers]
+
+
+def response(complete, incomplete):
+    counts = {"complete": complete, "incomplete": incomplete}
+    return {**counts, "action": "announce", "interval": 120, "info_hash": HASH}
+
+
+def failure(reason, info_hash=HASH, action="announce"):
+    return {"action": action, "failure reason": reason, "info_hash": info_hash}
+
+
+async def until(condition):
+    async with asyncio.timeout(BOUND_S):
+        while not await condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def counts(client, info_hash=HASH):
+    file = (await client.ask({"action": "scrape", "info_hash": info_hash}))["files"][info_hash]
+    return file["complete"], file["incomplete"]
+
+
+async def test_announcement_gets_its_response_before_its_offers_reach_others(service, tracker):
+    one, other = await tracker(service), await tracker(service, path="/announce")
+    assert await one.ask(announce("a", event="started", left=0, offers=offers(1, 2))) == response(1, 0)
+    assert await other.ask(announce("b", event="started", left=9, offers=offers(3))) == response(1, 1)
+    forwarded = {"action": "announce", "offer": SDP, "offer_id": f"{3:020}", "peer_id": peer("b"), "info_hash": HASH}
+    assert await one.next() == forwarded
+    await one.nothing()
+    await other.nothing()
+
+
+async def test_offers_reach_different_peers_and_never_their_sender(service, tracker):
+    peers = [await tracker(service) for _ in range(6)]
+    for number, client in enumerate(peers):
+        assert await client.ask(announce(str(number))) == response(0, number + 1)
+    assert await peers[0].ask(announce("0", offers=offers(*range(5)))) == response(0, 6)
+    received = [await client.next() for client in peers[1:]]
+    assert sorted(message["offer_id"] for message in received) == [f"{number:020}" for number in range(5)]
+    for client in peers:
+        await client.nothing()
+
+
+async def test_surplus_offers_are_dropped(service, tracker):
+    one, other = await tracker(service), await tracker(service)
+    await one.ask(announce("a"))
+    await other.ask(announce("b", offers=offers(*range(10))))
+    assert (await one.next())["offer"] == SDP
+    await one.nothing()
+
+
+async def test_answer_reaches_its_peer_only(service, tracker):
+    one, other = await tracker(service), await tracker(service)
+    await one.ask(announce("a"))
+    answer = {"answer": {"type": "answer", "sdp": "x"}, "offer_id": f"{1:020}"}
+    await other.send(announce("b", **answer, to_peer_id=peer("a")))
+    assert await one.next() == {"action": "announce", **answer, "peer_id": peer("b"), "info_hash": HASH}
+    await other.send(announce("b", **answer, to_peer_id=peer("c")))
+    await other.nothing()
+    assert await counts(one) == (0, 2)
+
+
+async def test_offers_without_the_usual_fields_are_forwarded(service, tracker):
+    one, other = await tracker(service), await tracker(service)
+    await one.ask(announce("a"))
+    await other.ask(announce("b", offers=[{"fake_offer": "fake"}]))
+    assert await one.next() == {"action": "announce", "peer_id": peer("b"), "info_hash": HASH}
+
+
+async def test_events_and_counts(service, tracker):
+    one, other = await tracker(service), await tracker(service)
+    assert await one.ask(announce("a", event="started", left=None)) == response(0, 1)
+    assert await one.ask(announce("a", event="started", left=5)) == response(0, 1)
+    assert await one.ask(announce("a", event="completed")) == response(1, 0)
+    assert await one.ask(announce("a", event="completed")) == response(1, 0)
+    assert await one.ask(announce("a", event="update", left=7)) == response(1, 0)
+    assert await other.ask(announce("b", event="paused")) == response(1, 1)
+    assert await one.ask(announce("a", event="stopped", offers=offers(1))) == response(0, 1)
+    assert await one.ask(announce("a", event="stopped")) == response(0, 1)
+    await other.nothing()
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (announce("a", event="unknown"), failure("invalid event")),
+        (announce("a", event=["started"]), failure("invalid event")),
+        (announce("a") | {"info_hash": "short"}, failure("invalid info_hash", "short")),
+        (announce("a") | {"info_hash": "x" * 19 + "Ā"}, failure("invalid info_hash", "x" * 19 + "Ā")),
+        (announce("a") | {"info_hash": ["x"]}, failure("invalid info_hash", "")),
+        ({"action": "announce", "peer_id": peer("a")}, failure("invalid info_hash", "")),
+        (announce("a") | {"peer_id": "x" * 21}, failure("invalid peer_id")),
+        (announce("a", answer={}), failure("invalid `to_peer_id` (required with `answer`)")),
+        ({"action": "other"}, failure("invalid action in WS request: other", "")),
+        ([1], failure("invalid action in WS request: ", "")),
+        ("nonsense", failure("invalid JSON", "")),
+        ({"action": "scrape", "info_hash": "x"}, failure("invalid info_hash", "x", "scrape")),
+        ({"action": "scrape", "info_hash": ["x" * 20] * 256}, failure("too many info_hash", "", "scrape")),
+    ],
+)
+async def test_invalid_messages_get_a_failure_and_change_nothing(message, expected, service, tracker):
+    client = await tracker(service)
+    assert await client.ask(message) == expected
+    assert await counts(client) == (0, 0)
+
+
+async def test_scrape_returns_the_named_swarms(service, tracker):
+    client = await tracker(service)
+    await client.ask(announce("a", left=0))
+    file = {"complete": 1, "incomplete": 0, "downloaded": 1}
+    none = {"complete": 0, "incomplete": 0, "downloaded": 0}
+    flags = {"min_request_interval": 600}
+    for info_hash, files in ((HASH, {HASH: file}), ([HASH, "y" * 20], {HASH: file, "y" * 20: none}), (None, {})):
+        message = {"action": "scrape"} | ({} if info_hash is None else {"info_hash": info_hash})
+        assert await client.ask(message) == {"action": "scrape", "files": files, "flags": flags}
+
+
+async def test_closed_connection_leaves_all_its_swarms(service, tracker):
+    one, other = await tracker(service), await tracker(service)
+    hashes = [f"{number:020}" for number in range(3)]
+    for info_hash in hashes:
+        await one.ask(announce("a") | {"info_hash": info_hash})
+    one.socket.transport.abort()
+
+    async def is_empty():
+        return [await counts(other, info_hash) for info_hash in hashes] == [(0, 0)] * 3
+
+    await until(is_empty)
+
+
+async def test_peer_belongs_to_the_connection_that_announced_it_last(service, tracker):
+    old, new, other = [await tracker(service) for _ in range(3)]
+    await old.ask(announce("a"))
+    assert await new.ask(announce("a")) == response(0, 1)
+    old.socket.transport.abort()
+    await other.ask(announce("b", offers=offers(1)))
+    assert (await new.next())["offer"] == SDP
+    assert await counts(other) == (0, 2)
+
+
+async def test_connection_with_another_peer_id_leaves_with_the_first(service, tracker):
+    client = await tracker(service)
+    await client.ask(announce("a"))
+    assert await client.ask(announce("b")) == response(0, 1)
+
+
+async def test_binary_messages_are_accepted_and_responses_are_text(service, tracker):
+    client = await tracker(service)
+    await client.socket.send(json.dumps(announce("a")).encode())
+    assert await client.next() == response(0, 1)
+
+
+async def test_swarms_of_origins_are_separate(service, tracker):
+    one, other = await tracker(service), await tracker(service, OTHER)
+    await one.ask(announce("a"))
+    assert await other.ask(announce("b", offers=offers(1))) == response(0, 1)
+    await one.nothing()
+
+
+async def test_without_an_origin_only_a_shared_tracker_is_served(start_service, tracker):
+    with pytest.raises(InvalidStatus, match="400"):
+        await tracker(await start_service(), None)
+    shared = await start_service(shared_protocols=("tracker",))
+    one, other = await tracker(shared, None), await tracker(shared, OTHER)
+    await one.ask(announce("a"))
+    assert await other.ask(announce("b")) == response(0, 2)
+
+
+async def test_a_protocol_that_is_switched_off_is_not_found(start_service, tracker):
+    for path in ("/tracker", "/announce"):
+        with pytest.raises(InvalidStatus, match="404"):
+            await tracker(await start_service(protocols=("peerjs",)), path=path)
+
+
+async def test_too_many_offers_close_the_connection(service, tracker):
+    client = await tracker(service)
+    await client.send(announce("a", offers=offers(*range(11))))
+    assert await client.closed() == (1008, "too many offers of an announcement")
+
+
+async def test_full_swarm_closes_the_connection(service, tracker, monkeypatch):
+    monkeypatch.setattr("tornado_signal.protocols.tracker.MAX_MEMBERS", 1)
+    one, other = await tracker(service), await tracker(service)
+    await one.ask(announce("a"))
+    await other.send(announce("b"))
+    assert await other.closed() == (1008, "too many members of a swarm")
+    assert await counts(one) == (0, 1)
+
+
+async def test_swarms_of_a_connection_are_limited(service, tracker, monkeypatch):
+    monkeypatch.setattr("tornado_signal.protocols.connection.MAX_CHANNELS", 3)  # two swarms and the own channel
+    client = await tracker(service)
+    for number in range(2):
+        await client.ask(announce("a") | {"info_hash": f"{number:020}"})
+    await client.send(announce("a") | {"info_hash": f"{3:020}"})
+    assert await client.closed() == (1008, "too many channels of a connection")
+    limits = service.shared.limits
+
+    async def is_released():
+        return limits.client("127.0.0.1").held == 0
+
+    await until(is_released)
+
+
+async def test_offers_count_towards_the_rate_of_the_address(start_service, tracker):
+    service = await start_service(unlimited_addresses=(), rate_per_address=1)  # a burst of 10
+    client = await tracker(service)  # which is one request
+    await client.send(announce("a", offers=offers(*range(9))))
+    assert await client.closed() == (1008, "too many requests of an address")
+
+
+async def test_metrics_and_drain(service, tracker):
+    client = await tracker(service, path="/announce")
+    await client.ask(announce("a"))
+    assert sum(service.shared.log.metrics.requests["/tracker", "WS", 200].counts) == 1
+    await service.shared.drain()
+    await client.send(announce("a"))
+    assert await client.closed() == (1013, "")

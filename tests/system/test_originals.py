@@ -1,0 +1,280 @@
+"""The same raw exchanges with the original servers of PeerJS, y-webrtc and bittorrent-tracker, and with this one.
+
+What the clients receive is compared. Each deviation is listed here with its reason.
+"""
+
+import asyncio
+import contextlib
+import json
+import re
+import urllib.error
+import urllib.request
+
+import pytest
+from bench import protocols
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
+
+pytestmark = [pytest.mark.slow, pytest.mark.needs("node")]
+
+ORIGIN = "https://app.example"
+BOUND_S = 30
+UUID = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+HASH = "aaaabbbbccccddddeeeÿ"
+
+
+class Exchange:
+    """An exchange with one server. `transcript` has what each client received, step by step."""
+
+    def __init__(self, base):
+        self.base = base
+        self.transcript = []
+        self._clients = {}
+
+    async def open(self, name, path):
+        self._clients[name] = await connect(
+            self.base.replace("http", "ws") + path, origin=ORIGIN, compression=None, ping_interval=None
+        )
+
+    async def send(self, name, message):
+        """Send text or bytes unchanged, or anything else as JSON."""
+        with contextlib.suppress(ConnectionClosed):
+            await self._clients[name].send(message if isinstance(message, str | bytes) else json.dumps(message))
+
+    async def close(self, name):
+        await self._clients.pop(name).close()
+
+    async def step(self, title, *, wait_s=0.3):
+        """Record everything that arrives until there is silence. Clients that are closed are forgotten."""
+        received = []
+        for name, socket in [*self._clients.items()]:
+            try:
+                while True:
+                    received.append((name, json.loads(await asyncio.wait_for(socket.recv(), wait_s))))
+            except TimeoutError:
+                pass
+            except ConnectionClosed:
+                received.append((name, "closed"))
+                del self._clients[name]
+        self.transcript.append((title, received))
+
+    async def get(self, path):
+        """Record status, text and CORS headers of a GET request."""
+
+        def fetch():
+            request = urllib.request.Request(self.base + path, headers={"Origin": ORIGIN})
+            try:
+                with urllib.request.urlopen(request, timeout=BOUND_S) as response:
+                    return response.status, response.read().decode(), response.headers
+            except urllib.error.HTTPError as error:
+                return error.code, error.read().decode(), error.headers
+
+        status, text, headers = await asyncio.to_thread(fetch)
+        shown = {"status": status, "cors": headers["Access-Control-Allow-Origin"] in (ORIGIN, "*")}
+        if status < 404:
+            shown["text"] = UUID.sub("a UUID", text)
+        self.transcript.append((f"GET {path}", shown))
+
+    def close_all(self):
+        for socket in self._clients.values():
+            socket.transport.abort()
+
+
+def peer_path(peer_id, token, key="peerjs"):
+    return f"/peerjs?key={key}&id={peer_id}&token={token}&version=1.5.5"
+
+
+def to(kind, dst, **fields):
+    return {"type": kind, "dst": dst, **fields}
+
+
+async def speak_peerjs(exchange):
+    for path in ("/peerjs/id", "/otherkey/id", "/peerjs/peers", "/nope"):
+        await exchange.get(path)
+    for name, path in (
+        ("A", peer_path("A", "token-a")),
+        ("without id", "/peerjs?key=peerjs&token=t"),
+        ("without token", "/peerjs?key=peerjs&id=x"),
+        ("taken", peer_path("A", "another")),
+    ):
+        await exchange.open(name, path)
+        await exchange.step(f"{name} connects")
+    for message in (
+        to("OFFER", "B", payload={"sdp": {"type": "offer", "sdp": "v=0"}, "connectionId": "dc_1"}),
+        to("CANDIDATE", "B", payload={"candidate": {}}),
+        to("HEARTBEAT", "B"),
+        to("UNKNOWN", "B"),
+        {"type": "HEARTBEAT"},
+        [1],
+        None,
+    ):
+        await exchange.send("A", message)
+    await exchange.open("B", peer_path("B", "token-b"))
+    await exchange.step("B connects, and gets what was sent to it")
+    await exchange.get("/peerjs/peers")
+    await exchange.send("B", to("ANSWER", "A", payload={"x": 1}, src="forged", extra=1))
+    await exchange.step("B answers with a forged src and a surplus field")
+    await exchange.send("A", to("OFFER", "A", payload={"self": 1}))
+    await exchange.step("A sends to itself")
+    await exchange.send("A", to("OFFER", "C", payload={}))
+    await exchange.send("A", to("CANDIDATE", "C", payload={}))
+    await exchange.step("A sends to the absent C", wait_s=7)
+    await exchange.send("A", to("LEAVE", "B"))
+    await exchange.send("A", to("EXPIRE", "B", payload=1))
+    await exchange.send("A", to("LEAVE", "nobody"))
+    await exchange.step("A sends LEAVE and EXPIRE")
+    await exchange.close("B")
+    await asyncio.sleep(0.3)
+    await exchange.open("B2", peer_path("B", "new-token"))
+    await exchange.step("the id is free after a close")
+    await exchange.send("B2", {"type": "LEAVE"})
+    await asyncio.sleep(0.3)
+    await exchange.get("/peerjs/peers")
+
+
+async def speak_y_webrtc(exchange):
+    await exchange.get("/y-webrtc")
+    for name in "ABC":
+        await exchange.open(name, "/y-webrtc")
+    await exchange.send("A", {"type": "ping"})
+    await exchange.step("ping")
+    await exchange.send("A", {"type": "subscribe", "topics": ["room1", "room2", 5, "room1"]})
+    await exchange.send("B", {"type": "subscribe", "topics": ["room1"]})
+    await exchange.step("subscribe")
+    for title, name, message in (
+        ("announce", "A", {"topic": "room1", "data": {"type": "announce", "from": "a"}}),
+        ("surplus fields", "A", {"topic": "room1", "data": "base64==", "extra": 7, "clients": 99}),
+        ("from outside", "B", {"topic": "room2", "data": 1}),
+        ("without a subscription", "C", {"topic": "room1", "data": 2}),
+        ("without data", "C", {"topic": "room1"}),
+        ("without a topic", "C", {"data": 2}),
+        ("an empty topic", "C", {"topic": "", "data": 2}),
+        ("a room without subscribers", "C", {"topic": "room3", "data": 2}),
+    ):
+        await exchange.send(name, {"type": "publish", **message})
+        await exchange.step(title)
+    await exchange.send("B", {"type": "unsubscribe", "topics": ["room1", "room4"]})
+    await exchange.step("unsubscribe")
+    await exchange.send("A", {"type": "publish", "topic": "room1", "data": 3})
+    await exchange.step("after the unsubscription")
+    for junk in ({"type": "foo"}, [1], None, {"type": "subscribe"}, {"type": "unsubscribe"}, b'{"type":"ping"}'):
+        await exchange.send("A", junk)
+    await exchange.step("junk, and a binary ping")
+    await exchange.close("B")
+    await exchange.send("A", {"type": "publish", "topic": "room1", "data": 4})
+    await exchange.step("after B has left")
+
+
+def announce(peer, **fields):
+    return {"action": "announce", "info_hash": HASH, "peer_id": f"-{peer * 2}0000-{peer * 12}", **fields}
+
+
+async def speak_to_tracker(exchange):
+    for name in "ABC":
+        await exchange.open(name, "/announce")
+    offers = [{"offer": {"type": "offer", "sdp": f"o{number}"}, "offer_id": f"{number}" * 20} for number in range(2)]
+    passive = announce("A", left=0, offers=[], info_hash="x" * 20)
+    answer = {"answer": {"type": "answer", "sdp": "a"}, "offer_id": "0" * 20}
+    swarms = [HASH, "y" * 20]
+    for title, name, message in (
+        ("A starts alone with offers", "A", announce("A", event="started", left=5, offers=offers)),
+        ("B starts with an offer", "B", announce("B", event="started", left=0, offers=offers[:1])),
+        ("A answers", "A", announce("A", **answer, to_peer_id=announce("B")["peer_id"])),
+        ("A answers an unknown peer", "A", announce("A", **answer, to_peer_id="u" * 20)),
+        ("an update", "A", announce("A", left=4)),
+        ("a passive announcement", "A", passive),
+        ("a scrape of one", "A", {"action": "scrape", "info_hash": HASH}),
+        ("a scrape of two", "A", {"action": "scrape", "info_hash": swarms}),
+        ("completed", "A", announce("A", event="completed", left=0)),
+        ("started again", "A", announce("A", event="started", left=9)),
+        ("an unknown event", "A", announce("A", event="other")),
+        ("a short hash", "A", announce("A", info_hash="short")),
+        ("a short id", "A", announce("A", peer_id="short")),
+        ("an answer without its peer", "A", announce("A", **answer)),
+        ("an unknown action", "A", {"action": "foo"}),
+        ("a binary announcement", "A", json.dumps(announce("A", left=0)).encode()),
+        ("C joins with an offer that lacks fields", "C", announce("C", event="started", left=1, offers=[{"fake": 1}])),
+        ("stopped", "A", announce("A", event="stopped")),
+        ("stopped again", "A", announce("A", event="stopped")),
+        ("left is null", "A", announce("A", event="started", left=None)),
+        ("a scrape of all", "A", {"action": "scrape"}),
+        ("no JSON", "A", "zz"),
+    ):
+        await exchange.send(name, message)
+        await exchange.step(title, wait_s=0.2)
+    await exchange.close("C")
+    await exchange.step("C leaves")
+    await exchange.send("B", {"action": "scrape", "info_hash": HASH})
+    await exchange.step("a scrape after that")
+
+
+def converse(speak, base):
+    async def run():
+        exchange = Exchange(base)
+        try:
+            await speak(exchange)
+        finally:
+            exchange.close_all()
+        return dict(exchange.transcript)
+
+    return asyncio.run(run())
+
+
+def compared(speak, original, ours, tmp_path):
+    """Return the steps of both transcripts that differ, as pairs of what the original and this server sent."""
+    with original(tmp_path) as server:
+        expected = converse(speak, server.base)
+    actual = converse(speak, ours.url)
+    assert expected.keys() == actual.keys()
+    assert sum(bool(step) for step in expected.values()) > 8
+    return {title: (expected[title], actual[title]) for title in expected if expected[title] != actual[title]}
+
+
+@pytest.fixture
+def server(start):
+    return start("--peerjs-discovery")
+
+
+def discovering(tmp_path):
+    original = protocols.peerjs(tmp_path)
+    original._command.append("--allow_discovery")
+    return original
+
+
+@pytest.mark.timeout(180)
+def test_peerjs_clients_receive_what_the_original_server_sends(server, tmp_path):
+    deviations = compared(speak_peerjs, discovering, server, tmp_path)
+    # Errors are JSON, and other pages than those of the origin see no difference between paths.
+    assert deviations.pop("GET /nope", None) is None
+    assert deviations == {}
+
+
+def test_y_webrtc_clients_receive_what_the_original_server_sends(server, tmp_path):
+    deviations = compared(speak_y_webrtc, protocols.y_webrtc, server, tmp_path)
+    # The original sends no CORS headers.
+    original, ours = deviations.pop("GET /y-webrtc")
+    assert original | {"cors": True} == ours
+    assert deviations == {}
+
+
+def test_clients_of_trackers_receive_what_the_original_server_sends(server, tmp_path):
+    deviations = compared(speak_to_tracker, protocols.tracker, server, tmp_path)
+    # Each failure names the action and the hash, because the client of the original closes its connection otherwise.
+    for title in ("a short hash", "a short id", "an answer without its peer", "an unknown action"):
+        [(name, original)], [(same, ours)] = deviations.pop(title)
+        assert name == same
+        assert original == {"failure reason": ours["failure reason"]}
+        assert ours["action"] == "announce"
+    # The text of the JSON parser differs.
+    deviations.pop("no JSON")
+    # A magnet link sends null for an unknown number, which the original takes for 0.
+    [(_, original)], [(_, ours)] = deviations.pop("left is null")
+    assert (original["complete"], ours["complete"]) == (original["complete"], original["complete"] - 1)
+    # A scrape of all swarms would reveal them.
+    [(_, original)], [(_, ours)] = deviations.pop("a scrape of all")
+    assert original["files"]
+    assert ours["files"] == {}
+    # The same peer, whose `left` was null.
+    [(_, original)], [(_, ours)] = deviations.pop("a scrape after that")
+    assert (original["files"][HASH]["complete"], ours["files"][HASH]["complete"]) == (2, 1)
+    assert deviations == {}
