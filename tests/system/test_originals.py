@@ -105,8 +105,7 @@ async def speak_peerjs(exchange):
         to("HEARTBEAT", "B"),
         to("UNKNOWN", "B"),
         {"type": "HEARTBEAT"},
-        [1],
-        None,
+        {},
     ):
         await exchange.send("A", message)
     await exchange.open("B", peer_path("B", "token-b"))
