@@ -1,0 +1,189 @@
+"""Clients of PeerJS, y-webrtc and trackers at different servers of one cluster of Valkey, and faults of both."""
+
+import contextlib
+import itertools
+import json
+import signal
+import time
+
+import pytest
+from support.command import Server
+from support.redis_servers import RedisCluster
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+ORIGIN = "https://app.example"
+BOUND_S = 30
+FREE_S = 30  # after which the ids of a lost server must be free
+NAMES = itertools.count()
+
+
+class Client:
+    """One connection."""
+
+    def __init__(self, server, path):
+        url = server.url.replace("http", "ws") + path
+        connecting = connect(url, origin=ORIGIN, compression=None, ping_interval=None, max_size=None)
+        self.socket = contextlib.ExitStack().enter_context(connecting)
+
+    def send(self, **message):
+        self.socket.send(json.dumps(message))
+
+    def next(self, timeout_s=BOUND_S):
+        return json.loads(self.socket.recv(timeout_s))
+
+    def ask(self, **message):
+        self.send(**message)
+        return self.next()
+
+    def code(self):
+        """Return the close code, after dropping all messages."""
+        with contextlib.suppress(ConnectionClosed):
+            while True:
+                self.socket.recv(BOUND_S)
+        return self.socket.protocol.close_rcvd.code
+
+
+def open_peer(server, peer_id, token):
+    """Return a PeerJS client and its first message."""
+    client = Client(server, f"/peerjs?key=peerjs&id={peer_id}&token={token}")
+    return client, client.next()["type"]
+
+
+def subscribe(server, room):
+    client = Client(server, "/y-webrtc")
+    client.send(type="subscribe", topics=[room])
+    assert client.ask(type="ping") == {"type": "pong"}
+    return client
+
+
+def announcement(peer, swarm, **fields):
+    return {"action": "announce", "info_hash": f"{swarm:>20}", "peer_id": f"{peer:>20}", "left": 1, **fields}
+
+
+def members(client, swarm):
+    return client.ask(action="scrape", info_hash=f"{swarm:>20}")["files"][f"{swarm:>20}"]["incomplete"]
+
+
+def meet(one, other):
+    """Let two clients of each protocol meet, one at each server."""
+    name = f"name-{next(NAMES)}"
+    alice, opened = open_peer(one, f"{name}-a", "token")
+    assert opened == "OPEN"
+    alice.send(type="OFFER", dst=f"{name}-b", payload="early")  # before the other is there
+    bob, opened = open_peer(other, f"{name}-b", "token")
+    assert opened == "OPEN"
+    assert bob.next()["payload"] == "early"
+    for number in range(20):
+        bob.send(type="CANDIDATE", dst=f"{name}-a", payload=number)
+    assert [alice.next()["payload"] for _ in range(20)] == list(range(20))
+    assert open_peer(other, f"{name}-a", "another")[1] == "ID-TAKEN"
+
+    near, far = subscribe(one, name), subscribe(other, name)
+    for number in range(20):
+        near.send(type="publish", topic=name, data=number)
+    assert [far.next()["data"] for _ in range(20)] == list(range(20))
+    assert [near.next()["data"] for _ in range(20)] == list(range(20))
+
+    first, second = Client(one, "/tracker"), Client(other, "/tracker")
+    assert first.ask(**announcement("a", name))["incomplete"] == 1
+    assert second.ask(**announcement("b", name, offers=[{"offer": "o", "offer_id": "1"}]))["incomplete"] == 2
+    assert first.next()["offer"] == "o"
+    first.send(**announcement("a", name, answer="answer", offer_id="1", to_peer_id=f"{'b':>20}"))
+    assert second.next()["answer"] == "answer"
+    for client in (alice, bob, near, far, first, second):
+        client.socket.close()
+
+
+def until(condition, bound_s=BOUND_S):
+    """Wait for a condition, and return how long that took."""
+    began_s = time.monotonic()
+    while not condition():
+        assert time.monotonic() - began_s < bound_s
+        time.sleep(0.1)
+    return time.monotonic() - began_s
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    cluster = RedisCluster("valkey", 3, 1)
+    yield cluster
+    cluster.kill()
+
+
+@pytest.fixture
+def serve(cluster):
+    with contextlib.ExitStack() as stack:
+
+        def start_one(*arguments):
+            flags = ["--store", "redis", "--redis-nodes", cluster.address, "--durability", "os"]
+            server = Server(*flags, *arguments)
+            stack.callback(server.end)
+            return server
+
+        yield start_one
+
+
+def test_clients_at_different_servers_meet(serve):
+    one, other = serve(), serve()
+    meet(one, other)
+    meet(other, one)
+
+
+def test_clients_meet_after_the_loss_of_a_primary(cluster, serve):
+    one, other = serve(), serve()
+    near, far = subscribe(one, "kept"), subscribe(other, "kept")
+    holder, _ = open_peer(one, "kept", "token")
+    tracker = Client(one, "/tracker")
+    tracker.send(**announcement("a", "kept"))
+    tracker.next()
+    for primary in cluster.primaries_now():  # one of them has the channels of each protocol
+        cluster.wait_until_whole()
+        primary.kill()
+        until(lambda primary=primary: cluster.replaced(primary))
+
+        def reaches():
+            near.send(type="publish", topic="kept", data=1)
+            with contextlib.suppress(TimeoutError):
+                return far.next(0.5)
+
+        until(reaches)
+        until(lambda: open_peer(other, "kept", "another")[1] == "ID-TAKEN")
+        until(lambda: members(Client(other, "/tracker"), "kept") == 1)
+        with contextlib.suppress(TimeoutError):
+            while True:
+                far.next(0.5)
+        meet(one, other)
+        primary.start()
+    assert holder.socket.protocol.close_rcvd is None
+
+
+def test_id_of_a_drained_server_is_kept_for_its_token(serve):
+    one, other = serve("--hold-grace-ms", "20000"), serve()
+    client, _ = open_peer(one, "drained", "token")
+    room, tracker = subscribe(one, "drained"), Client(one, "/tracker")
+    one.process.send_signal(signal.SIGTERM)
+    assert [each.code() for each in (client, room, tracker)] == [1012] * 3
+    one.process.wait(BOUND_S)
+    assert open_peer(other, "drained", "another")[1] == "ID-TAKEN"
+    again, opened = open_peer(other, "drained", "token")
+    assert opened == "OPEN"
+    assert again.socket.protocol.close_rcvd is None
+
+
+def test_ids_and_members_of_a_killed_server_are_free_after_30_s(serve):
+    one, other = serve(), serve()
+    open_peer(one, "killed", "token")
+    tracker = Client(one, "/tracker")
+    tracker.send(**announcement("a", "killed"))
+    tracker.next()
+    one.process.kill()
+    began_s = time.monotonic()
+    scraping = Client(other, "/tracker")
+    assert open_peer(other, "killed", "another")[1] == "ID-TAKEN"
+    assert members(scraping, "killed") == 1
+    until(lambda: open_peer(other, "killed", "another")[1] == "OPEN", FREE_S)
+    until(lambda: members(scraping, "killed") == 0, FREE_S)
+    assert time.monotonic() - began_s < FREE_S
