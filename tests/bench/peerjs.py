@@ -18,9 +18,9 @@ _STARTED = re.compile(r"Started PeerServer on (\S+), port: (\d+)")
 
 
 class PeerJs(Server):
-    """A server that the PeerJS command starts on a port of its choice."""
+    """A server that the PeerJS command starts on a port of its choice, with further options."""
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Path, *options: str) -> None:
         if shutil.which("node") is None:
             raise BenchError("there is no Node.js (node)")
         # the command may only be a program that starts it
@@ -29,7 +29,7 @@ class PeerJs(Server):
         ).stdout.strip()
         program = npm.node_modules(PACKAGES) / "peer/dist/bin/peerjs.js"
         super().__init__(
-            [node, str(program), "--host", "127.0.0.1", "--concurrent_limit", "100000"],
+            [node, str(program), "--host", "127.0.0.1", "--concurrent_limit", "100000", *options],
             log,
             {"PORT": "0", "NODE_ENV": "production"},
         )

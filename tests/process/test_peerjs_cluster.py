@@ -1,0 +1,186 @@
+"""PeerJS clients at two servers of one Redis cluster, which lose a primary, are drained, and are killed."""
+
+import asyncio
+import json
+import signal
+import time
+import urllib.request
+
+import pytest
+from support.command import ORIGIN
+from support.peerjs import connect_peer, open_peer
+from support.redis_servers import RedisCluster
+from websockets.exceptions import ConnectionClosed, InvalidHandshake
+
+pytestmark = pytest.mark.slow
+
+FREE_S = 30  # after which the ids of a killed server are free
+BOUND_S = 60
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    cluster = RedisCluster("valkey", 3, 1, "--cluster-require-full-coverage", "no")
+    yield cluster
+    cluster.kill()
+
+
+@pytest.fixture
+def servers(cluster, start):
+    cluster.wait_until_whole()
+    flags = ["--store", "redis", "--redis-nodes", cluster.address, "--durability", "os", "--peerjs-discovery"]
+    return [start(*flags, "--hold-grace-ms", "2000") for _ in range(2)]
+
+
+def port_of(server):
+    return int(server.url.rpartition(":")[2])
+
+
+def listed(server):
+    request = urllib.request.Request(server.url + "/peerjs/peers", headers={"Origin": ORIGIN})
+    with urllib.request.urlopen(request) as response:
+        return sorted(json.load(response))
+
+
+async def opened(server, peer_id, token=None):
+    return await open_peer(port_of(server), peer_id, token, origin=ORIGIN)
+
+
+async def first_message(server, peer_id, token):
+    peer = await connect_peer(port_of(server), ORIGIN, key="peerjs", id=peer_id, token=token)
+    return peer, (await peer.next())["type"]
+
+
+async def until_opened(server, peer_id, token):
+    """Connect until the id is free and Redis responds."""
+    async with asyncio.timeout(BOUND_S):
+        while True:
+            try:
+                peer, kind = await first_message(server, peer_id, token)
+                if kind == "OPEN":
+                    return peer
+                await peer.close()
+            except (ConnectionClosed, InvalidHandshake):
+                pass
+            await asyncio.sleep(0.1)
+
+
+async def exchange(sender, sender_id, receiver, receiver_id, count=20):
+    """Send messages from one peer to another, which must get them in order."""
+    for number in range(count):
+        await sender.send("CANDIDATE", receiver_id, payload=number)
+    expected = {"type": "CANDIDATE", "src": sender_id, "dst": receiver_id}
+    assert [await receiver.next() for _ in range(count)] == [expected | {"payload": number} for number in range(count)]
+
+
+async def test_flow_between_two_servers(servers):
+    one, other = servers
+    a = await opened(one, "a", "its token")
+    peer, kind = await first_message(other, "a", "another token")
+    assert (kind, (await peer.closed())[0]) == ("ID-TAKEN", 1005)
+
+    for number in range(10):  # kept until the peer arrives at the other server
+        await a.send("OFFER", "b", payload=number)
+    await a.send("OFFER", "nobody", payload=1)
+    await a.nothing_before(("a", "own"))
+    b = await opened(other, "b")
+    assert [(await b.next())["payload"] for _ in range(10)] == [*range(10)]
+    await exchange(a, "a", b, "b")
+    await exchange(b, "b", a, "a")
+    assert listed(one) == listed(other) == ["a", "b"]
+    assert await a.next() == {"type": "EXPIRE", "src": "nobody", "dst": "a"}
+
+    later = await opened(other, "a", "its token")  # a reconnection by way of the other server
+    assert await a.closed() == (1000, "taken over")
+    await exchange(b, "b", later, "a")
+    await later.close()
+    await (await until_opened(one, "a", "another token")).close()
+    await b.close()
+
+
+async def test_absent_ids_that_arrive_immediately_miss_nothing(servers):
+    """The id arrives while the first message to it is on its way."""
+    one, other = servers
+    sender = await opened(one, "sender")
+
+    async def meet(number):
+        peer_id = f"peer {number}"
+        _, peer = await asyncio.gather(sender.send("OFFER", peer_id, payload=number), opened(other, peer_id))
+        assert await peer.next() == {"type": "OFFER", "src": "sender", "dst": peer_id, "payload": number}
+        await peer.close()
+
+    for number in range(100):
+        await meet(number)
+    await sender.nothing_before(("sender", "own"))
+    await sender.close()
+
+
+async def test_ids_survive_the_loss_of_a_primary(cluster, servers):
+    peers = {f"peer {number}": await opened(servers[number % 2], f"peer {number}") for number in range(12)}
+    primary = cluster.primaries_now()[0]
+    primary.kill()
+    async with asyncio.timeout(BOUND_S):
+        while not await asyncio.to_thread(cluster.replaced, primary):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+    names = [*peers]
+    for name, other in zip(names, [*names[1:], names[0]], strict=True):
+        await reached_again(peers[name], name, peers[other], other)
+    async with asyncio.timeout(BOUND_S):
+        while await asyncio.to_thread(listed, servers[0]) != sorted(peers):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+    for name in names:
+        peer, kind = await first_message(servers[0], name, "another token")
+        assert kind == "ID-TAKEN"
+        await peer.closed()
+    primary.start()
+    for peer in peers.values():
+        await peer.close()
+
+
+async def reached_again(sender, sender_id, receiver, receiver_id):
+    """Send until the receiver gets a message: messages during the failover can be lost."""
+    async with asyncio.timeout(BOUND_S):
+        while True:
+            await sender.send("LEAVE", receiver_id, payload=1)
+            try:
+                message = await asyncio.wait_for(receiver.socket.recv(), 0.5)
+            except TimeoutError:
+                continue
+            assert json.loads(message)["src"] == sender_id
+            return
+
+
+async def test_peer_of_a_drained_server_reconnects_elsewhere_with_its_id(servers):
+    one, other = servers
+    a, b = await opened(one, "a", "its token"), await opened(other, "b")
+    one.process.send_signal(signal.SIGTERM)
+    assert (await a.closed())[0] == 1012
+    peer, kind = await first_message(other, "a", "another token")
+    assert (kind, (await peer.closed())[0]) == ("ID-TAKEN", 1005)
+    a = await opened(other, "a", "its token")
+    await exchange(b, "b", a, "a")
+    assert await asyncio.to_thread(one.wait) == 0
+    await exchange(a, "a", b, "b")
+    assert listed(other) == ["a", "b"]
+    await a.close()
+    await b.close()
+
+
+async def test_ids_of_a_killed_server_are_free_after_30_s_and_immediately_for_their_tokens(servers):
+    one, other = servers
+    a, c = await opened(one, "a", "its token"), await opened(one, "c", "its token")
+    b = await opened(other, "b")
+    one.process.kill()
+    killed_s = time.monotonic()
+    await a.closed()
+    await c.closed()
+    a = await opened(other, "a", "its token")
+    await exchange(b, "b", a, "a")
+    peer, kind = await first_message(other, "c", "another token")
+    assert kind == "ID-TAKEN"
+    await peer.closed()
+    c = await until_opened(other, "c", "another token")
+    assert time.monotonic() - killed_s < FREE_S
+    await exchange(b, "b", c, "c")
+    for peer in (a, b, c):
+        await peer.close()
