@@ -2,12 +2,15 @@
 
 import pytest
 from support import libraries
+from support.paths import ROOT
 from support.proxies import CaddyPath, NginxPath
 from support.waiting import end_all
 
 pytest_plugins = ["support.browser_fixtures"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
+EXAMPLES = ROOT / "examples"
+ADDRESS = "http://127.0.0.1:3000"
 TEXT = "a file for everybody " * 5000
 
 
@@ -66,42 +69,9 @@ def greet(one, other, function, *arguments):
     heard(other, f"{function} one")
 
 
-def test_peerjs_sends_data_and_media(open_page, url):
-    one, other = open_page(), open_page()
-    exchange_by_peerjs(one, other, url)
-    other.evaluate("call('alice')")
-    heard(one, "stream of audio")
-
-
 def test_peerjs_without_an_id_gets_one_of_the_server(open_page, url):
     peer_id = open_page().evaluate("(url) => openPeer(url, undefined)", url)
     assert len(peer_id) == 36
-
-
-def test_peerjs_reports_taken_and_absent_ids(open_page, url):
-    one, other = open_page(), open_page()
-    assert one.evaluate("(url) => openPeer(url, 'alice')", url) == "alice"
-    assert other.evaluate("(url) => openPeer(url, 'alice')", url) == "unavailable-id"
-    assert other.evaluate("(url) => openPeer(url, 'bob')", url) == "bob"
-    failed = "connectTo('nobody', '').catch(({ message }) => message)"
-    assert other.evaluate(failed) == "peer-unavailable"
-
-
-def test_peerjs_keeps_its_id_when_it_reconnects(open_page, start):
-    server = start("--hold-grace-ms", "60000")
-    one, other = open_page(), open_page()
-    exchange_by_peerjs(one, other, server.url + "/")
-    one.evaluate("peer.disconnect()")
-    assert one.evaluate("(peer.reconnect(), new Promise((resolve) => peer.once('open', resolve)))") == "alice"
-    other.evaluate("heard.length = 0")
-    other.evaluate("connectTo('alice', 'again')")
-    heard(one, "again")
-
-
-def test_peerjs_lists_ids_if_the_operator_allows_it(open_page, start):
-    page = open_page()
-    page.evaluate("(url) => openPeer(url, 'alice')", start("--peerjs-discovery").url + "/")
-    assert page.evaluate("listPeers()") == ["alice"]
 
 
 def test_peerjs_lists_no_ids_by_default(open_page, url):
@@ -163,3 +133,50 @@ def test_all_protocols_work_under_a_sub_path_of_a_proxy(kind, open_page, start, 
         exchange_by_peerjs(one, other, url)
         edit_together([one, other], url)
         greet(one, other, "meetByP2PT", url, "a room")
+
+
+@pytest.fixture
+def open_example(profiles, site, server):
+    """A function that opens a page of an example, which uses the address of the test's server."""
+
+    def opening(name, fragment="", **files):
+        page = (EXAMPLES / name / "index.html").read_text()
+        sources = {f"/{name}/": page, **{f"/{name}/{path}": text for path, text in files.items()}}
+        site.pages |= {path: text.replace(ADDRESS, server.url) for path, text in sources.items()}
+        return profiles.open(f"{site.origin}/{name}/{fragment}")
+
+    return opening
+
+
+def test_example_with_peerjs(open_example):
+    path = "node_modules/peerjs/dist/peerjs.min.js"
+    files = {path: (libraries.node_modules().parent / path).read_text()}
+    one, other = (open_example("peerjs", **files) for _ in range(2))
+    for page in (one, other):
+        page.get_by_role("status").filter(has_text="Your id").wait_for()
+    one.get_by_role("textbox").fill(other.get_by_role("status").inner_text().removeprefix("Your id: "))
+    one.get_by_role("button").click()
+    for page in (one, other):
+        page.get_by_role("log").filter(has_text="Hello from").wait_for()
+
+
+def test_example_with_webtorrent(open_example, tmp_path):
+    path = "node_modules/webtorrent/dist/webtorrent.min.js"
+    files = {path: (libraries.node_modules().parent / path).read_text()}
+    (tmp_path / "file.txt").write_text(TEXT)
+    one = open_example("webtorrent", **files)
+    one.get_by_label("File to share").set_input_files(tmp_path / "file.txt")
+    fragment = one.get_by_role("link").get_attribute("href")
+    other = open_example("webtorrent", fragment, **files)
+    with other.expect_download() as download:
+        other.get_by_role("link").click()
+    assert download.value.path().read_text() == TEXT
+
+
+def test_example_with_y_webrtc(open_example):
+    files = {"main.js": libraries.bundle(EXAMPLES / "y-webrtc" / "main.js")}
+    one, other = (open_example("y-webrtc", **files) for _ in range(2))
+    one.get_by_role("textbox").fill("Hello from one")
+    other.wait_for_function("() => document.querySelector('textarea').value === 'Hello from one'")
+    other.get_by_role("textbox").fill("Hello from the other one")
+    one.wait_for_function("() => document.querySelector('textarea').value === 'Hello from the other one'")

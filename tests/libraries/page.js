@@ -26,10 +26,6 @@ function listen(peer) {
       if (data !== "answer") connection.send("answer");
     });
   });
-  peer.on("call", (call) => {
-    call.answer(new MediaStream());
-    call.on("stream", (stream) => heard.push(`stream of ${stream.getTracks().map(({ kind }) => kind)}`));
-  });
 }
 
 globalThis.openPeer = async (server, id, options = {}) => {
@@ -48,11 +44,6 @@ globalThis.connectTo = async (id, message) => {
   connection.on("data", (data) => heard.push(data));
   connection.send(message);
 };
-globalThis.call = async (id) => {
-  const audio = new AudioContext().createMediaStreamDestination().stream;
-  peer.call(id, audio).on("stream", () => heard.push("stream"));
-};
-globalThis.listPeers = () => new Promise((resolve) => peer.listAllPeers(resolve));
 
 // y-webrtc
 

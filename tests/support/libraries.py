@@ -20,13 +20,13 @@ def node_modules():
 
 
 @functools.cache
-def bundle():
-    """Return page.js with everything that it imports, as one module."""
+def bundle(source=FOLDER / "page.js"):
+    """Return a module with everything that it imports, as one module."""
     packages = node_modules()
     esbuild = packages / ".bin" / "esbuild"
     options = ["--bundle", "--format=esm", "--platform=browser", "--log-level=error", "--define:global=globalThis"]
     return output(
         run_command(
-            esbuild, FOLDER / "page.js", *options, cwd=packages.parent, env=os.environ | {"NODE_PATH": str(packages)}
+            esbuild, source, *options, cwd=packages.parent, env=os.environ | {"NODE_PATH": str(packages)}
         )
     )
