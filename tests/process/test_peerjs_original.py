@@ -14,7 +14,7 @@ from support.command import ORIGIN
 from support.peerjs import PeerSocket, connect_peer
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-pytestmark = [pytest.mark.needs("node")]
+pytestmark = [pytest.mark.slow, pytest.mark.needs("node")]
 
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 LOST_S = 1.0  # how long to wait for a message that one of the servers never delivers
@@ -206,7 +206,7 @@ class Exchange:
 
 
 def flat(message):
-    """Return a message in a short form: a text for one of the server, a list for one of a peer."""
+    """Return a message of the server as a text, and one of a peer as a list."""
     if "src" in message:
         assert set(message) <= {"type", "src", "dst", "payload"}
         return [message[name] for name in ("type", "src", "dst", "payload") if name in message]

@@ -26,7 +26,5 @@ def bundle(source=FOLDER / "page.js"):
     esbuild = packages / ".bin" / "esbuild"
     options = ["--bundle", "--format=esm", "--platform=browser", "--log-level=error", "--define:global=globalThis"]
     return output(
-        run_command(
-            esbuild, source, *options, cwd=packages.parent, env=os.environ | {"NODE_PATH": str(packages)}
-        )
+        run_command(esbuild, source, *options, cwd=packages.parent, env=os.environ | {"NODE_PATH": str(packages)})
     )
