@@ -7,7 +7,6 @@ from urllib.parse import urlsplit
 import pytest
 from support import libraries
 from support.browsers import until
-from support.paths import ROOT
 from support.proxies import HOST, Nginx, Proxy
 from support.waiting import end_all
 
@@ -162,28 +161,3 @@ def test_same_site_under_a_sub_path(kind, start, open_peer_page, peer_site, tmp_
         ids = [page.start() for page in pages]
         assert pages[0].call("say", ids[1], "hello") == ["hello", ids[1]]
         assert sorted(pages[0].call("ids")) == sorted(ids)
-
-
-def test_pages_of_the_example_chat(server, peer_site, profiles):
-    text = (ROOT / "examples" / "peerjs" / "index.html").read_text()
-    for old, new in (
-        ("http://127.0.0.1:3000/", f"{server.url}/"),
-        ("node_modules/peerjs/dist/peerjs.min.js", "/peerjs.js"),
-    ):
-        assert text.count(old) == 1
-        text = text.replace(old, new)
-    peer_site.pages["/example"] = text
-    one, other = (profiles.open(f"{peer_site.origin}/example") for _ in range(2))
-    for page in (one, other):
-        page.get_by_role("status").get_by_text("Your id").wait_for()
-    peer_id = other.get_by_role("status").inner_text().removeprefix("Your id: ")
-    one.get_by_label("Id of the other page").fill(peer_id)
-    one.get_by_role("button", name="Connect").click()
-    for page in (one, other):
-        page.get_by_role("log").get_by_text("is connected").wait_for()
-    one.get_by_label("Message").fill("Hello & <b>welcome</b>")
-    one.get_by_role("button", name="Send").click()
-    other.get_by_role("log").get_by_text("Hello & <b>welcome</b>").wait_for()
-    one.get_by_label("Id of the other page").fill("nobody")
-    one.get_by_role("button", name="Connect").click()
-    one.get_by_role("log").get_by_text("Could not connect to peer nobody").wait_for()

@@ -206,11 +206,7 @@ class Exchange:
 
 
 def flat(message):
-<<<<<<< Updated upstream
     """Return a message of the server as a text, and one of a peer as a list."""
-=======
-    """Return a message in short form: text for the server's own, a list for a peer's."""
->>>>>>> Stashed changes
     if "src" in message:
         assert set(message) <= {"type", "src", "dst", "payload"}
         return [message[name] for name in ("type", "src", "dst", "payload") if name in message]
