@@ -92,9 +92,8 @@ class YUpgrade(ProtocolUpgrade):
 
     methods = ("GET", "HEAD", "POST", "OPTIONS")
 
-    @property
-    def anonymous(self) -> bool:  # type: ignore[override]
-        return "Upgrade" not in self.request.headers
+    def find_origin(self) -> str:
+        return super().find_origin() if "Upgrade" in self.request.headers else self.context.find_page_origin()
 
     def get(self) -> None:
         if "Upgrade" in self.request.headers:

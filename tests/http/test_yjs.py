@@ -1,0 +1,406 @@
+"""The signaling of y-webrtc and ws-relay over raw WebSockets (docs/y-webrtc.md)."""
+
+import asyncio
+import contextlib
+import json
+
+import pytest
+from support.service import ORIGIN, OTHER, invalid, refused, request
+from support.y_webrtc import BOUND_S, RawClient, published
+from tornado.httputil import HTTPHeaders
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from tornado_signal.protocols.connection import MAX_CHANNELS, MAX_NAME
+from tornado_signal.settings.origins import Origins
+
+PATH = "/y-webrtc"
+
+
+def open_socket(service, origin=ORIGIN, **options):
+    return RawClient(f"ws://127.0.0.1:{service.port}{PATH}", origin, **options)
+
+
+@pytest.fixture
+def clients(io_loop, service):
+    """Three clients of one origin."""
+    stack = contextlib.AsyncExitStack()
+
+    async def connect():
+        return [await stack.enter_async_context(open_socket(service)) for _ in range(3)]
+
+    yield io_loop.run_sync(connect)
+    io_loop.run_sync(stack.aclose)
+
+
+async def until(condition):
+    async with asyncio.timeout(BOUND_S):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_message_reaches_all_subscribers_including_the_publisher(clients):
+    first, second, third = clients
+    await first.subscribe("room", "other room")
+    await second.subscribe("room")
+    announcement = {"type": "announce", "from": "a"}
+    await first.publish("room", announcement)
+    assert await first.read() == [published("room", announcement, 2)]
+    assert await second.read() == [published("room", announcement, 2)]
+    assert await third.read() == []
+    await first.publish("other room", 1)
+    assert await first.read() == [published("other room", 1, 1)]
+    assert await second.read() == []
+
+
+async def test_publisher_need_not_be_subscribed(clients):
+    first, second, _ = clients
+    await first.subscribe("room")
+    await second.publish("room", "x")
+    assert await second.read() == []
+    assert await first.read() == [published("room", "x", 1)]
+
+
+async def test_unknown_members_are_relayed_and_clients_is_overwritten(clients):
+    first, second, _ = clients
+    await first.subscribe("room")
+    await second.publish("room", {"é": [None, 1.5, "\0"]}, extra={"b": 2}, clients=99)
+    await second.send({"type": "publish", "topic": "room"})
+    await second.read()
+    without_data = {"type": "publish", "topic": "room", "clients": 1}
+    assert await first.read() == [published("room", {"é": [None, 1.5, "\0"]}, 1, extra={"b": 2}), without_data]
+
+
+async def test_repeated_subscription_delivers_once_and_unsubscribed_clients_get_nothing(clients):
+    first, second, _ = clients
+    await first.subscribe("room", "room", "kept")
+    await first.subscribe("room")
+    await second.publish("room", 1)
+    await second.read()
+    assert await first.read() == [published("room", 1, 1)]
+    await first.send({"type": "unsubscribe", "topics": ["room", "never subscribed", 5]})
+    await first.read()
+    for room in ("room", "kept"):
+        await second.publish(room, 2)
+    await second.read()
+    assert await first.read() == [published("kept", 2, 1)]
+
+
+async def test_messages_of_a_publisher_arrive_in_order(clients):
+    first, second, _ = clients
+    await first.subscribe("a", "b")
+    for number in range(200):
+        await second.publish("ab"[number % 2], number)
+    await second.read()
+    received = await first.read()
+    for index, room in enumerate("ab"):
+        assert [each["data"] for each in received if each["topic"] == room] == [*range(index, 200, 2)]
+
+
+async def test_messages_of_a_large_room_arrive_in_order(service):
+    async with contextlib.AsyncExitStack() as stack:
+        members = [await stack.enter_async_context(open_socket(service)) for _ in range(150)]
+        for member in members:
+            await member.subscribe("room")
+        for number in range(10):
+            await members[number % 2].publish("room", number)
+            await members[number % 2].read() if number == 9 else None
+        orders = []
+        for member in members[2:]:
+            received = [await member.receive() for _ in range(10)]
+            assert {each["clients"] for each in received} == {150}
+            orders.append([each["data"] for each in received])
+        assert len(set(map(tuple, orders))) == 1
+        for parity in (0, 1):
+            assert [number for number in orders[0] if number % 2 == parity] == [*range(parity, 10, 2)]
+
+
+async def test_binary_json_is_accepted_and_every_reply_is_text(clients):
+    first, _, _ = clients
+    await first.send(json.dumps({"type": "subscribe", "topics": ["room"]}).encode())
+    await first.send(json.dumps({"type": "publish", "topic": "room", "data": 1}).encode())
+    await first.send(b'{"type":"ping"}')
+    assert await first.receive() == published("room", 1, 1)
+    assert await first.receive() == {"type": "pong"}
+
+
+JUNK = [
+    *("nonsense", "{", "", "1", "null", "[1]", '"subscribe"', "{}", "[" * 100_000, b"\xff\xfe", b"\0"),
+    *('{"type":"foo"}', '{"type":["ping"]}', '{"type":null}', '{"type":"subscribe"}', '{"type":"unsubscribe"}'),
+    *('{"type":"subscribe","topics":"room"}', '{"type":"subscribe","topics":{"0":"room"}}'),
+    *('{"type":"subscribe","topics":[5,null,[],{},""]}', '{"type":"unsubscribe","topics":7}'),
+    *('{"type":"publish"}', '{"type":"publish","topic":""}', '{"type":"publish","topic":["room"],"data":1}'),
+    *('{"type":"publish","topic":null,"data":1}', '{"type":"publish","topic":"room","data":"\\ud800"}'),
+    '{"type":"publish","topic":"room","data":1e400}',
+    '{"type":"publish","topic":"room","data":NaN}',
+    '{"type":"publish","topic":"room","data":' + "[" * 300 + "]" * 300 + "}",
+    '{"type":"publish","topic":"room","payload":' + '{"a":' * 300 + "1" + "}" * 301,
+    '{"type":"publish","topic":"room","data":' + "[" * 2000 + "]" * 2000 + "}",
+]
+
+
+@pytest.mark.parametrize("junk", JUNK, ids=lambda junk: repr(junk[:60]))
+async def test_junk_is_ignored_and_reaches_nobody(junk, clients, service):
+    first, second, _ = clients
+    for client in (first, second):
+        await client.subscribe("room")
+    await first.send({"type": "subscribe", "topic": "room"})
+    await first.send(junk)
+    assert await first.read() == []
+    assert await second.read() == []
+    await first.publish("room", "after")
+    assert await first.read() == [published("room", "after", 2)]
+    await until(lambda: not service.shared.running)
+
+
+async def test_deeply_nested_data_is_relayed(clients):
+    first, _, _ = clients
+    await first.subscribe("room")
+    nested = json.loads("[" * 200 + "]" * 200)
+    await first.publish("room", nested)
+    assert await first.read() == [published("room", nested, 1)]
+
+
+async def test_names_are_limited_in_code_points(clients):
+    first, second, _ = clients
+    longest = "😀" * MAX_NAME
+    await first.subscribe(longest, longest + "x")
+    for room in (longest, longest + "x"):
+        await second.publish(room, 1)
+    await second.read()
+    assert await first.read() == [published(longest, 1, 1)]
+
+
+# ws-relay
+
+
+async def test_ws_relay_delivers_topic_and_payload_only(clients):
+    first, second, third = clients
+    for client in (first, second):
+        await client.send({"type": "subscribe", "topic": "t"})
+        await client.read()
+    payloads = ['{"peerId":"x"}', {"peerId": "x"}, None]
+    for payload in payloads:
+        await first.send({"type": "publish", "topic": "t", "payload": payload, "extra": 1})
+    expected = [{"topic": "t", "payload": payload} for payload in payloads]
+    assert await first.read() == expected
+    assert await second.read() == expected
+    await second.send({"type": "unsubscribe", "topic": "t"})
+    await second.read()
+    await third.send({"type": "publish", "topic": "t", "payload": "without a subscription"})
+    await third.read()
+    assert await first.read() == [{"topic": "t", "payload": "without a subscription"}]
+    assert await second.read() == []
+
+
+async def test_rooms_of_y_webrtc_and_ws_relay_are_separate(clients):
+    first, second, _ = clients
+    await first.subscribe("room")
+    await second.send({"type": "subscribe", "topic": "room"})
+    await second.read()
+    await first.publish("room", 1)
+    await second.send({"type": "publish", "topic": "room", "payload": 2})
+    assert await second.read() == [{"topic": "room", "payload": 2}]
+    assert await first.read() == [published("room", 1, 1)]
+
+
+# Scopes
+
+
+async def test_rooms_of_another_origin_are_separate(service):
+    async with open_socket(service) as client, open_socket(service, OTHER) as other:
+        for each in (client, other):
+            await each.subscribe("room")
+            await each.send({"type": "subscribe", "topic": "t"})
+        await client.publish("room", 1)
+        await client.send({"type": "publish", "topic": "t", "payload": 1})
+        assert len(await client.read()) == 2
+        assert await other.read() == []
+
+
+async def test_shared_protocol_has_one_scope_for_all_origins_and_for_clients_without_one(start_service):
+    service = await start_service(shared_protocols=("y-webrtc",))
+    async with open_socket(service) as client, open_socket(service, OTHER) as other, open_socket(service, None) as node:
+        for each in (client, other, node):
+            await each.subscribe("room")
+        await node.publish("room", 1)
+        await node.read()
+        assert await client.read() == [published("room", 1, 3)]
+        assert await other.read() == [published("room", 1, 3)]
+
+
+async def test_handshake_without_an_origin_is_refused_unless_shared(start_service):
+    service = await start_service(shared_protocols=("tracker",))
+    with pytest.raises(InvalidStatus) as refusal:
+        async with open_socket(service, None):
+            pass
+    assert refusal.value.response.status_code == 400
+    assert json.loads(refusal.value.response.body) == {"error": invalid("Origin")}
+
+
+# HTTP
+
+
+async def http(service, method, target, origin, headers=()):
+    return await service.raw(request(method, target, b"x" if method == "POST" else None, origin, headers), method)
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
+@pytest.mark.parametrize("origin", [ORIGIN, None])
+async def test_request_over_http_gets_okay(method, origin, service):
+    response = await http(service, method, PATH, origin)
+    assert (response.status, response.headers["Content-Type"]) == (200, "text/plain")
+    assert response.body == (b"" if method == "HEAD" else b"okay")
+    assert response.headers["Content-Length"] == "4"
+
+
+async def test_disabled_protocol_does_not_exist(start_service):
+    service = await start_service(protocols=("peerjs",))
+    assert refused(await service.call("GET", PATH))[0] == 404
+    with pytest.raises(InvalidStatus, match="404"):
+        async with open_socket(service):
+            pass
+
+
+async def test_handshake_has_the_same_headers_as_that_of_the_api(service):
+    headers = []
+    for path in (PATH, "/ws"):
+        async with RawClient(f"ws://127.0.0.1:{service.port}{path}", ORIGIN) as client:
+            headers.append({*map(str.lower, HTTPHeaders(dict(client.socket.response.headers.raw_items())))})
+    assert headers[0] == headers[1]
+
+
+# Limits
+
+
+def limited(start_service, **settings):
+    return start_service(unlimited_addresses=(), **settings)
+
+
+async def test_connection_subscribes_to_a_thousand_rooms(start_service):
+    service = await limited(start_service, rate_per_address=200)
+    rooms = [f"room {number}" for number in range(MAX_CHANNELS)]
+    async with open_socket(service) as client:
+        await client.subscribe(*rooms[1:])
+        await client.send({"type": "subscribe", "topic": "the thousandth"})
+        await client.publish(rooms[-1], 1)
+        assert await client.read() == [published(rooms[-1], 1, 1)]
+        await client.send({"type": "unsubscribe", "topics": rooms[1:2]})
+        await client.subscribe(rooms[0])
+        service.clock.ms += 60_000
+        await client.send({"type": "subscribe", "topics": rooms[1:2]})
+        assert await client.closed() == 1008
+    held = service.shared.limits.client("127.0.0.1")
+    await until(lambda: held.idle)
+
+
+async def test_more_rooms_than_a_connection_may_have_close_it(service):
+    async with open_socket(service) as client:
+        await client.send({"type": "subscribe", "topics": [f"room {number}" for number in range(MAX_CHANNELS + 1)]})
+        assert await client.closed() == 1008
+        assert client.socket.close_reason == "too many channels of a connection"
+    await until(lambda: not service.shared.limits.client("127.0.0.1").held)
+
+
+async def test_rooms_count_towards_the_quota_of_the_address(start_service):
+    service = await limited(start_service, max_sessions_per_address=30)
+    async with open_socket(service) as one, open_socket(service) as two:
+        await one.subscribe(*map(str, range(20)))
+        await two.send({"type": "subscribe", "topics": [*map(str, range(20))]})
+        assert await two.closed() == 1008
+        await one.publish("0", 1)
+        assert await one.read() == [published("0", 1, 1)]
+        async with open_socket(service) as three:
+            await three.subscribe(*map(str, range(10)))
+
+
+async def test_every_message_counts_towards_the_rate(start_service):
+    service = await limited(start_service, rate_per_address=2)
+    async with open_socket(service) as client:
+        for _ in range(19):  # the handshake also counts
+            await client.read()
+        await client.send({"type": "ping"})
+        assert await client.closed() == 1008
+        assert client.socket.close_reason == "too many requests of an address"
+
+
+@pytest.mark.parametrize("rooms", [25, 100])
+async def test_every_room_of_a_message_counts_towards_the_rate(rooms, start_service):
+    service = await limited(start_service, rate_per_address=2)
+    async with open_socket(service) as client:
+        await client.send({"type": "subscribe", "topics": [*map(str, range(rooms))]})
+        assert await client.closed() == 1008
+    assert service.shared.limits.client("127.0.0.1").held == 0
+
+
+async def test_message_to_many_receivers_counts_as_several(start_service):
+    service = await limited(start_service, rate_per_address=10)
+    async with contextlib.AsyncExitStack() as stack:
+        members = [await stack.enter_async_context(open_socket(service, local_addr=("127.0.0.2", 0))) for _ in range(5)]
+        for member in members:
+            await member.subscribe("room")
+        sender = await stack.enter_async_context(open_socket(service))
+        large = "x" * 150_000  # 12 units for five receivers
+        with contextlib.suppress(ConnectionClosed):
+            for _ in range(20):
+                await sender.publish("room", large)
+        assert await sender.closed() == 1008
+        received = await members[0].read()
+        assert 5 <= len(received) <= 8
+        assert {len(each["data"]) for each in received} == {len(large)}
+
+
+async def test_message_larger_than_the_largest_body_closes(start_service):
+    service = await limited(start_service, max_body_bytes=10_000)
+    async with open_socket(service) as client:
+        await client.subscribe("room")
+        await client.publish("room", "x" * 9_900)
+        assert len((await client.read())[0]["data"]) == 9_900
+        await client.publish("room", "x" * 10_000)
+        assert await client.closed() == 1009
+
+
+# Ends, metrics
+
+
+async def test_closed_connections_leave_nothing(service):
+    for _ in range(2):
+        async with open_socket(service) as one, open_socket(service) as two:
+            await one.subscribe("room", "one")
+            await two.subscribe("room")
+            await one.socket.close()
+            await until(lambda: service.shared.limits.client("127.0.0.1").held == 1)
+            await two.publish("room", 1)
+            assert await two.read() == [published("room", 1, 1)]
+    await until(lambda: not service.shared.limits.client("127.0.0.1").held)
+    assert service.shared.running == 0
+
+
+async def test_drain_closes_with_1012(service):
+    async with open_socket(service) as client:
+        await client.subscribe("room")
+        service.server.close_websockets(0)
+        assert await client.closed() == 1012
+
+
+async def test_requests_are_counted_by_the_path_of_the_protocol(start_service):
+    service = await start_service(allowed_origins=Origins(frozenset({ORIGIN})))
+    async with open_socket(service) as client:
+        await client.subscribe("room")
+        await client.send("nonsense")
+        await client.read()
+    metrics = service.shared.log.metrics
+    assert metrics.by_origin[ORIGIN, PATH, 101] == 1
+    assert metrics.by_origin[ORIGIN, PATH, 200] == 4
+
+
+async def test_access_log_names_the_path_and_not_the_room(start_service, caplog):
+    caplog.set_level("INFO")
+    service = await start_service(access_log=True)
+    async with open_socket(service) as client:
+        await client.subscribe("a secret room")
+        await client.publish("a secret room", "a secret")
+        await client.read()
+    lines = [record.fields for record in caplog.records if record.getMessage() == "request"]
+    assert [(line["method"], line["status"]) for line in lines] == [("GET", 101), *[("WS", 200)] * 4]
+    assert {line["endpoint"] for line in lines} == {PATH}
+    assert "secret" not in str(lines)

@@ -1,0 +1,57 @@
+"""A raw client of y-webrtc's signaling, and of trystero's ws-relay (docs/y-webrtc.md)."""
+
+import asyncio
+import json
+
+from websockets.asyncio.client import connect
+
+BOUND_S = 30
+PONG = {"type": "pong"}
+
+
+class RawClient:
+    """A client with one connection, as a context manager."""
+
+    def __init__(self, url, origin, **options):
+        self._connecting = connect(url, origin=origin, compression=None, ping_interval=None, max_size=None, **options)
+
+    async def __aenter__(self):
+        self.socket = await self._connecting
+        return self
+
+    async def __aexit__(self, *exc):
+        await self.socket.close()
+
+    async def send(self, message):
+        """Send text or bytes unchanged, or anything else as JSON."""
+        await self.socket.send(message if isinstance(message, str | bytes) else json.dumps(message))
+
+    async def subscribe(self, *topics):
+        await self.send({"type": "subscribe", "topics": topics})
+        await self.read()
+
+    async def publish(self, topic, data, **more):
+        await self.send({"type": "publish", "topic": topic, "data": data, **more})
+
+    async def receive(self):
+        """Return the next message."""
+        text = await asyncio.wait_for(self.socket.recv(), BOUND_S)
+        assert isinstance(text, str)
+        return json.loads(text)
+
+    async def read(self):
+        """Return all messages up to the response to a ping, when the server has handled everything sent before it."""
+        await self.send({"type": "ping"})
+        messages = []
+        while (message := await self.receive()) != PONG:
+            messages.append(message)
+        return messages
+
+    async def closed(self):
+        await asyncio.wait_for(self.socket.wait_closed(), BOUND_S)
+        return self.socket.close_code
+
+
+def published(topic, data, clients, **more):
+    """Return the message that subscribers receive."""
+    return {"type": "publish", "topic": topic, "data": data, "clients": clients, **more}
