@@ -60,6 +60,34 @@ class OriginNotAllowed(SignalError):
     message = "Origin not allowed"
 
 
+class Unauthorized(SignalError):
+    """A token is required, and there is none or an invalid one (docs/authorization.md).
+
+    Args:
+        reason: what is wrong, for the operator and never for the client.
+    """
+
+    message = "Missing or invalid token"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__()
+        self.reason = reason
+
+
+class NotAllowed(SignalError):
+    """The token does not allow the request.
+
+    Args:
+        reason: the kind of the missing right, for the operator.
+    """
+
+    message = "Not allowed by the token"
+
+    def __init__(self, right: str) -> None:
+        super().__init__()
+        self.reason = f"not allowed: {right}"
+
+
 class PathNotFound(SignalError):
     """No endpoint has this path."""
 

@@ -108,6 +108,7 @@ class RequestMetrics:
         waiting: the number of requests waiting now, by path pattern.
         refusals: refused requests by status and reason.
         by_origin: requests by allow-list entry of their origin, path pattern and status.
+        tokens: presented tokens, by the reason of their refusal or `accepted`.
         defects: requests that failed because of an internal error.
         held: the number of offers that WebSockets hold now.
         loop_lag: delays of the event loop in seconds.
@@ -119,6 +120,7 @@ class RequestMetrics:
         self.waiting: Counter[str] = Counter()
         self.refusals: Counter[tuple[int, str]] = Counter()
         self.by_origin: Counter[tuple[str, str, int]] = Counter()
+        self.tokens: Counter[str] = Counter()
         self.defects = 0
         self.held = 0
         self.loop_lag = Histogram(_LAG_S)

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 import tornado_signal
+from tornado_signal.auth import open_authority
 from tornado_signal.errors import OperatorError
 from tornado_signal.http.errors import make_refusal
 from tornado_signal.process import reload
@@ -59,6 +60,10 @@ async def test_every_subscriber_reads_exactly_its_settings(service, tmp_path, mo
     secret = tmp_path / "secret"
     secret.write_text("0123456789abcdef")
     files = dict.fromkeys(("turn_secret_file", "redis_password_file", "redis_sentinel_password_file"), secret)
+    key = tmp_path / "key.secret"
+    key.write_text("0123456789abcdef" * 2)
+    files["auth_keys"] = key
+    service.shared.authority = open_authority(dataclasses.replace(service.settings, auth_keys=key))
     files |= {"tls_certificate": secret, "tls_key": secret, "turn_servers": ("turn:a",)}
     recorders = []
 

@@ -13,6 +13,7 @@ from tornado.netutil import bind_sockets
 
 from tornado_signal import transport
 from tornado_signal.admin.application import make_admin_application
+from tornado_signal.auth import open_authority
 from tornado_signal.http.application import Application, Route
 from tornado_signal.http.errors import make_refusal
 from tornado_signal.http.handlers import Handler
@@ -175,8 +176,8 @@ def declared():
 
 
 def applying(store, clock, settings):
-    request_log = RequestLog(settings, RequestMetrics())
-    shared = Shared(store, settings, clock, open_ice_servers(settings), VERSION, Limits(settings), request_log)
+    request_log, ice = RequestLog(settings, RequestMetrics()), open_ice_servers(settings)
+    shared = Shared(store, settings, clock, ice, VERSION, Limits(settings), request_log, open_authority(settings))
     relay = open_relay(store) if store else MemoryRelay()
     return Application(shared, functools.partial(all_routes, Holds(shared), relay))
 

@@ -142,10 +142,10 @@ def add_values(name, values=(), texts=(), toml=()):
 
 
 PATHS = ["tls_certificate", "tls_key", "redis_password_file", "redis_sentinel_password_file", "redis_ca"]
-for name in (*PATHS, "admin_token_file", "turn_secret_file"):
+for name in (*PATHS, "admin_token_file", "auth_keys", "turn_secret_file"):
     values = [("none", '"none"', None), ("/etc/a b.pem", '"/etc/a b.pem"', Path("/etc/a b.pem"))]
     add_values(name, values, ["", "a\0b"], ["1", "true", "['key.pem']"])
-for name in ("redis_tls", "demo", "start_empty_if_damaged", "access_log", "peerjs_discovery"):
+for name in ("redis_tls", "demo", "start_empty_if_damaged", "access_log", "log_subjects", "peerjs_discovery"):
     values = [("true", "true", True), ("false", '"false"', False)]
     add_values(name, values, ["", "yes", "True", "1", "on"], ["1", "[true]", "0.0"])
 for name in ("protocols", "shared_protocols"):
@@ -155,6 +155,19 @@ for name in ("protocols", "shared_protocols"):
         ("y-webrtc", '"y-webrtc"', ("y-webrtc",)),
     ]
     add_values(name, values, ["", "PeerJS", "peerjs,", "any", "peerjs none"], ["[]", "true", '["none"]', "[1]"])
+add_values(
+    "auth_anonymous",
+    [
+        ("none", '"none"', ()),
+        ("list, offer", '["list", "offer"]', ("list", "offer")),
+        ("answer", '"answer"', ("answer",)),
+    ],
+    ["", "all", "list,", "poll"],
+    ["[]", "true", "[1]"],
+)
+for name in ("auth_issuer", "auth_audience"):
+    values = [("none", '"none"', ""), ("https://app.example", '"https://app.example"', "https://app.example")]
+    add_values(name, values, ["", "a b", "é"], ["1", "[]"])
 add_values("access_log", [("addresses", '"addresses"', "addresses")])
 for name, words in {
     "store": ["leveldb", "redis"],

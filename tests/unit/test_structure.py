@@ -33,23 +33,24 @@ MAY_IMPORT = {
         "errors metrics session settings stores.census stores.position_text stores.quotas stores.watches hiredis"
     ),
     "relay": "errors stores stores.redis",
+    "auth": "errors settings system cryptography jwt",
     "limits": "errors settings",
     "service": (
-        "errors lifecycle limits metrics session settings stores stores.latest_counts stores.watches system orjson "
-        "tornado"
+        "auth errors lifecycle limits metrics session settings stores stores.latest_counts stores.watches system "
+        "orjson tornado"
     ),
-    "http": "errors lifecycle limits service settings stores.watches tornado",
-    "http.upgrade": "errors http service transport",
-    "websocket": "errors lifecycle service session stores.watches transport websockets",
+    "http": "auth errors lifecycle limits service settings stores.watches tornado",
+    "http.upgrade": "auth errors http service transport",
+    "websocket": "auth errors lifecycle service session stores.watches transport websockets",
     "websocket.endpoint": "http http.upgrade service websocket",
-    "protocols": "errors http http.upgrade relay service settings orjson websockets",
+    "protocols": "auth errors http http.upgrade relay service settings orjson websockets",
     "admin": "errors lifecycle metrics service system transport httpx prometheus_client tornado",
     "transport": "httptools tornado websockets",
     "maintenance": "errors settings stores stores.leveldb stores.redis system",
     "settings": "",
     "system": "errors metrics settings tornado",
     "process": (
-        "admin errors http lifecycle limits metrics service settings stores stores.latest_counts system transport "
+        "admin auth errors http lifecycle limits metrics service settings stores stores.latest_counts system transport "
         "protocols relay websocket.endpoint websocket package tornado"
     ),
     "process.worker": "process settings stores.redis system uvloop",

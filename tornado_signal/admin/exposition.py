@@ -104,6 +104,9 @@ class Exposition(Collector):
             yield counter("origin_requests", meaning, listed, "origin", "endpoint", "status")
         refusals: Values = {(str(status), reason): number for (status, reason), number in metrics.refusals.items()}
         yield counter("refusals", "Refused requests, by reason.", refusals, "status", "reason")
+        if self._service.authority is not None:
+            tokens: Values = {(result,): number for result, number in metrics.tokens.items()}
+            yield counter("tokens", "Presented tokens, accepted or refused for a reason.", tokens, "result")
         yield gauge("held_offers", "Offers that live as long as their WebSocket.", metrics.held)
         yield counter("defects", "Requests that failed because of a bug in the server.", metrics.defects)
 

@@ -15,6 +15,11 @@ from ..settings.origins import Origins
 
 REFUSED_RETRY_AFTER_S: Final = 5  # for a connection too many
 
+CHALLENGES: Final[dict[type[BaseException], str]] = {  # RFC 6750, section 3.1
+    errors.Unauthorized: "invalid_token",
+    errors.NotAllowed: "insufficient_scope",
+}
+
 Response = tuple[httputil.HTTPHeaders, bytes]
 
 
@@ -22,12 +27,16 @@ def error_response(error: BaseException) -> tuple[int, list[tuple[str, str]], by
     """Return status, additional headers and body of the response to an error."""
     status = STATUS.get(type(error), 500)
     headers = []
-    if isinstance(error, errors.MethodNotAllowed):
+    exposed = "Retry-After, X-Request-Id"
+    if type(error) in CHALLENGES:
+        headers.append(("Www-Authenticate", f'Bearer error="{CHALLENGES[type(error)]}"'))
+        exposed += ", WWW-Authenticate"
+    elif isinstance(error, errors.MethodNotAllowed):
         headers.append(("Allow", ", ".join(error.allowed)))
     elif isinstance(error, errors.TransientError):
         headers.append(("Retry-After", str(error.retry_after_s)))
     # Let pages read when to retry, and which request id to quote to the operator.
-    headers.append(("Access-Control-Expose-Headers", "Retry-After, X-Request-Id"))
+    headers.append(("Access-Control-Expose-Headers", exposed))
     return status, headers, wire.encode({"error": "Internal server error" if status == 500 else str(error)})
 
 

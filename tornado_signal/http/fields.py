@@ -30,6 +30,11 @@ def query_fields(query: Mapping[str, list[bytes]], parameters: Sequence[Paramete
     }
 
 
+def query_token(query: Mapping[str, list[bytes]]) -> str:
+    """Return the token in a query, for clients that can set no header, or an empty text."""
+    return query["token"][0].decode("latin-1") if "token" in query else ""
+
+
 def _value(schema: Mapping[str, Any], texts: list[bytes]) -> Any:
     if len(texts) > 1:
         return texts

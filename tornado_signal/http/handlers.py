@@ -40,6 +40,7 @@ class Handler(web.RequestHandler):
     Attributes:
         methods: the supported methods.
         anonymous: whether browsers load it without an Origin (docs/decisions.md).
+        action: the action that a token must allow, or empty for what everybody may do.
         vary: the request headers that the response depends on.
         context: the context of the request.
         status: the HTTP status of the response.
@@ -49,6 +50,7 @@ class Handler(web.RequestHandler):
 
     methods: tuple[str, ...] = READING
     anonymous = False
+    action = ""
     vary = "Origin"
     finished = False
 
@@ -103,6 +105,8 @@ class Handler(web.RequestHandler):
         context = self.context
         context.request_id = context.service.log.request_id(self.request.headers, context.remote_ip)
         context.admit(self.find_origin)
+        if self.action and context.service.authority is not None and self.request.method != "OPTIONS":
+            context.authorize(self.action, self.find_token())
 
     def find_origin(self) -> str:
         """Return the Origin, or an empty text for an anonymous request.
@@ -111,6 +115,11 @@ class Handler(web.RequestHandler):
             InvalidParameter: as `HttpRequestContext.find_origin`.
         """
         return self.context.find_page_origin() if self.anonymous else self.context.find_origin()
+
+    def find_token(self) -> str:
+        """Return the token of the header `Authorization`, or an empty text."""
+        scheme, _, token = self.request.headers.get("Authorization", "").partition(" ")
+        return token.strip() if scheme.lower() == "bearer" else ""
 
     def options(self, *path_args: str) -> None:
         """Respond to a preflight request on any path (docs/decisions.md#cors)."""
@@ -244,6 +253,7 @@ class OperationHandler(Handler):
 
     def initialize(self, operation: Operation, door: str = "") -> None:
         self.operation = operation
+        self.action = operation.action
         self.door = door
 
     async def answer(self, segment: str | None = None) -> None:

@@ -20,6 +20,13 @@ among its parameters. Every other client adds it to each request, as a default h
 without it is answered 400. Only the files and this document need none.
 """
 
+TOKEN: Final = {
+    "type": "http",
+    "scheme": "bearer",
+    "bearerFormat": "JWT",
+    "description": "Required if the operator has configured keys.",
+}
+
 
 def make_document(operations: Iterable[Operation], files: Mapping[str, str]) -> Schema:
     """Return the document of all operations and files. `files` maps paths to media types."""
@@ -36,6 +43,7 @@ def make_document(operations: Iterable[Operation], files: Mapping[str, str]) -> 
             declared.result,
             parameters=parameters,
             refusals=declared.refusals,
+            action=declared.action,
         )
         if in_body:
             named = describe_bodies(declared.body, in_body)
@@ -46,9 +54,19 @@ def make_document(operations: Iterable[Operation], files: Mapping[str, str]) -> 
             description["responses"]["413"] = ref(schemas.REFUSALS[413][0], "responses")
         paths[declared.path] = {declared.method.lower(): description}
     for stream in SUBSCRIPTIONS:
-        parameters = [*map(describe, stream.parameters), ref("LastEventId", "parameters")]
+        parameters = [
+            *map(describe, stream.parameters),
+            *(ref(name, "parameters") for name in ("LastEventId", "Token")),
+        ]
         description = operation(
-            stream.name, stream.tag, stream.summary, TEXT, EVENT_STREAM, parameters=parameters, refusals=stream.refusals
+            stream.name,
+            stream.tag,
+            stream.summary,
+            TEXT,
+            EVENT_STREAM,
+            parameters=parameters,
+            refusals=stream.refusals,
+            action=stream.action,
         )
         description["description"] = "A request with an `Upgrade` header is refused with 400."
         paths[stream.path] = {"get": description}
@@ -82,6 +100,7 @@ def make_document(operations: Iterable[Operation], files: Mapping[str, str]) -> 
             "parameters": schemas.PARAMETERS,
             "headers": schemas.HEADERS,
             "responses": schemas.RESPONSES,
+            "securitySchemes": {"token": TOKEN},
         },
     }
 
@@ -103,11 +122,15 @@ def operation(
     *,
     parameters: list[Schema] | None = None,
     refusals: tuple[int, ...] = (),
+    action: str = "",
 ) -> Schema:
     """Return the description of an operation, with the responses that all operations share."""
     found: Schema = {"operationId": name, "tags": [tag], "summary": summary}
     if parameters:
         found["parameters"] = parameters
+    if action:
+        found["security"] = [{}, {"token": []}]
+        refusals = (401, *refusals)
     found["responses"] = {
         "200": {"description": "Done.", "headers": schemas.ALWAYS, "content": {media_type: {"schema": schema}}},
         **{

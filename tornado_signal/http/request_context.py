@@ -6,6 +6,7 @@ from typing import Any, Final
 from tornado import httputil
 
 from .. import errors
+from ..auth import Bearer
 from ..limits import forwarded
 from ..service import wire
 from ..service.request_context import RequestContext
@@ -34,7 +35,7 @@ class HttpRequestContext(RequestContext):
         begun: whether a part of the response has been sent.
     """
 
-    __slots__ = ("begun", "connection", "refusal", "remote_ip", "request")
+    __slots__ = ("_bearer", "begun", "connection", "refusal", "remote_ip", "request")
 
     def __init__(self, service: Service, request: Request, pattern: str) -> None:
         self.request = request
@@ -51,6 +52,7 @@ class HttpRequestContext(RequestContext):
         super().__init__(service, client_address, request.method or "", pattern)
         self.refusal: errors.SignalError | None = None
         self.begun = False
+        self._bearer: Bearer | None = None
 
     def find_origin(self) -> str:
         """Return the Origin (docs/decisions.md#missing-origin).
@@ -99,7 +101,13 @@ class HttpRequestContext(RequestContext):
         super().waiting(watch)
         request = self.request
         request.headers, request.body, request.query = NO_HEADERS, b"", ""
+        self._bearer = self.service.hold_grant(self.grant, watch.close)
         return watch
+
+    def _wait_over(self) -> None:
+        super()._wait_over()
+        if self._bearer is not None:
+            self._bearer.close()
 
     @property
     def navigates(self) -> bool:

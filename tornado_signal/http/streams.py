@@ -9,7 +9,7 @@ from ..service.event_batches import Event
 from ..service.operations import Subscription, check
 from ..service.schemas import EVENT_STREAM
 from ..service.waiting import Feed
-from .fields import query_fields, topic_of
+from .fields import query_fields, query_token, topic_of
 from .handlers import Handler
 
 HEARTBEAT_S: Final = 15.0
@@ -23,6 +23,10 @@ class Stream(Handler):
 
     def initialize(self, subscription: Subscription) -> None:
         self.subscription = subscription
+        self.action = subscription.action
+
+    def find_token(self) -> str:
+        return super().find_token() or query_token(self.request.query_arguments)
 
     async def get(self, segment: str = "") -> None:
         """Send events as they occur, and a comment after a long pause."""

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple, cast
 
+from ..auth import ANY, Grant
 from ..errors import InvalidParameter
 from ..service.service import Service
 from ..transport import ServerState
@@ -23,6 +24,7 @@ class Client(NamedTuple):
         forwarded: whether a proxy keeps the connection open for the client.
         socket: the connection.
         query: the values of the query by name.
+        grant: what its token allows, or None if it has none.
     """
 
     service: Service
@@ -32,6 +34,7 @@ class Client(NamedTuple):
     forwarded: bool
     socket: WebSocket
     query: dict[str, list[bytes]]
+    grant: Grant | None
 
 
 MakeReceiver = Callable[[Client], Receiver]
@@ -58,6 +61,16 @@ class Upgrade(Handler):
         self.subprotocol = subprotocol
         self.binary = binary
 
+    def prepare(self) -> None:
+        """Admit the request. A client that can set headers may send its token in one.
+
+        Raises:
+            SignalError: why it is refused.
+        """
+        if "Authorization" in self.request.headers:
+            self.action = ANY
+        super().prepare()
+
     def get(self) -> None:
         """Respond with 101 and hand the connection over."""
         context, service = self.context, self.context.service
@@ -70,12 +83,14 @@ class Upgrade(Handler):
             limits.admit_forwarded(address)
         make_receiver, binary = self.make_receiver, self.binary
         origin, request_id = context.origin, context.request_id
-        query = self.request.query_arguments
+        query, grant = self.request.query_arguments, context.grant
 
         def make(state: ServerState, remote_ip: str, refusal: int | None) -> asyncio.Protocol:
             max_bytes = service.settings.max_body_bytes
             socket = WebSocket(state, remote_ip, refusal, max_bytes, address, binary=binary)
-            socket.receiver = make_receiver(Client(service, origin, address, request_id, forwarded, socket, query))
+            socket.receiver = make_receiver(
+                Client(service, origin, address, request_id, forwarded, socket, query, grant)
+            )
             return socket
 
         self.set_status(HTTPStatus.SWITCHING_PROTOCOLS)

@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 
+from ..auth import open_authority
 from ..errors import DamagedDatabase
 from ..service.ice import NO_ICE_SERVERS, open_ice_servers
 from ..settings.settings import Settings
@@ -31,6 +32,10 @@ async def check(settings: Settings) -> list[str]:
         results.append(f"certificate and key: {settings.tls_certificate}, {settings.tls_key}")
     if admin_token(settings):
         results.append(f"admin token: {settings.admin_token_file}")
+    if (authority := open_authority(settings)) is not None:
+        keys = (f"{key.name} ({key.algorithm})" for key in authority.keys.values())
+        anonymous = ", ".join(settings.auth_anonymous) or "nothing"
+        results.append(f"keys of tokens: {', '.join(keys)}; allowed without a token: {anonymous}")
     ice = open_ice_servers(settings)
     results.append(f"ICE servers: {', '.join((*ice.stun, *ice.turn_urls)) or NO_ICE_SERVERS}")
     check_files(settings)

@@ -26,7 +26,8 @@ OF_CALLS = (
     *("allowed_origins", "drain_delay_ms", "max_body_bytes"),
     *("peerjs_discovery", "shared_protocols", "trusted_proxies"),
 )
-OF_THE_LOG = ("access_log", "allowed_origins", "trusted_proxies")
+OF_THE_LOG = ("access_log", "allowed_origins", "log_subjects", "trusted_proxies")
+OF_TOKENS = ("auth_anonymous", "auth_audience", "auth_issuer", "auth_keys")
 OF_ROUTES = ("demo", "max_offer", "protocols")
 OF_LIMITS = (
     *("max_bytes_per_address", "max_connections", "max_connections_per_address"),
@@ -62,6 +63,9 @@ def make_live_settings(
     def ice(new: Settings) -> Callable[[], None]:
         return partial(setattr, service, "ice", open_ice_servers(new))
 
+    def tokens(new: Settings) -> Callable[[], None]:
+        return service.authority.prepare(new) if service.authority is not None else lambda: None
+
     def quotas(new: Settings) -> Callable[[], None]:
         return partial(service.store.allow, quotas_of(new))
 
@@ -85,6 +89,7 @@ def make_live_settings(
     live.subscribe(calls, *OF_CALLS)
     live.subscribe(requests, *OF_THE_LOG)
     live.subscribe(ice, "stun_servers", "turn_secret_file", "turn_servers", "turn_ttl_s")
+    live.subscribe(tokens, *OF_TOKENS)
     live.subscribe(quotas, *OF_STORES)
     live.subscribe(passwords, "redis_password_file", "redis_sentinel_password_file")
     live.subscribe(limits, *OF_LIMITS)
@@ -117,6 +122,7 @@ def reload(
         log.error(RELOAD_FAILED, error)
         return
     also = ", certificate and key" if settings.tls_certificate else ""
+    also += ", keys of tokens" if settings.auth_keys else ""
     also += ", passwords of Redis" if settings.redis_password_file or settings.redis_sentinel_password_file else ""
     log.info("settings%s reloaded, applied: %s", also, ", ".join(applied) or "nothing new")
     if waiting:

@@ -12,6 +12,7 @@ from tornado import web
 from tornado.ioloop import PeriodicCallback
 
 from .. import COMMIT
+from ..auth import open_authority
 from ..errors import OperatorError
 from ..http.application import Application, Route
 from ..http.errors import make_refusal
@@ -70,7 +71,7 @@ async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inh
     handle_signals(lifecycle)
     notifier = Notifier(os.environ)
     max_connections = raise_descriptor_limit()
-    tls, token = open_tls(settings), admin_token(settings)
+    tls, token, authority = open_tls(settings), admin_token(settings), open_authority(settings)
     clock = Clock()
     store = await open_store(settings, clock)
     try:
@@ -83,7 +84,8 @@ async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inh
         limits = Limits(settings, max_connections, lambda: store.capacity_bytes // ADDRESSES_TO_FILL)
         metrics = RequestMetrics()
         request_log = RequestLog(settings, metrics)
-        service = Service(store, settings, clock, open_ice_servers(settings), COMMIT, limits, request_log, lifecycle)
+        ice = open_ice_servers(settings)
+        service = Service(store, settings, clock, ice, COMMIT, limits, request_log, authority, lifecycle)
         relay = open_relay(store)
         application = Application(service, functools.partial(all_routes, Holds(service), relay))
         refusal = make_refusal(service.log)

@@ -1,7 +1,7 @@
 """The connection of a client of another library: its messages in order, its limits, and what it subscribed to."""
 
 from asyncio import Future
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from http import HTTPStatus
 from typing import Any, ClassVar, Final
 
@@ -12,6 +12,8 @@ from .. import errors
 from ..http.upgrade import Client
 from ..relay import Channel, Relay
 from ..service.request_context import RequestContext
+from ..service.service import TOKEN_EXPIRED
+from ..service.statuses import STATUS
 
 METHOD: Final = "WS"
 MAX_CHANNELS: Final = 1000  # channels and groups of a connection
@@ -39,7 +41,18 @@ class Connection:
 
     pattern: ClassVar[str]
 
-    __slots__ = ("_acquired", "_channels", "_last_id", "_messages", "_running", "client", "closed", "relay", "scope")
+    __slots__ = (
+        "_acquired",
+        "_bearer",
+        "_channels",
+        "_last_id",
+        "_messages",
+        "_running",
+        "client",
+        "closed",
+        "relay",
+        "scope",
+    )
 
     def __init__(self, client: Client, relay: Relay, scope: str) -> None:
         self.client = client
@@ -51,12 +64,13 @@ class Connection:
         self._messages: list[bytes] = []  # received and not started
         self._running = False
         self._last_id = 0
+        self._bearer = client.service.hold_grant(client.grant, self._token_expired)
         if client.forwarded:
             client.service.limits.count_forwarded(client.address, 1)
 
     # For the protocol
 
-    def opened(self) -> Coroutine[None, None, None] | None:
+    def opened(self) -> Callable[[RequestContext], Awaitable[None]] | None:
         """Return the work to do before the first message, if there is any."""
         return None
 
@@ -103,16 +117,6 @@ class Connection:
         self._acquired -= 1
         self.client.service.limits.release_hold(self.client.address)
 
-    def charge(self, units: int, context: RequestContext) -> None:
-        """Count further requests, before what they stand for is done.
-
-        Raises:
-            TooMany: the address exceeds its rate.
-        """
-        retry_after_s = self.client.service.limits.charge_request(self.client.address, context.now_ms, units)
-        if retry_after_s:
-            raise errors.TooMany("requests of an address", retry_after_s)
-
     def subscribe(self, channel: Channel) -> Awaitable[None] | None:
         """Subscribe to a channel. See `Relay.subscribe`.
 
@@ -141,7 +145,7 @@ class Connection:
         receivers = self.relay.receivers(channel)
         units = receivers // RECEIVERS_PER_UNIT + receivers * len(message) // BYTES_PER_UNIT
         if units:
-            self.charge(units, context)
+            context.charge(units)
         return self.relay.publish(channel, message)
 
     # From the transport
@@ -169,10 +173,15 @@ class Connection:
         self._messages.clear()
         for channel in list(self._channels):
             self.unsubscribe(channel)
+        if self._bearer is not None:
+            self._bearer.close()
         if (work := self.disconnected()) is not None:
             self.client.service.start(work)
         if self.client.forwarded:
             self.client.service.limits.count_forwarded(self.client.address, -1)
+
+    def _token_expired(self) -> None:
+        self.client.socket.close(CloseCode.POLICY_VIOLATION, TOKEN_EXPIRED)
 
     def _wait_for_turn(self) -> None:
         """Handle the next message at the client's turn, after the client has read most of what was sent."""
@@ -212,10 +221,10 @@ class Connection:
             return None
         return self.received(decoded, context)
 
-    async def _open(self, work: Awaitable[None]) -> None:
+    async def _open(self, work: Callable[[RequestContext], Awaitable[None]]) -> None:
         context = self._make_context()
         try:
-            await work
+            await work(context)
         except Exception as error:
             self._refuse(error, context)
         context.status = context.status or HTTPStatus.OK
@@ -227,6 +236,7 @@ class Connection:
         self._last_id += 1
         context = RequestContext(client.service, client.address, METHOD, self.pattern)
         context.origin, context.request_id = client.origin, f"{client.request_id}-{self._last_id}"
+        context.grant = client.grant
         return context
 
     async def _complete(self, work: Awaitable[None], size: int, context: RequestContext) -> None:
@@ -241,6 +251,9 @@ class Connection:
         if isinstance(error, errors.TooMany):
             context.status = HTTPStatus.TOO_MANY_REQUESTS
             self.client.socket.close(CloseCode.POLICY_VIOLATION, f"too many {error.reason}")
+        elif isinstance(error, errors.Unauthorized | errors.NotAllowed):
+            context.status = STATUS[type(error)]
+            self.client.socket.close(CloseCode.POLICY_VIOLATION, str(error).lower())
         else:
             context.status = HTTPStatus.SERVICE_UNAVAILABLE
             self.client.socket.close(CloseCode.TRY_AGAIN_LATER)

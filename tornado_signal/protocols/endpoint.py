@@ -2,6 +2,8 @@
 
 import orjson
 
+from ..auth import ANY
+from ..http.fields import query_token
 from ..http.handlers import Handler
 from ..http.request_context import HttpRequestContext
 from ..http.upgrade import MakeReceiver, Upgrade
@@ -33,6 +35,9 @@ class ProtocolHandler(Handler):
     def find_origin(self) -> str:
         return find_origin(self.context, self.protocol)
 
+    def find_token(self) -> str:
+        return super().find_token() or query_token(self.request.query_arguments)
+
     @property
     def scope_origin(self) -> str | None:
         """The origin of the scope, or None if the protocol is shared."""
@@ -40,7 +45,9 @@ class ProtocolHandler(Handler):
 
 
 class ProtocolUpgrade(Upgrade):
-    """The handshake of another library's client."""
+    """The handshake of another library's client. Its token is in the query, because it can send no other message."""
+
+    action = ANY
 
     def initialize(self, make_receiver: MakeReceiver, protocol: str = "") -> None:  # type: ignore[override]
         super().initialize(make_receiver, binary=True)
@@ -48,3 +55,6 @@ class ProtocolUpgrade(Upgrade):
 
     def find_origin(self) -> str:
         return find_origin(self.context, self.protocol)
+
+    def find_token(self) -> str:
+        return super().find_token() or query_token(self.request.query_arguments)

@@ -5,20 +5,21 @@ import hashlib
 import os
 import uuid
 import zlib
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 import orjson
 from websockets.frames import CloseCode
 
-from ..errors import InvalidParameter
+from .. import errors
 from ..http.fields import topic_of
 from ..http.upgrade import Client
 from ..relay import Channel, Joined, Lease, Relay
 from ..service import wire
 from ..service.request_context import RequestContext
+from ..service.statuses import STATUS
 from .connection import MAX_NAME, Connection
-from .endpoint import ProtocolHandler, make_scope
+from .endpoint import ProtocolHandler, ProtocolUpgrade, make_scope
 
 PATH: Final = "/peerjs"
 GROUPS: Final = 16  # of the ids of a scope, so that several nodes of Redis share them
@@ -96,12 +97,26 @@ class PeerJsConnection(Connection):
 
     # The id
 
-    def opened(self) -> Coroutine[None, None, None]:
-        return self._claim()
+    def opened(self) -> Callable[[RequestContext], Coroutine[None, None, None]]:
+        return self._claim
 
-    async def _claim(self) -> None:
+    def _admit_id(self, context: RequestContext) -> None:
+        """Check that the token covers the id, which is also the `info` of the token if it has that claim."""
+        context.authorize("offer")
+        context.require_topic(self._peer_id)
+        if context.grant is not None:
+            context.grant.require_info(self._peer_id)
+
+    async def _claim(self, context: RequestContext) -> None:
         if not self._peer_id:
             self._reject("ERROR", "No id, token, or key supplied to websocket server")
+            return
+        try:
+            self._admit_id(context)
+        except (errors.Unauthorized, errors.NotAllowed) as error:
+            context.count_error(error)
+            context.status = STATUS[type(error)]
+            self._reject("ERROR", str(error))
             return
         self.acquire()
         try:
@@ -179,6 +194,8 @@ class PeerJsConnection(Connection):
             return self._leave() if kind == "LEAVE" else None
         if type(peer_id) is not str or len(peer_id) > MAX_NAME:
             return None
+        context.authorize("offer" if kind == "OFFER" else "answer")
+        context.require_topic(peer_id)
         forwarded = {"type": kind, "src": self._peer_id, "dst": peer_id}
         if "payload" in message:
             forwarded["payload"] = message["payload"]
@@ -252,6 +269,14 @@ class PeerJsConnection(Connection):
         self.send({"type": "EXPIRE", "src": peer_id, "dst": self._peer_id})
 
 
+class PeerJsUpgrade(ProtocolUpgrade):
+    """The handshake of PeerJS. Its `token` is a JSON Web Token if it has the form of one."""
+
+    def find_token(self) -> str:
+        token = super().find_token()
+        return token if token.count(".") == 2 else ""
+
+
 class PeerId(ProtocolHandler):
     """GET /{key}/id: a new id as text."""
 
@@ -265,6 +290,8 @@ class PeerId(ProtocolHandler):
 class Peers(ProtocolHandler):
     """GET /{key}/peers: the connected ids, if the operator allows it."""
 
+    action = "list"
+
     async def get(self, key: str) -> None:
         if not self.context.service.settings.peerjs_discovery:
             self.set_status(401)
@@ -273,9 +300,11 @@ class Peers(ProtocolHandler):
             return
         name = topic_of(key)
         if name is None:
-            raise InvalidParameter("key")
+            raise errors.InvalidParameter("key")
         scope = make_scope("peerjs", self.scope_origin, name)
         groups = await asyncio.gather(*(self.relay.members(id_group(scope, number)) for number in range(GROUPS)))
-        self.write(wire.encode([lease.member for group in groups for lease in group.sample]))
+        grant = self.context.grant
+        ids = [lease.member for group in groups for lease in group.sample]
+        self.write(wire.encode([peer_id for peer_id in ids if grant is None or grant.covers(peer_id)]))
 
     head = get

@@ -22,7 +22,7 @@ def protocol_routes(relay: Relay, settings: Settings) -> dict[str, Route]:
     arguments = {"protocol": "peerjs", "relay": relay}
     routes = {
         "peerjs": [
-            ("/peerjs", upgrade(peerjs.PATH, "peerjs", peerjs.PeerJsConnection, ProtocolUpgrade)),
+            ("/peerjs", upgrade(peerjs.PATH, "peerjs", peerjs.PeerJsConnection, peerjs.PeerJsUpgrade)),
             ("/{topic}/id", Route("/{key}/id", peerjs.PeerId, arguments)),
             ("/{topic}/peers", Route("/{key}/peers", peerjs.Peers, arguments)),
         ],

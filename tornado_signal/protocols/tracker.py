@@ -43,6 +43,11 @@ def parse_id(value: object, failure: str) -> str:
     return value
 
 
+def topic_of_hash(info_hash: str) -> str:
+    """Return the topic of a swarm in the claims of a token: the hash in hexadecimal digits."""
+    return info_hash.encode("latin-1").hex()
+
+
 class TrackerConnection(Connection):
     """A client of a tracker.
 
@@ -77,7 +82,7 @@ class TrackerConnection(Connection):
             else:
                 named = action if type(action) is str else ""
                 raise Failed(f"invalid action in WS request: {named[:MAX_ECHOED]}")
-        except Failed as failed:
+        except (Failed, errors.Unauthorized, errors.NotAllowed) as failed:
             echoed = info_hash if type(info_hash) is str and len(info_hash) <= MAX_ECHOED else ""
             self._fail("scrape" if action == "scrape" else "announce", echoed, str(failed))
 
@@ -101,12 +106,14 @@ class TrackerConnection(Connection):
         event = message.get("event") or ""
         if event not in EVENTS:
             raise Failed("invalid event")
+        context.authorize("offer" if answer is None else "answer")
+        context.require_topic(topic_of_hash(info_hash))
         offers = message.get("offers")
         offers = offers if type(offers) is list and answer is None and event != "stopped" else []
         if len(offers) > MAX_OFFERS:
             raise errors.TooMany("offers of an announcement")
         if offers:
-            self.charge(len(offers), context)
+            context.charge(len(offers))
 
         if event == "stopped":
             await self._leave(info_hash)
@@ -163,8 +170,11 @@ class TrackerConnection(Connection):
         if len(given) > MAX_HASHES:
             raise Failed("too many info_hash")
         hashes = [parse_id(value, "invalid info_hash") for value in given]
+        context.authorize("list")
+        for value in hashes:
+            context.require_topic(topic_of_hash(value))
         if len(hashes) > 1:
-            self.charge(len(hashes) - 1, context)
+            context.charge(len(hashes) - 1)
         swarms = await asyncio.gather(*(self.relay.members(self._swarm(name), 0) for name in hashes))
         files = {
             name: {

@@ -21,7 +21,8 @@ class YConnection(Connection):
     """A client of y-webrtc or ws-relay.
 
     y-webrtc subscribes with `topics` and publishes `data`. ws-relay subscribes with `topic` and publishes `payload`.
-    Their rooms are separate, because neither understands the messages of the other.
+    Their rooms are separate, because neither understands the messages of the other. A published message is opaque, so
+    it needs a token for offers and for answers.
 
     Args:
         client: the client, whose handshake is complete.
@@ -41,6 +42,8 @@ class YConnection(Connection):
             return None
         kind = message.get("type")
         if kind == "publish":
+            context.authorize("offer")
+            context.authorize("answer")
             self._publish(message, context)
         elif kind == "ping":
             self.send({"type": "pong"})
@@ -64,8 +67,11 @@ class YConnection(Connection):
         return Channel(f"ws-relay {self.scope}", topic)
 
     def _subscribe(self, rooms: list[Channel], context: RequestContext) -> Awaitable[None] | None:
+        context.authorize("list")
+        for room in rooms:
+            context.require_topic(room.name)
         if len(rooms) > 1:
-            self.charge(len(rooms) - 1, context)
+            context.charge(len(rooms) - 1)
         pending = [opening for room in rooms if (opening := self.subscribe(room)) is not None]
         return _wait(pending) if pending else None
 
@@ -73,6 +79,7 @@ class YConnection(Connection):
         topic = message.get("topic")
         if type(topic) is not str or not topic:
             return
+        context.require_topic(topic)
         if "data" not in message and "payload" in message:
             relayed = orjson.dumps({"topic": topic, "payload": message["payload"]})
             self.publish(self._relay_room(topic), relayed, context)

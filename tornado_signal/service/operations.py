@@ -9,11 +9,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
+from ..auth import ANY
 from ..errors import InvalidParameter, Unavailable
 from ..lifecycle import LEAVING
 from ..session import SessionPosition, Side, utf8_length
 from ..settings.settings import Settings
 from . import wire
+from .covered_topics import all_topics, covered_topics
 from .cursors import cursor_scope, format_cursor, parse_cursor
 from .parameters import (
     CODE,
@@ -64,6 +66,7 @@ class Operation:
         secret: whether the result is only for this client and must not be cached.
         writes: whether it changes the session of its parameter `code`.
         ends_hold: whether it ends the hold of the session.
+        action: the action that a token must allow, or empty for what everybody may do.
     """
 
     name: str
@@ -79,6 +82,7 @@ class Operation:
     secret: bool = False
     writes: bool = False
     ends_hold: bool = False
+    action: str = ""
 
     @cached_property
     def pattern(self) -> str:
@@ -114,6 +118,7 @@ class Subscription:
         name: as in `Operation`, like path, tag, summary, parameters and refusals.
         feed: called with the context, the parameter values by name, the `cursor` of the last event that the client has
             received (or None), the name of that `parameter` for errors, and the function that encodes an event.
+        action: as in `Operation`.
     """
 
     name: str
@@ -122,6 +127,7 @@ class Subscription:
     summary: str
     feed: Callable[..., Feed]
     parameters: tuple[Parameter, ...]
+    action: str
     refusals: tuple[int, ...] = ()
 
     @cached_property
@@ -170,12 +176,14 @@ def ice_servers(context: RequestContext) -> bytes:
 async def topics(context: RequestContext, page: int, limit: int) -> bytes:
     """GET /topics."""
     limit = min(limit, MAX_LIMIT)
-    found, total = await context.service.store.topics(context.origin, (page - 1) * limit, limit)
+    find = covered_topics if context.grant is not None and context.grant.topics is not None else all_topics
+    found, total = await find(context, (page - 1) * limit, limit)
     return wire.encode(wire.topics_page(page, limit, found, total))
 
 
 async def sessions(context: RequestContext, topic: str, wait: float | None, since: str | None, limit: int) -> Pieces:
     """GET /:topic/sessions."""
+    context.require_topic(topic)
     store = context.service.store
     end = b"]}"
     if wait is not None or since is not None:
@@ -221,6 +229,9 @@ async def publish(
     context: RequestContext, topic: str, info: str, offer: str, ttl: int | None, secret: bytes, lease: bytes = b""
 ) -> tuple[bytes, int]:
     """Publish an offer, held with `lease` if given. Return its code and expiry."""
+    if context.grant is not None:
+        context.grant.require_topic(topic)
+        context.grant.require_info(info)
     context.admit_session()
     names = len(context.origin) + utf8_length(topic)
     context.admit_bytes(utf8_length(offer) + utf8_length(info) + OFFER_ENTRIES * (ENTRY_BYTES + names))
@@ -231,6 +242,8 @@ async def publish(
 async def answer(context: RequestContext, code: str, sent: tuple[str, Any], side: Side, secret: bytes) -> bytes:
     """POST /answer."""
     session = wire.parse_code(code)
+    if context.grant is not None:
+        await context.require_session(session)
     name, value = sent
     store = context.service.store
     texts = value if name == "candidates" else [value]
@@ -247,6 +260,8 @@ async def poll(
 ) -> bytes:
     """POST /poll."""
     session = wire.parse_code(code)
+    if context.grant is not None:
+        await context.require_session(session)
     store = context.service.store
     if wait is None and since is None:
         return wire.encode(wire.news(side, await store.read(context.origin, session, side, secret_hash=secret)))
@@ -280,13 +295,19 @@ def check_poll_cursor(fields: Fields, context: RequestContext) -> Since | None:
 
 async def withdraw(context: RequestContext, code: str, side: Side, secret: bytes) -> bytes:
     """POST /withdraw."""
-    await context.service.store.withdraw(context.origin, wire.parse_code(code), side, secret_hash=secret)
+    session = wire.parse_code(code)
+    if context.grant is not None:
+        await context.require_session(session)
+    await context.service.store.withdraw(context.origin, session, side, secret_hash=secret)
     return SUCCESS
 
 
 async def refresh(context: RequestContext, code: str, side: Side, secret: bytes) -> bytes:
     """POST /refresh."""
-    expires_ms = await context.service.store.refresh(context.origin, wire.parse_code(code), side, secret_hash=secret)
+    session = wire.parse_code(code)
+    if context.grant is not None:
+        await context.require_session(session)
+    expires_ms = await context.service.store.refresh(context.origin, session, side, secret_hash=secret)
     return wire.encode({"expiresAt": expires_ms})
 
 
@@ -319,6 +340,7 @@ SUBSCRIPTIONS: Final = (
         "Server-Sent Events `session` and `gone` (`code`, `reason`), first the current listing.",
         TopicFeed,
         (TOPIC,),
+        "list",
     ),
     Subscription(
         "sessionEvents",
@@ -327,6 +349,7 @@ SUBSCRIPTIONS: Final = (
         "Server-Sent Events `offer`, `answer`, `candidate` and `gone` of one session, for one side.",
         SessionFeed,
         (CODE, SIDE, SECRET),
+        "answer",
         refusals=(404,),
     ),
 )
@@ -349,6 +372,7 @@ def declare(settings: Settings) -> tuple[Operation, ...]:
             ref("IceConfiguration"),
             ice_servers,
             secret=True,
+            action=ANY,
         ),
         Operation(
             "topics",
@@ -362,6 +386,7 @@ def declare(settings: Settings) -> tuple[Operation, ...]:
                 number("page", 1, {**POSITIVE, "default": 1}),
                 number("limit", DEFAULT_LIMIT, {**POSITIVE, "default": DEFAULT_LIMIT}, CLAMPED),
             ),
+            action="list",
         ),
         Operation(
             "sessions",
@@ -378,6 +403,7 @@ def declare(settings: Settings) -> tuple[Operation, ...]:
                 since(check_listing_cursor),
                 number("limit", 0, POSITIVE, CLAMPED),
             ),
+            action="list",
         ),
         Operation(
             "offer",
@@ -397,6 +423,7 @@ def declare(settings: Settings) -> tuple[Operation, ...]:
             ),
             refusals=(404,),
             body="OfferRequest",
+            action="offer",
         ),
         Operation(
             "answer",
@@ -419,6 +446,7 @@ def declare(settings: Settings) -> tuple[Operation, ...]:
             ),
             refusals=(404, 409),
             writes=True,
+            action="answer",
         ),
         Operation(
             "poll",
@@ -432,6 +460,7 @@ def declare(settings: Settings) -> tuple[Operation, ...]:
             (CODE, SIDE, WAIT, since(check_poll_cursor), SECRET),
             refusals=(404,),
             body="PollRequest",
+            action="answer",
         ),
         Operation(
             "withdraw",
@@ -446,6 +475,7 @@ def declare(settings: Settings) -> tuple[Operation, ...]:
             body="OwnerRequest",
             writes=True,
             ends_hold=True,
+            action="answer",
         ),
         Operation(
             "refresh",
@@ -459,5 +489,6 @@ def declare(settings: Settings) -> tuple[Operation, ...]:
             refusals=(404,),
             body="OwnerRequest",
             writes=True,
+            action="answer",
         ),
     )

@@ -7,7 +7,8 @@ from typing import Self
 
 from tornado.iostream import StreamClosedError
 
-from ..errors import OriginNotAllowed, SignalError, TooMany, Unavailable
+from ..auth import Grant
+from ..errors import OriginNotAllowed, SignalError, TooMany, Unauthorized, Unavailable
 from ..lifecycle import DRAINING
 from ..stores.watches import Watch
 from .service import Service
@@ -37,6 +38,7 @@ class RequestContext:
         refused_for: the reason of a refusal, or an empty text.
         waited: whether the request is a long poll or a stream that has waited.
         gone: whether the client has disconnected.
+        grant: what the client's token allows, or None if it has none.
     """
 
     __slots__ = (  # thousands may wait
@@ -46,6 +48,7 @@ class RequestContext:
         "client",
         "client_address",
         "gone",
+        "grant",
         "method",
         "now_ms",
         "origin",
@@ -67,6 +70,7 @@ class RequestContext:
         self.origin = self.request_id = self.refused_for = ""
         self.now_ms = self.status = self.sent_bytes = 0
         self.waited = self.gone = self._ended = False
+        self.grant: Grant | None = None
         self._watch: Watch | None = None
         self.began_s = perf_counter()
         service.running += 1
@@ -104,6 +108,59 @@ class RequestContext:
             raise TooMany("requests of an address", retry_after_s, persists=persists)
         if service.lifecycle.state >= DRAINING:
             raise Unavailable("draining")
+
+    def authorize(self, action: str, token: str = "") -> None:
+        """Verify a token if given, and check that it, or the lack of one, allows an action.
+
+        Args:
+            action: one of `auth.ACTIONS`, `auth.ANY`, or empty for what everybody may do.
+            token: the token, or empty to keep the current grant.
+
+        Raises:
+            Unauthorized: the token is missing or invalid.
+            NotAllowed: the token does not allow the action.
+        """
+        authority = self.service.authority
+        if authority is None or not action:
+            return
+        if token:
+            metrics = self.service.log.metrics
+            try:
+                self.grant = authority.verify(token, self.origin, self.service.clock.now_ms() / 1000)
+            except Unauthorized as error:
+                metrics.tokens[error.reason] += 1
+                raise
+            metrics.tokens["accepted"] += 1
+        authority.require(self.grant, action)
+
+    def require_topic(self, topic: str) -> None:
+        """Check that the token covers a topic.
+
+        Raises:
+            NotAllowed: it does not.
+        """
+        if self.grant is not None:
+            self.grant.require_topic(topic)
+
+    async def require_session(self, code: bytes) -> None:
+        """Check that the token covers the topic of a session.
+
+        Raises:
+            NotAllowed: it does not.
+            SessionNotFound: as `Store.find_topic`.
+        """
+        if self.grant is not None and self.grant.topics is not None:
+            self.grant.require_topic(await self.service.store.find_topic(self.origin, code))
+
+    def charge(self, units: int) -> None:
+        """Count further requests, before what they stand for is done.
+
+        Raises:
+            TooMany: the address exceeds its rate.
+        """
+        retry_after_s = self.service.limits.charge_request(self.client_address, self.now_ms, units)
+        if retry_after_s:
+            raise TooMany("requests of an address", retry_after_s)
 
     def admit_session(self) -> None:
         """Charge a session to the client's quota.
@@ -184,7 +241,7 @@ class RequestContext:
         if log.written:
             line = {"method": self.method, "endpoint": self.pattern, "status": self.status}
             line |= {"ms": round(seconds * 1000, 3), "bytes": self.sent_bytes, "id": self.request_id}
-            log.finished(line, self.refused_for, self.client_address)
+            log.finished(line, self.refused_for, self.client_address, self.grant.subject if self.grant else "")
         service.running -= 1
         if service.lifecycle.state >= DRAINING and not service.running:
             service.idle.set()

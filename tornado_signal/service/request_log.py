@@ -41,12 +41,14 @@ class RequestLog:
                 return named
         return new_request_id()
 
-    def finished(self, fields: dict[str, Any], refused_for: str, address: str) -> None:
-        """Log the end of a request with these fields, and the reason of a refusal."""
+    def finished(self, fields: dict[str, Any], refused_for: str, address: str, subject: str) -> None:
+        """Log the end of a request with these fields, the reason of a refusal, and what the operator asks for."""
         if refused_for:
             fields["reason"] = refused_for
         if self.settings.access_log == "addresses":
             fields["address"] = address
+        if self.settings.log_subjects and subject:
+            fields["subject"] = subject
         log.info("request", extra={"fields": fields})
 
     def refused(self, status: int, reason: str) -> None:

@@ -119,6 +119,12 @@ SCHEMAS: Final[Schema] = {
 """Every schema that depends on no setting, by its name."""
 
 PARAMETERS: Final[Schema] = {
+    "Token": {
+        "name": "token",
+        "in": "query",
+        "schema": FILLED,
+        "description": "The token of a client that can set no header, such as an `EventSource`.",
+    },
     "Topic": {"name": "topic", "in": "path", "required": True, "schema": TOPIC},
     "LastEventId": {
         "name": "Last-Event-ID",
@@ -134,13 +140,16 @@ HEADERS: Final[Schema] = {
         "required": True,
         "description": "Seconds after which to try again.",
     },
+    "Challenge": {"schema": TEXT, "required": True, "description": "The kind of the error, as RFC 6750 has it."},
 }
 ALWAYS: Final = {"X-Request-Id": ref("RequestId", "headers")}
+CHALLENGE: Final = {**ALWAYS, "WWW-Authenticate": ref("Challenge", "headers")}
 LATER: Final = {**ALWAYS, "Retry-After": ref("RetryAfter", "headers")}
 
 REFUSALS: Final[dict[int, tuple[str, str, Schema]]] = {
     400: ("BadRequest", "A parameter is missing or invalid; the text names it.", ALWAYS),
-    403: ("Forbidden", str(errors.OriginNotAllowed()), ALWAYS),
+    401: ("Unauthorized", str(errors.Unauthorized.message), CHALLENGE),
+    403: ("Forbidden", f"{errors.OriginNotAllowed.message}. {errors.NotAllowed.message}.", ALWAYS),
     404: ("NotFound", str(errors.SessionNotFound()), ALWAYS),
     409: ("Conflict", str(errors.AlreadyAnswered()), ALWAYS),
     413: ("TooLarge", str(errors.BodyTooLarge()), ALWAYS),

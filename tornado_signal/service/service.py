@@ -3,10 +3,11 @@
 import asyncio
 import logging
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
+from ..auth import Authority, Bearer, Grant
 from ..lifecycle import DRAINING, Lifecycle
 from ..limits.fair_queue import FairQueue
 from ..limits.forwarded import trusted
@@ -20,6 +21,9 @@ from .ice import IceServers
 from .request_log import RequestLog
 
 log = logging.getLogger(__name__)
+
+TOKEN_EXPIRED: Final = "token expired"
+"""The reason of the close frame when a token has expired."""
 
 # A task starts its work when it is created, where Python can do that.
 EAGER: Final[dict[str, Any]] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
@@ -37,6 +41,7 @@ class Service:
         version: the commit that the server was built from.
         limits: the limits of clients.
         log: the request log and its counters.
+        authority: verifies tokens, or None if requests need none.
         lifecycle: the life cycle of the process.
         running: the number of requests in progress or queued.
         idle: set when no request is left while the service drains.
@@ -54,6 +59,7 @@ class Service:
     version: str
     limits: Limits
     log: RequestLog
+    authority: Authority | None = None
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     running: int = 0
     idle: asyncio.Event = field(default_factory=asyncio.Event)
@@ -76,6 +82,12 @@ class Service:
                 "a proxy that --trusted-proxies does not name forwards requests; "
                 "its clients have no limits per address, because its own address has none"
             )
+
+    def hold_grant(self, grant: Grant | None, end: Callable[[], None]) -> Bearer | None:
+        """Have `end` called soon after a grant expires. Return None if requests need no token."""
+        if self.authority is None:
+            return None
+        return self.authority.hold(grant, lambda: self.clock.now_ms() / 1000, end)
 
     def start(self, work: Coroutine[None, None, None]) -> None:
         """Start work for a client."""

@@ -6,7 +6,9 @@ from .. import errors
 
 STATUS: Final[dict[type[BaseException], int]] = {
     errors.InvalidParameter: 400,
+    errors.Unauthorized: 401,
     errors.OriginNotAllowed: 403,
+    errors.NotAllowed: 403,
     errors.SessionNotFound: 404,
     errors.PathNotFound: 404,
     errors.MethodNotAllowed: 405,

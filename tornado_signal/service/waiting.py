@@ -120,6 +120,7 @@ class TopicFeed:
 
     Raises:
         InvalidParameter: the cursor does not belong to this topic.
+        NotAllowed: the token does not cover the topic.
     """
 
     finished = False
@@ -129,6 +130,7 @@ class TopicFeed:
         self._store = context.service.store
         self._topic = topic
         self._encode = encode
+        context.require_topic(topic)
         self._scope = cursor_scope(context.origin, "topic", topic)
         self._since = parse_cursor(self._store.parse_position, self._scope, cursor, parameter) if cursor else None
         self._position: Position | None = None
@@ -228,9 +230,11 @@ class SessionFeed:
 
         Raises:
             SessionNotFound: as `Store.read`.
+            NotAllowed: as `RequestContext.require_session`.
             InvalidParameter: the cursor is of an earlier session with the same code.
         """
         await self.watch.opened()
+        await self._call.require_session(self._code)
         try:
             self._news = await self._read()
         except StalePosition:

@@ -11,6 +11,7 @@ from typing import Literal, TypeVar
 
 from .origins import Origins
 from .value_types import (
+    ACTION,
     ADDRESS,
     ALLOWED_ORIGIN,
     COUNT,
@@ -27,6 +28,7 @@ from .value_types import (
     SIZE,
     STUN,
     SWITCH,
+    TEXT,
     TURN,
     Network,
     ValueType,
@@ -308,6 +310,22 @@ class Settings:
     peerjs_discovery: bool = setting(
         "false", SWITCH, "whether PeerJS clients can list the ids of their origin (listAllPeers)", live=True
     )
+    auth_keys: Path | None = setting(
+        "none",
+        OPTIONAL_PATH,
+        "file or directory of the keys that verify tokens: NAME.secret (HS256) or NAME.pem (public key of EdDSA, ES256 "
+        "or RS256); none: requests need no token; re-read on SIGHUP",
+        live=True,
+    )
+    auth_issuer: str = setting(
+        "none", keyword_or("none", "", TEXT), "required claim iss of tokens; none: any", live=True
+    )
+    auth_audience: str = setting(
+        "none", keyword_or("none", "", TEXT), "required claim aud of tokens; none: any", live=True
+    )
+    auth_anonymous: tuple[str, ...] = setting(
+        "none", keyword_or("none", (), list_of(ACTION)), "what is allowed without a token", live=True
+    )
     stun_servers: tuple[str, ...] = setting(
         "stun:stun.cloudflare.com:3478,stun:stun.l.google.com:19302",
         keyword_or("none", (), list_of(STUN)),
@@ -335,6 +353,9 @@ class Settings:
         "whether to log a line for each request, at level info; addresses: including the client's address",
         live=True,
     )
+    log_subjects: bool = setting(
+        "false", SWITCH, "whether lines of the access log name the subject (sub) of the token", live=True
+    )
 
 
 SETTINGS = tuple(Setting(field.name, **field.metadata) for field in dataclasses.fields(Settings))
@@ -352,6 +373,8 @@ REPLACED = {
     "max_waiting_per_address": "max_connections_per_address",
 }
 """The names of removed settings, each with its replacement."""
+FIXED_PRESENCE = ("auth_keys", "tls_certificate", "tls_key")
+"""Settings that a running server can change, but neither set nor remove: connections began with or without them."""
 LIVE = frozenset(setting.name for setting in SETTINGS if setting.live)
 """The names of the settings that a running server can apply."""
 
@@ -367,8 +390,7 @@ def merge(running: Settings, read: Settings, names: frozenset[str] = LIVE) -> tu
         before, after = getattr(running, setting.name), getattr(read, setting.name)
         if before == after:
             continue
-        # A listener cannot change between HTTP and HTTPS.
-        if setting.name in names and not (setting.name in ("tls_certificate", "tls_key") and None in (before, after)):
+        if setting.name in names and not (setting.name in FIXED_PRESENCE and None in (before, after)):
             applied[setting] = after
         else:
             waiting.append(setting.flag)

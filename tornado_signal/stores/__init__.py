@@ -223,6 +223,13 @@ class Store(Protocol):
 
     # Discovery
 
+    async def find_topic(self, origin: str, code: bytes) -> str:
+        """Return the topic of a session.
+
+        Raises:
+            SessionNotFound: it does not exist, has expired, or is another origin's.
+        """
+
     async def topics(self, origin: str, offset: int, limit: int) -> tuple[list[tuple[str, int]], int]:
         """Return a page of the topics with unanswered sessions, ordered by code points.
 

@@ -9,12 +9,13 @@ from ..settings.settings import Settings
 MIN_BYTES: Final = 16
 
 
-def read_secret(path: Path, flag: str) -> bytes:
+def read_secret(path: Path, flag: str, min_bytes: int = MIN_BYTES) -> bytes:
     """Return the secret in a file.
 
     Args:
         path: the file.
         flag: the setting that names it, for errors.
+        min_bytes: the minimum length.
 
     Raises:
         OperatorError: the file cannot be read, or does not hold a valid secret.
@@ -23,9 +24,9 @@ def read_secret(path: Path, flag: str) -> bytes:
         secret = path.read_bytes().rstrip(b"\r\n")
     except OSError as error:
         raise OperatorError(f"cannot read {flag} {path}: {error.strerror}") from error
-    if len(secret) < MIN_BYTES or b"\n" in secret:
+    if len(secret) < min_bytes or b"\n" in secret:
         raise OperatorError(
-            f"{flag} {path} must hold one line of at least {MIN_BYTES} bytes, the secret and nothing else; "
+            f"{flag} {path} must hold one line of at least {min_bytes} bytes, the secret and nothing else; "
             "openssl rand -hex 32 makes one"
         )
     return secret

@@ -21,6 +21,9 @@ parameters and results. Requests are answered in any order; those of one session
 Every connection is isolated by the `Origin` header of its handshake, which browsers send by themselves: it sees and
 touches the sessions of that origin only. The subprotocol `signal.v1` is chosen if it is offered; none is needed.
 
+If the operator has configured keys, `authorize` comes first. Other methods fail with 401 before it, and with 403 if the
+token does not allow them.
+
 A connection has at most {MAX_SUBSCRIPTIONS} subscriptions and {MAX_HELD} held offers. When the server stops it closes
 with 1012: come back, with the cursors of the last events and `hold` for your offers.
 """
@@ -77,6 +80,9 @@ def make_asyncapi(operations: Iterable[Operation]) -> Schema:
     method("subscribe", "events", "Subscribe to the events of a topic or of a session.", subscribing, subscribed)
     ended = object_of({"subscription": NUMBER}, closed=False)
     method("unsubscribe", "events", "End a subscription.", [ended], ref("Success"))
+    token = object_of({"token": {**TEXT, "minLength": 1}}, closed=False)
+    valid = object_of({"expiresAt": {**schemas.TIME, "type": ["integer", "null"]}})
+    method("authorize", "service", "Present a token, also a new one before the earlier one expires.", [token], valid)
     bodies |= describe_bodies("HoldParams", [CODE, SECRET])
     taken = "Take over an offer that another connection has held."
     method("hold", "signaling", taken, [ref("HoldParams")], ref("Refreshed"))

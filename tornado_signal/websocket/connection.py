@@ -9,12 +9,13 @@ from typing import Any, Final, NamedTuple
 from websockets.frames import CloseCode
 
 from .. import errors
+from ..auth import ANY, Grant
 from ..service import wire
 from ..service.event_batches import Event
 from ..service.operations import SUBSCRIPTIONS, SUCCESS, Operation, Pieces, check, encode_published, publish
 from ..service.parameters import CODE, SECRET, check_optional_string
 from ..service.request_context import RequestContext
-from ..service.service import Service
+from ..service.service import TOKEN_EXPIRED, Service
 from ..service.statuses import STATUS
 from ..service.waiting import Feed
 from ..stores.watches import Watch
@@ -39,11 +40,13 @@ class Method(NamedTuple):
         perform: checks the parameters and returns JSON, or the work whose result it is. The work of an operation does
             not refer to the parameters, because it can wait for minutes.
         writes: whether it changes the session of the parameter `code`.
+        action: the action that a token must allow, or empty for what everybody may do.
     """
 
     pattern: str
     perform: Perform
     writes: bool = False
+    action: str = ""
 
 
 class Slot:
@@ -110,14 +113,17 @@ class Connection:
         request_id: the id of the handshake, the prefix of the ids of its requests.
         socket: the connection.
         forwarded: whether a proxy keeps it open for the client.
+        grant: what the token of the handshake allows, or None if there was none.
 
     Attributes:
+        grant: what the latest token allows, or None before the first one.
         waiting: the waiting requests, including subscriptions.
         held: as in `presence.Holder`, like `lease` and `reserved`.
         over: whether the client has disconnected.
     """
 
     __slots__ = (
+        "_bearer",
         "_begins",
         "_behind",
         "_behind_bytes",
@@ -133,6 +139,7 @@ class Connection:
         "_subscriptions",
         "_writes",
         "client_address",
+        "grant",
         "held",
         "lease",
         "origin",
@@ -154,8 +161,11 @@ class Connection:
         socket: WebSocket,
         *,
         forwarded: bool,
+        grant: Grant | None,
     ) -> None:
         self.service = service
+        self.grant = grant
+        self._bearer = service.hold_grant(grant, self._token_expired)
         self.origin = origin
         self.client_address = client_address
         self.socket = socket
@@ -209,6 +219,8 @@ class Connection:
         for context in list(self.waiting):
             context.client_gone()
         self._holds.end(self)
+        if self._bearer is not None:
+            self._bearer.close()
         if self._forwarded:
             self.service.limits.count_forwarded(self.client_address, -1)
 
@@ -286,7 +298,7 @@ class Connection:
                 done = self._writes[code] = self.socket.state.loop.create_future()
                 done.add_done_callback(lambda done: self._written(code, done))
         context = RpcRequestContext(self, method.pattern, slot)
-        return self._perform(request.id, method.perform, request.params, context, before, done)
+        return self._perform(request.id, method, request.params, context, before, done)
 
     def _written(self, code: str, done: "asyncio.Future[None]") -> None:
         if self._writes.get(code) is done:
@@ -295,7 +307,7 @@ class Connection:
     async def _perform(
         self,
         id_: bytes,
-        perform: Perform,
+        method: Method,
         params: dict[str, Any],
         context: RpcRequestContext,
         before: "asyncio.Future[None] | None",
@@ -305,7 +317,9 @@ class Connection:
             if before is not None:
                 await before
             context.admit()
-            work = perform(context, params)
+            context.grant = self.grant
+            context.authorize(method.action)
+            work = method.perform(context, params)
             del params
             result = work if isinstance(work, bytes) else await work
             parts = None if isinstance(result, bytes) else result
@@ -416,6 +430,32 @@ class Connection:
         if sent_long is not None:
             sent_long.set_result(None)
 
+    # Authorization
+
+    def authorize(self, context: RpcRequestContext, params: dict[str, Any]) -> bytes:
+        """Verify a token and replace the earlier one. Without keys, no token is needed, and any is accepted.
+
+        Subscriptions and held offers were allowed by the earlier rights. If the new token has fewer, the connection is
+        closed, and the client comes back with the new one.
+        """
+        token = params.get("token")
+        if type(token) is not str or not token:
+            raise errors.InvalidParameter("token")
+        authority = self.service.authority
+        if authority is None or self._bearer is None:
+            return wire.encode({"expiresAt": None})
+        earlier = authority.rights(self.grant)
+        context.authorize(ANY, token)
+        grant = self.grant = context.grant
+        assert grant is not None
+        self._bearer.renew(grant)
+        if (self.waiting or self.held) and not grant.includes(earlier):
+            context.then = lambda: self.socket.close(CloseCode.POLICY_VIOLATION, "token with fewer rights")
+        return wire.encode({"expiresAt": round(grant.ends_s * 1000)})
+
+    def _token_expired(self) -> None:
+        self.socket.close(CloseCode.POLICY_VIOLATION, TOKEN_EXPIRED)
+
     # Presence
 
     async def offer(self, context: RpcRequestContext, params: dict[str, Any], offer: Operation) -> bytes:
@@ -436,6 +476,7 @@ class Connection:
         """Hold an offer that another connection has held."""
         values = check((CODE, SECRET), params, context)
         key = (self.origin, wire.parse_code(values["code"]))
+        await context.require_session(key[1])
         await self._holds.reserve(self)
         try:
             expires_ms = await self._holds.take_over(self, key, values["secret"])
@@ -455,6 +496,7 @@ class Connection:
     async def subscribe(self, context: RpcRequestContext, params: dict[str, Any]) -> bytes:
         """Subscribe to a topic or a session. The events follow the response."""
         declared = SESSION_EVENTS if params.get("code") is not None else TOPIC_EVENTS
+        context.authorize(declared.action)
         values = check(declared.parameters, params, context)
         cursor = check_optional_string(params.get("since"), "since")
         if self._subscriptions >= MAX_SUBSCRIPTIONS:
@@ -463,6 +505,7 @@ class Connection:
         with ExitStack() as opened:
             opened.callback(self._unsubscribed)
             subscription_context = opened.enter_context(RpcRequestContext(self, declared.pattern, context.slot))
+            subscription_context.grant = context.grant
             feed = declared.feed(subscription_context, **values, cursor=cursor, parameter="since", encode=encode)
             subscription_context.waiting(feed.watch)
             await feed.start()
@@ -559,10 +602,13 @@ def make_methods(operations: Sequence[Operation]) -> dict[str, Method]:
             work = operation.perform(context, **check(operation.parameters, params, context))
             return context.connection.end_hold(params["code"], work) if operation.ends_hold else work
 
-        return Method(operation.pattern, perform, operation.writes)
+        return Method(operation.pattern, perform, operation.writes, operation.action)
 
     methods = {operation.name: method(operation) for operation in operations}
-    methods["hold"] = Method("hold", lambda context, params: context.connection.hold(context, params), writes=True)
+    methods["authorize"] = Method("authorize", lambda context, params: context.connection.authorize(context, params))
+    methods["hold"] = Method(
+        "hold", lambda context, params: context.connection.hold(context, params), writes=True, action="offer"
+    )
     methods["subscribe"] = Method("subscribe", lambda context, params: context.connection.subscribe(context, params))
     methods["unsubscribe"] = Method(
         "unsubscribe", lambda context, params: context.connection.unsubscribe(context, params)

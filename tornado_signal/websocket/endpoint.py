@@ -27,6 +27,7 @@ def websocket_routes(holds: Holds, operations: tuple[Operation, ...]) -> dict[st
             client.request_id,
             client.socket,
             forwarded=client.forwarded,
+            grant=client.grant,
         )
 
     handshake = Route(PATH, Upgrade, {"make_receiver": make_receiver, "subprotocol": SUBPROTOCOL})

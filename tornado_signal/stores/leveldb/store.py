@@ -378,6 +378,13 @@ class LevelDBStore:
     # Discovery
 
     @_refusing
+    async def find_topic(self, origin: str, code: bytes) -> str:
+        session = records.find(self.database.view, layout.pack_session_prefix(origin, code), code)
+        if session is None or not session.live(self._clock.now_ms()):
+            raise SessionNotFound
+        return session.topic
+
+    @_refusing
     async def topics(self, origin: str, offset: int, limit: int) -> tuple[list[tuple[str, int]], int]:
         now_ms = self._clock.now_ms()
         while not self.state.index.prune(origin, now_ms, SETTLING_STEP):  # noqa: ASYNC110 (others get their turn)

@@ -358,6 +358,14 @@ class RedisStore:
                 return records.unpack_update(side, rest, sent, serial, number)
             last = sent.last[side]
 
+    async def find_topic(self, origin: str, code: bytes) -> str:
+        partition = self.partitions.of_code(origin, code)
+        command = (b"HMGET", partition.session(code), b"h", b"e")
+        fixed, expires = await self.client.call(partition.slot, command, write=False)
+        if fixed is None or int(expires) <= self.client.read_ms:
+            raise SessionNotFound
+        return records.unpack_session(code, fixed, expires).topic
+
     async def withdraw(self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"") -> None:
         partition = self.partitions.of_code(origin, code)
         call = scripts.withdraw(

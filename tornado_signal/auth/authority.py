@@ -1,0 +1,219 @@
+"""Verification of tokens, and the end of what was begun with one."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+from ..errors import NotAllowed, Unauthorized
+from ..settings.settings import Settings
+from .grants import Grant, parse_claims
+from .keys import Key, load_keys
+
+MAX_TOKEN_BYTES: Final = 8192
+MAX_CACHED: Final = 10_000  # verified tokens
+MAX_CACHED_BYTES: Final = 8 * 1024 * 1024  # of all of them
+GRACE_S: Final = 25.0  # after the expiry, for other clocks, and for a client to renew its token
+LONGEST_TIMER_S: Final = 86_400.0
+
+End = Callable[[], None]
+
+
+class Authority:
+    """Verifies tokens, and knows what lives as long as one.
+
+    Args:
+        settings: the settings, of which `auth_keys` is not None.
+
+    Raises:
+        OperatorError: a key cannot be used.
+
+    Attributes:
+        keys: the keys by name.
+        anonymous: what is allowed without a token.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.keys: dict[str, Key] = {}
+        self.anonymous = Grant(frozenset())
+        self._issuer = self._audience = ""
+        self._cache: OrderedDict[str, Grant] = OrderedDict()  # by token, the least recently used first
+        self._cached_bytes = 0
+        self._bearers: set[Bearer] = set()
+        self.prepare(settings)()
+
+    def prepare(self, settings: Settings) -> End:
+        """Read the keys.
+
+        Returns:
+            A function that applies them with the other settings. What was begun with a removed key ends.
+
+        Raises:
+            OperatorError: a key cannot be used. Nothing has changed.
+        """
+        assert settings.auth_keys is not None
+        keys = load_keys(settings.auth_keys)
+
+        def apply() -> None:
+            self.keys = keys
+            self.anonymous = Grant(frozenset(settings.auth_anonymous))
+            self._issuer, self._audience = settings.auth_issuer, settings.auth_audience
+            self._cache.clear()
+            self._cached_bytes = 0
+            for bearer in list(self._bearers):
+                bearer.check()
+
+        return apply
+
+    def verify(self, token: str, origin: str, now_s: float) -> Grant:
+        """Return what a token allows.
+
+        Args:
+            token: the token in its compact form.
+            origin: the origin of the request.
+            now_s: the Unix time.
+
+        Raises:
+            Unauthorized: the token is invalid.
+        """
+        grant = self._cache.get(token)
+        if grant is None:
+            grant = self._verify(token)
+            self._keep(token, grant)
+        else:
+            self._cache.move_to_end(token)
+        if now_s >= grant.ends_s + GRACE_S:
+            raise Unauthorized("token expired")
+        if now_s < grant.begins_s - GRACE_S:
+            raise Unauthorized("token of the future")
+        if grant.origin not in (None, origin):
+            raise Unauthorized("token for another origin")
+        return grant
+
+    def _verify(self, token: str) -> Grant:
+        import jwt  # only servers with keys need it
+
+        if len(token) > MAX_TOKEN_BYTES:
+            raise Unauthorized("token too large")
+        if not token.isascii():
+            raise Unauthorized("token malformed")
+        verifier = jwt.PyJWS()
+        try:
+            key = self._find_key(verifier.get_unverified_header(token).get("kid"))
+            payload = verifier.decode(token, key.value, [key.algorithm])
+        except (jwt.InvalidSignatureError, jwt.InvalidAlgorithmError):
+            raise Unauthorized("token with another signature") from None
+        except jwt.InvalidTokenError:
+            raise Unauthorized("token malformed") from None
+        return parse_claims(payload, key, self._issuer, self._audience)
+
+    def _find_key(self, name: object) -> Key:
+        """Return the key of a token. A token without `kid` belongs to the only key."""
+        if name is None and len(self.keys) == 1:
+            return next(iter(self.keys.values()))
+        key = self.keys.get(name) if isinstance(name, str) else None
+        if key is None:
+            raise Unauthorized("token of an unknown key")
+        return key
+
+    def _keep(self, token: str, grant: Grant) -> None:
+        self._cache[token] = grant
+        self._cached_bytes += len(token)
+        while len(self._cache) > MAX_CACHED or self._cached_bytes > MAX_CACHED_BYTES:
+            oldest, _ = self._cache.popitem(last=False)
+            self._cached_bytes -= len(oldest)
+
+    def rights(self, grant: Grant | None) -> Grant:
+        """Return a grant, or for None what is allowed without a token."""
+        return self.anonymous if grant is None else grant
+
+    def require(self, grant: Grant | None, action: str) -> None:
+        """Check an action.
+
+        Raises:
+            Unauthorized: it needs a token, and there is none.
+            NotAllowed: the token does not allow it.
+        """
+        if not self.rights(grant).allows(action):
+            raise Unauthorized("token missing") if grant is None else NotAllowed("action")
+
+    def hold(self, grant: Grant | None, now_s: Callable[[], float], end: End) -> "Bearer":
+        """Return a bearer: something that is ended soon after its grant."""
+        bearer = Bearer(self, grant, now_s, end)
+        self._bearers.add(bearer)
+        return bearer
+
+    def forget(self, bearer: "Bearer") -> None:
+        """Forget a bearer."""
+        self._bearers.discard(bearer)
+
+
+class Bearer:
+    """A connection, a stream or a wait that ends with its grant. Make it with `Authority.hold`, and `close` it.
+
+    Without a token it ends after the grace period, unless something is allowed without one.
+
+    Attributes:
+        grant: the current grant, or None without a token.
+    """
+
+    __slots__ = ("_authority", "_began_s", "_end", "_now_s", "_timer", "grant")
+
+    def __init__(self, authority: Authority, grant: Grant | None, now_s: Callable[[], float], end: End) -> None:
+        self._authority = authority
+        self._now_s = now_s
+        self._end = end
+        self._began_s = now_s()
+        self._timer: asyncio.TimerHandle | None = None
+        self.grant = grant
+        self._schedule()
+
+    def renew(self, grant: Grant) -> None:
+        """Replace the grant."""
+        self.grant = grant
+        self._schedule()
+
+    def check(self) -> None:
+        """End at once if the key of the grant has been removed."""
+        if self.grant is not None and self.grant.key is not None:
+            current = self._authority.keys.get(self.grant.key.name)
+            if not self.grant.key.is_same(current):
+                self.close()
+                self._end()
+                return
+        self._schedule()
+
+    def close(self) -> None:
+        """Stop watching the grant. Further calls do nothing."""
+        self._authority.forget(self)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _schedule(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self.grant is None and self._authority.anonymous.actions:
+            return
+        ends_s = self._began_s if self.grant is None else self.grant.ends_s
+        left_s = ends_s + GRACE_S - self._now_s()
+        self._timer = asyncio.get_running_loop().call_later(
+            min(max(left_s, 0.0), LONGEST_TIMER_S), self._look, left_s > LONGEST_TIMER_S
+        )
+
+    def _look(self, again: bool) -> None:
+        if again:
+            self._schedule()
+        else:
+            self.close()
+            self._end()
+
+
+def open_authority(settings: Settings) -> Authority | None:
+    """Return the authority of the settings, or None if no key is configured.
+
+    Raises:
+        OperatorError: a key cannot be used.
+    """
+    return None if settings.auth_keys is None else Authority(settings)

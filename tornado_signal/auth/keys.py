@@ -1,0 +1,105 @@
+"""Keys that verify tokens. The algorithm belongs to the key, never to the token."""
+
+import re
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from ..errors import OperatorError
+from ..system.secrets import read_secret
+
+FLAG: Final = "--auth-keys"
+MIN_SECRET_BYTES: Final = 32
+MIN_RSA_BITS: Final = 2048
+NAME: Final = re.compile("[A-Za-z0-9._-]{1,128}")
+
+
+class Key(NamedTuple):
+    """A key.
+
+    Attributes:
+        name: the `kid` of its tokens.
+        algorithm: `HS256`, `EdDSA`, `ES256` or `RS256`.
+        source: the content of its file, by which a replaced key differs from the earlier one.
+        value: the key as PyJWT takes it. It does not count in comparisons beyond `source`.
+    """
+
+    name: str
+    algorithm: str
+    source: bytes
+    value: Any
+
+    def is_same(self, other: "Key | None") -> bool:
+        """Return whether another key verifies the same tokens."""
+        return other is not None and (self.algorithm, self.source) == (other.algorithm, other.source)
+
+
+def load_keys(path: Path) -> dict[str, Key]:
+    """Return the keys in a file or a directory by name.
+
+    Hidden entries of a directory are ignored, because mounted secrets of Kubernetes contain some.
+
+    Raises:
+        OperatorError: a file cannot be read or holds no valid key, or there is no key.
+    """
+    try:
+        files = [path]
+        if path.is_dir():
+            files = sorted(file for file in path.iterdir() if not file.name.startswith("."))
+    except OSError as error:
+        raise OperatorError(f"cannot read {FLAG} {path}: {error.strerror}") from error
+    keys: dict[str, Key] = {}
+    for file in files:
+        key = load_key(file)
+        if key.name in keys:
+            raise OperatorError(f"{FLAG} {path} has two keys named {key.name}; give each its own name")
+        keys[key.name] = key
+    if not keys:
+        raise OperatorError(f"{FLAG} {path} holds no key; name a file NAME.secret or NAME.pem")
+    return keys
+
+
+def load_key(file: Path) -> Key:
+    """Return the key in a file named NAME.secret or NAME.pem.
+
+    Raises:
+        OperatorError: the file cannot be read, or holds no valid key.
+    """
+    if not NAME.fullmatch(file.stem):
+        raise OperatorError(f"{FLAG} {file}: a name has 1 to 128 letters, digits, dots, underscores and hyphens")
+    if file.suffix == ".secret":
+        secret = read_secret(file, FLAG, MIN_SECRET_BYTES)
+        if b"-----BEGIN" in secret:
+            raise OperatorError(f"{FLAG} {file} holds a key in PEM form; name it {file.stem}.pem")
+        return Key(file.stem, "HS256", secret, secret)
+    if file.suffix == ".pem":
+        try:
+            source = file.read_bytes()
+        except OSError as error:
+            raise OperatorError(f"cannot read {FLAG} {file}: {error.strerror}") from error
+        return Key(file.stem, *_read_public_key(file, source))
+    raise OperatorError(f"{FLAG} {file}: the name of a key ends in .secret or .pem")
+
+
+def _read_public_key(file: Path, source: bytes) -> tuple[str, bytes, Any]:
+    try:
+        from cryptography.exceptions import UnsupportedAlgorithm
+        from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+        from cryptography.hazmat.primitives.serialization import load_pem_public_key
+    except ModuleNotFoundError as error:
+        raise OperatorError(f"{FLAG} {file} needs the extra auth; in the checkout: pip install '.[auth]'") from error
+    if b"PRIVATE KEY" in source:
+        raise OperatorError(f"{FLAG} {file} holds a private key; the server needs only the public one")
+    try:
+        key = load_pem_public_key(source)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise OperatorError(f"{FLAG} {file} holds no public key in PEM form") from error
+    if isinstance(key, ed25519.Ed25519PublicKey):
+        return "EdDSA", source, key
+    if isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1):
+        return "ES256", source, key
+    if isinstance(key, rsa.RSAPublicKey) and key.key_size >= MIN_RSA_BITS:
+        return "RS256", source, key
+    raise OperatorError(
+        f"{FLAG} {file} must hold a key of Ed25519 (EdDSA), of P-256 (ES256), "
+        f"or of RSA with {MIN_RSA_BITS} bits or more (RS256)"
+    )
