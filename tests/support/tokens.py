@@ -4,7 +4,7 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-SECRET = b"a secret of at least thirty-two bytes"
+SECRET = b"a secret that is also long enough for HS512 and so has 64 bytes."
 MAKERS = {
     "EdDSA": ed25519.Ed25519PrivateKey.generate,
     "ES256": lambda: ec.generate_private_key(ec.SECP256R1()),

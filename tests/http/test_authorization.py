@@ -1,0 +1,743 @@
+"""Tokens: what they allow over each protocol, and how invalid ones are refused (docs/authorization.md)."""
+
+import asyncio
+import base64
+import contextlib
+import hashlib
+import hmac
+import itertools
+import json
+import math
+from urllib.parse import quote, urlencode
+
+import hypothesis
+import jwt
+import pytest
+from hypothesis import strategies as st
+from support.peerjs import connect_peer, open_peer
+from support.rpc import BOUND_S, RpcClient
+from support.service import ORIGIN, OTHER, refused, request, segment
+from support.sse import open_stream
+from support.tokens import MAKERS, SECRET, make_token, private_pem, public_pem, write_secret
+from support.y_webrtc import RawClient, published
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from tornado_signal.auth import ACTIONS, Authority, authority, grants
+from tornado_signal.errors import OperatorError
+from tornado_signal.settings.settings import Settings
+
+UNAUTHORIZED = (401, "Missing or invalid token")
+NOT_ALLOWED = (403, "Not allowed by the token")
+OFFER = {"info": "me", "offer": "an offer"}
+
+
+@pytest.fixture
+def keys(tmp_path):
+    return write_secret(tmp_path / "keys")
+
+
+@pytest.fixture
+def protected(start_service, keys):
+    """A function that starts a server that requires tokens."""
+
+    async def start(**settings):
+        return await start_service(auth_keys=keys, **settings)
+
+    return start
+
+
+def bearer(token):
+    return [("Authorization", f"Bearer {token}")]
+
+
+def now_s(service):
+    return service.clock.ms / 1000
+
+
+def token_of(service, life_s=600, **claims):
+    return make_token({"exp": now_s(service) + life_s, **claims})
+
+
+async def call(service, method, target, body=None, token=None, **options):
+    headers = bearer(token) if token else ()
+    return await service.call(method, target, body, headers=headers, **options)
+
+
+def open_socket(service, origin=ORIGIN, **options):
+    return RpcClient(f"ws://127.0.0.1:{service.port}/ws", origin, **options)
+
+
+@contextlib.asynccontextmanager
+async def authorized(service, token, origin=ORIGIN):
+    async with open_socket(service, origin) as client:
+        await client.call("authorize", token=token)
+        yield client
+
+
+# Without keys
+
+
+async def test_without_keys_tokens_are_ignored(service):
+    response = await call(service, "POST", "/lobby/offer", OFFER, token="nonsense")
+    assert response.status == 200
+    async with open_socket(service) as client:
+        assert await client.call("authorize", token="nonsense") == {"expiresAt": None}
+        assert await client.refused("authorize") == (400, "Missing or invalid required parameter: token")
+
+
+# What is required
+
+
+async def test_requests_without_a_token_are_401(protected):
+    service = await protected()
+    code = "00000000-0000-4000-8000-000000000000"
+    for method, target, body in (
+        ("GET", "/topics", None),
+        ("GET", "/lobby/sessions", None),
+        ("GET", "/lobby/events", None),
+        ("GET", f"/events?code={code}&side=offerer", None),
+        ("GET", "/ice-servers", None),
+        ("POST", "/lobby/offer", OFFER),
+        ("POST", "/lobby/offer", {}),
+        *(("POST", f"/{name}", {"code": code, "side": "offerer"}) for name in ("poll", "refresh", "withdraw")),
+        ("POST", "/answer", {"code": code, "side": "answerer", "answer": "a"}),
+    ):
+        response = await call(service, method, target, body)
+        assert refused(response) == UNAUTHORIZED, target
+        assert response.headers["WWW-Authenticate"] == 'Bearer error="invalid_token"'
+        assert "WWW-Authenticate" in response.headers["Access-Control-Expose-Headers"]
+        assert response.headers["Access-Control-Allow-Origin"] == ORIGIN
+
+
+async def test_public_paths_and_preflights_need_no_token(protected):
+    service = await protected()
+    for target, headers in itertools.product(("/", "/health", "/openapi.json", "/client.js"), ((), bearer("nonsense"))):
+        assert (await service.raw(request("GET", target, headers=headers))).status == 200
+    preflight = [("Access-Control-Request-Method", "POST"), ("Access-Control-Request-Headers", "authorization")]
+    response = await service.call("OPTIONS", "/lobby/offer", headers=preflight)
+    assert (response.status, response.headers["Access-Control-Allow-Headers"]) == (204, "authorization")
+
+
+async def test_anonymous_clients_do_what_the_operator_allows(protected):
+    service = await protected(auth_anonymous=("list",))
+    assert (await call(service, "GET", "/topics")).status == 200
+    assert (await call(service, "GET", "/ice-servers")).status == 200
+    assert refused(await call(service, "POST", "/lobby/offer", OFFER)) == UNAUTHORIZED
+    async with open_socket(service) as client:
+        await client.call("topics")
+        assert await client.refused("offer", topic="lobby", **OFFER) == UNAUTHORIZED
+    token = token_of(service, actions=["offer"])
+    assert refused(await call(service, "GET", "/topics", token=token)) == NOT_ALLOWED
+
+
+async def test_not_allowed_says_so_in_the_header(protected):
+    service = await protected()
+    response = await call(service, "GET", "/topics", token=token_of(service, actions=["offer"]))
+    assert refused(response) == NOT_ALLOWED
+    assert response.headers["WWW-Authenticate"] == 'Bearer error="insufficient_scope"'
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
+async def test_scheme_is_case_insensitive(scheme, protected):
+    service = await protected()
+    headers = [("Authorization", f"{scheme} {token_of(service)}")]
+    assert (await service.call("GET", "/topics", headers=headers)).status == 200
+
+
+async def test_other_schemes_are_no_token(protected):
+    service = await protected()
+    response = await service.call("GET", "/topics", headers=[("Authorization", "Basic dTpw")])
+    assert refused(response) == UNAUTHORIZED
+    assert service.shared.log.metrics.refusals[401, "token missing"] == 1
+
+
+# The same over every protocol
+
+CLAIMED = st.fixed_dictionaries(
+    {},
+    optional={
+        "actions": st.lists(st.sampled_from(ACTIONS), unique=True),
+        "topics": st.lists(st.sampled_from(["a", "b", "a*", "*", "ab*", "c"]), max_size=3),
+        "info": st.sampled_from(["a", "me"]),
+    },
+)
+
+
+def is_allowed(claims, action, topic, info=None):
+    actions = claims.get("actions", ACTIONS)
+    patterns = claims.get("topics", ["*"])
+    covered = any(topic.startswith(each[:-1]) if each.endswith("*") else topic == each for each in patterns)
+    return action in actions and covered and claims.get("info", info) in (None, info)
+
+
+async def over_http(service, token, action, topic):
+    """Try an action on a topic and return the status."""
+    code = await published_code(service, topic)
+    requests = {
+        "list": ("GET", f"/{topic}/sessions", None),
+        "offer": ("POST", f"/{topic}/offer", OFFER),
+        "answer": ("POST", "/answer", {"code": code, "side": "answerer", "candidate": "c"}),
+    }
+    return (await call(service, *requests[action], token=token)).status
+
+
+async def over_websocket(service, token, action, topic):
+    code = await published_code(service, topic)
+    async with authorized(service, token) as client:
+        response = await {
+            "list": lambda: client.ask("sessions", topic=topic),
+            "offer": lambda: client.ask("offer", topic=topic, **OFFER),
+            "answer": lambda: client.ask("answer", code=code, side="answerer", candidate="c"),
+        }[action]()
+        if action == "list":
+            subscribed = await client.ask("subscribe", topic=topic)
+            assert subscribed.get("error", {"code": 200})["code"] == response.get("error", {"code": 200})["code"]
+    return 200 if "result" in response else response["error"]["code"]
+
+
+async def over_stream(service, token, action, topic):
+    code = await published_code(service, topic)
+    query = {"list": "", "answer": f"code={code}&side=answerer&"}[action]
+    target = f"/{topic}/events?" if action == "list" else f"/events?{query}"
+    async with open_stream(service.port, target + urlencode({"token": token})) as stream:
+        return stream.status
+
+
+async def published_code(service, topic):
+    """Publish an offer in a topic as a client with all rights, and return its code."""
+    response = await call(service, "POST", f"/{topic}/offer", OFFER, token=token_of(service))
+    return response.json["code"]
+
+
+@hypothesis.settings(
+    max_examples=40, deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
+)
+@hypothesis.given(claims=CLAIMED, topic=st.sampled_from(["a", "ab", "b", "c"]))
+def test_same_is_allowed_over_http_streams_and_websockets(claims, topic, io_loop, shared_service):
+    async def compare():
+        token = token_of(shared_service, **claims)
+        for action in ACTIONS:
+            info = "me" if action == "offer" else claims.get("info")
+            expected = 200 if is_allowed(claims, action, topic, info) else 403
+            assert await over_http(shared_service, token, action, topic) == expected, (action, claims)
+            if claims.get("actions") != []:
+                assert await over_websocket(shared_service, token, action, topic) == expected, (action, claims)
+            if action != "offer":
+                assert await over_stream(shared_service, token, action, topic) == expected, (action, claims)
+
+    io_loop.run_sync(compare, timeout=BOUND_S)
+
+
+@pytest.fixture
+def shared_service(io_loop, protected):
+    return io_loop.run_sync(protected)
+
+
+async def test_code_of_a_topic_that_is_not_covered_is_403_everywhere(protected):
+    service = await protected()
+    code = await published_code(service, "theirs")
+    token = token_of(service, topics=["mine"])
+    before = service.store.metrics.withdrawn
+    for name, more in (("poll", {}), ("poll", {"wait": 1}), ("refresh", {}), ("withdraw", {})):
+        body = {"code": code, "side": "offerer", **more}
+        assert refused(await call(service, "POST", f"/{name}", body, token=token)) == NOT_ALLOWED
+    answering = {"code": code, "side": "answerer", "answer": "a"}
+    assert refused(await call(service, "POST", "/answer", answering, token=token)) == NOT_ALLOWED
+    async with authorized(service, token) as client:
+        for name in ("poll", "refresh", "withdraw"):
+            assert await client.refused(name, code=code, side="offerer") == NOT_ALLOWED
+        assert await client.refused("hold", code=code) == NOT_ALLOWED
+        assert await client.refused("subscribe", code=code, side="offerer") == NOT_ALLOWED
+    assert service.store.metrics.withdrawn == before
+    unknown = {"code": "00000000-0000-4000-8000-000000000000", "side": "offerer"}
+    assert (await call(service, "POST", "/poll", unknown, token=token)).status == 404
+
+
+async def test_isolation_of_origins_stays(protected):
+    service = await protected()
+    code = await published_code(service, "lobby")
+    body = {"code": code, "side": "offerer"}
+    assert (await call(service, "POST", "/poll", body, token=token_of(service), origin=OTHER)).status == 404
+    token = token_of(service, origin=ORIGIN)
+    assert (await call(service, "POST", "/poll", body, token=token)).status == 200
+    assert refused(await call(service, "POST", "/poll", body, token=token, origin=OTHER)) == UNAUTHORIZED
+    async with open_socket(service, OTHER) as client:
+        assert await client.refused("authorize", token=token) == UNAUTHORIZED
+
+
+# Listings of topics
+
+
+@pytest.mark.parametrize("whole", [1000, 0], ids=["one step", "bisection"])
+async def test_topics_show_only_those_covered(whole, protected, monkeypatch):
+    monkeypatch.setattr("tornado_signal.service.covered_topics.WHOLE", whole)
+    service = await protected()
+    names = ["a", "a/1", "a/2", "a/3", "b", "ba", "c", "z\U0001f600", "é"]
+    for name in names:
+        assert (await call(service, "POST", f"/{segment(name)}/offer", OFFER, token=token_of(service))).status == 200
+    for patterns, expected in (
+        (["a/*"], ["a/1", "a/2", "a/3"]),
+        (["b", "a/*", "a/2", "nothing", "nothing*"], ["a/1", "a/2", "a/3", "b"]),
+        (["a*", "a/*", "z*", "é"], ["a", "a/1", "a/2", "a/3", "z\U0001f600", "é"]),
+        (["*"], names),
+        ([], []),
+        (["zz"], []),
+    ):
+        token = token_of(service, topics=patterns)
+        for limit, page in itertools.product((1, 2, 1000), (1, 2, 3)):
+            found = (await call(service, "GET", f"/topics?limit={limit}&page={page}", token=token)).json
+            shown = [topic["topic"] for topic in found["topics"]]
+            assert shown == expected[(page - 1) * limit :][:limit], (patterns, limit, page)
+            assert found["pagination"]["total"] == len(expected)
+
+
+# Invalid tokens
+
+
+def encoded(value):
+    text = value if isinstance(value, bytes) else json.dumps(value).encode()
+    return base64.urlsafe_b64encode(text).rstrip(b"=").decode()
+
+
+def signed(header, payload, secret=SECRET):
+    """Return a token of any header and payload, given as objects or as bytes, signed with HS256."""
+    text = f"{encoded(header)}.{encoded(payload)}"
+    return f"{text}.{encoded(hmac.digest(secret, text.encode(), hashlib.sha256))}"
+
+
+HEADER = {"alg": "HS256", "typ": "JWT", "kid": "main"}
+
+
+def invalid_tokens(now):
+    """Return tokens that are invalid, each with the reason in the metrics."""
+    claims = {"exp": now + 600}
+    valid = make_token(claims)
+    head, payload, signature = valid.split(".")
+    forged = encoded({"exp": now + 10**6})
+    repeated = b'{"exp":%d,"topics":["a"],"topics":["*"]}' % (now + 600)
+    wrong = {
+        "topics": ["a", [1], [""], ["x" * 258], [None], {"a": 1}, None],
+        "actions": ["list", ["all"], [1], [["list"]], None],
+        "info": ["", "x" * 1025, 5, None],
+        "origin": [5, "", ["https://a"], None],
+        "sub": [5, None, ""],
+        "nbf": ["soon", True, -1, None],
+        "iat": [[], False],
+        "exp": ["never", True, None, -5, 2**60],
+    }
+    return [
+        *(
+            ("token malformed", text)
+            for text in ("a", "a.b", "a.b.c", "..", "é.é.é", "a b c", head, f"{head}.{payload}")
+        ),
+        *(("token malformed", signed(HEADER, text)) for text in (b"[]", b"{", b"1", b"null", b"\xff", b'{"exp":NaN}')),
+        ("token malformed", signed(HEADER, repeated)),
+        ("token malformed", signed(HEADER, b'{"exp":%d,"x":%b}' % (now + 600, b"[" * 2000 + b"]" * 2000))),
+        ("token malformed", signed(b"[]", claims)),
+        ("token malformed", signed(b"[" * 4000, claims)),
+        ("token malformed", signed(HEADER | {"kid": 5}, claims)),
+        ("token malformed", signed(HEADER | {"crit": ["exp"]}, claims)),
+        ("token too large", make_token(claims | {"x": "y" * 8192})),
+        ("token with another signature", f"{head}.{forged}.{signature}"),
+        ("token with another signature", f"{head}.{payload}."),
+        ("token with another signature", make_token(claims, b"another secret of thirty-two bytes...")),
+        ("token with another signature", signed(HEADER | {"alg": "none"}, claims)),
+        ("token with another signature", f"{encoded({'alg': 'none', 'kid': 'main'})}.{payload}."),
+        ("token with another signature", jwt.encode(claims, SECRET, "HS512", headers={"kid": "main"})),
+        ("token with another signature", signed(HEADER | {"alg": "RS256"}, claims)),
+        ("token of an unknown key", make_token(claims, name="other")),
+        ("token of an unknown key", make_token(claims, name="../main")),
+        ("token expired", make_token({"exp": now - 26})),
+        ("token of the future", make_token(claims | {"nbf": now + 61})),
+        ("token of the future", make_token(claims | {"iat": now + 61})),
+        ("token without exp", make_token({"sub": "a"})),
+        *(
+            (f"token with invalid {name}", signed(HEADER, claims | {name: value}))
+            for name, values in wrong.items()
+            for value in values
+        ),
+    ]
+
+
+NUMBER_OF_INVALID = len(invalid_tokens(0))
+
+
+@pytest.mark.parametrize("index", range(NUMBER_OF_INVALID), ids=lambda index: f"{index} {invalid_tokens(0)[index][0]}")
+async def test_invalid_token_is_401_over_every_protocol(index, protected):
+    service = await protected()
+    reason, token = invalid_tokens(int(now_s(service)))[index]
+    if token.isascii() and len(token) < 8000:
+        assert refused(await call(service, "GET", "/topics", token=token)) == UNAUTHORIZED
+        async with open_stream(service.port, f"/lobby/events?{urlencode({'token': token})}") as stream:
+            assert stream.status == 401
+        for path in ("/y-webrtc", "/tracker", "/announce"):
+            with pytest.raises(InvalidStatus, match="401"):
+                await connect(f"ws://127.0.0.1:{service.port}{path}?{urlencode({'token': token})}", origin=ORIGIN)
+    async with open_socket(service) as client:
+        assert await client.refused("authorize", token=token) == UNAUTHORIZED
+        assert await client.refused("topics") == UNAUTHORIZED
+    assert service.shared.log.metrics.tokens[reason]
+    assert service.shared.log.metrics.tokens["accepted"] == 0
+    assert service.shared.log.metrics.defects == 0
+
+
+async def test_clocks_may_differ_a_little(protected):
+    service = await protected()
+    now = now_s(service)
+    for claims in ({"exp": now - 20}, {"exp": now + 9, "nbf": now + 20}, {"exp": now + 9.5, "iat": now + 20}):
+        assert (await call(service, "GET", "/topics", token=make_token(claims))).status == 200
+
+
+@pytest.mark.parametrize("claim", ["iss", "aud"])
+async def test_issuer_and_audience(claim, protected):
+    service = await protected(**{{"iss": "auth_issuer", "aud": "auth_audience"}[claim]: "us"})
+    accepted = ["us", ["us"], ["them", "us"]][: 3 if claim == "aud" else 1]
+    for value, status in [*((value, 200) for value in accepted), ("them", 401), (["them"], 401), (None, 401), (5, 401)]:
+        token = signed(HEADER, {"exp": now_s(service) + 60, claim: value})
+        assert (await call(service, "GET", "/topics", token=token)).status == status, value
+    assert (await call(service, "GET", "/topics", token=token_of(service))).status == 401
+
+
+@pytest.mark.parametrize("algorithm", MAKERS)
+async def test_public_keys_verify_and_are_no_secrets(algorithm, keys, start_service):
+    key = MAKERS[algorithm]()
+    (keys / "public.pem").write_bytes(public_pem(key))
+    service = await start_service(auth_keys=keys)
+    claims = {"exp": now_s(service) + 60}
+    token = make_token(claims, key, name="public", algorithm=algorithm)
+    assert (await call(service, "GET", "/topics", token=token)).status == 200
+    confused = signed({"alg": "HS256", "kid": "public"}, claims, public_pem(key))
+    assert (await call(service, "GET", "/topics", token=confused)).status == 401
+    other = make_token(claims, MAKERS[algorithm](), name="public", algorithm=algorithm)
+    assert (await call(service, "GET", "/topics", token=other)).status == 401
+
+
+async def test_kid_can_be_omitted_with_a_single_key(keys, start_service):
+    service = await start_service(auth_keys=keys / "main.secret")
+    token = jwt.encode({"exp": now_s(service) + 60}, SECRET, "HS256")
+    assert (await call(service, "GET", "/topics", token=token)).status == 200
+    service = await start_service(auth_keys=write_secret(keys, "second", b"x" * 40))
+    assert (await call(service, "GET", "/topics", token=token)).status == 401
+
+
+def test_invalid_keys_are_explained(tmp_path):
+    rsa = MAKERS["RS256"]()
+    files = {
+        "short.secret": (b"x" * 31, "must hold one line of at least 32 bytes"),
+        "two.secret": (b"x" * 40 + b"\n" + b"y" * 40, "must hold one line"),
+        "pem.secret": (b"-----BEGIN PUBLIC KEY-----" + b"x" * 40, "name it pem.pem"),
+        "private.pem": (private_pem(rsa), "holds a private key"),
+        "nonsense.pem": (b"nonsense", "no public key in PEM form"),
+        "key.txt": (b"x" * 40, "ends in .secret or .pem"),
+        "a b.secret": (b"x" * 40, "letters, digits"),
+    }
+    for name, (content, text) in files.items():
+        folder = tmp_path / f"of {name}"
+        folder.mkdir()
+        (folder / name).write_bytes(content)
+        for path in (folder, folder / name):
+            with pytest.raises(OperatorError, match=text):
+                Authority(Settings(auth_keys=path))
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "..data").mkdir()
+    for path, text in ((tmp_path / "empty", "holds no key"), (tmp_path / "none.secret", "cannot read")):
+        with pytest.raises(OperatorError, match=text):
+            Authority(Settings(auth_keys=path))
+    twice = write_secret(tmp_path / "twice", "a")
+    (twice / "a.pem").write_bytes(public_pem(rsa))
+    with pytest.raises(OperatorError, match="two keys named a"):
+        Authority(Settings(auth_keys=twice))
+
+
+async def test_cache_of_tokens_is_bounded_in_number_and_bytes(keys, monkeypatch):
+    verifier = Authority(Settings(auth_keys=keys))
+    monkeypatch.setattr(authority, "MAX_CACHED", 20)
+    tokens = [make_token({"exp": 100, "sub": str(number)}) for number in range(30)]
+    first = verifier.verify(tokens[0], ORIGIN, 0)
+    assert verifier.verify(tokens[0], ORIGIN, 0) is first
+    for token in tokens[1:]:
+        verifier.verify(token, ORIGIN, 0)
+        verifier.verify(tokens[1], ORIGIN, 0)
+    assert verifier.verify(tokens[0], ORIGIN, 0) is not first
+    assert len(verifier._cache) == 20
+    monkeypatch.setattr(authority, "MAX_CACHED_BYTES", 1000)
+    verifier.verify(tokens[2], ORIGIN, 0)
+    assert verifier._cached_bytes == sum(map(len, verifier._cache)) <= 1000
+
+
+# Live connections
+
+
+async def until(condition):
+    async with asyncio.timeout(BOUND_S):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """Shorten the time after the expiry of a token."""
+    monkeypatch.setattr(authority, "GRACE_S", 0.3)
+
+
+async def test_connections_end_after_their_token(short, protected):
+    service = await protected()
+    token = token_of(service, 0.2)
+    url = f"ws://127.0.0.1:{service.port}"
+    query = urlencode({"token": token})
+    async with (
+        authorized(service, token) as rpc,
+        open_socket(service) as without,
+        RawClient(f"{url}/y-webrtc?{query}", ORIGIN) as room,
+        RawClient(f"{url}/tracker?{query}", ORIGIN) as tracker,
+        open_stream(service.port, f"/lobby/events?{query}") as stream,
+    ):
+        peer = await connect_peer(service.port, key="peerjs", id="a", token=token)
+        poll = asyncio.ensure_future(call(service, "GET", "/lobby/sessions?wait=60", token=token))
+        await rpc.call("subscribe", topic="lobby")
+        for socket in (rpc, room, tracker, peer, without):
+            closed = await socket.closed()
+            assert closed in (1008, (1008, "token expired"))
+            assert socket.socket.close_reason == "token expired"
+        assert (await asyncio.wait_for(poll, BOUND_S)).json["sessions"] == []
+        assert await stream.rest() is not None
+    await until(lambda: not service.shared.authority._bearers)
+
+
+async def test_renewed_connections_stay(short, protected):
+    service = await protected()
+    async with authorized(service, token_of(service, 0.1)) as client:
+        await client.call("subscribe", topic="lobby")
+        later = token_of(service, 60)
+        assert await client.call("authorize", token=later) == {"expiresAt": service.clock.ms + 60_000}
+        await asyncio.sleep(0.6)
+        await published_code(service, "lobby")
+        assert (await client.event())[0] == "session"
+
+
+async def test_held_offers_end_with_their_connection(short, protected):
+    service = await protected(hold_grace_ms=0)
+    async with authorized(service, token_of(service, 0.1)) as client:
+        await client.call("offer", topic="lobby", hold=True, **OFFER)
+        assert await client.closed() == 1008
+
+    async def listed():
+        return (await call(service, "GET", "/lobby/sessions", token=token_of(service))).json["sessions"]
+
+    async with asyncio.timeout(BOUND_S):
+        while await listed():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+async def test_renewal_with_fewer_rights_closes_what_it_does_not_cover(protected):
+    service = await protected()
+    async with authorized(service, token_of(service, topics=["a"])) as client:
+        await client.call("authorize", token=token_of(service, topics=["b"]))
+        assert await client.refused("subscribe", topic="a") == NOT_ALLOWED
+        await client.call("subscribe", topic="b")
+        await client.call("authorize", token=token_of(service, topics=["b", "c*"]))
+        await client.call("authorize", token=token_of(service, topics=["b", "cc*"]))
+        assert await client.closed() == 1008
+        assert client.socket.close_reason == "token with fewer rights"
+
+
+@pytest.mark.parametrize(
+    ("wide", "narrow"),
+    [
+        ({}, {"topics": ["a"]}),
+        ({}, {"actions": ["list"]}),
+        ({}, {"info": "me"}),
+        ({"topics": ["a*"]}, {"topics": ["a", "ab*"]}),
+        ({"topics": ["a*", "b"]}, {"topics": ["b"]}),
+        ({"info": "me"}, {"info": "me", "actions": ["offer"]}),
+    ],
+)
+def test_grant_includes_another(wide, narrow):
+    def parse(claims):
+        return grants.parse_claims(json.dumps({"exp": 1} | claims).encode(), None, "", "")
+
+    assert parse(wide).includes(parse(narrow))
+    assert parse(wide).includes(parse(wide))
+    assert not parse(narrow).includes(parse(wide))
+
+
+async def test_removed_and_replaced_keys_end_their_connections(protected, keys):
+    write_secret(keys, "second", b"another secret, which stays as it is")
+    service = await protected()
+    kept = make_token({"exp": math.floor(now_s(service)) + 60}, b"another secret, which stays as it is", name="second")
+    first = token_of(service)
+    async with authorized(service, first) as client, authorized(service, kept) as other:
+        apply = service.shared.authority.prepare(service.settings)
+        apply()
+        await client.call("topics")
+        (keys / "main.secret").write_bytes(b"a replacement of at least thirty-two bytes")
+        service.shared.authority.prepare(service.settings)()
+        assert await client.closed() == 1008
+        await other.call("topics")
+        assert (await call(service, "GET", "/topics", token=first)).status == 401
+        assert (await call(service, "GET", "/topics", token=kept)).status == 200
+        (keys / "second.secret").unlink()
+        service.shared.authority.prepare(service.settings)()
+        assert await other.closed() == 1008
+        (keys / "main.secret").unlink()
+        with pytest.raises(OperatorError):
+            service.shared.authority.prepare(service.settings)
+
+
+async def test_token_may_come_with_the_handshake_of_a_program(protected):
+    service = await protected()
+    headers = {"Authorization": f"Bearer {token_of(service)}"}
+    async with open_socket(service, additional_headers=headers) as client:
+        await client.call("topics")
+    with pytest.raises(InvalidStatus, match="401"):
+        async with open_socket(service, additional_headers={"Authorization": "Bearer nonsense"}):
+            pass
+
+
+async def test_pipelined_calls_use_the_token_before_them(protected):
+    service = await protected()
+    async with open_socket(service) as client:
+        waiting = [client.send("topics"), client.send("authorize", token=token_of(service)), client.send("topics")]
+        responses = [await asyncio.wait_for(each, BOUND_S) for each in waiting]
+        assert ["result" in response for response in responses] == [False, True, True]
+
+
+# Verified names
+
+
+async def test_info_claim_is_the_only_info(protected):
+    service = await protected()
+    token = token_of(service, info="alice")
+    assert (await call(service, "POST", "/lobby/offer", OFFER | {"info": "alice"}, token=token)).status == 200
+    assert refused(await call(service, "POST", "/lobby/offer", OFFER | {"info": "bob"}, token=token)) == NOT_ALLOWED
+    async with authorized(service, token) as client:
+        assert await client.refused("offer", topic="lobby", **OFFER, hold=True) == NOT_ALLOWED
+    peer = await connect_peer(service.port, key="peerjs", id="bob", token=token)
+    assert await peer.next() == {"type": "ERROR", "payload": {"msg": NOT_ALLOWED[1]}}
+    peer = await open_peer(service.port, "alice", token)
+    await peer.close()
+
+
+# Protocols of other libraries
+
+
+async def test_rooms_of_y_webrtc_are_topics(protected):
+    service = await protected()
+    url = f"ws://127.0.0.1:{service.port}/y-webrtc?"
+
+    def client(**claims):
+        return RawClient(url + urlencode({"token": token_of(service, **claims)}), ORIGIN)
+
+    async with client(topics=["mine"]) as one, client() as other:
+        await one.subscribe("mine")
+        await other.publish("mine", 1)
+        assert await one.read() == [published("mine", 1, 1)]
+        await other.subscribe("theirs")
+        await one.publish("theirs", 1)
+        assert await one.closed() == 1008
+        assert one.socket.close_reason == NOT_ALLOWED[1].lower()
+        assert await other.read() == []
+    for claims, message in (
+        ({"topics": ["mine"]}, {"type": "subscribe", "topics": ["mine", "theirs"]}),
+        ({"topics": ["mine"]}, {"type": "subscribe", "topic": "theirs"}),
+        ({"topics": ["mine"]}, {"type": "publish", "topic": "theirs", "payload": 1}),
+        ({"actions": ["offer", "answer"]}, {"type": "subscribe", "topics": ["mine"]}),
+        ({"actions": ["list", "offer"]}, {"type": "publish", "topic": "mine", "data": 1}),
+        ({"actions": ["list", "answer"]}, {"type": "publish", "topic": "mine", "data": 1}),
+    ):
+        async with client(**claims) as socket:
+            await socket.send(message)
+            assert await socket.closed() == 1008
+    assert service.shared.log.metrics.by_origin == {}
+    assert service.shared.log.metrics.defects == 0
+
+
+async def test_swarms_of_trackers_are_topics_in_hexadecimal_digits(protected):
+    service = await protected()
+    mine, theirs = "\xff" * 20, "b" * 20
+    announcement = {"action": "announce", "peer_id": "p" * 20, "left": 1, "event": "started"}
+    query = urlencode({"token": token_of(service, topics=["ff" * 20])})
+    async with RawClient(f"ws://127.0.0.1:{service.port}/tracker?{query}", ORIGIN) as client:
+        await client.send(announcement | {"info_hash": mine})
+        assert (await client.receive())["incomplete"] == 1
+        for message in (announcement | {"info_hash": theirs}, {"action": "scrape", "info_hash": theirs}):
+            await client.send(message)
+            failure = await client.receive()
+            assert (failure["failure reason"], failure["info_hash"]) == (NOT_ALLOWED[1], theirs)
+        await client.send({"action": "scrape", "info_hash": mine})
+        assert (await client.receive())["files"][mine]["incomplete"] == 1
+    for actions, message in (
+        (["list", "answer"], announcement),
+        (["list", "offer"], announcement | {"answer": {}, "to_peer_id": "q" * 20, "offer_id": "o"}),
+        (["offer", "answer"], {"action": "scrape"}),
+    ):
+        query = urlencode({"token": token_of(service, actions=actions)})
+        async with RawClient(f"ws://127.0.0.1:{service.port}/tracker?{query}", ORIGIN) as client:
+            await client.send(message | {"info_hash": mine})
+            assert (await client.receive())["failure reason"] == NOT_ALLOWED[1]
+
+
+async def test_ids_of_peerjs_are_topics(protected):
+    service = await protected(peerjs_discovery=True)
+    token = token_of(service, topics=["room-*"])
+    other = await open_peer(service.port, "elsewhere", token_of(service))
+    friend = await open_peer(service.port, "room-b", token_of(service))
+    peer = await open_peer(service.port, "room-a", token)
+    await peer.send("OFFER", "room-b", payload="x")
+    assert (await friend.next())["payload"] == "x"
+    listed = await service.raw(request("GET", "/peerjs/peers", headers=bearer(token)))
+    assert sorted(listed.json) == ["room-a", "room-b"]
+    await peer.send("OFFER", "elsewhere", payload="x")
+    assert await peer.closed() == (1008, NOT_ALLOWED[1].lower())
+    await other.nothing_before(("elsewhere", "marker"))
+    refused_id = await connect_peer(service.port, key="peerjs", id="elsewhere2", token=token)
+    assert await refused_id.next() == {"type": "ERROR", "payload": {"msg": NOT_ALLOWED[1]}}
+    with pytest.raises(InvalidStatus, match="401"):
+        await connect_peer(service.port, key="peerjs", id="c", token="a token of the library")
+    assert refused(await call(service, "GET", "/peerjs/peers")) == UNAUTHORIZED
+    for each in (friend, other):
+        await each.close()
+
+
+async def test_anonymous_peers_use_the_token_of_the_library(protected):
+    service = await protected(auth_anonymous=("offer", "answer"))
+    peer = await open_peer(service.port, "a", "a token of the library")
+    await peer.send("OFFER", "a", payload=1)
+    assert (await peer.next())["payload"] == 1
+    await peer.close()
+
+
+# Logs
+
+
+async def test_access_log_names_the_subject_only_if_asked_and_never_a_token(start_service, keys, caplog):
+    caplog.set_level("DEBUG")
+    for log_subjects in (False, True):
+        service = await start_service(auth_keys=keys, access_log=True, log_subjects=log_subjects)
+        token = token_of(service, sub="user-7")
+        caplog.clear()
+        await call(service, "GET", "/topics", token=token)
+        async with open_stream(service.port, f"/lobby/events?{urlencode({'token': token})}", method="HEAD"):
+            pass
+        await call(service, "GET", "/topics", token=token + "x")
+        async with authorized(service, token) as client:
+            await client.call("topics")
+        lines = [record.fields for record in caplog.records if record.getMessage() == "request"]
+        assert {line.get("subject") for line in lines} == ({None, "user-7"} if log_subjects else {None})
+        everything = "".join(str(vars(record)) for record in caplog.records)
+        assert token not in everything
+        assert quote(token) not in everything
+
+
+async def test_attackers_without_a_token_fill_nothing(protected):
+    service = await protected(unlimited_addresses=())
+    async with contextlib.AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(open_socket(service)) for _ in range(20)]
+        for number, client in enumerate(clients * 10):
+            with contextlib.suppress(ConnectionError, ConnectionClosed):
+                await client.ask("authorize", token=f"{number}." * 2 + "x")
+        assert not service.shared.authority._cache
+        assert len(service.shared.authority._bearers) == 20
+        service.shared.limits.client("127.0.0.1")
+    await until(lambda: not service.shared.authority._bearers)
