@@ -79,7 +79,14 @@ def within(part):
 
 def test_references_and_components_are_the_same_and_all_errors_one_schema():
     named = {f"#/components/{kind}/{name}" for kind, some in DOCUMENT["components"].items() for name in some}
-    assert {each["$ref"] for each in within(DOCUMENT) if "$ref" in each} == named
+    used = {each["$ref"] for each in within(DOCUMENT) if "$ref" in each}
+    used |= {
+        f"#/components/securitySchemes/{name}"
+        for each in within(DOCUMENT["paths"])
+        for one in each.get("security", ())
+        for name in one
+    }
+    assert used == named
     errors = [each["content"] for each in DOCUMENT["components"]["responses"].values()]
     assert errors == [{"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}] * len(errors)
     for operation in operations():

@@ -1,9 +1,8 @@
 """Verification of tokens, and the end of what was begun with one."""
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from ..errors import NotAllowed, Unauthorized
 from ..settings.settings import Settings
@@ -13,6 +12,8 @@ from .keys import Key, load_keys
 MAX_TOKEN_BYTES: Final = 8192
 MAX_CACHED: Final = 10_000  # verified tokens
 MAX_CACHED_BYTES: Final = 8 * 1024 * 1024  # of all of them
+MAX_HEADERS: Final = 64
+MAX_TOPICS: Final = 10_000  # sessions whose topics are known
 GRACE_S: Final = 25.0  # after the expiry, for other clocks, and for a client to renew its token
 LONGEST_TIMER_S: Final = 86_400.0
 
@@ -37,9 +38,12 @@ class Authority:
         self.keys: dict[str, Key] = {}
         self.anonymous = Grant(frozenset())
         self._issuer = self._audience = ""
-        self._cache: OrderedDict[str, Grant] = OrderedDict()  # by token, the least recently used first
+        self._cache: dict[str, Grant] = {}  # by token, the oldest first
         self._cached_bytes = 0
         self._bearers: set[Bearer] = set()
+        self._jws: Any = None  # of PyJWT
+        self._by_header: dict[str, Key] = {}  # of verified tokens; a backend sends the same header with all of them
+        self._topics: dict[tuple[str, bytes], str] = {}  # of sessions by origin and code, the oldest first
         self.prepare(settings)()
 
     def prepare(self, settings: Settings) -> End:
@@ -58,6 +62,7 @@ class Authority:
             self.keys = keys
             self.anonymous = Grant(frozenset(settings.auth_anonymous))
             self._issuer, self._audience = settings.auth_issuer, settings.auth_audience
+            self._by_header.clear()
             self._cache.clear()
             self._cached_bytes = 0
             for bearer in list(self._bearers):
@@ -80,8 +85,6 @@ class Authority:
         if grant is None:
             grant = self._verify(token)
             self._keep(token, grant)
-        else:
-            self._cache.move_to_end(token)
         if now_s >= grant.ends_s + GRACE_S:
             raise Unauthorized("token expired")
         if now_s < grant.begins_s - GRACE_S:
@@ -97,14 +100,18 @@ class Authority:
             raise Unauthorized("token too large")
         if not token.isascii():
             raise Unauthorized("token malformed")
-        verifier = jwt.PyJWS()
+        if self._jws is None:
+            self._jws = jwt.PyJWS()
+        header, _, _ = token.partition(".")
         try:
-            key = self._find_key(verifier.get_unverified_header(token).get("kid"))
-            payload = verifier.decode(token, key.value, [key.algorithm])
+            key = self._by_header.get(header) or self._find_key(self._jws.get_unverified_header(token).get("kid"))
+            payload = self._jws.decode(token, key.value, [key.algorithm])
         except (jwt.InvalidSignatureError, jwt.InvalidAlgorithmError):
             raise Unauthorized("token with another signature") from None
         except jwt.InvalidTokenError:
             raise Unauthorized("token malformed") from None
+        if len(self._by_header) < MAX_HEADERS:
+            self._by_header[header] = key
         return parse_claims(payload, key, self._issuer, self._audience)
 
     def _find_key(self, name: object) -> Key:
@@ -120,7 +127,8 @@ class Authority:
         self._cache[token] = grant
         self._cached_bytes += len(token)
         while len(self._cache) > MAX_CACHED or self._cached_bytes > MAX_CACHED_BYTES:
-            oldest, _ = self._cache.popitem(last=False)
+            oldest = next(iter(self._cache))
+            del self._cache[oldest]
             self._cached_bytes -= len(oldest)
 
     def rights(self, grant: Grant | None) -> Grant:
@@ -136,6 +144,16 @@ class Authority:
         """
         if not self.rights(grant).allows(action):
             raise Unauthorized("token missing") if grant is None else NotAllowed("action")
+
+    def find_topic(self, origin: str, code: bytes) -> str | None:
+        """Return the topic of a session if it is known. It never changes."""
+        return self._topics.get((origin, code))
+
+    def remember_topic(self, origin: str, code: bytes, topic: str) -> None:
+        """Remember the topic of a session."""
+        self._topics[origin, code] = topic
+        if len(self._topics) > MAX_TOPICS:
+            del self._topics[next(iter(self._topics))]
 
     def hold(self, grant: Grant | None, now_s: Callable[[], float], end: End) -> "Bearer":
         """Return a bearer: something that is ended soon after its grant."""

@@ -236,14 +236,17 @@ async def publish(
     names = len(context.origin) + utf8_length(topic)
     context.admit_bytes(utf8_length(offer) + utf8_length(info) + OFFER_ENTRIES * (ENTRY_BYTES + names))
     create = context.service.store.create
-    return await create(context.origin, topic, info, offer, ttl_ms=ttl, secret_hash=secret, lease=lease)
+    created = await create(context.origin, topic, info, offer, ttl_ms=ttl, secret_hash=secret, lease=lease)
+    if context.service.authority is not None:
+        context.service.authority.remember_topic(context.origin, created[0], topic)
+    return created
 
 
 async def answer(context: RequestContext, code: str, sent: tuple[str, Any], side: Side, secret: bytes) -> bytes:
     """POST /answer."""
     session = wire.parse_code(code)
-    if context.grant is not None:
-        await context.require_session(session)
+    if (checking := context.require_session(session)) is not None:
+        await checking
     name, value = sent
     store = context.service.store
     texts = value if name == "candidates" else [value]
@@ -260,8 +263,8 @@ async def poll(
 ) -> bytes:
     """POST /poll."""
     session = wire.parse_code(code)
-    if context.grant is not None:
-        await context.require_session(session)
+    if (checking := context.require_session(session)) is not None:
+        await checking
     store = context.service.store
     if wait is None and since is None:
         return wire.encode(wire.news(side, await store.read(context.origin, session, side, secret_hash=secret)))
@@ -296,8 +299,8 @@ def check_poll_cursor(fields: Fields, context: RequestContext) -> Since | None:
 async def withdraw(context: RequestContext, code: str, side: Side, secret: bytes) -> bytes:
     """POST /withdraw."""
     session = wire.parse_code(code)
-    if context.grant is not None:
-        await context.require_session(session)
+    if (checking := context.require_session(session)) is not None:
+        await checking
     await context.service.store.withdraw(context.origin, session, side, secret_hash=secret)
     return SUCCESS
 
@@ -305,8 +308,8 @@ async def withdraw(context: RequestContext, code: str, side: Side, secret: bytes
 async def refresh(context: RequestContext, code: str, side: Side, secret: bytes) -> bytes:
     """POST /refresh."""
     session = wire.parse_code(code)
-    if context.grant is not None:
-        await context.require_session(session)
+    if (checking := context.require_session(session)) is not None:
+        await checking
     expires_ms = await context.service.store.refresh(context.origin, session, side, secret_hash=secret)
     return wire.encode({"expiresAt": expires_ms})
 

@@ -1,13 +1,13 @@
 """The context of one request of a client, over any protocol: admission, quotas, waits and metrics."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from time import perf_counter
 from typing import Self
 
 from tornado.iostream import StreamClosedError
 
-from ..auth import Grant
+from ..auth import Authority, Grant
 from ..errors import OriginNotAllowed, SignalError, TooMany, Unauthorized, Unavailable
 from ..lifecycle import DRAINING
 from ..stores.watches import Watch
@@ -126,7 +126,7 @@ class RequestContext:
         if token:
             metrics = self.service.log.metrics
             try:
-                self.grant = authority.verify(token, self.origin, self.service.clock.now_ms() / 1000)
+                self.grant = authority.verify(token, self.origin, self.now_ms / 1000)
             except Unauthorized as error:
                 metrics.tokens[error.reason] += 1
                 raise
@@ -142,15 +142,26 @@ class RequestContext:
         if self.grant is not None:
             self.grant.require_topic(topic)
 
-    async def require_session(self, code: bytes) -> None:
-        """Check that the token covers the topic of a session.
+    def require_session(self, code: bytes) -> Awaitable[None] | None:
+        """Check that the token covers the topic of a session. If the topic has to be read, return that work.
 
         Raises:
             NotAllowed: it does not.
             SessionNotFound: as `Store.find_topic`.
         """
-        if self.grant is not None and self.grant.topics is not None:
-            self.grant.require_topic(await self.service.store.find_topic(self.origin, code))
+        authority, grant = self.service.authority, self.grant
+        if authority is None or grant is None or grant.topics is None:
+            return None
+        topic = authority.find_topic(self.origin, code)
+        if topic is None:
+            return self._require_unknown_session(code, authority, grant)
+        grant.require_topic(topic)
+        return None
+
+    async def _require_unknown_session(self, code: bytes, authority: Authority, grant: Grant) -> None:
+        topic = await self.service.store.find_topic(self.origin, code)
+        authority.remember_topic(self.origin, code, topic)
+        grant.require_topic(topic)
 
     def charge(self, units: int) -> None:
         """Count further requests, before what they stand for is done.

@@ -234,7 +234,8 @@ class SessionFeed:
             InvalidParameter: the cursor is of an earlier session with the same code.
         """
         await self.watch.opened()
-        await self._call.require_session(self._code)
+        if (checking := self._call.require_session(self._code)) is not None:
+            await checking
         try:
             self._news = await self._read()
         except StalePosition:

@@ -476,7 +476,8 @@ class Connection:
         """Hold an offer that another connection has held."""
         values = check((CODE, SECRET), params, context)
         key = (self.origin, wire.parse_code(values["code"]))
-        await context.require_session(key[1])
+        if (checking := context.require_session(key[1])) is not None:
+            await checking
         await self._holds.reserve(self)
         try:
             expires_ms = await self._holds.take_over(self, key, values["secret"])
