@@ -14,6 +14,7 @@ import hypothesis
 import jwt
 import pytest
 from hypothesis import strategies as st
+from support.paths import TESTS
 from support.peerjs import connect_peer, open_peer
 from support.rpc import BOUND_S, RpcClient
 from support.service import ORIGIN, OTHER, refused, request, segment
@@ -24,7 +25,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tornado_signal.auth import ACTIONS, Authority, authority, grants
-from tornado_signal.errors import OperatorError
+from tornado_signal.errors import OperatorError, Unauthorized
 from tornado_signal.settings.settings import Settings
 
 UNAUTHORIZED = (401, "Missing or invalid token")
@@ -86,7 +87,7 @@ async def test_without_keys_tokens_are_ignored(service):
         assert await client.refused("authorize") == (400, "Missing or invalid required parameter: token")
 
 
-# What is required
+# Required tokens
 
 
 async def test_requests_without_a_token_are_401(protected):
@@ -411,6 +412,22 @@ async def test_public_keys_verify_and_are_no_secrets(algorithm, keys, start_serv
     assert (await call(service, "GET", "/topics", token=confused)).status == 401
     other = make_token(claims, MAKERS[algorithm](), name="public", algorithm=algorithm)
     assert (await call(service, "GET", "/topics", token=other)).status == 401
+
+
+TOKENS = TESTS / "tokens"  # made by golang-jwt 4.4, and by the classes of OpenJDK 17
+
+
+@pytest.mark.parametrize("name", json.loads((TOKENS / "tokens.json").read_text()))
+def test_tokens_of_other_languages(name):
+    token = json.loads((TOKENS / "tokens.json").read_text())[name]
+    verifier = Authority(Settings(auth_keys=TOKENS / "keys"))
+    grant = verifier.verify(token, ORIGIN, 1_700_000_000)
+    assert (grant.subject, grant.key.name) == ("alice", name)
+    assert grant.covers("room/1")
+    assert not grant.allows("answer")
+    head, payload, signature = token.split(".")
+    with pytest.raises(Unauthorized):
+        verifier.verify(f"{head}.{payload[:-2]}AA.{signature}", ORIGIN, 1_700_000_000)
 
 
 async def test_kid_can_be_omitted_with_a_single_key(keys, start_service):

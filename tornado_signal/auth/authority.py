@@ -50,7 +50,7 @@ class Authority:
         """Read the keys.
 
         Returns:
-            A function that applies them with the other settings. What was begun with a removed key ends.
+            A function that applies them with the other settings, and ends everything begun with a removed key.
 
         Raises:
             OperatorError: a key cannot be used. Nothing has changed.

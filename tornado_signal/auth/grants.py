@@ -1,4 +1,4 @@
-"""What a token allows: its claims, checked."""
+"""The claims of a token, and the rights that they give."""
 
 import json
 import math
@@ -18,7 +18,7 @@ MAX_INFO: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What the bearer of a token may do.
+    """The rights of the bearer of a token.
 
     Attributes:
         actions: some of `ACTIONS`.
@@ -29,7 +29,7 @@ class Grant:
         subject: the claim `sub`, or an empty text.
         begins_s: Unix time from which on the token is valid.
         ends_s: its expiry, Unix time.
-        key: the key that verified it, or None for what is allowed without a token.
+        key: the key that verified it, or None for the rights without a token.
     """
 
     actions: frozenset[str]

@@ -1,0 +1,3 @@
+import wrtc from "@roamhq/wrtc";
+
+export const { RTCPeerConnection, RTCSessionDescription, RTCIceCandidate } = wrtc;

@@ -1,0 +1,63 @@
+"""Programs in Node.js with original packages: clients of trackers, and tokens made by jose."""
+
+import json
+import subprocess
+import urllib.error
+import urllib.request
+
+import pytest
+from support import libraries
+from support.command import ORIGIN
+from support.waiting import end_all, output, run_command
+
+pytestmark = [pytest.mark.slow, pytest.mark.needs("node"), pytest.mark.timeout(120)]
+
+
+@pytest.fixture
+def script(tmp_path):
+    """A function that returns the command of a script of tests/libraries, next to its packages."""
+    (tmp_path / "node_modules").symlink_to(libraries.node_modules())
+    for module in libraries.FOLDER.glob("*.mjs"):
+        (tmp_path / module.name).write_text(module.read_text())
+    return lambda name: ["node", "--import", tmp_path / "native.mjs", tmp_path / name]
+
+
+@pytest.mark.parametrize(("name", "more"), [("bittorrent-tracker", ["2\n"]), ("p2pt", [])])
+def test_clients_of_trackers_meet(name, more, start, script):
+    server = start("--shared-protocols", "tracker")
+    command = [*script(f"{name}.mjs"), server.url.replace("http", "ws") + "/tracker"]
+    with end_all(subprocess.Popen, kill) as open_process:
+        clients = [open_process([*command, each], stdout=subprocess.PIPE, text=True) for each in "ab"]
+        for client, other in zip(clients, "ba", strict=True):
+            for line in [f"{other}\n", *more]:
+                assert client.stdout.readline() == line
+
+
+def kill(process):
+    process.kill()
+    process.communicate()
+
+
+def test_tokens_of_jose_are_accepted(start, script, tmp_path):
+    keys = tmp_path / "keys"
+    keys.mkdir()
+    made = json.loads(output(run_command(*script("jose.mjs"), timeout=60)))
+    for name, text, _ in made:
+        (keys / name).write_text(text)
+    server = start("--auth-keys", keys)
+
+    def status(path, token):
+        headers = {"Origin": ORIGIN, "Authorization": f"Bearer {token}"}
+        try:
+            with urllib.request.urlopen(
+                urllib.request.Request(server.url + path, headers=headers), timeout=30
+            ) as found:
+                return found.status
+        except urllib.error.HTTPError as refused:
+            return refused.code
+
+    for name, _, token in made:
+        assert status("/lobby/sessions", token) == 200, name
+        assert status("/attic/sessions", token) == 403, name
+        assert status("/lobby/sessions", token[:-8] + "AAAAAAAA") == 401, name
+    assert len(made) == 4
