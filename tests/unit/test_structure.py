@@ -55,7 +55,7 @@ MAY_IMPORT = {
     ),
     "process.worker": "process settings stores.redis system uvloop",
     "client": "aiortc cryptography httpx httpx_sse websockets",
-    "cli": "client errors settings system shtab aioice",
+    "cli": "auth client errors settings system shtab aioice jwt",
     "__main__": "cli maintenance process settings system package uvloop",
     "__init__": "_version",
 }

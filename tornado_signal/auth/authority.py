@@ -70,12 +70,12 @@ class Authority:
 
         return apply
 
-    def verify(self, token: str, origin: str, now_s: float) -> Grant:
+    def verify(self, token: str, origin: str | None, now_s: float) -> Grant:
         """Return what a token allows.
 
         Args:
             token: the token in its compact form.
-            origin: the origin of the request.
+            origin: the origin of the request, or None for any.
             now_s: the Unix time.
 
         Raises:
@@ -89,7 +89,7 @@ class Authority:
             raise Unauthorized("token expired")
         if now_s < grant.begins_s - GRACE_S:
             raise Unauthorized("token of the future")
-        if grant.origin not in (None, origin):
+        if origin is not None and grant.origin not in (None, origin):
             raise Unauthorized("token for another origin")
         return grant
 

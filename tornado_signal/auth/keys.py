@@ -1,6 +1,8 @@
 """Keys that verify tokens. The algorithm belongs to the key, never to the token."""
 
+import contextlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -65,34 +67,66 @@ def load_key(file: Path) -> Key:
         OperatorError: the file cannot be read, or holds no valid key.
     """
     if not NAME.fullmatch(file.stem):
-        raise OperatorError(f"{FLAG} {file}: a name has 1 to 128 letters, digits, dots, underscores and hyphens")
+        raise OperatorError(f"the key {file}: a name has 1 to 128 letters, digits, dots, underscores and hyphens")
     if file.suffix == ".secret":
-        secret = read_secret(file, FLAG, MIN_SECRET_BYTES)
+        secret = read_secret(file, "the key", MIN_SECRET_BYTES)
         if b"-----BEGIN" in secret:
-            raise OperatorError(f"{FLAG} {file} holds a key in PEM form; name it {file.stem}.pem")
+            raise OperatorError(f"the key {file} holds a key in PEM form; name it {file.stem}.pem")
         return Key(file.stem, "HS256", secret, secret)
     if file.suffix == ".pem":
         try:
             source = file.read_bytes()
         except OSError as error:
-            raise OperatorError(f"cannot read {FLAG} {file}: {error.strerror}") from error
+            raise OperatorError(f"cannot read the key {file}: {error.strerror}") from error
         return Key(file.stem, *_read_public_key(file, source))
-    raise OperatorError(f"{FLAG} {file}: the name of a key ends in .secret or .pem")
+    raise OperatorError(f"the key {file}: the name of a key ends in .secret or .pem")
+
+
+def load_signing_key(file: Path) -> Key:
+    """Return the key that makes tokens, from NAME.secret, or from NAME.pem with a private key.
+
+    Raises:
+        OperatorError: the file cannot be read, or holds no valid key.
+    """
+    if file.suffix != ".pem":
+        return load_key(file)
+    with needing_cryptography(file):
+        from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+    try:
+        private = load_pem_private_key(file.read_bytes(), None)
+    except OSError as error:
+        raise OperatorError(f"cannot read the key {file}: {error.strerror}") from error
+    except (ValueError, TypeError) as error:
+        raise OperatorError(f"the key {file} is not a private key in PEM form without a passphrase") from error
+    public = private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    algorithm, source, _ = _read_public_key(file, public)
+    return Key(file.stem, algorithm, source, private)
+
+
+@contextlib.contextmanager
+def needing_cryptography(file: Path) -> Iterator[None]:
+    """Explain a missing package.
+
+    Raises:
+        OperatorError: the package is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise OperatorError(f"the key {file} needs the extra auth; in the checkout: pip install '.[auth]'") from error
 
 
 def _read_public_key(file: Path, source: bytes) -> tuple[str, bytes, Any]:
-    try:
+    with needing_cryptography(file):
         from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
         from cryptography.hazmat.primitives.serialization import load_pem_public_key
-    except ModuleNotFoundError as error:
-        raise OperatorError(f"{FLAG} {file} needs the extra auth; in the checkout: pip install '.[auth]'") from error
     if b"PRIVATE KEY" in source:
-        raise OperatorError(f"{FLAG} {file} holds a private key; the server needs only the public one")
+        raise OperatorError(f"the key {file} holds a private key; the server needs only the public one")
     try:
         key = load_pem_public_key(source)
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise OperatorError(f"{FLAG} {file} holds no public key in PEM form") from error
+        raise OperatorError(f"the key {file} holds no public key in PEM form") from error
     if isinstance(key, ed25519.Ed25519PublicKey):
         return "EdDSA", source, key
     if isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1):
@@ -100,6 +134,6 @@ def _read_public_key(file: Path, source: bytes) -> tuple[str, bytes, Any]:
     if isinstance(key, rsa.RSAPublicKey) and key.key_size >= MIN_RSA_BITS:
         return "RS256", source, key
     raise OperatorError(
-        f"{FLAG} {file} must hold a key of Ed25519 (EdDSA), of P-256 (ES256), "
+        f"the key {file} must hold a key of Ed25519 (EdDSA), of P-256 (ES256), "
         f"or of RSA with {MIN_RSA_BITS} bits or more (RS256)"
     )

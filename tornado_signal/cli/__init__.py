@@ -7,12 +7,15 @@ import argparse
 import importlib
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 from ..settings.command_line import CommandLine, flag_reader
-from ..settings.value_types import ORIGIN, ValueType, converted, integer, list_of, matching
+from ..settings.value_types import ACTION as ONE_ACTION
+from ..settings.value_types import ORIGIN, TEXT, ValueType, converted, integer, list_of, matching
 
 URL_VARIABLE = "SIGNAL_URL"
 ORIGIN_VARIABLE = "SIGNAL_ORIGIN"
+TOKEN_VARIABLE = "SIGNAL_TOKEN_FILE"
 DEFAULT_URL = "http://127.0.0.1:3000"
 SHELLS = ("bash", "zsh", "fish")
 
@@ -44,6 +47,10 @@ SERVERS = list_of(
 TOPIC = _string(256, "a topic of 1 to 256 characters")
 INFO = _string(1024, "1 to 1024 characters")
 CANDIDATE = _string(65536, "a non-empty text")
+DURATION = converted(
+    lambda text: int(text[:-1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[text[-1]],
+    matching("[1-9][0-9]{0,6}[smhd]", "a time such as 90s, 15m, 1h or 7d"),
+)
 SECONDS = converted(float, matching(r"[0-9]{1,8}(\.[0-9]{1,3})?", "a number of seconds"))
 
 
@@ -156,6 +163,48 @@ def add_commands(root: CommandLine) -> None:
             help=f"origin of the sessions (environment: {ORIGIN_VARIABLE}; default: the origin of the server)",
         )
         parser.add_argument("--json", action="store_true", help="print JSON, one object per line, also on a terminal")
+        parser.add_argument(
+            "--token-file",
+            type=Path,
+            metavar="FILE",
+            help="file with the token to present, which is read again when the token expires "
+            f"(environment: {TOKEN_VARIABLE})",
+        )
+    token = add(
+        "token",
+        "token",
+        "make a token, or explain one",
+        "Make a token for clients of a server with --auth-keys, and print it. With --check, read a token from standard "
+        "input, verify and explain it. The exit status is 1 if the server would refuse it.",
+    )
+    token.add_argument(
+        "--key",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="NAME.secret, or NAME.pem with a private key; with --check a public key, or a directory of keys",
+    )
+    token.add_argument("--check", action="store_true", help="verify and explain the token on standard input")
+    for flag, metavar, meaning in (
+        ("--topic", "TOPIC", "a topic, or a prefix that ends in *; may be repeated (default: all topics)"),
+        ("--action", "ACTION", "list, offer or answer; may be repeated (default: all)"),
+    ):
+        value_type = ONE_ACTION if flag == "--action" else TOPIC
+        token.add_argument(flag, type=flag_reader(value_type), action="append", metavar=metavar, help=meaning)
+    token.add_argument(
+        "--ttl",
+        type=flag_reader(DURATION),
+        default="1h",
+        metavar="TIME",
+        help="time until it expires, such as 90s, 15m, 1h or 7d (default: %(default)s)",
+    )
+    token.add_argument("--sub", type=flag_reader(INFO), metavar="TEXT", help="the subject: who it is")
+    token.add_argument("--info", type=flag_reader(INFO), metavar="TEXT", help="the only info of its bearer's offers")
+    token.add_argument("--origin", type=flag_reader(ORIGIN), metavar="ORIGIN", help="the only origin that may use it")
+    token.add_argument("--issuer", type=flag_reader(TEXT), metavar="TEXT", help="the issuer; with --check: required")
+    token.add_argument(
+        "--audience", type=flag_reader(TEXT), metavar="TEXT", help="the audience; with --check: required"
+    )
     completion = add(
         "manual",
         "completion",

@@ -8,13 +8,14 @@ import signal
 import sys
 import threading
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TypeVar
 
 from ..client import APIError, SignalClient
 from ..errors import OperatorError
 from ..settings.sources import read_value
 from ..settings.value_types import ORIGIN, ValueType
-from . import DEFAULT_URL, ORIGIN_VARIABLE, SERVERS, URL_VARIABLE
+from . import DEFAULT_URL, ORIGIN_VARIABLE, SERVERS, TOKEN_VARIABLE, URL_VARIABLE
 
 T = TypeVar("T")
 
@@ -24,6 +25,25 @@ OUTAGE_S = 60.0  # how long a waiting command tolerates an unavailable server
 def urls(arguments: argparse.Namespace) -> tuple[str, ...]:
     """Return the URLs of the servers, from the flag, the environment or the default."""
     return arguments.url or _from_environment(URL_VARIABLE, SERVERS) or (DEFAULT_URL,)
+
+
+def token_of(arguments: argparse.Namespace) -> Callable[[], str] | None:
+    """Return a function that reads the token, or None without a file.
+
+    The function raises OperatorError if the file cannot be read.
+    """
+    name = arguments.token_file or os.environ.get(TOKEN_VARIABLE)
+    if not name:
+        return None
+    path = Path(name)
+
+    def read() -> str:
+        try:
+            return path.read_text("ascii").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise OperatorError(f"cannot read the token in {path}: {error}") from None
+
+    return read
 
 
 def _from_environment(name: str, value_type: ValueType[T]) -> T | None:
@@ -65,7 +85,7 @@ def with_client(
 
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop)
-        async with SignalClient(chosen, origin, retry_timeout_s=0) as client:
+        async with SignalClient(chosen, origin, retry_timeout_s=0, token=token_of(arguments)) as client:
             await work(client)
 
     try:

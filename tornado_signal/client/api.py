@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import cast
 
+from .authorization import TokenSource
 from .errors import APIError
 from .events import follow
 from .leases import LeaseManager
@@ -45,6 +46,8 @@ class SignalClient(Closable):
         retry_timeout_s: see Attributes.
         websocket: whether to use the server's WebSocket for all requests once one of them waits. If the WebSocket is
             refused or does not open, HTTP is used.
+        token: the token of every request, or a function that returns one (docs/authorization.md). A function can be
+            asynchronous. It is called again before its token expires, and when the server refuses it (401).
 
     Attributes:
         retry_timeout_s: how long to retry transient errors: no connection, 429, 502, 503 and 504. `Retry-After` is
@@ -58,8 +61,10 @@ class SignalClient(Closable):
         retry_timeout_s: float = 10.0,
         *,
         websocket: bool = True,
+        token: TokenSource | None = None,
     ) -> None:
-        self._servers = Servers([servers] if isinstance(servers, str) else servers, origin, retry_timeout_s, websocket)
+        urls = [servers] if isinstance(servers, str) else servers
+        self._servers = Servers(urls, origin, retry_timeout_s, websocket, token)
         self._leases = LeaseManager(self._servers)
 
     async def close(self) -> None:

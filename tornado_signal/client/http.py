@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import httpx
 
+from .authorization import Authorization, bearer
 from .errors import FOREIGN, HUNG_UP, RESPONSE_S, SLOW, APIError, Unreachable, unreachable
 from .types import Fields, StreamEvent
 
@@ -43,10 +44,12 @@ class HttpClient:
     Args:
         origin: the Origin of every request.
         tls: creates the TLS context for HTTPS.
+        authorization: the token of every request.
     """
 
-    def __init__(self, origin: str, tls: Callable[[], ssl.SSLContext]) -> None:
+    def __init__(self, origin: str, tls: Callable[[], ssl.SSLContext], authorization: Authorization) -> None:
         self._headers = {"Origin": origin}
+        self._authorization = authorization
         self._tls = tls
         self._http: httpx.AsyncClient | None = None
 
@@ -66,17 +69,22 @@ class HttpClient:
         fields = {name: value for name, value in fields.items() if name != "hold"}
         if "{topic}" in path:
             path = path.replace("{topic}", _segment(fields.pop("topic")))
-        try:
-            response = await self._client().request(
-                method,
-                server + path,
-                params=fields if method == "GET" else None,
-                json=fields if method == "POST" else None,
-                headers=self._headers,
-                timeout=_timeout(RESPONSE_S + fields.get("wait", 0)),
-            )
-        except httpx.TransportError as error:
-            raise _unreachable(server, error) from None
+        token = await self._authorization.token()
+        while True:
+            try:
+                response = await self._client().request(
+                    method,
+                    server + path,
+                    params=fields if method == "GET" else None,
+                    json=fields if method == "POST" else None,
+                    headers={**self._headers, **bearer(token)},
+                    timeout=_timeout(RESPONSE_S + fields.get("wait", 0)),
+                )
+            except httpx.TransportError as error:
+                raise _unreachable(server, error) from None
+            if response.status_code != 401 or (newer := await self._authorization.replace(token)) is None:
+                break
+            token = newer
         if response.status_code != 200:
             raise _error_of(response)
         result = _json_object(response)
@@ -102,24 +110,30 @@ class HttpClient:
             ) from error
         fields = dict(fields)
         path = f"/{_segment(fields.pop('topic'))}/events" if "topic" in fields else "/events"
-        async with contextlib.AsyncExitStack() as stack:
-            try:
-                source = await stack.enter_async_context(
-                    aconnect_sse(
-                        self._client(),
-                        "GET",
-                        server + path,
-                        params=fields,
-                        headers={**self._headers, **({"Last-Event-ID": since} if since else {})},
-                        timeout=_timeout(SILENCE_S),
+        token = await self._authorization.token()
+        while True:
+            async with contextlib.AsyncExitStack() as stack:
+                try:
+                    source = await stack.enter_async_context(
+                        aconnect_sse(
+                            self._client(),
+                            "GET",
+                            server + path,
+                            params=fields,
+                            headers={**self._headers, **bearer(token), **({"Last-Event-ID": since} if since else {})},
+                            timeout=_timeout(SILENCE_S),
+                        )
                     )
-                )
-                if source.response.status_code != 200:
-                    await source.response.aread()
-                    raise _error_of(source.response)
-            except httpx.TransportError as error:
-                raise _unreachable(server, error) from None
-            yield _events(server, source)
+                    if source.response.status_code != 200:
+                        await source.response.aread()
+                except httpx.TransportError as error:
+                    raise _unreachable(server, error) from None
+                if source.response.status_code == 200:
+                    yield _events(server, source)
+                    return
+            if source.response.status_code != 401 or (newer := await self._authorization.replace(token)) is None:
+                raise _error_of(source.response)
+            token = newer
 
     def _client(self) -> httpx.AsyncClient:
         if self._http is None:

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 
 from .api import SignalClient
+from .authorization import TokenSource
 from .errors import APIError
 from .link import Closed, Connection
 from .offers import new_secret, publish_held
@@ -34,6 +35,7 @@ class Peers(Closable):
         info: describes this peer, at most 1024 characters, random by default. `join` skips sessions with it.
         ice_servers: replaces the ICE servers that the server names.
         websocket: as for `SignalClient`.
+        token: as for `SignalClient`.
     """
 
     def __init__(
@@ -44,8 +46,9 @@ class Peers(Closable):
         info: str | None = None,
         ice_servers: list[IceServer] | None = None,
         websocket: bool = True,
+        token: TokenSource | None = None,
     ) -> None:
-        self.client = SignalClient(servers, origin, websocket=websocket)
+        self.client = SignalClient(servers, origin, websocket=websocket, token=token)
         self.info = info or str(uuid.uuid4())
         self._ice_servers = ice_servers
         self._ice_refresh_at_s = float("inf") if ice_servers is not None else 0.0

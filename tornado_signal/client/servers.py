@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import httpx
 
+from .authorization import Authorization, TokenSource
 from .errors import APIError
 from .http import HttpClient
 from .rpc import RequestTooLong, RpcConnection
@@ -52,12 +53,20 @@ class Servers:
         origin: the Origin of every request, by default the origin of the first server.
         retry_timeout_s: see Attributes.
         websocket: whether to use WebSockets.
+        token: as for `SignalClient`.
 
     Attributes:
         retry_timeout_s: how long to retry transient errors. Other errors fail immediately.
     """
 
-    def __init__(self, urls: Sequence[str], origin: str | None, retry_timeout_s: float, websocket: bool) -> None:
+    def __init__(
+        self,
+        urls: Sequence[str],
+        origin: str | None,
+        retry_timeout_s: float,
+        websocket: bool,
+        token: TokenSource | None = None,
+    ) -> None:
         if not urls:
             raise ValueError("no server")
         self.urls = [url.rstrip("/") for url in urls]
@@ -65,7 +74,8 @@ class Servers:
         self.retry_timeout_s = retry_timeout_s
         self._origin = origin or "/".join(self.urls[0].split("/")[:3])
         self._tls = functools.cache(httpx.create_ssl_context)
-        self._http = HttpClient(self._origin, self._tls)
+        self._authorization = Authorization(token)
+        self._http = HttpClient(self._origin, self._tls, self._authorization)
         self._websocket = websocket
         self._websockets: dict[str, WebSocket] = {}
 
@@ -126,7 +136,7 @@ class Servers:
         """Return the WebSocket connection to a server, or None if HTTP has to be used."""
         if not self._websocket:
             return None
-        websocket = self._websockets.setdefault(server, WebSocket(server, self._origin, self._tls))
+        websocket = self._websockets.setdefault(server, WebSocket(server, self._origin, self._tls, self._authorization))
         return await websocket.connection(open_if_closed=open_if_closed)
 
     @contextlib.asynccontextmanager

@@ -1,6 +1,7 @@
 """The WebSocket of a server, and the pauses during which HTTP is used instead."""
 
 import asyncio
+import contextlib
 import logging
 import ssl
 import time
@@ -11,7 +12,8 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 from websockets.typing import Origin, Subprotocol
 
-from .errors import is_transient
+from .authorization import Authorization
+from .errors import APIError, is_transient
 from .rpc import RpcConnection
 
 logging.getLogger("websockets").setLevel(logging.WARNING)  # lower levels log the messages, which can contain secrets
@@ -19,6 +21,8 @@ logging.getLogger("websockets").setLevel(logging.WARNING)  # lower levels log th
 OPEN_S: Final = 4.0
 CLOSE_S: Final = 2.0
 REFUSED_S: Final = 300.0  # the pause after a refused WebSocket
+MIN_RENEWAL_S: Final = 1.0  # between two renewals of a token
+MAX_RENEWAL_S: Final = 3600.0
 SUBPROTOCOL: Final = Subprotocol("signal.v1")
 
 
@@ -29,10 +33,15 @@ class WebSocket:
         server: the server's address.
         origin: the Origin of the handshake.
         tls: creates the TLS context for HTTPS.
+        authorization: the token of the connection.
     """
 
-    def __init__(self, server: str, origin: str, tls: Callable[[], ssl.SSLContext]) -> None:
+    def __init__(
+        self, server: str, origin: str, tls: Callable[[], ssl.SSLContext], authorization: Authorization
+    ) -> None:
         self._server = server
+        self._authorization = authorization
+        self._renewing: asyncio.Task[None] | None = None
         self._origin = Origin(origin)
         self._tls = tls
         self._connection: RpcConnection | None = None
@@ -65,12 +74,44 @@ class WebSocket:
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.gather(self._opening, return_exceptions=True)
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.gather(self._renewing, return_exceptions=True)
         if self._connection is not None:
             await self._connection.close()
 
     @property
     def _open(self) -> bool:
         return self._connection is not None and self._connection.open
+
+    async def _authorize(self, connection: RpcConnection) -> bool:
+        """Present the token. If that fails, close the connection: over HTTP the error reaches the caller."""
+        try:
+            token: str | None = await self._authorization.token()
+            while token:
+                try:
+                    await connection.call("authorize", {"token": token})
+                    break
+                except APIError as error:
+                    token = await self._authorization.replace(token) if error.status == 401 else None
+        except BaseException as error:  # of the function for tokens, or a cancellation
+            await connection.close()
+            if not isinstance(error, Exception):
+                raise
+            return False
+        if token is None:
+            await connection.close()
+        return token is not None
+
+    async def _renew(self, connection: RpcConnection) -> None:
+        """Present a new token whenever the earlier one expires soon."""
+        while connection.open:
+            pause_s = min(max(self._authorization.pause_s(), MIN_RENEWAL_S), MAX_RENEWAL_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(connection.closed.wait(), pause_s)
+                return
+            if self._authorization.pause_s() == 0 and not await self._authorize(connection):
+                return
 
     async def _connect(self) -> None:
         try:
@@ -85,7 +126,10 @@ class WebSocket:
                 ssl=self._tls() if self._server.startswith("https:") else None,
             )
             if socket.subprotocol == SUBPROTOCOL:
-                self._connection = RpcConnection(self._server, socket)
+                connection = RpcConnection(self._server, socket)
+                if await self._authorize(connection):
+                    self._connection = connection
+                    self._renewing = asyncio.create_task(self._renew(connection))
                 return
             await socket.close()
         except InvalidStatus as error:

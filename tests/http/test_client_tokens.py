@@ -1,0 +1,147 @@
+"""Tokens of the Python client: strings and functions, renewal, refusals (docs/authorization.md)."""
+
+import asyncio
+import time
+from contextlib import aclosing
+
+import pytest
+from support.service import ORIGIN
+from support.tokens import make_token, write_secret
+
+from tornado_signal.auth import authority
+from tornado_signal.client import APIError, SignalClient, authorization
+from tornado_signal.system.clock import Clock
+
+BOUND_S = 30
+OFFER = ("lobby", "me", "an offer")
+
+
+@pytest.fixture
+def protected(start_service, tmp_path, monkeypatch):
+    """A function that starts a server that requires tokens, with a short time after their expiry and a real clock."""
+    monkeypatch.setattr(authority, "GRACE_S", 0.5)
+    monkeypatch.setattr(authorization, "RENEW_S", 0.2)
+    monkeypatch.setattr("tornado_signal.client.websocket.MIN_RENEWAL_S", 0.02)
+
+    async def start(**settings):
+        return await start_service(auth_keys=write_secret(tmp_path / "keys"), clock=Clock(), **settings)
+
+    return start
+
+
+def make(life_s=60, **claims):
+    return make_token({"exp": time.time() + life_s, **claims})
+
+
+def connect(service, token, *, websocket):
+    return SignalClient(f"http://127.0.0.1:{service.port}", ORIGIN, 0, websocket=websocket, token=token)
+
+
+async def use(client):
+    """Make one call of each kind and return the code of an offer."""
+    code = await client.offer(*OFFER, hold=True)
+    assert (await client.sessions("lobby", wait_s=0)).sessions
+    await client.topics()
+    async with aclosing(client.topic_events("lobby")) as events:
+        assert (await anext(events)).name == "session"
+    await client.withdraw(code, "offerer")
+
+
+def from_function():
+    return make()
+
+
+async def from_coroutine():
+    await asyncio.sleep(0)
+    return make()
+
+
+@pytest.mark.parametrize("websocket", [True, False])
+@pytest.mark.parametrize("source", ["text", from_function, from_coroutine], ids=str)
+async def test_token_is_a_string_or_a_function(source, websocket, protected):
+    service = await protected()
+    async with connect(service, make() if source == "text" else source, websocket=websocket) as client:
+        await use(client)
+    metrics = service.shared.log.metrics
+    assert set(metrics.tokens) == {"accepted"}
+    assert ("WS" in {method for _, method, _ in [*metrics.requests, *metrics.waits]}) == websocket
+
+
+@pytest.mark.parametrize("websocket", [True, False])
+@pytest.mark.parametrize("token", [None, "nonsense", lambda: "nonsense"], ids=["missing", "text", "function"])
+async def test_refused_token_is_an_error(token, websocket, protected):
+    service = await protected()
+    async with connect(service, token, websocket=websocket) as client:
+        for call in (client.sessions("lobby", wait_s=0), client.offer(*OFFER, hold=True), client.topics()):
+            with pytest.raises(APIError) as refused:
+                await call
+            assert (refused.value.status, refused.value.text) == (401, "Missing or invalid token")
+        with pytest.raises(APIError, match="401"):
+            async with aclosing(client.topic_events("lobby")) as events:
+                await anext(events)
+
+
+@pytest.mark.parametrize("websocket", [True, False])
+async def test_topic_that_is_not_covered_is_an_error(websocket, protected):
+    service = await protected()
+    async with connect(service, make(topics=["attic"]), websocket=websocket) as client:
+        await client.sessions("attic", wait_s=0)
+        with pytest.raises(APIError) as refused:
+            await client.sessions("lobby", wait_s=0)
+        assert (refused.value.status, refused.value.text) == (403, "Not allowed by the token")
+
+
+@pytest.mark.parametrize("websocket", [True, False])
+async def test_function_is_called_again_after_a_refusal(websocket, protected):
+    service = await protected()
+    made = [make_token({"exp": time.time() + 60}, b"a secret that the server does not have"), make()]
+    async with connect(service, lambda: made.pop(0) if len(made) > 1 else made[0], websocket=websocket) as client:
+        await use(client)
+    assert service.shared.log.metrics.tokens["token with another signature"] >= 1
+
+
+async def test_error_of_the_function_reaches_the_caller(protected):
+    service = await protected()
+
+    def fail():
+        raise LookupError("not logged in")
+
+    for websocket in (True, False):
+        async with connect(service, fail, websocket=websocket) as client:
+            with pytest.raises(LookupError, match="not logged in"):
+                await client.sessions("lobby", wait_s=0)
+
+
+async def test_held_offer_and_stream_outlive_many_tokens(protected):
+    service = await protected(hold_grace_ms=0)
+    calls = []
+
+    def renew():
+        calls.append(time.time())
+        return make(0.5)
+
+    async with connect(service, renew, websocket=True) as client:
+        code = await client.offer(*OFFER, hold=True)
+        connection = await client._servers.connection(client._servers.urls[0])
+        async with aclosing(client.topic_events("lobby")) as events:
+            assert (await anext(events)).data["code"] == code
+            await asyncio.sleep(2)
+            other = await client.offer("lobby", "me", "another offer")
+            assert (await asyncio.wait_for(anext(events), BOUND_S)).data["code"] == other
+        assert connection.open
+        assert {each["code"] for each in (await client.sessions("lobby")).sessions} == {code, other}
+    assert len(calls) >= 4
+
+
+async def test_client_with_a_token_works_without_keys(service):
+    for websocket in (True, False):
+        async with connect(service, make(), websocket=websocket) as client:
+            await use(client)
+
+
+@pytest.mark.parametrize(("token", "finite"), [(make(100), True), ("", False), ("a.b.c", False), ("a", False)])
+def test_expiry_is_read_from_the_token(token, finite):
+    renewal_s = authorization.renewal_s(token)
+    assert (renewal_s < float("inf")) == finite
+    if finite:
+        assert 60 < renewal_s - time.time() < 75

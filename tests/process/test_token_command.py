@@ -1,0 +1,128 @@
+"""`tornado-signal token` and `--token-file` (docs/authorization.md)."""
+
+import signal
+import subprocess
+
+import pytest
+from support.command import COMMAND, environment, run
+from support.tokens import MAKERS, SECRET, make_token, private_pem, public_pem, write_secret
+from support.waiting import output
+
+ALGORITHMS = ["HS256", *MAKERS]
+
+
+@pytest.fixture(params=ALGORITHMS)
+def pair(request, tmp_path):
+    """The file that makes tokens, and the folder with the key that verifies them."""
+    public = tmp_path / "public"
+    if request.param == "HS256":
+        return write_secret(public) / "main.secret", public
+    public.mkdir()
+    key = MAKERS[request.param]()
+    (tmp_path / "main.pem").write_bytes(private_pem(key))
+    (public / "main.pem").write_bytes(public_pem(key))
+    return tmp_path / "main.pem", public
+
+
+def reload(server):
+    server.process.send_signal(signal.SIGHUP)
+    return server.process.stderr.readline()
+
+
+def check(token, *arguments):
+    command = [COMMAND, "token", "--check", *map(str, arguments)]
+    return subprocess.run(command, input=token, capture_output=True, text=True, env=environment(), check=False)
+
+
+def test_server_accepts_the_token_and_check_explains_it(pair, start, tmp_path):
+    signing, public = pair
+    claims = ["--topic", "lobby", "--topic", "room/*", "--action", "list", "--sub", "alice", "--info", "Alice"]
+    token = output(run("token", "--key", signing, *claims, "--ttl", "15m", "--issuer", "us", "--audience", "them"))
+    explained = output(check(token, "--key", public, "--issuer", "us", "--audience", "them")).splitlines()
+    assert explained[1] == "subject: alice"
+    assert explained[3:] == ["actions: list", "topics: lobby, room/*", "info: Alice", "origin: any"]
+    file = tmp_path / "token"
+    file.write_text(token)
+    server = start("--auth-keys", public, "--auth-issuer", "us", "--auth-audience", "them")
+    listed = run("sessions", "lobby", "--json", "--url", server.url, "--token-file", file)
+    assert output(listed) == ""
+    assert output(run("sessions", "room/1", "--json", "--url", server.url, SIGNAL_TOKEN_FILE=str(file))) == ""
+    for topic, text in (("attic", "403 Not allowed by the token"),):
+        refused = run("sessions", topic, "--url", server.url, "--token-file", file)
+        assert (refused.returncode, text in refused.stderr) == (1, True)
+    without = run("sessions", "lobby", "--url", server.url)
+    assert (without.returncode, "401 Missing or invalid token" in without.stderr) == (1, True)
+    missing = run("sessions", "lobby", "--url", server.url, "--token-file", tmp_path / "none")
+    assert (missing.returncode, "cannot read the token" in missing.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("claims", "secret", "reason"),
+    [
+        ({"exp": 5}, SECRET, "token expired"),
+        ({}, SECRET, "token without exp"),
+        ({"exp": 4e9}, b"another secret of more than thirty-two bytes", "token with another signature"),
+        ({"exp": 4e9, "topics": "lobby"}, SECRET, "token with invalid topics"),
+        ({"exp": 4e9, "origin": "https://a.example"}, SECRET, "token for another origin"),
+        ({"exp": 4e9, "nbf": 3.9e9}, SECRET, "token of the future"),
+    ],
+)
+def test_check_says_why_a_token_is_refused(claims, secret, reason, tmp_path):
+    keys = write_secret(tmp_path / "keys")
+    refused = check(make_token(claims, secret), "--key", keys, "--origin", "https://app.example")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr == f"tornado-signal: the server would refuse it: {reason}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "text"),
+    [
+        ([], 2, "--key"),
+        (["--key", "none.secret"], 1, "cannot read the key none.secret"),
+        (["--key", "none.pem"], 1, "cannot read the key none.pem"),
+        (["--key", "public.pem"], 1, "not a private key"),
+        (["--key", "main.secret", "--ttl", "5"], 2, "a time such as 90s, 15m, 1h or 7d"),
+        (["--key", "main.secret", "--action", "poll"], 2, "list or offer or answer"),
+    ],
+)
+def test_unusable_arguments_are_explained(arguments, status, text, tmp_path):
+    write_secret(tmp_path)
+    (tmp_path / "public.pem").write_bytes(public_pem(MAKERS["EdDSA"]()))
+    done = run("token", *arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert text in done.stderr
+
+
+def test_check_of_the_server_names_the_keys(tmp_path):
+    keys = write_secret(tmp_path / "keys")
+    (keys / "second.pem").write_bytes(public_pem(MAKERS["EdDSA"]()))
+    arguments = ["--data-dir", tmp_path / "data", "--port", "0", "--auth-keys", keys, "--auth-anonymous", "list"]
+    lines = output(run("serve", "--check", *arguments)).splitlines()
+    assert "keys of tokens: main (HS256), second (EdDSA); allowed without a token: list" in lines
+    (keys / "broken.pem").write_text("nonsense")
+    broken = run("serve", "--check", *arguments)
+    assert (broken.returncode, "holds no public key in PEM form" in broken.stderr) == (1, True)
+
+
+def test_reload_replaces_keys_and_keeps_them_on_an_error(start, tmp_path):
+    keys = write_secret(tmp_path / "keys")
+    server = start("--auth-keys", keys)
+
+    def status(secret, name):
+        token = make_token({"exp": 4e9}, secret, name=name)
+        file = tmp_path / "token"
+        file.write_text(token)
+        return run("topics", "--json", "--url", server.url, "--token-file", file).returncode
+
+    other = b"another secret of more than thirty-two bytes"
+    write_secret(keys, "other", other)
+    assert (status(SECRET, "main"), status(other, "other")) == (0, 1)
+    assert "keys of tokens" in reload(server)
+    assert (status(SECRET, "main"), status(other, "other")) == (0, 0)
+    (keys / "main.secret").unlink()
+    (keys / "broken.pem").write_text("nonsense")
+    assert "reload failed" in reload(server)
+    assert (status(SECRET, "main"), status(other, "other")) == (0, 0)
+    (keys / "broken.pem").unlink()
+    assert "keys of tokens" in reload(server)
+    assert (status(SECRET, "main"), status(other, "other")) == (1, 0)
