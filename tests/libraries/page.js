@@ -42,6 +42,7 @@ globalThis.connectTo = async (id, message) => {
   const failed = once(peer, "error").then(({ type }) => Promise.reject(new Error(type)));
   await Promise.race([opened, failed]);
   connection.on("data", (data) => heard.push(data));
+  await connection.peerConnection.getStats(); // Chromium can lose what is sent before
   connection.send(message);
 };
 

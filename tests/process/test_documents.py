@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,7 @@ def test_every_code_block_is_tested():
     found = {page: len([each for each, _ in all_blocks(text) if each in languages]) for page, text in pages().items()}
     assert {page: count for page, count in found.items() if count} == {
         "README": 6,
+        "authorization": 1,
         "browser-client": 1,  # browser/test_client_js
         "command-line": 2,
         "containers": 11,  # system/test_containers builds and runs the same
@@ -250,6 +252,26 @@ def test_programs_in_python_join_publish_and_meet_in_a_room(network, spawn, tmp_
         for program in (publishing, echo, *chats):
             program.kill()
             program.wait()
+
+
+@pytest.mark.needs("openssl")
+def test_tokens_of_authorization_open_the_server(start, tmp_path):
+    text = sections("authorization")["In five minutes"]
+    (setup,) = all_blocks(textwrap.dedent(re.search(r"^ +```sh\n.*?```$", text, re.MULTILINE | re.DOTALL)[0]))
+    (program,) = all_blocks(textwrap.dedent(re.search(r"^ +```py\n.*?```$", text, re.MULTILINE | re.DOTALL)[0]))
+    *commands, serve = setup[1].splitlines(keepends=True)
+    bash("".join(commands), tmp_path)
+    server = start(*serve.split()[2:], cwd=tmp_path)
+    make = program[1] + "print(make_token('alice', 'lobby'))"
+    (command,) = blocks("authorization", "In five minutes", "sh")
+    path = f"{Path(COMMAND).parent}:{os.environ['PATH']}"
+    for token in (
+        subprocess.check_output([sys.executable, "-c", make], cwd=tmp_path, text=True),
+        bash(command, tmp_path, PATH=path),
+    ):
+        assert server.exchange("/lobby/sessions", token=token.strip())[0] == 200
+        assert server.exchange("/attic/sessions", token=token.strip())[0] == 403
+    assert server.exchange("/lobby/sessions")[0] == 401
 
 
 @pytest.mark.needs("curl")
@@ -369,7 +391,7 @@ def test_constants_of_the_room_protocol_are_those_of_both_languages():
 
 def test_documented_errors_match_the_server():
     made = {errors.InvalidParameter: ("…",), errors.MethodNotAllowed: ((),), errors.Unavailable: ("x",)}
-    made[errors.TooMany] = ("x", 1)
+    made |= {errors.TooMany: ("x", 1), errors.Unauthorized: ("x",), errors.NotAllowed: ("x",)}
     texts = {(str(status), f"`{kind(*made.get(kind, ()))}`") for kind, status in STATUS.items()}
     rows = [tuple(cells[:2]) for cells in table("http-api", "Errors", "status")]
     assert len(rows) == len(set(rows))
@@ -415,7 +437,7 @@ def test_named_files_and_headings_exist():
     named = set(
         re.findall(r"`((?:tests|systemd|docs|tornado_signal|\.ci)/[\w./-]*|[A-Z]+(?:\.md)?)(?: --\w.*)?`", text)
     )
-    named -= {"OPTIONS", "HEAD", "GET", "POST", "WS", "F", "I", "M", "S", "L", "G", "E", "TOPIC", "PAIR", "ROOM"}
+    named -= set("FIMSLGE") | {"OPTIONS", "HEAD", "GET", "POST", "WS", "TOPIC", "PAIR", "ROOM", "OFFER"}
     assert {"tests/peer.py", "systemd/", "tornado_signal/", "CHANGELOG.md", "LICENSE", ".ci/run"} <= named
     assert [name for name in named if not (ROOT / name).exists()] == []
     for path, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", pages()["README"]):

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import strategies as st
 from support.command import ORIGIN, Server
 from support.service import declared
+from support.tokens import write_secret
 
 from tornado_signal.http import assets, openapi
 from tornado_signal.lifecycle import DRAINING
@@ -23,7 +24,9 @@ pytest_plugins = ["support.http_fixtures"]
 
 TIMEOUT_MS = 300_000
 FILES = {path: media_type for path, (_, media_type) in (assets.CLIENT | assets.DEMO).items()}
-DOCUMENT = openapi.make_document(declare(Settings(session_timeout_ms=TIMEOUT_MS)), FILES)
+DECLARED = declare(Settings(session_timeout_ms=TIMEOUT_MS))
+DOCUMENT = openapi.make_document(DECLARED, FILES)
+PROTECTED = openapi.make_document(DECLARED, FILES, ("list",))  # of a server with keys
 
 # Invalid HTTP gets statuses that `default` stands for. With `default`, any status would pass.
 STRICT = json.loads(json.dumps(DOCUMENT))
@@ -78,15 +81,17 @@ def within(part):
 
 
 def test_references_and_components_are_the_same_and_all_errors_one_schema():
-    named = {f"#/components/{kind}/{name}" for kind, some in DOCUMENT["components"].items() for name in some}
-    used = {each["$ref"] for each in within(DOCUMENT) if "$ref" in each}
+    named = {f"#/components/{kind}/{name}" for kind, some in PROTECTED["components"].items() for name in some}
+    used = {each["$ref"] for each in within(PROTECTED) if "$ref" in each}
     used |= {
         f"#/components/securitySchemes/{name}"
-        for each in within(DOCUMENT["paths"])
+        for each in within(PROTECTED["paths"])
         for one in each.get("security", ())
         for name in one
     }
     assert used == named
+    assert "securitySchemes" not in DOCUMENT["components"]
+    assert not any("security" in each for each in within(DOCUMENT["paths"]))
     errors = [each["content"] for each in DOCUMENT["components"]["responses"].values()]
     assert errors == [{"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}] * len(errors)
     for operation in operations():
@@ -102,6 +107,26 @@ def test_code_is_any_string_and_the_origin_no_parameter():
     assert {"type", "minLength", "description"} == set(DOCUMENT["components"]["schemas"]["Code"])
     assert {each["name"] for each in within(DOCUMENT) if each.get("in") == "header"} == {"Last-Event-ID"}
     assert "`Origin`" in DOCUMENT["info"]["description"]
+
+
+async def test_server_with_keys_documents_which_operations_need_a_token(start_service, tmp_path):
+    service = await start_service(auth_keys=write_secret(tmp_path / "keys"), auth_anonymous=("list",))
+    assert await service.get("/openapi.json") == json.loads(json.dumps(PROTECTED))
+    optional = {"topics", "sessions", "topicEvents", "iceServers"}
+    required = {"offer", "answer", "poll", "refresh", "withdraw", "sessionEvents"}
+    for path, methods in PROTECTED["paths"].items():
+        for method, operation in methods.items():
+            name = operation["operationId"]
+            wanted = [{"token": []}] if name in required else [{}, {"token": []}] if name in optional else None
+            assert operation.get("security") == wanted, name
+            if name not in required:
+                continue
+            body = (b"{}",) if method == "post" else ()
+            response = await service.call(method.upper(), path.replace("{topic}", "lobby"), *body)
+            assert response.status == 401, name
+            said = resolve(operation["responses"]["401"])["headers"]
+            assert all(header in response.headers for header in said)
+    await service.get("/lobby/sessions")
 
 
 def resolve(part):

@@ -83,9 +83,10 @@ class Server:
             self.process.communicate()
         self.process.stderr.close()
 
-    def exchange(self, path, body=None, *, origin=ORIGIN, base=None, method=None):
+    def exchange(self, path, body=None, *, origin=ORIGIN, base=None, method=None, token=None):
         data = None if body is None else json.dumps(body).encode()
         headers = {"Origin": origin} if origin else {}
+        headers |= {"Authorization": f"Bearer {token}"} if token else {}
         request = urllib.request.Request((base or self.url) + path, data, headers, method=method)
         try:
             response = urllib.request.urlopen(request, timeout=BOUND_S, context=self.tls)

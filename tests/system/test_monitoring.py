@@ -19,6 +19,7 @@ from support.needs import require
 from support.paths import SYSTEMD
 from support.redis_servers import RedisServer
 from support.scraping import scrape
+from support.tokens import write_secret
 from support.traffic import offer, request, traffic
 
 MONITORING = SYSTEMD / "monitoring"
@@ -111,6 +112,9 @@ def test_every_documented_metric_is_exported(servers, redis, start, tmp_path):
     for server in servers:
         _, code = traffic(server)
         request(server, "POST", "/poll", {"code": code, "side": "offerer", "wait": 0.1})
+    protected = start("--admin-port", "0", "--auth-keys", write_secret(tmp_path / "keys"), data="protected")
+    protected.exchange("/topics", token="nonsense")
+    for server in (*servers, protected):
         families = scrape(server.admin_url).families
         samples |= {sample.name for family in families.values() for sample in family.samples}
         samples |= families.keys()  # of a histogram

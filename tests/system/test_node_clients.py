@@ -1,13 +1,14 @@
 """Programs in Node.js with original packages: clients of trackers, and tokens made by jose."""
 
 import json
+import re
 import subprocess
-import urllib.error
-import urllib.request
+import textwrap
 
 import pytest
 from support import libraries
-from support.command import ORIGIN
+from support.documents import sections
+from support.tokens import write_secret
 from support.waiting import end_all, output, run_command
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("node"), pytest.mark.timeout(120)]
@@ -46,18 +47,19 @@ def test_tokens_of_jose_are_accepted(start, script, tmp_path):
         (keys / name).write_text(text)
     server = start("--auth-keys", keys)
 
-    def status(path, token):
-        headers = {"Origin": ORIGIN, "Authorization": f"Bearer {token}"}
-        try:
-            with urllib.request.urlopen(
-                urllib.request.Request(server.url + path, headers=headers), timeout=30
-            ) as found:
-                return found.status
-        except urllib.error.HTTPError as refused:
-            return refused.code
-
     for name, _, token in made:
-        assert status("/lobby/sessions", token) == 200, name
-        assert status("/attic/sessions", token) == 403, name
-        assert status("/lobby/sessions", token[:-8] + "AAAAAAAA") == 401, name
+        assert server.exchange("/lobby/sessions", token=token)[0] == 200, name
+        assert server.exchange("/attic/sessions", token=token)[0] == 403, name
+        assert server.exchange("/lobby/sessions", token=token[:-8] + "AAAAAAAA")[0] == 401, name
     assert len(made) == 4
+
+
+def test_tokens_of_the_node_js_program_of_the_documentation_are_accepted(start, script, tmp_path):
+    text = sections("authorization")["In five minutes"]
+    program = textwrap.dedent(re.search(r"^ +```js\n(.*?)^ +```$", text, re.MULTILINE | re.DOTALL)[1])
+    keys = write_secret(tmp_path / "keys")
+    (tmp_path / "tokens.mjs").write_text(program + 'console.log(await makeToken("alice", "lobby"));\n')
+    made = subprocess.run([*script("tokens.mjs")], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    server = start("--auth-keys", keys)
+    assert server.exchange("/lobby/sessions", token=made.stdout.strip())[0] == 200
+    assert server.exchange("/attic/sessions", token=made.stdout.strip())[0] == 403

@@ -81,7 +81,8 @@ class Application(httputil.HTTPServerConnectionDelegate):
             for subscription in SUBSCRIPTIONS
         }
         routes |= dict.fromkeys(files, Route("files", File, {"assets": files}))
-        document = make_document(operations, {path: asset.media_type for path, asset in files.items()})
+        anonymous = None if settings.auth_keys is None else settings.auth_anonymous
+        document = make_document(operations, {path: asset.media_type for path, asset in files.items()}, anonymous)
         routes["/openapi.json"] = document_route("/openapi.json", document)
         self.routes = {**routes, **self._make_others(operations, settings)}
 

@@ -1,8 +1,9 @@
 """The HTTP API as OpenAPI 3.1, derived from the declarations. Tests compare it with real responses."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
+from ..auth import ANY
 from ..service import schemas
 from ..service.documents import describe_bodies
 from ..service.operations import SUBSCRIPTIONS, Operation
@@ -24,12 +25,20 @@ TOKEN: Final = {
     "type": "http",
     "scheme": "bearer",
     "bearerFormat": "JWT",
-    "description": "Required if the operator has configured keys.",
+    "description": "A token of the application's own backend.",
 }
 
 
-def make_document(operations: Iterable[Operation], files: Mapping[str, str]) -> Schema:
-    """Return the document of all operations and files. `files` maps paths to media types."""
+def make_document(
+    operations: Iterable[Operation], files: Mapping[str, str], anonymous: Collection[str] | None = None
+) -> Schema:
+    """Return the document.
+
+    Args:
+        operations: all operations.
+        files: the media types of all files by their paths.
+        anonymous: the actions that need no token, or None on a server without keys.
+    """
     bodies: Schema = {}
     paths: Schema = {}
     for declared in operations:
@@ -43,7 +52,7 @@ def make_document(operations: Iterable[Operation], files: Mapping[str, str]) -> 
             declared.result,
             parameters=parameters,
             refusals=declared.refusals,
-            action=declared.action,
+            security=security(declared.action, anonymous),
         )
         if in_body:
             named = describe_bodies(declared.body, in_body)
@@ -56,7 +65,7 @@ def make_document(operations: Iterable[Operation], files: Mapping[str, str]) -> 
     for stream in SUBSCRIPTIONS:
         parameters = [
             *map(describe, stream.parameters),
-            *(ref(name, "parameters") for name in ("LastEventId", "Token")),
+            *(ref(name, "parameters") for name in ("LastEventId", *(() if anonymous is None else ("Token",)))),
         ]
         description = operation(
             stream.name,
@@ -66,7 +75,7 @@ def make_document(operations: Iterable[Operation], files: Mapping[str, str]) -> 
             EVENT_STREAM,
             parameters=parameters,
             refusals=stream.refusals,
-            action=stream.action,
+            security=security(stream.action, anonymous),
         )
         description["description"] = "A request with an `Upgrade` header is refused with 400."
         paths[stream.path] = {"get": description}
@@ -100,9 +109,17 @@ def make_document(operations: Iterable[Operation], files: Mapping[str, str]) -> 
             "parameters": schemas.PARAMETERS,
             "headers": schemas.HEADERS,
             "responses": schemas.RESPONSES,
-            "securitySchemes": {"token": TOKEN},
+            **({} if anonymous is None else {"securitySchemes": {"token": TOKEN}}),
         },
     }
+
+
+def security(action: str, anonymous: Collection[str] | None) -> list[Schema]:
+    """Return what an operation requires."""
+    if anonymous is None or not action:
+        return []
+    allowed = bool(anonymous) if action == ANY else action in anonymous
+    return [*([{}] if allowed else []), {"token": []}]
 
 
 def describe(parameter: Parameter) -> Schema:
@@ -122,14 +139,14 @@ def operation(
     *,
     parameters: list[Schema] | None = None,
     refusals: tuple[int, ...] = (),
-    action: str = "",
+    security: list[Schema] | None = None,
 ) -> Schema:
     """Return the description of an operation, with the responses that all operations share."""
     found: Schema = {"operationId": name, "tags": [tag], "summary": summary}
     if parameters:
         found["parameters"] = parameters
-    if action:
-        found["security"] = [{}, {"token": []}]
+    if security:
+        found["security"] = security
         refusals = (401, *refusals)
     found["responses"] = {
         "200": {"description": "Done.", "headers": schemas.ALWAYS, "content": {media_type: {"schema": schema}}},

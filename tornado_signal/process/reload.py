@@ -28,7 +28,7 @@ OF_CALLS = (
 )
 OF_THE_LOG = ("access_log", "allowed_origins", "log_subjects", "trusted_proxies")
 OF_TOKENS = ("auth_anonymous", "auth_audience", "auth_issuer", "auth_keys")
-OF_ROUTES = ("demo", "max_offer", "protocols")
+OF_ROUTES = ("auth_anonymous", "auth_keys", "demo", "max_offer", "protocols")
 OF_LIMITS = (
     *("max_bytes_per_address", "max_connections", "max_connections_per_address"),
     *("max_sessions_per_address", "rate_per_address"),
