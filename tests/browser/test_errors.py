@@ -30,7 +30,7 @@ def test_table_of_the_documentation_has_all_codes():
     table = re.findall(r"^\| `([a-z-]+)` \|", sections("browser-client")["Errors"], re.MULTILINE)
     assert sorted(table) == sorted(CODES)
     source = "".join(path.read_text() for path in (ROOT / "tornado_signal" / "web" / "client").glob("*.js"))
-    made = set(re.findall(r'"([a-z]+(?:-[a-z]+)+|timeout|replaced)"', source))
+    made = set(re.findall(r'"([a-z]+(?:-[a-z]+)+|timeout|replaced|unauthorized)"', source))
     made |= {f"file-{reason}" for reason in re.findall(r'failure\("(\w+)"\)', source)} | {"file-refused"}
     assert made >= CODES
 

@@ -57,7 +57,7 @@ async def from_coroutine():
 
 
 @pytest.mark.parametrize("websocket", [True, False])
-@pytest.mark.parametrize("source", ["text", from_function, from_coroutine], ids=str)
+@pytest.mark.parametrize("source", ["text", from_function, from_coroutine], ids=["text", "function", "coroutine"])
 async def test_token_is_a_string_or_a_function(source, websocket, protected):
     service = await protected()
     async with connect(service, make() if source == "text" else source, websocket=websocket) as client:
@@ -139,9 +139,11 @@ async def test_client_with_a_token_works_without_keys(service):
             await use(client)
 
 
-@pytest.mark.parametrize(("token", "finite"), [(make(100), True), ("", False), ("a.b.c", False), ("a", False)])
-def test_expiry_is_read_from_the_token(token, finite):
-    renewal_s = authorization.renewal_s(token)
-    assert (renewal_s < float("inf")) == finite
-    if finite:
-        assert 60 < renewal_s - time.time() < 75
+@pytest.mark.parametrize("token", ["", "a", "a.b.c", make(-1)], ids=["empty", "word", "nonsense", "expired"])
+def test_token_without_a_usable_expiry_is_kept(token):
+    assert authorization.renewal_s(token) == float("inf")
+
+
+def test_token_is_replaced_before_its_expiry():
+    assert 60 < authorization.renewal_s(make(100)) - time.time() < 75
+    assert 15 < authorization.renewal_s(make(40)) - time.time() < 25

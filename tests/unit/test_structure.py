@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.paths import TESTS
 
 import tornado_signal
 
@@ -202,3 +203,10 @@ def test_no_import_cycles():
         for name, path in MODULES.items()
     }
     graphlib.TopologicalSorter(files).prepare()
+
+
+def test_test_modules_have_different_names():
+    """Pytest imports them by their names, without their folders."""
+    names = [path.name for path in TESTS.rglob("test_*.py")]
+    assert len(names) > 100
+    assert sorted(names) == sorted(set(names))

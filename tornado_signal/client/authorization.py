@@ -63,11 +63,13 @@ def bearer(token: str) -> dict[str, str]:
 
 
 def renewal_s(token: str) -> float:
-    """Return when to replace a token, Unix time. Infinite if its expiry is unknown."""
+    """Return when to replace a token, Unix time. Infinite without an expiry, and after it: a clock can be wrong."""
     try:
         payload = token.split(".")[1]
         expires_s = float(json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))["exp"])
     except (ValueError, LookupError, TypeError):
         return math.inf
     now_s = time.time()
+    if now_s >= expires_s:
+        return math.inf
     return max(expires_s - RENEW_S, now_s + (expires_s - now_s) / 2)

@@ -88,13 +88,15 @@ export type ErrorCode =
   | "name-invalid"
   | "name-taken"
   | "not-a-server"
+  | "not-allowed"
   | "not-found"
   | "origin-not-allowed"
   | "peer-left"
   | "replaced"
   | "server-busy"
   | "server-unreachable"
-  | "timeout";
+  | "timeout"
+  | "unauthorized";
 
 /** An error response: `status` is the HTTP status, `message` the text of the server. */
 export class SignalError extends Error {
@@ -105,18 +107,26 @@ export class SignalError extends Error {
   constructor(status: number, message: string, retryAfterMs?: number);
 }
 
+/**
+ * A token of the application (docs/authorization.md), or a function that returns one. The function is called again
+ * before the token expires, and after a 401.
+ */
+export type TokenSource = string | (() => string | Promise<string>);
+
 export interface ClientOptions {
   /** The origin outside of browsers, which send their own. All requests then use HTTP. */
   origin?: string;
   /** Whether to use the server's WebSocket (true) or only HTTP. */
   socket?: boolean;
+  /** The token, if the server requires one. */
+  token?: TokenSource;
 }
 
 /**
  * The API of one server. Calls are not retried. A call rejects with a SignalError for an error response. It rejects with
  * a TypeError if the server cannot be reached, with a TimeoutError, or with the reason of its `signal`.
  *
- * All clients of a page share one WebSocket to each server. It opens with the first call, closes after 10 s without
+ * All clients of a page with the same `token` share one WebSocket to each server. It opens with the first call, closes after 10 s without
  * waiting calls, and opens again with the next call. If it does not open within 4 s although the server responds, calls
  * use HTTP for five minutes before the next attempt.
  */

@@ -1,10 +1,21 @@
-/* Requests and event streams over HTTP. */
+/* Requests and event streams over HTTP, and the tokens that requests present (docs/authorization.md). */
 
 import { foreign, refusal, SignalError, unreachable } from "./timing.js";
 
+/** @import { TokenSource } from "../client.d.ts" */
+/** @import { Socket } from "./socket.js" */
 /** @import { Fields, HttpEvent } from "./types.d.ts" */
 
 export const JSON_BODY = { "Content-Type": "application/json" };
+const RENEW_MS = 60_000; // before its expiry; timers of a hidden page fire once a minute
+
+/**
+ * Return the header of a token; none for an empty one.
+ *
+ * @param {string} token
+ * @returns {Record<string, string>}
+ */
+export const bearer = (token) => (token ? { Authorization: `Bearer ${token}` } : {});
 
 /**
  * @param {string | undefined} topic
@@ -65,4 +76,84 @@ export function messages() {
       }
     }
   };
+}
+
+/** The current token of all clients with the same source of tokens. */
+export class Authorization {
+  #source;
+  #renewAtMs = 0;
+  /** @type {Promise<void> | undefined} */
+  #renewing;
+  token = "";
+  /** @type {Map<string, Socket>} */
+  sockets = new Map(); // by the URL of the server
+
+  /** @param {TokenSource} source */
+  constructor(source) {
+    this.#source = source;
+  }
+
+  /**
+   * Run `task(token)`, and once more with a new token if the server refuses the first one with 401.
+   *
+   * @template T
+   * @param {(token: string) => Promise<T>} task
+   */
+  async use(task) {
+    if (Date.now() >= this.#renewAtMs) await this.#renew();
+    const { token } = this;
+    try {
+      return await task(token);
+    } catch (error) {
+      if (refusal(error).status !== 401) throw error;
+      if (token === this.token) await this.#renew(); // otherwise another call has renewed it
+      if (token === this.token) throw error;
+      return task(this.token);
+    }
+  }
+
+  #renew() {
+    this.#renewing ??= this.#ask().finally(() => (this.#renewing = undefined));
+    return this.#renewing;
+  }
+
+  async #ask() {
+    const source = this.#source;
+    this.token = typeof source === "function" ? await source() : source;
+    this.#renewAtMs = typeof source === "function" ? renewalMs(this.token) : Infinity;
+  }
+}
+
+/**
+ * Return when to replace a token. Infinity if it has no expiry, or has expired by this clock, which can be wrong.
+ *
+ * @param {string} token
+ */
+function renewalMs(token) {
+  try {
+    const payload = token.split(".")[1]?.replaceAll("-", "+").replaceAll("_", "/") ?? "";
+    const leftMs = JSON.parse(atob(payload)).exp * 1000 - Date.now();
+    return leftMs > 0 ? Date.now() + Math.max(leftMs - RENEW_MS, leftMs / 2) : Infinity;
+  } catch {
+    return Infinity;
+  }
+}
+
+const without = new Authorization("");
+/** @type {Map<string, Authorization>} */
+const texts = new Map();
+/** @type {WeakMap<() => string | Promise<string>, Authorization>} */
+const functions = new WeakMap();
+
+/**
+ * Return the authorization of a source of tokens.
+ *
+ * @param {TokenSource} [source]
+ */
+export function authorizationOf(source) {
+  if (!source) return without;
+  const found = (typeof source === "function" ? functions.get(source) : texts.get(source)) ?? new Authorization(source);
+  if (typeof source === "function") functions.set(source, found);
+  else texts.set(source, found);
+  return found;
 }

@@ -19,8 +19,8 @@ export class Servers {
    * @param {AbortSignal} signal
    * @param {(error: Error) => void} report
    */
-  constructor({ url = DEFAULT_SERVER, origin, socket }, signal, report) {
-    this.clients = [url].flat().map((each) => new SignalClient(each, { origin, socket }));
+  constructor({ url = DEFAULT_SERVER, origin, socket, token }, signal, report) {
+    this.clients = [url].flat().map((each) => new SignalClient(each, { origin, socket, token }));
     this.tries = this.clients.length > 1 ? TRIES : Infinity;
     this.signal = signal;
     this.report = report;

@@ -1,6 +1,6 @@
 /* The API of one server, call by call. */
 
-import { JSON_BODY, json, messages, pathOf, request } from "./http.js";
+import { authorizationOf, bearer, JSON_BODY, json, messages, pathOf, request } from "./http.js";
 import { hidden, socketTo, withdrawals } from "./socket.js";
 import {
   backOff,
@@ -48,17 +48,19 @@ function checked(url) {
 export class SignalClient {
   /** @type {Record<string, string>} */
   #headers;
+  #authorization;
   #socket;
 
   /**
    * @param {string | URL} [url]
    * @param {ClientOptions} [options]
    */
-  constructor(url = DEFAULT_SERVER, { origin, socket = true } = {}) {
+  constructor(url = DEFAULT_SERVER, { origin, socket = true, token } = {}) {
     this.url = checked(url);
+    this.#authorization = authorizationOf(token);
     this.#headers = origin ? { Origin: origin } : {}; // browsers set it automatically
     // Outside of browsers a WebSocket cannot send the Origin that the server requires.
-    if (socket && !origin && globalThis.WebSocket) this.#socket = socketTo(this.url);
+    if (socket && !origin && globalThis.WebSocket) this.#socket = socketTo(this.url, this.#authorization);
   }
 
   /** Return the WebSocket for calls, opened if necessary; undefined where calls go over HTTP. */
@@ -178,7 +180,14 @@ export class SignalClient {
    */
   leave(code, side, { secret } = {}) {
     const body = JSON.stringify({ code, side, secret });
-    const send = () => globalThis.navigator?.sendBeacon?.(`${this.url}/withdraw`, body);
+    const send = () => {
+      const path = `${this.url}/withdraw`;
+      const { token } = this.#authorization;
+      if (!token) return globalThis.navigator?.sendBeacon?.(path, body);
+      const headers = { ...JSON_BODY, ...bearer(token) }; // which a beacon cannot have
+      fetch(path, { method: "POST", headers, body, keepalive: true }).catch(() => {});
+      return true;
+    };
     if (hidden && send()) return;
     withdrawals.add(send);
     const withdraw = () => this.withdraw(code, side, { secret });
@@ -302,6 +311,9 @@ export class SignalClient {
    * @param {AbortSignal} signal
    */
   #request(path, init, signal) {
-    return request(this.url + path, { ...init, headers: { ...init.headers, ...this.#headers }, signal });
+    return this.#authorization.use((token) => {
+      const headers = { ...init.headers, ...this.#headers, ...bearer(token) };
+      return request(this.url + path, { ...init, headers, signal });
+    });
   }
 }

@@ -3,6 +3,7 @@
 import { json, request } from "./http.js";
 import { REQUEST_MS, SignalError, unreachable, withTimeout } from "./timing.js";
 
+/** @import { Authorization } from "./http.js" */
 /** @import { Call, Fields, Frame, RawEvent, Results } from "./types.d.ts" */
 /** @import { Deadline } from "./timing.js" */
 
@@ -12,11 +13,13 @@ const IDLE_MS = 10_000; // how long an unused WebSocket stays open
 const QUIET_MS = 60_000; // after which a WebSocket in use is checked; longer than a wait
 
 /**
- * The WebSocket to a server, for all requests of a page. It is opened for a request and closed after it has been unused
+ * The WebSocket to a server, for all requests of a page with the same authorization. It is opened for a request and closed after it has been unused
  * for a while. If it does not open although the server is available, HTTP is used for some minutes.
  */
-class Socket {
+export class Socket {
   #url;
+  #authorization;
+  #token = ""; // that the server has accepted
   /** @type {Promise<WebSocket | undefined> | undefined} */
   #opening;
   /** @type {WebSocket | undefined} */
@@ -33,9 +36,13 @@ class Socket {
   #failed = false; // whether the last attempt to open it failed
   #httpUntilMs = 0;
 
-  /** @param {string} url */
-  constructor(url) {
+  /**
+   * @param {string} url
+   * @param {Authorization} authorization
+   */
+  constructor(url, authorization) {
     this.#url = url;
+    this.#authorization = authorization;
   }
 
   /**
@@ -44,22 +51,42 @@ class Socket {
    * @returns {Promise<WebSocket | undefined> | undefined}
    */
   open() {
-    if (Date.now() >= this.#httpUntilMs) return (this.#opening ??= this.#open());
+    if (Date.now() >= this.#httpUntilMs) return (this.#opening ??= this.#begin());
+  }
+
+  #begin() {
+    const opening = this.#open();
+    const reset = () => {
+      if (this.#opening === opening && !this.#socket) this.#opening = undefined;
+    };
+    opening.then(reset, reset);
+    return opening;
   }
 
   async #open() {
-    try {
-      for (let tries = this.#works ? 2 : 1; ; tries -= 1) {
-        // Browsers hide the reason why a WebSocket did not open.
-        if (this.#failed) await withTimeout(REQUEST_MS, null, (deadline) => this.#checkServer(deadline));
-        if (!tries) return this.#avoid();
-        this.#socket = await openWebSocket(`${this.#url}/ws`);
-        this.#failed = !this.#socket;
-        if (this.#socket) return this.#use(this.#socket);
-      }
-    } finally {
-      if (!this.#socket) this.#opening = undefined;
+    for (let tries = this.#works ? 2 : 1; ; tries -= 1) {
+      // Browsers hide the reason why a WebSocket did not open.
+      if (this.#failed) await withTimeout(REQUEST_MS, null, (deadline) => this.#checkServer(deadline));
+      if (!tries) return this.#avoid();
+      const socket = (this.#socket = await openWebSocket(`${this.#url}/ws`));
+      this.#failed = !socket;
+      if (!socket) continue;
+      this.#use(socket);
+      await this.#authorize().catch((error) => {
+        if (this.#socket === socket) this.end();
+        throw error;
+      });
+      return socket;
     }
+  }
+
+  /** Present the current token, unless the server has accepted it before. */
+  #authorize() {
+    return this.#authorization.use(async (token) => {
+      if (token === this.#token) return;
+      await withTimeout(REQUEST_MS, null, (deadline) => this.ask("authorize", { token }, deadline));
+      this.#token = token;
+    });
   }
 
   /** @param {Deadline} deadline */
@@ -74,10 +101,12 @@ class Socket {
 
   /** @param {WebSocket} socket */
   #use(socket) {
+    opened.add(this);
     this.#heardMs = Date.now();
     socket.onmessage = ({ data }) => this.#take(JSON.parse(data));
-    socket.onclose = ({ code }) => {
-      if (code === 1008 || code === 1009) this.#avoid(); // too many or too large messages: HTTP can report the reason
+    socket.onclose = ({ code, reason }) => {
+      // Too many or too large messages: HTTP can report the reason.
+      if (code === 1009 || (code === 1008 && reason !== "token expired")) this.#avoid();
       this.#broken();
     };
     this.#timer = setInterval(() => {
@@ -87,8 +116,8 @@ class Socket {
       } else if (quietMs > QUIET_MS) {
         withTimeout(REQUEST_MS, null, (deadline) => this.ask("health", {}, deadline)).catch(() => {});
       }
+      this.#authorize().catch(() => {}); // without a new token the server closes the connection
     }, IDLE_MS / 2);
-    return socket;
   }
 
   /** @param {Frame} frame */
@@ -121,6 +150,8 @@ class Socket {
     this.#socket.onmessage = this.#socket.onclose = null; // `onclose` can fire late
     this.#socket.close();
     this.#socket = this.#opening = undefined;
+    this.#token = "";
+    opened.delete(this);
     const error = unreachable(this.#url);
     for (const { reject } of this.#calls.values()) reject?.(error);
     for (const stream of this.#streams.values()) stream.error(error);
@@ -198,8 +229,8 @@ class Socket {
   }
 }
 
-/** @type {Map<string, Socket>} */
-const sockets = new Map(); // by the URL of the server
+/** @type {Set<Socket>} */
+const opened = new Set();
 /** @type {Set<() => void>} */
 export const withdrawals = new Set(); // functions that send the withdrawals without a response so far
 
@@ -207,19 +238,22 @@ export let hidden = false; // whether the page is being closed
 // A browser keeps a page in its cache only without a WebSocket. `leave` then uses a beacon.
 globalThis.addEventListener?.("pagehide", () => {
   hidden = true;
-  for (const socket of sockets.values()) socket.end();
+  for (const socket of opened) socket.end();
   for (const send of withdrawals) send();
 });
 globalThis.addEventListener?.("pageshow", () => (hidden = false));
 // The network can be another one, on which nothing arrives over the old connection.
 globalThis.addEventListener?.("online", () => {
-  for (const socket of sockets.values()) socket.end();
+  for (const socket of opened) socket.end();
 });
 
-/** @param {string} url */
-export function socketTo(url) {
-  const socket = sockets.get(url) ?? new Socket(url);
-  sockets.set(url, socket);
+/**
+ * @param {string} url
+ * @param {Authorization} authorization
+ */
+export function socketTo(url, authorization) {
+  const socket = authorization.sockets.get(url) ?? new Socket(url, authorization);
+  authorization.sockets.set(url, socket);
   return socket;
 }
 

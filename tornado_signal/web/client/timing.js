@@ -26,7 +26,14 @@ export class PeerError extends Error {
 export const dispatch = (target, name, fields) => target.dispatchEvent(Object.assign(new Event(name), fields));
 
 /** @type {Record<number, ErrorCode>} */
-const CODES = { 403: "origin-not-allowed", 404: "not-found", 409: "already-answered", 429: "server-busy" };
+const CODES = {
+  401: "unauthorized",
+  403: "origin-not-allowed",
+  404: "not-found",
+  409: "already-answered",
+  429: "server-busy",
+};
+const NOT_ALLOWED = "Not allowed by the token";
 
 /** An error response: HTTP status, text, and the milliseconds before a retry if the server sends `Retry-After`. */
 export class SignalError extends PeerError {
@@ -36,7 +43,8 @@ export class SignalError extends PeerError {
    * @param {number} [retryAfterMs]
    */
   constructor(status, message, retryAfterMs) {
-    super(CODES[status] ?? (status < 500 ? "invalid-request" : "server-busy"), message);
+    const code = CODES[status] ?? (status < 500 ? "invalid-request" : "server-busy");
+    super(message === NOT_ALLOWED ? "not-allowed" : code, message);
     this.name = "SignalError";
     this.status = status;
     this.retryAfterMs = retryAfterMs;

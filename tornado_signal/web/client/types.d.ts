@@ -35,6 +35,7 @@ export interface Results {
   hold: { expiresAt: number };
   withdraw: { success: true };
   subscribe: { subscription: number };
+  authorize: { expiresAt: number };
 }
 
 /** The type of a result whose method is not known yet. */

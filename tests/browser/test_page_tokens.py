@@ -1,0 +1,156 @@
+"""Tokens of the browser module: rooms, publications and calls, renewal, refusals (docs/authorization.md)."""
+
+import itertools
+import json
+import signal
+import time
+
+import pytest
+from support.browsers import listed, until
+from support.tokens import SECRET, make_token, write_secret
+
+pytest_plugins = ["support.browser_fixtures"]
+
+API = "new SignalClient(location.search.slice(1), {socket: %s, token: makeToken})"
+OTHER_SECRET = b"another secret that is also long enough"
+
+
+@pytest.fixture
+def keys(tmp_path):
+    return write_secret(tmp_path / "keys")
+
+
+@pytest.fixture
+def protected(start, keys):
+    """A server that requires tokens, and lets tests list sessions without one."""
+    return start("--auth-keys", keys, "--auth-anonymous", "list")
+
+
+@pytest.fixture
+def open_page(connect_page):
+    """A function that opens a page whose `makeToken` calls a function of this process and records the result."""
+
+    def opening(server, make):
+        page = connect_page(server)
+        page.made = []
+
+        def record():
+            page.made.append(make())
+            return page.made[-1]
+
+        page.expose_function("makeToken", record)
+        return page
+
+    return opening
+
+
+def make(life_s=600, **claims):
+    return make_token({"exp": time.time() + life_s, **claims})
+
+
+def test_peers_with_tokens_connect(over, reached, protected, open_page):
+    server = reached(protected)
+    alice = open_page(server, lambda: make(topics=["lobby"], info="alice"))
+    bob = open_page(server, lambda: make(topics=["lob*"], actions=["list", "answer"]))
+    alice.evaluate("listen('lobby', {info: 'alice', token: makeToken})")
+    assert bob.evaluate("call('lobby', {info: 'bob', token: makeToken})") == ["alice", "alice: hello"]
+    assert len(alice.made) == len(bob.made) == 1
+
+
+def test_members_of_a_room_have_tokens(protected, open_page):
+    pages = [open_page(protected, lambda: make(topics=["room/lobby"])) for _ in range(2)]
+    for name, page in zip("ab", pages, strict=True):
+        page.evaluate("(info) => enter('lobby', {info, token: makeToken})", name)
+    for name, page in zip("ba", pages, strict=True):
+        page.wait_for_function("(name) => seen.some(([type, info]) => type === 'join' && info === name)", arg=name)
+
+
+@pytest.mark.parametrize("socket", ["true", "false"])
+@pytest.mark.parametrize(
+    ("claims", "code"),
+    [
+        ({"life_s": -100}, "unauthorized"),
+        ({"origin": "https://other.example"}, "unauthorized"),
+        ({"topics": ["attic"]}, "not-allowed"),
+        ({"actions": ["list"]}, "not-allowed"),
+        ({"info": "another"}, "not-allowed"),
+    ],
+    ids=str,
+)
+def test_refused_tokens_are_errors_with_codes(claims, code, socket, protected, open_page):
+    page = open_page(protected, lambda: make(**claims))
+    offer = "offer('lobby', {info: 'me', offer: 'o'})"
+    assert page.evaluate(f"() => {API % socket}.{offer}.catch(({{code}}) => code)") == code
+    page.evaluate("(socket) => enter('lobby', {info: 'me', socket, token: makeToken})", socket == "true")
+    page.wait_for_function("() => seen.some(([type]) => type === 'close')")
+    assert [type for type, *_ in page.evaluate("seen")] == ["error", "close"]
+
+
+def test_missing_token_is_an_error(protected, connect_page):
+    page = connect_page(protected)
+    page.evaluate("enter('lobby')")
+    page.wait_for_function("() => seen.some(([type]) => type === 'close')")
+    assert [each[:2] for each in page.evaluate("seen")] == [["error", "Missing or invalid token"], ["close", None]]
+
+
+@pytest.mark.parametrize("socket", ["true", "false"])
+def test_refused_token_is_replaced_once(socket, protected, open_page):
+    lives = itertools.chain([-100], itertools.repeat(600))
+    page = open_page(protected, lambda: make(next(lives)))
+    offer = "offer('lobby', {info: 'i', offer: 'o'})"
+    assert page.evaluate(f"async () => (await {API % socket}.{offer}).code")
+    assert page.evaluate(f"async () => (await {API % socket}.{offer}).code")
+    assert len(page.made) == 2
+
+
+def test_websocket_is_authorized_again_before_the_expiry(protected, open_page):
+    page = open_page(protected, make)
+    sockets, sent = [], []
+
+    def opened(found):
+        sockets.append(found)
+        found.on("framesent", lambda text: sent.append(json.loads(text)))
+
+    def authorized():
+        return [each["params"]["token"] for each in sent if each["method"] == "authorize"]
+
+    page.on("websocket", opened)
+    page.clock.install()
+    page.evaluate(f"async () => {{ window.api = {API % 'true'}; await api.topics(); }}")
+    page.evaluate("async () => { window.events = api.events('lobby'); window.waiting = events.next(); }")
+    page.clock.fast_forward(530_000)
+    page.evaluate("api.topics()")
+    assert len(page.made) == 1
+    page.clock.fast_forward(20_000)
+    until(lambda: page.evaluate("0") or len(authorized()) == 2)
+    assert authorized() == page.made
+    assert len(sockets) == 1
+
+
+def test_closed_page_withdraws_its_offer_over_http(protected, site, open_page):
+    page = open_page(protected, make)
+    page.evaluate("listen('lobby', {info: 'alice', socket: false, token: makeToken})")
+    until(lambda: listed(protected, site.origin))
+    page.goto("about:blank")
+    until(lambda: not listed(protected, site.origin))
+
+
+def test_room_continues_with_a_token_of_the_next_key(protected, keys, open_page):
+    used = {"secret": SECRET, "name": "main"}
+
+    def newest():
+        return make_token({"exp": time.time() + 600}, **used)
+
+    alice = open_page(protected, newest)
+    alice.evaluate("enter('lobby', {info: 'alice', token: makeToken})")
+    alice.wait_for_function("() => here.listed")
+    used |= {"secret": OTHER_SECRET, "name": "next"}
+    write_secret(keys, **used)
+    (keys / "main.secret").unlink()
+    protected.process.send_signal(signal.SIGHUP)
+    until(lambda: alice.evaluate("0") or len(alice.made) == 2)
+    bob = open_page(protected, newest)
+    bob.evaluate("enter('lobby', {info: 'bob', token: makeToken})")
+    for page, other in ((alice, "bob"), (bob, "alice")):
+        page.wait_for_function("(name) => seen.some(([type, info]) => type === 'join' && info === name)", arg=other)
+    assert not [each for each in alice.evaluate("seen") if each[0] in ("error", "close")]
