@@ -1,17 +1,21 @@
 """The examples, and the package for npm in all that it is made for: bundled, with React, and in Node.js."""
 
+import contextlib
 import json
 import os
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 
 import pytest
 from bench import npm
 from support import npm_package
 from support.browsers import until
 from support.paths import ROOT, TESTS
+from support.redis_servers import free_port
+from support.tokens import write_secret
 
 pytest_plugins = ["support.browser_fixtures"]
 pytestmark = [pytest.mark.slow, pytest.mark.needs("node")]
@@ -106,20 +110,49 @@ def react(tmp_path_factory):
     return folder
 
 
-def test_react_example_runs_in_development(react, start, profiles):
-    server = start()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+@contextlib.contextmanager
+def developing(react, **variables):
+    """Run `vite` for the duration of the block. Yield the address of the page."""
+    port = free_port()
     command = [react / "node_modules" / ".bin" / "vite", "--host", "127.0.0.1", "--port", str(port), "--strictPort"]
-    with subprocess.Popen(
-        command, cwd=react, stdout=subprocess.PIPE, env=os.environ | {"VITE_SERVER": server.url}
-    ) as vite:
+    with subprocess.Popen(command, cwd=react, stdout=subprocess.PIPE, env=os.environ | variables) as vite:
         try:
             until(lambda: b"127.0.0.1" in vite.stdout.readline())
-            talk(*(profiles.open(f"http://127.0.0.1:{port}/") for _ in range(2)))
+            yield f"http://127.0.0.1:{port}/"
         finally:
             vite.terminate()
+
+
+def test_react_example_runs_in_development(react, start, profiles):
+    with developing(react, VITE_SERVER=start().url) as url:
+        talk(*(profiles.open(url) for _ in range(2)))
+
+
+@contextlib.contextmanager
+def making_tokens(react, *command):
+    """Run a backend for the duration of the block. Yield its address."""
+    port = free_port()
+    options = {"cwd": react, "stderr": subprocess.DEVNULL, "env": os.environ | {"PORT": str(port)}}
+    with subprocess.Popen(command, **options) as backend:
+        try:
+            until(lambda: answers(port))
+            yield f"http://127.0.0.1:{port}/"
+        finally:
+            backend.terminate()
+
+
+def answers(port):
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.mark.parametrize("command", [(sys.executable, "backend/tokens.py"), ("node", "backend/tokens.js")])
+def test_react_example_with_tokens(command, react, start, profiles):
+    server = start("--auth-keys", write_secret(react / "keys"))
+    with making_tokens(react, *command) as tokens, developing(react, VITE_SERVER=server.url, VITE_TOKENS=tokens) as url:
+        talk(*(profiles.open(url) for _ in range(2)))
+    with developing(react, VITE_SERVER=server.url) as url:
+        profiles.open(url).get_by_role("alert").get_by_text("Missing or invalid token").wait_for()
 
 
 def test_react_example_builds_and_chats(react, server, site, profiles):

@@ -3,10 +3,16 @@ import { createRoot } from "react-dom/client";
 import { useRoom } from "./useRoom";
 
 const SERVER = import.meta.env.VITE_SERVER ?? "http://127.0.0.1:3000";
+const TOKENS = import.meta.env.VITE_TOKENS; // the address of the backend, if the server requires tokens
 const INFO = `Guest ${Math.floor(1000 * Math.random())}`;
 
+async function fetchToken() {
+  const response = await fetch(`${TOKENS}?user=${encodeURIComponent(INFO)}`);
+  return response.text();
+}
+
 function App() {
-  const { peers, messages, error, send } = useRoom("lobby", SERVER, INFO);
+  const { peers, messages, error, send } = useRoom("lobby", SERVER, INFO, TOKENS && fetchToken);
   const [text, setText] = useState("");
 
   function submit(event: FormEvent) {

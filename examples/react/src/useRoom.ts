@@ -1,5 +1,5 @@
 import { useEffect, useRef, useState } from "react";
-import { type Peer, type Room, room } from "tornado-signal";
+import { type Peer, type Room, room, type TokenSource } from "tornado-signal";
 
 export interface Message {
   from: string;
@@ -11,8 +11,9 @@ export interface Message {
  *
  * @param url The address of the server.
  * @param info The text that the other members see.
+ * @param token The token, if the server requires one. A function must be the same in each rendering.
  */
-export function useRoom(topic: string, url: string, info: string) {
+export function useRoom(topic: string, url: string, info: string, token?: TokenSource) {
   const [peers, setPeers] = useState<Peer[]>([]);
   const [messages, setMessages] = useState<Message[]>([]);
   const [error, setError] = useState<Error>();
@@ -21,7 +22,7 @@ export function useRoom(topic: string, url: string, info: string) {
   useEffect(() => {
     const stop = new AbortController();
     const { signal } = stop;
-    const joinedRoom = room(topic, { url, info, signal });
+    const joinedRoom = room(topic, { url, info, signal, token });
     const update = () => setPeers([...joinedRoom.peers.values()]);
     joinedRoom.addEventListener("join", update, { signal });
     joinedRoom.addEventListener("leave", update, { signal });
@@ -36,7 +37,7 @@ export function useRoom(topic: string, url: string, info: string) {
     current.current = joinedRoom;
     update();
     return () => stop.abort();
-  }, [topic, url, info]);
+  }, [topic, url, info, token]);
 
   function send(text: string) {
     current.current?.send(text);

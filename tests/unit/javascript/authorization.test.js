@@ -5,7 +5,8 @@ import { SignalError } from "../../../tornado_signal/web/client/timing.js";
 
 const part = (fields) => Buffer.from(JSON.stringify(fields)).toString("base64url");
 /** A token with an expiry, in seconds from now. A subject with this letter has all characters of base64url. */
-const make = (seconds, subject = "\u{1f9ff}???>>>") => `e30.${part({ sub: subject, exp: Date.now() / 1000 + seconds })}.sig`;
+const make = (seconds, subject = "\u{1f9ff}???>>>") =>
+  `e30.${part({ sub: subject, exp: Date.now() / 1000 + seconds })}.sig`;
 const echo = async (token) => token;
 const refuse = async () => {
   throw new SignalError(401, "Missing or invalid token");
@@ -71,7 +72,10 @@ test("a second 401, another error, and an error of the function are errors of th
   await assert.rejects(authorization.use(refuse), { status: 401 });
   assert.equal(made.length, 2);
   const other = new SignalError(403, "Not allowed by the token");
-  await assert.rejects(authorization.use(() => Promise.reject(other)), other);
+  await assert.rejects(
+    authorization.use(() => Promise.reject(other)),
+    other,
+  );
   assert.equal(made.length, 2);
   const offline = new TypeError("Failed to fetch");
   await assert.rejects(authorizationOf(() => Promise.reject(offline)).use(echo), offline);
