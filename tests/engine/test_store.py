@@ -170,6 +170,21 @@ async def test_unknown_codes_are_not_found_and_store_nothing(opened, codes, engi
     assert await engine.holds_nothing(store)
 
 
+async def test_topic_of_a_session_is_found_by_its_code(store, one, clock):
+    topics = [topic for topic in AWKWARD if topic]
+    codes = {await one.create(topic, offer=topic): topic for topic in topics}
+    for code, topic in codes.items():
+        assert await store.find_topic(one.origin, code) == topic
+        assert await gone(store.find_topic(OTHER, code))
+    answered, withdrawn, *_ = codes
+    await one.answer(answered)
+    assert await store.find_topic(one.origin, answered) == codes[answered]
+    await one.withdraw(withdrawn)
+    assert await gone(store.find_topic(one.origin, withdrawn), store.find_topic(one.origin, b"x" * 16))
+    clock.ms += TIMEOUT_MS
+    assert await gone(*(store.find_topic(one.origin, code) for code in codes))
+
+
 async def test_pages_of_topics_are_alphabetical(one):
     names = ["é", "e\u0301", "z", "Z", "a", "aa", "\uffff", "\U0001f600", "10", "9", "\x00"]
     for number, name in enumerate(names):

@@ -34,6 +34,7 @@ class Attack:
     tls: bool = False
     disk_mib: int = 0  # size of a separate filesystem for the data, or 0 for none
     files: int = 0  # limit of descriptors, or 0 for the machine's limit
+    keys: bool = False  # whether the server requires tokens
 
     @property
     def meaning(self) -> str:

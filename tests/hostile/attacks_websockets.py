@@ -1,6 +1,7 @@
 """Attacks over WebSockets. For each invalid frame, the result is counted as `closed` or `wrong`."""
 
 import asyncio
+import base64
 import contextlib
 import itertools
 import json
@@ -25,11 +26,12 @@ from .attacker import (
     post,
     publish_big,
 )
-from .wire import request
+from .wire import Client, request
 
 UPGRADING = request("GET", "/ws", origin=ORIGIN, headers=UPGRADE)
 BINARY, CONTINUATION, FIRST = 0x82, 0x80, 0x01
 PONG = 0x8A
+HEADER = "eyJhbGciOiJIUzI1NiIsImtpZCI6Im1haW4ifQ"  # of a token: {"alg":"HS256","kid":"main"}
 HANDSHAKES = 10_000
 NOTHING = {"code": "00000000-0000-4000-8000-000000000000", "side": "offerer"}
 
@@ -375,3 +377,32 @@ async def mixed_websockets(attacker: Attacker) -> None:
     """Several of these attacks at once."""
     chosen = (broken_frames, endless_fragments, flood_of_pings, flood_of_subscriptions, flood_of_held_offers)
     await asyncio.gather(*(each(attacker) for each in chosen))
+
+
+def forged(length: int) -> str:
+    """Return a token of a length that no key has signed, another one each time."""
+    claims = base64.urlsafe_b64encode(random.randbytes(length)).decode()[:length]
+    return f"{HEADER}.{claims}.{'x' * 43}"
+
+
+@attack(keys=True)
+async def come_without_a_token(attacker: Attacker) -> None:
+    """Requests and WebSockets with forged tokens of the maximum size, and connections that never present one."""
+    numbers = itertools.count()
+
+    async def ask(client: Client) -> None:
+        raw = request("GET", "/lobby/sessions", origin=ORIGIN, headers=f"Authorization: Bearer {forged(8000)}\r\n")
+        if await attacker.ask(client, raw) is not None:
+            attacker.answers["wrong: accepted"] += 1
+
+    async def stay(connected: socket.socket) -> None:
+        opened = await Attacked(attacker, connected).upgrade()
+        if next(numbers) % 2:
+            await attacker.swallow(connected, HOLD_S)
+            return
+        await attacker.pace.take()
+        await opened.send(call("authorize", token=forged(8000)))
+        if json.loads(await opened.text())["error"]["code"] != 401:
+            attacker.answers["wrong: authorized"] += 1
+
+    await asyncio.gather(attacker.often(16, ask), attacker.hold(CONNECTIONS - 16, stay))

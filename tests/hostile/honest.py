@@ -27,7 +27,6 @@ LISTENING_S = 0.05  # for a wait to arrive before it is answered
 REST_S = 0.15  # pause after each step of a pair, so that all together stay well below the rate limit of an address
 TTL_MS = 1000
 OFFER = "v=0 " * 200
-UPGRADING = request("GET", "/ws", origin=ORIGIN, headers=UPGRADE)
 CANDIDATE = "candidate:1 1 udp 2122260223 192.0.2.1 50000 typ host"
 
 
@@ -62,7 +61,7 @@ class Peers:
                 await asyncio.sleep(0.5)
 
     def _client(self) -> Client:
-        return Client(self._place, HONEST, ORIGIN)
+        return Client(self._place, HONEST, ORIGIN, self._place.authorization)
 
     def _fail(self, began_s: float, what: str) -> Failed:
         self.recorded["failed"].append((began_s, what))
@@ -184,7 +183,8 @@ class Peers:
         began_s = time.monotonic()
         try:
             async with asyncio.timeout(PATIENCE_S):
-                address = ("127.0.0.1", self._place.port, HONEST, UPGRADING)
+                upgrading = request("GET", "/ws", origin=ORIGIN, headers=UPGRADE + self._place.authorization)
+                address = ("127.0.0.1", self._place.port, HONEST, upgrading)
                 rpc = Rpc(await open_socket(*address, self._place.context()))
         except (*BROKEN, BenchError) as error:
             raise self._fail(began_s, f"WebSocket: {error!r}") from error

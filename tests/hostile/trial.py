@@ -20,6 +20,7 @@ from bench.processes import Server
 from support.certificates import make_pair
 from support.command import COMMAND, environment
 from support.paths import TESTS
+from support.tokens import make_token, write_secret
 
 from .attacker import Attack
 from .attacks import ATTACKS
@@ -30,6 +31,7 @@ PREPARE_S = 240.0  # time for an attack to prepare
 QUIET_S = 4.0
 NEWS_S = 1.0
 PROBE_PAUSE_S = 0.012  # below the rate limit of an address
+TOKEN_S = 3600  # longer than any trial
 MEET_S = 15  # for honest peers to connect before their session expires, on a busy machine
 
 # Goals. The tolerances cover what an allocator and LevelDB keep.
@@ -79,14 +81,19 @@ class Served(Server):
 
     def __init__(self, command: list[str], where: Path, attack: Attack, timeout_ms: int) -> None:
         self.data = where / "data"
-        self.place: list[object] = []
+        self.place: list[object]
+        certificate, token = "", ""
         flags = ["--port", "0", "--admin-port", "0", "--data-dir", str(self.data)]
         flags += ["--unlimited-addresses", f"{PREPARER}/32", "--session-timeout-ms", str(timeout_ms), *attack.options]
         if attack.tls:
             pair = make_pair(where)
-            self.place.append(pair.certificate)
+            certificate = str(pair.certificate)
             flags += map(str, pair.flags)
+        if attack.keys:
+            flags += ["--auth-keys", str(write_secret(where / "keys"))]
+            token = make_token({"exp": time.time() + TOKEN_S})
         prefix = ["prlimit", f"--nofile={attack.files}:{attack.files}"] if attack.files else []
+        self.place = [certificate, token]
         super().__init__([*prefix, *command, "serve", *flags], where / "log")
 
     def __enter__(self) -> "Served":

@@ -26,14 +26,20 @@ class Refused(ConnectionError):
 
 @dataclass(frozen=True)
 class Place:
-    """The address of a server: its port on 127.0.0.1, and the certificate to trust with HTTPS."""
+    """The address of a server on 127.0.0.1: port, certificate to trust with HTTPS, and a token for honest peers."""
 
     port: int
     certificate: Path | None = None
+    token: str = ""
 
     @classmethod
-    def parse(cls, port: str, certificate: str | None = None) -> "Place":
-        return cls(int(port), Path(certificate) if certificate else None)
+    def parse(cls, port: str, certificate: str, token: str) -> "Place":
+        return cls(int(port), Path(certificate) if certificate else None, token)
+
+    @property
+    def authorization(self) -> str:
+        """The header with the token, and its line end."""
+        return f"Authorization: Bearer {self.token}\r\n" if self.token else ""
 
     def context(self) -> ssl.SSLContext | None:
         return ssl.create_default_context(cafile=self.certificate) if self.certificate else None
@@ -64,16 +70,16 @@ def request(method: str, path: str, body: object = None, *, origin: str, headers
 
 
 class Client:
-    """One keep-alive connection from an address, opened on demand."""
+    """One keep-alive connection from an address, opened on demand. `headers` are in all requests."""
 
-    def __init__(self, place: Place, address: str, origin: str) -> None:
-        self._place, self._address, self._origin = place, address, origin
+    def __init__(self, place: Place, address: str, origin: str, headers: str = "") -> None:
+        self._place, self._address, self._origin, self._headers = place, address, origin, headers
         self._context = place.context()
         self._writer: asyncio.StreamWriter | None = None
         self.opened_s = float("inf")  # by the monotonic clock
 
     async def ask(self, method: str, path: str, fields: object = None) -> tuple[int, dict]:
-        status, body = await self.exchange(request(method, path, fields, origin=self._origin))
+        status, body = await self.exchange(request(method, path, fields, origin=self._origin, headers=self._headers))
         return status, json.loads(body)
 
     async def exchange(self, raw: bytes) -> tuple[int, bytes]:
@@ -96,7 +102,7 @@ class Client:
 
     async def events(self, path: str, headers: str = "") -> AsyncIterator[dict[str, str]]:
         """Yield the fields of each event of a stream until the server ends it. Raise `Refused` without a stream."""
-        status, body = await self.exchange(request("GET", path, origin=self._origin, headers=headers))
+        status, body = await self.exchange(request("GET", path, origin=self._origin, headers=self._headers + headers))
         if status != 200:
             raise Refused(status, json.loads(body))
         read = b""

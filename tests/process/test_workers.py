@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import urllib.request
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from support.redis_servers import RedisServer
 from support.redis_traffic import in_background, until
 from support.scraping import scrape
 from support.service_manager import receive_message, wait_for_message
+from support.tokens import SECRET, make_token, write_secret
 
 from tornado_signal.process import supervisor
 from tornado_signal.process.balance import share
@@ -31,6 +33,7 @@ from tornado_signal.settings.settings import Settings
 pytest_plugins = ["support.service_manager"]
 
 WORKERS = 3
+SECRETS = {"main": SECRET, "next": b"another secret that is also long enough"}
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +120,22 @@ def test_stuck_worker_is_replaced_silently(start, manager):
     server.process.send_signal(signal.SIGTERM)
     wait_for_message(manager, "STOPPING")
     assert server.wait() == 0
+
+
+def test_all_workers_require_tokens_and_reload_their_keys(start, tmp_path):
+    keys = write_secret(tmp_path / "keys")
+    server = start("--auth-keys", keys)
+    old, new = (make_token({"exp": time.time() + 600}, secret, name=name) for name, secret in SECRETS.items())
+
+    def statuses(token):
+        return {server.exchange("/lobby/sessions", token=token)[0] for _ in range(30)}
+
+    assert (statuses(old), statuses(new), statuses(None)) == ({200}, {401}, {401})
+    write_secret(keys, "next", SECRETS["next"])
+    (keys / "main.secret").unlink()
+    server.process.send_signal(signal.SIGHUP)
+    until(lambda: (statuses(old), statuses(new)) == ({401}, {200}))
+    assert server.stop() == 0
 
 
 def test_unresponsive_worker_hides_only_its_own_metrics(start):
