@@ -209,6 +209,20 @@ def test_access_log_has_a_line_for_each_request_as_the_documentation_shows(start
     assert found == expected
 
 
+SPAN = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+def test_access_log_names_the_span_of_a_request(start):
+    server = start("--log-format", "json", "--access-log")
+    invalid = ["", "hidden", SPAN.upper(), SPAN + "-00", "ff" + SPAN[2:], re.sub("4bf9.*36", "0" * 32, SPAN), SPAN[:-4]]
+    for value in (SPAN, *invalid):
+        for path in ("/health", "/lobby/sessions?wait=0.01"):
+            assert ask(server, "GET", path, Traceparent=value)[0] == 200
+    assert ask(server, "POST", "/lobby/offer", {}, Traceparent=SPAN)[0] == 400
+    found = [line for line in lines(server) if line["logger"] == "tornado_signal.requests"]
+    assert [line.get("traceparent") for line in found] == [SPAN, SPAN, *[None] * 2 * len(invalid), SPAN]
+
+
 def test_stream_has_one_access_log_line_at_its_end(start):
     server = start("--log-format", "json", "--access-log")
     server.offer()

@@ -103,7 +103,9 @@ class Handler(web.RequestHandler):
             SignalError: why it is refused.
         """
         context = self.context
-        context.request_id = context.service.log.request_id(self.request.headers, context.remote_ip)
+        log, headers = context.service.log, self.request.headers
+        context.request_id = log.request_id(headers, context.remote_ip)
+        context.traceparent = log.traceparent(headers)
         context.admit(self.find_origin)
         if self.action and context.service.authority is not None and self.request.method != "OPTIONS":
             context.authorize(self.action, self.find_token())

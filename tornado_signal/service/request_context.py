@@ -39,6 +39,7 @@ class RequestContext:
         waited: whether the request is a long poll or a stream that has waited.
         gone: whether the client has disconnected.
         grant: what the client's token allows, or None if it has none.
+        traceparent: the span that the request belongs to, or an empty text.
     """
 
     __slots__ = (  # thousands may wait
@@ -58,6 +59,7 @@ class RequestContext:
         "sent_bytes",
         "service",
         "status",
+        "traceparent",
         "waited",
     )
 
@@ -67,7 +69,7 @@ class RequestContext:
         self.method = method
         self.pattern = pattern
         self.client = service.limits.client(client_address)
-        self.origin = self.request_id = self.refused_for = ""
+        self.origin = self.request_id = self.refused_for = self.traceparent = ""
         self.now_ms = self.status = self.sent_bytes = 0
         self.waited = self.gone = self._ended = False
         self.grant: Grant | None = None
@@ -252,7 +254,8 @@ class RequestContext:
         if log.written:
             line = {"method": self.method, "endpoint": self.pattern, "status": self.status}
             line |= {"ms": round(seconds * 1000, 3), "bytes": self.sent_bytes, "id": self.request_id}
-            log.finished(line, self.refused_for, self.client_address, self.grant.subject if self.grant else "")
+            subject = self.grant.subject if self.grant else ""
+            log.finished(line, self.refused_for, self.traceparent, self.client_address, subject)
         service.running -= 1
         if service.lifecycle.state >= DRAINING and not service.running:
             service.idle.set()

@@ -13,6 +13,7 @@ from ..settings.settings import Settings
 log = logging.getLogger("tornado_signal.requests")
 
 _PRINTABLE: Final = re.compile("[!-~]{1,128}")
+_TRACEPARENT: Final = re.compile("(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 class RequestLog:
@@ -41,10 +42,17 @@ class RequestLog:
                 return named
         return new_request_id()
 
-    def finished(self, fields: dict[str, Any], refused_for: str, address: str, subject: str) -> None:
-        """Log the end of a request with these fields, the reason of a refusal, and what the operator asks for."""
+    def traceparent(self, headers: Mapping[str, str]) -> str:
+        """Return the `traceparent` (W3C Trace Context) for the log. Empty if it is invalid or not logged."""
+        found = headers.get("Traceparent", "") if self.settings.access_log else ""
+        return found if _TRACEPARENT.fullmatch(found) else ""
+
+    def finished(self, fields: dict[str, Any], refused_for: str, traceparent: str, address: str, subject: str) -> None:
+        """Log the end of a request: these fields, those that are not empty, and those the operator wants."""
         if refused_for:
             fields["reason"] = refused_for
+        if traceparent:
+            fields["traceparent"] = traceparent
         if self.settings.access_log == "addresses":
             fields["address"] = address
         if self.settings.log_subjects and subject:
