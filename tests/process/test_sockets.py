@@ -123,20 +123,18 @@ def test_socket_in_use_is_refused_also_when_its_queue_is_full(open_one, path):
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(str(path))
         other.listen(0)
-        before = path.stat()
+        before = path.stat().st_ino
         refuse(open_one, path, in_use)
-        waiting = []
-        while True:
-            waiting.append(socket.socket(socket.AF_UNIX))
-            waiting[-1].setblocking(False)
-            try:
-                waiting[-1].connect(str(path))
-            except BlockingIOError:
-                break
-        refuse(open_one, path, in_use)
-        assert path.stat() == before
-        for each in waiting:
-            each.close()
+        with contextlib.ExitStack() as waiting:
+            while True:
+                client = waiting.enter_context(socket.socket(socket.AF_UNIX))
+                client.setblocking(False)
+                try:
+                    client.connect(str(path))
+                except BlockingIOError:
+                    break
+            refuse(open_one, path, in_use)
+        assert path.stat().st_ino == before
 
 
 @pytest.mark.parametrize("make", ["touch", "mkdir", "symlink_to"])
