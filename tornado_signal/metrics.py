@@ -13,6 +13,7 @@ WORK_S: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 
 _REQUEST_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _WAIT_S: Final = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)
 _OFFER_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0, 300.0, 900.0, 3600.0)
+_WAKE_UP_S: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 _LAG_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
@@ -106,6 +107,7 @@ class RequestMetrics:
         requests: durations of requests that did not wait.
         waits: durations of long polls and streams.
         waiting: the number of requests waiting now, by path pattern.
+        wake_ups: seconds between a change, as this process learns of it, and the turn of a request that waits for it.
         refusals: refused requests by status and reason.
         by_origin: requests by allow-list entry of their origin, path pattern and status.
         tokens: presented tokens, by the reason of their refusal or `accepted`.
@@ -118,6 +120,7 @@ class RequestMetrics:
         self.requests = Durations(_REQUEST_S)
         self.waits = Durations(_WAIT_S)
         self.waiting: Counter[str] = Counter()
+        self.wake_ups = Histogram(_WAKE_UP_S)
         self.refusals: Counter[tuple[int, str]] = Counter()
         self.by_origin: Counter[tuple[str, str, int]] = Counter()
         self.tokens: Counter[str] = Counter()

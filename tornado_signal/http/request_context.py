@@ -96,13 +96,17 @@ class HttpRequestContext(RequestContext):
             raise self.refusal
         return wire.parse_body(self.request.body)
 
-    def waiting(self, watch: Watch) -> Watch:
+    def waiting(self, watch: Watch, topic: str = "") -> Watch:
         """Tie a watch to the connection, and drop what the request came with: thousands may wait."""
-        super().waiting(watch)
+        super().waiting(watch, topic)
         request = self.request
         request.headers, request.body, request.query = NO_HEADERS, b"", ""
         self._bearer = self.service.hold_grant(self.grant, watch.close)
         return watch
+
+    def disconnect(self) -> bool:
+        self.connection.context.abort()
+        return True
 
     def _wait_over(self) -> None:
         super()._wait_over()

@@ -39,7 +39,7 @@ class Stream(Handler):
         cursor = headers.get(LAST_EVENT_ID)
         del headers
         feed = self.subscription.feed(context, **values, cursor=cursor, parameter=LAST_EVENT_ID, encode=encode)
-        with context.waiting(feed.watch) as watch:
+        with context.waiting(feed.watch, feed.topic) as watch:
             await feed.start()
             self.set_header("Content-Type", EVENT_STREAM)
             self.set_header("Cache-Control", "no-store")

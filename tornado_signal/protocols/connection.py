@@ -1,7 +1,7 @@
 """The connection of a client of another library: its messages in order, its limits, and what it subscribed to."""
 
 from asyncio import Future
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from http import HTTPStatus
 from typing import Any, ClassVar, Final
 
@@ -37,9 +37,11 @@ class Connection:
         relay: as given.
         scope: as given.
         closed: whether the client has disconnected.
+        held: always empty. Only clients of `/ws` hold offers.
     """
 
     pattern: ClassVar[str]
+    held = ()
 
     __slots__ = (
         "_acquired",
@@ -67,6 +69,16 @@ class Connection:
         self._bearer = client.service.hold_grant(client.grant, self._token_expired)
         if client.forwarded:
             client.service.limits.count_forwarded(client.address, 1)
+
+    @property
+    def origin(self) -> str:
+        """The origin of the client."""
+        return self.client.origin
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names of its rooms, swarms or ids, as the claims of a token name them."""
+        return ()
 
     # For the protocol
 

@@ -98,6 +98,10 @@ class PeerJsConnection(Connection):
 
     # The id
 
+    @property
+    def names(self) -> list[str]:
+        return [self._peer_id] if self._member else []
+
     def opened(self) -> Callable[[RequestContext], Coroutine[None, None, None]]:
         return self._claim
 

@@ -66,6 +66,10 @@ class TrackerConnection(Connection):
         self._owner = os.urandom(8).hex()
         self._swarms: dict[str, Lease] = {}  # by info_hash
 
+    @property
+    def names(self) -> list[str]:
+        return [topic_of_hash(info_hash) for info_hash in self._swarms]
+
     def received(self, message: Any, context: RequestContext) -> Coroutine[None, None, None]:
         return self._respond(message if type(message) is dict else {}, context)
 

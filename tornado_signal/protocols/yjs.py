@@ -37,6 +37,10 @@ class YConnection(Connection):
     def __init__(self, client: Client, relay: Relay, origin: str | None) -> None:
         super().__init__(client, relay, make_scope("y-webrtc", origin))
 
+    @property
+    def names(self) -> list[str]:
+        return [channel.name for channel in self._channels]
+
     def received(self, message: Any, context: RequestContext) -> Awaitable[None] | None:
         if type(message) is not dict:
             return None

@@ -107,7 +107,8 @@ class RequestContext:
             self.origin = origin
         if retry_after_s:
             persists = service.limits.exceeds_hard_limit(self.client_address, self.now_ms)
-            raise TooMany("requests of an address", retry_after_s, persists=persists)
+            reason = "blocked" if service.limits.is_blocked(self.client_address) else "requests of an address"
+            raise TooMany(reason, retry_after_s, persists=persists)
         if service.lifecycle.state >= DRAINING:
             raise Unavailable("draining")
 
@@ -191,8 +192,12 @@ class RequestContext:
         """
         self.service.limits.charge_bytes(self.client_address, size, self.now_ms)
 
-    def waiting(self, watch: Watch) -> Watch:
+    def waiting(self, watch: Watch, topic: str = "") -> Watch:
         """Count the wait, and close the watch if the client disconnects. Use it as a context manager.
+
+        Args:
+            watch: the watch.
+            topic: the topic that it waits for, or empty for a session.
 
         Raises:
             TooMany, Unavailable: too many requests wait.
@@ -206,6 +211,7 @@ class RequestContext:
         self._watch = watch
         self.waited = True
         self.service.log.metrics.waiting[self.pattern] += 1
+        self.service.waits[self] = topic
         if self.gone:
             watch.close()
         return watch
@@ -219,10 +225,18 @@ class RequestContext:
         if self._watch is not None:
             self._watch.close()
 
+    def disconnect(self) -> bool:
+        """See `WaitingRequest`."""
+        return False
+
     async def turn(self) -> None:
         """Yield to other clients, then update `now_ms`."""
         await self.service.turns.turn(self.client)
         self.now_ms = self.service.clock.now_ms()
+        watch = self._watch
+        if watch is not None and watch.woken_s:
+            self.service.log.metrics.wake_ups.observe(watch.now_s() - watch.woken_s)
+            watch.woken_s = 0.0
 
     # Metrics
 
@@ -244,6 +258,7 @@ class RequestContext:
         log = service.log
         kind = (self.pattern, self.method, self.status)
         if self.waited:
+            del service.waits[self]
             log.metrics.waiting[self.pattern] -= 1
             log.metrics.waits[kind].observe(seconds)
         else:

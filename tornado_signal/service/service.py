@@ -3,9 +3,9 @@
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 from ..auth import Authority, Bearer, Grant
 from ..lifecycle import DRAINING, Lifecycle
@@ -29,6 +29,51 @@ TOKEN_EXPIRED: Final = "token expired"
 EAGER: Final[dict[str, Any]] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
 
 
+class WaitingRequest(Protocol):
+    """A request that waits, or an event stream.
+
+    Attributes:
+        origin: the isolation scope.
+    """
+
+    origin: str
+
+    def disconnect(self) -> bool:
+        """Close its connection and return True, unless the connection has other requests, too."""
+
+
+class HeldOffer(Protocol):
+    """An offer that a connection holds.
+
+    Attributes:
+        key: the origin and code of the offer.
+        topic: its topic, or None if that is unknown.
+    """
+
+    key: tuple[str, bytes]
+    topic: str | None
+
+
+class ClientSocket(Protocol):
+    """The receiver of a client's WebSocket, over any protocol."""
+
+    @property
+    def origin(self) -> str:
+        """The isolation scope."""
+
+    @property
+    def pattern(self) -> str:
+        """The name of the path in logs and metrics."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names of its rooms, swarms or ids in a protocol of another library."""
+
+    @property
+    def held(self) -> Sequence[HeldOffer]:
+        """The offers that it holds."""
+
+
 @dataclass(eq=False)
 class Service:
     """The shared state of all requests. It needs a running event loop.
@@ -44,6 +89,7 @@ class Service:
         authority: verifies tokens, or None if requests need none.
         lifecycle: the life cycle of the process.
         running: the number of requests in progress or queued.
+        waits: the waiting requests, each with its topic, which is empty for those that wait for a session.
         idle: set when no request is left while the service drains.
         event_batches: the latest events of topics.
         queue: starts requests, round-robin by client.
@@ -62,6 +108,7 @@ class Service:
     authority: Authority | None = None
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     running: int = 0
+    waits: dict[WaitingRequest, str] = field(default_factory=dict)
     idle: asyncio.Event = field(default_factory=asyncio.Event)
     event_batches: EventBatchCache = field(default_factory=EventBatchCache)
     queue: FairQueue = field(default_factory=FairQueue)

@@ -72,7 +72,7 @@ async def wait_for_change(
     No position stands for an empty listing. With `at_once`, a non-empty listing counts as a change.
     """
     store = context.service.store
-    with context.waiting(store.watch_topic(context.origin, topic)) as watch:
+    with context.waiting(store.watch_topic(context.origin, topic), topic) as watch:
         until_s = watch.now_s() + wait_s
         looked = False
         while True:
@@ -96,10 +96,12 @@ class Feed(Protocol):
     Attributes:
         watch: the watch, which the request opens while the feed is read.
         finished: whether the subscription has ended.
+        topic: the topic, or empty for a session.
     """
 
     watch: Watch
     finished: bool
+    topic: str
 
     async def start(self) -> None:
         """To be called first: raises what the subscription is refused for."""
@@ -128,7 +130,7 @@ class TopicFeed:
     def __init__(self, context: RequestContext, topic: str, cursor: str | None, parameter: str, encode: Encode) -> None:
         self._call = context
         self._store = context.service.store
-        self._topic = topic
+        self.topic = topic
         self._encode = encode
         context.require_topic(topic)
         self._scope = cursor_scope(context.origin, "topic", topic)
@@ -144,7 +146,7 @@ class TopicFeed:
     async def next(self, until_s: float) -> bytes | None:
         if self._position is None:
             await self.watch.opened()
-            self._position, known = await self._store.begin_topic(self._call.origin, self._topic, self._since)
+            self._position, known = await self._store.begin_topic(self._call.origin, self.topic, self._since)
             self._listing = not known
         elif self._more:
             await self._call.turn()
@@ -172,7 +174,7 @@ class TopicFeed:
 
     async def _step(self, position: Position) -> EncodedBatch:
         async def make() -> EncodedBatch:
-            step = await self._store.topic_step(self._call.origin, self._topic, position)
+            step = await self._store.topic_step(self._call.origin, self.topic, position)
             events = [
                 self._event("gone", wire.encode(wire.gone(departure.code, departure.reason)), departure.position)
                 for departure in step.removed
@@ -183,7 +185,7 @@ class TopicFeed:
             until_ms = min((arrival.listed.session.expires_ms for arrival in step.added), default=math.inf)
             return EncodedBatch(b"".join(events), step.position, step.more, until_ms)
 
-        key = (self._call.origin, self._topic, position, self._encode)
+        key = (self._call.origin, self.topic, position, self._encode)
         return await self._call.service.event_batches.get(key, self._store.now_ms, make, self._call.turn)
 
     def _event(self, name: str, data: bytes, position: Position) -> bytes:
@@ -199,6 +201,7 @@ class SessionFeed:
     """
 
     finished = False
+    topic = ""
 
     def __init__(
         self,

@@ -24,16 +24,17 @@ class Watch:
     Attributes:
         key: the watched key.
         closed: whether the watch is closed.
+        woken_s: the time of the change that ended the last wait, by the loop's clock. 0 if something else ended it.
         on_close: called when the watch is closed.
         opening: waits until the store notices changes of the key, or None if it already does.
     """
 
-    __slots__ = ("_changed", "_due", "_sleep", "_watches", "closed", "key", "on_close", "opening")
+    __slots__ = ("_changed_s", "_due", "_sleep", "_watches", "closed", "key", "on_close", "opening", "woken_s")
 
     def __init__(self, watches: "Watches", key: bytes) -> None:
         self._watches = watches
         self.key = key
-        self._changed = False
+        self._changed_s = self.woken_s = 0.0
         self._due = 0
         self._sleep: asyncio.Future[bool] | None = None
         self.closed = False
@@ -75,7 +76,7 @@ class Watch:
         """
         watches = self._watches
         self._sleep = sleep = watches.loop.create_future()
-        if self._changed or self.over or watches.loop.time() >= until_s:
+        if self._changed_s or self.over or watches.loop.time() >= until_s:
             self.wake()
         else:
             self._due = watches.book(self, until_s)
@@ -91,9 +92,9 @@ class Watch:
             if on_close is not None:
                 on_close()
 
-    def change(self) -> None:
-        """Record a change and end the current wait."""
-        self._changed = True
+    def change(self, changed_s: float) -> None:
+        """Record a change at this time by the loop's clock, and end the current wait."""
+        self._changed_s = changed_s
         self.wake()
 
     def wake(self) -> None:
@@ -101,7 +102,7 @@ class Watch:
         sleep, self._sleep = self._sleep, None
         if sleep is not None:
             self._watches.unbook(self, self._due)
-            self._changed = False
+            self.woken_s, self._changed_s = self._changed_s, 0.0
             if not sleep.done():
                 sleep.set_result(not self.over)
 
@@ -120,8 +121,8 @@ class Watches:
         self._by_tick: dict[int, set[Watch]] = {}
         self._tick = 0
         self._ticking = False
-        # The watches to wake by key. The first key is next.
-        self._changed: dict[bytes, dict[Watch, None]] = {}
+        # The watches to wake by key, each with the time of the change. The first key is next.
+        self._changed: dict[bytes, dict[Watch, float]] = {}
         self._late: deque[Watch] = deque()
         self._waking = False
 
@@ -145,9 +146,9 @@ class Watches:
         if watching is None:
             return
         if len(watching) == 1:  # the usual case for sessions
-            next(iter(watching)).change()
+            next(iter(watching)).change(self.loop.time())
         else:
-            self._changed.setdefault(key, {}).update(dict.fromkeys(watching))
+            self._changed.setdefault(key, {}).update(dict.fromkeys(watching, self.loop.time()))
             self._wake_soon()
 
     def end(self) -> None:
@@ -221,10 +222,10 @@ class Watches:
                 key = next(iter(self._changed))
                 watching = self._changed.pop(key)
                 watch = next(iter(watching))
-                del watching[watch]
+                changed_s = watching.pop(watch)
                 if watching:
                     self._changed[key] = watching  # moves to the end
-                watch.change()
+                watch.change(changed_s)
             elif not self._late:
                 self._waking = False
                 return

@@ -24,6 +24,7 @@ from . import rpc
 from .presence import Hold, Holds
 
 METHOD: Final = "WS"
+PATTERN: Final = "/ws"
 MAX_SUBSCRIPTIONS: Final = 100
 LOOK_S: Final = 3600.0  # a subscription that hears nothing looks again after that
 CODE_LENGTH: Final = 36
@@ -84,8 +85,8 @@ class RpcRequestContext(RequestContext):
         self.subscription = 0
         self.then: Callable[[], object] | None = None
 
-    def waiting(self, watch: Watch) -> Watch:
-        super().waiting(watch)
+    def waiting(self, watch: Watch, topic: str = "") -> Watch:
+        super().waiting(watch, topic)
         self.slot.release()
         del self.slot  # very many may wait for very long
         self.connection.waiting.append(self)
@@ -190,6 +191,16 @@ class Connection:
         self._behind: list[bytes] = []  # messages that are sent after it
         self._behind_bytes = 0
         self._sent_long: asyncio.Future[None] | None = None  # done when it has been sent
+
+    @property
+    def pattern(self) -> str:
+        """The name of the path in logs and metrics."""
+        return PATTERN
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Empty: `Service.waits` and the held offers have the topics."""
+        return ()
 
     def next_request_id(self) -> str:
         """Return an id for a request."""
@@ -469,7 +480,7 @@ class Connection:
         except BaseException:
             self._holds.cancel(self)
             raise
-        self._holds.begin(self, (self.origin, code), values["secret"], expires_ms)
+        self._holds.begin(self, (self.origin, code), values["topic"], values["secret"], expires_ms)
         return encode_published(code)
 
     async def hold(self, context: RpcRequestContext, params: dict[str, Any]) -> bytes:
@@ -508,7 +519,7 @@ class Connection:
             subscription_context = opened.enter_context(RpcRequestContext(self, declared.pattern, context.slot))
             subscription_context.grant = context.grant
             feed = declared.feed(subscription_context, **values, cursor=cursor, parameter="since", encode=encode)
-            subscription_context.waiting(feed.watch)
+            subscription_context.waiting(feed.watch, feed.topic)
             await feed.start()
             opened.pop_all()  # from now on `_run_subscription` ends it
         self._last_subscription += 1

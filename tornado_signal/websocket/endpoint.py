@@ -6,10 +6,9 @@ from ..http.application import Route, document_route
 from ..http.upgrade import Client, Upgrade
 from ..service.operations import Operation
 from .asyncapi import make_asyncapi
-from .connection import Connection, make_methods
+from .connection import PATTERN, Connection, make_methods
 from .presence import Holds
 
-PATH: Final = "/ws"
 SUBPROTOCOL: Final = "signal.v1"
 
 
@@ -30,6 +29,6 @@ def websocket_routes(holds: Holds, operations: tuple[Operation, ...]) -> dict[st
             grant=client.grant,
         )
 
-    handshake = Route(PATH, Upgrade, {"make_receiver": make_receiver, "subprotocol": SUBPROTOCOL})
+    handshake = Route(PATTERN, Upgrade, {"make_receiver": make_receiver, "subprotocol": SUBPROTOCOL})
     document = document_route("/asyncapi.json", make_asyncapi(operations))
-    return {PATH: handshake, document.pattern: document}
+    return {PATTERN: handshake, document.pattern: document}

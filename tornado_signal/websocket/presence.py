@@ -47,6 +47,7 @@ class Hold:
 
     Attributes:
         key: the origin and code of the offer.
+        topic: its topic, or None if another connection has published it.
         lease: the lease of the offer in the store, until another connection takes it over.
         secret_hash: the hash of the owner's secret, or empty.
         client_address: the client's IP address.
@@ -55,10 +56,11 @@ class Hold:
         due: the tick of its next renewal or withdrawal.
     """
 
-    __slots__ = ("client", "client_address", "due", "holder", "key", "lease", "secret_hash")
+    __slots__ = ("client", "client_address", "due", "holder", "key", "lease", "secret_hash", "topic")
 
-    def __init__(self, key: Key, secret_hash: bytes, holder: Holder, client: Hashable) -> None:
+    def __init__(self, key: Key, topic: str | None, secret_hash: bytes, holder: Holder, client: Hashable) -> None:
         self.key = key
+        self.topic = topic
         self.lease = holder.lease
         self.secret_hash = secret_hash
         self.client_address = holder.client_address
@@ -108,13 +110,13 @@ class Holds:
         holder.reserved -= 1
         self._service.limits.release_hold(holder.client_address)
 
-    def begin(self, holder: Holder, key: Key, secret_hash: bytes, expires_ms: int) -> None:
+    def begin(self, holder: Holder, key: Key, topic: str | None, secret_hash: bytes, expires_ms: int) -> None:
         """Hold an offer in the place that is reserved, with others that hold the same content."""
         for hold in list(self._holds.get(key, ())):
             if hold.holder is holder:
                 self._drop(hold)
         holder.reserved -= 1
-        hold = Hold(key, secret_hash, holder, self._service.limits.client(holder.client_address))
+        hold = Hold(key, topic, secret_hash, holder, self._service.limits.client(holder.client_address))
         self._holds.setdefault(key, []).append(hold)
         self._count += 1
         self._service.log.metrics.held += 1
@@ -135,7 +137,7 @@ class Holds:
         """
         expires_ms = await self._store.hold(*key, holder.lease, secret_hash=secret_hash)
         self.forget(key)
-        self.begin(holder, key, secret_hash, expires_ms)
+        self.begin(holder, key, None, secret_hash, expires_ms)
         return expires_ms
 
     def end(self, holder: Holder) -> None:
