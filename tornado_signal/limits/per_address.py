@@ -24,8 +24,12 @@ SPARE_ARRIVALS = 100
 BURST_S = 10
 # The minimum quota of an address in bytes. The store itself refuses when it is full.
 LEAST_ROOM_BYTES = 1 << 20
+# The response to a blocked address says when to retry, but not how long the block lasts.
+BLOCKED_RETRY_S = 60
 # The operator's programs are few, and connections that they leave open take no descriptors from clients.
 ADMIN_CONNECTIONS = 64
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class ConnectionCounts:
@@ -100,6 +104,11 @@ class TokenBucket:
         self.tokens = tokens - count
         return 0
 
+    def used(self, most: float, per_ms: float, now_ms: int) -> float:
+        """Return the share of the tokens that are taken, from 0 to 1."""
+        tokens = min(most, self.tokens + max(0, now_ms - self.at_ms) * per_ms)
+        return max(0.0, 1 - tokens / most)
+
 
 class Client(ConnectionCounts):
     """The counts of one client.
@@ -133,6 +142,12 @@ class Client(ConnectionCounts):
         return not (self.connections or self.refused or self.waiting or self.held)
 
 
+def contains(network: Network, address: str) -> bool:
+    """Return whether an address is in a network. A Unix socket is in none."""
+    parsed = parse_address(address)
+    return parsed is not None and not isinstance(parsed, str) and parsed in network
+
+
 def burst(settings: Settings) -> float:
     """Return how many requests a client may make at once."""
     return BURST_S * settings.rate_per_address
@@ -160,6 +175,8 @@ class Limits(ConnectionCounts):
         self._descriptors = max_connections
         self._clients: dict[tuple[bool, str], Client] = {}
         self._by_address: dict[str, Client] = {}
+        self.blocks: dict[Network, int] = {}  # blocked networks, each with the end of its block in Unix milliseconds
+        self._blocked: dict[str, bool] = {}  # by address; empty while no network is blocked
         self._outdated: set[str] = set()  # addresses whose clients are what they were before other settings
         self.waiting = 0
         self._set(settings)
@@ -185,6 +202,8 @@ class Limits(ConnectionCounts):
 
     def charge_request(self, address: str, now_ms: int, units: int = 1) -> int:
         """Count a request, or something that costs as much as several. Return 0, or the seconds until a retry."""
+        if self.blocks and self.is_blocked(address):
+            return BLOCKED_RETRY_S
         client = self._find(address)
         if not client.limited:
             return 0
@@ -192,6 +211,8 @@ class Limits(ConnectionCounts):
 
     def exceeds_hard_limit(self, address: str, now_ms: int) -> bool:
         """Count a request over the rate. Return whether there are too many of them to keep the connection."""
+        if self.blocks and self.is_blocked(address):
+            return True
         client = self._find(address)
         if not client.limited:
             return False
@@ -219,11 +240,35 @@ class Limits(ConnectionCounts):
         client = self._find(address)
         if not client.limited:
             return
-        settings = self._settings
-        most = min(settings.max_bytes_per_address, max(self._room_bytes(), LEAST_ROOM_BYTES))
-        wait_s = client.bytes.take(most, most / settings.session_timeout_ms, now_ms, size)
+        most = self._max_bytes
+        wait_s = client.bytes.take(most, most / self._settings.session_timeout_ms, now_ms, size)
         if wait_s:
             raise TooMany("bytes of an address", wait_s)
+
+    @property
+    def _max_bytes(self) -> int:
+        """The bytes that a client may store within the lifetime of a session."""
+        return min(self._settings.max_bytes_per_address, max(self._room_bytes(), LEAST_ROOM_BYTES))
+
+    def block(self, network: Network, until_ms: int) -> None:
+        """Refuse the requests and connections of a network, until `unblock`. The time is for the operator."""
+        self.blocks[network] = until_ms
+        self._blocked.clear()
+
+    def unblock(self, network: Network) -> bool:
+        """Stop blocking a network. Return whether it was blocked."""
+        self._blocked.clear()
+        return self.blocks.pop(network, None) is not None
+
+    def is_blocked(self, address: str) -> bool:
+        """Return whether the operator has blocked an address."""
+        blocked = self._blocked.get(address)
+        if blocked is None:
+            blocked = any(contains(network, address) for network in self.blocks)
+            if len(self._blocked) >= CLIENTS_KEPT:
+                self._blocked.clear()
+            self._blocked[address] = blocked
+        return blocked
 
     def acquire_wait(self, address: str) -> None:
         """Count a waiting request, until `release_wait`.
@@ -283,6 +328,8 @@ class Limits(ConnectionCounts):
                 refusal = 429
         if not refusal and self.connections >= self._max_connections:
             refusal = 503
+        if self.blocks and self.is_blocked(address):
+            refusal = 429
         if refusal and (
             self.refused >= SPARE_CONNECTIONS or (client.limited and client.refused >= SPARE_CONNECTIONS_PER_CLIENT)
         ):
@@ -317,6 +364,25 @@ class Limits(ConnectionCounts):
         client.connections += by
         if address in self._outdated and client.idle:
             self._find_anew()
+
+    def clients(self) -> list[tuple[str, Client]]:
+        """Return all known clients, each with its address or network."""
+        return [(name, client) for (_, name), client in self._clients.items()]
+
+    def usage(self, client: Client, now_ms: int) -> dict[str, float]:
+        """Return how much of each limit a client uses, from 0 to 1. Empty without limits."""
+        if not client.limited:
+            return {}
+        settings, life_ms = self._settings, self._settings.session_timeout_ms
+        sessions, size = settings.max_sessions_per_address, self._max_bytes
+        return {
+            "connections": client.connections / settings.max_connections_per_address,
+            "waiting": client.waiting / settings.max_connections_per_address,
+            "held": client.held / sessions,
+            "requests": client.requests.used(burst(settings), self._rate_per_ms, now_ms),
+            "sessions": client.sessions.used(sessions, sessions / life_ms, now_ms),
+            "bytes": client.bytes.used(size, size / life_ms, now_ms),
+        }
 
     def client(self, address: str) -> Hashable:
         """Return the key of a client, which is the same for all of its addresses."""
