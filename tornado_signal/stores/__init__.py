@@ -102,6 +102,13 @@ class Store(Protocol):
     async def counts(self) -> tuple[int, int]:
         """Return the numbers of unanswered sessions and of their topics in all origins. Some may have expired."""
 
+    async def largest_origins(self, max_items: int) -> list[tuple[str, int, int]]:
+        """Return the origins with the most unanswered sessions, in descending order. Some may have expired.
+
+        Returns:
+            Origin, number of unanswered sessions, and number of their topics.
+        """
+
     # Publishing and connecting
 
     async def create(

@@ -62,6 +62,7 @@ from .turn import Turn
 
 # The number of topics to prune per event-loop iteration, and for each new session.
 SETTLING_STEP = 500
+ORIGINS_STEP = 1000  # counted per event-loop iteration
 SETTLING_BY_CREATE = 2
 # The longest pause between two attempts of our clients to reconnect and hold their offers again.
 COME_BACK_S = 10.0
@@ -207,6 +208,15 @@ class LevelDBStore:
 
     async def counts(self) -> tuple[int, int]:
         return self.state.listed, self.state.index.topic_count
+
+    async def largest_origins(self, max_items: int) -> list[tuple[str, int, int]]:
+        index = self.state.index
+        origins = index.origins()
+        chosen: list[str] = []
+        for at in range(0, len(origins), ORIGINS_STEP):
+            chosen = [origin for origin, _, _ in index.largest([*chosen, *origins[at : at + ORIGINS_STEP]], max_items)]
+            await asyncio.sleep(0)
+        return index.largest(chosen, max_items)
 
     # Publishing and connecting
 

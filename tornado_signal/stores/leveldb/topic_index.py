@@ -5,7 +5,9 @@ first expiries of all topics are also in order of time. Most topics have one ses
 byte string is both its expiry and its place in that order.
 """
 
+import heapq
 import itertools
+import operator
 from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Sequence
@@ -183,6 +185,12 @@ class TopicIndex:
     def origins(self) -> list[str]:
         """Return the origins with counted sessions."""
         return list(self._origins)
+
+    def largest(self, origins: Iterable[str], max_items: int) -> list[tuple[str, int, int]]:
+        """Return those of some origins with the most sessions: origin, number of sessions, and number of topics."""
+        held = ((origin, self._origins[origin]) for origin in origins if origin in self._origins)
+        counts = ((origin, its.count, len(its.topics)) for origin, its in held)
+        return heapq.nlargest(max_items, counts, key=operator.itemgetter(1))
 
     def _tidy(self, origin: str, held: _Origin) -> None:
         if not held.topics:

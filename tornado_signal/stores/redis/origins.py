@@ -1,7 +1,9 @@
 """The registry of origins with sessions, and the total counts of sessions and topics."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import heapq
+import operator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from ...errors import Unavailable
 from .client import Client
@@ -67,8 +69,23 @@ class Origins:
 
     async def counts(self) -> tuple[int, int]:
         """Count the sessions and topics of all origins."""
-        loop = asyncio.get_running_loop()
         sessions = topics = 0
+        async for _, of_origin, its_topics in self._all_sizes():
+            sessions += of_origin
+            topics += its_topics
+        return sessions, topics
+
+    async def largest(self, max_items: int) -> list[tuple[str, int, int]]:
+        """Return the origins with the most sessions: origin, number of sessions, and number of topics."""
+        largest: list[tuple[str, int, int]] = []
+        async for sizes in self._all_sizes():
+            if sizes[1]:
+                largest = heapq.nlargest(max_items, [*largest, sizes], key=operator.itemgetter(1))
+        return largest
+
+    async def _all_sizes(self) -> AsyncGenerator[tuple[str, int, int], None]:
+        """Yield each origin with the numbers of its sessions and topics, at a limited rate."""
+        loop = asyncio.get_running_loop()
         began_s = loop.time()
         origins = await self.all()
         for first in range(0, len(origins), COUNTS_STEP):
@@ -77,10 +94,9 @@ class Origins:
             if worked_s > COUNTS_WORK_S:
                 await asyncio.sleep(COUNTS_PAUSES * worked_s)
                 began_s = loop.time()
-            for sizes in await asyncio.gather(*map(self._sizes, origins[first : first + COUNTS_STEP])):
-                sessions += sum(size[0] for size in sizes)
-                topics += sum(size[1] for size in sizes)
-        return sessions, topics
+            step = origins[first : first + COUNTS_STEP]
+            for origin, sizes in zip(step, await asyncio.gather(*map(self._sizes, step)), strict=True):
+                yield origin, sum(size[0] for size in sizes), sum(size[1] for size in sizes)
 
     def _registry(self, number: int) -> tuple[bytes, int]:
         key = f"{self._prefix}{{{number:x}}}:origins".encode()

@@ -123,7 +123,7 @@ class RedisStore:
         self.listing_state = discovery.listing_state
         self.begin_topic, self.topic_step = discovery.begin_topic, discovery.topic_step
         self.origins = Origins(self.client, prefix, self.partitions, discovery.sizes, timeout_ms)
-        self.counts = self.origins.counts
+        self.counts, self.largest_origins = self.origins.counts, self.origins.largest
         self._counts = OriginCounts(self.partitions, discovery.sizes, quotas)
         self._asides: set[asyncio.Task[None]] = set()
         self._leases = Leases(self.client, prefix, self.process_id, hold_grace_ms, timeout_ms, self.release)
