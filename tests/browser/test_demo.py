@@ -14,8 +14,8 @@ from support.demo import FOCUSED, PHONE, connected, enter, send_files, told
 from support.needs import require
 from support.service import refused
 
-from tornado_signal.http import assets
-from tornado_signal.http.files import POLICY
+from tornado_signal.system import assets
+from tornado_signal.system.assets import POLICY
 
 pytest_plugins = ["support.http_fixtures", "support.browser_fixtures", "support.tls_fixtures"]
 

@@ -7,8 +7,8 @@ import logging
 import pytest
 from support.service import ORIGIN, OTHER, allowed_origin, refused
 
-from tornado_signal.http import assets
 from tornado_signal.settings.origins import Origins
+from tornado_signal.system import assets
 
 MODULE = "text/javascript; charset=utf-8"
 TYPES = {

@@ -21,9 +21,9 @@ from websockets.sync.client import connect
 
 import tornado_signal
 from tornado_signal import errors
-from tornado_signal.http import assets
 from tornado_signal.service.statuses import STATUS
 from tornado_signal.stores.leveldb import layout
+from tornado_signal.system import assets
 
 pytest_plugins = ["support.networks"]
 

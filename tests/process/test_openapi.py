@@ -10,11 +10,12 @@ from support.command import ORIGIN, Server
 from support.service import declared
 from support.tokens import write_secret
 
-from tornado_signal.http import assets, openapi
+from tornado_signal.http import openapi
 from tornado_signal.lifecycle import DRAINING
 from tornado_signal.service.operations import SUBSCRIPTIONS, declare
 from tornado_signal.settings.origins import Origins
 from tornado_signal.settings.settings import Settings
+from tornado_signal.system import assets
 
 requests = pytest.importorskip("requests")
 schemathesis = pytest.importorskip("schemathesis")

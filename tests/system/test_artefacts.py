@@ -15,7 +15,7 @@ from support.documents import all_blocks, pages
 from support.paths import ROOT
 from support.pythons import do, once
 
-from tornado_signal.http import assets
+from tornado_signal.system import assets
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("git", "build", "node")]
 

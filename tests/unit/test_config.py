@@ -145,7 +145,8 @@ PATHS = ["tls_certificate", "tls_key", "redis_password_file", "redis_sentinel_pa
 for name in (*PATHS, "admin_token_file", "auth_keys", "turn_secret_file"):
     values = [("none", '"none"', None), ("/etc/a b.pem", '"/etc/a b.pem"', Path("/etc/a b.pem"))]
     add_values(name, values, ["", "a\0b"], ["1", "true", "['key.pem']"])
-for name in ("redis_tls", "demo", "start_empty_if_damaged", "access_log", "log_subjects", "peerjs_discovery"):
+SWITCHES = ("redis_tls", "demo", "start_empty_if_damaged", "access_log", "log_subjects", "peerjs_discovery")
+for name in (*SWITCHES, "admin_topics"):
     values = [("true", "true", True), ("false", '"false"', False)]
     add_values(name, values, ["", "yes", "True", "1", "on"], ["1", "[true]", "0.0"])
 for name in ("protocols", "shared_protocols"):
@@ -241,7 +242,8 @@ def test_defaults_are_the_documented_ones():
 
 
 def test_every_field_is_a_setting_and_frozen():
-    assert [field.name for field in dataclasses.fields(Settings)] == list(BY_NAME)
+    fields = [field.name for field in dataclasses.fields(Settings)]
+    assert fields == ["sources", *BY_NAME]
     with pytest.raises(dataclasses.FrozenInstanceError):
         load_settings().port = 1
 

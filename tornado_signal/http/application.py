@@ -11,7 +11,7 @@ from ..service import wire
 from ..service.operations import SUBSCRIPTIONS, Operation, declare
 from ..service.service import Service
 from ..settings.settings import Settings
-from . import assets
+from ..system import assets
 from .files import File
 from .handlers import Command, Document, Handler, Query, Unknown
 from .openapi import make_document

@@ -1,16 +1,9 @@
 """Files for browsers: the module, and the page to try it."""
 
 from collections.abc import Mapping
-from typing import Final
 
-from .assets import HTML, Asset
+from ..system.assets import HTML, POLICY, Asset
 from .handlers import Handler
-
-# Nothing from elsewhere, nothing written into the page itself, and no other page around it.
-POLICY: Final = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
 
 
 class File(Handler):

@@ -10,7 +10,7 @@ from ..service.operations import SUBSCRIPTIONS, Operation
 from ..service.parameters import Parameter
 from ..service.schemas import EVENT_STREAM, TEXT, Schema, ref
 from ..service.wire import JSON
-from .assets import DEMO_PAGE
+from ..system.assets import DEMO_PAGE
 
 DESCRIPTION: Final = f"""\
 Signaling and topic discovery for peer-to-peer applications.

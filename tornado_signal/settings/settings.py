@@ -5,6 +5,7 @@ A new setting needs a field of `Settings` and an entry in systemd/tornado-signal
 """
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -92,8 +93,13 @@ def setting(default: object, value_type: ValueType[T], meaning: str, unit: str =
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The values of all settings, validated. Relative paths start at the working directory."""
+    """The values of all settings, validated. Relative paths start at the working directory.
 
+    Attributes:
+        sources: where values are from, by the names of the settings. Those without a source have their defaults.
+    """
+
+    sources: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
     address: str = setting(
         "127.0.0.1",
         ADDRESS,
@@ -270,7 +276,8 @@ class Settings:
     admin_port: int | None = setting(
         "off",
         keyword_or("off", None, PORT),
-        "port of a second listener for /metrics, /healthz, /readyz and maintenance; 0 picks a free port",
+        "port of a second listener for the operator: a page, /metrics, /healthz, /readyz, actions and maintenance; "
+        "0 picks a free port",
     )
     admin_address: str = setting(
         "127.0.0.1",
@@ -282,6 +289,12 @@ class Settings:
         "none",
         OPTIONAL_PATH,
         "file with the token that maintenance over that listener requires (Authorization: Bearer); commands send it",
+    )
+    admin_topics: bool = setting(
+        "false",
+        SWITCH,
+        "whether the operator's page shows topics, rooms, ids and info hashes, which can be private",
+        live=True,
     )
     drain_delay_ms: int = setting(
         0,
@@ -358,7 +371,7 @@ class Settings:
     )
 
 
-SETTINGS = tuple(Setting(field.name, **field.metadata) for field in dataclasses.fields(Settings))
+SETTINGS = tuple(Setting(field.name, **field.metadata) for field in dataclasses.fields(Settings) if field.metadata)
 """The settings, in the order of the table."""
 REPLACED = {
     "burst_per_address": "rate_per_address",
@@ -394,5 +407,8 @@ def merge(running: Settings, read: Settings, names: frozenset[str] = LIVE) -> tu
             applied[setting] = after
         else:
             waiting.append(setting.flag)
-    merged = dataclasses.replace(running, **{setting.name: value for setting, value in applied.items()})
+    changed = {setting.name: value for setting, value in applied.items()}
+    sources = {name: where for name, where in running.sources.items() if name not in changed}
+    sources |= {name: where for name, where in read.sources.items() if name in changed}
+    merged = dataclasses.replace(running, **changed, sources=sources)
     return merged, [setting.flag for setting in applied], waiting

@@ -67,7 +67,8 @@ def load(namespace: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
     values = from_file | from_environ | from_flags
     if values.get("store") == "redis":
         values.setdefault("durability", "replicated")
-    settings = Settings(**values)
+    sources = dict.fromkeys(from_file, "file") | dict.fromkeys(from_environ, "environment")
+    settings = Settings(**values, sources=sources | dict.fromkeys(from_flags, "flag"))
     if settings.store == "leveldb" and settings.durability == "replicated":
         raise ConfigError("--durability", "replicated", "fsync or os, or --store redis")
     if settings.store == "leveldb" and settings.workers != 1:

@@ -13,6 +13,12 @@ WEB: Final = Path(__file__).parent.parent / "web"
 HTML: Final = "text/html"
 SCRIPT: Final = "text/javascript"
 
+# Nothing from elsewhere, nothing written into the page itself, and no other page around it.
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
 CLIENT: Final = {
     "/client.js": ("client.js", SCRIPT),
     "/client.d.ts": ("client.d.ts", "application/typescript"),
@@ -30,6 +36,12 @@ DEMO: Final = {
     "/demo/vendor/uqr.js": ("vendor/uqr.js", SCRIPT),
 }
 """The same of the page to try it."""
+OPERATOR: Final = {
+    "/": ("operator.html", HTML),
+    "/operator.css": ("operator.css", "text/css"),
+    "/operator.js": ("operator.js", SCRIPT),
+}
+"""The same of the page of the admin listener."""
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,14 @@ import os
 import re
 import sys
 import traceback
+from collections import deque
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import IO, Any, Final
 
 PROGRAM: Final = "tornado-signal"
+MAX_RECENT: Final = 100  # records that the operator's page shows
 _BARE: Final = re.compile(r'[^\s"=]+')
 _PRIORITY: Final = {logging.CRITICAL: 2, logging.ERROR: 3, logging.WARNING: 4, logging.INFO: 6, logging.DEBUG: 7}
 
@@ -93,7 +95,26 @@ def to_journal(stream: IO[str], environ: Mapping[str, str]) -> bool:
     return environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
 
 
+class Recent(logging.Handler):
+    """Keeps the latest records of WARNING and above."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.records: deque[dict[str, str]] = deque(maxlen=MAX_RECENT)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(
+            {
+                "time": _time(record),
+                "level": record.levelname.lower(),
+                "logger": record.name,
+                "message": record.getMessage(),
+            }
+        )
+
+
 _handler: Final = logging.StreamHandler(sys.stderr)
+_recent: Final = Recent()
 _handler.setFormatter(Formatter())
 
 
@@ -106,8 +127,13 @@ def set_up(level: str = "info", form: str = "text", **common: object) -> None:
         common: fields of every line.
     """
     _handler.setFormatter(Formatter(form, journal=to_journal(_handler.stream, os.environ), common=common))
-    logging.basicConfig(handlers=[_handler])
+    logging.basicConfig(handlers=[_handler, _recent])
     logging.getLogger().setLevel(level.upper())
+
+
+def recent() -> list[dict[str, str]]:
+    """Return the latest log records of WARNING and above, oldest first: time, level, logger and message."""
+    return list(_recent.records)
 
 
 def report_error(error: Exception) -> None:

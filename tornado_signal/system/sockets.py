@@ -113,6 +113,12 @@ def is_local(listening: socket.socket) -> bool:
     return listening.family == socket.AF_UNIX or ipaddress.ip_address(listening.getsockname()[0]).is_loopback
 
 
+def port_or_path(listening: socket.socket) -> int | str:
+    """Return the port of a listening socket, or the path of a Unix socket."""
+    name = listening.getsockname()
+    return str(name) if listening.family == socket.AF_UNIX else int(name[1])
+
+
 def url(listening: socket.socket, scheme: str) -> str:
     """Return the URL of a listening socket."""
     if listening.family == socket.AF_UNIX:
