@@ -1,7 +1,6 @@
 """The demo page on desktops and phones: what is visible with eight people, and what axe-core reports."""
 
 import pytest
-from support import npm_package
 from support.browsers import until
 from support.demo import PHONE, connected, enter, send_files, told
 
@@ -81,21 +80,6 @@ def test_eight_people_on_every_screen(server, open_demo):
         assert alice.locator("#log").bounding_box()["height"] > height / 3, size
         # The newest message stays visible when the size changes.
         until(lambda: alice.evaluate(AT_END))
-
-
-@pytest.fixture
-def findings():
-    """Return a function that returns the rules of axe-core that a page violates, and checks its heading."""
-    axe = (npm_package.node_modules() / "axe-core" / "axe.min.js").read_text()
-
-    def find(page):
-        page.evaluate(axe)
-        found = page.evaluate("axe.run()")
-        assert len(found["passes"]) > 10
-        assert page.get_by_role("heading", level=1).count() == 1
-        return [(rule["id"], [node["html"] for node in rule["nodes"]]) for rule in found["violations"]]
-
-    return find
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -68,7 +68,7 @@ async def test_draining_server_or_server_without_store_is_alive_but_not_ready(se
 
 async def test_unknown_paths_and_methods_are_refused_in_json(call_admin):
     for method in ("GET", "POST"):
-        for path in ("/", "/topics", "/healthz/", "/lobby/sessions", "/metrics/x"):
+        for path in ("/index.html", "/topics", "/healthz/", "/lobby/sessions", "/metrics/x"):
             assert await call_admin(method, path) == (404, {"error": "Not found"})
     for method in ("PUT", "DELETE", "OPTIONS"):
         for path in GETS:

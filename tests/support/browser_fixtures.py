@@ -9,6 +9,7 @@ import subprocess
 
 import pytest
 
+from . import npm_package
 from .browsers import FLAGS, TURN_SECRET, Firefox, Profiles, Site
 from .needs import require
 from .proxies import Blocking
@@ -64,6 +65,21 @@ def connect_page(profiles, site):
         return page
 
     return opening
+
+
+@pytest.fixture
+def findings():
+    """Return a function that returns the rules of axe-core that a page violates, and checks its heading."""
+    axe = (npm_package.node_modules() / "axe-core" / "axe.min.js").read_text()
+
+    def find(page):
+        page.evaluate(axe)
+        found = page.evaluate("axe.run()")
+        assert len(found["passes"]) > 10
+        assert page.get_by_role("heading", level=1).count() == 1
+        return [(rule["id"], [node["html"] for node in rule["nodes"]]) for rule in found["violations"]]
+
+    return find
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from tornado_signal.http.errors import make_refusal
 from tornado_signal.http.handlers import Handler
 from tornado_signal.limits.per_address import Limits
 from tornado_signal.metrics import RequestMetrics
+from tornado_signal.process.operator import make_control
 from tornado_signal.process.server import all_routes
 from tornado_signal.relay import open_relay
 from tornado_signal.relay.memory import MemoryRelay
@@ -27,8 +28,10 @@ from tornado_signal.service.ice import open_ice_servers
 from tornado_signal.service.operations import SUBSCRIPTIONS, declare
 from tornado_signal.service.request_log import RequestLog
 from tornado_signal.service.service import Service as Shared
+from tornado_signal.settings.live import LiveSettings
 from tornado_signal.settings.settings import Settings
 from tornado_signal.stores import open_store
+from tornado_signal.transport import ServerState
 from tornado_signal.websocket.presence import Holds
 
 from .stores import HandClock
@@ -179,7 +182,9 @@ def applying(store, clock, settings):
     request_log, ice = RequestLog(settings, RequestMetrics()), open_ice_servers(settings)
     shared = Shared(store, settings, clock, ice, VERSION, Limits(settings), request_log, open_authority(settings))
     relay = open_relay(store) if store else MemoryRelay()
-    return Application(shared, functools.partial(all_routes, Holds(shared), relay))
+    application = Application(shared, functools.partial(all_routes, Holds(shared), relay))
+    application.relay = relay
+    return application
 
 
 class Service:
@@ -199,15 +204,19 @@ class Service:
         self.application = applying(self.store, self.clock, self.settings)
         self.shared = self.application.service
         refusal = make_refusal(self.shared.log)
-        ports, servers = [], []
-        for application in (self.application, make_admin_application(self.shared)):
-            listening = bind_sockets(0, "127.0.0.1")
-            ports.append(listening[0].getsockname()[1])
-            limiter = getattr(getattr(application, "service", None), "limits", None)
-            server = self._transport(application, listening, refusal, limiter=limiter)
-            servers.append(await self._stack.enter_async_context(server))
-        self.port, self.admin_port = ports
-        self.server = servers[0]
+        self.server, self.port = await self._listen(self.application, refusal, self.shared.limits)
+        state = getattr(self.server, "state", None) or ServerState(self.application, refusal)
+        live, relay = LiveSettings(self.settings), self.application.relay
+        self.control = make_control(self.shared, relay, state, live, f"localhost:{self.port}", 0)
+        self.control.start()
+        self._stack.push_async_callback(self.control.close)
+        admin = make_admin_application(self.shared, self.control, state)
+        _, self.admin_port = await self._listen(admin, refusal)
+
+    async def _listen(self, application, refusal, limiter=None):
+        listening = bind_sockets(0, "127.0.0.1")
+        server = self._transport(application, listening, refusal, limiter=limiter)
+        return await self._stack.enter_async_context(server), listening[0].getsockname()[1]
 
     async def stop(self):
         """Stop listening, check the store, and close it."""

@@ -40,12 +40,15 @@ MAY_IMPORT = {
         "auth errors lifecycle limits metrics session settings stores stores.latest_counts stores.watches system "
         "orjson tornado"
     ),
-    "http": "auth errors lifecycle limits service settings stores.watches tornado",
+    "http": "auth errors lifecycle limits service settings stores.watches system tornado",
     "http.upgrade": "auth errors http service transport",
     "websocket": "auth errors lifecycle service session stores.watches transport websockets",
     "websocket.endpoint": "http http.upgrade service websocket",
     "protocols": "auth errors http http.upgrade relay service settings orjson websockets",
-    "admin": "errors lifecycle metrics service system transport httpx prometheus_client tornado",
+    "admin": (
+        "errors lifecycle limits metrics relay service session settings stores system transport httpx "
+        "prometheus_client tornado websockets"
+    ),
     "transport": "httptools tornado websockets",
     "maintenance": "errors settings stores stores.leveldb stores.redis system",
     "settings": "",

@@ -1,13 +1,8 @@
 """The admin listener of one server: health, readiness, metrics, and maintenance of the store."""
 
 import asyncio
-import hmac
-import http
-import ipaddress
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -17,52 +12,12 @@ from tornado import web
 
 from ..errors import Unavailable
 from ..lifecycle import DRAINING, LEAVING
-from ..service import wire
 from ..service.service import Service
 from ..system.tls import Tls
 from ..transport import ServerState
+from .access import AdminHandler, AdminPolicy, NotFoundHandler, RestrictedHandler, respond
 from .exposition import Exposition
-
-
-@dataclass(frozen=True, repr=False)
-class AdminPolicy:
-    """Access rules of maintenance.
-
-    Attributes:
-        token: the required bearer token. Empty for none.
-        local: whether only this machine can connect. Without a token this is required.
-    """
-
-    token: bytes = b""
-    local: bool = True
-
-
-class AdminHandler(web.RequestHandler):
-    """A Tornado handler with JSON responses, also for errors."""
-
-    methods = "GET, HEAD"
-
-    def prepare(self) -> None:
-        """Reject requests whose Host is a DNS name (DNS rebinding)."""
-        if not is_address(self.request.headers.get("Host", "")):
-            raise web.HTTPError(403)
-
-    def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Write an error as JSON."""
-        error = kwargs["exc_info"][1] if "exc_info" in kwargs else None
-        if isinstance(error, Unavailable):
-            respond(self, 503, {"status": "unavailable", "reason": error.reason})
-        else:
-            if status_code == 405:
-                self.set_header("Allow", self.methods)
-            respond(self, status_code, {"error": http.HTTPStatus(status_code).phrase.capitalize()})
-
-    def log_exception(
-        self, typ: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        """Log unexpected errors only. The others were logged where they occurred."""
-        if not isinstance(value, Unavailable):
-            super().log_exception(typ, value, tb)
+from .operator import Operator, operator_routes
 
 
 class ServiceHandler(AdminHandler):
@@ -95,11 +50,8 @@ class ReadinessHandler(ServiceHandler):
     head = get
 
 
-class MaintenanceHandler(ServiceHandler):
-    """Maintenance of the store.
-
-    With a token, requests need it. Otherwise only programs on this machine have access. Web pages never have access.
-    """
+class MaintenanceHandler(ServiceHandler, RestrictedHandler):
+    """Maintenance of the store."""
 
     methods = "POST"
 
@@ -110,22 +62,8 @@ class MaintenanceHandler(ServiceHandler):
         self.maintenance = maintenance
 
     def prepare(self) -> None:
-        """Reject requests of web pages, which have headers from the browser, and those without access."""
-        headers = self.request.headers
-        if "Origin" in headers or "Sec-Fetch-Site" in headers:
-            raise web.HTTPError(403)
-        if self.policy.token:
-            scheme, _, token = headers.get("Authorization", "").partition(" ")
-            if scheme.lower() != "bearer" or not hmac.compare_digest(token.strip().encode(), self.policy.token):
-                self.set_header("WWW-Authenticate", "Bearer")
-                respond(self, 401, {"error": "Unauthorized"})
-                return
-        else:
-            remote_ip = self.request.remote_ip or "::1"  # empty on a Unix socket
-            from_here = is_loopback(headers.get("Host", "")) and ipaddress.ip_address(remote_ip).is_loopback
-            if not (self.policy.local and from_here):
-                raise web.HTTPError(403)
-        if self.service.lifecycle.state >= DRAINING:
+        """Reject requests without access, and all while the server is draining."""
+        if self.has_access() and self.service.lifecycle.state >= DRAINING:
             raise Unavailable("draining")
 
 
@@ -172,41 +110,22 @@ class MetricsHandler(ServiceHandler):
     head = get
 
 
-class NotFoundHandler(web.RequestHandler):
-    """The handler of all other paths."""
-
-    def prepare(self) -> None:
-        respond(self, 404, {"error": "Not found"})
-
-
-HOST = re.compile(r"(localhost|[0-9.]+|\[[0-9A-Fa-f:.]+\])(:[0-9]+)?")
-
-
-def is_address(host: str) -> bool:
-    """Return whether a Host header is an IP address, localhost or empty, and not a DNS name."""
-    return not host or HOST.fullmatch(host) is not None
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a Host header is a loopback address or localhost."""
-    match = HOST.fullmatch(host)
-    try:
-        return match is not None and (match[1] == "localhost" or ipaddress.ip_address(match[1].strip("[]")).is_loopback)
-    except ValueError:
-        return False
-
-
-def respond(handler: web.RequestHandler, status: int, fields: dict[str, Any]) -> None:
-    """Send a JSON response."""
-    handler.set_status(status)
-    handler.set_header("Content-Type", wire.JSON)
-    handler.finish(wire.encode(fields))
-
-
 def make_admin_application(
-    service: Service, transport: ServerState | None = None, policy: AdminPolicy = AdminPolicy(), tls: Tls | None = None
+    service: Service,
+    operator: Operator,
+    transport: ServerState | None = None,
+    policy: AdminPolicy | None = None,
+    tls: Tls | None = None,
 ) -> web.Application:
-    """Make the application of the admin listener."""
+    """Make the application of the admin listener.
+
+    Args:
+        service: the service.
+        operator: the state of the processes, and the actions on them.
+        transport: the connections of clients. None if the transport is not ours.
+        policy: the access rules.
+        tls: the certificate, if any.
+    """
     handlers: dict[str, type[ServiceHandler]] = {
         "/healthz": LivenessHandler,
         "/readyz": ReadinessHandler,
@@ -214,6 +133,7 @@ def make_admin_application(
     }
     if service.store.maintenance is not None:
         handlers |= {"/inspect": InspectHandler, "/compact": CompactHandler}
-    common = {"service": service, "exposition": Exposition(service, transport, tls), "policy": policy}
+    common = {"service": service, "exposition": Exposition(service, transport, tls), "policy": policy or AdminPolicy()}
     routes: list[Any] = [(path, handler, common) for path, handler in handlers.items()]
+    routes += operator_routes(operator, policy or AdminPolicy())
     return web.Application(routes, default_handler_class=NotFoundHandler, log_function=lambda handler: None)

@@ -1,12 +1,8 @@
 """The metrics of a server, collected on each request with the client library of Prometheus."""
 
 import itertools
-import os
-import resource
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Final
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector
@@ -17,6 +13,7 @@ from ..lifecycle import LEAVING
 from ..metrics import Histogram
 from ..service.service import Service
 from ..system.tls import Tls
+from ..system.usage import read_usage, started_s
 from ..transport import ServerState
 
 PREFIX: Final = "tornado_signal_"
@@ -90,6 +87,8 @@ class Exposition(Collector):
         ):
             by_pattern: Histograms = {(pattern,): seconds for pattern, seconds in durations.by_pattern().items()}
             yield histogram(f"{name}_duration_seconds", meaning, by_pattern, "endpoint")
+        meaning = "Time from a change, as this process learns of it, to the turn of a request that waits for it."
+        yield histogram("wake_up_seconds", meaning, metrics.wake_ups)
         waiting: Values = {(pattern,): number for pattern, number in metrics.waiting.items()}
         yield gauge("waiting_requests", "Long polls and event streams in progress.", waiting, "endpoint")
         yield gauge("running_requests", "Requests in progress, including those that wait.", self._service.running)
@@ -124,37 +123,21 @@ class Exposition(Collector):
 
 
 class ProcessCollector(Collector):
-    """The standard metrics of a process.
-
-    They also work where /proc contains only processes (ProcSubset=pid in the unit). The library's own collector yields
-    nothing there.
-    """
+    """The standard metrics of a process."""
 
     def __init__(self) -> None:
-        # Computed once: it depends on two clocks, and the alerts would take a varying start time for a restart.
-        booted_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-        self._started_s = booted_s + self._fields()[19] / os.sysconf("SC_CLK_TCK")
-
-    def _fields(self) -> list[int]:
-        """Return the numbers of /proc/self/stat after the name and the state. See proc(5)."""
-        return [0, *map(int, Path("/proc/self/stat").read_text().rpartition(")")[2].split()[1:])]
+        self._started_s = started_s()  # computed once: the alerts would take a varying start time for a restart
 
     def collect(self) -> Iterator[Metric]:
         """Yield the current value of each metric."""
-        fields = self._fields()
-        user, system, virtual, resident = (fields[at] for at in (11, 12, 20, 21))
-        tick_s = 1 / os.sysconf("SC_CLK_TCK")
-        yield CounterMetricFamily("process_cpu_seconds", "User and system time.", value=(user + system) * tick_s)
+        usage = read_usage()
+        yield CounterMetricFamily("process_cpu_seconds", "User and system time.", value=usage.cpu_s)
         for name, meaning, value in (
-            ("process_virtual_memory_bytes", "Virtual memory.", virtual),
-            ("process_resident_memory_bytes", "Resident memory.", resident * os.sysconf("SC_PAGE_SIZE")),
+            ("process_virtual_memory_bytes", "Virtual memory.", usage.virtual_bytes),
+            ("process_resident_memory_bytes", "Resident memory.", usage.resident_bytes),
             ("process_start_time_seconds", "Start time of the process, Unix time.", self._started_s),
-            ("process_open_fds", "Open file descriptors.", len(os.listdir("/proc/self/fd"))),
-            (
-                "process_max_fds",
-                "Maximum number of open file descriptors.",
-                resource.getrlimit(resource.RLIMIT_NOFILE)[0],
-            ),
+            ("process_open_fds", "Open file descriptors.", usage.descriptors),
+            ("process_max_fds", "Maximum number of open file descriptors.", usage.max_descriptors),
         ):
             yield GaugeMetricFamily(name, meaning, value=value)
 

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,17 @@ from prometheus_client.registry import Collector
 from tornado import web
 
 from ..errors import Unavailable
-from .application import AdminHandler, NotFoundHandler, respond
+from .access import AdminHandler, AdminPolicy, NotFoundHandler, respond
+from .actions import InvalidAction, audit, check_names
+from .control import now_ms
 from .exposition import PREFIX
+from .operator import FORWARDED_BY, operator_routes
 
 logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every request at level info
 
 RESPONSE_S = 2.0  # timeout for one worker's response
+STATUS_S = 5.0  # the same for its state, or those of all processes
+ACTION_S = 3600.0  # the same for an action
 
 
 class WorkerListener:
@@ -41,19 +46,23 @@ class WorkerListener:
         transport = httpx.AsyncHTTPTransport(uds=str(path))
         self._client = httpx.AsyncClient(transport=transport, base_url="http://localhost")
 
-    async def request(self, path: str, limit_s: float | None) -> httpx.Response | None:
-        """Send a GET request.
+    async def request(
+        self, path: str, limit_s: float | None, method: str = "GET", **options: Any
+    ) -> httpx.Response | None:
+        """Send a request.
 
         Args:
             path: the path.
             limit_s: the time limit. None for none.
+            method: the method.
+            options: headers and body, as httpx names them.
 
         Returns:
             The response, or None after an error or at the time limit.
         """
         with contextlib.suppress(httpx.TransportError, TimeoutError):
             async with asyncio.timeout(limit_s):
-                return await self._client.get(path, timeout=None)
+                return await self._client.request(method, path, timeout=None, **options)
         return None
 
     async def close(self) -> None:
@@ -145,7 +154,89 @@ class MetricsHandler(AggregatingHandler):
     head = get
 
 
-def make_workers_application(listeners: Sequence[WorkerListener]) -> web.Application:
+class WorkersOperator:
+    """All workers of this server, and the servers that share their store. `Operator` describes its operations.
+
+    Args:
+        listeners: the workers.
+        policy: the access rules of the workers.
+        server: the name of the server.
+        of_server: performs the actions that the supervisor performs itself, by name.
+    """
+
+    def __init__(
+        self,
+        listeners: Sequence[WorkerListener],
+        policy: AdminPolicy,
+        server: str,
+        of_server: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]],
+    ) -> None:
+        self._listeners = listeners
+        self._headers = {"Authorization": f"Bearer {policy.token.decode()}"} if policy.token else {}
+        self._server = server
+        self._of_server = of_server
+        self.stopping = asyncio.Event()
+
+    async def describe(self) -> dict[str, Any]:
+        """See `Operator`. A worker that Redis does not connect with the others is described, too."""
+        path = "/status?scope=process"
+        *workers, everything = await asyncio.gather(
+            *(listener.request(path, STATUS_S, headers=self._headers) for listener in self._listeners),
+            self._first("/status", STATUS_S),
+        )
+        responses = [json_of(response) for response in [everything, *workers]]
+        processes = {process["id"]: process for state in responses if state for process in state["processes"]}
+        silent = [
+            f"{self._server}/{listener.number}"
+            for listener, response in zip(self._listeners, workers, strict=True)
+            if json_of(response) is None
+        ]
+        found = responses[0] or {"missing": [], "store": None}
+        return {
+            "time": now_ms(),
+            "processes": sorted(processes.values(), key=lambda process: (process["server"], process["worker"])),
+            "missing": sorted({*found["missing"], *silent}),
+            "store": found["store"],
+        }
+
+    describe_process = describe
+
+    async def perform(self, name: str, fields: dict[str, Any], by: str) -> dict[str, Any]:
+        if name in self._of_server:
+            check_names(name, fields)
+            result = self._of_server[name](fields)
+            audit(name, fields, by, result)
+            return {"results": [{"process": self._server, **result}], "missing": []}
+        response = await self._first(f"/actions/{name}", ACTION_S, "POST", by, json=fields)
+        if response is None:
+            raise Unavailable("no worker responds")
+        found: dict[str, Any] = response.json()
+        if response.status_code == 503:
+            raise Unavailable(found["reason"])
+        if response.status_code != 200:
+            raise InvalidAction(found["error"])
+        return found
+
+    async def _first(
+        self, path: str, limit_s: float, method: str = "GET", by: str = "", **options: Any
+    ) -> httpx.Response | None:
+        """Return the response of the first worker that responds."""
+        for listener in self._listeners:
+            # A worker that does not respond at all is skipped soon. One that has begun an action is not.
+            if await listener.request("/healthz", RESPONSE_S) is not None:
+                headers = self._headers | {FORWARDED_BY: by}
+                return await listener.request(path, limit_s, method, headers=headers, **options)
+        return None
+
+
+def json_of(response: httpx.Response | None) -> dict[str, Any] | None:
+    """Return the body of a successful response."""
+    return response.json() if response is not None and response.status_code == 200 else None
+
+
+def make_workers_application(
+    listeners: Sequence[WorkerListener], operator: WorkersOperator, policy: AdminPolicy
+) -> web.Application:
     """Make the application of the admin listener of several workers."""
     handlers: dict[str, type[AggregatingHandler]] = {
         "/healthz": LivenessHandler,
@@ -153,4 +244,5 @@ def make_workers_application(listeners: Sequence[WorkerListener]) -> web.Applica
         "/metrics": MetricsHandler,
     }
     routes: list[Any] = [(path, handler, {"listeners": listeners}) for path, handler in handlers.items()]
+    routes += operator_routes(operator, policy)
     return web.Application(routes, default_handler_class=NotFoundHandler, log_function=lambda handler: None)

@@ -6,6 +6,7 @@ import socket
 
 from tornado import web
 
+from ..admin.operator import Operator
 from ..limits.per_address import AdminConnectionLimiter
 from ..service.ice import NO_ICE_SERVERS
 from ..service.service import Service
@@ -44,15 +45,21 @@ def open_tls(settings: Settings) -> Tls | None:
 
 
 def load_admin_application(
-    service: Service, state: ServerState, sockets: list[socket.socket], token: bytes, tls: Tls | None
+    service: Service,
+    operator: Operator,
+    state: ServerState,
+    sockets: list[socket.socket],
+    token: bytes,
+    tls: Tls | None,
 ) -> web.Application:
     """Make the application of the admin listener. Its module is loaded here, because that takes a while."""
-    from ..admin.application import AdminPolicy, make_admin_application
+    from ..admin.access import AdminPolicy
+    from ..admin.application import make_admin_application
 
     local = all(map(is_local, sockets))
-    if not (local or token) and service.settings.store == "leveldb":
-        log.info("the admin listener accepts other machines: maintenance is disabled without --admin-token-file")
-    return make_admin_application(service, state, AdminPolicy(token, local), tls)
+    if not (local or token):
+        log.info("the admin listener accepts other machines: only health and metrics without --admin-token-file")
+    return make_admin_application(service, operator, state, AdminPolicy(token, local), tls)
 
 
 def make_admin_server(application: web.Application, refusal: Refusal) -> Server:

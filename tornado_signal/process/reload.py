@@ -23,7 +23,7 @@ RELOAD_FAILED = "reload failed, keeping the current settings: %s. Fix it and rel
 
 # Read from `service.settings` whenever they are needed.
 OF_CALLS = (
-    *("allowed_origins", "drain_delay_ms", "max_body_bytes"),
+    *("admin_topics", "allowed_origins", "drain_delay_ms", "max_body_bytes"),
     *("peerjs_discovery", "shared_protocols", "trusted_proxies"),
 )
 OF_THE_LOG = ("access_log", "allowed_origins", "log_subjects", "trusted_proxies")

@@ -39,6 +39,7 @@ from .balance import PERIOD_S
 from .handover import Inherited, watch_pipe
 from .lifecycle import drain, handle_signals, on_hangup, run_until_closed
 from .listeners import load_admin_application, log_start, make_admin_server, open_all_sockets, open_tls
+from .operator import make_control, server_name
 from .reload import RELOAD_FAILED, make_live_settings, reload
 from .tuning import raise_descriptor_limit, tune_gc, tune_malloc
 
@@ -95,7 +96,11 @@ async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inh
         live = make_live_settings(settings, application, state, tls, **common)
         server = Server(state)
         await server.start(public)
-        admin_application = load_admin_application(service, state, admin, token, tls) if admin else web.Application()
+        control = make_control(service, relay, state, live, server_name(public), inherited.worker if inherited else 0)
+        control.start()
+        admin_application = web.Application()
+        if admin:
+            admin_application = load_admin_application(service, control, state, admin, token, tls)
         admin_server = make_admin_server(admin_application, refusal)
         await admin_server.start(admin)
         lag = Lag(metrics.loop_lag)
@@ -152,6 +157,7 @@ async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inh
         lifecycle.reach(CLOSED)
         await server.close(0)
         await admin_server.close(0)
+        await control.close()
         await relay.close()
         reports.stop()
         service.counts.close()

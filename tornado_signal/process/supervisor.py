@@ -13,7 +13,8 @@ from pathlib import Path
 
 from tornado.ioloop import PeriodicCallback
 
-from ..admin.workers import WorkerListener, make_workers_application
+from ..admin.access import AdminPolicy
+from ..admin.workers import WorkerListener, WorkersOperator, make_workers_application
 from ..errors import OperatorError
 from ..http.errors import make_refusal
 from ..lifecycle import LEAVING, SERVING, Lifecycle
@@ -23,12 +24,13 @@ from ..service.request_log import RequestLog
 from ..settings.settings import Settings
 from ..system import logs
 from ..system.notify import Notifier
-from ..system.secrets import redis_passwords
-from ..system.sockets import UnixSocket, url
+from ..system.secrets import admin_token, redis_passwords
+from ..system.sockets import UnixSocket, is_local, url
 from .balance import share
 from .handover import encode
 from .lifecycle import CLOSE_LIMIT_S, handle_signals, on_hangup, run_until_closed
 from .listeners import log_start, make_admin_server, open_all_sockets, open_tls
+from .operator import actions_of_server, server_name
 from .reload import reload
 from .server import STATUS_S
 from .tuning import raise_descriptor_limit
@@ -227,7 +229,13 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
             raise OperatorError(f"no worker can be started: {error}") from error
         await asyncio.gather(*(worker.try_to_start() for worker in workers[1:]))
         request_log = RequestLog(settings, RequestMetrics())
-        workers_application = make_workers_application([worker.listener for worker in workers])
+        policy = AdminPolicy(admin_token(settings), all(map(is_local, admin)))
+        listeners = [worker.listener for worker in workers]
+        of_server = actions_of_server(
+            lambda: lifecycle.reach(LEAVING), lambda: settings, lambda changes: apply(changes)
+        )
+        operator = WorkersOperator(listeners, policy, server_name(public), of_server)
+        workers_application = make_workers_application(listeners, operator, policy)
         admin_server = make_admin_server(workers_application, make_refusal(request_log))
         await admin_server.start(admin)
         urls = [url(listening, "https" if settings.tls_certificate else "http") for listening in public]
@@ -265,6 +273,7 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
             keepers = [group.create_task(worker.keep_running()) for worker in workers]
             lifecycle.reach(SERVING)
             await lifecycle.reached(LEAVING)
+            operator.stopping.set()
             for keeper in keepers:
                 keeper.cancel()
         log.info("stopping: draining")

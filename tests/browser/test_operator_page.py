@@ -1,0 +1,117 @@
+"""The page of the admin listener on a server with traffic: figures, tables, the token, small screens, axe-core."""
+
+import pytest
+from support.browsers import until
+from support.redis_servers import RedisServer
+
+pytest_plugins = ["support.browser_fixtures"]
+
+PHONE = {"viewport": {"width": 390, "height": 844}, "color_scheme": "dark"}
+SCROLLS = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
+TOKEN = "a token of the operator"
+
+
+@pytest.fixture
+def open_operator(profiles):
+    """A function that opens the page of a server and waits for its figures."""
+
+    def opening(server, **options):
+        page = profiles.open(f"{server.admin_url}/", **options)
+        page.get_by_role("status").get_by_text("serving for").wait_for()
+        return page
+
+    return opening
+
+
+@pytest.fixture
+def busy(start):
+    """A server with an admin listener, sessions of two origins, and a refused request."""
+    server = start("--admin-port", "0")
+    for number in range(5):
+        server.call(
+            f"/topic-{number}/offer", {"info": "from a peer", "offer": "from a peer"}, origin="https://one.example"
+        )
+    server.call("/lobby/offer", {"info": "from a peer", "offer": "from a peer"}, origin="https://two.example")
+    server.call("/nowhere")
+    return server
+
+
+def rows(page, heading):
+    table = page.get_by_role("region", name=heading).get_by_role("row")
+    return [row.get_by_role("cell").all_inner_texts() for row in table.all()[1:]]
+
+
+def test_page_shows_the_state_of_the_server(busy, open_operator):
+    page = open_operator(busy)
+    assert rows(page, "Refused requests") == [["404", "path not found", "1"]]
+    origins = rows(page, "Origins with the most sessions")
+    assert [each[:2] for each in origins] == [["https://one.example", "5"], ["https://two.example", "1"]]
+    assert rows(page, "Warnings and errors") == [["None since the start."]]
+    settings = dict(each[:2] for each in rows(page, "Settings"))
+    assert settings["--admin-port"] == "0"
+    assert "--max-connections" not in settings
+    page.get_by_label("Also those with their default").check()
+    assert ["--max-connections", "100000", "default"] in rows(page, "Settings")
+    assert "from a peer" not in page.content()
+    assert "topic-" not in page.content()
+
+
+def test_figures_follow_the_server(busy, open_operator):
+    page = open_operator(busy)
+    figure = page.get_by_role("listitem").filter(has_text="Unanswered sessions")
+    figure.get_by_text("6", exact=True).wait_for()
+    busy.offer()
+    figure.get_by_text("7", exact=True).wait_for()
+    until(lambda: len(figure.locator("polyline").get_attribute("points").split()) >= 2)
+
+
+def test_page_returns_when_the_server_restarts(start, open_operator):
+    first = start("--admin-port", "0")
+    page = open_operator(first)
+    first.stop()
+    page.get_by_role("status").get_by_text("does not respond").wait_for()
+    start("--admin-port", first.admin_url.rpartition(":")[2])
+    page.get_by_role("status").get_by_text("serving for").wait_for()
+
+
+def test_token_is_asked_for_with_the_keyboard(start, profiles, tmp_path, findings):
+    (tmp_path / "token").write_text(TOKEN)
+    server = start("--admin-port", "0", "--admin-token-file", tmp_path / "token")
+    page = profiles.open(f"{server.admin_url}/")
+    page.get_by_role("status").get_by_text("asks for its admin token").wait_for()
+    assert findings(page) == []
+    page.get_by_label("Admin token").press_sequentially("another")
+    page.keyboard.press("Enter")
+    page.get_by_role("status").get_by_text("This is not the admin token").wait_for()
+    page.get_by_label("Admin token").press_sequentially(TOKEN)
+    page.keyboard.press("Enter")
+    page.get_by_role("status").get_by_text("serving for").wait_for()
+    assert not page.get_by_label("Admin token").is_visible()
+    page.reload()
+    page.get_by_role("status").get_by_text("serving for").wait_for()
+    assert TOKEN not in page.url
+
+
+@pytest.mark.parametrize("options", [{"color_scheme": "light"}, {"color_scheme": "dark"}, PHONE], ids=str)
+def test_axe_has_no_findings_and_nothing_is_cut_off(options, busy, open_operator, findings):
+    page = open_operator(busy, **options)
+    page.get_by_label("Also those with their default").check()
+    assert findings(page) == []
+    assert not page.evaluate(SCROLLS)
+
+
+def test_one_of_several_workers_can_be_chosen(start, open_operator):
+    redis = RedisServer("redis")
+    flags = ("--store", "redis", "--redis-nodes", redis.address, "--durability", "os", "--workers", "2")
+    server = start("--admin-port", "0", *flags)
+    for _ in range(5):
+        server.offer()
+    page = open_operator(server)
+    figure = page.get_by_role("listitem").filter(has_text="Unanswered sessions")
+    figure.get_by_text("5", exact=True).wait_for()
+    assert page.get_by_label("Worker").locator("option").all_inner_texts() == ["all", "1", "2"]
+    page.get_by_label("Worker").select_option("2")
+    figure.get_by_text("5", exact=True).wait_for()
+    assert rows(page, "Origins with the most sessions") == [["With Redis the page does not read the store."]]
+    server.stop()
+    redis.kill()

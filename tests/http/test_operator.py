@@ -1,0 +1,435 @@
+"""The operator's page, its data and its actions on one server (docs/operator-page.md)."""
+
+import asyncio
+import contextlib
+import ipaddress
+import json
+import logging
+
+import pytest
+from support.rpc import RpcClient
+from support.service import ORIGIN, OTHER, head, request
+
+from tornado_signal.admin import status
+from tornado_signal.admin.access import MAX_BODY_BYTES
+from tornado_signal.lifecycle import LEAVING
+from tornado_signal.settings.settings import SETTINGS
+from tornado_signal.system import logs
+
+LOCAL = ("Host", "localhost")
+BOUND_S = 30
+LOOPBACK = ipaddress.ip_network("127.0.0.1")
+
+
+class Client(RpcClient):
+    async def closed(self):
+        await asyncio.wait_for(self.socket.wait_closed(), BOUND_S)
+        return self.socket.close_code, self.socket.close_reason
+
+
+def connect(service, origin=ORIGIN, headers=()):
+    return Client(f"ws://127.0.0.1:{service.port}/ws", origin, additional_headers=headers)
+
+
+async def ask(service, path="/status", headers=(LOCAL,), method="GET"):
+    return await service.raw(head(method, path, headers), method, service.admin_port)
+
+
+async def describe(service):
+    response = await ask(service)
+    assert response.status == 200
+    assert response.headers["Cache-Control"] == "no-store"
+    assert list(response.json) == ["time", "processes", "missing", "store"]
+    assert response.json["missing"] == []
+    return response.json
+
+
+async def process(service):
+    (only,) = (await describe(service))["processes"]
+    return only
+
+
+async def act(service, name, status=200, **fields):
+    body = json.dumps(fields).encode()
+    headers = [LOCAL, ("Content-Length", str(len(body)))]
+    response = await service.raw(head("POST", f"/actions/{name}", headers) + body, "POST", service.admin_port)
+    assert response.status == status, response
+    if status != 200:
+        return response.json["error"]
+    assert response.json["missing"] == []
+    (result,) = response.json["results"]
+    assert result.pop("process") == f"localhost:{service.port}"
+    return result
+
+
+# Data
+
+
+async def test_figures_follow_the_service(service):
+    await service.offer("lobby")
+    code = await service.offer("attic")
+    await service.post("/answer", code=code, answer="an answer", side="answerer")
+    assert (await service.call("GET", "/nowhere")).status == 404
+    only = await process(service)
+    assert (only["version"], only["state"], only["worker"]) == (service.shared.version, "starting", 0)
+    figures = only["figures"]
+    assert (figures["requests_total"], figures["created_total"], figures["answered_total"]) == (4, 2, 1)
+    assert (figures["unanswered_sessions"], figures["topics"]) == (1, 1)
+    assert figures["memory_bytes"] > 1 << 20
+    assert only["refusals"] == [[404, "path not found", 1]]
+
+
+async def test_settings_have_their_default_or_a_source(service):
+    settings = (await process(service))["settings"]
+    assert settings.keys() == {setting.name for setting in SETTINGS}
+    assert settings["socket_mode"] == {"value": "660", "source": None}
+    assert settings["protocols"] == {"value": "peerjs,y-webrtc,tracker", "source": None}
+
+
+async def test_store_has_the_largest_origins_and_topics_are_hidden(service):
+    for origin, number in ((ORIGIN, 3), (OTHER, 1)):
+        for index in range(number):
+            await service.offer(f"hidden {index % 2}", origin=origin)
+    store = (await describe(service))["store"]
+    assert store == {
+        "origins": [
+            {"origin": ORIGIN, "unanswered_sessions": 3, "topics": 2},
+            {"origin": OTHER, "unanswered_sessions": 1, "topics": 1},
+        ],
+        "topics": None,
+    }
+    assert (await process(service))["topics"] is None
+
+
+async def test_topics_are_shown_on_a_setting(start_service):
+    service = await start_service(admin_topics=True)
+    for topic in ("large", "large", "small"):
+        await service.offer(topic)
+    async with connect(service) as client:
+        await client.call("offer", topic="large", info="me", offer="held", hold=True)
+        await client.call("subscribe", topic="small")
+        state = await describe(service)
+    assert state["store"]["topics"] == [
+        {"origin": ORIGIN, "topic": "large", "unanswered_sessions": 3},
+        {"origin": ORIGIN, "topic": "small", "unanswered_sessions": 1},
+    ]
+    (only,) = state["processes"]
+    assert only["origins"] == [{"origin": ORIGIN, "watchers": 1, "held_offers": 1, "websockets": {"/ws": 1}}]
+    topics = {entry["topic"]: entry for entry in only["topics"]}
+    assert topics["large"] == {
+        "origin": ORIGIN, "topic": "large", "watchers": 0, "held_offers": 1, "websockets": {}
+    }  # fmt: skip
+    assert topics["small"]["watchers"] == 1
+
+
+async def test_topic_of_an_offer_that_was_taken_over_is_found(start_service):
+    service = await start_service(admin_topics=True)
+    secret = "a secret of the peer"
+    async with connect(service) as first, connect(service) as second:
+        offer = await first.call("offer", topic="lobby", info="me", offer="held", hold=True, secret=secret)
+        await second.call("hold", code=offer["code"], secret=secret)
+        (topic,) = (await process(service))["topics"]
+    assert (topic["topic"], topic["held_offers"]) == ("lobby", 1)
+
+
+async def test_nothing_that_peers_send_is_shown(service):
+    code = await service.offer("hidden topic", info="hidden info", offer="hidden offer")
+    await service.call("POST", "/answer", {"code": code, "side": "answerer", "candidate": "hidden candidate"})
+    await service.call("GET", "/hidden/hidden")
+    async with connect(service) as client:
+        await client.call("subscribe", topic="hidden topic")
+        text = (await ask(service)).body.decode()
+    assert "hidden" not in text
+    assert code not in text
+
+
+async def test_wake_ups_are_measured(service):
+    code = await service.offer()
+    before = sum((await process(service))["figures"]["wake_up_seconds"]["counts"])
+    waiting = asyncio.create_task(service.post("/poll", code=code, side="offerer", wait=BOUND_S))
+    async with asyncio.timeout(BOUND_S):
+        while not service.shared.waits:  # noqa: ASYNC110 (there is no event for it)
+            await asyncio.sleep(0.01)
+        await service.post("/answer", code=code, answer="an answer", side="answerer")
+        assert (await waiting)["answer"] == "an answer"
+    figures = (await process(service))["figures"]
+    assert sum(figures["wake_up_seconds"]["counts"]) == before + 1
+    assert figures["waiting_requests"] == 0
+    assert not service.shared.waits
+
+
+async def test_addresses_show_how_much_of_each_limit_they_use(start_service):
+    limits = {"max_connections_per_address": 4, "rate_per_address": 10, "max_sessions_per_address": 10}
+    service = await start_service(unlimited_addresses=(), **limits)
+    kept = [(await asyncio.open_connection("127.0.0.1", service.port))[1] for _ in range(2)]
+    for _ in range(5):
+        await service.offer()
+    (address,) = (await process(service))["addresses"]
+    assert (address["address"], address["connections"], address["waiting"]) == ("127.0.0.1", 2, 0)
+    used = address["used"]
+    assert (used["connections"], used["waiting"]) == (0.5, 0)
+    assert 0.4 < used["sessions"] <= 0.5
+    assert 0.02 < used["requests"] < 0.06
+    assert 0 < used["bytes"] < 0.01
+    for writer in kept:
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_largest_of_many_addresses_are_shown(service, monkeypatch):
+    monkeypatch.setattr(status, "SLICE", 7)
+    limits = service.shared.limits
+    for number in range(50):
+        for _ in range(number):
+            limits.connected(f"198.51.100.{number}", 0)
+    found = (await process(service))["addresses"]
+    assert [address["connections"] for address in found] == list(range(49, 29, -1))
+
+
+async def test_latest_warnings_are_shown(service):
+    log = logging.getLogger("tornado_signal.test")
+    log.addHandler(logs._recent)
+    try:
+        for number in range(logs.MAX_RECENT + 1):
+            log.warning("warning %d", number)
+        log.info("not shown")
+        found = (await process(service))["log"]
+    finally:
+        log.removeHandler(logs._recent)
+        logs._recent.records.clear()
+    assert [line["message"] for line in found] == [f"warning {number}" for number in range(1, logs.MAX_RECENT + 1)]
+    assert found[0].keys() == {"time", "level", "logger", "message"}
+
+
+# Access
+
+
+@pytest.mark.parametrize(
+    ("headers", "allowed"),
+    [
+        ([LOCAL], True),
+        ([LOCAL, ("Sec-Fetch-Site", "same-origin")], True),
+        ([LOCAL, ("Sec-Fetch-Site", "none")], True),
+        ([LOCAL, ("Sec-Fetch-Site", "same-site")], False),
+        ([LOCAL, ("Sec-Fetch-Site", "cross-site")], False),
+        ([LOCAL, ("Origin", "http://localhost")], False),
+        ([("Host", "evil.example")], False),
+        ([("Host", "192.0.2.1")], False),
+    ],
+)
+async def test_only_the_own_page_and_programs_of_this_machine_have_access(headers, allowed, service):
+    assert (await ask(service, headers=headers)).status == (200 if allowed else 403)
+
+
+@pytest.mark.parametrize("site", ["same-origin", "none", "cross-site"])
+async def test_without_a_token_no_page_can_act(site, service):
+    headers = [LOCAL, ("Sec-Fetch-Site", site), ("Content-Length", "0")]
+    assert (await ask(service, "/actions/drain", headers, "POST")).status == 403
+    assert service.shared.lifecycle.state < LEAVING
+
+
+async def test_page_contains_no_data_and_allows_only_its_own_files(service):
+    for path, media_type in (("/", "html"), ("/operator.js", "javascript"), ("/operator.css", "css")):
+        response = await ask(service, path, [("Host", "signal.internal")])
+        assert response.status == 200
+        assert response.headers["Content-Type"] == f"text/{media_type}; charset=utf-8"
+        assert "default-src 'none'" in response.headers["Content-Security-Policy"]
+
+
+@pytest.mark.parametrize("query", ["interval=0", "interval=61", "interval=x", "interval=1.5", "scope=x"])
+async def test_invalid_parameters_are_refused(query, service):
+    assert (await ask(service, f"/status?{query}")).status == 400
+
+
+# The stream
+
+
+async def open_stream(service):
+    reader, writer = await asyncio.open_connection("127.0.0.1", service.admin_port)
+    writer.write(head("GET", "/status?interval=1", [LOCAL]))
+    first = await reader.readuntil(b"\r\n\r\n")
+    assert b"application/x-ndjson" in first
+    return reader, writer
+
+
+async def read_line(reader):
+    size = int(await reader.readuntil(b"\r\n"), 16)
+    return json.loads((await reader.readexactly(size + 2))[:-2]) if size else None
+
+
+async def test_stream_has_a_line_per_interval_until_the_server_stops(service):
+    async with asyncio.timeout(BOUND_S):
+        reader, writer = await open_stream(service)
+        first, second = [await read_line(reader) for _ in range(2)]
+        assert second["time"] - first["time"] >= 900
+        service.shared.lifecycle.reach(LEAVING)
+        while await read_line(reader):
+            pass
+        writer.close()
+
+
+async def test_stream_repeats_settings_and_log_only_after_a_change(service):
+    async with asyncio.timeout(BOUND_S):
+        reader, writer = await open_stream(service)
+        (first,), (second,) = [(await read_line(reader))["processes"] for _ in range(2)]
+        await act(service, "log-level", level="debug")
+        (third,) = (await read_line(reader))["processes"]
+        writer.close()
+    assert first.keys() - second.keys() == {"settings", "log"}
+    assert third["settings"]["log_level"] == {"value": "debug", "source": "operator"}
+
+
+async def test_closed_stream_leaves_no_task(service):
+    await ask(service)
+    before = len(asyncio.all_tasks())
+    async with asyncio.timeout(BOUND_S):
+        reader, writer = await open_stream(service)
+        await read_line(reader)
+        assert len(asyncio.all_tasks()) > before
+        writer.close()
+        while len(asyncio.all_tasks()) > before:  # noqa: ASYNC110 (there is no event for it)
+            await asyncio.sleep(0.01)
+
+
+# Actions
+
+
+async def test_connections_of_an_origin_are_closed_and_others_stay(service):
+    async with service.connect() as stream, connect(service) as client, connect(service, origin=OTHER) as other:
+        await stream.send(request("GET", "/lobby/events"))
+        await stream.reader.readuntil(b"retry: ")
+        assert await act(service, "disconnect", origin=ORIGIN) == {"connections": 2}
+        assert await client.closed() == (1008, "closed by the operator")
+        assert await other.call("health")
+        with contextlib.suppress(ConnectionError):
+            await asyncio.wait_for(stream.reader.read(), BOUND_S)
+
+
+async def test_connections_of_a_network_are_closed(service):
+    async with connect(service) as client:
+        assert await act(service, "disconnect", address="192.0.2.0/24") == {"connections": 0}
+        assert await act(service, "disconnect", address="127.0.0.0/8") == {"connections": 1}
+        assert await client.closed() == (1008, "closed by the operator")
+
+
+async def test_idle_connection_of_a_proxy_stays_and_its_websocket_is_closed(start_service):
+    service = await start_service(trusted_proxies=(LOOPBACK,))
+    forwarded = [("X-Forwarded-For", "192.0.2.7")]
+    async with service.connect() as proxy, connect(service, headers=forwarded) as client:
+        await proxy.send(request("GET", "/topics", headers=forwarded))
+        assert (await proxy.receive()).status == 200
+        assert await act(service, "disconnect", address="192.0.2.7") == {"connections": 1}
+        assert await client.closed() == (1008, "closed by the operator")
+        await proxy.send(request("GET", "/topics"))
+        assert (await proxy.receive()).status == 200
+
+
+async def test_blocked_network_is_refused_until_it_is_unblocked(start_service):
+    service = await start_service(trusted_proxies=(LOOPBACK,))
+    blocked, other = [("X-Forwarded-For", "192.0.2.7")], [("X-Forwarded-For", "198.51.100.7")]
+    async with connect(service, headers=blocked) as client:
+        assert await act(service, "block", address="192.0.2.0/24", seconds=60) == {"connections": 1}
+        assert await client.closed() == (1008, "closed by the operator")
+    response = await service.call("GET", "/topics", headers=blocked)
+    assert (response.status, response.json) == (429, {"error": "Too many requests"})
+    assert int(response.headers["Retry-After"]) > 0
+    assert (await service.call("GET", "/topics", headers=other)).status == 200
+    only = await process(service)
+    ((network, until_ms),) = only["blocks"]
+    assert (network, until_ms - service.shared.clock.now_ms()) == ("192.0.2.0/24", 60_000)
+    assert [429, "blocked", 1] in only["refusals"]
+    assert await act(service, "unblock", address="192.0.2.0/24") == {"blocked": True}
+    assert await act(service, "unblock", address="192.0.2.0/24") == {"blocked": False}
+    assert (await service.call("GET", "/topics", headers=blocked)).status == 200
+
+
+async def test_block_of_an_ipv6_address_is_that_of_its_client(start_service):
+    service = await start_service(trusted_proxies=(LOOPBACK,))
+    await act(service, "block", address="2001:db8::1", seconds=60)
+    for address, expected in (("2001:db8::2", 429), ("2001:db8:0:1::1", 200)):
+        assert (await service.call("GET", "/topics", headers=[("X-Forwarded-For", address)])).status == expected
+
+
+async def test_connections_of_a_blocked_address_are_refused(service):
+    await act(service, "block", address="127.0.0.1", seconds=60)
+    async with service.connect() as connection:
+        await connection.send(request("GET", "/topics"))
+        assert (await connection.receive()).status == 429
+
+
+async def test_block_ends_after_its_time(service):
+    await act(service, "block", address="192.0.2.7", seconds=1)
+    async with asyncio.timeout(BOUND_S):
+        while service.shared.limits.blocks:  # noqa: ASYNC110 (there is no event for it)
+            await asyncio.sleep(0.05)
+    assert not service.shared.limits.is_blocked("192.0.2.7")
+
+
+async def test_sessions_of_a_topic_are_withdrawn_and_others_stay(service):
+    await service.offer("lobby")
+    secret = "a secret of the peer"
+    await service.post("/lobby/offer", info="me", offer="owned", secret=secret)
+    await service.offer("attic")
+    await service.offer("lobby", origin=OTHER)
+    assert await act(service, "withdraw", origin=ORIGIN, topic="lobby") == {"sessions": 2}
+    assert await service.topics() == [("attic", 1)]
+    assert await service.topics(origin=OTHER) == [("lobby", 1)]
+
+
+async def test_compaction_has_sizes(service):
+    result = await act(service, "compact")
+    assert result.keys() == {"before_bytes", "after_bytes"}
+
+
+async def test_drain_stops_the_server(service):
+    assert await act(service, "drain") == {"state": "leaving"}
+    await asyncio.wait_for(service.shared.lifecycle.reached(LEAVING), BOUND_S)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "error"),
+    [
+        ("disconnect", {}, "exactly one of address and origin"),
+        ("disconnect", {"address": "192.0.2.1", "origin": ORIGIN}, "exactly one of address and origin"),
+        ("disconnect", {"address": "signal.example"}, "address must be"),
+        ("disconnect", {"address": 3_221_225_985}, "address must be"),
+        ("block", {"address": "192.0.2.1"}, "seconds must be"),
+        ("block", {"address": "192.0.2.1", "seconds": 0}, "seconds must be"),
+        ("block", {"address": "192.0.2.1", "seconds": True}, "seconds must be"),
+        ("block", {"address": "192.0.2.1", "seconds": 10**9}, "seconds must be"),
+        ("block", {"address": "10.0.0.0/8", "seconds": 60}, "includes a trusted proxy"),
+        ("block", {"address": "10.1.2.3", "seconds": 60}, "includes a trusted proxy"),
+        ("withdraw", {"origin": ORIGIN}, "topic must be"),
+        ("withdraw", {"origin": ORIGIN, "topic": ""}, "topic must be"),
+        ("log-level", {"level": "loud"}, "level must be one of"),
+        ("log-level", {"level": ["info"]}, "level must be one of"),
+        ("drain", {"force": True}, "drain has no field 'force'"),
+    ],
+)
+async def test_invalid_fields_are_refused_and_change_nothing(name, fields, error, start_service):
+    service = await start_service(trusted_proxies=(ipaddress.ip_network("10.1.2.0/24"),))
+    assert error in await act(service, name, 400, **fields)
+    assert not service.shared.limits.blocks
+    assert service.shared.lifecycle.state < LEAVING
+
+
+@pytest.mark.parametrize("body", [b"[]", b"{", b"null", b'"x"', b" " * (MAX_BODY_BYTES + 1) + b"{}"])
+async def test_body_that_is_not_an_object_is_refused(body, service):
+    headers = [LOCAL, ("Content-Length", str(len(body)))]
+    response = await service.raw(head("POST", "/actions/drain", headers) + body, "POST", service.admin_port)
+    assert (response.status, response.json) == (400, {"error": "the body must be a JSON object"})
+    assert service.shared.lifecycle.state < LEAVING
+
+
+async def test_unknown_action_is_not_found(service):
+    assert (await ask(service, "/actions/format", [LOCAL, ("Content-Length", "0")], "POST")).status == 404
+
+
+async def test_actions_are_logged(service, caplog):
+    await act(service, "withdraw", origin=ORIGIN, topic='a "topic"\nwith lines')
+    (record,) = [record for record in caplog.records if record.name == "tornado_signal.admin.actions"]
+    assert record.levelname == "WARNING"
+    assert record.getMessage() == (
+        r'operator at 127.0.0.1: withdraw {"origin": "https://app.example", "topic": "a \"topic\"\nwith lines"}: '
+        '{"sessions": 0}'
+    )

@@ -1,0 +1,142 @@
+"""Who may use the admin listener, and its base handler."""
+
+import hmac
+import http
+import ipaddress
+import re
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final
+
+from tornado import httputil, web
+
+from ..errors import Unavailable
+from ..service import wire
+
+MAX_BODY_BYTES: Final = 16 * 1024  # of a request; a longer one is invalid
+
+
+@dataclass(frozen=True, repr=False)
+class AdminPolicy:
+    """Access rules of everything but health and metrics.
+
+    Attributes:
+        token: the required bearer token. Empty for none.
+        local: whether only this machine can connect. Without a token this is required.
+    """
+
+    token: bytes = b""
+    local: bool = True
+
+
+@web.stream_request_body
+class AdminHandler(web.RequestHandler):
+    """A Tornado handler with JSON responses, also for errors. It keeps little of a body, and none without access."""
+
+    methods = "GET, HEAD"
+    body = b""
+
+    def prepare(self) -> None:
+        """Reject requests whose Host is a DNS name (DNS rebinding)."""
+        if not is_address(self.request.headers.get("Host", "")):
+            raise web.HTTPError(403)
+
+    def data_received(self, chunk: bytes) -> None:
+        """Keep the start of the body."""
+        if len(self.body) <= MAX_BODY_BYTES:
+            self.body += chunk
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        """Write an error as JSON."""
+        error = kwargs["exc_info"][1] if "exc_info" in kwargs else None
+        if isinstance(error, Unavailable):
+            respond(self, 503, {"status": "unavailable", "reason": error.reason})
+            return
+        if status_code == 405:
+            self.set_header("Allow", self.methods)
+        reason = error.log_message if isinstance(error, web.HTTPError) else None
+        respond(self, status_code, {"error": reason or http.HTTPStatus(status_code).phrase.capitalize()})
+
+    def log_exception(
+        self, typ: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        """Log unexpected errors only. The others were logged where they occurred."""
+        if not isinstance(value, Unavailable | web.HTTPError):
+            super().log_exception(typ, value, tb)
+
+
+class RestrictedHandler(AdminHandler):
+    """A handler for the operator only.
+
+    With a token, requests need it. Otherwise only programs on this machine have access.
+    """
+
+    for_page = False  # whether the page of this listener has access, like programs; other web pages never have
+    policy: AdminPolicy
+
+    def prepare(self) -> None:
+        """Reject requests without access."""
+        self.has_access()
+
+    def has_access(self) -> bool:
+        """Return whether a request has the token. Otherwise respond with 401.
+
+        Raises:
+            HTTPError: 403, because a web page has sent the request, or another machine while no token is required.
+        """
+        headers = self.request.headers
+        if is_from_page(self.request) and not (self.for_page and is_from_own_page(self.request)):
+            raise web.HTTPError(403)
+        if self.policy.token:
+            scheme, _, token = headers.get("Authorization", "").partition(" ")
+            if scheme.lower() != "bearer" or not hmac.compare_digest(token.strip().encode(), self.policy.token):
+                self.set_header("WWW-Authenticate", "Bearer")
+                respond(self, 401, {"error": "Unauthorized"})
+                return False
+            return True
+        remote_ip = self.request.remote_ip or "::1"  # empty on a Unix socket
+        from_here = is_loopback(headers.get("Host", "")) and ipaddress.ip_address(remote_ip).is_loopback
+        if not (self.policy.local and from_here):
+            raise web.HTTPError(403)
+        return True
+
+
+class NotFoundHandler(AdminHandler):
+    """The handler of all other paths."""
+
+    def prepare(self) -> None:
+        respond(self, 404, {"error": "Not found"})
+
+
+def is_from_page(request: httputil.HTTPServerRequest) -> bool:
+    """Return whether a browser has sent a request."""
+    return "Origin" in request.headers or "Sec-Fetch-Site" in request.headers
+
+
+def is_from_own_page(request: httputil.HTTPServerRequest) -> bool:
+    """Return whether the page of this listener has sent a request, or the user has entered its address."""
+    return request.headers.get("Sec-Fetch-Site") in ("same-origin", "none")
+
+
+HOST = re.compile(r"(localhost|[0-9.]+|\[[0-9A-Fa-f:.]+\])(:[0-9]+)?")
+
+
+def is_address(host: str) -> bool:
+    """Return whether a Host header is an IP address, localhost or empty, and not a DNS name."""
+    return not host or HOST.fullmatch(host) is not None
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a Host header is a loopback address or localhost."""
+    match = HOST.fullmatch(host)
+    try:
+        return match is not None and (match[1] == "localhost" or ipaddress.ip_address(match[1].strip("[]")).is_loopback)
+    except ValueError:
+        return False
+
+
+def respond(handler: web.RequestHandler, status: int, fields: dict[str, Any]) -> None:
+    """Send a JSON response."""
+    handler.set_status(status)
+    handler.set_header("Content-Type", wire.JSON)
+    handler.finish(wire.encode(fields))

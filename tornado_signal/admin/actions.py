@@ -1,0 +1,286 @@
+"""The operator's actions on one process (docs/operator-page.md#actions)."""
+
+import asyncio
+import ipaddress
+import json
+import logging
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from websockets.frames import CloseCode
+
+from ..errors import SessionNotFound
+from ..limits.per_address import Network, contains
+from ..service.service import ClientSocket, Service
+from ..session import Side
+from ..transport import ServerState
+from ..transport.state import OpenConnection
+from ..transport.websocket import WebSocket
+from .status import slices
+
+log = logging.getLogger(__name__)
+
+MAX_BLOCK_S: Final = 31 * 86_400
+MAX_BLOCKS: Final = 1000
+MAX_TEXT: Final = 1024
+CLOSED: Final = "closed by the operator"
+LEVELS: Final = ("debug", "info", "warning", "error")
+
+Fields = Mapping[str, Any]
+
+
+class InvalidAction(Exception):
+    """An action has a missing or invalid field. The message says which, and what is expected."""
+
+
+@dataclass(frozen=True)
+class Action:
+    """An action.
+
+    Attributes:
+        summary: a sentence that describes it.
+        fields: the names of its fields.
+        everywhere: whether all processes that share the store perform it.
+        of_server: whether the supervisor performs it for all its workers.
+    """
+
+    summary: str
+    fields: tuple[str, ...] = ()
+    everywhere: bool = False
+    of_server: bool = False
+
+
+ACTIONS: Final = {
+    "disconnect": Action("Close the connections of an address, a network or an origin.", ("address", "origin"), True),
+    "block": Action("Block an address or a network, and close its connections.", ("address", "seconds"), True),
+    "unblock": Action("End a block.", ("address",), True),
+    "withdraw": Action("Withdraw the unanswered sessions of a topic.", ("origin", "topic")),
+    "drain": Action("Stop the server after its clients have left.", of_server=True),
+    "log-level": Action("Change the log level until the next reload or restart.", ("level",), of_server=True),
+    "compact": Action("Return the space of deleted sessions to the disk."),
+}
+
+
+class Actions:
+    """The actions on one process.
+
+    Args:
+        service: the service.
+        transport: the connections of its clients.
+        stop: starts to stop the server.
+        apply: applies a change of settings.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        transport: ServerState,
+        stop: Callable[[], None],
+        apply: Callable[[dict[str, object]], None],
+    ) -> None:
+        self._service = service
+        self._transport = transport
+        self._stop = stop
+        self._apply = apply
+        self._loop = asyncio.get_running_loop()
+        self._blocks: dict[Network, asyncio.TimerHandle] = {}
+
+    async def perform(self, name: str, fields: Fields, by: str) -> dict[str, Any]:
+        """Perform an action, and log it.
+
+        Args:
+            name: the name of the action.
+            fields: its fields.
+            by: the operator's address, for the log.
+
+        Returns:
+            The result as a JSON object.
+
+        Raises:
+            InvalidAction: a field is missing or invalid. Nothing has changed.
+            Unavailable: the store cannot be used.
+        """
+        check_names(name, fields)
+        result: dict[str, Any] = await getattr(self, f"_{name.replace('-', '_')}")(fields)
+        audit(name, fields, by, result)
+        return result
+
+    # Connections
+
+    async def _disconnect(self, fields: Fields) -> dict[str, Any]:
+        if ("address" in fields) == ("origin" in fields):
+            raise InvalidAction("exactly one of address and origin is required")
+        if "address" in fields:
+            network = parse_network(fields)
+            return {"connections": await self._disconnect_network(network)}
+        return {"connections": await self._disconnect_origin(parse_text(fields, "origin"))}
+
+    async def _disconnect_network(self, network: Network) -> int:
+        count = 0
+        async for connections in slices(self._transport.connections):
+            for connection in connections:
+                if not contains(network, connection.client_address):
+                    continue
+                # An idle connection of a proxy belongs to none of its clients.
+                if connection.idle and connection.client_address != connection.remote_ip:
+                    continue
+                end(connection)
+                count += 1
+        return count
+
+    async def _disconnect_origin(self, origin: str) -> int:
+        count = 0
+        async for connections in slices(self._transport.connections):
+            for connection in connections:
+                if isinstance(connection, WebSocket) and cast(ClientSocket, connection.receiver).origin == origin:
+                    end(connection)
+                    count += 1
+        async for waits in slices(self._service.waits):
+            for waiting in waits:
+                count += waiting.origin == origin and waiting.disconnect()
+        return count
+
+    # Blocks
+
+    async def _block(self, fields: Fields) -> dict[str, Any]:
+        network = parse_network(fields)
+        seconds = fields.get("seconds")
+        if type(seconds) is not int or not 1 <= seconds <= MAX_BLOCK_S:
+            raise InvalidAction(f"seconds must be an integer from 1 to {MAX_BLOCK_S}")
+        proxies = self._service.settings.trusted_proxies
+        if any(not isinstance(proxy, str) and proxy.overlaps(network) for proxy in proxies):
+            raise InvalidAction("address includes a trusted proxy, which forwards the requests of all clients")
+        if len(self._blocks) >= MAX_BLOCKS and network not in self._blocks:
+            raise InvalidAction(f"at most {MAX_BLOCKS} networks can be blocked; unblock one first")
+        self.block_until(network, self._service.clock.now_ms() + 1000 * seconds)
+        return {"connections": await self._disconnect_network(network)}
+
+    async def _unblock(self, fields: Fields) -> dict[str, Any]:
+        network = parse_network(fields)
+        timer = self._blocks.pop(network, None)
+        if timer is not None:
+            timer.cancel()
+        return {"blocked": self._service.limits.unblock(network)}
+
+    def blocks(self) -> list[tuple[str, int]]:
+        """Return the blocked networks, each with the end of its block in Unix milliseconds."""
+        return [(str(network), until_ms) for network, until_ms in self._service.limits.blocks.items()]
+
+    def take_over(self, network: str, until_ms: int) -> None:
+        """Block a network that another process blocks."""
+        if until_ms > self._service.clock.now_ms():
+            self.block_until(ipaddress.ip_network(network), until_ms)
+
+    def block_until(self, network: Network, until_ms: int) -> None:
+        """Block a network until a time. It replaces an earlier block of the same network."""
+        if network in self._blocks:
+            self._blocks[network].cancel()
+        self._service.limits.block(network, until_ms)
+        seconds = (until_ms - self._service.clock.now_ms()) / 1000
+        self._blocks[network] = self._loop.call_later(seconds, self._end_block, network)
+
+    def _end_block(self, network: Network) -> None:
+        del self._blocks[network]
+        self._service.limits.unblock(network)
+        log.info("the block of %s has ended", network)
+
+    # Sessions
+
+    async def _withdraw(self, fields: Fields) -> dict[str, Any]:
+        origin, topic = parse_text(fields, "origin"), parse_text(fields, "topic")
+        store, count = self._service.store, 0
+        async for step in store.sessions(origin, topic):
+            for listed in step:
+                session = listed.session
+                try:
+                    await store.withdraw(origin, session.code, Side.OFFERER, secret_hash=session.secret_hash)
+                    count += 1
+                except SessionNotFound:  # answered, expired or withdrawn in the meantime
+                    continue
+        return {"sessions": count}
+
+    async def _compact(self, fields: Fields) -> dict[str, Any]:
+        maintenance = self._service.store.maintenance
+        if maintenance is None:
+            raise InvalidAction("compact is for --store leveldb; on Redis, use BGREWRITEAOF and MEMORY PURGE")
+        before = maintenance.size_bytes()
+        await maintenance.compact()
+        return {"before_bytes": before, "after_bytes": maintenance.size_bytes()}
+
+    # The server
+
+    async def _drain(self, fields: Fields) -> dict[str, Any]:
+        self._loop.call_soon(self._stop)
+        return {"state": "leaving"}
+
+    async def _log_level(self, fields: Fields) -> dict[str, Any]:
+        self._apply({"log_level": parse_level(fields)})
+        return {"level": fields["level"]}
+
+
+def check_names(name: str, fields: Fields) -> None:
+    """Check the names of fields.
+
+    Raises:
+        InvalidAction: the action has no such field.
+    """
+    for field in fields:
+        if field not in ACTIONS[name].fields:
+            raise InvalidAction(f"{name} has no field {field!r}")
+
+
+def audit(name: str, fields: Fields, by: str, result: Fields) -> None:
+    """Log an action. It is a warning, so that it is logged at every level but `error`."""
+    log.warning("operator at %s: %s %s: %s", by, name, json.dumps(dict(fields)), json.dumps(dict(result)))
+
+
+def end(connection: OpenConnection) -> None:
+    """Close a connection, a WebSocket with a reason."""
+    if isinstance(connection, WebSocket):
+        connection.close(CloseCode.POLICY_VIOLATION, CLOSED)
+    else:
+        connection.abort()
+
+
+def parse_network(fields: Fields) -> Network:
+    """Return the network of the field `address`. Limits count an IPv6 /64 as one client, so does an action.
+
+    Raises:
+        InvalidAction: it is missing or invalid.
+    """
+    text = fields.get("address")
+    try:
+        if type(text) is not str or re.search(r"[^0-9A-Fa-f:./]", text):
+            raise ValueError
+        network = ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        raise InvalidAction("address must be an IP address or a network, such as 192.0.2.1 or 2001:db8::/32") from None
+    if network.version == 6 and network.prefixlen > 64:
+        network = network.supernet(new_prefix=64)
+    return network
+
+
+def parse_text(fields: Fields, name: str) -> str:
+    """Return a field with a text.
+
+    Raises:
+        InvalidAction: it is missing or invalid.
+    """
+    text = fields.get(name)
+    if type(text) is not str or not 0 < len(text) <= MAX_TEXT:
+        raise InvalidAction(f"{name} must be a text of 1 to {MAX_TEXT} characters")
+    return text
+
+
+def parse_level(fields: Fields) -> str:
+    """Return the field `level`.
+
+    Raises:
+        InvalidAction: it is missing or invalid.
+    """
+    level = fields.get("level")
+    if level not in LEVELS:
+        raise InvalidAction(f"level must be one of {', '.join(LEVELS)}")
+    return str(level)

@@ -1,0 +1,211 @@
+"""The processes that share a store: their states, and the operator's actions on all of them.
+
+Processes exchange requests and replies through the relay. Each is a member of a group, so a missing one is noticed.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from ..errors import Unavailable
+from ..lifecycle import LEAVING, Lifecycle
+from ..relay import Channel, Lease, Relay
+from ..service import wire
+from .actions import ACTIONS, Actions, InvalidAction
+from .status import Status, StoredSessions
+
+log = logging.getLogger(__name__)
+
+SCOPE: Final = "admin"  # no client has this scope: those of other protocols are JSON arrays
+REQUESTS: Final = Channel(SCOPE, "requests")
+PROCESSES: Final = Channel(SCOPE, "processes")
+MAX_PROCESSES: Final = 10_000
+REPLY_S: Final = 2.0
+JOIN_AGAIN_S: Final = 5.0
+
+
+class Inbox:
+    """A receiver that calls a function for each message."""
+
+    def __init__(self, receive: Callable[[bytes], None]) -> None:
+        self.relayed = receive
+
+
+class Control:
+    """This process as a member of its group. `Operator` describes its operations.
+
+    Args:
+        relay: the channels and the group.
+        process_id: the identifier of this process.
+        name: the name of this process, without spaces.
+        status: the state of this process.
+        stored: the sessions of the store.
+        actions: the actions on this process.
+        lifecycle: when it reaches LEAVING, streams end.
+    """
+
+    def __init__(
+        self,
+        relay: Relay,
+        process_id: str,
+        name: str,
+        status: Status,
+        stored: StoredSessions,
+        actions: Actions,
+        lifecycle: Lifecycle,
+    ) -> None:
+        self._relay = relay
+        self._id = process_id
+        self._name = name
+        self._status = status
+        self._stored = stored
+        self._actions = actions
+        self._lifecycle = lifecycle
+        self._numbers = itertools.count(1)
+        self._replies: dict[int, Callable[[dict[str, Any]], None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._describing: asyncio.Future[dict[str, Any]] | None = None
+        self._inboxes = {
+            REQUESTS: Inbox(self._on_request),
+            Channel(SCOPE, f"replies {process_id}"): Inbox(self._on_reply),
+        }
+        self.stopping = asyncio.Event()
+
+    def start(self) -> None:
+        """Join the group in the background, and take over the blocks of other processes."""
+        self._start(self._join())
+        self._start(self._stop_streams())
+
+    async def close(self) -> None:
+        """Leave the group."""
+        self._stored.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for channel, inbox in self._inboxes.items():
+            self._relay.unsubscribe(channel, inbox)
+        with contextlib.suppress(Unavailable):
+            await self._relay.leave(PROCESSES, self._id, self._id)
+
+    def _start(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _stop_streams(self) -> None:
+        await self._lifecycle.reached(LEAVING)
+        self.stopping.set()
+
+    async def _join(self) -> None:
+        while True:
+            try:
+                for channel, inbox in self._inboxes.items():
+                    if (opening := self._relay.subscribe(channel, inbox)) is not None:
+                        await opening
+                await self._relay.join(PROCESSES, Lease(self._id, self._id, data=self._name), MAX_PROCESSES)
+                break
+            except Unavailable:
+                await asyncio.sleep(JOIN_AGAIN_S)
+        replies, _ = await self._call("blocks", {}, "")
+        for reply in replies:
+            for network, until_ms in reply["result"]:
+                self._actions.take_over(network, until_ms)
+
+    # For the listener
+
+    async def describe(self) -> dict[str, Any]:
+        """See `Operator`. Requests at the same time share one description."""
+        if self._describing is None or self._describing.done():
+            self._describing = asyncio.ensure_future(self._describe())
+        return await asyncio.shield(self._describing)
+
+    async def _describe(self) -> dict[str, Any]:
+        (replies, missing), own, stored = await asyncio.gather(
+            self._call("status", {}, ""), self._describe_own(), self._stored.latest()
+        )
+        others = [reply["result"] for reply in replies if "result" in reply]
+        processes = sorted([own, *others], key=lambda process: (process["server"], process["worker"]))
+        return {"time": now_ms(), "processes": processes, "missing": missing, "store": stored}
+
+    async def describe_process(self) -> dict[str, Any]:
+        return {"time": now_ms(), "processes": [await self._describe_own()], "missing": [], "store": None}
+
+    async def _describe_own(self) -> dict[str, Any]:
+        return {"id": self._id, **await self._status.describe()}
+
+    async def perform(self, name: str, fields: dict[str, Any], by: str) -> dict[str, Any]:
+        results = [{"process": self._name, **await self._actions.perform(name, fields, by)}]
+        missing: list[str] = []
+        if ACTIONS[name].everywhere:
+            replies, missing = await self._call(name, fields, by)
+            results += [{"process": reply["process"], **reply["result"]} for reply in replies if "result" in reply]
+            missing += [reply["process"] for reply in replies if "error" in reply]
+        return {"results": sorted(results, key=lambda result: result["process"]), "missing": sorted(missing)}
+
+    # Between processes
+
+    async def _call(self, name: str, fields: dict[str, Any], by: str) -> tuple[list[dict[str, Any]], list[str]]:
+        """Send a request to all other processes.
+
+        Returns:
+            Their replies, and the names of the processes without a reply.
+        """
+        try:
+            members = await self._relay.members(PROCESSES)
+        except Unavailable:
+            return [], ["other processes, because Redis does not respond"]
+        expected = {lease.member: lease.data for lease in members.sample if lease.member != self._id}
+        if not expected:
+            return [], []
+        number, replies, complete = next(self._numbers), {}, asyncio.Event()
+
+        def on_reply(reply: dict[str, Any]) -> None:
+            replies[reply["id"]] = reply
+            if expected.keys() <= replies.keys():
+                complete.set()
+
+        self._replies[number] = on_reply
+        try:
+            request = {"from": self._id, "number": number, "name": name, "fields": fields, "by": by}
+            self._relay.publish(REQUESTS, wire.encode(request))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(complete.wait(), REPLY_S)
+        finally:
+            del self._replies[number]
+        return list(replies.values()), [process for member, process in expected.items() if member not in replies]
+
+    def _on_request(self, message: bytes) -> None:
+        request = json.loads(message)
+        if request["from"] != self._id:
+            self._start(self._reply(request))
+
+    async def _reply(self, request: dict[str, Any]) -> None:
+        reply = {"id": self._id, "process": self._name, "number": request["number"]}
+        try:
+            if request["name"] == "status":
+                result: Any = await self._describe_own()
+            elif request["name"] == "blocks":
+                result = self._actions.blocks()
+            else:
+                result = await self._actions.perform(request["name"], request["fields"], request["by"])
+            reply["result"] = result
+        except (InvalidAction, Unavailable, LookupError) as error:  # such as an action of a newer version
+            log.warning("an action of another process failed: %s", error)
+            reply["error"] = type(error).__name__
+        self._relay.publish(Channel(SCOPE, f"replies {request['from']}"), wire.encode(reply))
+
+    def _on_reply(self, message: bytes) -> None:
+        reply = json.loads(message)
+        on_reply = self._replies.get(reply["number"])
+        if on_reply is not None:
+            on_reply(reply)
+
+
+def now_ms() -> int:
+    """Return the time in Unix milliseconds."""
+    return round(time.time() * 1000)

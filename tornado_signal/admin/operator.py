@@ -1,0 +1,172 @@
+"""The operator's page, the data that it shows, and its actions, over HTTP (docs/operator-page.md)."""
+
+import asyncio
+import contextlib
+import json
+import re
+from typing import Any, Final, Protocol
+
+from tornado import web
+from tornado.iostream import StreamClosedError
+
+from ..service import wire
+from ..system import assets
+from ..system.assets import POLICY, Asset
+from .access import MAX_BODY_BYTES, AdminHandler, AdminPolicy, RestrictedHandler, respond
+from .actions import ACTIONS, InvalidAction
+
+RARELY_CHANGED: Final = ("settings", "log")
+"""What a stream repeats only after a change."""
+FORWARDED_BY: Final = "X-Operator"
+"""The header of a request that the supervisor passes on to a worker: who has sent it."""
+
+
+class Operator(Protocol):
+    """The processes of one server, or of all servers that share a Redis."""
+
+    stopping: asyncio.Event
+    """Set when the server stops: streams end."""
+
+    async def describe(self) -> dict[str, Any]:
+        """Return the states of all processes (docs/operator-page.md#data)."""
+
+    async def describe_process(self) -> dict[str, Any]:
+        """Return the same for this process alone."""
+
+    async def perform(self, name: str, fields: dict[str, Any], by: str) -> dict[str, Any]:
+        """Perform an action on each process that it concerns.
+
+        Args:
+            name: a key of `ACTIONS`.
+            fields: the fields of the action.
+            by: who performs it, for the log.
+
+        Returns:
+            `results`: of each process, with its name. `missing`: the processes that did not respond.
+
+        Raises:
+            InvalidAction: a field is missing or invalid. Nothing has changed.
+            Unavailable: the store cannot be used.
+        """
+
+
+class StatusHandler(RestrictedHandler):
+    """GET /status: the states of all processes as JSON. With `interval`, one line every so many seconds."""
+
+    methods = "GET"
+    for_page = True
+
+    def initialize(self, operator: Operator, policy: AdminPolicy) -> None:
+        self.operator = operator
+        self.policy = policy
+        self.gone = asyncio.Event()
+
+    async def get(self) -> None:
+        """Send one object, or one per interval until the client disconnects or the server stops.
+
+        Raises:
+            HTTPError: 400 for an invalid parameter.
+        """
+        interval, scope = self.get_query_argument("interval", ""), self.get_query_argument("scope", "all")
+        if scope not in ("all", "process") or not re.fullmatch("([1-9]|[1-5][0-9]|60)?", interval):
+            raise web.HTTPError(400)
+        describe = self.operator.describe if scope == "all" else self.operator.describe_process
+        self.set_header("Cache-Control", "no-store")
+        if not interval:
+            respond(self, 200, await describe())
+            return
+        self.set_header("Content-Type", "application/x-ndjson")
+        stopping = asyncio.create_task(self.operator.stopping.wait())
+        stopping.add_done_callback(lambda _: self.gone.set())
+        sent: dict[str, Any] = {}
+        try:
+            while not self.gone.is_set():
+                state = await describe()
+                self.write(wire.encode(without_repetitions(state, sent)) + b"\n")
+                await self.flush()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self.gone.wait(), int(interval))
+        except StreamClosedError:
+            pass
+        finally:
+            stopping.cancel()
+
+    def on_connection_close(self) -> None:
+        self.gone.set()
+
+
+def without_repetitions(state: dict[str, Any], sent: dict[str, Any]) -> dict[str, Any]:
+    """Return a state without what an earlier line of the stream contains unchanged.
+
+    Args:
+        state: as `Operator.describe` returns it.
+        sent: the latest of `RARELY_CHANGED` by process. It is updated.
+    """
+    processes = []
+    for process in state["processes"]:
+        kept = {name: process[name] for name in RARELY_CHANGED}
+        earlier = sent.get(process["id"], {})
+        sent[process["id"]] = kept
+        changed = {name: value for name, value in process.items() if name not in kept or value != earlier.get(name)}
+        processes.append(changed)
+    for process_id in sent.keys() - {process["id"] for process in processes}:
+        del sent[process_id]
+    return state | {"processes": processes}
+
+
+class ActionHandler(RestrictedHandler):
+    """POST /actions/NAME: an action of the operator, with its fields as a JSON object."""
+
+    methods = "POST"
+
+    def initialize(self, operator: Operator, policy: AdminPolicy) -> None:
+        self.operator = operator
+        self.policy = policy
+        self.for_page = bool(policy.token)  # other pages do not have it
+
+    async def post(self, name: str) -> None:
+        """Respond with the results of the processes.
+
+        Raises:
+            HTTPError: 400 for an invalid field, with the reason. 404 for an unknown action.
+        """
+        if name not in ACTIONS:
+            raise web.HTTPError(404)
+        try:
+            fields = json.loads(self.body or b"{}")
+        except ValueError:
+            fields = None
+        if not isinstance(fields, dict) or len(self.body) > MAX_BODY_BYTES:
+            raise web.HTTPError(400, "the body must be a JSON object")
+        by = self.request.remote_ip or self.request.headers.get(FORWARDED_BY, "a Unix socket")
+        try:
+            respond(self, 200, await self.operator.perform(name, fields, by))
+        except InvalidAction as error:
+            raise web.HTTPError(400, str(error).replace("%", "%%")) from None
+
+
+class PageHandler(AdminHandler):
+    """GET a file of the operator's page, which contains no data."""
+
+    methods = "GET"
+
+    def initialize(self, asset: Asset) -> None:
+        self.asset = asset
+
+    def prepare(self) -> None:
+        """Accept all requests."""
+
+    def get(self) -> None:
+        self.set_header("Content-Type", f"{self.asset.media_type}; charset=utf-8")
+        self.set_header("Content-Security-Policy", POLICY)
+        self.set_header("Cache-Control", "no-cache")
+        self.set_header("X-Content-Type-Options", "nosniff")
+        self.set_header("Referrer-Policy", "no-referrer")
+        self.finish(self.asset.body)
+
+
+def operator_routes(operator: Operator, policy: AdminPolicy) -> list[Any]:
+    """Return the routes of the operator's page, its data and its actions."""
+    common = {"operator": operator, "policy": policy}
+    files = [(path, PageHandler, {"asset": asset}) for path, asset in assets.load(assets.OPERATOR).items()]
+    return [*files, ("/status", StatusHandler, common), ("/actions/([a-z-]+)", ActionHandler, common)]

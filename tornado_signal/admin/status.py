@@ -1,0 +1,298 @@
+"""The state of one process, as the operator's page shows it (docs/operator-page.md)."""
+
+import asyncio
+import heapq
+import math
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from typing import Any, Final, TypeVar, cast
+
+from ..errors import SessionNotFound, Unavailable
+from ..limits.per_address import Client
+from ..metrics import Histogram, RequestMetrics
+from ..service.service import ClientSocket, HeldOffer, Service
+from ..settings.origins import Origins
+from ..settings.settings import SETTINGS, Settings
+from ..settings.value_types import MODE
+from ..stores import Store
+from ..system import logs
+from ..system.usage import read_usage, started_s
+from ..transport import ServerState
+from ..transport.websocket import WebSocket
+
+MAX_ITEMS: Final = 20  # addresses, origins and topics
+SLICE: Final = 1000  # connections or clients per event-loop iteration
+MAX_LOOKED_UP: Final = 100  # topics of held offers per description
+MAX_TOPICS_READ: Final = 1000  # of an origin, in alphabetical order
+STORED_S: Final = 10.0  # between two readings of the store
+PAUSES: Final = 20  # a pause is at least this many times as long as the reading before
+FIRST_S: Final = 0.5  # for the first reading
+
+T = TypeVar("T")
+
+
+class Use:
+    """What clients of an origin, or of a topic, use on this process.
+
+    Attributes:
+        watchers: the number of waiting requests, event streams and subscriptions.
+        held: the number of held offers.
+        sockets: the numbers of WebSockets by path.
+    """
+
+    __slots__ = ("held", "sockets", "watchers")
+
+    def __init__(self) -> None:
+        self.watchers = self.held = 0
+        self.sockets: Counter[str] = Counter()
+
+    @property
+    def size(self) -> int:
+        """The sum of its numbers."""
+        return self.watchers + self.held + self.sockets.total()
+
+    def as_json(self) -> dict[str, Any]:
+        return {"watchers": self.watchers, "held_offers": self.held, "websockets": dict(self.sockets)}
+
+
+class Status:
+    """The state of one process.
+
+    Args:
+        service: the service.
+        transport: the connections of its clients.
+        current: returns the settings in force.
+        server: the name of the server.
+        worker: the number of the worker, or 0 if the server is one process.
+    """
+
+    def __init__(
+        self, service: Service, transport: ServerState, current: Callable[[], Settings], server: str, worker: int
+    ) -> None:
+        self._service = service
+        self._transport = transport
+        self._current = current
+        self._identity = {
+            "server": server,
+            "worker": worker,
+            "version": service.version,
+            "started_s": round(started_s()),
+        }
+
+    async def describe(self) -> dict[str, Any]:
+        """Return the state as a JSON object."""
+        service = self._service
+        origins, topics = await self._find_use()
+        return {
+            **self._identity,
+            "state": service.lifecycle.state.name.lower(),
+            "figures": await self._find_figures(),
+            "refusals": [[status, reason, count] for (status, reason), count in self._metrics.refusals.items()],
+            "addresses": await self._find_addresses(),
+            "blocks": [[str(network), until_ms] for network, until_ms in service.limits.blocks.items()],
+            "origins": [{"origin": origin, **use.as_json()} for origin, use in largest(origins)],
+            "topics": [{"origin": origin, "topic": topic, **use.as_json()} for (origin, topic), use in largest(topics)]
+            if service.settings.admin_topics
+            else None,
+            "settings": describe_settings(self._current()),
+            "log": logs.recent(),
+        }
+
+    @property
+    def _metrics(self) -> RequestMetrics:
+        return self._service.log.metrics
+
+    async def _find_figures(self) -> dict[str, Any]:
+        """Return numbers of the server. Those named `…_total` are counts since its start."""
+        service, metrics, transport = self._service, self._metrics, self._transport
+        sessions = service.store.metrics
+        await service.counts.refresh()
+        unanswered, topics = service.counts.value or (None, None)
+        usage = read_usage()
+        requests = sum(sum(seconds.counts) for kinds in (metrics.requests, metrics.waits) for seconds in kinds.values())
+        size_bytes = [family.values for family in service.store.metric_families() if family.name == "store_size_bytes"]
+        return {
+            "requests_total": requests,
+            "refusals_total": metrics.refusals.total(),
+            "defects_total": metrics.defects,
+            "created_total": sessions.created,
+            "answered_total": sum(sessions.offers_waited.counts),
+            "withdrawn_total": sessions.withdrawn,
+            "expired_total": sessions.swept,
+            "cpu_seconds_total": usage.cpu_s,
+            "connections": len(transport.connections),
+            "websockets": transport.websockets,
+            "waiting_requests": metrics.waiting.total(),
+            "held_offers": metrics.held,
+            "unanswered_sessions": unanswered,
+            "topics": topics,
+            "store_available": service.store.available,
+            "store_bytes": size_bytes[0] if size_bytes else None,
+            "unsent_bytes": transport.unsent.bytes,
+            "memory_bytes": usage.resident_bytes,
+            "descriptors": usage.descriptors,
+            "wake_up_seconds": as_buckets(metrics.wake_ups),
+            "loop_lag_seconds": as_buckets(metrics.loop_lag),
+        }
+
+    async def _find_addresses(self) -> list[dict[str, Any]]:
+        """Return the addresses with the most connections, and how much of each limit they use, from 0 to 1."""
+        limits, now_ms = self._service.limits, self._service.clock.now_ms()
+
+        def size(entry: tuple[str, Client]) -> int:
+            return entry[1].connections + entry[1].waiting + entry[1].held
+
+        largest_clients: list[tuple[str, Client]] = []
+        async for clients in slices(limits.clients()):
+            active = (entry for entry in clients if not entry[1].idle)
+            largest_clients = heapq.nlargest(MAX_ITEMS, [*largest_clients, *active], key=size)
+        return [
+            {
+                "address": address,
+                "connections": client.connections,
+                "waiting": client.waiting,
+                "held_offers": client.held,
+                "used": limits.usage(client, now_ms),
+            }
+            for address, client in largest_clients
+        ]
+
+    async def _find_use(self) -> tuple[dict[str, Use], dict[tuple[str, str], Use]]:
+        """Return the use by origin, and by origin and topic."""
+        origins: dict[str, Use] = {}
+        topics: dict[tuple[str, str], Use] = {}
+        looked_up = MAX_LOOKED_UP if self._service.settings.admin_topics else 0
+        async for waits in slices(self._service.waits.items()):
+            for waiting, topic in waits:
+                origins.setdefault(waiting.origin, Use()).watchers += 1
+                if topic:
+                    topics.setdefault((waiting.origin, topic), Use()).watchers += 1
+        async for connections in slices(self._transport.connections):
+            for receiver in receivers(connections):
+                use = origins.setdefault(receiver.origin, Use())
+                use.sockets[receiver.pattern] += 1
+                use.held += len(receiver.held)
+                for name in receiver.names:
+                    topics.setdefault((receiver.origin, name), Use()).sockets[receiver.pattern] += 1
+                for held in list(receiver.held):
+                    if held.topic is None and looked_up:
+                        looked_up -= 1
+                        await self._look_up(held)
+                    if held.topic is not None:
+                        topics.setdefault((receiver.origin, held.topic), Use()).held += 1
+        return origins, topics
+
+    async def _look_up(self, held: HeldOffer) -> None:
+        """Find the topic of an offer that this connection took over from another one."""
+        try:
+            held.topic = await self._service.store.find_topic(*held.key)
+        except (SessionNotFound, Unavailable):
+            return
+
+
+class StoredSessions:
+    """The origins and topics with the most unanswered sessions, read in the background while they are requested.
+
+    Args:
+        store: the store.
+        show_topics: returns whether topics are read.
+    """
+
+    def __init__(self, store: Store, show_topics: Callable[[], bool]) -> None:
+        self._store = store
+        self._show_topics = show_topics
+        self._latest: dict[str, Any] | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._next_s = -math.inf
+
+    async def latest(self) -> dict[str, Any] | None:
+        """Return the latest numbers. Wait for the first ones, but not long: None if the store does not respond."""
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self._next_s and (self._reading is None or self._reading.done()):
+            self._reading = loop.create_task(self._read())
+        if self._latest is None and self._reading is not None:
+            await asyncio.wait((self._reading,), timeout=FIRST_S)
+        return self._latest
+
+    async def _read(self) -> None:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        try:
+            origins = await self._store.largest_origins(MAX_ITEMS)
+            topics = await self._largest_topics([origin for origin, _, _ in origins]) if self._show_topics() else None
+            self._latest = {
+                "origins": [
+                    {"origin": origin, "unanswered_sessions": sessions, "topics": its_topics}
+                    for origin, sessions, its_topics in origins
+                ],
+                "topics": topics,
+            }
+        except Unavailable:
+            self._latest = None
+        self._next_s = loop.time() + max(STORED_S, PAUSES * (loop.time() - began_s))
+
+    async def _largest_topics(self, origins: Iterable[str]) -> list[dict[str, Any]]:
+        """Return the largest of the first topics of some origins."""
+        topics: list[tuple[int, str, str]] = []
+        for origin in origins:
+            page, _ = await self._store.topics(origin, 0, MAX_TOPICS_READ)
+            topics = heapq.nlargest(MAX_ITEMS, [*topics, *((count, origin, topic) for topic, count in page)])
+        return [{"origin": origin, "topic": topic, "unanswered_sessions": count} for count, origin, topic in topics]
+
+    def close(self) -> None:
+        """Stop reading."""
+        if self._reading is not None:
+            self._reading.cancel()
+
+
+async def slices(items: Iterable[T]) -> AsyncIterator[list[T]]:
+    """Yield items a few at a time, and let the event loop run after each step."""
+    copied = list(items)
+    for at in range(0, len(copied), SLICE):
+        yield copied[at : at + SLICE]
+        await asyncio.sleep(0)
+
+
+def receivers(connections: Iterable[object]) -> Iterator[ClientSocket]:
+    """Yield the receivers of WebSockets."""
+    for connection in connections:
+        if isinstance(connection, WebSocket):
+            yield cast(ClientSocket, connection.receiver)
+
+
+def largest(uses: dict[Any, Use]) -> list[tuple[Any, Use]]:
+    """Return the largest entries, in descending order."""
+    return heapq.nlargest(MAX_ITEMS, uses.items(), key=lambda entry: entry[1].size)
+
+
+def as_buckets(histogram: Histogram) -> dict[str, list[float]]:
+    """Return a histogram as JSON: upper bounds, and the number of values in each range."""
+    return {"bounds": list(histogram.bounds), "counts": list(histogram.counts)}
+
+
+def describe_settings(settings: Settings) -> dict[str, Any]:
+    """Return the text of each setting, and where its value is from.
+
+    The source is `flag`, `environment`, `file`, `operator` for a change by an action, or None for the default.
+    """
+    described = {}
+    for setting in SETTINGS:
+        source = settings.sources.get(setting.name)
+        text = as_text(getattr(settings, setting.name), setting.type) if source else str(setting.default)
+        described[setting.name] = {"value": text, "source": source}
+    return described
+
+
+def as_text(value: object, value_type: object) -> str:
+    """Return a value of a setting as text."""
+    if value is None or value == ():
+        return "none"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value_type is MODE:
+        return f"{value:03o}"
+    if isinstance(value, Origins):
+        return ",".join(sorted(value.entries))
+    if isinstance(value, tuple):
+        return ",".join(str(item) for item in value)
+    return str(value)
