@@ -144,7 +144,9 @@ class Fuzzer:
         public = transport.Server(
             transport.ServerState(application, refusal, limiter=getattr(application, "limits", None))
         )
-        admin = transport.Server(transport.ServerState(make_admin_application(application.service, service.control), refusal))
+        admin = transport.Server(
+            transport.ServerState(make_admin_application(application.service, service.control), refusal)
+        )
         for name, server in (("public", public), ("admin", admin)):
             listening = socket.socket(socket.AF_UNIX)
             listening.bind(str(self._room / name))

@@ -24,7 +24,7 @@ MAX_ITEMS: Final = 20  # addresses, origins and topics
 SLICE: Final = 1000  # connections or clients per event-loop iteration
 MAX_LOOKED_UP: Final = 100  # topics of held offers per description
 MAX_TOPICS_READ: Final = 1000  # of an origin, in alphabetical order
-STORED_S: Final = 10.0  # between two readings of the store
+STORED_S: Final = 5.0  # between two readings of the store
 PAUSES: Final = 20  # a pause is at least this many times as long as the reading before
 FIRST_S: Final = 0.5  # for the first reading
 

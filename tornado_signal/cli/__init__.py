@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..settings.command_line import CommandLine, flag_reader
 from ..settings.value_types import ACTION as ONE_ACTION
-from ..settings.value_types import ORIGIN, TEXT, ValueType, converted, integer, list_of, matching
+from ..settings.value_types import DURATION, ORIGIN, TEXT, ValueType, converted, integer, list_of, matching
 
 URL_VARIABLE = "SIGNAL_URL"
 ORIGIN_VARIABLE = "SIGNAL_ORIGIN"
@@ -47,10 +47,6 @@ SERVERS = list_of(
 TOPIC = _string(256, "a topic of 1 to 256 characters")
 INFO = _string(1024, "1 to 1024 characters")
 CANDIDATE = _string(65536, "a non-empty text")
-DURATION = converted(
-    lambda text: int(text[:-1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[text[-1]],
-    matching("[1-9][0-9]{0,6}[smhd]", "a time such as 90s, 15m, 1h or 7d"),
-)
 SECONDS = converted(float, matching(r"[0-9]{1,8}(\.[0-9]{1,3})?", "a number of seconds"))
 
 

@@ -1,4 +1,4 @@
-"""The operator's commands: inspect, check, compact and health.
+"""The operator's commands: admin, inspect, check, compact and health.
 
 Their modules are imported when a command runs, so that other commands start fast.
 """
@@ -8,9 +8,10 @@ from collections.abc import Callable
 
 from ..settings.command_line import CommandLine, add_settings, flag_reader
 from ..settings.settings import SETTINGS
-from ..settings.value_types import URL, integer
+from ..settings.value_types import DURATION, ORIGIN, TEXT, URL, integer
 
 LISTENER = ("admin_port", "admin_address", "admin_token_file")
+ACTIONS = ("status", "disconnect", "block", "unblock", "withdraw", "drain", "log-level", "compact")
 MOST = 20  # default number of origins and topics to list
 REDIS = ("store", *(setting.name for setting in SETTINGS if setting.name.startswith("redis_")))
 
@@ -44,6 +45,24 @@ def add_commands(commands: CommandLine) -> None:
     meaning = "return the space of deleted sessions to the file system"
     parser = _add(commands, "compact", meaning, "data_dir", *LISTENER, "store")
     _add_url(parser)
+    parser = _add(
+        commands,
+        "admin",
+        "show the state of a running server, or act on it",
+        *LISTENER,
+        run=_run_admin,
+    )
+    parser.add_argument("action", choices=ACTIONS, metavar="ACTION", help=", ".join(ACTIONS))
+    for flag, value_type, metavar, meaning in (
+        ("--address", TEXT, "ADDRESS", "an IP address or a network, for disconnect, block and unblock"),
+        ("--origin", ORIGIN, "ORIGIN", "an origin, for disconnect and withdraw"),
+        ("--topic", TEXT, "TOPIC", "a topic, for withdraw"),
+        ("--for", DURATION, "TIME", "how long to block, such as 90s, 15m, 1h or 7d"),
+        ("--level", TEXT, "LEVEL", "debug, info, warning or error, for log-level"),
+    ):
+        parser.add_argument(flag, type=flag_reader(value_type), metavar=metavar, help=meaning)
+    parser.add_argument("--json", action="store_true", help="print JSON, also on a terminal")
+    _add_url(parser)
     health = "check whether the server with these settings is healthy"
     _add(
         commands, "health", health, "address", "port", "tls_certificate", "tls_key", "allowed_origins", run=_run_health
@@ -71,6 +90,12 @@ def _add_url(parser: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace) -> None:
     from .commands import run
+
+    run(arguments)
+
+
+def _run_admin(arguments: argparse.Namespace) -> None:
+    from .admin import run
 
     run(arguments)
 

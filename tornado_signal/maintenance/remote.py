@@ -33,7 +33,7 @@ def inspect(url: str, token: bytes, most: int) -> dict[str, Any]:
     Raises:
         OperatorError: the server is unreachable, or refuses.
     """
-    return _post(url, f"/inspect?most={most}", token)
+    return _send("POST", url, f"/inspect?most={most}", token)
 
 
 def compact(url: str, token: bytes) -> tuple[int, int]:
@@ -42,27 +42,47 @@ def compact(url: str, token: bytes) -> tuple[int, int]:
     Raises:
         OperatorError: the server is unreachable, or refuses.
     """
-    sizes = _post(url, "/compact", token)
+    sizes = _send("POST", url, "/compact", token)
     return sizes["before_bytes"], sizes["after_bytes"]
 
 
-def _post(url: str, path: str, token: bytes) -> dict[str, Any]:
+def status(url: str, token: bytes) -> dict[str, Any]:
+    """Return the states of all processes of a server (docs/operator-page.md#data).
+
+    Raises:
+        OperatorError: the server is unreachable, or refuses.
+    """
+    return _send("GET", url, "/status", token)
+
+
+def act(url: str, token: bytes, action: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Perform an action of the operator, and return its results (docs/operator-page.md#actions).
+
+    Raises:
+        OperatorError: the server is unreachable, or refuses.
+    """
+    return _send("POST", url, f"/actions/{action}", token, json.dumps(fields))
+
+
+def _send(method: str, url: str, path: str, token: bytes, body: str | None = None) -> dict[str, Any]:
     with contextlib.closing(http.client.HTTPConnection(urlsplit(url).netloc, timeout=LIMIT_S)) as connection:
         try:
-            connection.request("POST", path, headers={"Authorization": b"Bearer " + token} if token else {})
+            connection.request(method, path, body, {"Authorization": b"Bearer " + token} if token else {})
             response = connection.getresponse()
             status = response.status
-            fields: dict[str, Any] = (
-                json.load(response) if status in (HTTPStatus.OK, HTTPStatus.SERVICE_UNAVAILABLE) else {}
-            )
+            explained = (HTTPStatus.OK, HTTPStatus.BAD_REQUEST, HTTPStatus.SERVICE_UNAVAILABLE)
+            fields: dict[str, Any] = json.load(response) if status in explained else {}
             reason = fields["reason"] if status == HTTPStatus.SERVICE_UNAVAILABLE else None
+            invalid = fields["error"] if status == HTTPStatus.BAD_REQUEST else None
         except OSError as error:
             raise OperatorError(
                 f"no server responds at {url} ({error.strerror or error}); start it, or name its admin listener with "
                 "--admin-port or --admin-url"
             ) from error
         except (http.client.HTTPException, ValueError, LookupError):
-            status, reason = HTTPStatus.BAD_GATEWAY, None
+            status, reason, invalid = HTTPStatus.BAD_GATEWAY, None, None
+        if invalid is not None:
+            raise OperatorError(f"the server at {url} refuses: {invalid}")
         if reason is not None:
             raise OperatorError(f"the server at {url} is unavailable: {reason}; try again, or read its log")
         if status == HTTPStatus.UNAUTHORIZED:

@@ -145,6 +145,11 @@ SIZE = integer(1024, 2**53)
 PATH = converted(Path, matching("[^\0]+", "a path"))
 OPTIONAL_PATH: ValueType[Path | None] = keyword_or("none", None, PATH)
 MODE = converted(lambda digits: int(digits, 8), matching("[0-7]{3}", "three octal digits, as for chmod"))
+DURATION = converted(
+    lambda text: int(text[:-1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[text[-1]],
+    matching("[1-9][0-9]{0,6}[smhd]", "a time such as 90s, 15m, 1h or 7d"),
+)
+"""A time in seconds."""
 # The admin listener does not support TLS.
 URL = matching(r"http://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?/?", "http://HOST:PORT")
 NETWORK: ValueType[Network] = converted(

@@ -1,0 +1,227 @@
+"""The operator's data, actions and command on real servers: tokens, workers, and servers that share a Redis."""
+
+import asyncio
+import contextlib
+import json
+import signal
+import urllib.error
+import urllib.request
+
+import pytest
+from support.command import BOUND_S, ORIGIN, run
+from support.redis_servers import RedisServer
+from support.redis_traffic import until
+from support.rpc import RpcClient
+
+OTHER = "https://other.example"
+TOKEN = "a token of the operator"
+
+
+def ask(server, path="/status", body=None, **headers):
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(server.admin_url + path, data, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=BOUND_S) as response:
+            return response.status, json.load(response)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)
+
+
+def names(state):
+    return [process["server"].rpartition(":")[2] + f"/{process['worker']}" for process in state["processes"]]
+
+
+def port(server):
+    return server.url.rpartition(":")[2]
+
+
+def admin(server, *arguments, **options):
+    done = run("admin", "--admin-url", server.admin_url, *arguments, **options)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture
+def token(tmp_path):
+    path = tmp_path / "token"
+    path.write_text(TOKEN + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def redis():
+    server = RedisServer("redis")
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def share(redis, start, tmp_path):
+    """Return a function that starts a server on the same Redis."""
+    prefix = f"{tmp_path.name}:"
+
+    def starting(*arguments):
+        flags = ("--store", "redis", "--redis-nodes", redis.address, "--redis-prefix", prefix, "--durability", "os")
+        return start("--admin-port", "0", *flags, *arguments)
+
+    return starting
+
+
+async def closed(client):
+    await asyncio.wait_for(client.socket.wait_closed(), BOUND_S)
+    return client.socket.close_code, client.socket.close_reason
+
+
+def connect(server, origin=ORIGIN):
+    return RpcClient(server.url.replace("http", "ws") + "/ws", origin)
+
+
+def test_token_is_required_where_it_is_configured(start, token):
+    server = start("--admin-port", "0", "--admin-token-file", token)
+    right, wrong = f"Bearer {TOKEN}", "Bearer another"
+    assert ask(server)[0] == 401
+    assert ask(server, Authorization=wrong)[0] == 401
+    status, state = ask(server, Authorization=right)
+    assert (status, names(state)) == (200, [f"{port(server)}/0"])
+    assert TOKEN not in json.dumps(state)
+    block = {"address": "192.0.2.1", "seconds": 60}
+    assert ask(server, "/actions/block", block)[0] == 401
+    page = {"Authorization": right, "Origin": "http://127.0.0.1", "Sec-Fetch-Site": "same-origin"}
+    assert ask(server, "/actions/block", block, **page)[0] == 200
+    assert ask(server, "/actions/block", block, **page | {"Sec-Fetch-Site": "cross-site"})[0] == 403
+    assert ask(server, "/actions/block", block, Authorization=right, Origin="http://127.0.0.1")[0] == 403
+    assert server.stop() == 0
+    assert TOKEN not in "".join(server.log)
+
+
+def test_each_setting_has_its_source(tmp_path, start):
+    (tmp_path / "config.toml").write_text("rate_per_address = 7\n")
+    flags = ("--config", tmp_path / "config.toml", "--demo", "true", "--socket-mode", "600")
+    server = start("--admin-port", "0", *flags, TORNADO_SIGNAL_LOG_LEVEL="info")
+    (process,) = ask(server)[1]["processes"]
+    settings = process["settings"]
+    assert settings["demo"] == {"value": "true", "source": "flag"}
+    assert settings["socket_mode"] == {"value": "600", "source": "flag"}
+    assert settings["log_level"] == {"value": "info", "source": "environment"}
+    assert settings["rate_per_address"] == {"value": "7", "source": "file"}
+    assert settings["max_connections"]["source"] is None
+
+
+def level(server):
+    (process,) = ask(server)[1]["processes"]
+    return process["settings"]["log_level"]
+
+
+def test_log_level_lasts_until_the_next_reload(start):
+    server = start("--admin-port", "0")
+    assert admin(server, "log-level", "--level", "debug")[0] == 0
+    assert level(server) == {"value": "debug", "source": "operator"}
+    server.call("/nowhere/sessions", origin="")
+    server.process.send_signal(signal.SIGHUP)
+    until(lambda: level(server) == {"value": "info", "source": None})
+    server.call("/somewhere/sessions", origin="")
+    assert server.stop() == 0
+    assert len([line for line in server.log if "has no Origin" in line]) == 1
+
+
+def test_command_acts_and_explains(start, token):
+    server = start("--admin-port", "0", "--admin-token-file", token)
+    status, _, error = admin(server, "drain")
+    assert (status, "requires its token" in error) == (1, True)
+    server.offer()
+    access = ("--admin-token-file", token)
+    assert json.loads(admin(server, "status", *access)[1])["store"]["origins"][0]["origin"] == ORIGIN
+    status, shown, _ = admin(server, "withdraw", "--origin", ORIGIN, "--topic", "lobby", *access)
+    assert (status, shown.partition(": ")[2]) == (0, "sessions 1\n")
+    assert server.codes() == []
+    status, _, error = admin(server, "block", "--address", "192.0.2.1", *access)
+    assert (status, "refuses: seconds must be an integer" in error) == (1, True)
+    status, shown, _ = admin(server, "block", "--address", "192.0.2.1", "--for", "1h", "--json", *access)
+    assert (status, json.loads(shown)["results"][0]["connections"]) == (0, 0)
+    status, _, error = admin(server, "format", *access)
+    assert (status, "invalid choice: 'format'" in error) == (2, True)
+    status, shown, _ = admin(server, "drain", *access)
+    assert (status, server.wait()) == (0, 0)
+    assert 'operator at 127.0.0.1: drain {}: {"state": "leaving"}' in "".join(server.log)
+
+
+def test_command_without_a_listener_says_what_to_set(tmp_path):
+    done = run("admin", "status", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "--admin-port or --admin-url" in done.stderr
+
+
+def test_all_workers_are_shown_and_act(share, token):
+    server = share("--admin-token-file", token, "--workers", "2")
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    assert ask(server)[0] == 401
+    for _ in range(20):
+        server.offer()
+    until(lambda: len(ask(server, **headers)[1]["processes"]) == 2)
+    state = ask(server, **headers)[1]
+    assert names(state) == [f"{port(server)}/{worker}" for worker in (1, 2)]
+    assert sum(process["figures"]["created_total"] for process in state["processes"]) == 20
+    assert {process["state"] for process in state["processes"]} == {"serving"}
+    assert state["store"]["origins"] == [{"origin": ORIGIN, "unanswered_sessions": 20, "topics": 1}]
+
+    def block():
+        result = ask(server, "/actions/block", {"address": "192.0.2.1", "seconds": 60}, **headers)[1]
+        return [len(result["results"]), result["missing"]] == [2, []]
+
+    until(block)
+    state = ask(server, **headers)[1]
+    assert [len(process["blocks"]) for process in state["processes"]] == [1, 1]
+    status, result = ask(server, "/actions/log-level", {"level": "debug"}, **headers)
+    assert (status, [entry["level"] for entry in result["results"]]) == (200, ["debug"])
+    until(
+        lambda: (
+            {process["settings"]["log_level"]["value"] for process in ask(server, **headers)[1]["processes"]}
+            == {"debug"}
+        )
+    )
+    assert ask(server, "/actions/log-level", {"level": "loud"}, **headers)[0] == 400
+    assert ask(server, "/actions/block", {"address": "x", "seconds": 1}, **headers)[0] == 400
+    assert ask(server, "/actions/drain", {}, **headers)[0] == 200
+    assert server.wait() == 0
+
+
+async def test_servers_that_share_a_redis_are_one(share):
+    first, second, third = (share() for _ in range(3))
+    every = sorted(f"{port(server)}/0" for server in (first, second, third))
+    until(lambda: all(sorted(names(ask(server)[1])) == every for server in (first, second, third)))
+    for server in (first, second, third):
+        server.offer()
+    until(lambda: [entry["unanswered_sessions"] for entry in ask(first)[1]["store"]["origins"]] == [3])
+    assert all(process["figures"]["created_total"] == 1 for process in ask(first)[1]["processes"])
+    async with contextlib.AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(connect(server)) for server in (first, second, third)]
+        honest = await stack.enter_async_context(connect(third, OTHER))
+        ending = await asyncio.to_thread(ask, first, "/actions/disconnect", {"origin": ORIGIN})
+        assert sum(result["connections"] for result in ending[1]["results"]) == 3
+        for client in clients:
+            assert await closed(client) == (1008, "closed by the operator")
+        assert await honest.call("health")
+
+
+def test_block_reaches_a_server_that_starts_later(share):
+    first = share()
+    assert ask(first, "/actions/block", {"address": "192.0.2.0/24", "seconds": 600})[0] == 200
+    second = share()
+    until(lambda: len(ask(second)[1]["processes"]) == 2)
+    until(lambda: all(len(process["blocks"]) == 1 for process in ask(second)[1]["processes"]))
+
+
+def test_server_that_does_not_respond_is_named(share):
+    first, second = share(), share()
+    until(lambda: len(ask(first)[1]["processes"]) == 2)
+    second.process.send_signal(signal.SIGSTOP)
+    try:
+        state = ask(first)[1]
+        assert [name.rpartition(":")[2] for name in state["missing"]] == [port(second)]
+        assert names(state) == [f"{port(first)}/0"]
+        status, _, error = admin(first, "block", "--address", "192.0.2.1", "--for", "1m")
+        assert (status, f":{port(second)}; repeat the action" in error) == (1, True)
+    finally:
+        second.process.send_signal(signal.SIGCONT)
+    assert second.stop() == 0
+    until(lambda: not ask(first)[1]["missing"])
