@@ -38,11 +38,12 @@ SECRETS = sorted(("of one member", "of another one"), key=lambda secret: Identit
 # Connections which are counted: how many there are, and the most there were.
 COUNTED = """
   (() => {
-    window.there = window.most = 0;
+    window.there = window.most = window.made = 0;
     window.Counted = class extends RTCPeerConnection {
       constructor(...options) {
         super(...options);
         most = Math.max(most, there += 1);
+        made += 1;
       }
       close() {
         if (this.signalingState !== "closed") there -= 1;
@@ -552,7 +553,8 @@ def test_hundreds_of_dead_beacons_delay_nobody(server, connect_page):
     with_others(pages[1], "a")
     for page in pages[:2]:
         assert page.evaluate("most") <= 60
-        assert page.evaluate("entries") < 100_000  # some for each change, not all members
+        # Some for each attempt, which are repeated for as long as the test takes. All members would be thousands for each.
+        assert page.evaluate("entries / made") < 500
         assert happened(page, "close", "leave") == []
 
 

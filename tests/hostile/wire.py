@@ -33,7 +33,7 @@ class Place:
     token: str = ""
 
     @classmethod
-    def parse(cls, port: str, certificate: str, token: str) -> "Place":
+    def parse(cls, port: str, certificate: str = "", token: str = "") -> "Place":
         return cls(int(port), Path(certificate) if certificate else None, token)
 
     @property
