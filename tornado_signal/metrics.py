@@ -107,7 +107,7 @@ class RequestMetrics:
         requests: durations of requests that did not wait.
         waits: durations of long polls and streams.
         waiting: the number of requests waiting now, by path pattern.
-        wake_ups: seconds between a change, as this process learns of it, and the turn of a request that waits for it.
+        wake_ups: seconds from a change, as this process learns of it, to the turn of a waiting request.
         refusals: refused requests by status and reason.
         by_origin: requests by allow-list entry of their origin, path pattern and status.
         tokens: presented tokens, by the reason of their refusal or `accepted`.

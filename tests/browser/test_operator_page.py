@@ -44,8 +44,9 @@ def rows(page, heading):
 def test_page_shows_the_state_of_the_server(busy, open_operator):
     page = open_operator(busy)
     assert rows(page, "Refused requests") == [["404", "path not found", "1"]]
-    origins = rows(page, "Origins with the most sessions")
-    assert [each[:2] for each in origins] == [["https://one.example", "5"], ["https://two.example", "1"]]
+    origins = rows(page, "Origins")
+    assert [row[:3] for row in origins] == [["https://one.example", "5", "5"], ["https://two.example", "1", "1"]]
+    assert page.get_by_text("Topics can be private").is_visible()
     assert rows(page, "Warnings and errors") == [["None since the start."]]
     settings = dict(each[:2] for each in rows(page, "Settings"))
     assert settings["--admin-port"] == "0"
@@ -54,6 +55,8 @@ def test_page_shows_the_state_of_the_server(busy, open_operator):
     assert ["--max-connections", "100000", "default"] in rows(page, "Settings")
     assert "from a peer" not in page.content()
     assert "topic-" not in page.content()
+    assert page.get_by_text("Actions on this page need --admin-token-file").is_visible()
+    assert page.get_by_role("button", name="Disconnect").count() == 0
 
 
 def test_figures_follow_the_server(busy, open_operator):
@@ -100,18 +103,78 @@ def test_axe_has_no_findings_and_nothing_is_cut_off(options, busy, open_operator
     assert not page.evaluate(SCROLLS)
 
 
-def test_one_of_several_workers_can_be_chosen(start, open_operator):
+@pytest.fixture
+def operated(start, profiles, tmp_path):
+    """A server with a token, sessions, and topics on the page, and the page after the token was entered."""
+    (tmp_path / "token").write_text(TOKEN)
+    server = start("--admin-port", "0", "--admin-token-file", tmp_path / "token", "--admin-topics", "true")
+    server.offer("lobby")
+    server.offer("attic")
+    page = profiles.open(f"{server.admin_url}/")
+    page.get_by_label("Admin token").fill(TOKEN)
+    page.get_by_role("button", name="Show").click()
+    page.get_by_role("status").get_by_text("serving for").wait_for()
+    return server, page
+
+
+def confirm(page, question):
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_text(question).wait_for()
+    dialog.get_by_role("button", name="Yes").click()
+
+
+def test_actions_are_confirmed_and_shown(operated, findings):
+    server, page = operated
+    withdraw = page.get_by_role("button", name="Withdraw the sessions of lobby")
+    withdraw.focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Escape")
+    assert len(server.codes()) == 1
+    page.keyboard.press("Enter")
+    confirm(page, "Withdraw the sessions of lobby?")
+    page.get_by_role("status").get_by_text("sessions: 1").wait_for()
+    assert server.codes() == []
+    assert len(server.codes("attic")) == 1
+
+    page.get_by_role("textbox", name="Block").fill("192.0.2.0/24")
+    page.get_by_role("combobox", name="for").select_option("1 hour")
+    page.get_by_role("button", name="Block", exact=True).click()
+    confirm(page, "Block 192.0.2.0/24?")
+    page.get_by_role("button", name="Unblock 192.0.2.0/24").wait_for()
+    assert findings(page) == []
+    page.get_by_role("button", name="Unblock 192.0.2.0/24").click()
+    confirm(page, "Unblock 192.0.2.0/24?")
+    page.get_by_role("cell", name="No address is blocked.").wait_for()
+
+    page.get_by_role("textbox", name="Block").fill("everybody")
+    page.get_by_role("button", name="Block", exact=True).click()
+    confirm(page, "Block everybody?")
+    page.get_by_role("status").get_by_text("failed: address must be an IP address").wait_for()
+
+    page.get_by_role("button", name="Drain and stop this server").click()
+    confirm(page, "Drain and stop this server?")
+    assert server.wait() == 0
+    page.get_by_role("status").get_by_text("does not respond").wait_for()
+
+
+def test_servers_and_workers_can_be_chosen(start, open_operator):
     redis = RedisServer("redis")
-    flags = ("--store", "redis", "--redis-nodes", redis.address, "--durability", "os", "--workers", "2")
-    server = start("--admin-port", "0", *flags)
+    flags = ("--admin-port", "0", "--store", "redis", "--redis-nodes", redis.address, "--durability", "os")
+    server = start(*flags, "--workers", "2")
     for _ in range(5):
         server.offer()
     page = open_operator(server)
     figure = page.get_by_role("listitem").filter(has_text="Unanswered sessions")
     figure.get_by_text("5", exact=True).wait_for()
-    assert page.get_by_label("Worker").locator("option").all_inner_texts() == ["all", "1", "2"]
-    page.get_by_label("Worker").select_option("2")
+    other = start(*flags)
+    until(lambda: len(rows(page, "Servers")) == 3)
+    options = page.get_by_label("Show").locator("option").all_inner_texts()
+    ends = [option.rpartition(":")[2] for option in options]
+    ports = [each.url.rpartition(":")[2] for each in (server, other)]
+    assert sorted(ends[1:]) == sorted([ports[0], f"{ports[0]}/1", f"{ports[0]}/2", ports[1]])
+    page.get_by_label("Show").select_option(options[ends.index(f"{ports[0]}/2")])
     figure.get_by_text("5", exact=True).wait_for()
-    assert rows(page, "Origins with the most sessions") == [["With Redis the page does not read the store."]]
+    other.process.kill()
+    page.get_by_text("No response from").wait_for()
     server.stop()
     redis.kill()

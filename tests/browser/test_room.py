@@ -553,7 +553,7 @@ def test_hundreds_of_dead_beacons_delay_nobody(server, connect_page):
     with_others(pages[1], "a")
     for page in pages[:2]:
         assert page.evaluate("most") <= 60
-        # Some for each attempt, which are repeated for as long as the test takes. All members would be thousands for each.
+        # Some for each attempt. Attempts are repeated for as long as the test takes. All members would be thousands.
         assert page.evaluate("entries / made") < 500
         assert happened(page, "close", "leave") == []
 

@@ -39,8 +39,8 @@ async def describe(service):
     response = await ask(service)
     assert response.status == 200
     assert response.headers["Cache-Control"] == "no-store"
-    assert list(response.json) == ["time", "processes", "missing", "store"]
-    assert response.json["missing"] == []
+    assert list(response.json) == ["time", "processes", "missing", "store", "log"]
+    assert response.json["missing"] == response.json["log"] == []
     return response.json
 
 

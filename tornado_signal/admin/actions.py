@@ -1,6 +1,7 @@
 """The operator's actions on one process (docs/operator-page.md#actions)."""
 
 import asyncio
+import contextlib
 import ipaddress
 import json
 import logging
@@ -14,7 +15,7 @@ from websockets.frames import CloseCode
 from ..errors import SessionNotFound
 from ..limits.per_address import Network, contains
 from ..service.service import ClientSocket, Service
-from ..session import Side
+from ..session import Session, Side
 from ..transport import ServerState
 from ..transport.state import OpenConnection
 from ..transport.websocket import WebSocket
@@ -24,6 +25,7 @@ log = logging.getLogger(__name__)
 
 MAX_BLOCK_S: Final = 31 * 86_400
 MAX_BLOCKS: Final = 1000
+CLOSED_AT_ONCE: Final = 100  # connections per event-loop iteration
 MAX_TEXT: Final = 1024
 CLOSED: Final = "closed by the operator"
 LEVELS: Final = ("debug", "info", "warning", "error")
@@ -119,7 +121,7 @@ class Actions:
 
     async def _disconnect_network(self, network: Network) -> int:
         count = 0
-        async for connections in slices(self._transport.connections):
+        async for connections in slices(self._transport.connections, CLOSED_AT_ONCE):
             for connection in connections:
                 if not contains(network, connection.client_address):
                     continue
@@ -132,12 +134,12 @@ class Actions:
 
     async def _disconnect_origin(self, origin: str) -> int:
         count = 0
-        async for connections in slices(self._transport.connections):
+        async for connections in slices(self._transport.connections, CLOSED_AT_ONCE):
             for connection in connections:
                 if isinstance(connection, WebSocket) and cast(ClientSocket, connection.receiver).origin == origin:
                     end(connection)
                     count += 1
-        async for waits in slices(self._service.waits):
+        async for waits in slices(self._service.waits, CLOSED_AT_ONCE):
             for waiting in waits:
                 count += waiting.origin == origin and waiting.disconnect()
         return count
@@ -191,14 +193,15 @@ class Actions:
     async def _withdraw(self, fields: Fields) -> dict[str, Any]:
         origin, topic = parse_text(fields, "origin"), parse_text(fields, "topic")
         store, count = self._service.store, 0
-        async for step in store.sessions(origin, topic):
-            for listed in step:
-                session = listed.session
-                try:
-                    await store.withdraw(origin, session.code, Side.OFFERER, secret_hash=session.secret_hash)
-                    count += 1
-                except SessionNotFound:  # answered, expired or withdrawn in the meantime
-                    continue
+
+        async def withdraw(session: Session) -> bool:
+            with contextlib.suppress(SessionNotFound):  # answered, expired or withdrawn in the meantime
+                await store.withdraw(origin, session.code, Side.OFFERER, secret_hash=session.secret_hash)
+                return True
+            return False
+
+        async for step in store.sessions(origin, topic):  # those of a step share writes to the disk
+            count += sum(await asyncio.gather(*(withdraw(listed.session) for listed in step)))
         return {"sessions": count}
 
     async def _compact(self, fields: Fields) -> dict[str, Any]:

@@ -130,10 +130,11 @@ class Control:
         )
         others = [reply["result"] for reply in replies if "result" in reply]
         processes = sorted([own, *others], key=lambda process: (process["server"], process["worker"]))
-        return {"time": now_ms(), "processes": processes, "missing": missing, "store": stored}
+        return {"time": now_ms(), "processes": processes, "missing": missing, "store": stored, "log": []}
 
     async def describe_process(self) -> dict[str, Any]:
-        return {"time": now_ms(), "processes": [await self._describe_own()], "missing": [], "store": None}
+        own = await self._describe_own()
+        return {"time": now_ms(), "processes": [own], "missing": [], "store": None, "log": []}
 
     async def _describe_own(self) -> dict[str, Any]:
         return {"id": self._id, **await self._status.describe()}

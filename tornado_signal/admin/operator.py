@@ -51,7 +51,7 @@ class Operator(Protocol):
 
 
 class StatusHandler(RestrictedHandler):
-    """GET /status: the states of all processes as JSON. With `interval`, one line every so many seconds."""
+    """GET /status: the states of all processes as JSON. With `interval`, a line per interval in seconds."""
 
     methods = "GET"
     for_page = True

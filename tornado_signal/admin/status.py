@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class Use:
-    """What clients of an origin, or of a topic, use on this process.
+    """The use of this process by the clients of an origin or a topic.
 
     Attributes:
         watchers: the number of waiting requests, event streams and subscriptions.
@@ -143,7 +143,7 @@ class Status:
             return entry[1].connections + entry[1].waiting + entry[1].held
 
         largest_clients: list[tuple[str, Client]] = []
-        async for clients in slices(limits.clients()):
+        async for clients in slices(limits.clients(), SLICE):
             active = (entry for entry in clients if not entry[1].idle)
             largest_clients = heapq.nlargest(MAX_ITEMS, [*largest_clients, *active], key=size)
         return [
@@ -158,25 +158,27 @@ class Status:
         ]
 
     async def _find_use(self) -> tuple[dict[str, Use], dict[tuple[str, str], Use]]:
-        """Return the use by origin, and by origin and topic."""
+        """Return the use by origin, and by origin and topic if topics are shown."""
         origins: dict[str, Use] = {}
         topics: dict[tuple[str, str], Use] = {}
-        looked_up = MAX_LOOKED_UP if self._service.settings.admin_topics else 0
-        async for waits in slices(self._service.waits.items()):
+        show_topics, looked_up = self._service.settings.admin_topics, 0
+        async for waits in slices(self._service.waits.items(), SLICE):
             for waiting, topic in waits:
                 origins.setdefault(waiting.origin, Use()).watchers += 1
-                if topic:
+                if topic and show_topics:
                     topics.setdefault((waiting.origin, topic), Use()).watchers += 1
-        async for connections in slices(self._transport.connections):
+        async for connections in slices(self._transport.connections, SLICE):
             for receiver in receivers(connections):
                 use = origins.setdefault(receiver.origin, Use())
                 use.sockets[receiver.pattern] += 1
                 use.held += len(receiver.held)
+                if not show_topics:
+                    continue
                 for name in receiver.names:
                     topics.setdefault((receiver.origin, name), Use()).sockets[receiver.pattern] += 1
                 for held in list(receiver.held):
-                    if held.topic is None and looked_up:
-                        looked_up -= 1
+                    if held.topic is None and looked_up < MAX_LOOKED_UP:
+                        looked_up += 1
                         await self._look_up(held)
                     if held.topic is not None:
                         topics.setdefault((receiver.origin, held.topic), Use()).held += 1
@@ -245,11 +247,11 @@ class StoredSessions:
             self._reading.cancel()
 
 
-async def slices(items: Iterable[T]) -> AsyncIterator[list[T]]:
-    """Yield items a few at a time, and let the event loop run after each step."""
+async def slices(items: Iterable[T], size: int) -> AsyncIterator[list[T]]:
+    """Yield `size` items at a time, and let the event loop run after each step."""
     copied = list(items)
-    for at in range(0, len(copied), SLICE):
-        yield copied[at : at + SLICE]
+    for at in range(0, len(copied), size):
+        yield copied[at : at + size]
         await asyncio.sleep(0)
 
 

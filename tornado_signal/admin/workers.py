@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 from tornado import web
 
 from ..errors import Unavailable
+from ..system import logs
 from .access import AdminHandler, AdminPolicy, NotFoundHandler, respond
 from .actions import InvalidAction, audit, check_names
 from .control import now_ms
@@ -178,7 +179,7 @@ class WorkersOperator:
         self.stopping = asyncio.Event()
 
     async def describe(self) -> dict[str, Any]:
-        """See `Operator`. A worker that Redis does not connect with the others is described, too."""
+        """See `Operator`. Workers are described even if Redis does not connect them."""
         path = "/status?scope=process"
         *workers, everything = await asyncio.gather(
             *(listener.request(path, STATUS_S, headers=self._headers) for listener in self._listeners),
@@ -197,6 +198,7 @@ class WorkersOperator:
             "processes": sorted(processes.values(), key=lambda process: (process["server"], process["worker"])),
             "missing": sorted({*found["missing"], *silent}),
             "store": found["store"],
+            "log": logs.recent(),
         }
 
     describe_process = describe

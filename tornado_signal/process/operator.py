@@ -1,4 +1,4 @@
-"""What a server shows to its operator, and what the operator can do with it."""
+"""The parts of a server that describe it to its operator, and act on it."""
 
 import dataclasses
 import functools

@@ -39,7 +39,7 @@ class WaitingRequest(Protocol):
     origin: str
 
     def disconnect(self) -> bool:
-        """Close its connection and return True, unless the connection has other requests, too."""
+        """Close its connection and return True, unless the connection also has other requests."""
 
 
 class HeldOffer(Protocol):

@@ -282,13 +282,14 @@ class Settings:
     admin_address: str = setting(
         "127.0.0.1",
         HOST,
-        "address of that listener; if other machines can reach it, maintenance needs --admin-token-file, and "
-        "everything else is open to them",
+        "address of that listener; if other machines can reach it, they have only health and metrics without "
+        "--admin-token-file",
     )
     admin_token_file: Path | None = setting(
         "none",
         OPTIONAL_PATH,
-        "file with the token that maintenance over that listener requires (Authorization: Bearer); commands send it",
+        "file with the token that everything but health and metrics of that listener requires (Authorization: "
+        "Bearer); commands send it, and the page asks for it",
     )
     admin_topics: bool = setting(
         "false",

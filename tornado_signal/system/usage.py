@@ -1,4 +1,4 @@
-"""What this process uses, from /proc.
+"""The resources of this process, from /proc.
 
 It also works where /proc contains only processes (ProcSubset=pid in the unit). The library of Prometheus yields nothing
 there.

@@ -17,6 +17,7 @@ const question = /** @type {HTMLDialogElement} */ (find("question"));
 const token = () => sessionStorage.getItem(TOKEN);
 
 /**
+ * @typedef {{ time: string, level: string, logger: string, message: string }} Line
  * @typedef {{ bounds: number[], counts: number[] }} Histogram
  * @typedef {Record<string, number> & { wake_up_seconds: Histogram, loop_lag_seconds: Histogram }} Figures
  * @typedef {{ watchers: number, held_offers: number, websockets: Record<string, number> }} Use
@@ -27,13 +28,13 @@ const token = () => sessionStorage.getItem(TOKEN);
  *   refusals: [number, string, number][], addresses: Address[], blocks: [string, number][],
  *   origins: (Use & { origin: string })[], topics: (Use & { origin: string, topic: string })[] | null,
  *   settings: Record<string, { value: string, source: string | null }>,
- *   log: { time: string, level: string, logger: string, message: string }[],
+ *   log: Line[],
  * }} Process
  * @typedef {{
  *   origins: { origin: string, unanswered_sessions: number, topics: number }[],
  *   topics: { origin: string, topic: string, unanswered_sessions: number }[] | null,
  * }} Stored
- * @typedef {{ time: number, processes: Process[], missing: string[], store: Stored | null }} Message
+ * @typedef {{ time: number, processes: Process[], missing: string[], store: Stored | null, log: Line[] }} Message
  * @typedef {{ time: number, figures: Map<string, Figures> }} Sample
  */
 
@@ -76,9 +77,8 @@ const shared = (name) => (/** @type {Figures[]} */ now) =>
  *
  * @param {string} name
  */
-const rate =
-  (name) => (/** @type {Figures[]} */ now, /** @type {Figures[]} */ before, /** @type {number} */ seconds) =>
-    now.reduce((total, figures, index) => total + Math.max(0, figures[name] - before[index][name]), 0) / seconds;
+const rate = (name) => (/** @type {Figures[]} */ now, /** @type {Figures[]} */ before, /** @type {number} */ seconds) =>
+  now.reduce((total, figures, index) => total + Math.max(0, figures[name] - before[index][name]), 0) / seconds;
 
 /** @typedef {(now: Figures[], before: Figures[], seconds: number) => number} Value */
 /** @type {{ name: string, unit: string, value: Value }[]} */
@@ -232,7 +232,9 @@ async function act(name, fields, text) {
     const response = await fetch(`actions/${name}`, { method: "POST", headers: authorization(), body });
     const { results, missing, error, reason } = await response.json();
     if (!response.ok) throw new Error(error ?? reason);
-    const lines = results.map((/** @type {Record<string, unknown>} */ result) => `${result.process}: ${phrase(result)}`);
+    const lines = results.map(
+      (/** @type {Record<string, unknown>} */ result) => `${result.process}: ${phrase(result)}`,
+    );
     for (const process of missing) lines.push(`${process} did not respond`);
     outcome.className = missing.length ? "bad" : "";
     outcome.textContent = `${text.replace("?", "")}: ${lines.join("; ")}`;
@@ -357,14 +359,16 @@ function showOrigins(processes, store) {
     ({ origin }) => origin,
   );
   const stored = new Map((store?.origins ?? []).map((entry) => [entry.origin, entry]));
-  const rows = [...new Set([...stored.keys(), ...used.keys()])].slice(0, ROWS).map((origin) => [
-    origin,
-    stored.get(origin)?.unanswered_sessions ?? 0,
-    stored.get(origin)?.topics ?? 0,
-    ...useCells(used.get(origin) ?? NO_USE),
-    ...withActions(button("Disconnect", `Close the connections of ${origin}`, "disconnect", { origin })),
-  ]);
-  const headings = ["Origin", "#Unanswered", "#Topics", ...USE_HEADINGS, ...withActions("")];
+  const rows = [...new Set([...stored.keys(), ...used.keys()])]
+    .slice(0, ROWS)
+    .map((origin) => [
+      origin,
+      stored.get(origin)?.unanswered_sessions ?? 0,
+      stored.get(origin)?.topics ?? 0,
+      ...useCells(used.get(origin) ?? NO_USE),
+      ...withActions(button("Disconnect", `Disconnect ${origin}`, "disconnect", { origin })),
+    ]);
+  const headings = ["Origin", "#Unanswered", "#Topics", ...USE_HEADINGS, ...withActions("Action")];
   fill("origins", /** @type {string[]} */ (headings), rows, "No origin has sessions or connections.");
 
   const topics = processes[0].topics;
@@ -383,7 +387,7 @@ function showOrigins(processes, store) {
     const cells = useCells(usedTopics.get(place) ?? NO_USE);
     return [origin, topic, storedTopics.get(place) ?? 0, ...cells, ...withActions(withdraw)];
   });
-  const topicHeadings = ["Origin", "Topic, room, id or hash", "#Unanswered", ...USE_HEADINGS, ...withActions("")];
+  const topicHeadings = ["Origin", "Topic, room, id or hash", "#Unanswered", ...USE_HEADINGS, ...withActions("Action")];
   fill("topics", /** @type {string[]} */ (topicHeadings), topicRows, "No topic has sessions or watchers.");
 }
 
@@ -394,19 +398,21 @@ function showAddresses(processes) {
   const several = processes.length > 1;
   const entries = processes.flatMap((process) => process.addresses.map((address) => ({ process, ...address })));
   entries.sort((a, b) => b.connections - a.connections);
-  const rows = entries.slice(0, ROWS).map(({ process, address, connections, waiting, held_offers, used }) => [
-    address,
-    ...(several ? [nameOf(process)] : []),
-    ...[connections, waiting, held_offers],
-    ...LIMITS.map((name) => (name in used ? `${Math.round(100 * used[name])} %` : "no limit")),
-    ...withActions(
-      button("Disconnect", `Close the connections of ${address}`, "disconnect", { address }),
-      button("Block", `Block ${address} for an hour`, "block", { address, seconds: 3600 }),
-    ),
-  ]);
+  const rows = entries
+    .slice(0, ROWS)
+    .map(({ process, address, connections, waiting, held_offers, used }) => [
+      address,
+      ...(several ? [nameOf(process)] : []),
+      ...[connections, waiting, held_offers],
+      ...LIMITS.map((name) => (name in used ? `${Math.round(100 * used[name])} %` : "no limit")),
+      ...withActions(
+        button("Disconnect", `Disconnect ${address}`, "disconnect", { address }),
+        button("Block", `Block ${address} for an hour`, "block", { address, seconds: 3600 }),
+      ),
+    ]);
   const used = LIMITS.map((name) => `#${name} used`);
   const counts = ["#Connections", "#Waiting", "#Held offers"];
-  const headings = ["Address", ...(several ? ["Server"] : []), ...counts, ...used, ...withActions("", "")];
+  const headings = ["Address", ...(several ? ["Server"] : []), ...counts, ...used, ...withActions("Action", "Action")];
   fill("addresses", /** @type {string[]} */ (headings), rows, "No address has a connection.");
 }
 
@@ -471,14 +477,17 @@ function show(message) {
     new Date(until).toISOString().slice(0, 16).replace("T", " "),
     button("Unblock", `Unblock ${address}`, "unblock", { address }),
   ]);
-  fill("blocks", ["Blocked", "Until (UTC)", ""], blockRows, "No address is blocked.");
+  fill("blocks", ["Blocked", "Until (UTC)", "Action"], blockRows, "No address is blocked.");
 
-  const log = chosen.flatMap((process) => process.log.map((entry) => ({ ...entry, process: nameOf(process) })));
+  const log = chosen.flatMap((process) => process.log.map((line) => ({ ...line, process: nameOf(process) })));
+  log.push(...message.log.map((line) => ({ ...line, process: "supervisor" })));
   log.sort((a, b) => b.time.localeCompare(a.time));
-  const entries = log.slice(0, LOG_ROWS).map(({ time, process, level, message }) => [
-    ...[time.slice(0, 19).replace("T", " "), ...(chosen.length > 1 ? [process] : [])],
-    ...[level, message],
-  ]);
+  const entries = log
+    .slice(0, LOG_ROWS)
+    .map(({ time, process, level, message }) => [
+      ...[time.slice(0, 19).replace("T", " "), ...(chosen.length > 1 ? [process] : [])],
+      ...[level, message],
+    ]);
   const source = chosen.length > 1 ? ["Server"] : [];
   fill("log", ["Time (UTC)", ...source, "Level", "Message"], entries, "None since the start.");
 
