@@ -17,8 +17,10 @@ from support.command import BOUND_S, COMMAND, environment, run
 from support.documents import blocks
 from support.redis_servers import free_port
 from support.redis_traffic import until
+from support.rpc import RpcClient
 from support.service import NO_SUCH_CODE, ORIGIN, head
 from support.traffic import SECRETS, send, traffic
+from support.y_webrtc import RawClient
 
 from tornado_signal.settings.origins import Origins
 from tornado_signal.system import logs
@@ -215,12 +217,46 @@ SPAN = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 def test_access_log_names_the_span_of_a_request(start):
     server = start("--log-format", "json", "--access-log")
     invalid = ["", "hidden", SPAN.upper(), SPAN + "-00", "ff" + SPAN[2:], re.sub("4bf9.*36", "0" * 32, SPAN), SPAN[:-4]]
+    invalid += [
+        SPAN + ' level="error"',
+        SPAN + "\t\x85",
+        f"{SPAN},{SPAN}",
+        SPAN.replace("4", "٤").encode().decode("latin-1"),
+    ]
     for value in (SPAN, *invalid):
         for path in ("/health", "/lobby/sessions?wait=0.01"):
             assert ask(server, "GET", path, Traceparent=value)[0] == 200
     assert ask(server, "POST", "/lobby/offer", {}, Traceparent=SPAN)[0] == 400
+    repeated = f"GET /health HTTP/1.0\r\nHost: x\r\nOrigin: {ORIGIN}\r\n" + f"traceparent: {SPAN}\r\n" * 2
+    assert b" 200 " in send(server, repeated.encode() + b"\r\n")
+    # A continued line would begin a line of its own in the log.
+    folded = f"GET /health HTTP/1.0\r\nHost: x\r\nOrigin: {ORIGIN}\r\ntraceparent: {SPAN}\r\n hidden\r\n\r\n"
+    assert b" 400 " in send(server, folded.encode())
     found = [line for line in lines(server) if line["logger"] == "tornado_signal.requests"]
-    assert [line.get("traceparent") for line in found] == [SPAN, SPAN, *[None] * 2 * len(invalid), SPAN]
+    assert [line.get("traceparent") for line in found] == [SPAN, SPAN, *[None] * 2 * len(invalid), SPAN, None, None]
+    assert "hidden" not in "".join(server.log)
+
+
+async def test_access_log_names_the_span_of_streams_and_websockets(start):
+    server = start("--log-format", "json", "--access-log")
+    url, headers = server.url.replace("http", "ws", 1), {"traceparent": SPAN}
+    async with RpcClient(url + "/ws", ORIGIN, additional_headers=headers) as client:
+        await client.call("topics")
+        await client.refused("poll", code=NO_SUCH_CODE, side="offerer")
+        await client.call("subscribe", topic="lobby")
+    async with RawClient(url + "/y-webrtc", ORIGIN, additional_headers=headers) as client:
+        await client.send({"type": "ping"})
+        await client.receive()
+    async with RpcClient(url + "/ws", ORIGIN, additional_headers={"traceparent": SPAN + "x"}) as client:
+        await client.call("health")
+    stream = f"HEAD /lobby/events HTTP/1.0\r\nHost: x\r\nOrigin: {ORIGIN}\r\ntraceparent: {SPAN}\r\n\r\n"
+    assert b" 200 " in send(server, stream.encode())
+    found = [line for line in lines(server) if line["logger"] == "tornado_signal.requests"]
+    named = [(line["method"], line["endpoint"]) for line in found if line.get("traceparent") == SPAN]
+    expected = [("GET", "/ws"), ("WS", "/topics"), ("WS", "/poll"), ("WS", "subscribe"), ("WS", "/:topic/events")]
+    expected += [("GET", "/y-webrtc"), ("WS", "/y-webrtc"), ("HEAD", "/:topic/events")]
+    assert sorted({*named}) == sorted(expected)
+    assert {line["endpoint"] for line in found if "traceparent" not in line} == {"/ws", "/health"}
 
 
 def test_stream_has_one_access_log_line_at_its_end(start):

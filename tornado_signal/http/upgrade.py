@@ -21,6 +21,7 @@ class Client(NamedTuple):
         origin: the isolation scope.
         address: the client's IP address.
         request_id: the id of the handshake, the prefix of the ids of its requests.
+        traceparent: the span that the handshake belongs to, or an empty text.
         forwarded: whether a proxy keeps the connection open for the client.
         socket: the connection.
         query: the values of the query by name.
@@ -31,6 +32,7 @@ class Client(NamedTuple):
     origin: str
     address: str
     request_id: str
+    traceparent: str
     forwarded: bool
     socket: WebSocket
     query: dict[str, list[bytes]]
@@ -82,14 +84,14 @@ class Upgrade(Handler):
         if forwarded:
             limits.admit_forwarded(address)
         make_receiver, binary = self.make_receiver, self.binary
-        origin, request_id = context.origin, context.request_id
+        origin, request_id, traceparent = context.origin, context.request_id, context.traceparent
         query, grant = self.request.query_arguments, context.grant
 
         def make(state: ServerState, remote_ip: str, refusal: int | None) -> asyncio.Protocol:
             max_bytes = service.settings.max_body_bytes
             socket = WebSocket(state, remote_ip, refusal, max_bytes, address, binary=binary)
             socket.receiver = make_receiver(
-                Client(service, origin, address, request_id, forwarded, socket, query, grant)
+                Client(service, origin, address, request_id, traceparent, forwarded, socket, query, grant)
             )
             return socket
 

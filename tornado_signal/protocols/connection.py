@@ -248,7 +248,7 @@ class Connection:
         self._last_id += 1
         context = RequestContext(client.service, client.address, METHOD, self.pattern)
         context.origin, context.request_id = client.origin, f"{client.request_id}-{self._last_id}"
-        context.grant = client.grant
+        context.grant, context.traceparent = client.grant, client.traceparent
         return context
 
     async def _complete(self, work: Awaitable[None], size: int, context: RequestContext) -> None:

@@ -81,6 +81,7 @@ class RpcRequestContext(RequestContext):
         self.connection = connection
         self.origin = connection.origin
         self.request_id = connection.next_request_id()
+        self.traceparent = connection.traceparent
         self.slot = slot
         self.subscription = 0
         self.then: Callable[[], object] | None = None
@@ -113,6 +114,7 @@ class Connection:
         client_address: the client's IP address.
         request_id: the id of the handshake, the prefix of the ids of its requests.
         socket: the connection.
+        traceparent: the span that the handshake belongs to, and so its requests, or an empty text.
         forwarded: whether a proxy keeps it open for the client.
         grant: what the token of the handshake allows, or None if there was none.
 
@@ -148,6 +150,7 @@ class Connection:
         "reserved",
         "service",
         "socket",
+        "traceparent",
         "waiting",
     )
 
@@ -161,6 +164,7 @@ class Connection:
         request_id: str,
         socket: WebSocket,
         *,
+        traceparent: str,
         forwarded: bool,
         grant: Grant | None,
     ) -> None:
@@ -170,6 +174,7 @@ class Connection:
         self.origin = origin
         self.client_address = client_address
         self.socket = socket
+        self.traceparent = traceparent
         self.waiting: list[RpcRequestContext] = []
         self.held: list[Hold] = []
         self.reserved = 0

@@ -25,6 +25,7 @@ def websocket_routes(holds: Holds, operations: tuple[Operation, ...]) -> dict[st
             client.address,
             client.request_id,
             client.socket,
+            traceparent=client.traceparent,
             forwarded=client.forwarded,
             grant=client.grant,
         )
