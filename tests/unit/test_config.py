@@ -169,6 +169,26 @@ add_values(
 for name in ("auth_issuer", "auth_audience"):
     values = [("none", '"none"', ""), ("https://app.example", '"https://app.example"', "https://app.example")]
     add_values(name, values, ["", "a b", "é"], ["1", "[]"])
+add_values(
+    "otlp_endpoint",
+    [
+        ("none", '"none"', ""),
+        ("http://127.0.0.1:4318", '"http://127.0.0.1:4318"', "http://127.0.0.1:4318"),
+        ("https://[::1]/otlp/v1.0/", '"https://[::1]/otlp/v1.0/"', "https://[::1]/otlp/v1.0/"),
+    ],
+    [
+        "",
+        "off",
+        "localhost:4318",
+        "grpc://a:4317",
+        "http://",
+        "http://u:p@a",
+        "http://a?b",
+        "http://a b",
+        "http://a//b",
+    ],
+    ["4318", "false", '["http://a"]'],
+)
 add_values("access_log", [("addresses", '"addresses"', "addresses")])
 for name, words in {
     "store": ["leveldb", "redis"],

@@ -49,13 +49,14 @@ MAY_IMPORT = {
         "errors lifecycle limits metrics relay service session settings stores system transport httpx "
         "prometheus_client tornado websockets"
     ),
+    "tracing": "errors service settings package opentelemetry",
     "transport": "httptools tornado websockets",
     "maintenance": "errors settings stores stores.leveldb stores.redis system",
     "settings": "",
     "system": "errors metrics settings tornado",
     "process": (
         "admin auth errors http lifecycle limits metrics service settings stores stores.latest_counts system transport "
-        "protocols relay websocket.endpoint websocket package tornado"
+        "protocols relay tracing websocket.endpoint websocket package tornado"
     ),
     "process.worker": "process settings stores.redis system uvloop",
     "client": "aiortc cryptography httpx httpx_sse websockets",

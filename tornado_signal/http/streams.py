@@ -48,6 +48,7 @@ class Stream(Handler):
             await self.flush()
             if self.request.method == "HEAD":
                 return
+            context.stream_begins()
             while await self._write_next(feed):
                 await self.flush()
             if not (feed.finished or watch.closed):

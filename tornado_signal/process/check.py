@@ -12,6 +12,7 @@ from ..stores.latest_counts import LatestCounts
 from ..system.clock import Clock
 from ..system.secrets import admin_token
 from ..system.sockets import url
+from ..tracing import open_tracing
 from .listeners import open_all_sockets, open_tls
 from .tuning import raise_descriptor_limit
 
@@ -36,6 +37,9 @@ async def check(settings: Settings) -> list[str]:
         keys = (f"{key.name} ({key.algorithm})" for key in authority.keys.values())
         anonymous = ", ".join(settings.auth_anonymous) or "nothing"
         results.append(f"keys of tokens: {', '.join(keys)}; allowed without a token: {anonymous}")
+    if (tracer := open_tracing(settings)) is not None:
+        await tracer.close(1)
+        results.append(f"spans: to {settings.otlp_endpoint}")
     ice = open_ice_servers(settings)
     results.append(f"ICE servers: {', '.join((*ice.stun, *ice.turn_urls)) or NO_ICE_SERVERS}")
     check_files(settings)

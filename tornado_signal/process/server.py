@@ -32,6 +32,7 @@ from ..system.lag import Lag
 from ..system.notify import Notifier
 from ..system.secrets import admin_token
 from ..system.sockets import url
+from ..tracing import open_tracing
 from ..transport import Server, ServerState
 from ..websocket.endpoint import websocket_routes
 from ..websocket.presence import Holds
@@ -46,6 +47,7 @@ from .tuning import raise_descriptor_limit, tune_gc, tune_malloc
 log = logging.getLogger(__name__)
 
 STATUS_S = 5.0  # between two reports to the service manager
+FLUSH_S = 2.0  # for the last spans, when the server stops
 ADDRESSES_TO_FILL = 8  # at least this many addresses are needed to fill the store
 
 
@@ -73,6 +75,7 @@ async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inh
     notifier = Notifier(os.environ)
     max_connections = raise_descriptor_limit()
     tls, token, authority = open_tls(settings), admin_token(settings), open_authority(settings)
+    tracer = open_tracing(settings, inherited.worker if inherited else 0)
     clock = Clock()
     store = await open_store(settings, clock)
     try:
@@ -84,7 +87,7 @@ async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inh
         public, admin = (inherited.public, inherited.admin) if inherited else open_all_sockets(settings)
         limits = Limits(settings, max_connections, lambda: store.capacity_bytes // ADDRESSES_TO_FILL)
         metrics = RequestMetrics()
-        request_log = RequestLog(settings, metrics)
+        request_log = RequestLog(settings, metrics, tracer)
         ice = open_ice_servers(settings)
         service = Service(store, settings, clock, ice, COMMIT, limits, request_log, authority, lifecycle)
         relay = open_relay(store)
@@ -152,13 +155,16 @@ async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inh
         notifier.stopping(status())
         lag.stop()
         await run_until_closed(lifecycle, drain(server, admin_server, service))
-        if lifecycle.state is CLOSED:
+        at_once = lifecycle.state is CLOSED
+        if at_once:
             log.info("stopping at once")
         lifecycle.reach(CLOSED)
         await server.close(0)
         await admin_server.close(0)
         await control.close()
         await relay.close()
+        if tracer is not None and not at_once:
+            await tracer.close(FLUSH_S)
         reports.stop()
         service.counts.close()
         if inherited is not None:

@@ -12,6 +12,7 @@ from ..errors import OriginNotAllowed, SignalError, TooMany, Unauthorized, Unava
 from ..lifecycle import DRAINING
 from ..stores.watches import Watch
 from .service import Service
+from .spans import Span, Tracer
 from .statuses import STATUS
 
 log = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ class RequestContext:
         gone: whether the client has disconnected.
         grant: what the client's token allows, or None if it has none.
         traceparent: the span that the request belongs to, or an empty text.
+        span: the span of the request, as a `traceparent`. Empty before it is recorded.
     """
 
     __slots__ = (  # thousands may wait
@@ -58,9 +60,11 @@ class RequestContext:
         "request_id",
         "sent_bytes",
         "service",
+        "span",
         "status",
         "traceparent",
         "waited",
+        "waits_since_s",
     )
 
     def __init__(self, service: Service, client_address: str, method: str, pattern: str) -> None:
@@ -69,7 +73,7 @@ class RequestContext:
         self.method = method
         self.pattern = pattern
         self.client = service.limits.client(client_address)
-        self.origin = self.request_id = self.refused_for = self.traceparent = ""
+        self.origin = self.request_id = self.refused_for = self.traceparent = self.span = ""
         self.now_ms = self.status = self.sent_bytes = 0
         self.waited = self.gone = self._ended = False
         self.grant: Grant | None = None
@@ -210,6 +214,7 @@ class RequestContext:
         watch.on_close = self._wait_over
         self._watch = watch
         self.waited = True
+        self.waits_since_s = perf_counter()
         self.service.log.metrics.waiting[self.pattern] += 1
         self.service.waits[self] = topic
         if self.gone:
@@ -274,3 +279,34 @@ class RequestContext:
         service.running -= 1
         if service.lifecycle.state >= DRAINING and not service.running:
             service.idle.set()
+        if log.tracer is not None:
+            self._record_span(log.tracer)
+
+    # Traces
+
+    @property
+    def rpc_method(self) -> str:
+        """The JSON-RPC method, or an empty text."""
+        return ""
+
+    def stream_begins(self) -> None:
+        """Record the span of a request whose response is a stream, which can last for hours."""
+        if self.service.log.tracer is not None:
+            self._record_span(self.service.log.tracer)
+
+    def _record_span(self, tracer: Tracer) -> None:
+        now_s, stream = perf_counter(), bool(self.span)
+        waited_s = now_s - self.waits_since_s if self.waited and self._ended else 0.0
+        self.span = tracer.record(
+            Span(
+                self.method,
+                self.pattern,
+                self.rpc_method,
+                self.status,
+                self.refused_for,
+                waited_s if stream else now_s - self.began_s,
+                waited_s,
+                self.span or self.traceparent,
+                stream,
+            )
+        )

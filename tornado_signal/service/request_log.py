@@ -9,6 +9,7 @@ from typing import Any, Final
 from ..limits import forwarded
 from ..metrics import RequestMetrics
 from ..settings.settings import Settings
+from .spans import Tracer
 
 log = logging.getLogger("tornado_signal.requests")
 
@@ -22,11 +23,13 @@ class RequestLog:
     Attributes:
         settings: the settings in force.
         metrics: the metrics.
+        tracer: receives the requests as spans, or None without `--otlp-endpoint`.
     """
 
-    def __init__(self, settings: Settings, metrics: RequestMetrics) -> None:
+    def __init__(self, settings: Settings, metrics: RequestMetrics, tracer: Tracer | None = None) -> None:
         self.settings = settings
         self.metrics = metrics
+        self.tracer = tracer
 
     @property
     def written(self) -> bool:
@@ -43,8 +46,8 @@ class RequestLog:
         return new_request_id()
 
     def traceparent(self, headers: Mapping[str, str]) -> str:
-        """Return the `traceparent` (W3C Trace Context) for the log. Empty if it is invalid or not logged."""
-        found = headers.get("Traceparent", "") if self.settings.access_log else ""
+        """Return the `traceparent` (W3C Trace Context) of a request. Empty if it is invalid or not used."""
+        found = headers.get("Traceparent", "") if self.settings.access_log or self.tracer is not None else ""
         return found if _TRACEPARENT.fullmatch(found) else ""
 
     def finished(self, fields: dict[str, Any], refused_for: str, traceparent: str, address: str, subject: str) -> None:

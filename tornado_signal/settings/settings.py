@@ -15,6 +15,7 @@ from .value_types import (
     ACTION,
     ADDRESS,
     ALLOWED_ORIGIN,
+    COLLECTOR,
     COUNT,
     HOST,
     MODE,
@@ -369,6 +370,12 @@ class Settings:
     )
     log_subjects: bool = setting(
         "false", SWITCH, "whether lines of the access log name the subject (sub) of the token", live=True
+    )
+    otlp_endpoint: str = setting(
+        "none",
+        keyword_or("none", "", COLLECTOR),
+        "URL of an OpenTelemetry collector (OTLP over HTTP, often port 4318) that receives requests as spans, at "
+        "/v1/traces below it; none: no spans; needs the extra otel",
     )
 
 

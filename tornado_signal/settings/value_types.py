@@ -152,6 +152,9 @@ DURATION = converted(
 """A time in seconds."""
 # The admin listener does not support TLS.
 URL = matching(r"http://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?/?", "http://HOST:PORT")
+COLLECTOR = matching(
+    r"https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/[A-Za-z0-9._~-]+)*/?", "a URL without user and query"
+)
 NETWORK: ValueType[Network] = converted(
     ipaddress.ip_network,
     matching(".+", "an IP address, or a network such as 10.0.0.0/8 with no bits set after its prefix"),

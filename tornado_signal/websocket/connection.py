@@ -16,6 +16,7 @@ from ..service.operations import SUBSCRIPTIONS, SUCCESS, Operation, Pieces, chec
 from ..service.parameters import CODE, SECRET, check_optional_string
 from ..service.request_context import RequestContext
 from ..service.service import TOKEN_EXPIRED, Service
+from ..service.spans import Tracer
 from ..service.statuses import STATUS
 from ..service.waiting import Feed
 from ..stores.watches import Watch
@@ -70,21 +71,27 @@ class RpcRequestContext(RequestContext):
     Attributes:
         connection: the connection of the client.
         slot: the message that contains it.
+        rpc_method: the method, or an empty text for a subscription.
         subscription: the number of the subscription, or 0.
         then: called after its response has been sent.
     """
 
-    __slots__ = ("connection", "slot", "subscription", "then")
+    __slots__ = ("_rpc_method", "connection", "slot", "subscription", "then")
 
-    def __init__(self, connection: "Connection", pattern: str, slot: Slot) -> None:
+    def __init__(self, connection: "Connection", pattern: str, slot: Slot, rpc_method: str = "") -> None:
         super().__init__(connection.service, connection.client_address, METHOD, pattern)
         self.connection = connection
         self.origin = connection.origin
         self.request_id = connection.next_request_id()
         self.traceparent = connection.traceparent
+        self._rpc_method = rpc_method
         self.slot = slot
         self.subscription = 0
         self.then: Callable[[], object] | None = None
+
+    @property
+    def rpc_method(self) -> str:
+        return self._rpc_method
 
     def waiting(self, watch: Watch, topic: str = "") -> Watch:
         super().waiting(watch, topic)
@@ -101,6 +108,10 @@ class RpcRequestContext(RequestContext):
         if self in self.connection.waiting:
             self.connection.waiting.remove(self)
         super().ended()
+
+    def _record_span(self, tracer: Tracer) -> None:
+        if self._rpc_method or self.span:  # a subscription that has not begun is part of its request
+            super()._record_span(tracer)
 
 
 class Connection:
@@ -313,7 +324,7 @@ class Connection:
             if method.writes:
                 done = self._writes[code] = self.socket.state.loop.create_future()
                 done.add_done_callback(lambda done: self._written(code, done))
-        context = RpcRequestContext(self, method.pattern, slot)
+        context = RpcRequestContext(self, method.pattern, slot, request.method)
         return self._perform(request.id, method, request.params, context, before, done)
 
     def _written(self, code: str, done: "asyncio.Future[None]") -> None:
@@ -529,7 +540,12 @@ class Connection:
             opened.pop_all()  # from now on `_run_subscription` ends it
         self._last_subscription += 1
         subscription_context.subscription = self._last_subscription
-        context.then = lambda: self.service.start(self._run_subscription(subscription_context, feed))
+
+        def run() -> None:
+            subscription_context.span = context.span
+            self.service.start(self._run_subscription(subscription_context, feed))
+
+        context.then = run
         return wire.encode({"subscription": subscription_context.subscription})
 
     async def unsubscribe(self, context: RpcRequestContext, params: dict[str, Any]) -> bytes:

@@ -1,0 +1,39 @@
+"""Requests as spans of a trace (docs/monitoring.md#traces). The package that exports them is not needed here."""
+
+from typing import NamedTuple, Protocol
+
+
+class Span(NamedTuple):
+    """A request that has ended, or a stream after its request.
+
+    Attributes:
+        method: the method in logs and metrics.
+        pattern: the name of the path in logs and metrics.
+        rpc_method: the JSON-RPC method, or empty for another request.
+        status: the HTTP status, or 0 if there was no response.
+        refused_for: the reason of a refusal, or empty.
+        seconds: the time from its arrival until now.
+        waited_s: the part of that time from the begin of its wait. 0 if it has not waited.
+        parent: the parent as a valid `traceparent`, or empty.
+        stream: whether it is a stream, whose parent is the span of its request.
+    """
+
+    method: str
+    pattern: str
+    rpc_method: str
+    status: int
+    refused_for: str
+    seconds: float
+    waited_s: float
+    parent: str
+    stream: bool
+
+
+class Tracer(Protocol):
+    """Receiver of spans. It never waits for a network and never raises."""
+
+    def record(self, span: Span) -> str:
+        """Record a span that ends now. Return its own `traceparent`, for its children."""
+
+    async def close(self, limit_s: float) -> None:
+        """Export the remaining spans for at most `limit_s` seconds. Drop the rest."""

@@ -1,0 +1,28 @@
+"""Requests as spans of OpenTelemetry, sent to a collector (docs/monitoring.md#traces)."""
+
+from ..errors import OperatorError
+from ..service.spans import Tracer
+from ..settings.settings import Settings
+
+
+def open_tracing(settings: Settings, worker: int = 0) -> Tracer | None:
+    """Start to export spans. Return None if no collector is configured: then nothing is imported.
+
+    Args:
+        settings: the settings at the start.
+        worker: the number of the worker, or 0 for the only process.
+
+    Raises:
+        OperatorError: the packages are not installed, or an environment variable of the SDK cannot be used.
+    """
+    if not settings.otlp_endpoint:
+        return None
+    try:
+        from .spans import make_tracer
+    except ModuleNotFoundError as error:
+        raise OperatorError("--otlp-endpoint needs the extra otel; in the checkout: pip install '.[otel]'") from error
+    scheme = "https" if settings.tls_certificate else "http"
+    try:
+        return make_tracer(settings.otlp_endpoint, scheme, worker)
+    except ValueError as error:
+        raise OperatorError(f"a variable OTEL_… cannot be used: {error}") from error

@@ -1,0 +1,156 @@
+"""Spans of requests after the semantic conventions of OpenTelemetry, made when the request has ended.
+
+Sources: https://opentelemetry.io/docs/specs/semconv/http/http-spans/ and
+https://opentelemetry.io/docs/specs/semconv/rpc/json-rpc/
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import threading
+from time import time_ns
+from typing import Final
+
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import (
+    NonRecordingSpan,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TraceFlags,
+    set_span_in_context,
+)
+
+from .. import COMMIT, __version__
+from ..service.spans import Span
+from .export import report_once
+
+log = logging.getLogger(__name__)
+
+SERVICE: Final = "tornado-signal"
+PATH: Final = "/v1/traces"
+# Others are a client's own words.
+METHODS: Final = {"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "QUERY", "TRACE", "WS"}
+WEBSOCKET: Final = "WS"
+NO_CONTEXT: Final = Context()
+
+Attributes = dict[str, str | int | float]
+
+
+class SpanTracer:
+    """Receiver of spans that exports them in batches, in a thread of its own.
+
+    Args:
+        provider: the provider of OpenTelemetry.
+        scheme: the scheme of the public listener.
+    """
+
+    def __init__(self, provider: TracerProvider, scheme: str) -> None:
+        self._provider = provider
+        self._tracer = provider.get_tracer("tornado_signal", __version__)
+        self._scheme = scheme
+
+    def record(self, span: Span) -> str:
+        """Record a span that ends now. Return its own `traceparent`, for its children."""
+        ended_ns = time_ns()
+        name, attributes, failed = self._describe(span)
+        if span.refused_for:
+            attributes["tornado_signal.refusal"] = span.refused_for
+        made = self._tracer.start_span(
+            name,
+            read_traceparent(span.parent) if span.parent else NO_CONTEXT,
+            SpanKind.INTERNAL if span.stream else SpanKind.SERVER,
+            attributes,
+            start_time=ended_ns - round(span.seconds * 1e9),
+        )
+        if failed:
+            made.set_status(Status(StatusCode.ERROR))
+        made.end(ended_ns)
+        found = made.get_span_context()
+        return f"00-{found.trace_id:032x}-{found.span_id:016x}-{found.trace_flags:02x}"
+
+    def _describe(self, span: Span) -> tuple[str, Attributes, bool]:
+        """Return the name and the attributes of a span, and whether it has failed."""
+        attributes: Attributes = {}
+        failed = span.status >= 500
+        if span.rpc_method:
+            name = span.rpc_method
+            attributes = {"rpc.system.name": "jsonrpc", "jsonrpc.protocol.version": "2.0", "rpc.method": name}
+            if failed := span.status >= 400:  # each response with an error
+                attributes["rpc.response.status_code"] = str(span.status)
+        else:
+            method = span.method if span.method in METHODS else "HTTP"
+            route = span.pattern if span.pattern.startswith("/") else ""
+            name = " ".join(filter(None, ("stream" if span.stream else method, route)))
+            if route:
+                attributes["http.route"] = route
+            if span.method != WEBSOCKET:
+                attributes["http.request.method"] = span.method if span.method in METHODS else "_OTHER"
+                attributes["url.scheme"] = self._scheme
+                if span.status:
+                    attributes["http.response.status_code"] = span.status
+        if failed:
+            attributes["error.type"] = str(span.status)
+        if span.waited_s and not span.stream:
+            attributes["tornado_signal.wait.duration"] = span.waited_s
+        return name, attributes, failed
+
+    async def close(self, limit_s: float) -> None:
+        """Export the remaining spans for at most `limit_s` seconds. Drop the rest."""
+        loop, closed = asyncio.get_running_loop(), asyncio.Event()
+
+        def shut_down() -> None:
+            self._provider.shutdown()
+            with contextlib.suppress(RuntimeError):  # the loop is closed: this took too long
+                loop.call_soon_threadsafe(closed.set)
+
+        # The interpreter does not wait for this thread when it exits.
+        threading.Thread(target=shut_down, daemon=True).start()
+        try:
+            await asyncio.wait_for(closed.wait(), limit_s)
+        except TimeoutError:
+            log.warning("the last spans were not exported within %g s and are dropped", limit_s)
+
+
+def read_traceparent(traceparent: str) -> Context:
+    """Return the context of a valid `traceparent`."""
+    trace_id, span_id, flags = (int(digits, 16) for digits in traceparent.split("-")[1:])
+    parent = SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(flags))
+    return set_span_in_context(NonRecordingSpan(parent), NO_CONTEXT)
+
+
+def make_resource(worker: int) -> Resource:
+    """Return the description of the process. The variables of the SDK take precedence.
+
+    Args:
+        worker: the number of the worker, or 0 for the only process.
+    """
+    given = OTELResourceDetector().detect().attributes
+    instance = str(given.get("service.instance.id") or os.urandom(8).hex())
+    instance += f"-{worker}" if worker else ""  # each process is an instance
+    return Resource.create(
+        {"service.name": SERVICE, "service.version": COMMIT, **given, "service.instance.id": instance}
+    )
+
+
+def make_tracer(endpoint: str, scheme: str, worker: int) -> SpanTracer:
+    """Start the thread that exports spans, and return their receiver.
+
+    Args:
+        endpoint: the URL of the collector.
+        scheme: the scheme of the public listener.
+        worker: the number of the worker, or 0 for the only process.
+
+    Raises:
+        ValueError: an environment variable of the SDK has an invalid value.
+    """
+    provider = TracerProvider(resource=make_resource(worker), shutdown_on_exit=False)
+    exporter = OTLPSpanExporter(endpoint.rstrip("/") + PATH)
+    provider.add_span_processor(BatchSpanProcessor(report_once(exporter, endpoint)))
+    return SpanTracer(provider, scheme)
