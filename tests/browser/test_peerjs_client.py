@@ -1,4 +1,4 @@
-"""The original PeerJS client: in two browsers, after a reload, after a restart, on the site of the server."""
+"""The original PeerJS client: data, media, refused and absent ids, two browsers, reloads, restarts, and proxies."""
 
 import json
 from pathlib import Path
@@ -59,6 +59,17 @@ def open_peer_page(profiles, peer_site):
     return opening
 
 
+def test_data_and_media_between_two_pages(server, open_peer_page):
+    one, other = open_peer_page(server), open_peer_page(server)
+    peer_id = one.start()  # an id from the server
+    assert other.start("the other peer") == "the other peer"
+    for data in ("text", {"nested": [1, None, "ä"]}, "x" * 100_000):
+        assert other.call("say", peer_id, data) == [data, peer_id]
+    assert one.call("say", "the other peer", 5) == [5, "the other peer"]
+    assert other.call("callAndHear", peer_id) == ["audio"]
+    assert one.evaluate("events") == other.evaluate("events") == []
+
+
 def test_firefox_and_chromium(server, open_peer_page, firefox, peer_site):
     chromium = open_peer_page(server)
     firefox.goto(f"{peer_site.origin}/peers")
@@ -68,6 +79,17 @@ def test_firefox_and_chromium(server, open_peer_page, firefox, peer_site):
     assert other.call("say", "chromium", "hello") == ["hello", "chromium"]
     assert chromium.call("say", "firefox", "hello") == ["hello", "firefox"]
     assert other.call("callAndHear", "chromium") == ["audio"]
+
+
+def test_taken_id_and_absent_peer_are_reported(server, open_peer_page):
+    one, other = open_peer_page(server), open_peer_page(server)
+    one.start("a")
+    assert other.attempt("a") == "unavailable-id"
+    assert one.call("unavailable", "nobody") == ["peer-unavailable", "Could not connect to peer nobody"]
+    one.evaluate("peer.destroy()")
+    until(lambda: other.attempt("a") == "open")
+    assert one.attempt("b") == "open"
+    assert one.call("say", "a", 1) == [1, "a"]
 
 
 def test_reload_of_a_page_gets_its_id_again(server, open_peer_page, profiles):
@@ -90,6 +112,15 @@ def test_reconnect_keeps_the_id_and_connections_outlive_the_server(start, open_p
     start(port=urlsplit(server.url).port)
     assert [page.call("reconnect") for page in (one, other)] == ["a", "b"]
     assert one.call("say", "b", 2) == [2, "b"]
+
+
+def test_reconnect_after_disconnect_keeps_the_id(server, open_peer_page):
+    one, other = open_peer_page(server), open_peer_page(server)
+    one.start("a")
+    other.start("b")
+    one.evaluate("peer.disconnect()")
+    assert one.call("reconnect") == "a"
+    assert other.call("say", "a", 1) == [1, "a"]
 
 
 # Behind a proxy
