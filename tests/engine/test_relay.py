@@ -1,6 +1,7 @@
 """The relay in memory, on one server of Valkey, and on a cluster. On Valkey it connects two processes."""
 
 import asyncio
+import contextlib
 import functools
 import inspect
 import re
@@ -9,9 +10,10 @@ import time
 import pytest
 from support import redis_servers
 
+from tornado_signal.errors import Unavailable
 from tornado_signal.relay import Channel, Joined, Lease, open_relay
 from tornado_signal.relay import redis as redis_relay
-from tornado_signal.relay.memory import MAX_BACKLOG_BYTES, SLICE, MemoryRelay
+from tornado_signal.relay.memory import MAX_BACKLOG_BYTES, RECEIVER_BYTES, SLICE, MemoryRelay
 from tornado_signal.stores.redis.nodes import Acknowledgement
 from tornado_signal.stores.redis.store import RedisStore
 
@@ -163,12 +165,22 @@ async def test_many_receivers_are_served_in_slices_and_in_order(processes):
 async def test_messages_beyond_the_backlog_are_dropped_for_all_receivers(processes):
     one, _ = processes
     inboxes = [await subscribe(one) for _ in range(SLICE + 1)]
-    large = bytes(MAX_BACKLOG_BYTES // 2)
+    large = bytes(MAX_BACKLOG_BYTES // 2 - RECEIVER_BYTES * len(inboxes))
     assert [one.publish(CHANNEL, large) for _ in range(2)] == [len(inboxes)] * 2
     one.publish(CHANNEL, large)
     await until(lambda: inboxes[-1].messages[1:])
     assert {len(inbox.messages) for inbox in inboxes} == {2}
     assert one.publish(CHANNEL, b"small") == len(inboxes)
+
+
+async def test_the_backlog_of_small_messages_to_many_receivers_is_bounded():
+    relay = MemoryRelay()
+    inboxes = [await subscribe(relay) for _ in range(10 * SLICE)]
+    accepted = 0
+    while relay.publish(CHANNEL, b"1"):
+        accepted += 1
+    assert accepted == MAX_BACKLOG_BYTES // (1 + RECEIVER_BYTES * len(inboxes))
+    await until(lambda: len(inboxes[-1].messages) == accepted)
 
 
 async def test_a_member_is_found_until_its_owner_leaves(processes):
@@ -239,19 +251,65 @@ async def test_the_leases_of_a_lost_process_end(processes, monkeypatch):
     assert await other.join(GROUP, Lease("lost", "another", "token"), MANY) is Joined.NEW
 
 
-@pytest.mark.parametrize("backend", ["redis", "cluster"], indirect=True)
-async def test_leases_that_redis_has_lost_are_registered_again(monkeypatch, backend):
+@pytest.fixture
+def renewing(io_loop, backend, request, monkeypatch):
+    """The relays of two processes that renew their leases every 0.1 s."""
     monkeypatch.setattr(redis_relay, "RENEW_S", 0.1)
-    stores = [make_store(backend, "again:") for _ in range(2)]
-    for store in stores:
-        await store.open()
-    one, other = relays = [open_relay(store) for store in stores]
+    return request.getfixturevalue("processes")
+
+
+def lose_keys(backend):
+    """Let Redis lose its keys, like a new primary without a copy of them."""
+    for primary in server(True).primaries if backend == "cluster" else [server(False)]:
+        primary.ask("FLUSHALL")
+
+
+@pytest.mark.parametrize("backend", ["redis", "cluster"], indirect=True)
+async def test_leases_that_redis_has_lost_are_registered_again(backend, renewing):
+    one, other = renewing
     await one.join(GROUP, Lease("member", "owner"), MANY)
-    for node in stores[0].topology.primaries:
-        await node.reads.submit((b"FLUSHALL",))
+    lose_keys(backend)
     assert await other.find(GROUP, "member") is None
     await until(lambda: other.find(GROUP, "member"))
-    for relay in relays:
-        await relay.close()
-    for store in stores:
-        await store.close()
+
+
+@pytest.mark.parametrize("backend", ["redis", "cluster"], indirect=True)
+@pytest.mark.parametrize("token", ["its-token", "another"])
+async def test_a_lost_lease_with_another_owner_is_reported_and_not_taken_back(token, backend, renewing):
+    one, other = renewing
+    lost = []
+    await one.join(GROUP, Lease("member", "earlier", "its-token"), MANY, lambda: lost.append("member"))
+    joined = None
+    while joined is not Joined.NEW:  # the first process can be faster
+        lose_keys(backend)
+        joined = await other.join(GROUP, Lease("member", "later", token), MANY)
+    await until(lambda: lost)
+    assert (await one.find(GROUP, "member")).owner == "later"
+    await one.leave(GROUP, "member", "earlier")
+    assert (await one.find(GROUP, "member")).owner == "later"
+    assert lost == ["member"]
+
+
+@pytest.mark.parametrize("backend", ["redis"], indirect=True)
+async def test_a_member_whose_join_got_no_reply_is_removed(renewing):
+    """Redis executes the call later than its caller waits."""
+    one, other = renewing
+    await one.join(GROUP, Lease("kept", "owner"), MANY)  # renews the process
+    server(False).freeze()
+    try:
+        with pytest.raises(Unavailable):
+            await one.join(GROUP, Lease("member", "owner", "token"), MANY)
+    finally:
+        server(False).resume()
+    await until(lambda: is_found(other, "kept"))
+    await until(lambda: is_missing(other, "member"))
+    assert await other.join(GROUP, Lease("member", "another", "its-token"), MANY) is Joined.NEW
+
+
+async def is_found(relay, member):
+    with contextlib.suppress(Unavailable):
+        return await relay.find(GROUP, member) is not None
+
+
+async def is_missing(relay, member):
+    return await relay.find(GROUP, member) is None

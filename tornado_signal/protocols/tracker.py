@@ -143,14 +143,16 @@ class TrackerConnection(Connection):
         if earlier is None:
             if not self._swarms and (opening := self.subscribe(self._inbox(self._owner))) is not None:
                 await opening
+            if self.closed:
+                return
             self.acquire()
         elif earlier.member != peer_id:
             await self.relay.leave(self._swarm(info_hash), earlier.member, self._owner)
         self._swarms[info_hash] = lease
         if await self.relay.join(self._swarm(info_hash), lease, MAX_MEMBERS) is Joined.FULL:
             raise errors.TooMany("members of a swarm")
-        if self.closed:
-            await self._leave(info_hash)
+        if self.closed:  # its release can have overtaken the call
+            await self.relay.leave(self._swarm(info_hash), peer_id, self._owner)
 
     async def _leave(self, info_hash: str) -> None:
         lease = self._swarms.pop(info_hash, None)

@@ -3,12 +3,14 @@
 import asyncio
 import random
 from collections import Counter, deque
+from collections.abc import Callable
 from typing import Final
 
 from .types import Channel, Joined, Lease, Members, Receiver
 
 SLICE: Final = 64  # receivers that get a message per event-loop iteration
 MAX_BACKLOG_BYTES: Final = 1 << 20  # of a channel with more receivers; messages beyond it are dropped
+RECEIVER_BYTES: Final = 8  # of the backlog, for each receiver of a message
 
 
 class Subscribers:
@@ -22,34 +24,35 @@ class Subscribers:
 
     def __init__(self) -> None:
         self.receivers: dict[Receiver, None] = {}
-        self._backlog: deque[tuple[bytes, list[Receiver]]] = deque()
+        self._backlog: deque[tuple[bytes, int, list[Receiver]]] = deque()  # messages, their cost in bytes
         self._backlog_bytes = 0
 
     def deliver(self, message: bytes) -> int:
         """Send a message to all current receivers, and return their number. Return 0 if the message is dropped."""
         receivers = list(self.receivers)
+        size = len(message) + RECEIVER_BYTES * len(receivers)
         if len(receivers) <= SLICE and not self._backlog:
             for receiver in receivers:
                 receiver.relayed(message)
-        elif self._backlog_bytes + len(message) > MAX_BACKLOG_BYTES and self._backlog:
+        elif self._backlog_bytes + size > MAX_BACKLOG_BYTES and self._backlog:
             return 0
         else:
             if not self._backlog:
                 asyncio.get_running_loop().call_soon(self._deliver_slice)
             receivers.reverse()
-            self._backlog.append((message, receivers))
-            self._backlog_bytes += len(message)
+            self._backlog.append((message, size, receivers))
+            self._backlog_bytes += size
         return len(self.receivers)
 
     def _deliver_slice(self) -> None:
-        message, receivers = self._backlog[0]
+        message, size, receivers = self._backlog[0]
         for receiver in receivers[: -SLICE - 1 : -1]:
             if receiver in self.receivers:
                 receiver.relayed(message)
         del receivers[-SLICE:]
         if not receivers:
             self._backlog.popleft()
-            self._backlog_bytes -= len(message)
+            self._backlog_bytes -= size
         if self._backlog:
             asyncio.get_running_loop().call_soon(self._deliver_slice)
 
@@ -82,7 +85,9 @@ class MemoryRelay:
         subscribers = self._channels.get(channel)
         return 0 if subscribers is None else subscribers.deliver(message)
 
-    async def join(self, group: Channel, lease: Lease, max_members: int) -> Joined:
+    async def join(
+        self, group: Channel, lease: Lease, max_members: int, on_lost: Callable[[], object] | None = None
+    ) -> Joined:
         members = self._groups.setdefault(group, {})
         earlier = members.get(lease.member)
         if earlier is None and len(members) >= max_members:

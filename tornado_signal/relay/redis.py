@@ -7,9 +7,9 @@ processes that own them. A process renews its entry of each of its groups.
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ..errors import Unavailable
 from ..stores.redis.change_feed import ChangeFeed
@@ -25,6 +25,8 @@ LIFETIME_MS: Final = 25_000  # of a process in a group; the leases of a lost pro
 RENEW_S: Final = 8.0
 RENEWED_AT_ONCE: Final = 500  # groups
 MAX_UNCONFIRMED_BYTES: Final = 16 << 20  # messages that Redis has not received yet; further ones are dropped
+MESSAGE_BYTES: Final = 1024  # approximate memory of such a message, in addition to its content
+MAX_NOT_LEFT: Final = 10_000  # leases to release when Redis responds again; others expire with their process
 PROCESS_BYTES: Final = 8  # the process id before each message
 
 
@@ -35,6 +37,20 @@ def _load(name: str) -> Script:
 
 
 SCRIPTS: Final = {name: _load(name) for name in ("join", "leave", "members", "renew")}
+
+
+class Registered(NamedTuple):
+    """A lease of this process.
+
+    Attributes:
+        lease: the lease.
+        max_members: the largest number of members of its group.
+        on_lost: called if the lease has another owner.
+    """
+
+    lease: Lease
+    max_members: int
+    on_lost: Callable[[], object] | None
 
 
 class RedisRelay:
@@ -55,8 +71,9 @@ class RedisRelay:
         self._feed = ChangeFeed(shared.topology, shared.access, self, shared.metrics, self._on_message)
         self._pipelines: dict[Address, Pipeline] = {}
         self._unconfirmed_bytes = 0
-        self._leases: dict[Channel, dict[str, tuple[Lease, int]]] = {}
-        self._not_left: set[tuple[Channel, str, str]] = set()  # leases to release when Redis responds again
+        self._leases: dict[Channel, dict[str, Registered]] = {}
+        self._unsure: set[Channel] = set()  # groups whose latest leases a new primary can lack
+        self._not_left: dict[tuple[Channel, str, str], float] = {}  # when to stop trying to release these leases
         self._failovers = 0
         self._loop = asyncio.get_running_loop()
         self._renewing = self._loop.create_task(self._renew_regularly())
@@ -100,7 +117,7 @@ class RedisRelay:
 
     def publish(self, channel: Channel, message: bytes) -> "int | asyncio.Future[int]":
         reached = self._local.publish(channel, message)
-        if self._unconfirmed_bytes + len(message) > MAX_UNCONFIRMED_BYTES:
+        if self._unconfirmed_bytes + len(message) + MESSAGE_BYTES > MAX_UNCONFIRMED_BYTES:
             return reached
         key = self._key(channel)
         counted: asyncio.Future[int] = self._loop.create_future()
@@ -115,7 +132,7 @@ class RedisRelay:
             pipeline = self._pipelines[address] = Pipeline(address, self._shared.access)
 
         def on_reply(sent: "asyncio.Future[Any]") -> None:
-            self._unconfirmed_bytes -= len(message)
+            self._unconfirmed_bytes -= len(message) + MESSAGE_BYTES
             reply = sent.result()
             if isinstance(reply, ErrorReply) and reply.kind == "MOVED" and not moved:
                 self._topology.moved(*reply.elsewhere(address))
@@ -126,7 +143,7 @@ class RedisRelay:
             if not counted.done():
                 counted.set_result(reply if isinstance(reply, int) else 0)
 
-        self._unconfirmed_bytes += len(message)
+        self._unconfirmed_bytes += len(message) + MESSAGE_BYTES
         pipeline.submit((b"SPUBLISH", key, message)).add_done_callback(on_reply)
 
     def _on_message(self, key: bytes, message: bytes) -> None:
@@ -142,24 +159,44 @@ class RedisRelay:
         command = (b"EVALSHA", script.sha, 2, key + b":l", key + b":p", *arguments)
         return await self._shared.client.call(key_slot(key), command, write=False, script=script)
 
-    async def join(self, group: Channel, lease: Lease, max_members: int) -> Joined:
-        reply = await self._call("join", group, self._process, LIFETIME_MS, *lease, max_members)
-        joined = Joined(reply.decode())
+    async def join(
+        self, group: Channel, lease: Lease, max_members: int, on_lost: Callable[[], object] | None = None
+    ) -> Joined:
+        registered = Registered(lease, max_members, on_lost)
+        try:
+            joined = await self._join(group, registered)
+        except Unavailable:  # Redis can have executed the call
+            self._leave_later(group, lease.member, lease.owner)
+            raise
         if joined in (Joined.NEW, Joined.RENEWED):
-            self._leases.setdefault(group, {})[lease.member] = (lease, max_members)
+            self._leases.setdefault(group, {})[lease.member] = registered
+            self._not_left.pop((group, lease.member, lease.owner), None)
         return joined
 
+    async def _join(self, group: Channel, registered: Registered, *, again: bool = False) -> Joined:
+        arguments = (*registered.lease, registered.max_members, int(again))
+        return Joined((await self._call("join", group, self._process, LIFETIME_MS, *arguments)).decode())
+
     async def leave(self, group: Channel, member: str, owner: str) -> None:
-        leases = self._leases.get(group, {})
-        if member in leases and leases[member][0].owner == owner:
-            del leases[member]
-            if not leases:
-                del self._leases[group]
+        registered = self._leases.get(group, {}).get(member)
+        if registered is not None and registered.lease.owner == owner:
+            self._remove(group, member)
         try:
             await self._call("leave", group, member, owner)
-            self._not_left.discard((group, member, owner))
+            self._not_left.pop((group, member, owner), None)
         except Unavailable:
-            self._not_left.add((group, member, owner))
+            self._leave_later(group, member, owner)
+
+    def _remove(self, group: Channel, member: str) -> None:
+        leases = self._leases[group]
+        del leases[member]
+        if not leases:
+            del self._leases[group]
+
+    def _leave_later(self, group: Channel, member: str, owner: str) -> None:
+        """Release a lease when Redis responds again. Without it for longer, all leases of the process expire."""
+        if len(self._not_left) < MAX_NOT_LEFT:
+            self._not_left.setdefault((group, member, owner), self._loop.time() + 2 * LIFETIME_MS / 1000)
 
     async def find(self, group: Channel, member: str) -> Lease | None:
         key = self._key(group) + b":l"
@@ -175,17 +212,36 @@ class RedisRelay:
         while True:
             await asyncio.sleep(RENEW_S)
             failovers, self._failovers = self._failovers, self._shared.metrics.failovers
-            lost = failovers != self._failovers  # a new primary can lack the latest leases
-            await asyncio.gather(*(self.leave(*left) for left in self._not_left))
+            if failovers != self._failovers:
+                self._unsure.update(self._leases)
+            self._unsure &= self._leases.keys()
             groups = list(self._leases)
             for at in range(0, len(groups), RENEWED_AT_ONCE):
-                await asyncio.gather(*(self._renew(group, lost) for group in groups[at : at + RENEWED_AT_ONCE]))
+                await asyncio.gather(*(self._renew(group) for group in groups[at : at + RENEWED_AT_ONCE]))
+            now_s = self._loop.time()
+            self._not_left = {left: until_s for left, until_s in self._not_left.items() if until_s > now_s}
+            await asyncio.gather(*(self.leave(*left) for left in self._not_left))
 
-    async def _renew(self, group: Channel, lost: bool) -> None:
+    async def _renew(self, group: Channel) -> None:
         with contextlib.suppress(Unavailable):
-            if lost or not await self._call("renew", group, self._process, LIFETIME_MS):
-                for lease, max_members in list(self._leases.get(group, {}).values()):
-                    await self._call("join", group, self._process, LIFETIME_MS, *lease, max_members)
+            if group in self._unsure or not await self._call("renew", group, self._process, LIFETIME_MS):
+                self._unsure.add(group)
+                for registered in list(self._leases.get(group, {}).values()):
+                    await self._register_again(group, registered)
+            self._unsure.discard(group)
+
+    async def _register_again(self, group: Channel, registered: Registered) -> None:
+        """Register a lease that Redis can have lost, unless it was released meanwhile or has another owner."""
+        lease = registered.lease
+        if self._leases.get(group, {}).get(lease.member) is not registered:
+            return
+        joined = await self._join(group, registered, again=True)
+        if self._leases.get(group, {}).get(lease.member) is not registered:
+            self._leave_later(group, lease.member, lease.owner)
+        elif joined is Joined.TAKEN:
+            self._remove(group, lease.member)
+            if registered.on_lost is not None:
+                registered.on_lost()
 
     async def close(self) -> None:
         self._renewing.cancel()

@@ -1,7 +1,7 @@
 """Types of the relay: channels, groups, leases, and `Relay` itself."""
 
 from asyncio import Future
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
 
@@ -95,11 +95,19 @@ class Relay(Protocol):
             which needs a response of Redis. It can be ignored.
         """
 
-    async def join(self, group: Channel, lease: Lease, max_members: int) -> Joined:
+    async def join(
+        self, group: Channel, lease: Lease, max_members: int, on_lost: Callable[[], object] | None = None
+    ) -> Joined:
         """Add a member to a group, or replace its lease. End it by `leave`.
 
+        Args:
+            group: the group.
+            lease: the member.
+            max_members: the largest number of members.
+            on_lost: called if the lease expired, because Redis was unreachable, and has another owner now.
+
         Raises:
-            Unavailable: Redis did not respond in time.
+            Unavailable: Redis did not respond in time. The member is not in the group, or is removed soon.
         """
 
     async def leave(self, group: Channel, member: str, owner: str) -> None:

@@ -1,13 +1,14 @@
--- ARGV: process, its lifetime in ms, member, owner, token, data, the maximum number of members.
+-- ARGV: process, its lifetime in ms, member, owner, token, data, the maximum number of members, whether the process
+-- registers the lease again ('1'). Then a lease of another owner is newer, and is kept.
 local process, lifetime_ms, member = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local owner, token, data, max_members = ARGV[4], ARGV[5], ARGV[6], tonumber(ARGV[7])
+local owner, token, data, max_members, again = ARGV[4], ARGV[5], ARGV[6], tonumber(ARGV[7]), ARGV[8] == '1'
 local earlier = redis.call('HGET', leases, member)
 if not earlier and redis.call('HLEN', leases) >= max_members then
     return 'full'
 end
 if earlier then
-    local needed = string.match(earlier, '^%S* %S* (%S*) ')
-    if needed ~= '' and needed ~= token then
+    local earlier_owner, needed = string.match(earlier, '^%S* (%S*) (%S*) ')
+    if (again and earlier_owner ~= owner) or (needed ~= '' and needed ~= token) then
         return 'taken'
     end
 end
