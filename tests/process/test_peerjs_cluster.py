@@ -98,6 +98,32 @@ async def test_flow_between_two_servers(servers):
     await b.close()
 
 
+async def test_of_two_connections_that_claim_an_id_at_once_one_stays_its_owner(servers):
+    """Both have its token, as after two attempts to reconnect."""
+    one, other = servers
+    sender = await opened(one, "sender")
+    names = [f"claimed {number}" for number in range(40)]
+
+    async def claim(name):
+        claims = await asyncio.gather(*(opened(server, name, "its token") for server in servers))
+        ends = [asyncio.create_task(peer.closed()) for peer in claims]
+        await asyncio.wait(ends, timeout=BOUND_S, return_when=asyncio.FIRST_COMPLETED)
+        assert [end.result() for end in ends if end.done()] == [(1000, "taken over")]
+        return next(peer for peer, end in zip(claims, ends, strict=True) if not end.done())
+
+    owners = {name: await claim(name) for name in names}
+    lost = await opened(one, "lost")
+    lost.abort()
+    async with asyncio.timeout(BOUND_S):  # its grace period ends after those of the closed connections
+        while "lost" in await asyncio.to_thread(listed, other):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+    assert listed(one) == sorted([*names, "sender"])
+    for name, peer in owners.items():
+        await exchange(sender, "sender", peer, name, 1)
+        await peer.close()
+    await sender.close()
+
+
 async def test_absent_ids_that_arrive_immediately_miss_nothing(servers):
     """The id arrives while the first message to it is on its way."""
     one, other = servers

@@ -1,6 +1,7 @@
 """The signaling of PeerJS: ids, which are leases, and messages from one id to another."""
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import uuid
@@ -123,26 +124,29 @@ class PeerJsConnection(Connection):
             context.status = STATUS[type(error)]
             self._reject("ERROR", str(error))
             return
+        # Subscribe first. Otherwise two connections that claim the id at once would not notice each other.
+        if (opening := self.subscribe(self._inbox(self._peer_id))) is not None:
+            await opening
         self.acquire()
         try:
             lease = Lease(self._peer_id, self._owner, self._token)
-            self._member = await self.relay.join(self._group, lease, UNLIMITED) is not Joined.TAKEN
+            joined = await self.relay.join(self._group, lease, UNLIMITED, self._lose)
+            self._member = joined is not Joined.TAKEN
         finally:
             if not self._member:
                 self.release()
         if not self._member:
+            self.unsubscribe(self._inbox(self._peer_id))
             self._reject("ID-TAKEN", "ID is taken")
             return
         if self.closed:
             await self._leave()
             return
         await self._publish(self._inbox(self._peer_id), TAKEN_OVER + self._owner.encode())
-        if (opening := self.subscribe(self._inbox(self._peer_id))) is not None:
-            await opening
         self.send({"type": "OPEN"})
         early, self._early = self._early or [], None
         for message in early:
-            self.client.socket.send(message)
+            self.relayed(message)
         await self._publish(Channel(self.scope, f"arrival {self._peer_id}"), ARRIVED)
 
     def _reject(self, kind: str, text: str) -> None:
@@ -183,13 +187,24 @@ class PeerJsConnection(Connection):
     # Messages
 
     def relayed(self, message: bytes) -> None:
-        if message.startswith(TAKEN_OVER):
-            if message != TAKEN_OVER + self._owner.encode():
-                self.client.socket.close(CloseCode.NORMAL_CLOSURE, "taken over")
-        elif self._early is not None:
-            self._early.append(message)
-        else:
+        if self._early is not None:
+            if len(self._early) < MAX_KEPT or message.startswith(TAKEN_OVER):
+                self._early.append(message)
+        elif not message.startswith(TAKEN_OVER):
             self.client.socket.send(message)
+        elif message != TAKEN_OVER + self._owner.encode():
+            self.client.service.start(self._check_owner())
+
+    async def _check_owner(self) -> None:
+        """Close the connection if another one owns the id. The latest message can be of an earlier owner."""
+        lease = None
+        with contextlib.suppress(errors.Unavailable):
+            lease = await self.relay.find(self._group, self._peer_id)
+        if lease is None or lease.owner != self._owner:
+            self._lose()
+
+    def _lose(self) -> None:
+        self.client.socket.close(CloseCode.NORMAL_CLOSURE, "taken over")
 
     def received(self, message: Any, context: RequestContext) -> Awaitable[None] | None:
         if not self._member or type(message) is not dict or message.get("type") not in FORWARDED_TYPES:
