@@ -214,10 +214,37 @@ async def test_peer_belongs_to_the_connection_that_announced_it_last(service, tr
     assert await counts(other) == (0, 2)
 
 
-async def test_connection_with_another_peer_id_leaves_with_the_first(service, tracker):
-    client = await tracker(service)
+async def test_peers_of_one_connection_meet(service, tracker):
+    """Clients of one page share a connection to each tracker."""
+    client, other = await tracker(service), await tracker(service)
     await client.ask(announce("a"))
-    assert await client.ask(announce("b")) == response(0, 1)
+    assert await client.ask(announce("b", offers=offers(1))) == response(0, 2)
+    assert (await client.next())["peer_id"] == peer("b")
+    await client.send(announce("a", answer=SDP, offer_id=f"{1:020}", to_peer_id=peer("b")))
+    answered = await client.next()
+    assert (answered["answer"], answered["peer_id"]) == (SDP, peer("a"))
+    assert await client.ask(announce("a", event="stopped")) == response(0, 1)
+    await client.ask(announce("c"))
+    client.socket.transport.abort()
+
+    async def is_empty():
+        return await counts(other) == (0, 0)
+
+    await until(is_empty)
+    assert service.shared.limits.client("127.0.0.1").held == 0
+
+
+async def test_peers_of_a_connection_in_a_swarm_are_limited(service, tracker):
+    client, other = await tracker(service), await tracker(service)
+    for number in range(10):
+        await client.ask(announce(f"{number}"))
+    await client.send(announce("a"))
+    assert await client.closed() == (1008, "too many peers of a connection in a swarm")
+
+    async def is_empty():
+        return await counts(other) == (0, 0)
+
+    await until(is_empty)
 
 
 async def test_binary_messages_are_accepted_and_responses_are_text(service, tracker):

@@ -1,6 +1,7 @@
 """Programs in Node.js with original packages: clients of trackers, and tokens made by jose."""
 
 import json
+import os
 import re
 import subprocess
 import textwrap
@@ -32,6 +33,24 @@ def test_clients_of_trackers_meet(name, more, start, script):
         for client, other in zip(clients, "ba", strict=True):
             for line in [f"{other}\n", *more]:
                 assert client.stdout.readline() == line
+
+
+def test_the_tests_of_p2pt_pass(start, script, tmp_path):
+    servers = [start("--shared-protocols", "tracker", data=name) for name in ("one", "other")]
+    node, *flags, tests = script("node_modules/p2pt/test/node.js")
+    trackers = " ".join(server.url.replace("http", "ws") for server in servers)
+    with (tmp_path / "log").open("w") as log:  # Node.js exits before it has written everything to a pipe
+        passed = run_command(
+            *(node, *flags, "--import", tmp_path / "p2pt-tests.mjs", tests),
+            stdout=log,
+            env=os.environ | {"TRACKERS": trackers},
+            timeout=100,
+        )
+    text = (tmp_path / "log").read_text()
+    assert passed.returncode == 0, text[-2000:]
+    assert "not ok" not in text
+    assert "ALL TESTS PASSED" in text
+    assert text.count("PASS - ") == 8
 
 
 def kill(process):

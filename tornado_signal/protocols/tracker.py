@@ -21,6 +21,7 @@ INTERVAL_S: Final = 120  # between two announcements of a client
 MIN_SCRAPE_INTERVAL_S: Final = 600
 MAX_OFFERS: Final = 10  # of an announcement
 MAX_MEMBERS: Final = 1000  # of a swarm
+MAX_PEERS: Final = 10  # of a connection in a swarm: clients of one page share a connection
 MAX_HASHES: Final = 255  # of a scrape
 MAX_ECHOED: Final = 256  # characters of an invalid info_hash in the response
 EVENTS: Final = ("started", "stopped", "completed", "update", "paused", "empty", "")
@@ -64,7 +65,7 @@ class TrackerConnection(Connection):
     def __init__(self, client: Client, relay: Relay, origin: str | None) -> None:
         super().__init__(client, relay, make_scope("tracker", origin))
         self._owner = os.urandom(8).hex()
-        self._swarms: dict[str, Lease] = {}  # by info_hash
+        self._swarms: dict[str, dict[str, Lease]] = {}  # by info_hash, the own peers by id
 
     @property
     def names(self) -> list[str]:
@@ -120,7 +121,7 @@ class TrackerConnection(Connection):
             context.charge(len(offers))
 
         if event == "stopped":
-            await self._leave(info_hash)
+            await self._leave(info_hash, peer_id)
         else:
             await self._join(info_hash, peer_id, event, message.get("left"))
         if answer is not None:
@@ -135,30 +136,33 @@ class TrackerConnection(Connection):
             self._send_to(lease.owner, info_hash, peer_id, _select(fields, "offer", "offer_id"))
 
     async def _join(self, info_hash: str, peer_id: str, event: str, left: object) -> None:
-        earlier = self._swarms.get(info_hash)
+        peers = self._swarms.get(info_hash, {})
+        earlier = peers.get(peer_id)
         complete = left == 0
-        if earlier is not None and earlier.member == peer_id:  # as in the original, a complete peer stays complete
-            complete = complete or event == "completed" or earlier.data == COMPLETE
-        lease = Lease(peer_id, self._owner, "", COMPLETE if complete else INCOMPLETE)
         if earlier is None:
+            if len(peers) >= MAX_PEERS:
+                raise errors.TooMany("peers of a connection in a swarm")
             if not self._swarms and (opening := self.subscribe(self._inbox(self._owner))) is not None:
                 await opening
             if self.closed:
                 return
             self.acquire()
-        elif earlier.member != peer_id:
-            await self.relay.leave(self._swarm(info_hash), earlier.member, self._owner)
-        self._swarms[info_hash] = lease
+        else:  # as in the original, a complete peer stays complete
+            complete = complete or event == "completed" or earlier.data == COMPLETE
+        lease = Lease(peer_id, self._owner, "", COMPLETE if complete else INCOMPLETE)
+        self._swarms.setdefault(info_hash, {})[peer_id] = lease
         if await self.relay.join(self._swarm(info_hash), lease, MAX_MEMBERS) is Joined.FULL:
             raise errors.TooMany("members of a swarm")
         if self.closed:  # its release can have overtaken the call
             await self.relay.leave(self._swarm(info_hash), peer_id, self._owner)
 
-    async def _leave(self, info_hash: str) -> None:
-        lease = self._swarms.pop(info_hash, None)
-        if lease is not None:
+    async def _leave(self, info_hash: str, peer_id: str) -> None:
+        peers = self._swarms.get(info_hash, {})
+        if peers.pop(peer_id, None) is not None:
+            if not peers:
+                del self._swarms[info_hash]
             self.release()
-            await self.relay.leave(self._swarm(info_hash), lease.member, self._owner)
+            await self.relay.leave(self._swarm(info_hash), peer_id, self._owner)
 
     async def _answer(self, info_hash: str, peer_id: str, to_peer_id: str, message: dict[str, Any]) -> None:
         lease = await self.relay.find(self._swarm(info_hash), to_peer_id)
@@ -197,8 +201,9 @@ class TrackerConnection(Connection):
         return self._leave_all() if self._swarms else None
 
     async def _leave_all(self) -> None:
-        for info_hash in list(self._swarms):
-            await self._leave(info_hash)
+        for info_hash, peers in list(self._swarms.items()):
+            for peer_id in list(peers):
+                await self._leave(info_hash, peer_id)
 
 
 def _select(fields: dict[str, Any], *names: str) -> dict[str, Any]:
