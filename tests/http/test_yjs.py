@@ -237,6 +237,18 @@ async def test_handshake_without_an_origin_is_refused_unless_shared(start_servic
     assert json.loads(refusal.value.response.body) == {"error": invalid("Origin")}
 
 
+@pytest.mark.parametrize("path", ["/peerjs?key=k&id=a&token=t", PATH, "/tracker", "/announce"])
+async def test_handshakes_of_other_origins_than_the_allowed_are_refused(path, start_service):
+    service = await start_service(allowed_origins=Origins(frozenset({ORIGIN})))
+    url = f"ws://127.0.0.1:{service.port}{path}"
+    for origin in (OTHER, "null"):
+        with pytest.raises(InvalidStatus, match="403"):
+            async with RawClient(url, origin):
+                pass
+    async with RawClient(url, ORIGIN):
+        pass
+
+
 # HTTP
 
 
@@ -244,7 +256,7 @@ async def http(service, method, target, origin, headers=()):
     return await service.raw(request(method, target, b"x" if method == "POST" else None, origin, headers), method)
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"])
 @pytest.mark.parametrize("origin", [ORIGIN, None])
 async def test_request_over_http_gets_okay(method, origin, service):
     response = await http(service, method, PATH, origin)

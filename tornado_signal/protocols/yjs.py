@@ -101,7 +101,7 @@ async def _wait(pending: list[Awaitable[None]]) -> None:
 class YUpgrade(ProtocolUpgrade):
     """GET /y-webrtc. Everything that is not a handshake gets `okay`, as from the original server."""
 
-    methods = ("GET", "HEAD", "POST", "OPTIONS")
+    methods = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
     def find_origin(self) -> str:
         return super().find_origin() if "Upgrade" in self.request.headers else self.context.find_page_origin()
@@ -116,4 +116,4 @@ class YUpgrade(ProtocolUpgrade):
         self.set_header("Content-Type", "text/plain")
         self.write(b"okay")
 
-    head = post
+    head = put = patch = delete = post
