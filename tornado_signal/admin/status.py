@@ -296,5 +296,5 @@ def as_text(value: object, value_type: object) -> str:
     if isinstance(value, Origins):
         return ",".join(sorted(value.entries))
     if isinstance(value, tuple):
-        return ",".join(str(item) for item in value)
+        return ",".join(":".join(map(str, item)) if isinstance(item, tuple) else str(item) for item in value)
     return str(value)

@@ -102,7 +102,7 @@ const FIGURES = [
 /** @param {number} value */
 function short(value) {
   if (!Number.isFinite(value)) return "–";
-  return value.toLocaleString("en", { maximumSignificantDigits: value < 100 ? 3 : 6, maximumFractionDigits: 2 });
+  return value.toLocaleString("en", value < 100 ? { maximumSignificantDigits: 3 } : { maximumFractionDigits: 0 });
 }
 
 // Elements
@@ -161,7 +161,7 @@ const shown = new Map(); // the content of each table
  */
 function fill(id, headings, rows, empty) {
   const table = find(id);
-  const label = (/** @type {unknown} */ cell) => (cell instanceof Element ? cell.ariaLabel : cell);
+  const label = (/** @type {unknown} */ cell) => (cell instanceof Element ? cell.outerHTML : cell);
   const content = JSON.stringify([headings, rows.map((row) => row.map(label))]);
   if (shown.get(id) === content) return;
   shown.set(id, content);
@@ -406,13 +406,18 @@ function showAddresses(processes) {
       ...[connections, waiting, held_offers],
       ...LIMITS.map((name) => (name in used ? `${Math.round(100 * used[name])} %` : "no limit")),
       ...withActions(
-        button("Disconnect", `Disconnect ${address}`, "disconnect", { address }),
-        button("Block", `Block ${address} for an hour`, "block", { address, seconds: 3600 }),
+        make(
+          "span",
+          {},
+          button("Disconnect", `Disconnect ${address}`, "disconnect", { address }),
+          " ",
+          button("Block", `Block ${address} for an hour`, "block", { address, seconds: 3600 }),
+        ),
       ),
     ]);
   const used = LIMITS.map((name) => `#${name} used`);
   const counts = ["#Connections", "#Waiting", "#Held offers"];
-  const headings = ["Address", ...(several ? ["Server"] : []), ...counts, ...used, ...withActions("Action", "Action")];
+  const headings = ["Address", ...(several ? ["Server"] : []), ...counts, ...used, ...withActions("Actions")];
   fill("addresses", /** @type {string[]} */ (headings), rows, "No address has a connection.");
 }
 
