@@ -100,6 +100,42 @@ async def test_function_is_called_again_after_a_refusal(websocket, protected):
     assert service.shared.log.metrics.tokens["token with another signature"] >= 1
 
 
+@pytest.mark.parametrize("websocket", [True, False])
+async def test_function_is_called_once_after_a_refusal_even_if_its_tokens_differ(websocket, protected):
+    service = await protected()
+    made = []
+
+    def unusable():
+        made.append(make_token({"exp": time.time() + 60, "sub": str(len(made))}, b"a secret of another application, 44 bytes"))
+        return made[-1]
+
+    async with connect(service, unusable, websocket=websocket) as client:
+        for call in (client.topics, lambda: client.sessions("lobby", wait_s=0)):
+            made.clear()
+            with pytest.raises(APIError, match="401"):
+                await call()
+            assert 0 < len(made) <= (2 if not websocket else 3)
+        made.clear()
+        with pytest.raises(APIError, match="401"):
+            async with aclosing(client.topic_events("lobby")) as events:
+                await anext(events)
+        assert 0 < len(made) <= (2 if not websocket else 3)
+
+
+async def test_calls_at_the_same_time_share_a_new_token(protected):
+    service = await protected()
+    calls = []
+
+    async def renew():
+        calls.append(time.time())
+        await asyncio.sleep(0.01)
+        return make()
+
+    async with connect(service, renew, websocket=False) as client:
+        await asyncio.gather(*(client.topics() for _ in range(5)))
+    assert len(calls) == 1
+
+
 async def test_error_of_the_function_reaches_the_caller(protected):
     service = await protected()
 

@@ -42,6 +42,9 @@ class HandClock(Clock):
     def now_ms(self):
         return self.ms
 
+    def wall_s(self):
+        return self.ms / 1000
+
     def advance_to(self, floor_ms):
         self.ms = max(self.ms, floor_ms)
 

@@ -1,5 +1,6 @@
 """The token that a client presents (docs/authorization.md)."""
 
+import asyncio
 import base64
 import inspect
 import json
@@ -24,6 +25,7 @@ class Authorization:
     def __init__(self, source: TokenSource | None) -> None:
         self._source = source
         self._token = source if isinstance(source, str) else ""
+        self._renewing = asyncio.Lock()  # so that calls at the same time renew the token once
         self._renew_at_s = 0.0 if callable(source) else math.inf  # Unix time
 
     async def token(self) -> str:
@@ -33,17 +35,22 @@ class Authorization:
             Exception: whatever the function raises.
         """
         if time.time() >= self._renew_at_s:
-            await self._renew()
+            async with self._renewing:
+                if time.time() >= self._renew_at_s:
+                    await self._renew()
         return self._token
 
     async def replace(self, refused: str) -> str | None:
         """Return a newer token than one that the server has refused, or None if there is none.
 
+        Callers do this once for a request. A function can return a new token that the server refuses each time.
+
         Raises:
             Exception: as `token`.
         """
-        if refused == self._token:
-            await self._renew()
+        async with self._renewing:
+            if refused == self._token:
+                await self._renew()
         return None if self._token == refused else self._token
 
     async def _renew(self) -> None:

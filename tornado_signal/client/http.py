@@ -70,7 +70,7 @@ class HttpClient:
         if "{topic}" in path:
             path = path.replace("{topic}", _segment(fields.pop("topic")))
         token = await self._authorization.token()
-        while True:
+        for retries in (1, 0):
             try:
                 response = await self._client().request(
                     method,
@@ -82,7 +82,8 @@ class HttpClient:
                 )
             except httpx.TransportError as error:
                 raise _unreachable(server, error) from None
-            if response.status_code != 401 or (newer := await self._authorization.replace(token)) is None:
+            refused = response.status_code == 401
+            if not (refused and retries) or (newer := await self._authorization.replace(token)) is None:
                 break
             token = newer
         if response.status_code != 200:
@@ -111,7 +112,7 @@ class HttpClient:
         fields = dict(fields)
         path = f"/{_segment(fields.pop('topic'))}/events" if "topic" in fields else "/events"
         token = await self._authorization.token()
-        while True:
+        for retries in (1, 0):
             async with contextlib.AsyncExitStack() as stack:
                 try:
                     source = await stack.enter_async_context(
@@ -131,7 +132,8 @@ class HttpClient:
                 if source.response.status_code == 200:
                     yield _events(server, source)
                     return
-            if source.response.status_code != 401 or (newer := await self._authorization.replace(token)) is None:
+            refused = source.response.status_code == 401
+            if not (refused and retries) or (newer := await self._authorization.replace(token)) is None:
                 raise _error_of(source.response)
             token = newer
 

@@ -87,21 +87,19 @@ class WebSocket:
     async def _authorize(self, connection: RpcConnection) -> bool:
         """Present the token. If that fails, close the connection: over HTTP the error reaches the caller."""
         try:
-            token: str | None = await self._authorization.token()
-            while token:
+            if token := await self._authorization.token():
                 try:
                     await connection.call("authorize", {"token": token})
-                    break
                 except APIError as error:
-                    token = await self._authorization.replace(token) if error.status == 401 else None
-        except BaseException as error:  # of the function for tokens, or a cancellation
+                    if error.status != 401 or not (newer := await self._authorization.replace(token)):
+                        raise
+                    await connection.call("authorize", {"token": newer})
+        except BaseException as error:  # a refusal, an error of the function for tokens, or a cancellation
             await connection.close()
             if not isinstance(error, Exception):
                 raise
             return False
-        if token is None:
-            await connection.close()
-        return token is not None
+        return True
 
     async def _renew(self, connection: RpcConnection) -> None:
         """Present a new token whenever the earlier one expires soon."""
