@@ -7,7 +7,9 @@ import hashlib
 import hmac
 import itertools
 import json
+import logging
 import math
+import sys
 from urllib.parse import quote, urlencode
 
 import hypothesis
@@ -17,7 +19,7 @@ from hypothesis import strategies as st
 from support.paths import TESTS
 from support.peerjs import connect_peer, open_peer
 from support.rpc import BOUND_S, RpcClient
-from support.service import ORIGIN, OTHER, refused, request, segment
+from support.service import ORIGIN, OTHER, connected, refused, request, segment
 from support.sse import open_stream
 from support.tokens import MAKERS, SECRET, make_token, private_pem, public_pem, write_secret
 from support.y_webrtc import RawClient, published
@@ -153,6 +155,69 @@ async def test_other_schemes_are_no_token(protected):
     assert service.shared.log.metrics.refusals[401, "token missing"] == 1
 
 
+async def test_repeated_and_contradictory_tokens(protected):
+    service = await protected()
+    good, bad = token_of(service), "nonsense"
+    for tokens in ((good, bad), (bad, good), (good, good)):
+        headers = [header for token in tokens for header in bearer(token)]
+        assert refused(await service.call("GET", "/topics", headers=headers)) == UNAUTHORIZED
+    for in_header, in_query, status in ((good, bad, 200), (bad, good, 401)):
+        target = f"/lobby/events?{urlencode({'token': in_query})}"
+        async with open_stream(service.port, target, headers=bearer(in_header)) as stream:
+            assert stream.status == status
+    target = f"/lobby/events?{urlencode({'token': [bad, good]}, doseq=True)}"
+    async with open_stream(service.port, target) as stream:
+        assert stream.status == 401
+
+
+async def test_token_in_the_query_is_only_for_streams_and_other_protocols(protected):
+    service = await protected()
+    query = urlencode({"token": token_of(service)})
+    for target in ("/topics", "/lobby/sessions", "/ice-servers"):
+        assert refused(await call(service, "GET", f"{target}?{query}")) == UNAUTHORIZED
+    async with RpcClient(f"ws://127.0.0.1:{service.port}/ws?{query}", ORIGIN) as client:
+        assert await client.refused("topics") == UNAUTHORIZED
+
+
+async def test_invalid_token_is_refused_also_where_none_is_needed(protected):
+    service = await protected(auth_anonymous=ACTIONS)
+    for target in ("/topics", "/ice-servers"):
+        assert refused(await call(service, "GET", target, token="nonsense")) == UNAUTHORIZED
+        assert (await call(service, "GET", target)).status == 200
+
+
+async def test_refused_authorization_keeps_the_earlier_rights(protected):
+    service = await protected(auth_anonymous=("list",))
+    async with open_socket(service) as client:
+        assert await client.refused("authorize", token="nonsense") == UNAUTHORIZED
+        await client.call("topics")
+        assert await client.refused("offer", topic="lobby", **OFFER) == UNAUTHORIZED
+        await client.call("authorize", token=token_of(service, actions=["offer"]))
+        assert await client.refused("authorize", token="nonsense") == UNAUTHORIZED
+        await client.call("offer", topic="lobby", **OFFER)
+        assert await client.refused("topics") == NOT_ALLOWED
+
+
+async def test_batch_is_authorized_in_its_order(protected):
+    service = await protected()
+    calls = [("topics", {}), ("offer", {"topic": "lobby", **OFFER}), ("iceServers", {})]
+    calls += [("authorize", {"token": token_of(service)}), *calls]
+    batch = [{"jsonrpc": "2.0", "id": id_, "method": name, "params": params} for id_, (name, params) in enumerate(calls)]
+    async with open_socket(service) as client:
+        response = client.send_raw(batch, json.dumps(list(range(len(batch)))))
+        codes = [each.get("error", {}).get("code", 200) for each in await asyncio.wait_for(response, BOUND_S)]
+    assert codes == [401, 401, 401, 200, 200, 200, 200]
+
+
+async def test_credentials_of_a_proxy_do_not_refuse_a_websocket(protected):
+    service = await protected()
+    for value in ("Basic dTpw", "Bearer", "Bearer "):
+        async with open_socket(service, additional_headers={"Authorization": value}) as client:
+            assert await client.refused("topics") == UNAUTHORIZED
+            await client.call("authorize", token=token_of(service))
+            await client.call("topics")
+
+
 # The same over every protocol
 
 CLAIMED = st.fixed_dictionaries(
@@ -233,6 +298,140 @@ def test_same_is_allowed_over_http_streams_and_websockets(claims, topic, io_loop
 @pytest.fixture
 def shared_service(io_loop, protected):
     return io_loop.run_sync(protected)
+
+
+HASHES = ["a" * 20, "ab" * 10, "b" * 20]  # info_hashes, whose topics are also ids, rooms and topics in this test
+NAMES = [text.encode().hex() for text in HASHES]
+NUMBERS = itertools.count()
+CLAIMED_NAMES = st.fixed_dictionaries(
+    {},
+    optional={
+        "actions": st.lists(st.sampled_from(ACTIONS), unique=True, min_size=1),
+        "topics": st.lists(st.sampled_from([*NAMES, "61*", "6162*", "62*", "*"]), max_size=3),
+        "info": st.sampled_from([NAMES[0], "me"]),
+    },
+)
+
+
+async def over_rooms(service, query, name):
+    """Return which actions in a room work: by y-webrtc's messages, and by those of ws-relay."""
+    url = f"ws://127.0.0.1:{service.port}/y-webrtc?{query}"
+    ways = {
+        "subscribe": ({"topics": [name]}, {"topic": name}),
+        "publish": ({"topic": name, "data": 1}, {"topic": name, "payload": 1}),
+    }
+    works = {}
+    for kind, messages in ways.items():
+        both = set()
+        for message in messages:
+            async with RawClient(url, ORIGIN) as client:
+                await client.send({"type": kind, **message})
+                try:
+                    await client.read()
+                    both.add(True)
+                except ConnectionClosed:
+                    both.add(False)
+        (works[kind],) = both
+    return works
+
+
+async def over_tracker(service, query, info_hash):
+    announcement = {"action": "announce", "info_hash": info_hash, "peer_id": "p" * 20, "left": 1}
+    answering = announcement | {"answer": {}, "to_peer_id": "p" * 20, "offer_id": "o"}
+    works = {}
+    async with RawClient(f"ws://127.0.0.1:{service.port}/tracker?{query}", ORIGIN) as client:
+        for action, message in (
+            ("offer", announcement | {"event": "started"}),
+            ("list", {"action": "scrape", "info_hash": info_hash}),
+            ("answer", answering),
+        ):
+            await client.send(message)
+            if action == "answer":  # which has no response of its own
+                await client.send({"action": "none"})
+            response = await client.receive()
+            works[action] = response.get("failure reason") != NOT_ALLOWED[1]
+    return works
+
+
+async def over_peerjs(service, token, name):
+    """Return which actions work with an id: to have it, and to send each kind of message to it."""
+    works, key = {}, f"key-{next(NUMBERS)}"
+    for kind in ("OFFER", "ANSWER", "CANDIDATE"):
+        peer = await connect_peer(service.port, key=key, id=name, token=token)
+        first = await peer.next()
+        works["id"] = first == {"type": "OPEN"}
+        if works["id"]:
+            await peer.send(kind, name, payload=kind)
+            works[kind] = False
+            with contextlib.suppress(ConnectionClosed):
+                works[kind] = (await peer.next())["payload"] == kind
+        else:
+            assert first == {"type": "ERROR", "payload": {"msg": NOT_ALLOWED[1]}}
+        await peer.close()
+    listed = await service.raw(request("GET", f"/{key}/peers", headers=bearer(token)))
+    works["list"] = listed.status == 200
+    return works
+
+
+@hypothesis.settings(
+    max_examples=30, deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
+)
+@hypothesis.given(claims=CLAIMED_NAMES, index=st.sampled_from(range(len(HASHES))))
+def test_same_is_allowed_over_other_protocols(claims, index, io_loop, shared_protocols):
+    service, name = shared_protocols, NAMES[index]
+
+    async def compare():
+        token = token_of(service, **claims)
+        query = urlencode({"token": token})
+        allowed = {action: await over_http(service, token, action, name) == 200 for action in ("list", "answer")}
+        own = {"info": claims.get("info", name), "offer": "an offer"}
+        allowed["offer"] = (await call(service, "POST", f"/{name}/offer", own, token=token)).status == 200
+        actions = {each: is_allowed(claims, each, name, own["info"]) for each in ACTIONS}
+        assert allowed == actions
+        both = allowed["offer"] and allowed["answer"]
+        assert await over_rooms(service, query, name) == {"subscribe": allowed["list"], "publish": both}
+        assert await over_tracker(service, query, HASHES[index]) == allowed
+        peerjs = await over_peerjs(service, token, name)
+        has_id = (await call(service, "POST", f"/{name}/offer", OFFER | {"info": name}, token=token)).status == 200
+        assert peerjs["id"] == has_id
+        assert peerjs["list"] == ("list" in claims.get("actions", ACTIONS))
+        if has_id:
+            to_itself = {kind: peerjs[kind] for kind in ("OFFER", "ANSWER", "CANDIDATE")}
+            assert to_itself == {"OFFER": True, "ANSWER": allowed["answer"], "CANDIDATE": allowed["answer"]}
+
+    io_loop.run_sync(compare, timeout=BOUND_S)
+
+
+@pytest.fixture
+def shared_protocols(io_loop, protected):
+    return io_loop.run_sync(lambda: protected(peerjs_discovery=True))
+
+
+@pytest.mark.parametrize("number", range(2 ** len(ACTIONS)))
+async def test_same_is_allowed_without_a_token_over_every_protocol(number, protected):
+    anonymous = tuple(action for bit, action in enumerate(ACTIONS) if number >> bit & 1)
+    service = await protected(auth_anonymous=anonymous)
+    allowed = {action: action in anonymous for action in ACTIONS}
+    over = {action: await over_http(service, None, action, NAMES[0]) for action in ACTIONS}
+    assert over == {action: 200 if allowed[action] else 401 for action in ACTIONS}
+    code = await published_code(service, NAMES[0])
+    async with open_socket(service) as client:
+        for action, (method, params) in {
+            "list": ("sessions", {"topic": NAMES[0]}),
+            "offer": ("offer", {"topic": NAMES[0], **OFFER}),
+            "answer": ("poll", {"code": code, "side": "offerer"}),
+        }.items():
+            assert ("result" in await client.ask(method, **params)) == allowed[action], action
+    for path in ("/y-webrtc", "/tracker", "/peerjs?id=a&key=k&token=t"):
+        opening = connect(f"ws://127.0.0.1:{service.port}{path}", origin=ORIGIN)
+        if anonymous:
+            await (await opening).close()
+        else:
+            with pytest.raises(InvalidStatus, match="401"):
+                await opening
+    if anonymous:
+        works = await over_rooms(service, "", NAMES[0])
+        assert works == {"subscribe": allowed["list"], "publish": allowed["offer"] and allowed["answer"]}
 
 
 async def test_code_of_a_topic_that_is_not_covered_is_403_everywhere(protected):
@@ -390,6 +589,45 @@ async def test_clocks_may_differ_a_little(protected):
         assert (await call(service, "GET", "/topics", token=make_token(claims))).status == 200
 
 
+async def test_known_token_is_refused_after_its_expiry_and_accepted_from_its_beginning(protected):
+    service = await protected()
+    token = token_of(service, nbf=now_s(service) + 100)
+    for ms, status in ((0, 401), (74_000, 401), (76_000, 200), (624_000, 200), (626_000, 401), (10**6, 401)):
+        service.clock.ms, earlier = service.clock.ms + ms, service.clock.ms
+        assert (await call(service, "GET", "/topics", token=token)).status == status, ms
+        service.clock.ms = earlier
+    assert list(service.shared.authority._cache) == [token]
+
+
+@pytest.mark.parametrize("algorithm", ["HS256", *MAKERS])
+def test_signature_is_compared_as_a_whole(algorithm, tmp_path):
+    keys = write_secret(tmp_path / "keys")
+    key = SECRET if algorithm == "HS256" else MAKERS[algorithm]()
+    if algorithm != "HS256":
+        (keys / "main.secret").unlink()
+        (keys / "main.pem").write_bytes(public_pem(key))
+    verifier = Authority(Settings(auth_keys=keys))
+    token = make_token({"exp": 100}, key, algorithm=algorithm)
+    verifier.verify(token, ORIGIN, 0)
+    head, _, signature = token.rpartition(".")
+
+    def steps(at):
+        """Return the calls of functions while a signature is verified that differs in one character."""
+        changed = "A" if signature[at] != "A" else "B"
+        calls = []
+        sys.setprofile(lambda frame, event, arg: calls.append((event, getattr(arg, "__name__", frame.f_code.co_name))))
+        try:
+            with pytest.raises(Unauthorized):
+                verifier.verify(f"{head}.{signature[:at]}{changed}{signature[at + 1 :]}", ORIGIN, 0)
+        finally:
+            sys.setprofile(None)
+        return calls
+
+    middle = steps(len(signature) // 2)
+    assert steps(1) == steps(len(signature) - 3) == middle
+    assert ("c_call", "compare_digest" if algorithm == "HS256" else "verify") in middle
+
+
 @pytest.mark.parametrize("claim", ["iss", "aud"])
 async def test_issuer_and_audience(claim, protected):
     service = await protected(**{{"iss": "auth_issuer", "aud": "auth_audience"}[claim]: "us"})
@@ -448,6 +686,8 @@ def test_invalid_keys_are_explained(tmp_path):
         "nonsense.pem": (b"nonsense", "no public key in PEM form"),
         "key.txt": (b"x" * 40, "ends in .secret or .pem"),
         "a b.secret": (b"x" * 40, "letters, digits"),
+        "huge.secret": (b"x" * 65_537, "has more than 65536 bytes"),
+        "huge.pem": (public_pem(rsa) + b"\n" * 65_536, "has more than 65536 bytes"),
     }
     for name, (content, text) in files.items():
         folder = tmp_path / f"of {name}"
@@ -461,10 +701,28 @@ def test_invalid_keys_are_explained(tmp_path):
     for path, text in ((tmp_path / "empty", "holds no key"), (tmp_path / "none.secret", "cannot read")):
         with pytest.raises(OperatorError, match=text):
             Authority(Settings(auth_keys=path))
+    for ending in ("secret", "pem"):
+        (folder := tmp_path / f"folders of {ending}" / f"a.{ending}").mkdir(parents=True)
+        (link := tmp_path / f"broken.{ending}").symlink_to(tmp_path / "nothing")
+        for path in (folder.parent, link):
+            with pytest.raises(OperatorError, match="cannot read the key"):
+                Authority(Settings(auth_keys=path))
+    with pytest.raises(OperatorError, match="has more than 65536 bytes"):
+        (endless := tmp_path / "endless.secret").symlink_to("/dev/zero")
+        Authority(Settings(auth_keys=endless))
     twice = write_secret(tmp_path / "twice", "a")
     (twice / "a.pem").write_bytes(public_pem(rsa))
     with pytest.raises(OperatorError, match="two keys named a"):
         Authority(Settings(auth_keys=twice))
+
+
+def test_keys_can_be_links_as_in_kubernetes(tmp_path):
+    write_secret(tmp_path / "keys")
+    (tmp_path / "keys" / "..2026").mkdir()
+    (tmp_path / "keys" / "main.secret").rename(tmp_path / "keys" / "..2026" / "main.secret")
+    (tmp_path / "keys" / "..data").symlink_to("..2026")
+    (tmp_path / "keys" / "main.secret").symlink_to("..data/main.secret")
+    assert list(Authority(Settings(auth_keys=tmp_path / "keys")).keys) == ["main"]
 
 
 async def test_cache_of_tokens_is_bounded_in_number_and_bytes(keys, monkeypatch):
@@ -576,6 +834,64 @@ def test_grant_includes_another(wide, narrow):
     assert parse(wide).includes(parse(narrow))
     assert parse(wide).includes(parse(wide))
     assert not parse(narrow).includes(parse(wide))
+
+
+async def test_offer_in_progress_does_not_outlive_its_rights(protected, monkeypatch):
+    service = await protected(hold_grace_ms=0)
+    create, goes_on = service.store.create, asyncio.Event()
+
+    async def create_later(*args, **options):
+        await goes_on.wait()
+        return await create(*args, **options)
+
+    monkeypatch.setattr(service.store, "create", create_later)
+    async with authorized(service, token_of(service)) as client:
+        offering = client.send("offer", topic="lobby", hold=True, **OFFER)
+        await client.call("authorize", token=token_of(service, topics=["attic"]))
+        assert await client.closed() == 1008
+        goes_on.set()
+        with pytest.raises(ConnectionError):
+            await offering
+    async with asyncio.timeout(BOUND_S):
+        while service.shared.running or service.shared.log.metrics.held:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    listed = await call(service, "GET", "/lobby/sessions", token=token_of(service))
+    assert listed.json["sessions"] == []
+
+
+async def test_batch_with_fewer_rights_extends_nothing(short, protected):
+    service = await protected()
+    async with authorized(service, token_of(service, 0.2)) as client:
+        await client.call("subscribe", topic="lobby")
+        narrow = {"token": token_of(service, topics=["attic"])}
+        calls = [("authorize", narrow), ("authorize", narrow), ("sessions", {"topic": "attic", "wait": 60})]
+        batch = [{"jsonrpc": "2.0", "id": id_, "method": name, "params": more} for id_, (name, more) in enumerate(calls)]
+        client.send_raw(batch, "[0, 1, 2]")
+        assert await client.closed() == 1008
+        assert client.socket.close_reason == "token expired"
+
+
+async def test_jump_of_the_clock_ends_expired_connections(protected, monkeypatch):
+    monkeypatch.setattr(authority, "LONGEST_TIMER_S", 0.05)
+    service = await protected()
+    async with authorized(service, token_of(service, 600)) as client:
+        service.clock.ms += 500_000
+        await asyncio.sleep(0.2)
+        await client.call("topics")
+        service.clock.ms += 126_000
+        assert await client.closed() == 1008
+
+
+@pytest.mark.parametrize("anonymous", [("list",), ()])
+async def test_client_that_has_left_before_its_wait_leaves_no_bearer(anonymous, protected):
+    service = await protected(auth_anonymous=anonymous)
+    headers = [] if anonymous else bearer(token_of(service))
+    for _ in range(5):
+        async with connected(service.port) as connection:
+            connection.writer.write(request("GET", "/lobby/sessions?wait=60", headers=headers))
+            connection.writer.write_eof()
+            assert (await asyncio.wait_for(connection.receive("GET"), BOUND_S)).status == 200
+    assert not service.shared.authority._bearers
 
 
 async def test_removed_and_replaced_keys_end_their_connections(protected, keys):
@@ -716,6 +1032,15 @@ async def test_ids_of_peerjs_are_topics(protected):
         await each.close()
 
 
+async def test_peerjs_id_is_not_taken_over_with_another_token(protected):
+    service = await protected()
+    peer = await open_peer(service.port, "a", token_of(service, sub="alice"))
+    other = await connect_peer(service.port, key="peerjs", id="a", token=token_of(service, sub="mallory"))
+    assert (await other.next())["type"] == "ID-TAKEN"
+    await peer.nothing_before(("a", "marker"))
+    await peer.close()
+
+
 async def test_anonymous_peers_use_the_token_of_the_library(protected):
     service = await protected(auth_anonymous=("offer", "answer"))
     peer = await open_peer(service.port, "a", "a token of the library")
@@ -744,6 +1069,43 @@ async def test_access_log_names_the_subject_only_if_asked_and_never_a_token(star
         everything = "".join(str(vars(record)) for record in caplog.records)
         assert token not in everything
         assert quote(token) not in everything
+
+
+async def test_no_log_of_any_protocol_or_error_has_a_token(start_service, keys, caplog, monkeypatch):
+    caplog.set_level("DEBUG")
+    service = await start_service(auth_keys=keys, access_log=True, log_subjects=True)
+    tokens = [token_of(service, sub="user-7"), token_of(service, sub="user-8") + "x"]  # the second one is invalid
+    caplog.clear()
+    for token in tokens:
+        query = urlencode({"token": token})
+        for path in ("/y-webrtc", "/tracker", "/peerjs?id=a&key=k&"):
+            with contextlib.suppress(InvalidStatus):
+                url = f"ws://127.0.0.1:{service.port}{path}{'' if path.endswith('&') else '?'}{query}"
+                async with connect(url, origin=ORIGIN) as socket:
+                    await socket.send("{}")
+        await call(service, "GET", f"/nowhere?{query}", token=token)
+
+    def fail(*args):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(service.store, "topics", fail)
+    monkeypatch.setattr(service.store, "watch_topic", fail)
+    assert (await call(service, "GET", "/topics", token=tokens[0])).status == 500
+    async with open_stream(service.port, f"/lobby/events?{urlencode({'token': tokens[0]})}") as stream:
+        assert stream.status == 500
+    async with authorized(service, tokens[0]) as client:
+        assert (await client.refused("topics"))[0] == 500
+    errors = [record for record in caplog.records if record.exc_info]
+    assert len(errors) == 3
+    written = "".join(logging.Formatter().format(each) + str(vars(each)) for each in caplog.records if ours(each))
+    assert "user-7" in written
+    for token in tokens:
+        assert not {part for part in token.split(".")[1:] if part in written}
+    caplog.clear()
+
+
+def ours(record):
+    return record.name.startswith("tornado_signal")
 
 
 async def test_attackers_without_a_token_fill_nothing(protected):

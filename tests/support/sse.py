@@ -101,10 +101,10 @@ class Stream:
 
 
 @contextlib.asynccontextmanager
-async def open_stream(port, target, *, last=None, origin=ORIGIN, method="GET", tls=None):
+async def open_stream(port, target, *, last=None, origin=ORIGIN, method="GET", headers=(), tls=None):
     """Open a stream of a server on this machine. `last` is the Last-Event-ID, `tls` an SSLContext for HTTPS."""
     async with connected(port, tls) as connection:
-        headers = [("Last-Event-ID", last)] if last is not None else []
+        headers = [*headers, *([("Last-Event-ID", last)] if last is not None else [])]
         await connection.send(request(method, target, origin=origin, headers=headers))
         async with asyncio.timeout(BOUND_S):
             stream = await Stream(connection).begin()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from ..errors import OperatorError
-from ..system.secrets import read_secret
+from ..system.secrets import read_bounded, read_secret
 
 FLAG: Final = "--auth-keys"
 MIN_SECRET_BYTES: Final = 32
@@ -74,11 +74,7 @@ def load_key(file: Path) -> Key:
             raise OperatorError(f"the key {file} holds a key in PEM form; name it {file.stem}.pem")
         return Key(file.stem, "HS256", secret, secret)
     if file.suffix == ".pem":
-        try:
-            source = file.read_bytes()
-        except OSError as error:
-            raise OperatorError(f"cannot read the key {file}: {error.strerror}") from error
-        return Key(file.stem, *_read_public_key(file, source))
+        return Key(file.stem, *_read_public_key(file, read_bounded(file, "the key")))
     raise OperatorError(f"the key {file}: the name of a key ends in .secret or .pem")
 
 
@@ -91,12 +87,11 @@ def load_signing_key(file: Path) -> Key:
     if file.suffix != ".pem":
         return load_key(file)
     with needing_cryptography(file):
+        from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
     try:
-        private = load_pem_private_key(file.read_bytes(), None)
-    except OSError as error:
-        raise OperatorError(f"cannot read the key {file}: {error.strerror}") from error
-    except (ValueError, TypeError) as error:
+        private = load_pem_private_key(read_bounded(file, "the key"), None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise OperatorError(f"the key {file} is not a private key in PEM form without a passphrase") from error
     public = private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     algorithm, source, _ = _read_public_key(file, public)

@@ -101,7 +101,8 @@ class HttpRequestContext(RequestContext):
         super().waiting(watch, topic)
         request = self.request
         request.headers, request.body, request.query = NO_HEADERS, b"", ""
-        self._bearer = self.service.hold_grant(self.grant, watch.close)
+        if not watch.closed:
+            self._bearer = self.service.hold_grant(self.grant, watch.close)
         return watch
 
     def disconnect(self) -> bool:

@@ -69,7 +69,7 @@ class Upgrade(Handler):
         Raises:
             SignalError: why it is refused.
         """
-        if "Authorization" in self.request.headers:
+        if self.find_token():  # a proxy can forward credentials of another scheme
             self.action = ANY
         super().prepare()
 

@@ -37,6 +37,7 @@ async def covered_topics(context: RequestContext, offset: int, limit: int) -> To
     page: list[tuple[str, int]] = []
     covered_count = 0
     for each in ranges:
+        await context.turn()  # the searches of many ranges take long
         start = await _rank(context, total, each.is_after)
         end = await _rank(context, total, each.is_after_or_within)
         skipped = max(offset - covered_count, 0)

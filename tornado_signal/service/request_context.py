@@ -133,7 +133,7 @@ class RequestContext:
         if token:
             metrics = self.service.log.metrics
             try:
-                self.grant = authority.verify(token, self.origin, self.now_ms / 1000)
+                self.grant = authority.verify(token, self.origin, self.service.clock.wall_s())
             except Unauthorized as error:
                 metrics.tokens[error.reason] += 1
                 raise

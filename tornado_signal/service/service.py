@@ -134,7 +134,7 @@ class Service:
         """Have `end` called soon after a grant expires. Return None if requests need no token."""
         if self.authority is None:
             return None
-        return self.authority.hold(grant, lambda: self.clock.now_ms() / 1000, end)
+        return self.authority.hold(grant, self.clock.wall_s, end)
 
     def start(self, work: Coroutine[None, None, None]) -> None:
         """Start work for a client."""

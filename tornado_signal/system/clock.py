@@ -34,6 +34,10 @@ class Clock:
         self._ahead_ns = max(self._ahead_ns, wall_ns - monotonic_ns)
         return (monotonic_ns + self._ahead_ns) // 1_000_000
 
+    def wall_s(self) -> float:
+        """Return the Unix time of the wall clock in seconds, which other machines share and which can be set back."""
+        return self._wall_ns() / 1e9
+
     def http_date(self, now_ms: int) -> str:
         """Return `now_ms` as an HTTP Date header, formatted at most once a second."""
         now_s = now_ms // 1000

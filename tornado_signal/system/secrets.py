@@ -7,6 +7,27 @@ from ..errors import OperatorError
 from ..settings.settings import Settings
 
 MIN_BYTES: Final = 16
+MAX_BYTES: Final = 64 * 1024  # of a file
+
+
+def read_bounded(path: Path, flag: str) -> bytes:
+    """Return the content of a small file.
+
+    Args:
+        path: the file.
+        flag: the setting that names it, for errors.
+
+    Raises:
+        OperatorError: the file cannot be read, or has more than `MAX_BYTES`.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise OperatorError(f"cannot read {flag} {path}: {error.strerror}") from error
+    if len(content) > MAX_BYTES:
+        raise OperatorError(f"{flag} {path} has more than {MAX_BYTES} bytes; choose the right file")
+    return content
 
 
 def read_secret(path: Path, flag: str, min_bytes: int = MIN_BYTES) -> bytes:
@@ -18,12 +39,9 @@ def read_secret(path: Path, flag: str, min_bytes: int = MIN_BYTES) -> bytes:
         min_bytes: the minimum length.
 
     Raises:
-        OperatorError: the file cannot be read, or does not hold a valid secret.
+        OperatorError: as `read_bounded`, or the file does not hold a valid secret.
     """
-    try:
-        secret = path.read_bytes().rstrip(b"\r\n")
-    except OSError as error:
-        raise OperatorError(f"cannot read {flag} {path}: {error.strerror}") from error
+    secret = read_bounded(path, flag).rstrip(b"\r\n")
     if len(secret) < min_bytes or b"\n" in secret:
         raise OperatorError(
             f"{flag} {path} must hold one line of at least {min_bytes} bytes, the secret and nothing else; "

@@ -463,7 +463,8 @@ class Connection:
         """Verify a token and replace the earlier one. Without keys, no token is needed, and any is accepted.
 
         Subscriptions and held offers were allowed by the earlier rights. If the new token has fewer, the connection is
-        closed, and the client comes back with the new one.
+        closed, and the client comes back with the new one. Until then the expiry of the earlier token applies, because
+        other requests of a batch delay the response.
         """
         token = params.get("token")
         if type(token) is not str or not token:
@@ -471,12 +472,13 @@ class Connection:
         authority = self.service.authority
         if authority is None or self._bearer is None:
             return wire.encode({"expiresAt": None})
-        earlier = authority.rights(self.grant)
+        earlier = authority.rights(self._bearer.grant)
         context.authorize(ANY, token)
         grant = self.grant = context.grant
         assert grant is not None
-        self._bearer.renew(grant)
-        if (self.waiting or self.held) and not grant.includes(earlier):
+        if not (self.waiting or self.held or self.reserved) or grant.includes(earlier):
+            self._bearer.renew(grant)
+        else:
             context.then = lambda: self.socket.close(CloseCode.POLICY_VIOLATION, "token with fewer rights")
         return wire.encode({"expiresAt": round(grant.ends_s * 1000)})
 
