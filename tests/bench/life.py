@@ -6,6 +6,7 @@ cache their responses.
 """
 
 import asyncio
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -13,9 +14,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 from urllib.parse import urlsplit
 
+import jwt
 import orjson
 import uvloop
 
@@ -218,12 +220,20 @@ KINDS = {
 }
 
 
+# The ways that are also measured at a server that requires tokens, and the limit of their cost there.
+WITH_TOKENS = ("13 requests", "WebSocket, kept")
+MOST_WITH_TOKENS = 1.05
+TOKEN_S = 86_400  # longer than any run
+
+
 @dataclass
 class Contestant:
     name: str
     server: Server
     way: Callable  # creates a pair's way, which has a method `broker`
     most: float | None = None  # the limit as a multiple of PeerJS, if it is judged
+    authorization: str = ""  # the header of all requests, the same for all peers
+    without: Self | None = None  # the same way without tokens
     optional: bool = False  # whether older versions of the server may not support this way
     pairs: list[int] = field(default_factory=list)  # number of brokered pairs in each fifth
     used_s: list[float] = field(default_factory=list)  # the server's CPU time in each fifth
@@ -250,7 +260,9 @@ def life(bench: Bench) -> None:
                 server = processes.tornado_signal(bench.directory(), durability="fsync", checkout=checkout, **options)
                 name = f"{kind}, server {number}" if checkout else kind
                 stack.enter_context(server)
-                contestants.append(Contestant(name, server, way, None if checkout else most, checkout is not None))
+                most = None if checkout else most
+                contestants.append(Contestant(name, server, way, most, optional=checkout is not None))
+        contestants += [_with_token(bench, stack, each, options) for each in contestants if each.name in WITH_TOKENS]
         peerjs = Contestant(f"PeerJS {version()}", stack.enter_context(PeerJs(bench.where / "peerjs.log")), Meeting)
         contestants.append(peerjs)
         stack.enter_context(apart(*(contestant.server for contestant in contestants)))
@@ -265,6 +277,19 @@ def life(bench: Bench) -> None:
         for contestant in contestants:
             _figures(bench, contestant, peerjs, note)
     bench.add(PART, "the load, of its own processor", busy * 100, "%", note="near 100 % the figures would be wrong")
+
+
+def _with_token(bench: Bench, stack: ExitStack, without: Contestant, options: dict[str, object]) -> Contestant:
+    """Return the same way at another server, which requires tokens."""
+    where, secret = bench.directory(), os.urandom(32).hex()
+    key = where.with_suffix(".secret")
+    key.write_text(secret)
+    options = options | {"auth-keys": key}
+    server = stack.enter_context(processes.tornado_signal(where, durability="fsync", **options))
+    claims = {"sub": "user-1234", "topics": ["room-*"], "exp": time.time() + TOKEN_S}
+    token = jwt.encode(claims, secret, "HS256", headers={"kid": key.stem})
+    name = f"{without.name}, tokens"
+    return Contestant(name, server, without.way, authorization=f"Bearer {token}", without=without)
 
 
 async def _knows(contestant: Contestant) -> bool:
@@ -318,7 +343,8 @@ async def _measure(contestants: list[Contestant], rounds: int, count: int, rate:
 async def _turn(contestant: Contestant, first: int, count: int, rate: float) -> None:
     """Start pairs at a fixed rate, regardless of earlier ones, and wait until all are done."""
     base = contestant.server.base
-    ways = [contestant.way(base, peers.pair(number)) for number in range(first, first + count)]
+    pairs = [peers.pair(number, contestant.authorization) for number in range(first, first + count)]
+    ways = [contestant.way(base, pair) for pair in pairs]
     running = []
     with client.quiet():
         began_s = time.perf_counter()
@@ -355,6 +381,13 @@ def _figures(bench: Bench, contestant: Contestant, peerjs: Contestant, note: str
         least = peerjs.instructions and peerjs.instructions / sum(peerjs.pairs) / 1e6
         against = {} if contestant is peerjs else {"ceiling": least, "ratio": _times(executed, least or 0)}
         add(f"{name}, instructions", executed, "M", **against)
+    if (without := contestant.without) is not None:
+        counted = contestant.instructions is not None and without.instructions is not None
+        mine, other = (each.instructions if counted else sum(each.used_s) for each in (contestant, without))
+        judged = counted and bench.size.life_s >= JUDGED_S
+        note = "instructions" if counted else "CPU time, which scatters more than the limit allows"
+        more = _times(mine, other)
+        add(f"{name}, to that without", more, "times", most=MOST_WITH_TOKENS, judged=judged, note=note)
     threads = sorted({thread for fifth in contestant.threads_s for thread in fifth})
     for number, thread in enumerate(threads, 1):
         each_s = [fifth.get(thread, 0.0) for fifth in contestant.threads_s]

@@ -27,7 +27,7 @@ SYSTEMS = (
 class Peer:
     """One browser on a page of an origin, whose description is an `offer` or an `answer`."""
 
-    def __init__(self, draw: random.Random, kind: str, origin: str) -> None:
+    def __init__(self, draw: random.Random, kind: str, origin: str, authorization: str = "") -> None:
         # an address of this machine
         self.address = f"127.{draw.randint(1, 254)}.{draw.randint(0, 255)}.{draw.randint(1, 254)}"
         self.identity = str(uuid.UUID(int=draw.getrandbits(128), version=4))
@@ -35,6 +35,7 @@ class Peer:
         self.description = orjson.dumps({"type": kind, "sdp": _sdp(draw)}).decode()
         self.candidates = [_candidate(draw) for _ in range(CANDIDATES)]
         self._origin = origin
+        self._authorization = [("Authorization", authorization)] if authorization else []
         self._accepted = [("Accept-Encoding", "gzip, deflate, br, zstd"), ("Accept-Language", _languages(draw))]
         self._key = base64.b64encode(draw.randbytes(16)).decode()
         page = f"{origin}/{_letters(draw, draw.randint(3, 12))}/{_letters(draw, draw.randint(6, 24))}"
@@ -46,7 +47,7 @@ class Peer:
         headers = [("Host", urlsplit(base).netloc), ("Connection", "keep-alive"), *self._before]
         if fields is not None:
             headers += [("Content-Length", str(len(body))), ("Content-Type", "application/json")]
-        headers += [("Origin", self._origin), *self._behind, *self._accepted]
+        headers += [("Origin", self._origin), *self._behind, *self._accepted, *self._authorization]
         return _head(method, path, headers) + body
 
     def upgrade(self, base: str, path: str) -> bytes:
@@ -55,7 +56,7 @@ class Peer:
         headers = [("Host", urlsplit(base).netloc), ("Connection", "Upgrade"), ("Pragma", "no-cache")]
         headers += [("Cache-Control", "no-cache"), ("User-Agent", agent), ("Upgrade", "websocket")]
         headers += [("Origin", self._origin), ("Sec-WebSocket-Version", "13"), *self._accepted]
-        headers += [("Sec-WebSocket-Key", self._key)]
+        headers += [("Sec-WebSocket-Key", self._key), *self._authorization]
         headers += [("Sec-WebSocket-Extensions", "permessage-deflate; client_max_window_bits")]
         return _head("GET", path, headers)
 
@@ -69,11 +70,12 @@ class Pair:
     answerer: Peer
 
 
-def pair(number: int) -> Pair:
+def pair(number: int, authorization: str = "") -> Pair:
+    """Return a pair. Its requests have the header `authorization`, unless that is empty."""
     draw = random.Random(number)
     origin = f"https://app-{number % APPS}.example"
     topic = f"room-{number}-{_letters(draw, draw.randint(1, 30))}"
-    return Pair(topic, Peer(draw, "offer", origin), Peer(draw, "answer", origin))
+    return Pair(topic, Peer(draw, "offer", origin, authorization), Peer(draw, "answer", origin, authorization))
 
 
 def _head(method: str, path: str, headers: list[tuple[str, str]]) -> bytes:

@@ -127,6 +127,20 @@ def test_websocket_is_authorized_again_before_the_expiry(protected, open_page):
     assert len(sockets) == 1
 
 
+def test_token_with_fewer_rights_opens_another_websocket(protected, open_page):
+    page = open_page(protected, lambda: make(topics=["lobby"]) if page.made else make())
+    sockets = []
+    page.on("websocket", sockets.append)
+    page.clock.install()
+    page.evaluate(f"async () => {{ window.api = {API % 'true'}; await api.topics(); }}")
+    page.evaluate("async () => { window.events = api.events('lobby'); window.waiting = events.next(); }")
+    page.clock.fast_forward(550_000)
+    until(lambda: page.evaluate("0") or sockets[0].is_closed())
+    page.evaluate("api.topics()")
+    until(lambda: page.evaluate("0") or len(sockets) == 2)
+    assert len(page.made) == 2
+
+
 def test_closed_page_withdraws_its_offer_over_http(protected, site, open_page):
     page = open_page(protected, make)
     page.evaluate("listen('lobby', {info: 'alice', socket: false, token: makeToken})")

@@ -202,7 +202,9 @@ async def test_batch_is_authorized_in_its_order(protected):
     service = await protected()
     calls = [("topics", {}), ("offer", {"topic": "lobby", **OFFER}), ("iceServers", {})]
     calls += [("authorize", {"token": token_of(service)}), *calls]
-    batch = [{"jsonrpc": "2.0", "id": id_, "method": name, "params": params} for id_, (name, params) in enumerate(calls)]
+    batch = [
+        {"jsonrpc": "2.0", "id": id_, "method": name, "params": params} for id_, (name, params) in enumerate(calls)
+    ]
     async with open_socket(service) as client:
         response = client.send_raw(batch, json.dumps(list(range(len(batch)))))
         codes = [each.get("error", {}).get("code", 200) for each in await asyncio.wait_for(response, BOUND_S)]
@@ -707,8 +709,8 @@ def test_invalid_keys_are_explained(tmp_path):
         for path in (folder.parent, link):
             with pytest.raises(OperatorError, match="cannot read the key"):
                 Authority(Settings(auth_keys=path))
+    (endless := tmp_path / "endless.secret").symlink_to("/dev/zero")
     with pytest.raises(OperatorError, match="has more than 65536 bytes"):
-        (endless := tmp_path / "endless.secret").symlink_to("/dev/zero")
         Authority(Settings(auth_keys=endless))
     twice = write_secret(tmp_path / "twice", "a")
     (twice / "a.pem").write_bytes(public_pem(rsa))
@@ -865,7 +867,9 @@ async def test_batch_with_fewer_rights_extends_nothing(short, protected):
         await client.call("subscribe", topic="lobby")
         narrow = {"token": token_of(service, topics=["attic"])}
         calls = [("authorize", narrow), ("authorize", narrow), ("sessions", {"topic": "attic", "wait": 60})]
-        batch = [{"jsonrpc": "2.0", "id": id_, "method": name, "params": more} for id_, (name, more) in enumerate(calls)]
+        batch = [
+            {"jsonrpc": "2.0", "id": id_, "method": name, "params": more} for id_, (name, more) in enumerate(calls)
+        ]
         client.send_raw(batch, "[0, 1, 2]")
         assert await client.closed() == 1008
         assert client.socket.close_reason == "token expired"

@@ -106,7 +106,8 @@ async def test_function_is_called_once_after_a_refusal_even_if_its_tokens_differ
     made = []
 
     def unusable():
-        made.append(make_token({"exp": time.time() + 60, "sub": str(len(made))}, b"a secret of another application, 44 bytes"))
+        claims = {"exp": time.time() + 60, "sub": str(len(made))}
+        made.append(make_token(claims, b"a secret that the server does not have"))
         return made[-1]
 
     async with connect(service, unusable, websocket=websocket) as client:

@@ -5,6 +5,7 @@ import time
 import pytest
 from support.browsers import until
 from support.command import BOUND_S, Server, with_clock_offset
+from support.tokens import make_token, write_secret
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 TIMEOUT_MS = 4000  # of sessions
@@ -145,4 +146,20 @@ def test_swept_sessions_do_not_return_when_the_clock_is_set_back(start, jump):
     new = server.offer()
     assert server.codes() == [new]
     assert created_ms(server)[0] >= late_ms
+    assert server.stop() == 0
+
+
+def test_tokens_are_accepted_again_after_a_wrong_clock_was_corrected(start, jump, tmp_path):
+    server = start("--auth-keys", write_secret(tmp_path / "keys"))
+    token = make_token({"exp": time.time() + 600})
+
+    def status():
+        return server.exchange("/lobby/sessions", token=token)[0]
+
+    assert status() == 200
+    jump("+1h")
+    until(lambda: status() == 401)
+    jump("+0")
+    until(lambda: status() == 200)
+    assert server_ms(server) >= now_ms() + HOUR_MS - 1000
     assert server.stop() == 0

@@ -105,8 +105,8 @@ export class Socket {
     this.#heardMs = Date.now();
     socket.onmessage = ({ data }) => this.#take(JSON.parse(data));
     socket.onclose = ({ code, reason }) => {
-      // Too many or too large messages: HTTP can report the reason.
-      if (code === 1009 || (code === 1008 && reason !== "token expired")) this.#avoid();
+      // Too many or too large messages: HTTP can report the reason. A token can be replaced.
+      if (code === 1009 || (code === 1008 && !reason.startsWith("token "))) this.#avoid();
       this.#broken();
     };
     this.#timer = setInterval(() => {
