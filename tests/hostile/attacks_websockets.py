@@ -387,12 +387,18 @@ def forged(length: int) -> str:
 
 @attack(keys=True)
 async def come_without_a_token(attacker: Attacker) -> None:
-    """Requests and WebSockets with forged tokens of the maximum size, and connections that never present one."""
+    """Forged tokens of the maximum size over every protocol, and connections that never present one."""
     numbers = itertools.count()
+    targets = itertools.cycle(("", "/lobby/events?", "/y-webrtc?", "/tracker?", "/peerjs?id=a&key=peerjs&"))
 
     async def ask(client: Client) -> None:
-        raw = request("GET", "/lobby/sessions", origin=ORIGIN, headers=f"Authorization: Bearer {forged(8000)}\r\n")
-        if await attacker.ask(client, raw) is not None:
+        if target := next(targets):
+            headers = "" if "events" in target else UPGRADE
+            raw = request("GET", f"{target}token={forged(8000)}", origin=ORIGIN, headers=headers)
+        else:
+            headers = f"Authorization: Bearer {forged(8000)}\r\n"
+            raw = request("GET", "/lobby/sessions", origin=ORIGIN, headers=headers)
+        if await attacker.ask(client, raw) is not None or attacker.answers["101"]:
             attacker.answers["wrong: accepted"] += 1
 
     async def stay(connected: socket.socket) -> None:
