@@ -130,7 +130,7 @@ def test_websocket_is_authorized_again_before_the_expiry(protected, open_page):
 def test_token_with_fewer_rights_opens_another_websocket(protected, open_page):
     page = open_page(protected, lambda: make(topics=["lobby"]) if page.made else make())
     sockets = []
-    page.on("websocket", sockets.append)
+    page.on("websocket", lambda found: sockets.append(found))
     page.clock.install()
     page.evaluate(f"async () => {{ window.api = {API % 'true'}; await api.topics(); }}")
     page.evaluate("async () => { window.events = api.events('lobby'); window.waiting = events.next(); }")
