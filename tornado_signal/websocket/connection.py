@@ -367,7 +367,8 @@ class Connection:
             if parts is not None:
                 await parts.aclose()
             context.ended()
-            return Response(rpc.result(id_, first) if id_ else b"", then=context.then)
+            then, context.then = context.then, None  # it can refer to the context, and a cycle would outlive both
+            return Response(rpc.result(id_, first) if id_ else b"", then=then)
         return Response(rpc.begin_result(id_) + first, parts, context)
 
     # Sending
