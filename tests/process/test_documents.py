@@ -424,9 +424,12 @@ def test_no_text_installs_a_package_that_is_not_published():
 
 
 def test_every_page_and_example_has_the_same_admin_port():
-    text = "".join([*pages().values(), (ROOT / "examples/containers/kubernetes.yaml").read_text()])
+    chart = (ROOT / "examples/kubernetes/tornado-signal/templates").iterdir()
+    text = "".join([*pages().values(), *(each.read_text() for each in chart)])
     ports = re.findall(
-        r"(?:ADMIN_PORT(?:=|: \")|--admin-port |prometheus.io/port: \"|127\.0\.0\.1:(?!3000|8000))(\d{4})", text
+        r"(?:ADMIN_PORT=|\"admin_port\" |name: admin, (?:port|containerPort): |--admin-port |prometheus.io/port: \"|"
+        r"127\.0\.0\.1:(?!3000|8000))(\d{4})",
+        text,
     )
     assert set(ports) == {"3001"}
     assert len(ports) >= 9

@@ -1,0 +1,521 @@
+"""The Helm chart: Kubernetes accepts what it renders, and the server runs with it."""
+
+import argparse
+import base64
+import itertools
+import json
+import re
+import ssl
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from support.certificates import make_pair
+from support.command import BOUND_S, ORIGIN, Server, run
+from support.documents import all_blocks, pages
+from support.helm import CHART, EXAMPLES, Rejected, Release, render, render_all
+from support.paths import ROOT
+
+from tornado_signal.http.application import MAX_UNFINISHED_BYTES
+from tornado_signal.http.streams import HEARTBEAT_S
+from tornado_signal.process.lifecycle import CLOSE_LIMIT_S, CLOSE_WEBSOCKETS_S, DRAIN_LIMIT_S, LAST_REQUEST_S
+from tornado_signal.service.schemas import MAX_WAIT_S
+from tornado_signal.settings.settings import SETTINGS, Settings
+from tornado_signal.settings.sources import load
+from tornado_signal.transport.websocket import PING_S, SILENT_S
+
+kubernetes_validate = pytest.importorskip("kubernetes_validate")
+prometheus = pytest.importorskip("cloudcoil.models.prometheus_operator.v1")
+yaml = pytest.importorskip("yaml")
+
+pytest_plugins = ["support.redis_traffic"]
+pytestmark = [pytest.mark.needs("helm_python"), pytest.mark.slow]
+
+IMAGE = {"image": {"repository": "registry.example.com/tornado-signal"}}
+REDIS = {"store": "redis", "settings": {"redis_nodes": "redis:6379"}}
+CONNECTION_BYTES, SERVER_BYTES = 12 << 10, 100 << 20  # with the kernel's part; without connections
+MOUNTS = "/etc/tornado-signal"
+# What each part of the values can be. All combinations are rendered.
+PARTS = (
+    (
+        {},
+        {"persistence": {"enabled": False}},
+        {"persistence": {"existingClaim": "mine"}},
+        REDIS,
+        REDIS | {"autoscaling": {"enabled": True}},
+        REDIS | {"replicas": 5, "podDisruptionBudget": {"enabled": False}},
+    ),
+    ({}, {"ingress": {"enabled": True, "hosts": ["a.example.com", "*.b.example.com"], "tlsSecret": "certificate"}}),
+    ({}, {"serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}}}),
+    ({}, {"networkPolicy": {"enabled": False}}),
+    (
+        {},
+        {
+            "files": {
+                "auth_keys": {"secret": "keys"},
+                "admin_token_file": {"secret": "admin", "key": "token"},
+                "turn_secret_file": {"secret": "turn", "key": "secret"},
+                "redis_ca": {"configMap": "authorities", "key": "ca.pem"},
+                "tls_certificate": {"secret": "certificate", "key": "tls.crt"},
+                "tls_key": {"secret": "certificate", "key": "tls.key"},
+            },
+            "env": [{"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://collector:4318"}],
+            "service": {"type": "LoadBalancer", "annotations": {"a": "b"}},
+            "image": IMAGE["image"] | {"digest": f"sha256:{'0' * 64}", "pullSecrets": ["pull"]},
+            "nodeSelector": {"disk": "fast"},
+            "tolerations": [{"key": "signal", "operator": "Exists"}],
+            "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
+            "priorityClassName": "high",
+            "podAnnotations": {"a": "b"},
+        },
+    ),
+)
+# The same directives in systemd/nginx.conf, which is tested with nginx.
+DIRECTIVES = {
+    "proxy-read-timeout": "proxy_read_timeout",
+    "proxy-connect-timeout": "proxy_connect_timeout",
+    "proxy-buffering": "proxy_buffering",
+    "proxy-request-buffering": "proxy_request_buffering",
+    "proxy-body-size": "client_max_body_size",
+    "proxy-http-version": "proxy_http_version",
+    "proxy-next-upstream": "proxy_next_upstream",
+    "limit-connections": "limit_conn tornado_signal_clients",
+    "enable-access-log": "access_log",
+}
+
+
+def merged(*parts):
+    """Merge values as Helm does: objects are merged, everything else is replaced."""
+    result = {}
+    for part in parts:
+        for name, value in part.items():
+            both = isinstance(value, dict) and isinstance(result.get(name), dict)
+            result[name] = merged(result[name], value) if both else value
+    return result
+
+
+def combinations():
+    """Return all combinations of the parts, with the settings that an Ingress needs."""
+    trusted = {"settings": {"trusted_proxies": ["10.244.0.0/16", "10.245.0.0/16"]}}
+    return [merged(IMAGE, trusted, *parts) for parts in itertools.product(*PARTS)]
+
+
+@pytest.fixture(scope="module")
+def releases():
+    """The values of all combinations, each with what the chart makes of it."""
+    values = combinations()
+    found = render_all([json.dumps(each) for each in values])
+    assert [each for each in found if not isinstance(each, Release)] == []
+    return list(zip(values, found, strict=True))
+
+
+def check_schema(manifest):
+    """Check a manifest against the schema of its kind. Unknown fields are errors."""
+    if manifest["kind"] == "ServiceMonitor":
+        monitor = prometheus.ServiceMonitor.model_validate(manifest)
+        known = monitor.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        assert known == manifest, "it has unknown fields"
+    else:
+        kubernetes_validate.validate(manifest, kubernetes_validate.latest_version(), strict=True)
+
+
+def settings_of(release):
+    return load(argparse.Namespace(config=None), release.variables)
+
+
+def test_manifests_are_valid(releases):
+    different = {json.dumps(each, sort_keys=True) for _, release in releases for each in release.objects}
+    assert len(different) > 30
+    for each in different:
+        check_schema(json.loads(each))
+    for values, release in releases:
+        assert release.lint == [], values
+        named = [(each["kind"], each["metadata"]["name"]) for each in release.objects]
+        assert len(named) == len({*named}), values
+
+
+def test_unknown_fields_are_found(releases):
+    whole = next(release for _, release in releases if release.all("ServiceMonitor"))
+    for each in (whole.one("ServiceMonitor"), whole.one("Deployment")):
+        with pytest.raises((AssertionError, kubernetes_validate.ValidationError)):
+            check_schema(merged(each, {"spec": {"unknown": "1"}}))
+
+
+def test_values_decide_which_objects_exist(releases):
+    always = {"ConfigMap", "Deployment", "Service"}
+    for values, release in releases:
+        shared = values.get("store") == "redis"
+        monitored = "serviceMonitor" in values
+        claimed = not shared and "persistence" not in values
+        optional = {
+            "PersistentVolumeClaim": claimed,
+            "HorizontalPodAutoscaler": "autoscaling" in values,
+            "PodDisruptionBudget": shared and "podDisruptionBudget" not in values,
+            "Ingress": "ingress" in values,
+            "ServiceMonitor": monitored,
+            "NetworkPolicy": "networkPolicy" not in values,
+        }
+        kinds = {each["kind"] for each in release.objects}
+        assert kinds == always | {kind for kind, exists in optional.items() if exists}, values
+        assert len(release.all("Service")) == 1 + monitored
+        annotations = release.one("Deployment")["spec"]["template"]["metadata"]["annotations"]
+        assert annotations.get("prometheus.io/port") == (None if monitored else "3001")
+
+
+def test_leveldb_has_one_server_and_one_volume(releases):
+    for values, release in releases:
+        spec = release.one("Deployment")["spec"]
+        volume = next(each for each in release.pod["volumes"] if each["name"] == "data")
+        if values.get("store") == "redis":
+            expected = None if "autoscaling" in values else values.get("replicas", 3)
+            assert spec.get("replicas") == expected
+            assert spec["strategy"] == {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+            assert volume["emptyDir"] == {}
+            continue
+        assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+        persistence = values.get("persistence", {})
+        if persistence.get("enabled", True):
+            made = [each["metadata"]["name"] for each in release.all("PersistentVolumeClaim")]
+            (claim,) = made or [persistence["existingClaim"]]
+            assert volume["persistentVolumeClaim"] == {"claimName": claim}
+        else:
+            assert volume["emptyDir"] == {}
+        (mounted,) = (each for each in release.container["volumeMounts"] if each["name"] == "data")
+        assert settings_of(release).data_dir.parent == Path(mounted["mountPath"])
+
+
+def test_volume_is_larger_than_the_store():
+    size = render(json.dumps(IMAGE)).one("PersistentVolumeClaim")["spec"]["resources"]["requests"]["storage"]
+    assert int(size.removesuffix("Gi")) << 30 >= 2 * Settings().max_store_bytes
+
+
+def test_selectors_find_the_pods_only(releases):
+    for _, release in releases:
+        deployment = release.one("Deployment")["spec"]
+        labels = deployment["template"]["metadata"]["labels"]
+        assert deployment["selector"]["matchLabels"] == labels
+        for each in release.all("PodDisruptionBudget"):
+            assert each["spec"]["selector"]["matchLabels"] == labels
+            assert each["spec"]["maxUnavailable"] < 3
+        for each in release.all("NetworkPolicy"):
+            assert each["spec"]["podSelector"]["matchLabels"] == labels
+        for each in release.pod["topologySpreadConstraints"]:
+            assert each["labelSelector"]["matchLabels"] == labels
+        for each in release.all("HorizontalPodAutoscaler"):
+            target = each["spec"]["scaleTargetRef"]
+            assert (target["kind"], target["name"]) == ("Deployment", release.one("Deployment")["metadata"]["name"])
+            assert release.container["resources"]["requests"]["cpu"], "utilization is relative to it"
+        assert all(each["spec"]["selector"] == labels for each in release.all("Service"))
+
+
+def test_admin_listener_is_not_public(releases):
+    for values, release in releases:
+        settings = settings_of(release)
+        ports = {each["name"]: each["containerPort"] for each in release.container["ports"]}
+        assert ports == {"http": settings.port, "admin": settings.admin_port}
+        public, *admin = release.all("Service")
+        assert [each["targetPort"] for each in public["spec"]["ports"]] == ["http"]
+        (public_port,) = public["spec"]["ports"]
+        for each in release.all("Ingress"):
+            rules = each["spec"]["rules"]
+            assert [rule["host"] for rule in rules] == values["ingress"]["hosts"] == each["spec"]["tls"][0]["hosts"]
+            for (path,) in (rule["http"]["paths"] for rule in rules):
+                backend = path["backend"]["service"]
+                assert backend == {"name": public["metadata"]["name"], "port": {"name": public_port["name"]}}
+        for each in release.all("ServiceMonitor"):
+            wanted = each["spec"]["selector"]["matchLabels"].items()
+            found = [service for service in release.all("Service") if wanted <= service["metadata"]["labels"].items()]
+            assert found == admin
+            (endpoint,) = each["spec"]["endpoints"]
+            assert endpoint["port"] in [port["name"] for port in admin[0]["spec"]["ports"]]
+            assert (endpoint["path"], admin[0]["spec"]["ports"][0]["targetPort"]) == ("/metrics", "admin")
+            assert admin[0]["spec"]["clusterIP"] == "None"
+        for each in release.all("NetworkPolicy"):
+            to_clients, to_admin = each["spec"]["ingress"]
+            assert to_clients == {"ports": [{"port": "http"}]}
+            assert to_admin["ports"] == [{"port": "admin"}]
+            assert to_admin["from"]
+
+
+def test_network_policy_allows_redis_of_each_kind():
+    nodes = ["a:6379", "b:7000", "[fd00::1]:6379"]
+    for sentinel, ports in ({}, [6379, 7000]), ({"redis_sentinel": "main"}, [7000, 6379, 26379]):
+        chosen = nodes if not sentinel else ["a:26379", "b:7000"]
+        values = merged(IMAGE, {"store": "redis", "settings": {"redis_nodes": chosen, **sentinel}})
+        _, to_redis = render(json.dumps(values)).one("NetworkPolicy")["spec"]["egress"]
+        assert sorted(each["port"] for each in to_redis["ports"]) == sorted(ports)
+    own = {"networkPolicy": {"egress": [{"ports": [{"port": 4318}]}], "admin": [], "clients": [{"podSelector": {}}]}}
+    spec = render(json.dumps(merged(IMAGE, own))).one("NetworkPolicy")["spec"]
+    assert spec["ingress"] == [{"ports": [{"port": "http"}], "from": [{"podSelector": {}}]}]
+    assert spec["egress"][1:] == own["networkPolicy"]["egress"]
+
+
+def test_pods_meet_the_restricted_security_standard(releases):
+    for _, release in releases:
+        pod, container = release.pod, release.container
+        assert pod["securityContext"].items() >= {"runAsNonRoot": True, "runAsUser": 10001, "fsGroup": 10001}.items()
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert pod["automountServiceAccountToken"] is False
+        assert pod["enableServiceLinks"] is False
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & {*pod}
+        allowed = {"configMap", "emptyDir", "persistentVolumeClaim", "secret"}
+        assert {kind for each in pod["volumes"] for kind in each if kind != "name"} <= allowed
+
+
+def test_server_has_time_to_stop(releases):
+    least = json.loads((CHART / "values.schema.json").read_text())["properties"]["terminationGracePeriodSeconds"]
+    (longest,) = (setting.type.allowed for setting in SETTINGS if setting.name == "drain_delay_ms")
+    delay_s = int(re.findall(r"\d+", longest.replace(",", ""))[-1]) / 1000
+    closing_s = max(LAST_REQUEST_S, CLOSE_WEBSOCKETS_S) + DRAIN_LIMIT_S + 2 * CLOSE_LIMIT_S
+    assert least["minimum"] > delay_s + closing_s
+    for values, release in releases:
+        assert release.pod["terminationGracePeriodSeconds"] >= least["minimum"]
+        # Long enough for a readiness probe to fail and the proxies to notice. Nobody takes over from a single server.
+        assert settings_of(release).drain_delay_ms == (5000 if values.get("store") == "redis" else 0)
+    probe = releases[0][1].container["readinessProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] < 5
+
+
+def test_memory_fits_the_settings():
+    release = render(json.dumps(IMAGE))
+    settings = settings_of(release)
+    connections = settings.max_connections * CONNECTION_BYTES + settings.max_unsent_bytes * 5 // 4
+    limit = release.container["resources"]["limits"]["memory"]
+    assert int(limit.removesuffix("Gi")) << 30 >= connections + MAX_UNFINISHED_BYTES + SERVER_BYTES
+
+
+def test_ingress_is_configured_like_nginx():
+    annotations = render(EXAMPLES / "leveldb.yaml").one("Ingress")["metadata"]["annotations"]
+    ours = {name.removeprefix("nginx.ingress.kubernetes.io/"): value for name, value in annotations.items()}
+    text = (ROOT / "systemd/nginx.conf").read_text()
+    for annotation, directive in DIRECTIVES.items():
+        (value,) = {*re.findall(rf"^ *{directive} (.*);", text, re.MULTILINE)}
+        value = {"off": "false"}.get(value, value) if annotation == "enable-access-log" else value
+        assert ours.pop(annotation) == re.sub(r"^(\d+)s$", r"\1", value), annotation
+    assert [*ours] == ["proxy-send-timeout"]
+    longest_silence_s = max(MAX_WAIT_S, HEARTBEAT_S, PING_S, SILENT_S)
+    for name in ("proxy-read-timeout", "proxy-send-timeout"):
+        assert int(annotations[f"nginx.ingress.kubernetes.io/{name}"]) > longest_silence_s
+
+
+REFUSED = {
+    "no image": ({}, "image.repository is empty: set it to the name"),
+    "unknown value": (IMAGE | {"replicaCount": 3}, "replicaCount"),
+    "unknown nested value": (merged(IMAGE, {"image": {"name": "x"}}), "name"),
+    "unknown store": (IMAGE | {"store": "sqlite"}, "store"),
+    "two servers on LevelDB": (IMAGE | {"replicas": 2}, "replicas"),
+    "autoscaling on LevelDB": (IMAGE | {"autoscaling": {"enabled": True}}, "autoscaling"),
+    "Redis without nodes": (IMAGE | {"store": "redis"}, "redis_nodes"),
+    "Ingress without trusted proxies": (
+        IMAGE | {"ingress": {"enabled": True, "hosts": ["a.example.com"]}},
+        "trusted_proxies",
+    ),
+    "Ingress without a host": (
+        IMAGE | {"ingress": {"enabled": True}, "settings": {"trusted_proxies": "none"}},
+        "hosts",
+    ),
+    "a setting that the manifests depend on": (IMAGE | {"settings": {"admin_port": 9000}}, "admin_port"),
+    "a variable in place of a setting": (IMAGE | {"settings": {"TORNADO_SIGNAL_DEMO": False}}, "TORNADO_SIGNAL_DEMO"),
+    "a setting as a variable": (IMAGE | {"env": [{"name": "TORNADO_SIGNAL_PORT", "value": "1"}]}, "env"),
+    "a file as a setting": (IMAGE | {"settings": {"turn_secret_file": "/x"}}, "turn_secret_file"),
+    "a setting that is an object": (IMAGE | {"settings": {"demo": {"enabled": True}}}, "demo"),
+    "a file from nowhere": (IMAGE | {"files": {"turn_secret_file": {"key": "x"}}}, "turn_secret_file"),
+    "a file from two places": (IMAGE | {"files": {"redis_ca": {"secret": "a", "configMap": "b"}}}, "redis_ca"),
+    "a key outside its directory": (IMAGE | {"files": {"redis_ca": {"secret": "a", "key": "../b"}}}, "redis_ca"),
+    "too little time to stop": (IMAGE | {"terminationGracePeriodSeconds": 10}, "terminationGracePeriodSeconds"),
+    "a volume of no size": (IMAGE | {"persistence": {"size": "8"}}, "size"),
+    "a broken digest": (IMAGE | {"image": {"repository": "a", "digest": "sha256:1"}}, "digest"),
+}
+
+
+def test_wrong_values_are_refused():
+    found = render_all([json.dumps(values) for values, _ in REFUSED.values()])
+    for (case, (_, named)), error in zip(REFUSED.items(), found, strict=True):
+        assert isinstance(error, Rejected), f"{case} is accepted"
+        assert named in str(error), case
+
+
+def test_settings_reach_the_server_unchanged():
+    settings = {
+        "allowed_origins": ["https://*.example.com", "https://b.example"],
+        "max_store_bytes": 4_294_967_297,
+        "max_bytes_per_address": 2**40,
+        "demo": False,
+        "address": "::",
+        "log_format": "text",
+        "drain_delay_ms": 100,
+        "auth_issuer": 'a"b\'c$(d)`e`{{f}}',
+    }
+    release = render(json.dumps(IMAGE | {"settings": settings}))
+    found = settings_of(release)
+    for name in ("max_store_bytes", "max_bytes_per_address", "demo", "address", "log_format", "drain_delay_ms"):
+        assert getattr(found, name) == settings[name]
+    assert found.auth_issuer == settings["auth_issuer"]
+    assert sorted(found.allowed_origins.entries) == sorted(settings["allowed_origins"])
+    (header,) = release.container["readinessProbe"]["httpGet"]["httpHeaders"]
+    assert header == {"name": "Origin", "value": "https://probe.example.com"}
+    other = render(json.dumps(IMAGE | {"settings": settings | {"demo": True}}))
+    assert annotations_of(release) != annotations_of(other), "the pods would keep the old settings"
+
+
+def annotations_of(release):
+    return release.one("Deployment")["spec"]["template"]["metadata"]["annotations"]
+
+
+def test_every_setting_can_be_given():
+    """The server accepts every name that the chart passes on, and the chart every name of the server."""
+    owned = {"store", "port", "admin_port", "data_dir"}
+    files = {setting.name for setting in SETTINGS if setting.name.endswith("_file")}
+    given = {setting.name: str(setting.default) for setting in SETTINGS if setting.name not in owned | files}
+    mounted = {name: {"secret": "all", "key": "key"} for name in files}
+    release = render(json.dumps(IMAGE | {"settings": given, "files": mounted}))
+    assert {*release.variables} == {setting.variable for setting in SETTINGS}
+    settings_of(release)
+
+
+def test_variables_that_kubernetes_adds_are_refused():
+    """`enableServiceLinks: false` keeps them away: a release named `tornado-signal` would have such a variable."""
+    with pytest.raises(ValueError, match="TORNADO_SIGNAL_PORT"):
+        load(argparse.Namespace(config=None), {"TORNADO_SIGNAL_PORT": "tcp://10.0.0.1:80"})
+
+
+def mount(release, secrets, folder):
+    """Write files as a kubelet mounts them, and return the variables of a pod with its paths inside `folder`.
+
+    Args:
+        release: the rendered chart.
+        secrets: the keys of each Secret and ConfigMap, with their contents.
+        folder: the root of the pod's file system.
+    """
+    places = {each["name"]: each["mountPath"] for each in release.container["volumeMounts"]}
+    for volume in release.pod["volumes"]:
+        place = folder / places[volume["name"]].removeprefix("/")
+        place.mkdir(parents=True)
+        source = volume.get("secret") or volume.get("configMap")
+        if source is None:
+            continue
+        contents = secrets[source.get("secretName") or source["name"]]
+        chosen = [(each["key"], each["path"]) for each in source.get("items", ())] or [(key, key) for key in contents]
+        (place / "..2026_01_01").mkdir()
+        (place / "..data").symlink_to("..2026_01_01")
+        for key, path in chosen:
+            (place / "..2026_01_01" / path).write_text(contents[key])
+            (place / path).symlink_to(f"..data/{path}")
+    roots = (MOUNTS, "/data/")
+    return {
+        name: str(folder / value.removeprefix("/")) if value.startswith(roots) else value
+        for name, value in release.variables.items()
+    }
+
+
+def probe_all(release, server):
+    """Send each probe to a server as a kubelet does: without verifying certificates."""
+    urls = {"http": server.url, "admin": server.admin_url}
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    probes = {name: each["httpGet"] for name, each in release.container.items() if name.endswith("Probe")}
+    assert sorted(probes) == ["livenessProbe", "readinessProbe", "startupProbe"]
+    for probe in probes.values():
+        scheme, _, host = urls[probe["port"]].partition("://")
+        assert scheme == probe.get("scheme", "HTTP").lower()
+        headers = {each["name"]: each["value"] for each in probe.get("httpHeaders", ())}
+        request = urllib.request.Request(f"{scheme}://{host}{probe['path']}", headers=headers)
+        with urllib.request.urlopen(request, timeout=BOUND_S, context=context) as response:
+            assert response.status == 200
+    return context
+
+
+# Ports and addresses of a test's own, because several run on one machine.
+LOCAL = {
+    "TORNADO_SIGNAL_ADDRESS": "127.0.0.1",
+    "TORNADO_SIGNAL_ADMIN_ADDRESS": "127.0.0.1",
+    "TORNADO_SIGNAL_PORT": "0",
+    "TORNADO_SIGNAL_ADMIN_PORT": "0",
+}
+
+
+def test_server_runs_with_leveldb_and_secrets(tmp_path):
+    """Every kind of secret is read from where the chart mounts it, and each probe succeeds."""
+    certificate, key = make_pair(tmp_path, "pair")
+    (values,) = PARTS[-1][1:]
+    kept = {name: each for name, each in values["files"].items() if name != "redis_ca"}
+    settings = {"turn_servers": "turn:turn.example.com", "allowed_origins": "https://*.example.com"}
+    release = render(json.dumps(IMAGE | {"files": kept, "settings": settings}))
+    secrets = {
+        "keys": {"backend.secret": "s" * 32, "other.secret": base64.b64encode(bytes(48)).decode()},
+        "admin": {"token": "t" * 32},
+        "turn": {"secret": "u" * 32},
+        "certificate": {"tls.crt": Path(certificate).read_text(), "tls.key": Path(key).read_text()},
+    }
+    variables = mount(release, secrets, tmp_path / "root") | LOCAL
+    done = run("serve", "--check", **variables)
+    assert done.returncode == 0, done.stderr
+    server = Server(port=None, **variables)
+    try:
+        context = probe_all(release, server)
+        public = urllib.request.Request(f"{server.url}/metrics", headers={"Origin": "https://a.example.com"})
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(public, timeout=BOUND_S, context=context)
+        assert server.stop() == 0
+    finally:
+        server.end()
+    assert (tmp_path / "root/data/sessions/CURRENT").exists()
+
+
+def test_servers_share_sessions_with_the_values_for_redis(tmp_path, redis_server):
+    redis = redis_server("--requirepass", "secret", "--appendonly", "yes", kind="valkey", password="secret")
+    release = render(EXAMPLES / "redis.yaml")
+    assert len(release.variables["TORNADO_SIGNAL_REDIS_NODES"].split(",")) == 3
+    secrets = {"tornado-signal": {"redis-password": "secret\n"}}
+    # The example is for nodes with replicas.
+    variables = mount(release, secrets, tmp_path / "root") | LOCAL
+    variables |= {"TORNADO_SIGNAL_REDIS_NODES": redis.address, "TORNADO_SIGNAL_DURABILITY": "fsync"}
+    variables |= {"TORNADO_SIGNAL_DRAIN_DELAY_MS": "0"}
+    variables["TORNADO_SIGNAL_ALLOWED_ORIGINS"] += f",{ORIGIN}"
+    done = run("serve", "--check", **variables)
+    assert done.returncode == 0, done.stderr
+    servers = []
+    try:
+        for _ in range(2):
+            servers.append(Server(port=None, **variables))
+            probe_all(release, servers[-1])
+        code = servers[0].offer("lobby")
+        assert servers[1].codes("lobby") == [code]
+        assert [each.stop() for each in servers] == [0, 0]
+    finally:
+        for each in servers:
+            each.end()
+
+
+def test_examples_and_documented_values_are_valid():
+    shown = [text for language, text in all_blocks(pages()["kubernetes"]) if language == "yaml"]
+    assert len(shown) >= 3
+    given = [yaml.safe_load(text) for text in shown]
+    examples = [yaml.safe_load(path.read_text()) for path in sorted(EXAMPLES.iterdir())]
+    assert len(examples) == 2
+    base = examples[0]
+    for found in render_all([json.dumps(merged(base, each)) for each in (*examples, *given)]):
+        assert isinstance(found, Release), found
+        assert found.lint == []
+        for each in found.objects:
+            check_schema(each)
+        settings_of(found)
+
+
+def test_notes_warn_about_open_servers():
+    assert "All origins may use the server" in render(json.dumps(IMAGE)).notes
+    assert "All origins" not in render(EXAMPLES / "redis.yaml").notes
+
+
+def test_chart_has_the_version_of_the_package():
+    stated = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    version = json.loads((ROOT / "tornado_signal/web/package.json").read_text())["version"]
+    assert (stated["version"], stated["appVersion"]) == (version, version)
+    image = render(json.dumps(IMAGE)).container["image"]
+    assert image == f"registry.example.com/tornado-signal:{version}"
