@@ -22,6 +22,7 @@ BOUND_S = 100
 CACHE = ROOT / ".cache/containers"
 BASE = "localhost/base"
 IMAGE = "localhost/tornado-signal"
+VERSION = "1.2.3"  # in the labels of the image
 # Python, the command line of Redis (and Valkey), and a library for Caddy. The packages are unpacked without setup,
 # which takes a quarter of the time.
 PACKAGES = "base-files,dash,coreutils,grep,libc-bin,python3-venv,git,redis-tools,libzstd1"
@@ -148,7 +149,8 @@ class Containers:
         (self.room / "pip.conf").write_text("[global]\nno-index = true\nfind-links = /wheels\n")
         mounts = ["--volume", f"{wheels}:/wheels:ro", "--volume", f"{self.room}/pip.conf:/etc/pip.conf:ro"]
         build = ["podman", "build", "--format", "docker", "--layers=false", "--quiet", *mounts]
-        self.do(*build, "--build-arg", f"BASE={BASE}", "--tag", IMAGE, source)
+        given = [f"--build-arg={name}" for name in (f"BASE={BASE}", f"VERSION={VERSION}", f"REVISION={commit}")]
+        self.do(*build, *given, "--tag", IMAGE, source)
         return commit
 
     def build_stand_in(self):

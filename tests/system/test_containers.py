@@ -1,4 +1,4 @@
-"""The image, the compose files and the manifest for Kubernetes: podman builds and runs them."""
+"""The image and the compose files, and the image as the Helm chart uses it: podman builds and runs them."""
 
 import argparse
 import contextlib
@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 from support.browsers import until
 from support.command import BOUND_S, COMMAND, environment
-from support.containers import BASE, IMAGE, Containers
+from support.containers import BASE, IMAGE, VERSION, Containers
+from support.helm import EXAMPLES, render
 from support.paths import ROOT
+from support.pythons import SETUP
 
-from tornado_signal.http.application import MAX_UNFINISHED_BYTES
 from tornado_signal.settings.settings import PREFIX
 from tornado_signal.settings.sources import load
 
 compose_spec = pytest.importorskip("compose_spec")
-kubernetes_validate = pytest.importorskip("kubernetes_validate")
 yaml = pytest.importorskip("yaml")
 
 pytestmark = [pytest.mark.needs("root", "curl", "podman_compose"), pytest.mark.slow]
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.needs("root", "curl", "podman_compose"), pytest.mark.s
 ORIGIN = "Origin: https://app.example.com"
 COMPOSE = ("compose.yaml", "examples/containers/compose.cluster.yaml")
 CLUSTER = "tornado-signal-cluster"
-MANIFEST = list(yaml.safe_load_all((ROOT / "examples/containers/kubernetes.yaml").read_text()))
+LABEL = "org.opencontainers.image."
 OUR_MB = 48  # size of the image without its base
 START_S = 60
 AT_ONCE = {"TORNADO_SIGNAL_DRAIN_DELAY_MS": "0"}  # for what has no load balancer
@@ -116,6 +116,14 @@ def check_the_image(place, commit):
     image = place.inspect(IMAGE)
     config = image["Config"]
     assert config["User"] == "10001:10001"
+    assert {name.removeprefix(LABEL): value for name, value in config["Labels"].items() if name.startswith(LABEL)} == {
+        "title": SETUP["metadata"]["name"],
+        "description": SETUP["metadata"]["description"],
+        "licenses": SETUP["metadata"]["license"],
+        "version": VERSION,
+        "revision": commit,
+        "base.name": BASE,
+    }
     assert config["Entrypoint"] + config["Cmd"] == ["tornado-signal", "serve"]
     assert (config["Volumes"], config["StopSignal"]) == ({"/data": {}}, "SIGTERM")
     assert image["Healthcheck"]["Test"] == ["CMD", "tornado-signal", "health"]
@@ -272,59 +280,17 @@ def sandbox(settings, *options):
     return [f"--network={CLUSTER}_inner", *bare, *variables, *options]
 
 
-CONNECTION_BYTES, SERVER_BYTES = 12 << 10, 100 << 20  # with the kernel's part; without connections
-
-
-def of_kind(kind):
-    (found,) = (each for each in MANIFEST if each["kind"] == kind)
-    return found
-
-
-def test_manifest_is_valid_with_our_settings():
-    for each in MANIFEST:
-        kubernetes_validate.validate(each, kubernetes_validate.latest_version(), strict=True)
-    deployment, pod = of_kind("Deployment")["spec"], of_kind("Deployment")["spec"]["template"]
-    (container,) = pod["spec"]["containers"]
-    labels = pod["metadata"]["labels"]
-    assert deployment["selector"]["matchLabels"] == labels
-    assert of_kind("Service")["spec"]["selector"] == labels
-    assert of_kind("PodDisruptionBudget")["spec"]["selector"]["matchLabels"] == labels
-    assert of_kind("PodDisruptionBudget")["spec"]["maxUnavailable"] < deployment["replicas"]
-    assert pod["spec"]["enableServiceLinks"] is False
-    assert container["envFrom"] == [{"configMapRef": {"name": of_kind("ConfigMap")["metadata"]["name"]}}]
-    (mounted,) = container["volumeMounts"]
-    (volume,) = pod["spec"]["volumes"]
-    assert volume["secret"]["secretName"] == of_kind("Secret")["metadata"]["name"]
-
-    settings = load(argparse.Namespace(config=None), of_kind("ConfigMap")["data"])
-    assert settings.store == "redis", "there is more than one"
-    limit = container["resources"]["limits"]["memory"]
-    connections = settings.max_connections * CONNECTION_BYTES + settings.max_unsent_bytes * 5 // 4
-    assert int(limit.removesuffix("Gi")) << 30 >= connections + MAX_UNFINISHED_BYTES + SERVER_BYTES
-    path = settings.redis_password_file
-    assert (str(path.parent), path.name in of_kind("Secret")["stringData"]) == (mounted["mountPath"], True)
-    assert pod["spec"]["terminationGracePeriodSeconds"] > settings.drain_delay_ms / 1000 + 12
-
-
-def test_variables_that_kubernetes_adds_are_refused():
-    name = of_kind("Service")["metadata"]["name"].upper().replace("-", "_")
-    with pytest.raises(ValueError, match="TORNADO_SIGNAL_PORT"):
-        load(argparse.Namespace(config=None), {f"{name}_PORT": "tcp://10.0.0.1:80"})
-
-
 def check_probes(place):
-    """With the manifest's settings and rights each probe is answered, at the address that a node sees."""
+    """With the chart's settings and rights each probe is answered, at the address that a node sees."""
+    release = render(EXAMPLES / "redis.yaml")
     ours = settings_of("signal-1")
     other = {name: ours[name] for name in ("TORNADO_SIGNAL_REDIS_NODES", "TORNADO_SIGNAL_DURABILITY")}
-    settings = of_kind("ConfigMap")["data"] | other | {"TORNADO_SIGNAL_REDIS_PASSWORD_FILE": "none"} | AT_ONCE
-    place.podman("run", "--detach", "--name=pod", *sandbox(settings), IMAGE)
-    (container,) = of_kind("Deployment")["spec"]["template"]["spec"]["containers"]
-    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
-    probes = {name: probe["httpGet"] for name, probe in container.items() if name.endswith("Probe")}
-    assert sorted(probes) == ["livenessProbe", "readinessProbe", "startupProbe"]
-    assert of_kind("Service")["spec"]["ports"][0]["targetPort"] in ports
+    settings = release.variables | other | {"TORNADO_SIGNAL_REDIS_PASSWORD_FILE": "none"} | AT_ONCE
+    place.podman("run", "--detach", "--name=pod", *sandbox(settings, "--tmpfs=/data", "--tmpfs=/tmp"), IMAGE)
+    ports = {each["name"]: each["containerPort"] for each in release.container["ports"]}
     host = address(place, "pod")
-    for probe in probes.values():
+    for name in ("startupProbe", "livenessProbe", "readinessProbe"):
+        probe = release.container[name]["httpGet"]
         headers = [f"{each['name']}: {each['value']}" for each in probe.get("httpHeaders", ())]
         url = f"http://{host}:{ports[probe['port']]}{probe['path']}"
         until(lambda url=url, headers=headers: probed(place, url, headers) == 200, START_S)
