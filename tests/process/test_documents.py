@@ -159,6 +159,7 @@ def test_every_code_block_is_tested():
         "from-peerjs": 1,  # browser/test_moving
         "from-trystero": 1,  # browser/test_moving
         "http-api": 1,
+        "kubernetes": 9,  # system/test_kubernetes
         "maintenance": 2,  # also system/test_systemd_real
         "monitoring": 1,  # system/test_monitoring
         "python": 3,

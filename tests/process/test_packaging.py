@@ -86,7 +86,8 @@ def test_editable_install_is_updated(source, tmp_path):
 
 
 def test_release_check(source):
-    """A release needs one version: in its tag, in the package for npm and in the changelog."""
+    """A release needs one version: in its tag, in the package for npm, in the Helm chart and in the changelog."""
+    chart = source / "examples/kubernetes/tornado-signal/Chart.yaml"
     check, package = source / "tests" / "release-check", source / "tornado_signal" / "web" / "package.json"
     stated = json.loads((ROOT / "tornado_signal" / "web" / "package.json").read_text())["version"]
     new_repository(source)
@@ -99,6 +100,13 @@ def test_release_check(source):
     assert done.stderr == f"release-check: the tag is v{stated}, but tornado_signal/web/package.json states 9.9.9\n"
     git(source, "commit", "--quiet", "--all", "--message=9.9.9")
     git(source, "tag", "v9.9.9")
+    for name in ("version", "appVersion"):
+        done = subprocess.run([check], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (
+            1,
+            f"release-check: examples/kubernetes/tornado-signal/Chart.yaml must state '{name}: 9.9.9'\n",
+        )
+        chart.write_text(chart.read_text().replace(f"\n{name}: {stated}\n", f"\n{name}: 9.9.9\n"))
     done = subprocess.run([check], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (
         1,

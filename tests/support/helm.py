@@ -1,4 +1,7 @@
-"""The Helm chart, rendered by Helm's own library in a process of its own: its threads would make each fork a warning."""
+"""The Helm chart, rendered by Helm's own library.
+
+Helm runs in a process of its own, because Python warns about forks of processes with threads.
+"""
 
 import json
 import os

@@ -3,11 +3,13 @@
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from packaging.utils import canonicalize_name
 from support import npm_package
 from support.checkout import copy_checkout, git, new_repository
 from support.command import ORIGIN, Server
@@ -17,7 +19,10 @@ from support.pythons import do, once
 
 from tornado_signal.system import assets
 
-pytestmark = [pytest.mark.slow, pytest.mark.needs("git", "build", "node")]
+SchemaVersion = pytest.importorskip("cyclonedx.schema").SchemaVersion
+JsonStrictValidator = pytest.importorskip("cyclonedx.validation.json").JsonStrictValidator
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.needs("git", "build", "node", "cyclonedx_py")]
 
 STATED = json.loads((npm_package.WEB / "package.json").read_text())["version"]
 RELEASING = all_blocks((ROOT / "CONTRIBUTING.md").read_text())
@@ -59,7 +64,51 @@ def test_packages_have_the_version_of_the_tag(built):
         f"{python}.tar.gz",
         f"{python}-py3-none-any.whl",
         f"{npm}.tgz",
+        f"{npm}.cdx.json",
     }
+
+
+def test_bill_of_materials_is_complete_and_has_licences(built):
+    """It lists what pip resolves for the wheel, no more and no less, and the JavaScript of others in it."""
+    (wheel,), (file,) = built[1].glob("*.whl"), built[1].glob("*.cdx.json")
+    document = json.loads(file.read_text())
+    assert (
+        JsonStrictValidator(SchemaVersion.from_version(document["specVersion"])).validate_str(file.read_text()) is None
+    )
+    package = document["metadata"]["component"]
+    assert (package["name"], package["version"], package["type"]) == ("tornado-signal", STATED, "application")
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed", "--report=-"]
+    report = json.loads(subprocess.run([*pip, f"{wheel}[auth,redis]"], check=True, capture_output=True).stdout)
+    resolved = {
+        (canonicalize_name(each["metadata"]["name"]), each["metadata"]["version"]) for each in report["install"]
+    }
+    listed = {(each["purl"].partition("/")[0], each["name"], each["version"]) for each in document["components"]}
+    python = {(canonicalize_name(name), version) for kind, name, version in listed if kind == "pkg:pypi"}
+    assert python == resolved - {("tornado-signal", STATED)}
+    vendored = [path.read_text() for path in (npm_package.WEB / "vendor").iterdir()]
+    assert listed - {each for each in listed if each[0] == "pkg:pypi"} == {
+        ("pkg:npm", *re.match(r"/\*\n \* (\S+) (\S+):", text).groups()) for text in vendored
+    }
+    assert [each["name"] for each in (package, *document["components"]) if not each["licenses"]] == []
+    assert str(built[1].parent) not in file.read_text(), "it names a directory of this machine"
+    references = {package["bom-ref"], *(each["bom-ref"] for each in document["components"])}
+    assert {each["ref"] for each in document["dependencies"]} == references
+
+
+@pytest.mark.parametrize(
+    ("licences", "problem"),
+    [
+        ([], "states no licence"),
+        ([{"license": {"id": "GPL-3.0-only"}}], "is under GPL-3.0-only"),
+        ([{"license": {"id": "MIT"}}, {"expression": "MIT AND AGPL-3.0-only"}], "is under AGPL-3.0-only"),
+        ([{"license": {"name": "Freeware"}}], "has an unknown licence: Freeware"),
+        ([{"license": {"name": "License :: OSI Approved :: BSD License"}}], None),
+        ([{"expression": "MPL-2.0 AND (Apache-2.0 OR MIT)"}], None),
+    ],
+)
+def test_licences_that_mit_does_not_allow_stop_a_release(licences, problem):
+    find_problem = runpy.run_path(str(ROOT / "tests/release-sbom"))["find_problem"]
+    assert find_problem({"name": "x", "licenses": licences}) == problem
 
 
 def test_installed_packages_serve_and_report_their_version(installed, built, tmp_path):

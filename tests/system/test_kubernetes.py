@@ -350,7 +350,7 @@ def test_settings_reach_the_server_unchanged():
         "address": "::",
         "log_format": "text",
         "drain_delay_ms": 100,
-        "auth_issuer": 'a"b\'c$(d)`e`{{f}}',
+        "auth_issuer": "a\"b'c$(d)`e`{{f}}",
     }
     release = render(json.dumps(IMAGE | {"settings": settings}))
     found = settings_of(release)
@@ -506,6 +506,27 @@ def test_examples_and_documented_values_are_valid():
         for each in found.objects:
             check_schema(each)
         settings_of(found)
+
+
+def test_documented_commands_name_what_exists():
+    """The objects have the names of the release `signal`, and Secrets the keys that the values expect."""
+    text = pages()["kubernetes"]
+    release = render(EXAMPLES / "redis.yaml")
+    commands = [line for language, block in all_blocks(text) if language == "sh" for line in block.splitlines()]
+    assert {line.split()[0] for line in commands} == {"podman", "helm", "kubectl", "curl"}
+    charts = {line.split()[3] for line in commands if line.startswith("helm")}
+    assert {ROOT / chart for chart in charts} == {CHART}
+    assert {line.split()[2] for line in commands if line.startswith("helm")} == {"signal"}
+    (secret,) = (line.split() for line in commands if line.startswith("kubectl"))
+    values = yaml.safe_load((EXAMPLES / "redis.yaml").read_text())["files"]["redis_password_file"]
+    assert secret[-2:] == [values["secret"], f"--from-file={values['key']}"]
+    (image,) = {line.split()[-1] for line in commands if line.startswith("podman push")}
+    assert image == release.container["image"]
+    named = {*re.findall(r"`(?:kubectl rollout restart deployment/)?(signal-[a-z-]+)`", text)}
+    named -= {release.one("Ingress")["spec"]["tls"][0]["secretName"]}
+    assert named == {release.one("Deployment")["metadata"]["name"], release.all("Service")[0]["metadata"]["name"]}
+    (restart,) = re.findall(r"rollout restart deployment/([a-z-]+)", text)
+    assert restart == release.one("Deployment")["metadata"]["name"]
 
 
 def test_notes_warn_about_open_servers():
