@@ -86,7 +86,7 @@ def test_editable_install_is_updated(source, tmp_path):
 
 
 def test_release_check(source):
-    """A release needs one version: in its tag, in the package for npm, in the Helm chart and in the changelog."""
+    """A release needs one version: in its tag, the packages and the changelog."""
     chart = source / "examples/kubernetes/tornado-signal/Chart.yaml"
     check, package = source / "tests" / "release-check", source / "tornado_signal" / "web" / "package.json"
     stated = json.loads((ROOT / "tornado_signal" / "web" / "package.json").read_text())["version"]

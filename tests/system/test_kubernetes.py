@@ -36,7 +36,7 @@ IMAGE = {"image": {"repository": "registry.example.com/tornado-signal"}}
 REDIS = {"store": "redis", "settings": {"redis_nodes": "redis:6379"}}
 CONNECTION_BYTES, SERVER_BYTES = 12 << 10, 100 << 20  # with the kernel's part; without connections
 MOUNTS = "/etc/tornado-signal"
-# What each part of the values can be. All combinations are rendered.
+# Parts of the values, each with its variants. All combinations are rendered.
 PARTS = (
     (
         {},

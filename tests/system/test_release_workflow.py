@@ -20,7 +20,7 @@ FOLDER = ROOT / ".github/workflows"
 WORKFLOW = yaml.safe_load((FOLDER / "release.yml").read_text().replace("\non:", "\n'on':"))
 JOBS = WORKFLOW["jobs"]
 VERSION = json.loads((WEB / "package.json").read_text())["version"]
-# What each job may write. Every job that is not listed only reads the source, or nothing.
+# The rights of each job to write. Other jobs can only read the source.
 WRITES = {
     "attest": {"id-token", "attestations"},
     "pypi": {"id-token"},
