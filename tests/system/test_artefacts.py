@@ -19,9 +19,6 @@ from support.pythons import do, once
 
 from tornado_signal.system import assets
 
-SchemaVersion = pytest.importorskip("cyclonedx.schema").SchemaVersion
-JsonStrictValidator = pytest.importorskip("cyclonedx.validation.json").JsonStrictValidator
-
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.needs("git", "build", "node", "cyclonedx_py")]
 
 STATED = json.loads((npm_package.WEB / "package.json").read_text())["version"]
@@ -70,6 +67,9 @@ def test_packages_have_the_version_of_the_tag(built):
 
 def test_bill_of_materials_is_complete_and_has_licences(built):
     """It lists what pip resolves for the wheel, no more and no less, and the JavaScript of others in it."""
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator
+
     (wheel,), (file,) = built[1].glob("*.whl"), built[1].glob("*.cdx.json")
     document = json.loads(file.read_text())
     assert (

@@ -25,12 +25,8 @@ from tornado_signal.settings.settings import SETTINGS, Settings
 from tornado_signal.settings.sources import load
 from tornado_signal.transport.websocket import PING_S, SILENT_S
 
-kubernetes_validate = pytest.importorskip("kubernetes_validate")
-prometheus = pytest.importorskip("cloudcoil.models.prometheus_operator.v1")
-yaml = pytest.importorskip("yaml")
-
 pytest_plugins = ["support.redis_traffic"]
-pytestmark = [pytest.mark.needs("helm_python"), pytest.mark.slow]
+pytestmark = [pytest.mark.needs("helm_python", "kubernetes_validate", "cloudcoil", "yaml"), pytest.mark.slow]
 
 IMAGE = {"image": {"repository": "registry.example.com/tornado-signal"}}
 REDIS = {"store": "redis", "settings": {"redis_nodes": "redis:6379"}}
@@ -113,10 +109,14 @@ def releases():
 def check_schema(manifest):
     """Check a manifest against the schema of its kind. Unknown fields are errors."""
     if manifest["kind"] == "ServiceMonitor":
-        monitor = prometheus.ServiceMonitor.model_validate(manifest)
+        from cloudcoil.models.prometheus_operator.v1 import ServiceMonitor
+
+        monitor = ServiceMonitor.model_validate(manifest)
         known = monitor.model_dump(mode="json", by_alias=True, exclude_unset=True)
         assert known == manifest, "it has unknown fields"
     else:
+        import kubernetes_validate
+
         kubernetes_validate.validate(manifest, kubernetes_validate.latest_version(), strict=True)
 
 
@@ -136,9 +136,11 @@ def test_manifests_are_valid(releases):
 
 
 def test_unknown_fields_are_found(releases):
+    from kubernetes_validate import ValidationError
+
     whole = next(release for _, release in releases if release.all("ServiceMonitor"))
     for each in (whole.one("ServiceMonitor"), whole.one("Deployment")):
-        with pytest.raises((AssertionError, kubernetes_validate.ValidationError)):
+        with pytest.raises((AssertionError, ValidationError)):
             check_schema(merged(each, {"spec": {"unknown": "1"}}))
 
 
@@ -494,6 +496,8 @@ def test_servers_share_sessions_with_the_values_for_redis(tmp_path, redis_server
 
 
 def test_examples_and_documented_values_are_valid():
+    import yaml
+
     shown = [text for language, text in all_blocks(pages()["kubernetes"]) if language == "yaml"]
     assert len(shown) >= 3
     given = [yaml.safe_load(text) for text in shown]
@@ -510,6 +514,8 @@ def test_examples_and_documented_values_are_valid():
 
 def test_documented_commands_name_what_exists():
     """The objects have the names of the release `signal`, and Secrets the keys that the values expect."""
+    import yaml
+
     text = pages()["kubernetes"]
     release = render(EXAMPLES / "redis.yaml")
     commands = [line for language, block in all_blocks(text) if language == "sh" for line in block.splitlines()]
@@ -535,6 +541,8 @@ def test_notes_warn_about_open_servers():
 
 
 def test_chart_has_the_version_of_the_package():
+    import yaml
+
     stated = yaml.safe_load((CHART / "Chart.yaml").read_text())
     version = json.loads((ROOT / "tornado_signal/web/package.json").read_text())["version"]
     assert (stated["version"], stated["appVersion"]) == (version, version)

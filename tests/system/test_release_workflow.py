@@ -1,5 +1,6 @@
 """The workflow that releases a tag: its rights, its steps, and the commands that can run here."""
 
+import functools
 import json
 import re
 import subprocess
@@ -11,14 +12,9 @@ from support.npm_package import WEB
 from support.paths import ROOT
 from support.pythons import do
 
-yaml = pytest.importorskip("yaml")
-
-pytestmark = [pytest.mark.slow, pytest.mark.needs("git", "node")]
+pytestmark = [pytest.mark.slow, pytest.mark.needs("git", "node", "yaml")]
 
 FOLDER = ROOT / ".github/workflows"
-# YAML 1.1 reads the key `on` as true.
-WORKFLOW = yaml.safe_load((FOLDER / "release.yml").read_text().replace("\non:", "\n'on':"))
-JOBS = WORKFLOW["jobs"]
 VERSION = json.loads((WEB / "package.json").read_text())["version"]
 # The rights of each job to write. Other jobs can only read the source.
 WRITES = {
@@ -30,21 +26,33 @@ WRITES = {
 }
 
 
+@functools.cache
+def workflow(name="release"):
+    """Return a workflow. YAML 1.1 would read its key `on` as true."""
+    import yaml
+
+    return yaml.safe_load((FOLDER / f"{name}.yml").read_text().replace("\non:", "\n'on':"))
+
+
+def jobs():
+    return workflow()["jobs"]
+
+
 def commands(job):
-    return [step["run"] for step in JOBS[job]["steps"] if "run" in step]
+    return [step["run"] for step in jobs()[job]["steps"] if "run" in step]
 
 
 def uses(job, action):
-    return [step["with"] for step in JOBS[job].get("steps", ()) if step.get("uses", "").startswith(f"{action}@")]
+    return [step["with"] for step in jobs()[job].get("steps", ()) if step.get("uses", "").startswith(f"{action}@")]
 
 
 def test_each_job_has_the_least_rights():
-    assert WORKFLOW["permissions"] == {}
-    for name, job in JOBS.items():
+    assert workflow()["permissions"] == {}
+    for name, job in jobs().items():
         writes = {right for right, level in job["permissions"].items() if level == "write"}
         assert writes == WRITES.get(name, set()), name
     # Only the checkout of a job that pushes nothing to the repository, and it does not leave a password behind.
-    assert "actions/checkout" not in str(JOBS["release"])
+    assert "actions/checkout" not in str(jobs()["release"])
     assert all(
         given["persist-credentials"] is False
         for name in ("build", "images")
@@ -55,7 +63,7 @@ def test_each_job_has_the_least_rights():
 def test_nothing_is_published_before_checks_tests_and_signatures():
     needed = {
         name: {job["needs"]} if isinstance(job.get("needs"), str) else {*job.get("needs", ())}
-        for name, job in JOBS.items()
+        for name, job in jobs().items()
     }
 
     def before(name):
@@ -65,16 +73,16 @@ def test_nothing_is_published_before_checks_tests_and_signatures():
         assert {"check", "tests", "build", "attest"} <= before(name)
     assert {"pypi", "npm", "images"} == needed["release"]
     assert commands("check") == ["tests/release-check"]
-    assert JOBS["tests"]["uses"] == "./.github/workflows/ci.yml"
-    ci = yaml.safe_load((FOLDER / "ci.yml").read_text().replace("\non:", "\n'on':"))
+    assert jobs()["tests"]["uses"] == "./.github/workflows/ci.yml"
+    ci = workflow("ci")
     assert "workflow_call" in ci["on"]
     assert ci["concurrency"]["group"].startswith("${{ github.workflow }}-")
-    assert WORKFLOW["concurrency"]["group"] == "release", "a group in common with ci.yml would cancel one of them"
+    assert workflow()["concurrency"]["group"] == "release", "a group in common with ci.yml would cancel one of them"
 
 
 def test_only_tags_of_versions_are_released():
-    (pattern,) = WORKFLOW["on"]["push"]["tags"]
-    assert [*WORKFLOW["on"]] == ["push"]
+    (pattern,) = workflow()["on"]["push"]["tags"]
+    assert [*workflow()["on"]] == ["push"]
     assert pattern == "v[0-9]+.[0-9]+.[0-9]+"
 
 
@@ -119,7 +127,7 @@ def test_release_has_the_section_of_the_changelog(tmp_path):
 
 
 def test_npm_package_names_the_repository_of_the_workflow(tmp_path):
-    (step,) = (step for step in JOBS["build"]["steps"] if "npm pkg set" in step.get("run", ""))
+    (step,) = (step for step in jobs()["build"]["steps"] if "npm pkg set" in step.get("run", ""))
     copy_checkout(tmp_path / "source")
     folder = tmp_path / "source" / step["working-directory"]
     do("bash", "-ec", step["run"], cwd=folder, GITHUB_SERVER_URL="https://git.example", GITHUB_REPOSITORY="a/b")
