@@ -2,6 +2,7 @@
 
 import argparse
 import base64
+import functools
 import itertools
 import json
 import re
@@ -106,8 +107,16 @@ def releases():
     return list(zip(values, found, strict=True))
 
 
+@functools.cache
+def oldest():
+    """Return the oldest version of Kubernetes that the chart supports, such as `1.27`."""
+    (version,) = re.findall(r'^kubeVersion: ">=(\d+\.\d+)\.0-0"$', (CHART / "Chart.yaml").read_text(), re.MULTILINE)
+    assert f"Kubernetes {version} or newer" in pages()["kubernetes"]
+    return version
+
+
 def check_schema(manifest):
-    """Check a manifest against the schema of its kind. Unknown fields are errors."""
+    """Check a manifest against the oldest and the newest schema of its kind. Unknown fields are errors."""
     if manifest["kind"] == "ServiceMonitor":
         from cloudcoil.models.prometheus_operator.v1 import ServiceMonitor
 
@@ -117,7 +126,8 @@ def check_schema(manifest):
     else:
         import kubernetes_validate
 
-        kubernetes_validate.validate(manifest, kubernetes_validate.latest_version(), strict=True)
+        for version in (oldest(), kubernetes_validate.latest_version()):
+            kubernetes_validate.validate(manifest, version, strict=True)
 
 
 def settings_of(release):
