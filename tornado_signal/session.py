@@ -3,8 +3,8 @@
 import enum
 import hashlib
 import hmac
-from collections.abc import Hashable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Hashable
+from typing import Final, Literal, NamedTuple
 
 from .errors import AlreadyAnswered
 
@@ -29,6 +29,17 @@ class Reason(enum.Enum):
     ANSWERED = 1
     EXPIRED = 2
     WITHDRAWN = 3
+
+
+Outcome = Literal["created", "answered", "expired", "withdrawn"]
+"""An event of a session. Only an unanswered session expires as an event."""
+
+Observer = Callable[[Outcome, str, bytes, str | None, int | None, int | None], None]
+"""A function that is called after each event of a session. It must neither wait nor raise.
+
+Its arguments are the event, the origin and the code, and if known the topic, the creation and the expiry. Times are in
+Unix milliseconds.
+"""
 
 
 class Session(NamedTuple):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import OperatorError
 from ..metrics import Family, SessionMetrics
-from ..session import EventBatch, ListedSession, ListingState, Position, SessionPosition, SessionUpdate, Side
+from ..session import EventBatch, ListedSession, ListingState, Observer, Position, SessionPosition, SessionUpdate, Side
 from ..settings.settings import Settings
 from ..system.clock import Clock
 from ..system.secrets import redis_passwords
@@ -81,6 +81,9 @@ class Store(Protocol):
 
     def allow(self, quotas: Quotas) -> None:
         """Apply new quotas. Existing sessions stay."""
+
+    def observe(self, observer: Observer | None) -> None:
+        """Report the events of sessions to an observer, or to nobody. Each is reported by one process of the store."""
 
     def use_passwords(self, password: str | None, sentinel_password: str | None) -> None:
         """Use these passwords of the engine and of its Sentinels for new connections, if it has any."""

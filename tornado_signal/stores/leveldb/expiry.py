@@ -4,7 +4,7 @@ import asyncio
 import time
 
 from ...metrics import SessionMetrics
-from ...session import Reason, Session
+from ...session import Observer, Reason, Session
 from . import changes, layout, records
 from .changes import Change, Removal
 from .committer import Committer
@@ -16,12 +16,17 @@ STEP_S = 0.002
 
 
 class Expiry:
-    """Delists and deletes expired sessions. The removal from a listing is recorded for `remember_ms`."""
+    """Delists and deletes expired sessions. The removal from a listing is recorded for `remember_ms`.
+
+    Attributes:
+        observer: is called for each session that expires unanswered, or None.
+    """
 
     def __init__(self, committer: Committer, metrics: SessionMetrics, remember_ms: int) -> None:
         self._committer = committer
         self._database, self._state, self._locks = committer.database, committer.state, committer.locks
         self._metrics = metrics
+        self.observer: Observer | None = None
         self._remember_ms = remember_ms
         self._delisting = asyncio.Lock()
 
@@ -81,6 +86,9 @@ class Expiry:
             def applied() -> None:
                 for _, origin, session, leaving in leavings:
                     state.on_removed(origin, session, leaving)
+                    if self.observer is not None:
+                        times = (session.created_ms, session.expires_ms)
+                        self.observer("expired", origin, session.code, session.topic, *times)
 
             change = changes.merge(
                 *(changes.delisted(origin, session, leaving) for _, origin, session, leaving in leavings)

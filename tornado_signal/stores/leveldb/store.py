@@ -22,6 +22,7 @@ from ...session import (
     EventBatch,
     ListedSession,
     ListingState,
+    Observer,
     Position,
     Reason,
     Removed,
@@ -138,6 +139,7 @@ class LevelDBStore:
         self._quotas = quotas
         self._reservations = Reservations(quotas)
         self.metrics = SessionMetrics()
+        self._observer: Observer | None = None
         self.database_metrics = DatabaseMetrics()
         self.space = space or Space(path)
         self.watches = Watches()
@@ -194,6 +196,9 @@ class LevelDBStore:
         yield Family("gauge", "store_cache_bytes", meaning, self.database.cache_bytes())
         yield from self.database_metrics.families()
 
+    def observe(self, observer: Observer | None) -> None:
+        self._observer = self.expiry.observer = observer
+
     def use_passwords(self, password: str | None, sentinel_password: str | None) -> None:
         """Do nothing: a directory has no password."""
 
@@ -236,6 +241,7 @@ class LevelDBStore:
         self.space.admit(utf8_length(offer) + utf8_length(info))
         timeout_ms = max(ttl_ms or self._timeout_ms, MIN_HELD_MS if lease else 0)
         ended: Change | None = None
+        expired: Session | None = None
         tokens: list[Token] = []
         if self._codes == "random":
             code = make_uuid(os.urandom(16), 4)
@@ -256,7 +262,8 @@ class LevelDBStore:
                 return code, await self._move(origin, token, before, now_ms, leases)
             tokens.append(token)
             if before is not None:
-                ended, _ = self._removal(origin, key, before, Reason.EXPIRED, now_ms)
+                ended, leaving = self._removal(origin, key, before, Reason.EXPIRED, now_ms)
+                expired = before if leaving is not None else None
         state = self.state
         state.index.prune(origin, now_ms, SETTLING_BY_CREATE)
         self._reservations.reserve(state.index, origin, topic)
@@ -279,6 +286,10 @@ class LevelDBStore:
                     state.leases[key] = lease
                 elif ended is not None:
                     state.leases.pop(key, None)
+                if self._observer is not None:
+                    if expired is not None:
+                        self._observer("expired", origin, code, topic, expired.created_ms, expired.expires_ms)
+                    self._observer("created", origin, code, topic, created_ms, expires_ms)
 
             await self._committer.commit(tokens, change, applied, counted=True)
         finally:
@@ -302,6 +313,8 @@ class LevelDBStore:
                 access.answer_hash, access.answer_number = secret_hash, number
                 self.state.keep_access(key, access)
                 self.state.on_removed(origin, session, leaving)
+                if self._observer is not None:
+                    self._observer("answered", origin, code, session.topic, session.created_ms, session.expires_ms)
 
             await self._committer.commit([token], change, applied, counted=True)
 
@@ -610,6 +623,9 @@ class LevelDBStore:
         def applied() -> None:
             self.metrics.withdrawn += 1
             self.state.on_removed(origin, session, leaving)
+            if self._observer is not None:
+                times = (session.created_ms, session.expires_ms)
+                self._observer("withdrawn", origin, session.code, session.topic, *times)
 
         await self._committer.commit([token], change, applied, counted=True)
 

@@ -5,8 +5,9 @@ import heapq
 import itertools
 import math
 from collections.abc import AsyncGenerator, Sequence
+from typing import Any
 
-from ...session import Added, EventBatch, ListedSession, ListingState, Position, Reason, Removed, Side
+from ...session import Added, EventBatch, ListedSession, ListingState, Observer, Position, Reason, Removed, Side
 from ..quotas import UNLIMITED
 from . import records, scripts
 from .client import Client
@@ -29,7 +30,12 @@ class Discovery:
         watching: watches of sessions and topics.
         identity: the identity of the store.
         timeout_ms: the time for which removals are recorded.
+
+    Attributes:
+        observer: is called for each session that expires unanswered, or None.
     """
+
+    observer: Observer | None = None
 
     def __init__(
         self, client: Client, partitions: Partitions, watching: Watching, identity: StoreIdentity, timeout_ms: int
@@ -120,14 +126,14 @@ class Discovery:
     async def _topics(self, partition: Partition, first: int, many: int) -> tuple[int, int, list[tuple[bytes, int]]]:
         """Return the session and topic counts of a partition, and some of its topics with their counts."""
         call = scripts.topics(first=first, many=many, remember_ms=self._timeout_ms)
-        again, *reply = await self._client.run(partition.slot, partition.topic_keys, call, write=False)
+        again, *reply = await self._run(partition, call)
         if again:
             # Many have expired. Remove a few at a time, and pause twice as long so that the node can serve others.
             loop = asyncio.get_running_loop()
             async with self._expiring:
                 while again:
                     began_s = loop.time()
-                    again, *reply = await self._client.run(partition.slot, partition.topic_keys, call, write=False)
+                    again, *reply = await self._run(partition, call)
                     await asyncio.sleep(2 * (loop.time() - began_s))
         sessions, topics, _, *names = reply
         return sessions, topics, list(zip(names[::2], names[1::2], strict=True))
@@ -180,7 +186,7 @@ class Discovery:
         call = scripts.listing_state(topic=topic.encode(), remember_ms=self._timeout_ms)
         again = 1
         while again:
-            again, *reply = await self._client.run(partition.slot, partition.topic_keys, call, write=False)
+            again, *reply = await self._run(partition, call)
         identity, serial, live, changes_ms = reply
         self._watching.expects(partition.topic_channel(topic), changes_ms)
         position = TopicPosition(identity.decode() or self._identity.nothing, int(serial), live)
@@ -248,7 +254,7 @@ class Discovery:
         )
         again = 1
         while again:
-            again, *reply = await self._client.run(partition.slot, partition.topic_keys, call, write=False)
+            again, *reply = await self._run(partition, call)
         identity, newest, removals, additions, first = reply
         self._watching.expects(partition.topic_channel(topic), first)
         return identity.decode() or self._identity.nothing, int(newest), removals, additions
@@ -256,4 +262,18 @@ class Discovery:
     async def _heal(self, partition: Partition, topic: str, member: bytes) -> None:
         serial, code = int.from_bytes(member[:8], "big"), member[8:]
         call = scripts.heal(code=code, topic=topic.encode(), serial=serial, remember_ms=self._timeout_ms)
-        await self._client.run(partition.slot, partition.keys(code), call)
+        self.report_expired(partition, await self._client.run(partition.slot, partition.keys(code), call))
+
+    # Expired sessions
+
+    async def _run(self, partition: Partition, call: scripts.Call) -> list[Any]:
+        """Run a script of topics, and report the sessions that it removed. Return the rest of its reply."""
+        again, expired, *reply = await self._client.run(partition.slot, partition.topic_keys, call, write=False)
+        self.report_expired(partition, expired)
+        return [again, *reply]
+
+    def report_expired(self, partition: Partition, expired: list[bytes]) -> None:
+        """Report sessions to the observer, given as code, topic and expiry of each."""
+        if expired and self.observer is not None:
+            for code, topic, expires in zip(*[iter(expired)] * 3, strict=True):
+                self.observer("expired", partition.origin, code, topic.decode(), None, int(expires))

@@ -35,14 +35,16 @@ class Partition:
         number: the number of the partition.
 
     Attributes:
+        origin: as given.
         name: the hash that represents the origin in the names of keys.
         slot: its hash slot.
         shared: the keys that its sessions share.
     """
 
-    __slots__ = ("_tag", "name", "shared", "slot")
+    __slots__ = ("_tag", "name", "origin", "shared", "slot")
 
     def __init__(self, prefix: bytes, origin: str, number: int) -> None:
+        self.origin = origin
         # Long enough that nobody can find two origins with the same hash.
         digest = hashlib.sha256(origin.encode("utf-8", "surrogatepass")).digest()[:16]
         self.name = urlsafe_b64encode(digest).rstrip(b"=")

@@ -80,9 +80,9 @@ def create(
     )
 
 
-def answer(*, code: bytes, answer: bytes, secret_hash: bytes, remember_ms: int) -> Call:
-    """Answer a session."""
-    return "answer", (code, answer, secret_hash, remember_ms)
+def answer(*, code: bytes, answer: bytes, secret_hash: bytes, token: bytes, remember_ms: int) -> Call:
+    """Answer a session. `token` identifies this call, in case it is repeated."""
+    return "answer", (code, answer, secret_hash, token, remember_ms)
 
 
 def add_candidates(*, side: bytes, secret_hash: bytes, token: bytes, max_candidates: int, max_bytes: int) -> Call:

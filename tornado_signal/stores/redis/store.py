@@ -13,6 +13,9 @@ from typing import Literal
 from ...errors import AlreadyAnswered, OperatorError, SessionNotFound, StalePosition, TooMany, Unavailable
 from ...metrics import Family, SessionMetrics
 from ...session import (
+    MIN_HELD_MS,
+    Observer,
+    Outcome,
     Position,
     SessionPosition,
     SessionUpdate,
@@ -118,7 +121,8 @@ class RedisStore:
         change_feed = ChangeFeed(self.topology, access, watches, self.redis_metrics)
         self.watching = Watching(self.client, change_feed, watches, access.timeout_s)
         self._identity = StoreIdentity()
-        discovery = Discovery(self.client, self.partitions, self.watching, self._identity, timeout_ms)
+        self._observer: Observer | None = None
+        self._discovery = discovery = Discovery(self.client, self.partitions, self.watching, self._identity, timeout_ms)
         self.topics, self.sessions = discovery.topics, discovery.sessions
         self.listing_state = discovery.listing_state
         self.begin_topic, self.topic_step = discovery.begin_topic, discovery.topic_step
@@ -211,6 +215,15 @@ class RedisStore:
         yield Family("gauge", "store_available", "Whether all primaries answer.", self.available)
         yield from self.redis_metrics.families()
 
+    def observe(self, observer: Observer | None) -> None:
+        self._observer = self._discovery.observer = observer
+
+    def _report(self, outcome: Outcome, origin: str, code: bytes, known: Sequence[bytes]) -> None:
+        """Report an event with the topic, the creation and the expiry if the script has returned them."""
+        if self._observer is not None:
+            topic, created_ms, expires_ms = (known[0].decode(), int(known[1]), int(known[2])) if known else (None,) * 3
+            self._observer(outcome, origin, code, topic, created_ms, expires_ms)
+
     def use_passwords(self, password: str | None, sentinel_password: str | None) -> None:
         self._access.password = password
         self._sentinel_access.password = sentinel_password
@@ -269,7 +282,9 @@ class RedisStore:
                 by_content=int(by_content),
                 lease=lease,
             )
-            state, expires, sessions, topics = await self.client.run(partition.slot, partition.keys(code), call)
+            reply = await self.client.run(partition.slot, partition.keys(code), call)
+            state, expires, sessions, topics, expired = reply
+            self._discovery.report_expired(partition, expired)
             reading = self._counts.note(origin, partition, sessions, topics)
             if reading is not None:
                 await asyncio.wait((reading,), timeout=ASIDE_S)
@@ -284,7 +299,11 @@ class RedisStore:
         if state.startswith(b"full"):
             what = {b"full": "sessions of an origin", b"full topic": "sessions of a topic"}
             raise TooMany(what.get(state, "topics of an origin"), FULL_RETRY_S)
-        self.metrics.created += state == b"created"
+        if state == b"created":
+            self.metrics.created += 1
+            if self._observer is not None:
+                lifetime_ms = max(ttl_ms or self._timeout_ms, MIN_HELD_MS if lease else 0)
+                self._observer("created", origin, code, topic, int(expires) - lifetime_ms, int(expires))
         await self._register(origin, int(expires))
         if lease:
             await self._aside(self._leases.note(origin, code, int(expires)))
@@ -299,14 +318,21 @@ class RedisStore:
 
     async def answer(self, origin: str, code: bytes, answer: str, *, secret_hash: bytes = b"") -> None:
         partition = self.partitions.of_code(origin, code)
-        call = scripts.answer(code=code, answer=answer.encode(), secret_hash=secret_hash, remember_ms=self._timeout_ms)
-        state, waited_ms = await self.client.run(partition.slot, partition.keys(code), call)
+        call = scripts.answer(
+            code=code,
+            answer=answer.encode(),
+            secret_hash=secret_hash,
+            token=os.urandom(8),
+            remember_ms=self._timeout_ms,
+        )
+        state, *known = await self.client.run(partition.slot, partition.keys(code), call)
         if state == b"not found":
             raise SessionNotFound
         if state == b"other":
             raise AlreadyAnswered
         if state == b"answered":
-            self.metrics.offers_waited.observe(max(0, waited_ms) / 1000)
+            self.metrics.offers_waited.observe(max(0, known.pop(0)) / 1000)
+            self._report("answered", origin, code, known)
 
     async def add_candidates(
         self, origin: str, code: bytes, side: Side, candidates: Sequence[str], *, secret_hash: bytes = b""
@@ -375,10 +401,11 @@ class RedisStore:
             token=os.urandom(8),
             remember_ms=self._timeout_ms,
         )
-        state = await self.client.run(partition.slot, partition.keys(code), call)
+        state, *known = await self.client.run(partition.slot, partition.keys(code), call)
         if state == b"not found":
             raise SessionNotFound
         self.metrics.withdrawn += 1
+        self._report("withdrawn", origin, code, known)
 
     async def refresh(self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"") -> int:
         call = scripts.refresh(
@@ -415,10 +442,12 @@ class RedisStore:
     async def release(self, origin: str, code: bytes, lease: bytes) -> None:
         partition = self.partitions.of_code(origin, code)
         call = scripts.release(code=code, lease=lease, token=os.urandom(8), remember_ms=self._timeout_ms)
-        state = await self.client.run(partition.slot, partition.keys(code), call)
+        state, *known = await self.client.run(partition.slot, partition.keys(code), call)
         if state == b"not found":
             raise SessionNotFound
-        self.metrics.withdrawn += state == b"withdrawn"
+        if state != b"released":
+            self.metrics.withdrawn += 1
+            self._report("withdrawn", origin, code, known)
 
     # Waiting
 

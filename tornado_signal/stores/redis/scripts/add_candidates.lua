@@ -6,11 +6,9 @@ local it = admitted(side, secret_hash, now, first)
 if not it then
     return 'not found'
 end
-for at = 1, #it.tokens, 8 do
-    if string.sub(it.tokens, at, at + 7) == token then
-        write_expiry(it.expires)
-        return 'added'
-    end
+if done_before(it, token) then
+    write_expiry(it.expires)
+    return 'added'
 end
 skip_lost_numbers(it, now_us)
 local number, size = it[side][1], it[side][2]

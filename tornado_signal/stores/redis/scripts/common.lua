@@ -1,6 +1,7 @@
 -- Functions of all scripts. `scripts.py` puts constants and keys before this text, and the arguments of a script after it.
 -- Every script declares all keys of its partition that it can use. Otherwise it could fail halfway while its slot moves.
 local known_history = table.remove(ARGV) -- the last argument: the node's recent history id, or ''
+local expired = {} -- code, topic and expiry of each session that this call removes from its listing because it expired
 local SKIP = 256 -- more than a side sends while a primary that will be replaced acknowledges nothing
 
 local function now_ms()
@@ -90,6 +91,9 @@ local function delist(topic, prefix, serial, expires, code, reason, now, now_us,
         extend_keys(8, 9)
     end
     redis.call('SPUBLISH', topic_channel(topic), '')
+    if reason == EXPIRED then
+        expired[#expired + 1], expired[#expired + 2], expired[#expired + 3] = code, topic, text(expires)
+    end
     return left
 end
 
@@ -170,6 +174,16 @@ local function admitted(side, secret, now, field)
     local it = find(field)
     local side_secret = it and it[side .. '_secret']
     return it and it.expires > now and (side_secret == '' or side_secret == secret) and it or nil
+end
+
+-- Return whether a call with this token has changed the messages. Then its reply was lost, or not confirmed.
+local function done_before(it, token)
+    for at = 1, #it.tokens, 8 do
+        if string.sub(it.tokens, at, at + 7) == token then
+            return true
+        end
+    end
+    return false
 end
 
 -- Store the state of both sides' messages, and further fields.

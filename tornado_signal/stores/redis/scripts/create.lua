@@ -1,12 +1,12 @@
 -- Publish an offer.
--- Returns {state, expiry, sessions, topics}. States: 'created', 'kept' (the same content was published before), 'not found',
+-- Returns {state, expiry, sessions, topics, expired sessions}. States: 'created', 'kept' (the same content was published before), 'not found',
 -- 'full topic', 'full', 'full topics', 'again'.
 local now, now_us = now_ms()
 
 local expires = 0
 
 local function reply(state, sessions)
-    return {state, text(expires), sessions or tonumber(redis.call('HGET', meta, 'n')) or 0, redis.call('ZCARD', topics)}
+    return {state, text(expires), sessions or tonumber(redis.call('HGET', meta, 'n')) or 0, redis.call('ZCARD', topics), expired}
 end
 
 local it = find()
