@@ -6,7 +6,7 @@ operator lists them.
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final, Literal, NamedTuple
 
 WORK_S: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0, 20.0)
@@ -98,6 +98,35 @@ class SessionMetrics:
         self.withdrawn = 0
         self.swept = 0
         self.offers_waited = Histogram(_OFFER_S)
+
+
+class WebhookMetrics:
+    """Metrics of webhooks.
+
+    Attributes:
+        sent: the number of events that the receiver has accepted.
+        dropped: the number of events that were not delivered, by reason.
+        failed: the number of failed requests.
+        queued: the number of events that wait for their delivery.
+        succeeded_s: the time of the last successful request, Unix seconds. 0 before the first one.
+    """
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.dropped: Counter[str] = Counter()
+        self.failed = 0
+        self.queued = 0
+        self.succeeded_s = 0.0
+
+    def families(self) -> Iterator[Family]:
+        """Yield all metrics."""
+        dropped: Mapping[tuple[str, ...], float] = {(reason,): number for reason, number in self.dropped.items()}
+        yield Family("counter", "webhook_events", "Events that the webhook receiver has accepted.", self.sent)
+        yield Family("counter", "webhook_dropped", "Events that were not delivered.", dropped, ("reason",))
+        yield Family("counter", "webhook_failed_requests", "Requests that the receiver did not accept.", self.failed)
+        yield Family("gauge", "webhook_queued", "Events that wait for their delivery.", self.queued)
+        meaning = "Time of the last accepted request, Unix time. 0 before the first one."
+        yield Family("gauge", "webhook_last_success_timestamp_seconds", meaning, self.succeeded_s)
 
 
 class RequestMetrics:

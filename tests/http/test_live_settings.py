@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from support.webhooks import SECRET
 
 import tornado_signal
 from tornado_signal.auth import open_authority
@@ -16,6 +17,7 @@ from tornado_signal.settings import live as live_settings
 from tornado_signal.settings.live import LiveSettings
 from tornado_signal.settings.settings import LIVE, SETTINGS, Settings, merge
 from tornado_signal.transport import ServerState
+from tornado_signal.webhooks import Webhooks
 
 PACKAGE = Path(tornado_signal.__file__).parent
 READERS = "service/*.py http/*.py websocket/*.py protocols/*.py admin/*.py process/lifecycle.py"
@@ -45,7 +47,7 @@ class Recorder:
 def make_live_settings(service):
     transport = ServerState(service.application, make_refusal(service.shared.log))
     tls = SimpleNamespace(reload=lambda certificate, key: None)
-    return reload.make_live_settings(service.settings, service.application, transport, tls)
+    return reload.make_live_settings(service.settings, service.application, transport, tls, Webhooks(service.shared))
 
 
 async def test_subscribed_settings_are_those_documented_as_reloadable(service):
@@ -64,6 +66,8 @@ async def test_every_subscriber_reads_exactly_its_settings(service, tmp_path, mo
     key.write_text("0123456789abcdef" * 2)
     files["auth_keys"] = key
     service.shared.authority = open_authority(dataclasses.replace(service.settings, auth_keys=key))
+    (tmp_path / "webhook.secret").write_text(SECRET)
+    files |= {"webhook_url": "http://127.0.0.1:1", "webhook_secret_file": tmp_path / "webhook.secret"}
     files |= {"tls_certificate": secret, "tls_key": secret, "turn_servers": ("turn:a",)}
     recorders = []
 

@@ -150,7 +150,7 @@ class Alternating:
         self._turn = itertools.cycle(stores)
 
     def __getattr__(self, name):
-        if name in ("allow", "end_watches"):  # for all processes
+        if name in ("allow", "end_watches", "observe"):  # for all processes
             return lambda *arguments: [getattr(store, name)(*arguments) for store in self.stores]
         return getattr(next(self._turn), name)
 

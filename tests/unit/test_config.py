@@ -142,7 +142,7 @@ def add_values(name, values=(), texts=(), toml=()):
 
 
 PATHS = ["tls_certificate", "tls_key", "redis_password_file", "redis_sentinel_password_file", "redis_ca"]
-for name in (*PATHS, "admin_token_file", "auth_keys", "turn_secret_file"):
+for name in (*PATHS, "admin_token_file", "auth_keys", "turn_secret_file", "webhook_secret_file"):
     values = [("none", '"none"', None), ("/etc/a b.pem", '"/etc/a b.pem"', Path("/etc/a b.pem"))]
     add_values(name, values, ["", "a\0b"], ["1", "true", "['key.pem']"])
 SWITCHES = ("redis_tls", "demo", "start_empty_if_damaged", "access_log", "log_subjects", "peerjs_discovery")
@@ -156,6 +156,29 @@ for name in ("protocols", "shared_protocols"):
         ("y-webrtc", '"y-webrtc"', ("y-webrtc",)),
     ]
     add_values(name, values, ["", "PeerJS", "peerjs,", "any", "peerjs none"], ["[]", "true", '["none"]', "[1]"])
+add_values(
+    "webhook_url",
+    [
+        ("none", '"none"', None),
+        ("http://a", '"http://a"', "http://a"),
+        ("https://[::1]:1/a?b=%20", '"https://[::1]:1/a?b=%20"', "https://[::1]:1/a?b=%20"),
+    ],
+    ["", "a", "ftp://a", "https://", "https://u:p@a", "https://a/#b", "https://a/b c", "https://a:65536", "https://[1"],
+    ["1", "false", '["https://a"]'],
+)
+add_values(
+    "webhook_events",
+    [
+        ("session.created", '"session.created"', ("session.created",)),
+        (
+            "session.expired, connection.closed",
+            '["session.expired", "connection.closed"]',
+            ("session.expired", "connection.closed"),
+        ),
+    ],
+    ["", "none", "created", "session.created,", "session.*"],
+    ["[]", "true", "[1]"],
+)
 add_values(
     "auth_anonymous",
     [

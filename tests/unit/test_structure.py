@@ -50,13 +50,14 @@ MAY_IMPORT = {
         "prometheus_client tornado websockets"
     ),
     "tracing": "errors service settings package opentelemetry",
+    "webhooks": "metrics service session settings system tornado",
     "transport": "httptools tornado websockets",
     "maintenance": "errors settings stores stores.leveldb stores.redis system",
     "settings": "",
     "system": "errors metrics settings tornado",
     "process": (
         "admin auth errors http lifecycle limits metrics service settings stores stores.latest_counts system transport "
-        "protocols relay tracing websocket.endpoint websocket package tornado"
+        "protocols relay tracing webhooks websocket.endpoint websocket package tornado"
     ),
     "process.worker": "process settings stores.redis system uvloop",
     "client": "aiortc cryptography httpx httpx_sse websockets",

@@ -47,6 +47,9 @@ class Exposition(Collector):
         yield from self._of_sessions()
         for kind, name, meaning, values, labels in self._service.store.metric_families():
             yield KINDS[kind](name, meaning, values, *labels)
+        if self._service.observer is not None:
+            for kind, name, meaning, values, labels in self._service.observer.metric_families():
+                yield KINDS[kind](name, meaning, values, *labels)
         yield gauge(
             "build_info", "The commit that the server was built from.", {(self._service.version,): 1}, "version"
         )

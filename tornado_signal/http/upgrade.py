@@ -48,6 +48,7 @@ class Upgrade(Handler):
     """A path that upgrades connections to WebSockets."""
 
     methods: tuple[str, ...] = ("GET", "OPTIONS")
+    protocol = "websocket"  # for the observer of connections
 
     def initialize(
         self, make_receiver: MakeReceiver, subprotocol: str = NO_SUBPROTOCOL, *, binary: bool = False
@@ -85,7 +86,7 @@ class Upgrade(Handler):
             limits.admit_forwarded(address)
         make_receiver, binary = self.make_receiver, self.binary
         origin, request_id, traceparent = context.origin, context.request_id, context.traceparent
-        query, grant = self.request.query_arguments, context.grant
+        query, grant, protocol = self.request.query_arguments, context.grant, self.protocol
 
         def make(state: ServerState, remote_ip: str, refusal: int | None) -> asyncio.Protocol:
             max_bytes = service.settings.max_body_bytes
@@ -93,6 +94,8 @@ class Upgrade(Handler):
             socket.receiver = make_receiver(
                 Client(service, origin, address, request_id, traceparent, forwarded, socket, query, grant)
             )
+            if service.observer is not None:
+                socket.on_closed = service.observer.opened(protocol, request_id, origin, address)
             return socket
 
         self.set_status(HTTPStatus.SWITCHING_PROTOCOLS)

@@ -13,6 +13,7 @@ from ..system.clock import Clock
 from ..system.secrets import admin_token
 from ..system.sockets import url
 from ..tracing import open_tracing
+from ..webhooks import open_target, unencrypted
 from .listeners import open_all_sockets, open_tls
 from .tuning import raise_descriptor_limit
 
@@ -42,6 +43,10 @@ async def check(settings: Settings) -> list[str]:
         results.append(f"spans: to {settings.otlp_endpoint}")
     ice = open_ice_servers(settings)
     results.append(f"ICE servers: {', '.join((*ice.stun, *ice.turn_urls)) or NO_ICE_SERVERS}")
+    if (target := open_target(settings)) is not None:
+        results.append(f"webhooks: {target.name}, {', '.join(settings.webhook_events)}")
+    if (host := unencrypted(settings)) is not None:
+        log.warning("--webhook-url sends events to %s unencrypted; use https://", host)
     check_files(settings)
     try:
         # A check does not move a damaged database aside.

@@ -16,6 +16,7 @@ from ..system.sockets import is_local, open_sockets, url
 from ..system.tls import Tls
 from ..transport import Server, ServerState
 from ..transport.state import Refusal
+from ..webhooks import unencrypted
 
 log = logging.getLogger(__name__)
 
@@ -71,9 +72,11 @@ def make_admin_server(application: web.Application, refusal: Refusal) -> Server:
 
 
 def log_start(urls: list[str], admin: list[socket.socket], settings: Settings) -> None:
-    """Log missing ICE servers, and the URLs of the public and the admin listener."""
+    """Log missing ICE servers, unencrypted webhooks, and the URLs of the public and the admin listener."""
     if not (settings.stun_servers or settings.turn_servers):
         log.info("ICE servers: %s", NO_ICE_SERVERS)
+    if (host := unencrypted(settings)) is not None:
+        log.warning("--webhook-url sends events to %s unencrypted; use https://", host)
     for public_url in urls:
         log.info("listening on %s", public_url)
     for listening in admin:

@@ -15,6 +15,7 @@ from ..system import logs
 from ..system.secrets import redis_passwords
 from ..system.tls import Tls
 from ..transport import ServerState
+from ..webhooks import Webhooks
 
 log = logging.getLogger(__name__)
 
@@ -34,11 +35,17 @@ OF_LIMITS = (
     *("max_sessions_per_address", "rate_per_address"),
     *("trusted_proxies", "unlimited_addresses"),
 )
+OF_WEBHOOKS = ("access_log", "webhook_events", "webhook_secret_file", "webhook_url")
 OF_STORES = ("max_body_bytes", "max_candidates", "max_sessions_per_origin", "max_store_bytes", "min_free_bytes")
 
 
 def make_live_settings(
-    settings: Settings, application: Application, transport: ServerState, tls: Tls | None, **common: object
+    settings: Settings,
+    application: Application,
+    transport: ServerState,
+    tls: Tls | None,
+    webhooks: Webhooks,
+    **common: object,
 ) -> LiveSettings:
     """Make the live settings of a server.
 
@@ -47,6 +54,7 @@ def make_live_settings(
         application: the application of the public listener.
         transport: the state of that listener's connections.
         tls: the certificate, if any.
+        webhooks: the sender of events.
         common: fields of every log line.
     """
     live, service = LiveSettings(settings), application.service
@@ -94,6 +102,7 @@ def make_live_settings(
     live.subscribe(passwords, "redis_password_file", "redis_sentinel_password_file")
     live.subscribe(limits, *OF_LIMITS)
     live.subscribe(memory, "max_unsent_bytes")
+    live.subscribe(webhooks.prepare, *OF_WEBHOOKS)
     live.subscribe(routes, *OF_ROUTES)
     live.subscribe(lines, "log_format", "log_level")
     # The certificate is last, because reading it replaces the old one. No later step may fail.
@@ -123,6 +132,7 @@ def reload(
         return
     also = ", certificate and key" if settings.tls_certificate else ""
     also += ", keys of tokens" if settings.auth_keys else ""
+    also += ", secret of webhooks" if settings.webhook_secret_file else ""
     also += ", passwords of Redis" if settings.redis_password_file or settings.redis_sentinel_password_file else ""
     log.info("settings%s reloaded, applied: %s", also, ", ".join(applied) or "nothing new")
     if waiting:

@@ -34,6 +34,7 @@ from ..system.secrets import admin_token
 from ..system.sockets import url
 from ..tracing import open_tracing
 from ..transport import Server, ServerState
+from ..webhooks import Webhooks, open_target
 from ..websocket.endpoint import websocket_routes
 from ..websocket.presence import Holds
 from .balance import PERIOD_S
@@ -76,6 +77,7 @@ async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inh
     max_connections = raise_descriptor_limit()
     tls, token, authority = open_tls(settings), admin_token(settings), open_authority(settings)
     tracer = open_tracing(settings, inherited.worker if inherited else 0)
+    target = open_target(settings)
     clock = Clock()
     store = await open_store(settings, clock)
     try:
@@ -96,7 +98,8 @@ async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inh
         context = tls.context if tls else None
         state = ServerState(application, refusal, context, limits, settings.max_unsent_bytes)
         common = {"worker": inherited.worker} if inherited else {}
-        live = make_live_settings(settings, application, state, tls, **common)
+        webhooks = Webhooks(service)
+        live = make_live_settings(settings, application, state, tls, webhooks, **common)
         server = Server(state)
         await server.start(public)
         control = make_control(service, relay, state, live, server_name(public), inherited.worker if inherited else 0)
@@ -106,6 +109,7 @@ async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inh
             admin_application = load_admin_application(service, control, state, admin, token, tls)
         admin_server = make_admin_server(admin_application, refusal)
         await admin_server.start(admin)
+        webhooks.use(target, settings)
         lag = Lag(metrics.loop_lag)
         urls = [url(listening, state.protocol) for listening in public]
         if inherited is None:
@@ -119,7 +123,7 @@ async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inh
 
         async def report() -> None:
             notifier.alive(status())  # first: counting can take longer than the watchdog allows
-            if notifier.listening:
+            if notifier.listening or webhooks.needs_expiries:
                 await service.counts.refresh()
 
         def on_reload() -> None:
@@ -162,6 +166,7 @@ async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inh
         await server.close(0)
         await admin_server.close(0)
         await control.close()
+        await webhooks.close()
         await relay.close()
         if tracer is not None and not at_once:
             await tracer.close(FLUSH_S)

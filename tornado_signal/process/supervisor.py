@@ -24,7 +24,7 @@ from ..service.request_log import RequestLog
 from ..settings.settings import Settings
 from ..system import logs
 from ..system.notify import Notifier
-from ..system.secrets import admin_token, redis_passwords
+from ..system.secrets import admin_token, redis_passwords, webhook_key
 from ..system.sockets import UnixSocket, is_local, url
 from .balance import share
 from .handover import encode
@@ -252,6 +252,7 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
             open_ice_servers(new)  # raises here, so that an error is logged once
             open_tls(new)
             redis_passwords(new)
+            webhook_key(new)
             settings = request_log.settings = new
             logs.set_up(new.log_level, new.log_format)
             for worker in workers:

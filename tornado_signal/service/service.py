@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, cast
 
@@ -12,6 +12,7 @@ from ..lifecycle import DRAINING, Lifecycle
 from ..limits.fair_queue import FairQueue
 from ..limits.forwarded import trusted
 from ..limits.per_address import Limits
+from ..metrics import Family
 from ..settings.settings import Settings
 from ..stores import Store
 from ..stores.latest_counts import LatestCounts
@@ -74,6 +75,26 @@ class ClientSocket(Protocol):
         """The offers that it holds."""
 
 
+class ConnectionObserver(Protocol):
+    """Observer of WebSockets, of all protocols."""
+
+    def opened(self, protocol: str, connection: str, origin: str, address: str) -> Callable[[int], None] | None:
+        """Report a new connection. It must neither wait nor raise.
+
+        Args:
+            protocol: the protocol.
+            connection: the id of its handshake.
+            origin: the isolation scope.
+            address: the client's IP address.
+
+        Returns:
+            A function to call with the close code at the end of the connection, or None.
+        """
+
+    def metric_families(self) -> Iterator[Family]:
+        """Yield the observer's own metrics."""
+
+
 @dataclass(eq=False)
 class Service:
     """The shared state of all requests. It needs a running event loop.
@@ -95,6 +116,7 @@ class Service:
         queue: starts requests, round-robin by client.
         turns: resumes requests that have waited, so that thousands of them do not delay a new one.
         counts: the counts of the store, for the operator.
+        observer: the observer of WebSockets, or None.
         proxy_reported: whether a proxy whose clients have no limits has been logged.
     """
 
@@ -114,6 +136,7 @@ class Service:
     queue: FairQueue = field(default_factory=FairQueue)
     turns: FairQueue = field(default_factory=FairQueue)
     counts: LatestCounts = field(init=False)
+    observer: ConnectionObserver | None = None
     proxy_reported: bool = False
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)

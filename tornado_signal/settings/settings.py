@@ -32,6 +32,8 @@ from .value_types import (
     SWITCH,
     TEXT,
     TURN,
+    WEBHOOK_EVENT,
+    WEBHOOK_URL,
     Network,
     ValueType,
     converted,
@@ -356,6 +358,24 @@ class Settings:
     )
     # Two minutes to a month: at least the lifetime of an offer of the browser module.
     turn_ttl_s: int = setting(86_400, integer(120, 2_592_000), "lifetime of a TURN password", "s", live=True)
+    webhook_url: str | None = setting(
+        "none",
+        keyword_or("none", None, WEBHOOK_URL),
+        "URL that receives events of sessions and connections as signed POST requests",
+        live=True,
+    )
+    webhook_secret_file: Path | None = setting(
+        "none",
+        OPTIONAL_PATH,
+        "file with the secret that signs these requests: whsec_ and the base64 of 24 to 64 bytes; re-read on SIGHUP",
+        live=True,
+    )
+    webhook_events: tuple[str, ...] = setting(
+        "session.created,session.answered,session.expired,session.withdrawn",
+        list_of(WEBHOOK_EVENT),
+        "events to send",
+        live=True,
+    )
     log_level: Literal["debug", "info", "warning", "error"] = setting(
         "info", one_of("debug", "info", "warning", "error"), "lowest level to log", live=True
     )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Literal, TypeVar
+from urllib.parse import urlsplit
 
 from .origins import PATTERN
 
@@ -115,6 +116,11 @@ def _host_and_port(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def _url(url: str) -> str:
+    _ = urlsplit(url).port  # raises ValueError, like an invalid IPv6 address
+    return url
+
+
 def _normalized(origin: str) -> str:
     """Return an origin in the form that browsers send: in lower case and without the default port of its scheme."""
     scheme = origin.partition(":")[0].lower()
@@ -172,6 +178,21 @@ STUN = matching(f"stuns?:{_HOST_PORT}", "the URL of a STUN server, such as stun:
 TURN = matching(
     rf"turns?:{_HOST_PORT}(\?transport=(udp|tcp))?",
     "the URL of a TURN server, such as turn:turn.example.com:3478?transport=udp",
+)
+WEBHOOK_URL = converted(
+    _url,
+    matching(
+        rf"https?://{_HOST_PORT}([/?][!-\"$-~]{{0,2000}})?",
+        "an http:// or https:// URL without credentials and fragment",
+    ),
+)
+WEBHOOK_EVENT = one_of(
+    "session.created",
+    "session.answered",
+    "session.expired",
+    "session.withdrawn",
+    "connection.opened",
+    "connection.closed",
 )
 ORIGIN = matching("(?!https?://[^/]*/)[!-)+-~]{1,512}", "an origin such as https://app.example.com")
 # Origins are compared byte for byte (docs/decisions.md#missing-origin). An entry that no browser sends would silently

@@ -1,5 +1,6 @@
 """Secrets of the operator. They are only in files, because every user who lists processes sees the flags."""
 
+import base64
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +29,10 @@ def read_bounded(path: Path, flag: str) -> bytes:
     if len(content) > MAX_BYTES:
         raise OperatorError(f"{flag} {path} has more than {MAX_BYTES} bytes; choose the right file")
     return content
+
+
+_WEBHOOK_PREFIX: Final = b"whsec_"
+_NEW_WEBHOOK_SECRET: Final = 'echo "whsec_$(openssl rand -base64 32)" makes one'
 
 
 def read_secret(path: Path, flag: str, min_bytes: int = MIN_BYTES) -> bytes:
@@ -70,6 +75,33 @@ def redis_passwords(settings: Settings) -> tuple[str | None, str | None]:
         _read_password(settings.redis_password_file, "--redis-password-file"),
         _read_password(settings.redis_sentinel_password_file, "--redis-sentinel-password-file"),
     )
+
+
+def webhook_key(settings: Settings) -> bytes:
+    """Return the key that signs webhooks. Empty if there are no webhooks.
+
+    Raises:
+        OperatorError: URL or secret is missing, or the file cannot be used.
+    """
+    path = settings.webhook_secret_file
+    if path is None:
+        if settings.webhook_url is not None:
+            raise OperatorError(f"--webhook-url needs --webhook-secret-file; {_NEW_WEBHOOK_SECRET}")
+        return b""
+    if settings.webhook_url is None:
+        raise OperatorError("--webhook-secret-file needs --webhook-url")
+    secret = read_secret(path, "--webhook-secret-file")
+    try:
+        if not secret.startswith(_WEBHOOK_PREFIX):
+            raise ValueError
+        key = base64.b64decode(secret.removeprefix(_WEBHOOK_PREFIX), validate=True)
+        if not 24 <= len(key) <= 64:
+            raise ValueError
+    except ValueError:
+        raise OperatorError(
+            f"--webhook-secret-file {path} must hold whsec_ and the base64 of 24 to 64 bytes; {_NEW_WEBHOOK_SECRET}"
+        ) from None
+    return key
 
 
 def _read_password(path: Path | None, flag: str) -> str | None:

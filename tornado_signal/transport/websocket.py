@@ -4,6 +4,7 @@ import asyncio
 import logging
 import re
 import struct
+from collections.abc import Callable
 from typing import Final, Protocol, cast
 
 from tornado import httputil
@@ -71,6 +72,7 @@ class WebSocket(asyncio.Protocol):
 
     Attributes:
         receiver: the receiver of the messages, to be set by the owner.
+        on_closed: is called with the code of the close (RFC 6455, 7.1.5) when the connection has ended, or None.
         refused: whether it is closed because of its client's behaviour. Its pending messages are dropped.
         state: shared with the server's other connections.
         remote_ip: the address of the other end, or empty on a Unix socket.
@@ -102,6 +104,7 @@ class WebSocket(asyncio.Protocol):
         "_written_bytes",
         "client_address",
         "deadline_s",
+        "on_closed",
         "receiver",
         "refused",
         "remote_ip",
@@ -126,6 +129,7 @@ class WebSocket(asyncio.Protocol):
         self.remote_ip = remote_ip
         self.client_address = client_address
         self.deadline_s = 0.0
+        self.on_closed: Callable[[int], None] | None = None
         self.refused = False
         self._refusal = refusal
         self._binary = binary
@@ -167,6 +171,8 @@ class WebSocket(asyncio.Protocol):
         self.state.release(self.remote_ip, self._refusal)
         self.resume_writing()
         self.receiver.client_gone()
+        if self.on_closed is not None:
+            self.on_closed(self._close_code)
         self._forget()
         # The parser is a generator that refers to its protocol, directly and by the traceback of an error.
         self._protocol.parser.close()
@@ -343,6 +349,13 @@ class WebSocket(asyncio.Protocol):
         """Whether the client has closed the connection deliberately (RFC 6455, 7.4.1: 1000, 1001 or no code)."""
         code = self._protocol.close_rcvd and self._protocol.close_rcvd.code
         return code in DELIBERATE and bool(self._protocol.close_rcvd_then_sent)
+
+    @property
+    def _close_code(self) -> int:
+        """The code of the first close frame, 1005 if it has none, or 1006 without a close frame."""
+        protocol = self._protocol
+        first = protocol.close_rcvd if protocol.close_rcvd_then_sent else protocol.close_sent or protocol.close_rcvd
+        return CloseCode.ABNORMAL_CLOSURE if first is None else first.code
 
     def close(self, code: int | None = CloseCode.SERVICE_RESTART, reason: str = "") -> None:
         """Close the connection. None closes it without a code."""

@@ -12,7 +12,7 @@ from support.waiting import LocalServer, until
 
 from tornado_signal.errors import Unavailable
 from tornado_signal.session import Side
-from tornado_signal.stores.redis import change_feed, nodes
+from tornado_signal.stores.redis import change_feed, nodes, scripts
 from tornado_signal.stores.redis.connections import Credentials
 from tornado_signal.stores.redis.nodes import Acknowledgement, Pipeline
 from tornado_signal.stores.redis.partitions import key_slot
@@ -83,6 +83,24 @@ async def test_replication_is_awaited_once_for_each_batch(redis, under, monkeypa
         before = calls(redis, "info")
         await asyncio.gather(*(one.add(code, Side.OFFERER, str(number)) for number in range(40)))
         assert calls(redis, "info") - before == 2  # and that of this test
+
+
+async def test_repeated_change_differs_from_another_call(redis, under):
+    async with opened((redis.host, redis.port)) as store:
+        one = under(store)
+        partition = store.partitions.of_topic(one.origin, "topic")
+
+        async def run(make, code, token, **more):
+            call = make(code=code, secret_hash=b"", token=token, remember_ms=60_000, **more)
+            return (await store.client.run(partition.slot, partition.keys(code), call))[0]
+
+        for make, more, states in (
+            (scripts.answer, {"answer": b"a"}, [b"answered", b"answered", b"kept"]),
+            (scripts.withdraw, {"side": b"o"}, [b"withdrawn", b"kept", b"not found"]),
+        ):
+            code = await one.create()
+            tokens = (b"this one", b"this one", b"another.")
+            assert [await run(make, code, token, **more) for token in tokens] == states
 
 
 async def test_slot_redirected_in_a_circle_is_retried_with_pauses():

@@ -1,0 +1,134 @@
+"""The queue of webhooks: its bounds, its batches, and what they say about dropped events."""
+
+import email.utils
+import time
+
+import orjson
+import pytest
+
+from tornado_signal.metrics import WebhookMetrics
+from tornado_signal.session import make_uuid
+from tornado_signal.settings.settings import Settings
+from tornado_signal.webhooks import events, unencrypted
+from tornado_signal.webhooks.events import ConnectionEvent, EventQueue, SessionEvent
+from tornado_signal.webhooks.target import parse_retry_after
+
+CODE = make_uuid(b"\0" * 16, 4)
+
+
+def event(topic="topic", origin="https://a.example"):
+    return SessionEvent(1_000, "created", origin, CODE, topic, 500, 1_500)
+
+
+@pytest.fixture
+def metrics():
+    return WebhookMetrics()
+
+
+@pytest.fixture
+def queue(metrics):
+    return EventQueue("a1", metrics)
+
+
+def sequences(batch):
+    return [each["sequence"] for each in orjson.loads(batch.body)["events"]]
+
+
+def test_events_have_their_fields_and_unknown_ones_are_omitted(queue):
+    queue.add(event())
+    queue.add(SessionEvent(2_000, "expired", "null", CODE, "t", None, 1_500))
+    queue.add(ConnectionEvent(3_000, "c1", "peerjs", "", None))
+    queue.add(ConnectionEvent(4_000, "c1", "peerjs", "null", "192.0.2.1", 1_000, 1001))
+    code = "00000000-0000-4000-8000-000000000000"
+    assert orjson.loads(queue.take().body) == {
+        "events": [
+            {
+                **{"sequence": 1, "server": "a1", "type": "session.created", "time": 1_000},
+                **{"origin": "https://a.example", "code": code, "topic": "topic", "createdAt": 500, "expiresAt": 1_500},
+            },
+            {
+                **{"sequence": 2, "server": "a1", "type": "session.expired", "time": 2_000},
+                **{"origin": "null", "code": code, "topic": "t", "expiresAt": 1_500},
+            },
+            {
+                **{"sequence": 3, "server": "a1", "type": "connection.opened", "time": 3_000},
+                **{"connection": "c1", "protocol": "peerjs"},
+            },
+            {
+                **{"sequence": 4, "server": "a1", "type": "connection.closed", "time": 4_000, "origin": "null"},
+                **{"connection": "c1", "protocol": "peerjs", "address": "192.0.2.1"},
+                **{"durationMs": 1_000, "closeCode": 1001},
+            },
+        ],
+        "dropped": 0,
+    }
+
+
+def test_batches_are_bounded_in_number_and_size_and_lose_nothing(queue, metrics):
+    for number in range(250):
+        queue.add(event(topic=str(number)))
+    batches = [queue.take(), queue.take(), queue.take()]
+    assert [batch.size for batch in batches] == [100, 100, 50]
+    assert sum(map(sequences, batches), []) == [*range(1, 251)]
+    assert len({batch.id for batch in batches}) == 3
+    assert (len(queue), metrics.queued) == (0, 250)
+    for batch in batches:
+        queue.done(batch, "")
+    assert (metrics.queued, metrics.sent, metrics.dropped.total()) == (0, 250, 0)
+    for _ in range(100):  # each control character takes six bytes
+        queue.add(event(topic="\1" * 256, origin="\1" * 512))
+    found = []
+    while queue:
+        batch = queue.take()
+        assert len(batch.body) <= 256 * 1024
+        found += sequences(batch)
+    assert found == [*range(251, 351)]
+
+
+@pytest.mark.parametrize("bound", ["MAX_EVENTS", "MAX_BYTES"])
+def test_full_queue_drops_the_newest_and_the_next_batches_say_so(queue, metrics, monkeypatch, bound):
+    size = events.EVENT_BYTES + events.CHARACTER_BYTES * event().text_length
+    monkeypatch.setattr(events, bound, 3 if bound == "MAX_EVENTS" else 3 * size)
+    assert [queue.add(event()) for _ in range(5)] == [True, True, True, False, False]
+    assert metrics.dropped == {"full": 2}
+    batch = queue.take()
+    assert (sequences(batch), batch.dropped) == ([1, 2, 3], 2)
+    queue.done(batch, "rejected")
+    assert metrics.dropped == {"full": 2, "rejected": 3}
+    queue.add(event())
+    batch = queue.take()
+    assert (sequences(batch), batch.dropped) == ([6], 5)
+    queue.done(batch, "")
+    queue.add(event())
+    assert queue.take().dropped == 0
+
+
+def test_cleared_events_are_dropped(queue, metrics):
+    for _ in range(3):
+        queue.add(event())
+    queue.clear("off")
+    assert (len(queue), metrics.queued, metrics.dropped) == (0, 0, {"off": 3})
+
+
+def test_retry_after_is_a_number_of_seconds_or_a_date():
+    now_s = time.time()
+    assert [parse_retry_after(text) for text in ("0", "7", "", "soon", "-1", "1.5", "٣")] == [0, 7, 0, 0, 0, 0, 0]
+    assert 1000 < parse_retry_after(email.utils.formatdate(now_s + 3600, usegmt=True)) <= 3600
+    assert parse_retry_after(email.utils.formatdate(now_s - 3600, usegmt=True)) == 0
+    assert parse_retry_after("9" * 5000) < 1e9
+
+
+def test_urls_through_the_internet_without_tls_are_found():
+    local = [
+        "none",
+        "https://a.example",
+        "http://127.0.0.1:1/",
+        "http://[::1]/",
+        "http://localhost",
+        "http://receiver:80",
+    ]
+    local += ["http://10.1.2.3", "http://192.168.1.1", "http://hook.svc.cluster.local", "http://[fd00::1]"]
+    found = [unencrypted(Settings(webhook_url=None if url == "none" else url)) for url in local]
+    assert found == [None] * len(local)
+    for host in ("a.example", "8.8.8.8", "2001:4860::1"):
+        assert unencrypted(Settings(webhook_url=f"http://{f'[{host}]' if ':' in host else host}/a")) == host

@@ -1,0 +1,173 @@
+"""The queue of events, bounded in number and bytes, and the bodies of the requests. No I/O."""
+
+from collections import deque
+from typing import Any, Final, NamedTuple
+
+from ..metrics import WebhookMetrics
+from ..service.wire import encode, format_code
+from ..session import Outcome
+
+MAX_EVENTS: Final = 10_000
+MAX_BYTES: Final = 8 * 1024 * 1024  # of events in memory, estimated
+EVENT_BYTES: Final = 320  # an event without its texts
+CHARACTER_BYTES: Final = 4
+BATCH_EVENTS: Final = 100
+BATCH_BYTES: Final = 255 * 1024  # of encoded events; a body has at most 1 KiB more
+
+
+class SessionEvent(NamedTuple):
+    """An event of a session. See `session.Observer` for its attributes."""
+
+    time_ms: int
+    outcome: Outcome
+    origin: str
+    code: bytes
+    topic: str | None
+    created_ms: int | None
+    expires_ms: int | None
+
+    @property
+    def text_length(self) -> int:
+        return len(self.origin) + len(self.topic or "")
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields as in the request. Unknown ones are None."""
+        return {
+            "type": f"session.{self.outcome}",
+            "time": self.time_ms,
+            "origin": self.origin,
+            "code": format_code(self.code),
+            "topic": self.topic,
+            "createdAt": self.created_ms,
+            "expiresAt": self.expires_ms,
+        }
+
+
+class ConnectionEvent(NamedTuple):
+    """The begin or the end of a WebSocket.
+
+    Attributes:
+        time_ms: the time, Unix milliseconds.
+        connection: the id of its handshake.
+        protocol: its protocol.
+        origin: the isolation scope. It can be empty.
+        address: the client's IP address, or None if addresses are not logged.
+        duration_ms: how long it was open, or None at the begin.
+        close_code: the code of the close, or None at the begin.
+    """
+
+    time_ms: int
+    connection: str
+    protocol: str
+    origin: str
+    address: str | None
+    duration_ms: int | None = None
+    close_code: int | None = None
+
+    @property
+    def text_length(self) -> int:
+        return len(self.origin) + len(self.connection)
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields as in the request. Unknown ones are None."""
+        return {
+            "type": "connection.opened" if self.duration_ms is None else "connection.closed",
+            "time": self.time_ms,
+            "origin": self.origin or None,
+            "connection": self.connection,
+            "protocol": self.protocol,
+            "address": self.address,
+            "durationMs": self.duration_ms,
+            "closeCode": self.close_code,
+        }
+
+
+Event = SessionEvent | ConnectionEvent
+
+
+class Batch(NamedTuple):
+    """The content of one request.
+
+    Attributes:
+        id: the identifier of the request, the same for all attempts.
+        body: the body.
+        size: the number of events.
+        dropped: the number of dropped events that the body reports.
+    """
+
+    id: str
+    body: bytes
+    size: int
+    dropped: int
+
+
+class EventQueue:
+    """Events that wait for their delivery, oldest first. When it is full, new events are dropped and counted.
+
+    Args:
+        server: the identifier of this process in each event.
+        metrics: the metrics to update.
+    """
+
+    def __init__(self, server: str, metrics: WebhookMetrics) -> None:
+        self._server = server
+        self._metrics = metrics
+        self._events: deque[tuple[int, int, Event]] = deque()  # sequence number, estimated bytes, event
+        self._bytes = 0
+        self._sequence = 0
+        self._unreported = 0  # dropped events that no accepted request has reported
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def add(self, event: Event) -> bool:
+        """Append an event, or drop it if the queue is full. Return whether it was appended."""
+        self._sequence += 1
+        size = EVENT_BYTES + CHARACTER_BYTES * event.text_length
+        if len(self._events) >= MAX_EVENTS or self._bytes + size > MAX_BYTES:
+            self._drop("full", 1)
+            return False
+        self._events.append((self._sequence, size, event))
+        self._bytes += size
+        self._metrics.queued += 1
+        return True
+
+    def take(self) -> Batch:
+        """Remove the next events and return them as one batch. The queue must not be empty."""
+        first = self._events[0][0]
+        encoded: list[bytes] = []
+        size = 0
+        while self._events and len(encoded) < BATCH_EVENTS:
+            sequence, cost, event = self._events[0]
+            known = {name: value for name, value in event.fields().items() if value is not None}
+            text = encode({"sequence": sequence, "server": self._server, **known})
+            if encoded and size + len(text) > BATCH_BYTES:
+                break
+            encoded.append(text)
+            size += len(text)
+            self._events.popleft()
+            self._bytes -= cost
+        body = b'{"events":[%b],"dropped":%d}' % (b",".join(encoded), self._unreported)
+        return Batch(f"{self._server}-{first}", body, len(encoded), self._unreported)
+
+    def done(self, batch: Batch, reason: str) -> None:
+        """Count a batch that was delivered, or dropped for a reason."""
+        self._metrics.queued -= batch.size
+        if reason:
+            self._drop(reason, batch.size)
+        else:
+            self._metrics.sent += batch.size
+            self._unreported -= batch.dropped
+
+    def clear(self, reason: str) -> None:
+        """Drop all events."""
+        size = len(self._events)
+        self._events.clear()
+        self._bytes = 0
+        self._metrics.queued -= size
+        self._drop(reason, size)
+
+    def _drop(self, reason: str, size: int) -> None:
+        if size:
+            self._metrics.dropped[reason] += size
+            self._unreported += size

@@ -1,0 +1,208 @@
+"""Collection of events, and their delivery with retries."""
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from ..metrics import Family, WebhookMetrics
+from ..service.service import Service
+from ..session import Outcome
+from ..settings.settings import Settings
+from .events import BATCH_EVENTS, Batch, ConnectionEvent, Event, EventQueue, SessionEvent
+from .target import RequestFailed, Target, open_target
+
+log = logging.getLogger(__name__)
+
+GATHER_S: Final = 0.2  # for more events to share a request
+FIRST_RETRY_S: Final = 1.0
+MAX_RETRY_S: Final = 60.0
+GIVE_UP_S: Final = 600.0  # after the first attempt
+FLUSH_S: Final = 2.0
+STOPPED: Final = "stopped"
+
+
+class Webhooks:
+    """The events of one process. It needs a running event loop. Without a receiver it observes nothing.
+
+    Args:
+        service: the service, whose store and connections it observes.
+
+    Attributes:
+        metrics: the metrics.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self.metrics = WebhookMetrics()
+        self._service = service
+        self._loop = asyncio.get_running_loop()
+        self._queue = EventQueue(service.store.process_id.hex(), self.metrics)
+        self._target: Target | None = None
+        self._types: frozenset[str] = frozenset()
+        self._with_addresses = False
+        self._filled = asyncio.Event()
+        self._hurry = asyncio.Event()  # ends a pause
+        self._closing = False
+        self._failing = self._overflows = False  # whether the log says so
+        self._task: asyncio.Task[None] | None = None
+
+    # Settings
+
+    def prepare(self, settings: Settings) -> Callable[[], None]:
+        """Return a function that applies settings. See `LiveSettings.subscribe`.
+
+        Raises:
+            OperatorError: the settings are incomplete, or the secret cannot be used.
+        """
+        target = open_target(settings)
+        return lambda: self.use(target, settings)
+
+    def use(self, target: Target | None, settings: Settings) -> None:
+        """Send events to another receiver, or none."""
+        self._target = target
+        self._types = frozenset(settings.webhook_events if target else ())
+        self._with_addresses = settings.access_log == "addresses"
+        self._failing = False
+        self._hurry.set()
+        observes = any(name.startswith("session.") for name in self._types)
+        self._service.store.observe(self.session_event if observes else None)
+        self._service.observer = self if target else None
+        if target is None:
+            if self._task is not None:
+                self._task.cancel()
+                self._task = None
+        elif self._task is None:
+            self._task = asyncio.create_task(self._run())
+
+    @property
+    def needs_expiries(self) -> bool:
+        """Whether the store must look for expired sessions regularly."""
+        return "session.expired" in self._types
+
+    # Observers
+
+    def session_event(
+        self,
+        outcome: Outcome,
+        origin: str,
+        code: bytes,
+        topic: str | None,
+        created_ms: int | None,
+        expires_ms: int | None,
+    ) -> None:
+        """Queue an event of a session. See `session.Observer`."""
+        if f"session.{outcome}" in self._types:
+            now_ms = self._service.clock.now_ms()
+            self._add(SessionEvent(now_ms, outcome, origin, code, topic, created_ms, expires_ms))
+
+    def opened(self, protocol: str, connection: str, origin: str, address: str) -> Callable[[int], None] | None:
+        """Queue the begin of a connection. See `ConnectionObserver`."""
+        shown = address if self._with_addresses else None
+        if "connection.opened" in self._types:
+            self._add(ConnectionEvent(self._service.clock.now_ms(), connection, protocol, origin, shown))
+        if "connection.closed" not in self._types:
+            return None
+        opened_s = self._loop.time()
+
+        def closed(code: int) -> None:
+            if "connection.closed" in self._types:
+                duration_ms = round((self._loop.time() - opened_s) * 1000)
+                now_ms = self._service.clock.now_ms()
+                self._add(ConnectionEvent(now_ms, connection, protocol, origin, shown, duration_ms, code))
+
+        return closed
+
+    def metric_families(self) -> Iterator[Family]:
+        yield from self.metrics.families()
+
+    def _add(self, event: Event) -> None:
+        if self._queue.add(event):
+            self._filled.set()
+        elif not self._overflows:
+            self._overflows = True
+            log.warning("the queue of webhooks is full: new events are dropped until the receiver accepts some")
+
+    # Delivery
+
+    async def close(self) -> None:
+        """Send what is queued, for at most `FLUSH_S`, and drop the rest."""
+        self._closing = True
+        self._filled.set()
+        self._hurry.set()
+        if self._task is not None:
+            await asyncio.wait((self._task,), timeout=FLUSH_S)
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+        if dropped := self.metrics.dropped[STOPPED]:
+            log.warning("the server stops: %d events of webhooks were not delivered", dropped)
+
+    async def _run(self) -> None:
+        try:
+            while not self._closing or self._queue:
+                if not self._queue:
+                    self._filled.clear()
+                    await self._filled.wait()
+                    continue
+                if len(self._queue) < BATCH_EVENTS:
+                    await self._pause(GATHER_S)
+                batch, reason = self._queue.take(), self._reason
+                try:
+                    reason = await self._deliver(batch)
+                finally:
+                    self._queue.done(batch, reason)
+                if reason == STOPPED:
+                    break
+        finally:
+            self._queue.clear(self._reason)
+
+    @property
+    def _reason(self) -> str:
+        """Why events are dropped when delivery ends now."""
+        return STOPPED if self._closing else "off"
+
+    async def _deliver(self, batch: Batch) -> str:
+        """Send a batch until the receiver accepts it. Return an empty text, or why it is dropped."""
+        give_up_s = self._loop.time() + GIVE_UP_S
+        retry_s = FIRST_RETRY_S
+        while self._target is not None:
+            target, last = self._target, self._closing
+            try:
+                await target.post(batch)
+            except RequestFailed as error:
+                self._failed(target, error)
+                remaining_s = give_up_s - self._loop.time()
+                if last:
+                    break
+                if remaining_s <= 0:
+                    log.warning("webhooks: %s has not accepted %d events; dropping them", target.name, batch.size)
+                    return "rejected"
+                pause_s = max(retry_s * random.uniform(0.5, 1), error.retry_after_s)
+                await self._pause(min(pause_s, remaining_s))
+                retry_s = min(2 * retry_s, MAX_RETRY_S)
+            else:
+                self._succeeded(target)
+                return ""
+        return self._reason
+
+    def _failed(self, target: Target, error: RequestFailed) -> None:
+        self.metrics.failed += 1
+        if not self._failing:
+            self._failing = True
+            log.warning("webhooks: %s does not accept events: %s; retrying", target.name, error)
+
+    def _succeeded(self, target: Target) -> None:
+        self.metrics.succeeded_s = time.time()
+        if self._failing:
+            log.info("webhooks: %s accepts events again", target.name)
+        self._failing = self._overflows = False
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, but not while the server stops or after a reload."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._hurry.wait()
+        if not self._closing:
+            self._hurry.clear()
