@@ -5,6 +5,7 @@ import base64
 import collections
 import json
 import threading
+import time
 
 from standardwebhooks import Webhook
 from tornado import httpserver, iostream, netutil, web
@@ -34,18 +35,19 @@ def status(code, **headers):
 
 
 async def hang(handler):
-    """Respond to nothing until the receiver is closed."""
+    """Do not respond until the receiver is closed. Nothing is accepted."""
     await handler.receiver.closing.wait()
+    handler.set_status(503)
 
 
 async def huge(handler):
-    """Respond with 200 and an endless body."""
+    """Respond with 200 and an endless body. Nothing is accepted."""
     try:
         while not handler.receiver.closing.is_set():
             handler.write(b"x" * 65_536)
             await handler.flush()
     except iostream.StreamClosedError:
-        pass
+        handler.set_status(503)
 
 
 class Receive(web.RequestHandler):
@@ -54,6 +56,7 @@ class Receive(web.RequestHandler):
 
     async def post(self):
         receiver = self.receiver
+        receiver.times.append(time.monotonic())
         receiver.attempts.append(self)
         body, headers = self.request.body, dict(self.request.headers)
         try:
@@ -80,7 +83,7 @@ class Receiver:
         url: its URL. The path and query must arrive, and stay out of the log.
         secret: the secret that it expects.
         behaviours: the behaviours of the next requests, before `usual`.
-        attempts: all requests.
+        attempts, times: all requests, and when they came, in seconds of the monotonic clock.
         bodies, contents, events: those of the accepted requests.
         problems: errors of signatures.
     """
@@ -89,6 +92,7 @@ class Receiver:
         self.secret, self.usual = secret, status(204)
         self.behaviours = collections.deque()
         self.attempts, self.bodies, self.contents, self.events, self.problems = [], [], [], [], []
+        self.times = []
         self._started = threading.Event()
         self._tls, self._wanted = tls, port
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
@@ -99,8 +103,13 @@ class Receiver:
         return self
 
     def __exit__(self, *exc):
-        self._loop.call_soon_threadsafe(self.closing.set)
-        self._thread.join()
+        self.close()
+
+    def close(self):
+        """Close all connections and stop listening. Further calls do nothing."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self.closing.set)
+            self._thread.join()
 
     async def _serve(self):
         self._loop, self.closing = asyncio.get_running_loop(), asyncio.Event()

@@ -148,11 +148,11 @@ class Webhooks:
                     continue
                 if len(self._queue) < BATCH_EVENTS:
                     await self._pause(GATHER_S)
-                batch, reason = self._queue.take(), self._reason
+                batch, reason = self._queue.take(), None
                 try:
                     reason = await self._deliver(batch)
                 finally:
-                    self._queue.done(batch, reason)
+                    self._queue.done(batch, self._reason if reason is None else reason)
                 if reason == STOPPED:
                     break
         finally:

@@ -1,0 +1,115 @@
+"""Delivery of webhooks by a server in this process, with shorter times than those of users."""
+
+import asyncio
+import dataclasses
+
+import pytest
+from support.webhooks import Receiver, hang, status, write_secret
+
+from tornado_signal.webhooks import Webhooks, events, sender, target
+
+
+@pytest.fixture
+def receiver():
+    with Receiver() as receiver:
+        yield receiver
+        assert receiver.problems == []
+
+
+@pytest.fixture
+def webhooks(service, receiver, tmp_path, monkeypatch, io_loop):
+    """The webhooks of the server, which retry after few milliseconds."""
+    monkeypatch.setattr(sender, "FIRST_RETRY_S", 0.01)
+    monkeypatch.setattr(sender, "MAX_RETRY_S", 0.02)
+    path = write_secret(tmp_path)[1]
+    settings = dataclasses.replace(service.settings, webhook_url=receiver.url, webhook_secret_file=path)
+
+    async def make():
+        webhooks = Webhooks(service.shared)
+        webhooks.prepare(settings)()
+        return webhooks
+
+    webhooks = io_loop.run_sync(make)
+    yield webhooks
+    io_loop.run_sync(webhooks.close)
+
+
+async def reached(condition):
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def test_events_that_are_never_accepted_are_dropped_and_reported(
+    service, webhooks, receiver, monkeypatch, caplog
+):
+    monkeypatch.setattr(sender, "GIVE_UP_S", 0.1)
+    receiver.usual = status(500)
+    await service.offer()
+    await reached(lambda: webhooks.metrics.dropped["rejected"])
+    assert webhooks.metrics.failed >= 1
+    assert "has not accepted 1 events; dropping them" in caplog.text
+    receiver.usual = status(200)
+    await service.offer()
+    await reached(lambda: receiver.events)
+    assert [
+        (event["sequence"], content["dropped"]) for content in receiver.contents for event in content["events"]
+    ] == [(2, 1)]
+    await reached(lambda: webhooks.metrics.queued == 0)
+
+
+async def test_full_queue_drops_new_events_and_requests_go_on(service, webhooks, receiver, monkeypatch, caplog):
+    monkeypatch.setattr(events, "MAX_EVENTS", 10)
+    receiver.usual = status(500)
+    await service.offer()
+    await reached(lambda: receiver.attempts)
+    for _ in range(50):
+        await service.offer()
+    assert webhooks.metrics.queued == 11
+    assert webhooks.metrics.dropped == {"full": 40}
+    assert caplog.text.count("the queue of webhooks is full") == 1
+    receiver.usual = status(200)
+    await reached(lambda: webhooks.metrics.sent == 11)
+    assert [event["sequence"] for event in receiver.events] == [*range(1, 12)]
+    assert sum(content["dropped"] for content in receiver.contents) == 40
+    await service.offer()
+    await reached(lambda: len(receiver.events) == 12)
+    assert (receiver.events[-1]["sequence"], receiver.contents[-1]["dropped"]) == (52, 0)
+
+
+async def test_slow_receiver_gets_the_events_again_after_the_time_limit(service, webhooks, receiver, monkeypatch):
+    monkeypatch.setattr(target, "REQUEST_S", 0.1)
+    receiver.next(hang)
+    await service.offer()
+    await reached(lambda: receiver.events)
+    first, second = receiver.attempts
+    assert first.request.body == second.request.body
+    assert webhooks.metrics.failed == 1
+
+
+async def test_one_request_is_in_flight_and_the_next_one_has_what_gathered(service, webhooks, receiver):
+    begun, ends = 0, asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    async def wait_for_end(handler):
+        nonlocal begun
+        begun += 1
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(ends.wait(), loop))
+
+    receiver.usual = wait_for_end
+    await service.offer()
+    await reached(lambda: begun)
+    for _ in range(5):
+        await service.offer()
+    assert begun == 1
+    ends.set()
+    await reached(lambda: len(receiver.events) == 6)
+    assert [len(content["events"]) for content in receiver.contents] == [1, 5]
+
+
+async def test_nothing_is_observed_without_webhooks(service, webhooks):
+    assert service.shared.observer is webhooks
+    webhooks.prepare(service.settings)()
+    assert service.shared.observer is None
+    await service.offer()
+    assert (webhooks.metrics.queued, webhooks.metrics.dropped.total()) == (0, 0)

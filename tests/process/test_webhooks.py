@@ -1,0 +1,379 @@
+"""Webhooks of real servers, received by a real HTTP server that verifies each request with the original library."""
+
+import asyncio
+import concurrent.futures
+import json
+import ssl
+import statistics
+import time
+
+import pytest
+from support.certificates import make_pair
+from support.command import ORIGIN, run
+from support.peerjs import open_peer
+from support.rpc import RpcClient
+from support.scraping import scrape
+from support.waiting import until
+from support.webhooks import OTHER_SECRET, SECRET, Receiver, hang, huge, status, write_secret
+from websockets.asyncio.client import connect
+
+pytest_plugins = ["support.redis_traffic"]
+
+SESSIONS = ["session.created", "session.answered", "session.expired", "session.withdrawn"]
+ALL = ["--webhook-events", ",".join([*SESSIONS, "connection.opened", "connection.closed"])]
+MARK = "marked-data-of-peers"
+
+
+@pytest.fixture
+def receiver():
+    with Receiver() as receiver:
+        yield receiver
+        assert receiver.problems == []
+
+
+@pytest.fixture
+def flags(receiver, tmp_path):
+    """The settings that send events to the receiver."""
+    return ["--webhook-url", receiver.url, *write_secret(tmp_path)]
+
+
+def answer(server, code, text="a"):
+    assert server.call("/answer", {"code": code, "side": "answerer", "answer": text})[0] == 200
+
+
+def withdraw(server, code, side="offerer"):
+    assert server.call("/withdraw", {"code": code, "side": side})[0] == 200
+
+
+def publish(server, number):
+    return [server.offer(f"topic-{at}") for at in range(number)]
+
+
+def sequences(events, server=None):
+    return [event["sequence"] for event in events if server is None or event["server"] == server]
+
+
+def websocket_url(server):
+    return server.url.replace("http", "ws", 1)
+
+
+def port_of(server):
+    return int(server.url.rpartition(":")[2])
+
+
+def test_sessions_are_reported_with_what_is_public_of_them(start, receiver, flags):
+    server = start(*flags, "--session-timeout-ms", "1000", "--sweep-interval-ms", "100")
+    answered, withdrawn, expired = (server.offer(topic, MARK, MARK) for topic in ("one", "two", "three"))
+    secret = {"secret": MARK * 2}
+    body = {"code": answered, "side": "answerer", "answer": MARK}
+    assert server.call("/answer", {"code": answered, "side": "answerer", "candidate": MARK})[0] == 200
+    for _ in range(2):  # a repetition is not another event
+        assert server.call("/answer", body | secret)[0] == 200
+    withdraw(server, withdrawn)
+    events = receiver.wait_for(*["session.created"] * 3, "session.answered", "session.withdrawn", "session.expired")
+    assert {event["origin"] for event in events} == {ORIGIN}
+    by_code = {
+        code: [(event["type"], event["topic"]) for event in events if event["code"] == code]
+        for code in (answered, withdrawn, expired)
+    }
+    assert by_code == {
+        answered: [("session.created", "one"), ("session.answered", "one")],
+        withdrawn: [("session.created", "two"), ("session.withdrawn", "two")],
+        expired: [("session.created", "three"), ("session.expired", "three")],
+    }
+    assert sequences(events) == [1, 2, 3, 4, 5, 6]
+    assert len({event["server"] for event in events}) == 1
+    for event in events:
+        assert event["expiresAt"] - event["createdAt"] == 1000
+        assert event["createdAt"] <= event["time"]
+    assert server.stop() == 0
+    assert all(MARK.encode() not in body for body in receiver.bodies)
+    assert "of-hook" not in "".join(server.log)
+    (attempt, *_) = receiver.attempts
+    assert attempt.request.headers["Content-Type"] == "application/json"
+    assert attempt.request.query == "key=query-of-hook"
+
+
+@pytest.mark.parametrize("with_addresses", [False, True])
+def test_connections_of_all_protocols_are_reported(start, receiver, flags, with_addresses):
+    server = start(*flags, *ALL, *(["--access-log", "addresses"] if with_addresses else []))
+
+    async def connections():
+        async with RpcClient(websocket_url(server) + "/ws", ORIGIN) as client:
+            offered = await client.send("offer", topic="t", info=MARK, offer=MARK, secret=MARK, hold=True)
+            assert "result" in offered
+        peer = await open_peer(port_of(server), MARK, MARK)
+        await peer.send("OFFER", MARK, payload=MARK)
+        await peer.next()
+        peer.abort()
+        for path, message in (
+            ("/y-webrtc", {"type": "publish", "topic": MARK, "data": MARK}),
+            ("/tracker", {"action": "announce", "info_hash": MARK[:20], "peer_id": MARK[:20]}),
+        ):
+            async with connect(websocket_url(server) + path, origin=ORIGIN) as socket:
+                await socket.send(json.dumps(message))
+                await socket.close(4001, MARK)
+
+    asyncio.run(connections())
+    closed = receiver.wait(lambda: len(receiver.of("connection.closed")) == 4 and receiver.of("connection.closed"))
+    opened = receiver.of("connection.opened")
+    assert [event["protocol"] for event in opened] == ["websocket", "peerjs", "y-webrtc", "tracker"]
+    names = {event["connection"]: event["protocol"] for event in opened}
+    assert len(names) == 4
+    assert {event["connection"]: event["protocol"] for event in closed} == names
+    codes = {event["protocol"]: event["closeCode"] for event in closed}
+    assert codes == {"websocket": 1000, "peerjs": 1006, "y-webrtc": 4001, "tracker": 4001}
+    assert all(0 <= event["durationMs"] <= closed[-1]["time"] - opened[0]["time"] + 1000 for event in closed)
+    addresses = {event.get("address") for event in opened + closed}
+    assert addresses == ({"127.0.0.1"} if with_addresses else {None})
+    assert {event["origin"] for event in opened} == {ORIGIN}
+    receiver.wait(lambda: receiver.of("session.withdrawn"))
+    assert not any(mark in body for body in receiver.bodies for mark in (MARK.encode(), MARK[:20].encode()))
+
+
+def test_two_servers_on_redis_report_each_event_once(redis_server, serve, receiver, flags):
+    redis = redis_server()
+    options = ("--durability", "os", "--session-timeout-ms", "3000")
+    servers = [serve(redis, *options, *flags) for _ in range(2)]
+    one, other = servers
+    codes = [server.offer(f"topic-{at}", offer=f"offer {at}") for at in range(10) for server in servers]
+    answered, withdrawn, expired = codes[:6], codes[6:12], codes[12:]
+
+    def everywhere(call, codes):
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            return list(pool.map(call, [one, other] * len(codes), [code for code in codes for _ in range(2)]))
+
+    everywhere(answer, answered)
+    paths = [("/withdraw", {"code": code, "side": "offerer"}) for code in withdrawn]
+    results = everywhere(lambda server, path: server.call(*path)[0], paths)
+    assert sorted(results) == [200] * 6 + [404] * 6
+    # Nobody lists these topics: the servers look for expired sessions themselves.
+    receiver.wait(lambda: len(receiver.of("session.expired")) >= len(expired))
+    receiver.wait(lambda: len(receiver.events) >= 20 + len(codes))
+    for kind, those in zip(SESSIONS, (codes, answered, expired, withdrawn), strict=True):
+        assert sorted(event["code"] for event in receiver.of(kind)) == sorted(those)
+    assert {event["topic"] for event in receiver.events} == {f"topic-{at}" for at in range(10)}
+    names = {event["server"] for event in receiver.events}
+    assert len(names) == 2
+    for name in names:
+        assert sequences(receiver.events, name) == [*range(1, len(sequences(receiver.events, name)) + 1)]
+    assert [server.stop() for server in servers] == [0, 0]
+    assert len(receiver.events) == 20 + len(codes)
+
+
+def test_workers_report_each_event_once(redis_server, serve, receiver, flags):
+    server = serve(redis_server(), "--durability", "os", "--workers", "2", *flags)
+    codes = publish(server, 20)
+    for code in codes:
+        answer(server, code)
+    receiver.wait_for(*["session.created"] * 20, *["session.answered"] * 20)
+    assert server.stop() == 0
+    assert len(receiver.events) == 40
+
+
+@pytest.mark.parametrize(
+    ("behaviours", "reason"),
+    [
+        ([status(500), status(503)], "HTTP 500"),
+        ([status(410)], "HTTP 410"),
+        ([status(302, Location="/elsewhere")], "HTTP 302"),
+        ([huge], "too"),
+    ],
+    ids=["errors", "gone", "redirect", "huge"],
+)
+def test_what_is_not_accepted_is_sent_again_under_the_same_id(start, receiver, flags, behaviours, reason):
+    receiver.next(*behaviours)
+    server = start(*flags, "--admin-port", "0")
+    code = server.offer()
+    (event,) = receiver.wait_for("session.created")
+    assert event["code"] == code
+    ids = [attempt.request.headers["Webhook-Id"] for attempt in receiver.attempts]
+    assert len(ids) == len(behaviours) + 1
+    assert len(set(ids)) == 1
+    assert [attempt.request.method for attempt in receiver.attempts] == ["POST"] * len(ids)
+    metrics = until(lambda: (found := scrape(server.admin_url)).one("webhook_events") and found)
+    assert metrics.one("webhook_failed_requests") == len(behaviours)
+    assert metrics.one("webhook_queued") == 0
+    assert abs(metrics.one("webhook_last_success_timestamp_seconds") - time.time()) < 120
+    assert server.stop() == 0
+    log = [line for line in server.log if "webhooks" in line]
+    assert ["does not accept events" in log[0], "accepts events again" in log[1], len(log)] == [True, True, 2]
+    assert reason in log[0] or reason == "too"
+
+
+def test_retry_after_is_honoured(start, receiver, flags):
+    receiver.next(status(429, Retry_After="3"))
+    server = start(*flags)
+    server.offer()
+    receiver.wait_for("session.created")
+    first, second = receiver.times
+    assert second - first >= 2.9
+    assert server.stop() == 0
+
+
+def test_killed_receiver_gets_everything_after_its_return(start, receiver, flags, tmp_path):
+    server = start(*flags)
+    before = publish(server, 3)
+    receiver.wait_for(*["session.created"] * 3)
+    receiver.close()
+    during = publish(server, 250)
+    with Receiver(port=receiver.port) as again:
+        again.wait(lambda: len(again.events) >= 250)
+        events = receiver.events + again.events
+        assert [event["code"] for event in events] == before + during
+        assert sequences(events) == [*range(1, 254)]
+        assert {content["dropped"] for content in again.contents} == {0}
+        assert max(len(content["events"]) for content in again.contents) == 100
+        assert server.stop() == 0
+
+
+def test_drain_sends_the_last_events_and_a_hanging_receiver_delays_it_little(start, receiver, flags):
+    server = start(*flags, *ALL)
+    codes = publish(server, 120)
+    assert server.stop() == 0
+    assert [event["code"] for event in receiver.of("session.created")] == codes
+    receiver.usual = hang
+    accepted = len(receiver.attempts)
+    server = start(*flags)
+    publish(server, 3)
+    receiver.wait(lambda: len(receiver.attempts) > accepted)
+    assert server.stop() == 0
+    assert "3 events of webhooks were not delivered" in "".join(server.log)
+
+
+def test_stop_with_an_unavailable_receiver_reports_what_is_lost(start, receiver, flags):
+    receiver.usual = status(500)
+    server = start(*flags)
+    publish(server, 3)
+    receiver.wait(lambda: receiver.attempts)
+    publish(server, 120)
+    assert server.stop() == 0
+    assert "123 events of webhooks were not delivered" in "".join(server.log)
+
+
+def test_reload_changes_url_secret_and_events_and_turns_webhooks_off_and_on(start, receiver, flags, tmp_path):
+    path = tmp_path / "signal.toml"
+
+    def configure(**settings):
+        path.write_text("".join(f"{name} = {json.dumps(str(value))}\n" for name, value in settings.items()))
+        if server is not None:
+            server.process.send_signal(1)
+            line = server.process.stderr.readline()
+            assert "settings, secret of webhooks reloaded" in line or "settings reloaded" in line
+
+    server = None
+    configure()
+    server = start("--config", str(path))
+    secret_file = tmp_path / "webhook.secret"
+    server.offer("off")
+    configure(webhook_url=receiver.url, webhook_secret_file=secret_file)
+    server.offer("first")
+    receiver.wait(lambda: len(receiver.events) == 1)
+    with Receiver(secret=OTHER_SECRET) as other:
+        receiver.next(*[status(500)] * 1000)
+        server.offer("moved")
+        receiver.wait(lambda: len(receiver.attempts) > 1)
+        write_secret(tmp_path, OTHER_SECRET)
+        assert "does not accept" in server.process.stderr.readline()
+        configure(webhook_url=other.url, webhook_secret_file=secret_file, webhook_events="session.withdrawn")
+        other.wait(lambda: len(other.events) == 1)
+        withdraw(server, server.offer("not-created"))
+        other.wait(lambda: len(other.events) == 2)
+        assert [(event["type"], event["topic"]) for event in other.events] == [
+            ("session.created", "moved"),
+            ("session.withdrawn", "not-created"),
+        ]
+        configure()
+        withdraw(server, server.offer("off-again"))
+        configure(webhook_url=other.url, webhook_secret_file=secret_file)
+        server.offer("on-again")
+        other.wait(lambda: len(other.events) == 3)
+        assert other.events[2]["topic"] == "on-again"
+        assert server.stop() == 0
+        assert len(other.events) == 3
+        assert other.problems == []
+    assert len(receiver.events) == 1
+
+
+def test_certificate_of_the_receiver_is_verified(start, tmp_path, monkeypatch):
+    known, unknown = make_pair(tmp_path, "known"), make_pair(tmp_path, "unknown")
+    monkeypatch.setenv("SSL_CERT_FILE", str(known.certificate))
+    for pair, accepted in ((known, True), (unknown, False)):
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(*pair)
+        with Receiver(tls=context) as receiver:
+            server = start(
+                "--webhook-url", receiver.url, *write_secret(tmp_path), "--data-dir", tmp_path / pair.certificate.stem
+            )
+            server.offer()
+            if accepted:
+                receiver.wait_for("session.created")
+            else:
+                line = server.process.stderr.readline()
+                assert "certificate" in line.lower(), line
+                assert not receiver.attempts
+            assert server.stop() == 0
+
+
+def test_proxies_of_the_environment_are_ignored(start, receiver, flags, monkeypatch):
+    for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    monkeypatch.delenv("no_proxy", raising=False)
+    server = start(*flags)
+    server.offer()
+    receiver.wait_for("session.created")
+
+
+def test_clients_do_not_notice_a_hanging_receiver(start, receiver, flags, tmp_path):
+    receiver.usual = hang
+    server, plain = start(*flags), start("--data-dir", tmp_path / "plain")
+
+    def duration(server):
+        began_s = time.perf_counter()
+        code = server.offer()
+        answer(server, code)
+        withdraw(server, code)
+        return time.perf_counter() - began_s
+
+    server.offer()
+    receiver.wait(lambda: receiver.attempts)
+    # In turns, so that whatever else the machine does affects both.
+    pairs = [(duration(server), duration(plain)) for _ in range(60)]
+    ratio = statistics.median(first for first, _ in pairs) / statistics.median(second for _, second in pairs)
+    assert ratio < 2
+
+
+def test_serve_check_and_start_explain_incomplete_settings(tmp_path, receiver, flags):
+    (_, url, *secret_file), cwd = flags, tmp_path
+    done = run("serve", "--check", *map(str, flags), "--port", "0", cwd=cwd)
+    assert done.returncode == 0
+    assert f"webhooks: http://127.0.0.1:{receiver.port}, session.created, session.answered" in done.stdout
+    assert "of-hook" not in done.stdout + done.stderr
+    public = run(
+        *(
+            "serve",
+            "--check",
+            "--port",
+            "0",
+            "--webhook-url",
+            "http://hook.example.com/of-hook",
+            *map(str, secret_file),
+        ),
+        cwd=cwd,
+    )
+    assert "sends events to hook.example.com unencrypted; use https://" in public.stderr
+    wrong = tmp_path / "wrong.secret"
+    for content, arguments, reason in (
+        ("", ["--webhook-url", url], "--webhook-url needs --webhook-secret-file"),
+        ("", secret_file, "--webhook-secret-file needs --webhook-url"),
+        ("0123456789abcdef0123456789abcdef", None, "must hold whsec_ and the base64 of 24 to 64 bytes"),
+        ("whsec_" + "é" * 40, None, "must hold whsec_"),
+        (SECRET + "\n" + SECRET, None, "must hold one line"),
+    ):
+        wrong.write_text(content)
+        arguments = arguments or ["--webhook-url", url, "--webhook-secret-file", wrong]
+        for check in (["--check"], []):
+            done = run("serve", *check, "--port", "0", *map(str, arguments), cwd=cwd)
+            assert done.returncode == 1
+            assert reason in done.stderr
+            assert "Traceback" not in done.stderr
