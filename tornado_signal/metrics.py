@@ -113,7 +113,7 @@ class WebhookMetrics:
 
     def __init__(self) -> None:
         self.sent = 0
-        self.dropped: Counter[str] = Counter()
+        self.dropped = Counter(dict.fromkeys(("full", "off", "rejected", "stopped"), 0))
         self.failed = 0
         self.queued = 0
         self.succeeded_s = 0.0

@@ -22,8 +22,10 @@ from websockets.sync.client import connect
 import tornado_signal
 from tornado_signal import errors
 from tornado_signal.service.statuses import STATUS
+from tornado_signal.settings.settings import SETTINGS
 from tornado_signal.stores.leveldb import layout
 from tornado_signal.system import assets
+from tornado_signal.webhooks.events import ConnectionEvent, SessionEvent
 
 pytest_plugins = ["support.networks"]
 
@@ -170,6 +172,7 @@ def test_every_code_block_is_tested():
         "systemd": 3,  # system/test_systemd_real
         "troubleshooting": 12,  # also browser/test_troubleshooting
         "turn": 2,  # system/test_systemd, system/test_check_ice
+        "webhooks": 2,
         "websocket-api": 1,
     }
     shown = [block for page, text in pages().items() if page != "README" for block in all_blocks(text)]
@@ -273,6 +276,37 @@ def test_tokens_of_authorization_open_the_server(start, tmp_path):
         assert server.exchange("/room%2Flobby/sessions", token=token.strip())[0] == 200
         assert server.exchange("/lobby/sessions", token=token.strip())[0] == 403
     assert server.exchange("/room%2Flobby/sessions")[0] == 401
+
+
+@pytest.mark.needs("openssl")
+def test_receiver_of_webhooks_prints_events(start, tmp_path):
+    (setup,) = blocks("webhooks", "In five minutes", "sh")
+    (program,) = blocks("webhooks", "In five minutes", "python")
+    port = str(free_port())
+    *commands, serve = setup.splitlines(keepends=True)
+    bash("".join(commands), tmp_path)
+    assert (tmp_path / "webhook.secret").stat().st_mode & 0o777 == 0o600
+    command = [sys.executable, "-c", program.replace("8000", port)]
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    with subprocess.Popen(command, cwd=tmp_path, **options) as receiver:
+        try:
+            server = start(*serve.replace("8000", port).split()[2:], cwd=tmp_path)
+            code = server.offer()
+            line = receiver.stdout.readline()
+            assert line.startswith("session.created ")
+            assert code in line
+        finally:
+            receiver.terminate()
+
+
+def test_documented_webhook_events_and_their_fields_are_those_of_the_package():
+    types = {name for row in table("webhooks", "Events", "type") for name in re.findall("`(.+?)`", row[0])}
+    (setting,) = (setting for setting in SETTINGS if setting.name == "webhook_events")
+    assert types == set(setting.type.allowed.partition(";")[0].split(" or "))
+    fields = {name for row in table("webhooks", "Events", "field") for name in re.findall("`(.+?)`", row[0])}
+    session = SessionEvent(0, "created", "", b"\0" * 16, "", 0, 0).fields()
+    connection = ConnectionEvent(0, "", "", "", "", 0, 0).fields()
+    assert fields == {"sequence", "server", *session, *connection}
 
 
 @pytest.mark.needs("curl")

@@ -21,6 +21,7 @@ from support.redis_servers import RedisServer
 from support.scraping import scrape
 from support.tokens import write_secret
 from support.traffic import offer, request, traffic
+from support.webhooks import write_secret as webhook_secret
 
 MONITORING = SYSTEMD / "monitoring"
 ALERTS = MONITORING / "alerts.yml"
@@ -56,7 +57,7 @@ def test_promtool_accepts_every_rule():
     sound, said = promtool("check", "rules", ALERTS)
     assert sound, said
     assert f"{len(expressions())} rules found" in said
-    assert len(expressions()) == 19
+    assert len(expressions()) == 21
     assert "{{" not in "".join(re.findall(r"description: (.*(?:\n {12}.*)*)", ALERTS.read_text()))
 
 
@@ -114,7 +115,8 @@ def test_every_documented_metric_is_exported(servers, redis, start, tmp_path):
         request(server, "POST", "/poll", {"code": code, "side": "offerer", "wait": 0.1})
     protected = start("--admin-port", "0", "--auth-keys", write_secret(tmp_path / "keys"), data="protected")
     protected.exchange("/topics", token="nonsense")
-    for server in (*servers, protected):
+    hooked = start("--admin-port", "0", "--webhook-url", "http://127.0.0.1:1", *webhook_secret(tmp_path), data="hooked")
+    for server in (*servers, protected, hooked):
         families = scrape(server.admin_url).families
         samples |= {sample.name for family in families.values() for sample in family.samples}
         samples |= families.keys()  # of a histogram
