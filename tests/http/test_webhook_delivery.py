@@ -108,6 +108,37 @@ async def test_one_request_is_in_flight_and_the_next_one_has_what_gathered(servi
     assert [len(content["events"]) for content in receiver.contents] == [1, 5]
 
 
+async def test_off_and_on_again_drops_what_waits_and_continues(service, webhooks, receiver, tmp_path):
+    receiver.usual = status(500)
+    settings = dataclasses.replace(
+        service.settings, webhook_url=receiver.url, webhook_secret_file=tmp_path / "webhook.secret"
+    )
+    for round_ in range(1, 4):
+        await service.offer()
+        await service.offer()
+        await reached(lambda round_=round_: len(receiver.attempts) >= round_)
+        webhooks.prepare(service.settings)()
+        webhooks.prepare(settings)()
+    receiver.usual = status(200)
+    await service.offer()
+    await reached(lambda: webhooks.metrics.sent == 1)
+    assert (webhooks.metrics.queued, webhooks.metrics.dropped) == (0, Counter({"off": 6}))
+    assert [event["sequence"] for event in receiver.events] == [7]
+
+
+async def test_unusual_topics_and_origins_arrive_as_they_are(service, webhooks, receiver):
+    topics = ['"\\', "\1\x7f", "\u2028\ufeff\uffff", "\U0001f600", "\0", "ä" * 256]
+    origins = ["https://a.example", "null", "app://\xff\xe4", '"}],', "x" * 512]
+    offered = [(topic, origin) for topic in topics for origin in origins]
+    for topic, origin in offered:
+        await service.offer(topic, origin=origin)
+    refused = await service.call("POST", "/%ED%A0%80/offer", {"info": "i", "offer": "o"})
+    assert refused.status in (400, 404)
+    await service.offer("last")
+    await reached(lambda: len(receiver.events) > len(offered))
+    assert [(event["topic"], event["origin"]) for event in receiver.events][:-1] == offered
+
+
 async def test_nothing_is_observed_without_webhooks(service, webhooks):
     assert service.shared.observer is webhooks
     webhooks.prepare(service.settings)()

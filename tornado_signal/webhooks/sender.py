@@ -74,6 +74,7 @@ class Webhooks:
             if self._task is not None:
                 self._task.cancel()
                 self._task = None
+                self._queue.clear("off")
         elif self._task is None:
             self._task = asyncio.create_task(self._run())
 
@@ -136,27 +137,25 @@ class Webhooks:
             await asyncio.wait((self._task,), timeout=FLUSH_S)
             self._task.cancel()
             await asyncio.wait((self._task,))
+        self._queue.clear(STOPPED)
         if dropped := self.metrics.dropped[STOPPED]:
             log.warning("the server stops: %d events of webhooks were not delivered", dropped)
 
     async def _run(self) -> None:
-        try:
-            while not self._closing or self._queue:
-                if not self._queue:
-                    self._filled.clear()
-                    await self._filled.wait()
-                    continue
-                if len(self._queue) < BATCH_EVENTS:
-                    await self._pause(GATHER_S)
-                batch, reason = self._queue.take(), None
-                try:
-                    reason = await self._deliver(batch)
-                finally:
-                    self._queue.done(batch, self._reason if reason is None else reason)
-                if reason == STOPPED:
-                    break
-        finally:
-            self._queue.clear(self._reason)
+        reason: str | None = None
+        while reason != STOPPED and (self._queue or not self._closing):
+            if not self._queue:
+                self._filled.clear()
+                await self._filled.wait()
+            if len(self._queue) < BATCH_EVENTS:
+                await self._pause(GATHER_S)
+            if not self._queue:
+                continue
+            batch, reason = self._queue.take(), None
+            try:
+                reason = await self._deliver(batch)
+            finally:
+                self._queue.done(batch, self._reason if reason is None else reason)
 
     @property
     def _reason(self) -> str:
