@@ -1,6 +1,7 @@
 """The operator's data, actions and command on real servers: tokens, workers, and servers that share a Redis."""
 
 import asyncio
+import base64
 import contextlib
 import json
 import signal
@@ -96,7 +97,9 @@ def test_token_is_required_where_it_is_configured(start, token):
 
 def test_each_setting_has_its_source(tmp_path, start):
     (tmp_path / "config.toml").write_text("rate_per_address = 7\n")
-    flags = ("--config", tmp_path / "config.toml", "--demo", "true", "--socket-mode", "600")
+    (tmp_path / "secret").write_text("whsec_" + base64.b64encode(b"a secret of the receiver").decode())
+    webhooks = ("--webhook-url", "http://127.0.0.1:9/hidden?key=hidden", "--webhook-secret-file", tmp_path / "secret")
+    flags = ("--config", tmp_path / "config.toml", "--demo", "true", "--socket-mode", "600", *webhooks)
     server = start("--admin-port", "0", *flags, TORNADO_SIGNAL_LOG_LEVEL="info")
     (process,) = ask(server)[1]["processes"]
     settings = process["settings"]
@@ -105,6 +108,7 @@ def test_each_setting_has_its_source(tmp_path, start):
     assert settings["log_level"] == {"value": "info", "source": "environment"}
     assert settings["rate_per_address"] == {"value": "7", "source": "file"}
     assert settings["max_connections"]["source"] is None
+    assert settings["webhook_url"] == {"value": "http://127.0.0.1:9/…", "source": "flag"}
 
 
 def level(server):

@@ -3,6 +3,7 @@
 import asyncio
 import heapq
 import math
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, Final, TypeVar, cast
@@ -27,6 +28,9 @@ MAX_TOPICS_READ: Final = 1000  # of an origin, in alphabetical order
 STORED_S: Final = 5.0  # between two readings of the store
 PAUSES: Final = 20  # a pause is at least this many times as long as the reading before
 FIRST_S: Final = 0.5  # for the first reading
+
+URLS: Final = ("otlp_endpoint", "webhook_url")
+"""The settings whose path and query can contain secrets, which are not shown."""
 
 T = TypeVar("T")
 
@@ -281,6 +285,8 @@ def describe_settings(settings: Settings) -> dict[str, Any]:
     for setting in SETTINGS:
         source = settings.sources.get(setting.name)
         text = as_text(getattr(settings, setting.name), setting.type) if source else str(setting.default)
+        if setting.name in URLS:
+            text = re.sub(r"(?<=[^:/])[/?#].*", "/…", text)
         described[setting.name] = {"value": text, "source": source}
     return described
 
