@@ -74,7 +74,7 @@ async def test_vendored_file_is_unchanged_and_licensed(service):
 
 
 def test_every_file_is_served():
-    named = {name for name, _ in (assets.CLIENT | assets.DEMO).values()}
+    named = {name for name, _ in (assets.CLIENT | assets.DEMO | assets.OPERATOR).values()}
     assert named | {"package.json", "README.md", "LICENSE", "client/types.d.ts"} == {
         str(path.relative_to(assets.WEB)) for path in assets.WEB.rglob("*") if path.is_file()
     }

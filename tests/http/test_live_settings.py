@@ -44,15 +44,15 @@ class Recorder:
         return getattr(self._settings, name)
 
 
-def make_live_settings(service):
+def make_live_settings(service, webhooks):
     transport = ServerState(service.application, make_refusal(service.shared.log))
     tls = SimpleNamespace(reload=lambda certificate, key: None)
-    return reload.make_live_settings(service.settings, service.application, transport, tls, Webhooks(service.shared))
+    return reload.make_live_settings(service.settings, service.application, transport, tls, webhooks)
 
 
 async def test_subscribed_settings_are_those_documented_as_reloadable(service):
     assert (
-        make_live_settings(service).names
+        make_live_settings(service, Webhooks(service.shared)).names
         == LIVE
         == {setting.name for setting in SETTINGS if "applied on SIGHUP" in setting.help}
     )
@@ -77,7 +77,9 @@ async def test_every_subscriber_reads_exactly_its_settings(service, tmp_path, mo
 
     monkeypatch.setattr(live_settings, "select", select)
     monkeypatch.setattr(reload.logs, "set_up", lambda *arguments: None)
-    make_live_settings(service).apply(dataclasses.replace(service.settings, **files))
+    webhooks = Webhooks(service.shared)
+    make_live_settings(service, webhooks).apply(dataclasses.replace(service.settings, **files))
+    await webhooks.close()
     read_later = {frozenset(names) for names in READ_LATER}
     assert read_later < {names for names, _ in recorders}
     for names, recorder in recorders:

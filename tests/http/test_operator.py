@@ -55,6 +55,7 @@ async def act(service, name, status=200, **fields):
     response = await service.raw(head("POST", f"/actions/{name}", headers) + body, "POST", service.admin_port)
     assert response.status == status, response
     if status != 200:
+        assert response.json["action"] == name
         return response.json["error"]
     assert response.json["missing"] == []
     (result,) = response.json["results"]
@@ -417,7 +418,7 @@ async def test_invalid_fields_are_refused_and_change_nothing(name, fields, error
 async def test_body_that_is_not_an_object_is_refused(body, service):
     headers = [LOCAL, ("Content-Length", str(len(body)))]
     response = await service.raw(head("POST", "/actions/drain", headers) + body, "POST", service.admin_port)
-    assert (response.status, response.json) == (400, {"error": "the body must be a JSON object"})
+    assert (response.status, response.json) == (400, {"error": "the body must be a JSON object", "action": "drain"})
     assert service.shared.lifecycle.state < LEAVING
 
 

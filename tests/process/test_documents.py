@@ -1,6 +1,7 @@
 """The documentation keeps its word: every command of it runs, and its tables are those of the package."""
 
 import contextlib
+import json
 import os
 import re
 import subprocess
@@ -164,6 +165,7 @@ def test_every_code_block_is_tested():
         "kubernetes": 9,  # system/test_kubernetes
         "maintenance": 2,  # also system/test_systemd_real
         "monitoring": 1,  # system/test_monitoring
+        "operator-page": 3,
         "python": 3,
         "quickstart": 6,  # one of them in browser/test_client_js
         "recipes": 5,  # browser/test_recipes
@@ -297,6 +299,23 @@ def test_receiver_of_webhooks_prints_events(start, tmp_path):
             assert code in line
         finally:
             receiver.terminate()
+
+
+@pytest.mark.needs("curl", "openssl")
+def test_commands_of_the_operators_page_act(start, tmp_path):
+    make, serve = blocks("operator-page", "Open it", "sh")[0].splitlines()
+    (commands,) = blocks("operator-page", "Actions", "sh")
+    (request,) = blocks("operator-page", "Data", "sh")
+    bash(make, tmp_path)
+    server = start(*serve.replace("3001", "0").split()[2:], cwd=tmp_path)
+    origin, topic = re.search(r"--origin (\S+) --topic (\S+)", commands).groups()
+    assert server.call(f"/{topic}/offer", {"info": "i", "offer": "o"}, origin=origin)[0] == 200
+    path = f"{Path(COMMAND).parent}:{os.environ['PATH']}"
+    token = {"TORNADO_SIGNAL_ADMIN_TOKEN_FILE": "admin.token", "PATH": path}
+    port = server.admin_url.rpartition(":")[2]
+    printed = bash(commands.replace("3001", port), tmp_path, **token)
+    assert [line.partition(": ")[2] for line in printed.splitlines()[-2:]] == ["connections 0", "sessions 1"]
+    assert json.loads(bash(request.replace("3001", port), tmp_path))["results"][0]["connections"] == 0
 
 
 def test_documented_webhook_events_and_their_fields_are_those_of_the_package():
@@ -463,7 +482,7 @@ def test_every_page_and_example_has_the_same_admin_port():
     text = "".join([*pages().values(), *(each.read_text() for each in chart)])
     ports = re.findall(
         r"(?:ADMIN_PORT=|\"admin_port\" |name: admin, (?:port|containerPort): |--admin-port |prometheus.io/port: \"|"
-        r"127\.0\.0\.1:(?!3000|8000))(\d{4})",
+        r"127\.0\.0\.1:(?!3000|4318|8000))(\d{4})",
         text,
     )
     assert set(ports) == {"3001"}

@@ -76,7 +76,7 @@ def test_every_number_is_exact_after_known_traffic(after_traffic):
 def test_every_histogram_is_cumulative_and_ends_with_the_total(after_traffic):
     _, _, found = after_traffic
     histograms = [family for family in found.families.values() if family.type == "histogram"]
-    assert len(histograms) == 8
+    assert len(histograms) == 9
     for family in histograms:
         name = family.name.removeprefix("tornado_signal_")
         for labels in {tuple(v for k, v in sorted(s.labels.items()) if k != "le") for s in family.samples}:

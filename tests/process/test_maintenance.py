@@ -187,7 +187,7 @@ def test_maintenance_from_other_machines_requires_the_token(token, spawn, tmp_pa
     server = spawn(COMMAND, "serve", *flags, *named, stderr=subprocess.PIPE)
     said = [server.stderr.readline() for _ in range(2 if token else 3)]
     if not token:
-        assert "maintenance is disabled without --admin-token-file" in said.pop(0)
+        assert "only health and metrics without --admin-token-file" in said.pop(0)
     ports = [re.search(r":(\d+)$", line)[1] for line in said]
 
     def status(host, path, *options):

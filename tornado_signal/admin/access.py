@@ -54,8 +54,7 @@ class AdminHandler(web.RequestHandler):
             return
         if status_code == 405:
             self.set_header("Allow", self.methods)
-        reason = error.log_message if isinstance(error, web.HTTPError) else None
-        respond(self, status_code, {"error": reason or http.HTTPStatus(status_code).phrase.capitalize()})
+        respond(self, status_code, {"error": http.HTTPStatus(status_code).phrase.capitalize()})
 
     def log_exception(
         self, typ: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None

@@ -125,10 +125,10 @@ class ActionHandler(RestrictedHandler):
         self.for_page = bool(policy.token)  # other pages do not have it
 
     async def post(self, name: str) -> None:
-        """Respond with the results of the processes.
+        """Respond with the results of the processes, or with 400 and the reason for an invalid field.
 
         Raises:
-            HTTPError: 400 for an invalid field, with the reason. 404 for an unknown action.
+            HTTPError: 404 for an unknown action.
         """
         if name not in ACTIONS:
             raise web.HTTPError(404)
@@ -137,12 +137,16 @@ class ActionHandler(RestrictedHandler):
         except ValueError:
             fields = None
         if not isinstance(fields, dict) or len(self.body) > MAX_BODY_BYTES:
-            raise web.HTTPError(400, "the body must be a JSON object")
+            self._refuse(name, "the body must be a JSON object")
+            return
         by = self.request.remote_ip or self.request.headers.get(FORWARDED_BY, "a Unix socket")
         try:
             respond(self, 200, await self.operator.perform(name, fields, by))
         except InvalidAction as error:
-            raise web.HTTPError(400, str(error).replace("%", "%%")) from None
+            self._refuse(name, str(error))
+
+    def _refuse(self, name: str, reason: str) -> None:
+        respond(self, 400, {"error": reason, "action": name})
 
 
 class PageHandler(AdminHandler):

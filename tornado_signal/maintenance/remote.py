@@ -73,7 +73,7 @@ def _send(method: str, url: str, path: str, token: bytes, body: str | None = Non
             explained = (HTTPStatus.OK, HTTPStatus.BAD_REQUEST, HTTPStatus.SERVICE_UNAVAILABLE)
             fields: dict[str, Any] = json.load(response) if status in explained else {}
             reason = fields["reason"] if status == HTTPStatus.SERVICE_UNAVAILABLE else None
-            invalid = fields["error"] if status == HTTPStatus.BAD_REQUEST else None
+            invalid = fields["error"] if status == HTTPStatus.BAD_REQUEST and "action" in fields else None
         except OSError as error:
             raise OperatorError(
                 f"no server responds at {url} ({error.strerror or error}); start it, or name its admin listener with "
