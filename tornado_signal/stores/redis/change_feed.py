@@ -111,9 +111,12 @@ class PubSubConnection:
             await asyncio.sleep(AGAIN_S)
 
     async def _stay(self) -> None:
-        """Wait until the connection is lost or has been silent for `SILENT_S`."""
+        """Wait until the connection is lost, has been silent for `SILENT_S`, or leads to a former primary.
+
+        A primary that becomes a replica keeps the subscriptions, but misses messages while it is cut off.
+        """
         self._heard_s = self._loop.time()
-        while self._loop.time() - self._heard_s < SILENT_S:
+        while self._loop.time() - self._heard_s < SILENT_S and self._change_feed.is_primary(self.address):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(PING_S):
                     await self._lost.wait()
@@ -243,14 +246,14 @@ class ChangeFeed:
 
     def drop(self, channel: bytes) -> None:
         """Unsubscribe from a channel."""
-        slot = self._slots.pop(channel)
+        del self._slots[channel]
         self._unwatched.pop(channel, None)
         self._metrics.subscribed -= 1
         self._missed.discard(channel)
         self._release(channel)
-        subscriber = self._subscribers.get(self.topology.node(slot).address)
-        if subscriber is not None:
-            subscriber.unsubscribe(channel)
+        for subscriber in self._subscribers.values():  # a former primary can also have it
+            if channel in subscriber.channels:
+                subscriber.unsubscribe(channel)
 
     async def subscribed(self, channel: bytes, timeout_s: float) -> None:
         """Wait until a channel is subscribed.
@@ -272,6 +275,10 @@ class ChangeFeed:
             future.set_result(None)
 
     # For the subscribers
+
+    def is_primary(self, address: Address) -> bool:
+        """Return whether the node at an address is a primary."""
+        return any(node.address == address for node in self.topology.primaries)
 
     def confirmed(self, channel: bytes) -> None:
         """Wake the watches of a newly subscribed channel, because earlier messages can have been missed."""
