@@ -67,6 +67,22 @@ async def test_offers_held_by_a_dead_process_are_withdrawn(node, under, until, m
     await other.close()
 
 
+async def test_first_held_offer_is_recorded_although_the_heartbeat_fails(node, under, until, monkeypatch):
+    monkeypatch.setattr(leases, "BEAT_S", 0.2)
+    gone, other = await open_on(node), await open_on(node)
+    node.ask("SET", "tornado-signal:processes", "no sorted set")
+    code = await under(gone).create(lease=gone.process_id + b"more")
+    assert node.ask("ZCARD", f"tornado-signal:held:{gone.process_id.hex()}") == 1
+    node.ask("DEL", "tornado-signal:processes")
+    await until(lambda: node.ask("ZRANGE", "tornado-signal:processes", 0, -1) == [gone.process_id])
+    stop_beating(gone)
+    await until(lambda: node.ask("ZCARD", "tornado-signal:processes") == 0)
+    with pytest.raises(SessionNotFound):
+        await under(other).read(code, Side.OFFERER)
+    await gone.close()
+    await other.close()
+
+
 async def test_outage_keeps_offers_held_by_living_processes(node, under, monkeypatch):
     monkeypatch.setattr(leases, "BEAT_S", 0.2)
     stores = [await open_on(node) for _ in range(3)]

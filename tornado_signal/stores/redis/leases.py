@@ -71,7 +71,8 @@ class Leases:
         """Record that this process holds an offer until its expiry. Without the record, it lives until then."""
         if not self._holds:
             self._holds = True
-            await self._show_alive()
+            with contextlib.suppress(Unavailable):  # the next heartbeat follows soon
+                await self._show_alive()
         with contextlib.suppress(Unavailable):
             await self._call(self._held, b"ZADD", expires_ms, code + origin.encode("utf-8", "surrogatepass"))
 
