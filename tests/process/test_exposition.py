@@ -207,6 +207,7 @@ async def test_time_to_answer_is_measured_for_the_first_answer(service):
 
 async def test_waits_and_streams_are_counted_separately(service):
     code = await service.offer()
+    tasks = (await scraped(service)).one("tasks")
     async with service.connect() as polling, service.connect() as streaming:
         await polling.send(posting("/poll", code=code, side="offerer", wait=60))
         await streaming.send(head("GET", "/lobby/events", with_origin(ORIGIN)))
@@ -214,10 +215,11 @@ async def test_waits_and_streams_are_counted_separately(service):
         while (found := await scraped(service)).all("waiting_requests") != {("/poll",): 1, ("/:topic/events",): 1}:
             pass
         assert found.one("running_requests") == 2
+        assert found.one("tasks") >= tasks + 2
         assert found.families["tornado_signal_wait_duration_seconds"].samples == []
         await service.post("/answer", code=code, side="answerer", answer="a")
         assert (await polling.receive()).json["answer"] == "a"
-    while any((found := await scraped(service)).all("waiting_requests").values()):
+    while any((found := await scraped(service)).all("waiting_requests").values()) or found.one("tasks") > tasks:
         pass
     for endpoint, method in (("/poll", "POST"), ("/:topic/events", "GET")):
         assert found.histogram("wait_duration_seconds", endpoint)[1] == 1

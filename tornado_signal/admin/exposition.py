@@ -1,5 +1,6 @@
 """The metrics of a server, collected on each request with the client library of Prometheus."""
 
+import asyncio
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -62,6 +63,7 @@ class Exposition(Collector):
             yield from self._of_connections(self._transport)
         lag = self._service.log.metrics.loop_lag
         yield histogram("event_loop_lag_seconds", "How late timers of the event loop fire.", lag)
+        yield gauge("tasks", "Tasks of the event loop that are not done.", len(asyncio.all_tasks()))
 
     def _of_connections(self, transport: ServerState) -> Iterator[Metric]:
         yield gauge("connections", "Open connections of clients.", len(transport.connections))
