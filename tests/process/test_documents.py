@@ -48,6 +48,10 @@ NEEDS_CARE = {
     "tests/machine tests/run": ["bash", "-n", "tests/machine"],
     "tests/bench/run": ["tests/bench/run", "--help"],
     "tests/soak/run --minutes 30 --peers 2000 --plot soak.svg": ["tests/soak/run", "--help"],
+    "tests/soak/run --cluster redis --minutes 120 --peers 600 --pause 10 --session-timeout-ms 60000": [
+        "tests/soak/run",
+        "--help",
+    ],
     "tests/hostile/run": ["tests/hostile/run", "--help"],
     "tests/hostile/fuzz --inputs 1000000": ["tests/hostile/fuzz", "--help"],
     "tests/faults/run": ["tests/faults/run", "--help"],

@@ -7,17 +7,22 @@ memory, descriptors, disk and latency are judged. At the end it is restarted and
 acknowledged is checked. With --no-restarts it is killed only once, at the end. Memory is judged in runs of at least ten
 minutes (five with --no-restarts). The exit status is 0 if all was level, nothing was lost, and only restarts caused
 failures.
+
+With --cluster three servers share a cluster, and most peers speak the protocols of PeerJS, y-webrtc, ws-relay and
+WebTorrent trackers. The first server is never restarted. The two others are killed and drained in turns, and primaries
+of the cluster are killed and replaced. Memory, descriptors and tasks of the first server may grow by 2 % from the first
+to the last third after a warm-up of half an hour. This is judged in runs of 85 minutes or more.
 """
 
 import argparse
 import asyncio
 import json
-import os
-import re
 import signal
+import statistics
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 import uvloop
@@ -25,14 +30,16 @@ import uvloop
 from ..bench.client import percentile
 from ..bench.processes import Server, many_files, tornado_signal
 from ..hostile.watcher import disk_mib, look
+from ..support.redis_servers import KINDS
 from . import plot, verdict
-from .client import Tally
+from .cluster import ClusterSoak
 from .peers import World
+from .servers import RestartedServer
+from .tally import Tally
 
 SAMPLES = 1200  # maximum number, at intervals of one second or more
 CHURN_SHARE, STRETCH_SHARE = 0.4, 0.5
 RESTART_PAUSE_S = (4, 15)  # between two restarts
-COMPLAINTS = re.compile(r"^(?:ERROR|CRITICAL|Traceback).*", re.MULTILINE)
 
 
 class Soak:
@@ -46,14 +53,14 @@ class Soak:
         self.samples: list[dict] = []
         self.restarts: list[tuple[float, str]] = []
         self.stretch_s = (0.0, 0.0)
-        self.server: Server | None = None
         self.tally = Tally(0)
+        self.server = RestartedServer(self.tally, self._make)
         self.grace_ms = self.timeout_ms // 5
         self.world = World(self.tally, options.peers, self.timeout_ms, self.grace_ms)
 
     async def run(self) -> None:
         self.began_s = time.monotonic()
-        await self._start()
+        await self.server.start()
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self.world.live()), group.create_task(self._record())]
             pause_s = min(max(RESTART_PAUSE_S[0], self.duration_s / 20), RESTART_PAUSE_S[1])
@@ -65,7 +72,14 @@ class Soak:
                 task.cancel()
         await self._restart("kill")
         self.world.done["found at the end"] = await self.world.find_all()
-        await self._end(signal.SIGTERM)
+        await self.server.end(signal.SIGTERM)
+
+    def close(self) -> None:
+        self.server.close()
+
+    def _make(self, port: int) -> Server:
+        options = {"port": port, "session-timeout-ms": self.timeout_ms, "hold-grace-ms": self.grace_ms}
+        return tornado_signal(self.where / "data", durability="fsync", **options)
 
     def _now_s(self) -> float:
         return time.monotonic() - self.began_s
@@ -78,26 +92,7 @@ class Soak:
 
     async def _restart(self, kind: str) -> None:
         self.restarts.append((self._now_s(), kind))
-        self.tally.outages.append((time.monotonic(), float("inf")))
-        await self._end(signal.SIGKILL if kind == "kill" else signal.SIGTERM)
-        await self._start()
-        self.tally.outages[-1] = (self.tally.outages[-1][0], time.monotonic())
-
-    async def _start(self) -> None:
-        options = {"port": self.tally.port, "session-timeout-ms": self.timeout_ms, "hold-grace-ms": self.grace_ms}
-        server = tornado_signal(self.where / "data", durability="fsync", **options)
-        await asyncio.to_thread(server.__enter__)
-        self.tally.port = int(server.base.rpartition(":")[2])
-        self.server = server
-
-    async def _end(self, number: signal.Signals) -> None:
-        server, self.server = self.server, None
-        if number == signal.SIGKILL:
-            os.kill(server.pid, number)
-        await asyncio.to_thread(server.__exit__)  # sends SIGTERM, once
-        if server.status != (0 if number == signal.SIGTERM else -number):
-            self.tally.wrong.append(f"the server ended with {server.status}")
-        self.tally.wrong += [f"its log says: {line}" for line in COMPLAINTS.findall(server.log())]
+        await self.server.restart(kind)
 
     async def _record(self) -> None:
         pause_s = max(1.0, self.duration_s / SAMPLES)
@@ -107,13 +102,15 @@ class Soak:
             self.world.forget()
             total = sum(self.tally.answers.values())
             rate, answers = (total - answers) / pause_s, total
-            latencies_s, self.tally.latencies_s = self.tally.latencies_s, []
-            if self.server is None or not latencies_s:
+            latencies_s = self.tally.latencies_s[:]
+            self.tally.latencies_s.clear()
+            process = self.server.process
+            if process is None or not latencies_s:
                 continue
             try:
-                seen = look(self.server.pid, self.where / "data")
+                seen = look(process.pid, self.where / "data")
             except OSError as error:  # the server is being restarted, or has exited
-                if self.server is not None:
+                if self.server.process is process:
                     self.tally.wrong.append(f"the server is gone: {error}")
                 continue
             sample = {"at_s": self._now_s(), "requests_per_s": rate, "failed": len(self.tally.wrong)}
@@ -132,12 +129,53 @@ PANELS = {
     "requests answered (1/s)": {"requests": "requests_per_s"},
     "failed, but not by a restart": {"failed": "failed"},
 }
+CLUSTER_PANELS = {
+    "memory of the first server (MiB)": {"memory": "memory_mib"},
+    "its descriptors": {"descriptors": "descriptors"},
+    "its tasks": {"tasks": "tasks"},
+    "keys on Redis": {"keys": "keys"},
+    "answered (1/s)": {"requests": "requests_per_s", "messages": "messages_per_s"},
+    "CPU (% of a processor)": {"servers": "cpu of servers", "Redis": "cpu of Redis", "peers": "cpu of peers"},
+    "open PeerJS, y-webrtc, ws-relay and tracker connections": {"open": "open"},
+    "failed, but not by an outage": {"failed": "failed"},
+}
 
 
-def draw(soak: Soak, title: str) -> str:
+def draw(soak: Soak | ClusterSoak, panels: dict[str, dict[str, str]], title: str) -> str:
     of = {key: [sample[key] for sample in soak.samples] for key in soak.samples[0]}
-    panels = {name: {curve: of[key] for curve, key in curves.items()} for name, curves in PANELS.items()}
-    return plot.svg(title, panels, of["at_s"], [at_s for at_s, _ in soak.restarts])
+    curves = {name: {curve: of[key] for curve, key in panel.items()} for name, panel in panels.items()}
+    return plot.svg(title, curves, of["at_s"], [at_s for at_s, _ in soak.restarts])
+
+
+def report_on(soak: Soak, restarted: bool) -> tuple[dict, list[str]]:
+    """Return what a run on one server has shown, and what is against it."""
+    stretch = [sample for sample in soak.samples if soak.stretch_s[0] <= sample["at_s"] <= soak.stretch_s[1]]
+    report = {
+        "failed by restarts": sum(soak.tally.excused.values()),
+        "restarts": {kind: sum(each == kind for _, each in soak.restarts) for kind in ("kill", "stop")},
+    }
+    if len(stretch) > 3:
+        quarters = {key: verdict.quarters(stretch, key) for key in verdict.BOUNDS}
+        report["second and last quarter"] = {key: [round(each, 1) for each in of] for key, of in quarters.items()}
+        report["memory is judged"] = verdict.judges_memory(stretch)
+    return report, verdict.judge(stretch, soak.world.done, soak.tally.wrong, restarted=restarted)
+
+
+def report_on_cluster(soak: ClusterSoak) -> tuple[dict, list[str]]:
+    """Return what a run with a cluster has shown, and what is against it."""
+    report = {
+        "peers by protocol": soak.peers,
+        "messages": dict(soak.crowd.messages),
+        "failed by outages": dict(soak.tally.excused),
+        "outages": dict(Counter(kind for _, kind in soak.restarts)),
+    }
+    if soak.samples:
+        thirds = {key: verdict.thirds(soak.samples, key) for key in verdict.GROWTH}
+        report["first and last third"] = {key: [round(each, 1) for each in of] for key, of in thirds.items()}
+        report["growth is judged"] = verdict.judges_growth(soak.samples)
+        used = {key: [sample[key] for sample in soak.samples] for key in soak.samples[0] if key.startswith("cpu of")}
+        report["% of a processor"] = {key: round(statistics.median(values), 1) for key, values in used.items()}
+    return report, verdict.judge_cluster(soak.samples, soak.world.done, soak.tally.wrong)
 
 
 def main() -> int:
@@ -149,42 +187,40 @@ def main() -> int:
     add("--peers", type=int, default=2000, help="how many at once (default: %(default)s)")
     add("--session-timeout-ms", type=int, default=20_000, help="lifetime of a session (default: %(default)s)")
     add("--no-restarts", action="store_true", help="let one server run the whole time")
+    add("--cluster", choices=KINDS, help="run three servers that share a cluster of this kind")
+    add("--replicas", type=int, default=2, help="of each primary of the cluster (default: %(default)s)")
+    add("--pause", type=float, default=1, help="factor of the peers' pauses, with --cluster (default: %(default)s)")
     add("--plot", type=Path, metavar="FILE.svg", help="draw what was recorded")
     add("--json", type=Path, metavar="FILE", help="write down what was recorded")
     add("--dir", type=Path, default=tempfile.gettempdir(), help="where the database goes (default: %(default)s)")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # otherwise servers and nodes would continue to run
     with many_files(), tempfile.TemporaryDirectory(prefix="tornado-signal-soak-", dir=options.dir) as name:
-        soak = Soak(options, Path(name))
+        soak = (ClusterSoak if options.cluster else Soak)(options, Path(name))
         try:
             uvloop.run(soak.run())
         finally:
-            if soak.server is not None:
-                soak.server.__exit__()
-    stretch = [sample for sample in soak.samples if soak.stretch_s[0] <= sample["at_s"] <= soak.stretch_s[1]]
-    against = verdict.judge(stretch, soak.world.done, soak.tally.wrong, restarted=not options.no_restarts)
+            soak.close()
+    more, against = report_on_cluster(soak) if options.cluster else report_on(soak, not options.no_restarts)
     report = {
         "minutes": options.minutes,
         "peers": options.peers,
         "requests": sum(soak.tally.answers.values()),
         "answers": dict(sorted(soak.tally.answers.items())),
-        "failed by restarts": soak.tally.excused,
-        "restarts": {kind: sum(each == kind for _, each in soak.restarts) for kind in ("kill", "stop")},
         "done": dict(sorted(soak.world.done.items())),
+        **more,
     }
-    if len(stretch) > 3:
-        quarters = {key: verdict.quarters(stretch, key) for key in verdict.BOUNDS}
-        report["second and last quarter"] = {key: [round(each, 1) for each in of] for key, of in quarters.items()}
-        report["memory is judged"] = verdict.judges_memory(stretch)
     for key, value in report.items():
         print(f"{key}: {value}")
     if options.json:
         report |= {"against": against, "samples": soak.samples, "restarted": soak.restarts}
         options.json.write_text(json.dumps(report, indent=1))
     if options.plot:
-        options.plot.write_text(draw(soak, f"{options.peers} peers for {options.minutes:g} minutes"))
+        panels = CLUSTER_PANELS if options.cluster else PANELS
+        options.plot.write_text(draw(soak, panels, f"{options.peers} peers for {options.minutes:g} minutes"))
     for each in against:
         print(f"AGAINST: {each}")
-    print("not good" if against else "level, nothing lost, nothing failed but by the restarts")
+    print("not good" if against else "level, nothing lost, nothing failed but by the outages")
     return bool(against)
 
 

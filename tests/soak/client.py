@@ -1,50 +1,18 @@
-"""Clients for thousands of peers in one process. They know which failures are caused by a restart."""
+"""Clients for thousands of peers in one process."""
 
 import asyncio
 import contextlib
 import json
 import time
-from collections import Counter
 from urllib.parse import parse_qsl
 
 from ..bench.processes import BenchError
 from ..bench.sockets import UPGRADE, Rpc, open_socket
 from ..hostile import wire
+from .tally import Broken, Tally
 
 PATIENCE_S = 60.0  # response timeout, in addition to the time for which the request itself waits
 BREAKS = (*wire.BROKEN, BenchError)
-
-
-class Broken(Exception):
-    """A request without a response, or with a 503. It is unknown whether it was carried out."""
-
-
-class Tally:
-    """The results of all requests to a server at a port that stays the same across restarts."""
-
-    def __init__(self, port: int) -> None:
-        self.port = port
-        self.outages: list[tuple[float, float]] = []  # start and end of each restart, infinite for a current one
-        self.answers: Counter[int] = Counter()  # responses by status
-        self.excused = 0  # failures caused by a restart
-        self.wrong: list[str] = []  # unexpected events, as sentences
-        self.latencies_s: list[float] = []  # latencies of requests that do not long-poll, since they were last read
-
-    def must(self, true: object, sentence: str) -> None:
-        if not true:
-            self.wrong.append(sentence)
-
-    def away(self, since_s: float, until_s: float) -> bool:
-        """Return whether the server was unavailable at any time between two times of `time.monotonic`."""
-        return any(began_s <= until_s and since_s <= ended_s for began_s, ended_s in self.outages)
-
-    def broken(self, what: str, opened_s: float) -> Broken:
-        """Count a failure on a connection that was opened at a time. No connection survives a restart."""
-        if self.away(opened_s, time.monotonic()):
-            self.excused += 1
-        else:
-            self.wrong.append(what)
-        return Broken(what)
 
 
 class Peer:
@@ -59,7 +27,7 @@ class Peer:
 
     async def ask(self, method: str, path: str, fields: dict | None = None, wait_s: float = 0) -> tuple[int, dict]:
         """Send a request and return status and JSON. Raise `Broken` without a response or after a 503."""
-        what = f"{self.protocol}, {method} /{path.partition('?')[0].rpartition('/')[2]}"
+        what = f"{method} /{path.partition('?')[0].rpartition('/')[2]}"
         began_s = time.monotonic()
         try:
             async with asyncio.timeout(PATIENCE_S + wait_s):
@@ -103,7 +71,7 @@ class Peer:
         return await self._http.ask(method, path, fields)
 
     def _broken(self, what: str, began_s: float) -> Broken:
-        return self._tally.broken(what, min(began_s, self.opened_s))
+        return self._tally.broken(self.protocol, what, self.opened_s, began_s)
 
 
 class SocketPeer(Peer):
@@ -127,7 +95,7 @@ class SocketPeer(Peer):
         if status == 404:
             return
         if status != 200:
-            raise self._tally.broken(f"subscribe: {status} {subscription}", time.monotonic())
+            raise self._broken(f"subscribe: {status} {subscription}", time.monotonic())
         began_s, rpc = time.monotonic(), self._rpc
         try:
             while True:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 from tornado_signal.session import MIN_HELD_MS
 
-from .client import Broken, Peer, SocketPeer, Tally
+from .client import Peer, SocketPeer
+from .tally import Broken, Tally
 
 ORIGINS = ["https://one.example", "https://two.example"]
 SIDES = ["offerer", "answerer"]
@@ -54,11 +55,12 @@ class SessionRecord:
 class World:
     """All peers and their sessions, by origin and topic, and then by offer, which is unique.
 
-    Sessions have the lifetime `timeout_ms`. A held offer outlives its connection by `grace_ms`.
+    Sessions have the lifetime `timeout_ms`. A held offer outlives its connection by `grace_ms`. Peers appear and act
+    `pause` times slower than usual.
     """
 
-    def __init__(self, tally: Tally, peers: int, timeout_ms: int, grace_ms: int) -> None:
-        self.tally, self.timeout_ms, self.grace_ms = tally, timeout_ms, grace_ms
+    def __init__(self, tally: Tally, peers: int, timeout_ms: int, grace_ms: int, pause: float = 1) -> None:
+        self.tally, self.timeout_ms, self.grace_ms, self._pause = tally, timeout_ms, grace_ms, pause
         self.sessions: defaultdict[tuple[str, str], dict[str, SessionRecord]] = defaultdict(dict)
         self.done: Counter[str] = Counter()  # how often each action succeeded
         self._peers = peers
@@ -69,14 +71,18 @@ class World:
         """Run peers one after the other in each place until cancelled, every second one over a WebSocket."""
         async with asyncio.TaskGroup() as places:
             for number in range(self._peers):
-                places.create_task(self._place(random.Random(number), over_socket=bool(number % 2)))
+                places.create_task(self._place(random.Random(number), number, over_socket=bool(number % 2)))
 
-    async def _place(self, rng: random.Random, over_socket: bool) -> None:
+    def tally_of(self, number: int) -> Tally:
+        """Return the tally of the server that the peer with a number uses now."""
+        return self.tally
+
+    async def _place(self, rng: random.Random, number: int, over_socket: bool) -> None:
         kinds = [self.offerer, self.answerer, self.watcher, self.looker, self.abandoner, self.holder]
         while True:
-            await asyncio.sleep(rng.uniform(0, 2))
+            await asyncio.sleep(rng.uniform(0, 2) * self._pause)
             origin = rng.choice(ORIGINS)
-            client = (SocketPeer if over_socket else Peer)(self.tally, origin)
+            client = (SocketPeer if over_socket else Peer)(self.tally_of(number), origin)
             (kind,) = rng.choices(kinds, [5, 5, 2, 1, 1, 4 * over_socket])
             try:
                 await kind(rng, client, origin, rng.choice(self._topics))

@@ -3,7 +3,7 @@
 from html import escape
 
 WIDTH, HEIGHT, LEFT, GAP = 900, 110, 70, 40
-COLOURS = ["#1f5fa8", "#c0504d"]
+COLOURS = ["#1f5fa8", "#c0504d", "#4f8f3f"]
 
 
 def svg(title: str, panels: dict[str, dict[str, list[float]]], at_s: list[float], marks_s: list[float]) -> str:

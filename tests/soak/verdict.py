@@ -21,6 +21,17 @@ MUST_HAVE = {
     "withdraw", "withdrawn after its connection",
 }  # fmt: skip
 
+# With a cluster: the limit of growth from the first to the last third after the warm-up, as a factor. It applies to the
+# server that is never restarted, whose caches are full after the warm-up. Keys on Redis vary with the peers.
+GROWTH = {"memory_mib": 1.02, "descriptors": 1.02, "tasks": 1.02, "keys": 1.1}
+WARM_S = 1800.0
+GROWTH_STRETCH_S = 3000.0  # the shortest stretch after the warm-up in which growth is judged
+CLUSTER_MUST_HAVE = {
+    "PeerJS: offers answered", "answer", "candidate", "data checked", "found at the end", "listing", "offer", "poll",
+    "tracker: offers answered", "tracker: responses with all members", "wait", "ws-relay: messages at all members",
+    "y-webrtc: messages at all members",
+}  # fmt: skip
+
 
 def quarters(samples: list[dict], name: str) -> tuple[float, float]:
     values = [sample[name] for sample in samples]
@@ -55,3 +66,30 @@ def judge(stretch: list[dict], done: dict[str, int], wrong: list[str], *, restar
             against.append(f"{name} grows: {second:.1f} in the second quarter, {last:.1f} in the last")
     must_have = MUST_HAVE if restarted else MUST_HAVE - {"taken over"}
     return against + [f"never: {name}" for name in sorted(must_have) if not done.get(name)]
+
+
+def warm(samples: list[dict]) -> list[dict]:
+    """Return the samples after the warm-up, or all of a short run."""
+    return [sample for sample in samples if sample["at_s"] >= WARM_S] if judges_growth(samples) else samples
+
+
+def thirds(samples: list[dict], name: str) -> tuple[float, float]:
+    """Return the means of the first and the last third of the samples after the warm-up."""
+    values = [sample[name] for sample in warm(samples)]
+    size = max(1, len(values) // 3)
+    return statistics.fmean(values[:size]), statistics.fmean(values[-size:])
+
+
+def judges_growth(samples: list[dict]) -> bool:
+    """Return whether a run with a cluster is long enough to judge growth."""
+    return bool(samples) and samples[-1]["at_s"] >= WARM_S + GROWTH_STRETCH_S
+
+
+def judge_cluster(samples: list[dict], done: dict[str, int], wrong: list[str]) -> list[str]:
+    """Return the failures of a run with a cluster. The arguments are those of `judge`, with samples of all the run."""
+    against = [f"{wrong.count(sentence)} times: {sentence}" for sentence in sorted(set(wrong))]
+    for name, factor in GROWTH.items() if judges_growth(samples) else ():
+        first, last = thirds(samples, name)
+        if last > factor * first:
+            against.append(f"{name} grows: {first:.1f} in the first third, {last:.1f} in the last")
+    return against + [f"never: {name}" for name in sorted(CLUSTER_MUST_HAVE) if not done.get(name)]

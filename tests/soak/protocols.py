@@ -1,0 +1,386 @@
+"""Peers of PeerJS, y-webrtc, ws-relay and WebTorrent trackers. Each checks that its messages arrive at the others."""
+
+import asyncio
+import contextlib
+import functools
+import itertools
+import random
+import time
+from abc import ABC, abstractmethod
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+
+import orjson
+
+from ..bench.sockets import UPGRADE, WebSocket, frame, open_socket
+from ..hostile import wire
+from .client import BREAKS, PATIENCE_S
+from .tally import Tally
+
+ORIGIN = "https://one.example"
+GROUP = 6  # members of a room or a swarm
+OFFERS = 2  # of an announcement
+ARRIVAL_S = 30.0  # bound for the arrival of a message and of its answer
+CLOSING_S = 1.0  # a server closes a connection at most this long after the error that is the cause
+SDP = "v=0\r\n" + "a=candidate:1 1 udp 2122260223 192.0.2.1 50000 typ host\r\n" * 10
+
+
+class Socket(WebSocket):
+    """A WebSocket that hands each JSON message to a function."""
+
+    def __init__(self, on_message: Callable[[dict], None]) -> None:
+        super().__init__()
+        self._on_message = on_message
+
+    def arrived(self, text: bytes) -> None:
+        self._on_message(orjson.loads(text))
+
+
+class Crowd:
+    """All peers of these protocols.
+
+    Args:
+        tally_of: returns the tally of the server that the peer with a number uses now.
+        done: how often each action succeeded.
+        pause: the factor of all pauses.
+
+    Attributes:
+        messages: the number of sent and received messages by protocol.
+        groups: the members of each room and swarm, and all PeerJS peers.
+    """
+
+    def __init__(self, tally_of: Callable[[int], Tally], done: Counter[str], pause: float) -> None:
+        self.tally_of, self.done, self.pause = tally_of, done, pause
+        self.messages: Counter[str] = Counter()
+        self.groups: defaultdict[tuple, list[Member]] = defaultdict(list)
+        self.numbers = itertools.count()
+
+    def add(self, kind: "type[Member]", count: int) -> None:
+        for number in range(count):
+            member = kind(self, number)
+            self.groups[kind, member.group].append(member)
+
+    @property
+    def open(self) -> int:
+        return sum(member.ready.is_set() for members in self.groups.values() for member in members)
+
+    async def live(self) -> None:
+        async with asyncio.TaskGroup() as living:
+            for members in self.groups.values():
+                for member in members:
+                    living.create_task(member.live())
+
+
+class Member(ABC):
+    """A peer that connects, exchanges messages with the others of its group, and leaves, again and again.
+
+    Attributes:
+        group: the number of its room or swarm, within its protocol.
+        socket: the current connection.
+        ready: set while the server has everything that others need to reach this peer.
+    """
+
+    protocol: str
+
+    def __init__(self, crowd: Crowd, number: int) -> None:
+        self.crowd, self.number = crowd, number
+        self.group = number // GROUP
+        self.rng = random.Random(f"{self.protocol} {number}")
+        self.ready = asyncio.Event()
+        self.socket: Socket | None = None
+        self.tally = crowd.tally_of(number)
+
+    async def live(self) -> None:
+        """Connect, act for a while and disconnect, cleanly or not, until cancelled."""
+        while True:
+            await asyncio.sleep(self.rng.uniform(0.1, 1))
+            self.tally = self.crowd.tally_of(self.number)
+            opened_s = time.monotonic()
+            try:
+                async with asyncio.timeout(PATIENCE_S):
+                    self.socket = await self._connect()
+            except BREAKS as error:
+                self.tally.broken(self.protocol, f"handshake: {error!r}", opened_s, opened_s)
+                continue
+            try:
+                await self._stay(self.socket, opened_s)
+            finally:
+                self.ready.clear()
+                self.socket.abort()
+
+    async def _connect(self) -> Socket:
+        upgrade = wire.request("GET", self.path, origin=ORIGIN, headers=UPGRADE)
+        kind = functools.partial(Socket, self._count_received)
+        return await open_socket("127.0.0.1", self.tally.port, None, upgrade, kind=kind)
+
+    async def _stay(self, socket: Socket, opened_s: float) -> None:
+        acting = asyncio.create_task(self._act())
+        try:
+            life_s = self.crowd.pause * self.rng.uniform(6, 30)
+            ended, _ = await asyncio.wait([acting, socket.ended], timeout=life_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            acting.cancel()
+        if acting in ended:
+            acting.result()
+        elif ended:
+            self.tally.broken(self.protocol, f"closed with {socket.code}", opened_s, time.monotonic() - CLOSING_S)
+        elif self.rng.random() < 0.5:
+            self.ready.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PATIENCE_S):
+                    await socket.close()
+        else:
+            self.crowd.done[f"{self.protocol}: connections lost"] += 1
+
+    async def _act(self) -> None:
+        began_s, socket = time.monotonic(), self.socket
+        self.begin()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ARRIVAL_S):
+                await self.ready.wait()
+        if not self.ready.is_set():
+            self.tally.broken(self.protocol, "no response to the first message", began_s, began_s)
+            socket.abort()
+            return
+        while True:
+            await asyncio.sleep(self.crowd.pause * self.rng.uniform(1, 3))
+            await self.act()
+
+    def send(self, message: dict) -> None:
+        self.crowd.messages[self.protocol] += 1
+        if self.socket is not None:
+            self.socket.send(frame(orjson.dumps(message)))
+
+    def _count_received(self, message: dict) -> None:
+        self.crowd.messages[self.protocol] += 1
+        try:
+            self.received(message)
+        except (KeyError, TypeError, ValueError) as error:
+            self.tally.wrong.append(f"{self.protocol}: {message} is not understood: {error!r}")
+
+    async def arrival(
+        self, what: str, members: "Iterable[Member]", arrived: asyncio.Event, missing: "set[Member] | None" = None
+    ) -> None:
+        """Wait for messages that the members must have received, or responses that they must have sent.
+
+        Their absence is accepted if a connection has ended, or if a server or Redis was unavailable. If `missing` has
+        the members that lack the message, only their connections and that of the sender matter.
+        """
+        since_s, sockets = time.monotonic(), {member: member.socket for member in members}
+        own = self.socket
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ARRIVAL_S):
+                await arrived.wait()
+        steady = {member for member, socket in sockets.items() if member.steady(socket, since_s)}
+        if arrived.is_set():
+            self.crowd.done[f"{self.protocol}: {what}"] += 1
+        elif self.steady(own, since_s) and (missing & steady if missing is not None else len(steady) == len(sockets)):
+            self.tally.wrong.append(f"{self.protocol}: never within {ARRIVAL_S:g} s: {what}")
+        else:
+            self.tally.excused[self.protocol] += 1
+
+    def steady(self, socket: Socket | None, since_s: float) -> bool:
+        """Return whether the peer had this connection since a time, and its server was available."""
+        is_open = socket is not None and self.socket is socket and self.ready.is_set() and not socket.ended.done()
+        return is_open and not self.tally.away(since_s, time.monotonic())
+
+    @property
+    @abstractmethod
+    def path(self) -> str:
+        """The path and query of the handshake."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Send the first messages of a connection."""
+
+    @abstractmethod
+    async def act(self) -> None:
+        """Send something, and wait until it has arrived."""
+
+    @abstractmethod
+    def received(self, message: dict) -> None:
+        """Handle a message."""
+
+
+class PeerJs(Member):
+    """A PeerJS peer. It sends offers to others at any server, and answers theirs."""
+
+    protocol = "PeerJS"
+
+    def __init__(self, crowd: Crowd, number: int) -> None:
+        super().__init__(crowd, number)
+        self.group = 0
+        self._answered: dict[int, asyncio.Event] = {}
+
+    @property
+    def path(self) -> str:
+        return f"/peerjs?key=peerjs&id=peer-{self.number}&token=token-{self.number}&version=1.5.5"
+
+    def begin(self) -> None:
+        """Send nothing: the server sends OPEN."""
+
+    async def act(self) -> None:
+        other = self.rng.choice(self.crowd.groups[PeerJs, 0])
+        self.send({"type": "HEARTBEAT"})
+        if other is self or not other.ready.is_set():
+            return
+        number = next(self.crowd.numbers)
+        answered = self._answered[number] = asyncio.Event()
+        payload = {"number": number, "sdp": {"type": "offer", "sdp": SDP}}
+        self.send({"type": "OFFER", "dst": f"peer-{other.number}", "payload": payload})
+        try:
+            await self.arrival("offers answered", [self, other], answered)
+        finally:
+            del self._answered[number]
+
+    def received(self, message: dict) -> None:
+        kind = message["type"]
+        if kind == "OPEN":
+            self.ready.set()
+        elif kind == "OFFER":
+            self.tally.must(message["dst"] == f"peer-{self.number}", "PeerJS: an offer for another peer arrived")
+            payload = {"number": message["payload"]["number"], "sdp": {"type": "answer", "sdp": SDP}}
+            self.send({"type": "ANSWER", "dst": message["src"], "payload": payload})
+        elif kind == "ANSWER":
+            if (answered := self._answered.get(message["payload"]["number"])) is not None:
+                answered.set()
+        elif kind != "EXPIRE":  # the other peer has left
+            raise ValueError(kind)
+
+
+class YPeer(Member):
+    """A client of y-webrtc. Everything that it publishes must reach all members of its room."""
+
+    protocol = "y-webrtc"
+    path = "/y-webrtc"
+
+    def __init__(self, crowd: Crowd, number: int) -> None:
+        super().__init__(crowd, number)
+        self._room = f"room-{self.group}"
+        self._heard: set[int] = set()
+        self._missing: dict[int, tuple[set[Member], asyncio.Event]] = {}  # by publication: members without it
+
+    def begin(self) -> None:
+        self._heard.clear()
+        self.send(self.subscription())
+        self.send({"type": "ping"})
+
+    def subscription(self) -> dict:
+        return {"type": "subscribe", "topics": [self._room]}
+
+    def publication(self, data: dict) -> dict:
+        return {"type": "publish", "topic": self._room, "data": data}
+
+    def data_of(self, message: dict) -> dict:
+        # The server of the publisher counts itself, and connections whose end it has not noticed yet.
+        self.tally.must(1 <= message["clients"] <= 2 * GROUP, f"y-webrtc: {message['clients']} clients in a room")
+        return message["data"]
+
+    async def act(self) -> None:
+        members = [member for member in self.crowd.groups[type(self), self.group] if member.ready.is_set()]
+        number = next(self.crowd.numbers)
+        missing, arrived = self._missing[number] = {*members}, asyncio.Event()
+        self.send(self.publication({"by": self.number, "number": number, "signal": SDP}))
+        try:
+            await self.arrival("messages at all members", members, arrived, missing)
+        finally:
+            del self._missing[number]
+
+    def received(self, message: dict) -> None:
+        if message.get("type") == "pong":
+            self.ready.set()
+            return
+        self.tally.must(message["topic"] == self._room, f"{self.protocol}: a message of another room arrived")
+        data = self.data_of(message)
+        publishers = self.crowd.groups[type(self), self.group]
+        publisher = next(member for member in publishers if member.number == data["by"])
+        self.tally.must(data["number"] not in self._heard, f"{self.protocol}: a message arrived twice")
+        self._heard.add(data["number"])
+        publisher.arrived_at(self, data["number"])
+
+    def arrived_at(self, member: Member, number: int) -> None:
+        missing, arrived = self._missing.get(number, (set(), asyncio.Event()))
+        missing.discard(member)
+        if not missing:
+            arrived.set()
+
+
+class RelayPeer(YPeer):
+    """A client of trystero's ws-relay."""
+
+    protocol = "ws-relay"
+
+    def subscription(self) -> dict:
+        return {"type": "subscribe", "topic": self._room}
+
+    def publication(self, data: dict) -> dict:
+        return {"type": "publish", "topic": self._room, "payload": data}
+
+    def data_of(self, message: dict) -> dict:
+        return message["payload"]
+
+
+class Torrent(Member):
+    """A member of a swarm. Its offers go to other members, which answer."""
+
+    protocol = "tracker"
+
+    def __init__(self, crowd: Crowd, number: int) -> None:
+        super().__init__(crowd, number)
+        self._hash = f"{self.group:020}"
+        self._responded: asyncio.Event | None = None
+        self._unanswered: dict[str, None] = {}
+        self._answered = asyncio.Event()
+        self._counted = 0
+
+    @property
+    def path(self) -> str:
+        return "/announce" if self.number % 2 else "/tracker"
+
+    def begin(self) -> None:
+        self._announce(event="started", left=self.number % 2, offers=[])
+
+    def _announce(self, **fields: object) -> None:
+        self.send({"action": "announce", "info_hash": self._hash, "peer_id": f"-WW0000-{self.number:012}", **fields})
+
+    async def act(self) -> None:
+        swarm = self.crowd.groups[Torrent, self.group]
+        if not all(member.ready.is_set() for member in swarm):
+            return  # offers to a member that has just left get no answer
+        if self.rng.random() < 0.2:
+            responded = self._responded = asyncio.Event()
+            self.send({"action": "scrape", "info_hash": self._hash})
+            await self.arrival("responses with all members", swarm, responded)
+            return
+        ids = [f"{next(self.crowd.numbers):020}" for _ in range(min(OFFERS, len(swarm) - 1))]
+        self._unanswered, self._answered = dict.fromkeys(ids), asyncio.Event()
+        responded = self._responded = asyncio.Event()
+        offers = [{"offer": {"type": "offer", "sdp": SDP}, "offer_id": offer_id} for offer_id in ids]
+        self._announce(left=self.number % 2, numwant=OFFERS, offers=offers)
+        answered = self._answered
+        await self.arrival("responses with all members", swarm, responded)
+        await self.arrival("offers answered", swarm, answered)
+
+    def received(self, message: dict) -> None:
+        if "failure reason" in message:
+            raise ValueError(message["failure reason"])
+        if message["action"] == "scrape":
+            message = message["files"][self._hash]
+        elif message["info_hash"] != self._hash:
+            raise ValueError("another swarm")
+        if "offer" in message:
+            answer = {"type": "answer", "sdp": SDP}
+            self._announce(answer=answer, offer_id=message["offer_id"], to_peer_id=message["peer_id"])
+        elif "answer" in message:
+            self._unanswered.pop(message["offer_id"], None)
+            if not self._unanswered:
+                self._answered.set()
+        else:
+            members = message["complete"] + message["incomplete"]
+            self.ready.set()
+            if self._responded is not None and members == len(self.crowd.groups[Torrent, self.group]):
+                self._responded.set()
+
+
+KINDS = {PeerJs: 0.2, YPeer: 0.12, RelayPeer: 0.08, Torrent: 0.2}
+"""The shares of the protocols. The other peers use HTTP and JSON-RPC."""

@@ -1,0 +1,79 @@
+"""Results of requests. They know which failures are caused by an outage."""
+
+import copy
+import time
+from collections import Counter
+
+
+class Broken(Exception):
+    """A request without a response, or with a 503. It is unknown whether it was carried out."""
+
+
+class Outages:
+    """The times at which something was unavailable, by `time.monotonic`.
+
+    Args:
+        parts: outages that also count as outages of this.
+    """
+
+    def __init__(self, *parts: "Outages") -> None:
+        self._parts = parts
+        self._times: list[tuple[float, float]] = []  # start and end, infinite for a current outage
+
+    def begin(self) -> None:
+        self._times.append((time.monotonic(), float("inf")))
+
+    def end(self, settled_s: float = 0) -> None:
+        """End the current outage after some more seconds."""
+        self._times[-1] = (self._times[-1][0], time.monotonic() + settled_s)
+
+    def during(self, since_s: float, until_s: float) -> bool:
+        """Return whether there was an outage at any time between two times."""
+        mine = any(began_s <= until_s and since_s <= ended_s for began_s, ended_s in self._times)
+        return mine or any(part.during(since_s, until_s) for part in self._parts)
+
+
+class Tally:
+    """The results of all requests to a server at a port that stays the same across restarts.
+
+    Attributes:
+        port: the port.
+        outages: the restarts of the server. They break its connections.
+        node_outages: the outages of its Redis. They break no connections of clients.
+        answers: responses by status.
+        excused: failures caused by an outage, by protocol.
+        wrong: unexpected events, as sentences.
+        latencies_s: latencies of requests that do not long-poll, since they were last read.
+    """
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.outages = Outages()
+        self.node_outages = Outages()
+        self.answers: Counter[int] = Counter()
+        self.excused: Counter[str] = Counter()
+        self.wrong: list[str] = []
+        self.latencies_s: list[float] = []
+
+    def of(self, port: int, outages: Outages) -> "Tally":
+        """Return a tally for another server, which adds to the same results."""
+        other = copy.copy(self)
+        other.port, other.outages = port, outages
+        return other
+
+    def must(self, true: object, sentence: str) -> None:
+        if not true:
+            self.wrong.append(sentence)
+
+    def away(self, since_s: float, until_s: float) -> bool:
+        """Return whether the server or its Redis was unavailable at any time between two times."""
+        return self.outages.during(since_s, until_s) or self.node_outages.during(since_s, until_s)
+
+    def broken(self, protocol: str, what: str, opened_s: float, began_s: float) -> Broken:
+        """Count a failure of something that began at a time, on a connection that was opened at another time."""
+        now_s = time.monotonic()
+        if self.outages.during(min(opened_s, began_s), now_s) or self.node_outages.during(began_s, now_s):
+            self.excused[protocol] += 1
+        else:
+            self.wrong.append(f"{protocol}, {what}")
+        return Broken(what)
