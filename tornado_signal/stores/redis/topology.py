@@ -213,9 +213,10 @@ class Topology:
         for node in replaced:
             node.lose(REPLACED)
         used = set(self._by_slot)
-        for address in [address for address, node in self._nodes.items() if node not in used]:
-            if address not in self._addresses:
-                await self._nodes.pop(address).close()
+        unused = [address for address, node in self._nodes.items() if node not in used]
+        # Removed before the first `await`, because another refresh can start meanwhile.
+        for node in [self._nodes.pop(address) for address in unused if address not in self._addresses]:
+            await node.close()
 
     def _assign(self, by_slot: list[Node]) -> None:
         self._by_slot = by_slot
