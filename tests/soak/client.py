@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import time
+from collections.abc import Callable
 from urllib.parse import parse_qsl
 
 from ..bench.processes import BenchError
@@ -16,18 +17,25 @@ BREAKS = (*wire.BROKEN, BenchError)
 
 
 class Peer:
-    """The client of a peer over HTTP, with the results of its requests."""
+    """The client of a peer over HTTP, with the results of its requests.
+
+    Args:
+        tally_of: returns the tally of the server to use. It is called again after each lost connection.
+        origin: the origin of the peer.
+    """
 
     protocol = "HTTP"
 
-    def __init__(self, tally: Tally, origin: str) -> None:
-        self._tally = tally
+    def __init__(self, tally_of: Callable[[], Tally], origin: str) -> None:
+        self._tally_of = tally_of
         self._origin = origin
-        self._http = wire.Client(wire.Place(tally.port), "127.0.0.1", origin)
+        self._choose_server()
 
     async def ask(self, method: str, path: str, fields: dict | None = None, wait_s: float = 0) -> tuple[int, dict]:
         """Send a request and return status and JSON. Raise `Broken` without a response or after a 503."""
         what = f"{method} /{path.partition('?')[0].rpartition('/')[2]}"
+        if self._closed:
+            self._choose_server()
         began_s = time.monotonic()
         try:
             async with asyncio.timeout(PATIENCE_S + wait_s):
@@ -44,6 +52,8 @@ class Peer:
 
     async def events(self, path: str, last: str | None):
         """Yield a stream's events as pairs of fields and data until the server ends it. Raise `Broken` if it breaks."""
+        if self._closed:
+            self._choose_server()
         began_s = time.monotonic()
         begun = False
         try:
@@ -62,6 +72,12 @@ class Peer:
 
     def close(self) -> None:
         self._http.close()
+        self._closed = True
+
+    def _choose_server(self) -> None:
+        self._tally = self._tally_of()
+        self._http = wire.Client(wire.Place(self._tally.port), "127.0.0.1", self._origin)
+        self._closed = False
 
     @property
     def opened_s(self) -> float:
@@ -114,6 +130,7 @@ class SocketPeer(Peer):
                 await rpc.ask("unsubscribe", subscription)
 
     def close(self) -> None:
+        super().close()
         if self._rpc is not None:
             self._rpc.close()
             self._rpc = None

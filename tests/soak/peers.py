@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import random
 import time
@@ -82,7 +83,7 @@ class World:
         while True:
             await asyncio.sleep(rng.uniform(0, 2) * self._pause)
             origin = rng.choice(ORIGINS)
-            client = (SocketPeer if over_socket else Peer)(self.tally_of(number), origin)
+            client = (SocketPeer if over_socket else Peer)(functools.partial(self.tally_of, number), origin)
             (kind,) = rng.choices(kinds, [5, 5, 2, 1, 1, 4 * over_socket])
             try:
                 await kind(rng, client, origin, rng.choice(self._topics))
@@ -186,7 +187,7 @@ class World:
         finally:
             client.close()
             left_s, record.most_ms = time.monotonic(), self._latest_end_ms(hold=True)
-        with contextlib.closing(Peer(self.tally, origin)) as other:
+        with contextlib.closing(Peer(lambda: self.tally, origin)) as other:
             while await self._poll(other, record, "answerer") is not None:
                 if record.answers or self.tally.away(began_s, time.monotonic()):
                     return  # both sides have it, or the server that knew of it was restarted
@@ -347,7 +348,7 @@ class World:
 
     async def find_all(self) -> int:
         """Check that everything acknowledged exists until its expiry. Return the number of these sessions."""
-        clients = {origin: Peer(self.tally, origin) for origin in ORIGINS}
+        clients = {origin: Peer(lambda: self.tally, origin) for origin in ORIGINS}
         records = [record for sessions in self.sessions.values() for record in sessions.values()]
         living = [record for record in records if record.code and record.least_ms > now_ms()]
         for record in living:
