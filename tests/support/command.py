@@ -35,8 +35,9 @@ def with_sockets(sockets):
     if not sockets:
         return []
     # Move the descriptors through higher numbers, so that they do not overwrite each other.
-    moves = [f"{aside}<&{each.fileno()} {each.fileno()}<&-" for aside, each in enumerate(sockets, 60)]
-    moves += [f"{place}<&{place + 57} {place + 57}<&-" for place in range(3, 3 + len(sockets))]
+    above = max(64, *(each.fileno() + 1 for each in sockets))
+    moves = [f"{aside}<&{each.fileno()} {each.fileno()}<&-" for aside, each in enumerate(sockets, above)]
+    moves += [f"{3 + at}<&{above + at} {above + at}<&-" for at in range(len(sockets))]
     script = f'exec {" ".join(moves)}; LISTEN_PID=$$ LISTEN_FDS={len(sockets)} exec "$@"'
     return ["bash", "-c", script, "bash"]
 

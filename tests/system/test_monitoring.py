@@ -21,6 +21,7 @@ from support.redis_servers import RedisServer
 from support.scraping import scrape
 from support.tokens import write_secret
 from support.traffic import offer, request, traffic
+from support.webhooks import Receiver
 from support.webhooks import write_secret as webhook_secret
 
 MONITORING = SYSTEMD / "monitoring"
@@ -97,11 +98,13 @@ def redis():
 
 
 @pytest.fixture
-def servers(redis, start):
-    """A server on LevelDB, and one of two processes on Redis."""
-    flags = ("--admin-port", "0", "--allowed-origins", f"{ORIGIN},https://hidden.example")
+def servers(redis, start, tmp_path):
+    """A server on LevelDB, and one of two processes on Redis, both with a receiver of webhooks."""
     two = ("--store", "redis", "--redis-nodes", redis.address, "--durability", "os", "--workers", "2")
-    return start(*flags), start(*flags, *two)
+    with Receiver() as receiver:
+        flags = ("--admin-port", "0", "--allowed-origins", f"{ORIGIN},https://hidden.example")
+        flags += ("--webhook-url", receiver.url, *webhook_secret(tmp_path))
+        yield start(*flags), start(*flags, *two)
 
 
 def test_every_documented_metric_is_exported(servers, redis, start, tmp_path):

@@ -4,6 +4,7 @@ import hmac
 import http
 import ipaddress
 import re
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final
@@ -29,22 +30,15 @@ class AdminPolicy:
     local: bool = True
 
 
-@web.stream_request_body
 class AdminHandler(web.RequestHandler):
-    """A Tornado handler with JSON responses, also for errors. It keeps little of a body, and none without access."""
+    """A Tornado handler with JSON responses, also for errors."""
 
     methods = "GET, HEAD"
-    body = b""
 
     def prepare(self) -> None:
         """Reject requests whose Host is a DNS name (DNS rebinding)."""
         if not is_address(self.request.headers.get("Host", "")):
             raise web.HTTPError(403)
-
-    def data_received(self, chunk: bytes) -> None:
-        """Keep the start of the body."""
-        if len(self.body) <= MAX_BODY_BYTES:
-            self.body += chunk
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """Write an error as JSON."""
@@ -105,6 +99,47 @@ class NotFoundHandler(AdminHandler):
 
     def prepare(self) -> None:
         respond(self, 404, {"error": "Not found"})
+
+
+class StartOfBody(httputil.HTTPMessageDelegate):
+    """Passes a request on with no more than the start of its body. The rest would be kept in memory.
+
+    Args:
+        delegate: Tornado's delegate of the request.
+    """
+
+    def __init__(self, delegate: httputil.HTTPMessageDelegate) -> None:
+        self._delegate = delegate
+        self._left_bytes = MAX_BODY_BYTES + 1
+
+    def headers_received(
+        self, start_line: httputil.RequestStartLine | httputil.ResponseStartLine, headers: httputil.HTTPHeaders
+    ) -> Awaitable[None] | None:
+        return self._delegate.headers_received(start_line, headers)
+
+    def data_received(self, chunk: bytes) -> Awaitable[None] | None:
+        start, self._left_bytes = chunk[: self._left_bytes], max(0, self._left_bytes - len(chunk))
+        return self._delegate.data_received(start) if start else None
+
+    def finish(self) -> None:
+        self._delegate.finish()
+
+    def on_connection_close(self) -> None:
+        self._delegate.on_connection_close()
+
+
+class AdminApplication(web.Application):
+    """The application of an admin listener. It keeps at most `MAX_BODY_BYTES` and one byte of a body.
+
+    Args:
+        routes: the routes.
+    """
+
+    def __init__(self, routes: list[Any]) -> None:
+        super().__init__(routes, default_handler_class=NotFoundHandler, log_function=lambda handler: None)
+
+    def start_request(self, server_conn: object, request_conn: httputil.HTTPConnection) -> httputil.HTTPMessageDelegate:
+        return StartOfBody(super().start_request(server_conn, request_conn))
 
 
 def is_from_page(request: httputil.HTTPServerRequest) -> bool:

@@ -15,7 +15,7 @@ from ..lifecycle import DRAINING, LEAVING
 from ..service.service import Service
 from ..system.tls import Tls
 from ..transport import ServerState
-from .access import AdminHandler, AdminPolicy, NotFoundHandler, RestrictedHandler, respond
+from .access import AdminApplication, AdminHandler, AdminPolicy, RestrictedHandler, respond
 from .exposition import Exposition
 from .operator import Operator, operator_routes
 
@@ -136,4 +136,4 @@ def make_admin_application(
     common = {"service": service, "exposition": Exposition(service, transport, tls), "policy": policy or AdminPolicy()}
     routes: list[Any] = [(path, handler, common) for path, handler in handlers.items()]
     routes += operator_routes(operator, policy or AdminPolicy())
-    return web.Application(routes, default_handler_class=NotFoundHandler, log_function=lambda handler: None)
+    return AdminApplication(routes)

@@ -133,10 +133,10 @@ class ActionHandler(RestrictedHandler):
         if name not in ACTIONS:
             raise web.HTTPError(404)
         try:
-            fields = json.loads(self.body or b"{}")
+            fields = json.loads(self.request.body or b"{}")
         except ValueError:
             fields = None
-        if not isinstance(fields, dict) or len(self.body) > MAX_BODY_BYTES:
+        if not isinstance(fields, dict) or len(self.request.body) > MAX_BODY_BYTES:
             self._refuse(name, "the body must be a JSON object")
             return
         by = self.request.remote_ip or self.request.headers.get(FORWARDED_BY, "a Unix socket")

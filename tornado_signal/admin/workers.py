@@ -16,7 +16,7 @@ from tornado import web
 
 from ..errors import Unavailable
 from ..system import logs
-from .access import AdminHandler, AdminPolicy, NotFoundHandler, respond
+from .access import AdminApplication, AdminHandler, AdminPolicy, respond
 from .actions import InvalidAction, audit, check_names
 from .control import now_ms
 from .exposition import PREFIX
@@ -247,4 +247,4 @@ def make_workers_application(
     }
     routes: list[Any] = [(path, handler, {"listeners": listeners}) for path, handler in handlers.items()]
     routes += operator_routes(operator, policy)
-    return web.Application(routes, default_handler_class=NotFoundHandler, log_function=lambda handler: None)
+    return AdminApplication(routes)
