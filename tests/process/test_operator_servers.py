@@ -9,7 +9,7 @@ import urllib.error
 import urllib.request
 
 import pytest
-from support.command import BOUND_S, ORIGIN, run
+from support.command import BOUND_S, COMMAND, ORIGIN, environment, run, run_command
 from support.redis_servers import RedisServer
 from support.redis_traffic import until
 from support.rpc import RpcClient
@@ -147,6 +147,13 @@ def test_command_acts_and_explains(start, token):
     status, shown, _ = admin(server, "drain", *access)
     assert (status, server.wait()) == (0, 0)
     assert 'operator at 127.0.0.1: drain {}: {"state": "leaving"}' in "".join(server.log)
+
+
+def test_command_whose_reader_leaves_is_quiet(start):
+    server = start("--admin-port", "0")
+    script = f"{COMMAND} admin status --admin-url {server.admin_url} | head -c 1; echo ${{PIPESTATUS[0]}}"
+    done = run_command("bash", "-c", script, env=environment(), timeout=BOUND_S)
+    assert (done.stdout, done.stderr) == ("{0\n", "")
 
 
 def test_command_without_a_listener_says_what_to_set(tmp_path):

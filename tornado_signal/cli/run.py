@@ -15,6 +15,7 @@ from ..client import APIError, SignalClient
 from ..errors import OperatorError
 from ..settings.sources import read_value
 from ..settings.value_types import ORIGIN, ValueType
+from ..system import terminal
 from . import DEFAULT_URL, ORIGIN_VARIABLE, SERVERS, TOKEN_VARIABLE, URL_VARIABLE
 
 T = TypeVar("T")
@@ -101,8 +102,7 @@ def with_client(
     except ModuleNotFoundError as error:
         raise OperatorError(str(error)) from error
     except BrokenPipeError:
-        # The reader has closed the pipe. Otherwise Python would report unwritten output when it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        terminal.discard_output()
 
 
 def sentence(error: APIError) -> str:

@@ -4,11 +4,13 @@ Their modules are imported when a command runs, so that other commands start fas
 """
 
 import argparse
+import sys
 from collections.abc import Callable
 
 from ..settings.command_line import CommandLine, add_settings, flag_reader
 from ..settings.settings import SETTINGS
 from ..settings.value_types import DURATION, ORIGIN, TEXT, URL, integer
+from ..system import terminal
 
 LISTENER = ("admin_port", "admin_address", "admin_token_file")
 ACTIONS = ("status", "disconnect", "block", "unblock", "withdraw", "drain", "log-level", "compact")
@@ -91,13 +93,22 @@ def _add_url(parser: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace) -> None:
     from .commands import run
 
-    run(arguments)
+    _print(run, arguments)
 
 
 def _run_admin(arguments: argparse.Namespace) -> None:
     from .admin import run
 
-    run(arguments)
+    _print(run, arguments)
+
+
+def _print(run: Callable[[argparse.Namespace], None], arguments: argparse.Namespace) -> None:
+    """Run a command that prints, also if its reader closes the pipe."""
+    try:
+        run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        terminal.discard_output()
 
 
 def _run_health(arguments: argparse.Namespace) -> None:

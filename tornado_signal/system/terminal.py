@@ -1,6 +1,7 @@
 """Output of commands: tables on a terminal, JSON for programs."""
 
 import json
+import os
 import sys
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,11 @@ def wants_tables(as_json: bool) -> bool:
 def print_line(fields: Mapping[str, Any]) -> None:
     """Print an object as one line of JSON and flush it."""
     print(json.dumps(fields), flush=True)
+
+
+def discard_output() -> None:
+    """Discard further output, because its reader has closed the pipe. Otherwise Python would report it at the exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
