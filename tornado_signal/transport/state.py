@@ -88,6 +88,13 @@ class ClientConnection(OpenConnection, Protocol):
         """
 
 
+class PostingConnection(Protocol):
+    """A connection with messages that are written once per event-loop iteration."""
+
+    def write_posted(self) -> None:
+        """Write the messages."""
+
+
 class MemoryBudget:
     """A budget for the memory of connections, such as unread or unfinished data.
 
@@ -188,6 +195,7 @@ class ServerState:
         self.done: asyncio.Future[None] = self.loop.create_future()
         self.done.set_result(None)
         self._limiter = limiter
+        self._posting: list[PostingConnection] = []
 
     def limit_memory(self, max_unsent_bytes: int) -> None:
         """Change the limit of `unsent`, and that of `unfinished`, which is a quarter of it."""
@@ -206,6 +214,17 @@ class ServerState:
         """Stop counting a closed connection. `refusal` is the result of `admit`."""
         if self._limiter is not None and refusal is not None:
             self._limiter.disconnected(address, refusal)
+
+    def write_soon(self, connection: PostingConnection) -> None:
+        """Call `write_posted` of a connection in the next event-loop iteration."""
+        if not self._posting:
+            self.loop.call_soon(self._write_posted)
+        self._posting.append(connection)
+
+    def _write_posted(self) -> None:
+        posting, self._posting = self._posting, []
+        for connection in posting:
+            connection.write_posted()
 
     def remove(self, connection: OpenConnection) -> None:
         """Remove a closed connection."""

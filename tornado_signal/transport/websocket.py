@@ -32,6 +32,7 @@ MAX_MESSAGES: Final = 64  # per connection in progress; further ones are not rea
 MAX_MESSAGES_BYTES: Final = 8 * 1024  # of these messages; a larger one is processed alone
 PIECE_BYTES: Final = 2 * 1024  # parsed at once; a piece can hold hundreds of frames
 TURN_BYTES: Final = 8 * PIECE_BYTES  # parsed per connection and event-loop iteration
+POSTED_BYTES: Final = 64 * 1024  # kept for one write per event-loop iteration; beyond it they are written at once
 
 DELIBERATE: Final = (CloseCode.NORMAL_CLOSURE, CloseCode.GOING_AWAY, CloseCode.NO_STATUS_RCVD)
 
@@ -41,6 +42,7 @@ _PONG_BYTES: Final = 6
 _WHOLE_TEXT: Final = 0x81
 _MASKED: Final = 0x80
 _MEDIUM_SIZE: Final = struct.Struct("!H")
+_LARGE_SIZE: Final = struct.Struct("!Q")
 _MEDIUM: Final = struct.Struct("!BH")  # the size of a frame's data, after its first byte
 _LARGE: Final = struct.Struct("!BQ")
 _KEY: Final = re.compile("[A-Za-z0-9+/]{21}[AQgw]==")  # 16 bytes
@@ -85,12 +87,14 @@ class WebSocket(asyncio.Protocol):
         "_closing",
         "_drained",
         "_fragments",
+        "_frame_left",
         "_heard_s",
         "_max_message_bytes",
         "_owed_bytes",
         "_partial_bytes",
         "_paused",
         "_pinged",
+        "_posted",
         "_protocol",
         "_refusal",
         "_running",
@@ -134,17 +138,19 @@ class WebSocket(asyncio.Protocol):
         self._refusal = refusal
         self._binary = binary
         self._max_message_bytes = max_message_bytes
-        self._protocol = Frames(Side.SERVER, max_size=max_message_bytes, logger=_LOG)
+        self._protocol: Frames | None = None  # see `_general`
         self._heard_s = 0.0
         self._pinged = False  # whether the latest ping has not been answered
         self._fragments: list[bytes] = []  # of a message that is not whole
         self._unfinished_bytes = 0  # since the last whole message
         self._partial_bytes = 0  # since the last whole frame
+        self._frame_left = 0  # bytes due of a text message's only frame, or 0 if unknown
         self._waiting = b""  # what has been read and not been parsed
         self._wakes = False  # whether it is parsed in the next event-loop iteration
         self._running = 0  # messages in progress
         self._running_bytes = 0  # size of the messages in progress
         self._paused = False
+        self._posted = b""  # frames to be written in the next event-loop iteration
         self._drained: asyncio.Future[None] | None = None
         self._owed_bytes = 0  # bytes that the receiver cannot send to the client yet
         self._stalled_s = 0.0  # time of the last read by a client that reads too slowly
@@ -174,10 +180,12 @@ class WebSocket(asyncio.Protocol):
         if self.on_closed is not None:
             self.on_closed(self._close_code)
         self._forget()
-        # The parser is a generator that refers to its protocol, directly and by the traceback of an error.
-        self._protocol.parser.close()
-        self._protocol.parser_exc = None
-        del self.receiver, self._protocol  # which refer back, and to themselves
+        if self._protocol is not None:
+            # The parser is a generator that refers to its protocol, directly and by the traceback of an error.
+            self._protocol.parser.close()
+            self._protocol.parser_exc = None
+            self._protocol = None
+        del self.receiver  # which refers back
 
     def eof_received(self) -> bool:
         return False
@@ -204,39 +212,54 @@ class WebSocket(asyncio.Protocol):
             return  # all that an idle client sends
         if self._waiting:
             self._keep(self._waiting + data)
-        elif not (between_frames and self._take_message(data)):
-            self._parse(data)
+            return
+        taken = self._take_message(data, 0) if between_frames and self._has_room() else 0
+        if taken < len(data) or taken >= PIECE_BYTES:
+            self._parse(data, taken)
 
-    def _take_message(self, data: bytes) -> bool:
-        """Take a message that arrived alone and in one frame, without the general parser (RFC 6455, 5.2).
+    def _take_message(self, data: bytes, at: int) -> int:
+        """Take a message in one frame at an offset, without the general parser (RFC 6455, 5.2).
 
         Returns:
-            Whether the data is such a message.
+            The size of the frame, or 0 if it is not such a message, or incomplete. Of an incomplete one, `_frame_left`
+            is the size.
         """
-        size = len(data)
-        if size < 6 or data[0] != _WHOLE_TEXT or self._fragments or self._protocol.state is not State.OPEN:
-            return False
-        size -= 6
-        if data[1] != _MASKED | size or size > 125:
-            size -= 2
-            if data[1] != _MASKED | 126 or not 125 < size < PIECE_BYTES or _MEDIUM_SIZE.unpack_from(data, 2)[0] != size:
-                return False
-        if not self._has_room() or size > self._max_message_bytes:
-            return False
+        size = len(data) - at
+        if size < 6 or data[at] != _WHOLE_TEXT or self._fragments or not self._open:
+            return 0
+        length, head = data[at + 1] - _MASKED, 6
+        if length > 125:
+            if size < 14:
+                return 0
+            unpack, head, least = (_MEDIUM_SIZE, 8, 126) if length == 126 else (_LARGE_SIZE, 14, 65_536)
+            (length,) = unpack.unpack_from(data, at + 2)
+            if length < least:
+                return 0
+        if not 0 <= length <= self._max_message_bytes:
+            return 0
+        if head + length > size:
+            self._frame_left = head + length
+            return 0
+        at += head
         self._running += 1
-        self._running_bytes += size
-        self.receiver.message_received(apply_mask(data[-size:] if size else b"", data[-size - 4 : len(data) - size]))
-        return True
+        self._running_bytes += length
+        self.receiver.message_received(apply_mask(data[at : at + length], data[at - 4 : at]))
+        return head + length
 
-    def _parse(self, data: bytes) -> None:
-        taken = 0
+    def _parse(self, data: bytes, taken: int = 0) -> None:
         while taken < min(len(data), TURN_BYTES) and self._has_room() and not self._closing:
-            piece = data[taken : taken + PIECE_BYTES]
+            if not self._partial_bytes and (size := self._take_message(data, taken)):
+                taken += size
+                continue
+            # Not beyond an incomplete message, so that the next one is at an offset that is known.
+            piece = data[taken : taken + min(PIECE_BYTES, self._frame_left or PIECE_BYTES)]
+            self._frame_left -= len(piece) if self._frame_left else 0
             taken += len(piece)
             self._unfinished_bytes += len(piece)
             self._partial_bytes += len(piece)
-            self._protocol.receive_data(piece)
-            for frame in self._protocol.events_received():
+            frames = self._general
+            frames.receive_data(piece)
+            for frame in frames.events_received():
                 self._take(cast(Frame, frame))
             self._flush()
         if self._closing:
@@ -300,7 +323,7 @@ class WebSocket(asyncio.Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        return self._transport.get_write_buffer_size() + self._owed_bytes
+        return self._transport.get_write_buffer_size() + len(self._posted) + self._owed_bytes
 
     @property
     def unfinished_bytes(self) -> int:
@@ -311,22 +334,60 @@ class WebSocket(asyncio.Protocol):
         """A future that is done when more may be sent, or the connection is closed."""
         return self._drained or self.state.done
 
+    @property
+    def _general(self) -> Frames:
+        """The general parser and serializer, created when needed. Most connections need it only to be closed."""
+        if self._protocol is None:
+            self._protocol = Frames(Side.SERVER, max_size=self._max_message_bytes, logger=_LOG)
+        return self._protocol
+
+    @property
+    def _open(self) -> bool:
+        """Whether no close frame has been sent or received."""
+        return self._protocol is None or self._protocol.state is State.OPEN
+
+    @property
+    def _between_messages(self) -> bool:
+        """Whether a whole message can be sent now."""
+        protocol = self._protocol
+        return protocol is None or (protocol.state is State.OPEN and not protocol.expect_continuation_frame)
+
     def send(self, *messages: bytes, last: bool = True) -> "asyncio.Future[None]":
         """Send text messages, or the first part of one. Return `room`."""
         if not self._closing:
-            protocol = self._protocol
-            if last and protocol.state is State.OPEN and not protocol.expect_continuation_frame:
+            if last and self._between_messages:
                 self._flush(*map(_frame, messages))
             else:
                 for message in messages:
-                    protocol.send_text(message, fin=last)
+                    self._general.send_text(message, fin=last)
                 self._flush()
         return self.room
+
+    def post(self, message: bytes) -> None:
+        """Send a text message in the next event-loop iteration, in one write with others of this one.
+
+        A sender of many messages uses `send`, which reports whether the client reads them.
+        """
+        if self._closing:
+            return
+        if not self._between_messages:
+            self.send(message)
+            return
+        if not self._posted:
+            self.state.write_soon(self)
+        self._posted += _frame(message)
+        if len(self._posted) >= POSTED_BYTES:
+            self._flush()
+
+    def write_posted(self) -> None:
+        """Write the posted messages."""
+        if self._posted and not self._closing:
+            self._flush()
 
     def send_more(self, part: bytes, *, last: bool) -> "asyncio.Future[None]":
         """Send another part of a message. Return `room`."""
         if not self._closing:
-            self._protocol.send_continuation(part, fin=last)
+            self._general.send_continuation(part, fin=last)
             self._flush()
         return self.room
 
@@ -347,22 +408,26 @@ class WebSocket(asyncio.Protocol):
     @property
     def closed_by_client(self) -> bool:
         """Whether the client has closed the connection deliberately (RFC 6455, 7.4.1: 1000, 1001 or no code)."""
-        code = self._protocol.close_rcvd and self._protocol.close_rcvd.code
-        return code in DELIBERATE and bool(self._protocol.close_rcvd_then_sent)
+        protocol = self._protocol
+        if protocol is None or protocol.close_rcvd is None:
+            return False
+        return protocol.close_rcvd.code in DELIBERATE and bool(protocol.close_rcvd_then_sent)
 
     @property
     def _close_code(self) -> int:
         """The code of the first close frame, 1005 if it has none, or 1006 without a close frame."""
         protocol = self._protocol
+        if protocol is None:
+            return CloseCode.ABNORMAL_CLOSURE
         first = protocol.close_rcvd if protocol.close_rcvd_then_sent else protocol.close_sent or protocol.close_rcvd
         return CloseCode.ABNORMAL_CLOSURE if first is None else first.code
 
     def close(self, code: int | None = CloseCode.SERVICE_RESTART, reason: str = "") -> None:
         """Close the connection. None closes it without a code."""
         self.refused = self.refused or code == CloseCode.POLICY_VIOLATION
-        if not self._closing and self._protocol.state is State.OPEN:  # else the client has closed behind what is taken
-            self._protocol.send_close(code, reason)
-            self._protocol.send_eof()
+        if not self._closing and self._open:  # otherwise the client has closed after the messages taken so far
+            self._general.send_close(code, reason)
+            self._general.send_eof()
             self._flush()
 
     def abort(self) -> None:
@@ -393,12 +458,17 @@ class WebSocket(asyncio.Protocol):
             self._parse(self._waiting)
 
     def _flush(self, *frames: bytes) -> None:
-        """Send what the protocol has to send, then frames, and end the connection if that is all."""
-        writes = [*self._protocol.data_to_send(), *frames]
+        """Send posted messages, what the protocol has to send, and frames. End the connection if that is all."""
+        protocol, writes = self._protocol, frames
+        if self._posted:
+            writes, self._posted = (self._posted, *frames), b""
+        if protocol is not None and protocol.writes:
+            # Only a message is posted or given, and none after a close frame.
+            writes = (*writes, *protocol.data_to_send())
         if not writes or self._transport.is_closing():
             return
         self._write(b"".join(writes))
-        if self._protocol.eof_sent:
+        if protocol is not None and protocol.eof_sent:
             self._end()
         elif self._drained is not None:
             self._count_unsent()
@@ -420,8 +490,8 @@ class WebSocket(asyncio.Protocol):
     def _forget(self) -> None:
         """Let go of what has come: it is not going to be parsed."""
         if self._unfinished_bytes:
-            self._protocol.receive_eof()
-        self._fragments, self._waiting, self._unfinished_bytes = [], b"", 0
+            self._general.receive_eof()
+        self._fragments, self._waiting, self._posted, self._unfinished_bytes = [], b"", b"", 0
         self.state.unfinished.forget(self)
 
     def _end(self) -> None:
@@ -429,7 +499,7 @@ class WebSocket(asyncio.Protocol):
         self._closing = True
         self._forget()
         self.deadline_s = self.state.loop.time() + CLOSE_S
-        if self._protocol.close_rcvd is not None or not self._transport.can_write_eof():
+        if self._general.close_rcvd is not None or not self._transport.can_write_eof():
             self._transport.close()
             return
         self._transport.write_eof()
