@@ -7,8 +7,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from websockets.frames import CloseCode
 
@@ -37,31 +36,26 @@ class InvalidAction(Exception):
     """An action has a missing or invalid field. The message says which, and what is expected."""
 
 
-@dataclass(frozen=True)
-class Action:
+class Action(NamedTuple):
     """An action.
 
     Attributes:
-        summary: a sentence that describes it.
         fields: the names of its fields.
         everywhere: whether all processes that share the store perform it.
-        of_server: whether the supervisor performs it for all its workers.
     """
 
-    summary: str
     fields: tuple[str, ...] = ()
     everywhere: bool = False
-    of_server: bool = False
 
 
 ACTIONS: Final = {
-    "disconnect": Action("Close the connections of an address, a network or an origin.", ("address", "origin"), True),
-    "block": Action("Block an address or a network, and close its connections.", ("address", "seconds"), True),
-    "unblock": Action("End a block.", ("address",), True),
-    "withdraw": Action("Withdraw the unanswered sessions of a topic.", ("origin", "topic")),
-    "drain": Action("Stop the server after its clients have left.", of_server=True),
-    "log-level": Action("Change the log level until the next reload or restart.", ("level",), of_server=True),
-    "compact": Action("Return the space of deleted sessions to the disk."),
+    "disconnect": Action(("address", "origin"), everywhere=True),
+    "block": Action(("address", "seconds"), everywhere=True),
+    "unblock": Action(("address",), everywhere=True),
+    "withdraw": Action(("origin", "topic")),
+    "drain": Action(),
+    "log-level": Action(("level",)),
+    "compact": Action(),
 }
 
 

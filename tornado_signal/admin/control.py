@@ -113,7 +113,7 @@ class Control:
                 await asyncio.sleep(JOIN_AGAIN_S)
         replies, _ = await self._call("blocks", {}, "")
         for reply in replies:
-            for network, until_ms in reply["result"]:
+            for network, until_ms in reply.get("result", ()):
                 self._actions.take_over(network, until_ms)
 
     # For the listener
