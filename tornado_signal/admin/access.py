@@ -1,4 +1,4 @@
-"""Who may use the admin listener, and its base handler."""
+"""Access to the admin listener, and the base of its handlers."""
 
 import hmac
 import http

@@ -16,7 +16,7 @@ from .access import MAX_BODY_BYTES, AdminHandler, AdminPolicy, RestrictedHandler
 from .actions import ACTIONS, InvalidAction
 
 RARELY_CHANGED: Final = ("settings", "log")
-"""What a stream repeats only after a change."""
+"""The fields of a process that a stream repeats only after a change."""
 FORWARDED_BY: Final = "X-Operator"
 """The header of a request that the supervisor passes on to a worker: who has sent it."""
 

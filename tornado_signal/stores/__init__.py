@@ -83,7 +83,7 @@ class Store(Protocol):
         """Apply new quotas. Existing sessions stay."""
 
     def observe(self, observer: Observer | None) -> None:
-        """Report the events of sessions to an observer, or to nobody. Each is reported by one process of the store."""
+        """Report the events of sessions to an observer, or to none. Each is reported by one process of the store."""
 
     def use_passwords(self, password: str | None, sentinel_password: str | None) -> None:
         """Use these passwords of the engine and of its Sentinels for new connections, if it has any."""
