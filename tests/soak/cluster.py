@@ -130,12 +130,13 @@ class ClusterSoak:
     # Outages
 
     async def _cause_outages(self) -> None:
-        """Cause one outage after the other until the end of the run, and of each kind the same number."""
+        """Cause one outage after the other until the run ends, and of each kind the same number."""
         pause_s = max(MIN_PAUSE_S, self.duration_s / OUTAGES)
         self._down_s = MIN_DOWN_S, min(MAX_DOWN_S, pause_s)
         for turn in itertools.count():
-            began_s = self._now_s()
-            if began_s >= self.duration_s and turn % len(KINDS) == 0:
+            left_s = self.duration_s - self._now_s()
+            if turn and turn % len(KINDS) == 0 and left_s < len(KINDS) * pause_s:
+                await asyncio.sleep(max(0, left_s))
                 break
             await asyncio.sleep(pause_s)
             kind = KINDS[turn % len(KINDS)]
