@@ -13,7 +13,6 @@ const find = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
 const summary = find("summary");
 const chooser = /** @type {HTMLSelectElement} */ (find("chosen"));
 const all = /** @type {HTMLInputElement} */ (find("all"));
-const question = /** @type {HTMLDialogElement} */ (find("question"));
 const token = () => sessionStorage.getItem(TOKEN);
 
 /**
@@ -211,6 +210,26 @@ const phrase = (result) =>
     .join(", ");
 
 /**
+ * Ask a question, and return whether the response is yes. Each question has a dialog of its own, because the `close` event
+ * of an earlier one can be late.
+ *
+ * @param {string} text
+ */
+async function confirmed(text) {
+  const dialog = /** @type {HTMLDialogElement} */ (make("dialog", { "aria-label": text }));
+  const no = make("button", { value: "", autofocus: "" }, "Cancel");
+  dialog.append(
+    make("form", { method: "dialog" }, make("p", {}, text), make("button", { value: "yes" }, "Yes"), " ", no),
+  );
+  document.body.append(dialog);
+  const closed = new Promise((resolve) => dialog.addEventListener("close", resolve, { once: true }));
+  dialog.showModal();
+  await closed;
+  dialog.remove();
+  return dialog.returnValue === "yes";
+}
+
+/**
  * Ask, perform an action, and show its result.
  *
  * @param {string} name
@@ -218,11 +237,7 @@ const phrase = (result) =>
  * @param {string} text
  */
 async function act(name, fields, text) {
-  find("question-text").textContent = text;
-  question.returnValue = "";
-  question.showModal();
-  await new Promise((resolve) => question.addEventListener("close", resolve, { once: true }));
-  if (question.returnValue !== "yes") return;
+  if (!(await confirmed(text))) return;
   const outcome = find("outcome");
   outcome.hidden = false;
   outcome.className = "";
