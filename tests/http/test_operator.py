@@ -351,6 +351,14 @@ async def test_block_of_an_ipv6_address_is_that_of_its_client(start_service):
         assert (await service.call("GET", "/topics", headers=[("X-Forwarded-For", address)])).status == expected
 
 
+async def test_without_a_block_no_verdict_is_kept(start_service):
+    service = await start_service(trusted_proxies=(LOOPBACK,), rate_per_address=1)
+    headers = [("X-Forwarded-For", "192.0.2.7")]
+    statuses = [(await service.call("GET", "/topics", headers=headers)).status for _ in range(12)]
+    assert statuses[-1] == 429
+    assert not service.shared.limits._blocked
+
+
 async def test_connections_of_a_blocked_address_are_refused(service):
     await act(service, "block", address="127.0.0.1", seconds=60)
     async with service.connect() as connection:

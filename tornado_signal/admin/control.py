@@ -84,6 +84,8 @@ class Control:
     async def close(self) -> None:
         """Leave the group."""
         self._stored.close()
+        if self._describing is not None:
+            self._describing.cancel()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

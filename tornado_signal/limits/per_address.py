@@ -262,6 +262,8 @@ class Limits(ConnectionCounts):
 
     def is_blocked(self, address: str) -> bool:
         """Return whether the operator has blocked an address."""
+        if not self.blocks:
+            return False
         blocked = self._blocked.get(address)
         if blocked is None:
             blocked = any(contains(network, address) for network in self.blocks)
