@@ -15,6 +15,7 @@ from ..errors import SessionNotFound
 from ..limits.per_address import Network, contains
 from ..service.service import ClientSocket, Service
 from ..session import Session, Side
+from ..stores import Maintenance
 from ..transport import ServerState
 from ..transport.state import OpenConnection
 from ..transport.websocket import WebSocket
@@ -202,9 +203,7 @@ class Actions:
         maintenance = self._service.store.maintenance
         if maintenance is None:
             raise InvalidAction("compact is for --store leveldb; on Redis, use BGREWRITEAOF and MEMORY PURGE")
-        before = maintenance.size_bytes()
-        await maintenance.compact()
-        return {"before_bytes": before, "after_bytes": maintenance.size_bytes()}
+        return await compact(maintenance)
 
     # The server
 
@@ -215,6 +214,17 @@ class Actions:
     async def _log_level(self, fields: Fields) -> dict[str, Any]:
         self._apply({"log_level": parse_level(fields)})
         return {"level": fields["level"]}
+
+
+async def compact(maintenance: Maintenance) -> dict[str, Any]:
+    """Compact a store, and return its sizes before and after.
+
+    Raises:
+        Unavailable: the store cannot be used.
+    """
+    before = maintenance.size_bytes()
+    await maintenance.compact()
+    return {"before_bytes": before, "after_bytes": maintenance.size_bytes()}
 
 
 def check_names(name: str, fields: Fields) -> None:

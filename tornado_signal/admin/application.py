@@ -16,6 +16,7 @@ from ..service.service import Service
 from ..system.tls import Tls
 from ..transport import ServerState
 from .access import AdminApplication, AdminHandler, AdminPolicy, RestrictedHandler, respond
+from .actions import compact
 from .exposition import Exposition
 from .operator import Operator, operator_routes
 
@@ -82,9 +83,7 @@ class CompactHandler(MaintenanceHandler):
 
     async def post(self) -> None:
         """Respond with the sizes before and after, once the compaction is done."""
-        before = self.maintenance.size_bytes()
-        await self.maintenance.compact()
-        respond(self, 200, {"before_bytes": before, "after_bytes": self.maintenance.size_bytes()})
+        respond(self, 200, await compact(self.maintenance))
 
 
 class SingleFamily(Collector):
