@@ -111,7 +111,7 @@ class Connection:
 
     def relayed(self, message: bytes) -> None:
         """Send a message of a channel."""
-        self.client.socket.post(message)
+        self.client.socket.send(message)
 
     def acquire(self) -> None:
         """Count a channel or a membership of a group, until `release`.

@@ -191,7 +191,7 @@ class PeerJsConnection(Connection):
             if len(self._early) < MAX_KEPT or message.startswith(TAKEN_OVER):
                 self._early.append(message)
         elif not message.startswith(TAKEN_OVER):
-            self.client.socket.post(message)
+            self.client.socket.send(message)
         elif message != TAKEN_OVER + self._owner.encode():
             self.client.service.start(self._check_owner())
 

@@ -58,6 +58,9 @@ class YConnection(Connection):
                 self.unsubscribe(room)
         return None
 
+    def relayed(self, message: bytes) -> None:
+        self.client.socket.post(message)
+
     def _rooms(self, message: dict[str, Any]) -> list[Channel]:
         """Return the rooms in a message. Everything that cannot be a room is ignored."""
         topics = message.get("topics")
