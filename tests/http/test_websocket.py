@@ -470,6 +470,68 @@ async def test_message_of_any_size_arrives_whole_or_in_pieces(size, split, servi
     assert received == [message]
 
 
+@pytest.fixture
+def opened(monkeypatch):
+    """The server's side of each opened WebSocket."""
+    sockets = []
+    connection_made = websocket.WebSocket.connection_made
+
+    def recording(self, transport):
+        sockets.append(self)
+        connection_made(self, transport)
+
+    monkeypatch.setattr(websocket.WebSocket, "connection_made", recording)
+    return sockets
+
+
+@pytest.mark.parametrize("part", [1000, 2048, 70_001, 1_000_000])
+async def test_messages_sent_ahead_arrive_whole_and_in_order(part, service, opened, monkeypatch):
+    received, sizes = [], [0, 1, 125, 126, 2040, 2041, 3000, 65_535, 65_536, 5, 7, 20_000, 1]
+
+    def message_received(self, message):
+        received.append(message)
+        opened[0].message_done(len(message))
+
+    monkeypatch.setattr(Connection, "message_received", message_received)
+    messages = [bytes(number % 251 for number in range(size, 2 * size)) for size in sizes]
+    frames = [serialized(Opcode.TEXT, message) for message in messages]
+    frames[4:4] = [
+        serialized(Opcode.TEXT, b"frag", fin=False),
+        serialized(Opcode.PING, b"p"),
+        serialized(Opcode.CONT, b"ment"),
+    ]
+    messages[4:4] = [b"fragment"]
+    data = b"".join(frames * 3)
+    async with open_socket(service) as client:
+        for at in range(0, len(data), part):
+            client.socket.transport.write(data[at : at + part])
+            await asyncio.sleep(0)
+        await until(lambda: len(received) >= 3 * len(messages))
+        client.socket.transport.abort()
+    assert received == messages * 3
+
+
+@pytest.mark.parametrize("kept_bytes", [1, 5, websocket.POSTED_BYTES])
+async def test_posted_messages_share_a_write_and_precede_later_ones(kept_bytes, service, opened, monkeypatch):
+    monkeypatch.setattr(websocket, "POSTED_BYTES", kept_bytes)
+    writes = []
+    write = websocket.WebSocket._write
+    monkeypatch.setattr(websocket.WebSocket, "_write", lambda self, data: (writes.append(data), write(self, data)))
+    async with open_socket(service) as client:
+        opened[0].post(b"1")
+        opened[0].post(b"2")
+        await until(lambda: b"".join(writes) == b"\x81\x011\x81\x012")
+        assert len(writes) == (2 if kept_bytes == 1 else 1)
+        opened[0].post(b"3")
+        opened[0].send(b"4")
+        opened[0].post(b"5")
+        opened[0].close()
+        opened[0].post(b"6")
+        assert await client.closed() == 1012
+    assert b"\x81\x016" not in b"".join(writes)
+    assert b"".join(writes).startswith(b"\x81\x011\x81\x012\x81\x013\x81\x014\x81\x015\x88")
+
+
 @pytest.mark.parametrize(
     "data",
     [
