@@ -511,6 +511,42 @@ async def test_messages_sent_ahead_arrive_whole_and_in_order(part, service, open
     assert received == messages * 3
 
 
+@pytest.mark.parametrize(
+    "before", [b"", b"\x89\x80....", b"\x01\x80...."], ids=["alone", "after a ping", "in a message"]
+)
+@pytest.mark.parametrize(
+    ("payload", "deliberate"),
+    [(b"", True), (b"\3\xe8", True), (b"\3\xe9", True), (b"\3\xe9bye", True), (b"\3\xf0", False), (b"\3\xed", False)],
+)
+async def test_close_frame_is_answered_in_kind(payload, deliberate, before, service, opened, monkeypatch):
+    ends, written = [], []
+    write, lost = websocket.WebSocket._write, websocket.WebSocket.connection_lost
+
+    def connection_lost(self, exc):
+        ends.append((self.closed_by_client, self._close_code))
+        lost(self, exc)
+
+    monkeypatch.setattr(websocket.WebSocket, "_write", lambda self, data: (written.append(data), write(self, data)))
+    monkeypatch.setattr(websocket.WebSocket, "connection_lost", connection_lost)
+    async with open_socket(service) as client:
+        client.socket.transport.write(before)
+        await asyncio.sleep(0.02)
+        opened[0].post(b"last")
+        client.socket.transport.write(serialized(Opcode.CLOSE, payload))
+        await until(lambda: ends)
+        client.socket.transport.abort()
+    frames = b"".join(written)
+    assert b"\x81\x04last" in frames
+    code = int.from_bytes(payload[:2], "big") if payload else 1005
+    invalid_code = code == 1005 and payload
+    if before.startswith(b"\x01") or invalid_code:
+        assert b"\x88" in frames
+        assert frames[frames.index(b"\x88") :][2:4] == (1002).to_bytes(2, "big")
+    else:
+        assert frames.endswith(b"\x88%c%b" % (len(payload), payload))
+        assert ends == [(deliberate, code)]
+
+
 @pytest.mark.parametrize("kept_bytes", [1, 5, websocket.POSTED_BYTES])
 async def test_posted_messages_share_a_write_and_precede_later_ones(kept_bytes, service, opened, monkeypatch):
     monkeypatch.setattr(websocket, "POSTED_BYTES", kept_bytes)

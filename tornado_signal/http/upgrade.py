@@ -70,7 +70,8 @@ class Upgrade(Handler):
         Raises:
             SignalError: why it is refused.
         """
-        if self.find_token():  # a proxy can forward credentials of another scheme
+        # A proxy can forward credentials of another scheme.
+        if self.context.service.authority is not None and self.find_token():
             self.action = ANY
         super().prepare()
 

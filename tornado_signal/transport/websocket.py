@@ -41,6 +41,9 @@ _PONG: Final = b"\x8a\x80"  # what answers it, before the masking key
 _PONG_BYTES: Final = 6
 _WHOLE_TEXT: Final = 0x81
 _MASKED: Final = 0x80
+_CLOSE: Final = 0x88
+_CLOSES: Final = {code: b"\x88%c%b" % (len(code), code) for code in (b"", b"\x03\xe8", b"\x03\xe9")}  # by their data
+_CLOSE_SIZES: Final = (6, 8)  # of these frames from a client
 _MEDIUM_SIZE: Final = struct.Struct("!H")
 _LARGE_SIZE: Final = struct.Struct("!Q")
 _MEDIUM: Final = struct.Struct("!BH")  # the size of a frame's data, after its first byte
@@ -84,6 +87,7 @@ class WebSocket(asyncio.Protocol):
 
     __slots__ = (
         "_binary",
+        "_client_code",
         "_closing",
         "_drained",
         "_fragments",
@@ -156,6 +160,7 @@ class WebSocket(asyncio.Protocol):
         self._stalled_s = 0.0  # time of the last read by a client that reads too slowly
         self._written_bytes = 0  # total
         self._taken_bytes = 0  # of these, taken by the client at the last check
+        self._client_code: int | None = None  # the code of a close frame that the general parser has not seen
         self._closing = False  # whether nothing more is to be sent or understood
 
     # From asyncio
@@ -213,6 +218,8 @@ class WebSocket(asyncio.Protocol):
         if self._waiting:
             self._keep(self._waiting + data)
             return
+        if between_frames and self._protocol is None and len(data) in _CLOSE_SIZES and self._take_close(data):
+            return
         taken = self._take_message(data, 0) if between_frames and self._has_room() else 0
         if taken < len(data) or taken >= PIECE_BYTES:
             self._parse(data, taken)
@@ -245,6 +252,21 @@ class WebSocket(asyncio.Protocol):
         self._running_bytes += length
         self.receiver.message_received(apply_mask(data[at : at + length], data[at - 4 : at]))
         return head + length
+
+    def _take_close(self, data: bytes) -> bool:
+        """Take a close frame that arrived alone, with code 1000 or 1001 or none, without the general parser.
+
+        Returns:
+            Whether the data is such a frame.
+        """
+        code = apply_mask(data[6:], data[2:6])
+        response = _CLOSES.get(code)
+        if response is None or data[0] != _CLOSE or data[1] != _MASKED | len(code):
+            return False
+        self._client_code = int.from_bytes(code, "big") or CloseCode.NO_STATUS_RCVD
+        self._flush(response)
+        self._end()
+        return True
 
     def _parse(self, data: bytes, taken: int = 0) -> None:
         while taken < min(len(data), TURN_BYTES) and self._has_room() and not self._closing:
@@ -410,7 +432,7 @@ class WebSocket(asyncio.Protocol):
         """Whether the client has closed the connection deliberately (RFC 6455, 7.4.1: 1000, 1001 or no code)."""
         protocol = self._protocol
         if protocol is None or protocol.close_rcvd is None:
-            return False
+            return self._client_code is not None
         return protocol.close_rcvd.code in DELIBERATE and bool(protocol.close_rcvd_then_sent)
 
     @property
@@ -418,7 +440,7 @@ class WebSocket(asyncio.Protocol):
         """The code of the first close frame, 1005 if it has none, or 1006 without a close frame."""
         protocol = self._protocol
         if protocol is None:
-            return CloseCode.ABNORMAL_CLOSURE
+            return self._client_code or CloseCode.ABNORMAL_CLOSURE
         first = protocol.close_rcvd if protocol.close_rcvd_then_sent else protocol.close_sent or protocol.close_rcvd
         return CloseCode.ABNORMAL_CLOSURE if first is None else first.code
 
@@ -499,7 +521,8 @@ class WebSocket(asyncio.Protocol):
         self._closing = True
         self._forget()
         self.deadline_s = self.state.loop.time() + CLOSE_S
-        if self._general.close_rcvd is not None or not self._transport.can_write_eof():
+        received = self._client_code is not None or self._general.close_rcvd is not None
+        if received or not self._transport.can_write_eof():
             self._transport.close()
             return
         self._transport.write_eof()
