@@ -63,6 +63,17 @@ FAIL_ONCE = """
     };
   })()
 """
+# Let the first connection wait for the answer forever.
+IGNORE_FIRST_ANSWER = """
+  (() => {
+    let first;
+    const {setRemoteDescription} = RTCPeerConnection.prototype;
+    RTCPeerConnection.prototype.setRemoteDescription = function (description) {
+      first ??= this;
+      return this === first ? new Promise(() => {}) : setRemoteDescription.call(this, description);
+    };
+  })()
+"""
 # Count the entries of maps and sets that the page iterates over.
 COUNT_ENTRIES = """
   (() => {
@@ -317,6 +328,16 @@ def test_malformed_messages_of_strangers_change_nothing(server, site, publish, c
     enter(carol, "carol")
     with_others(bob, "alice", "carol")
     assert happened(alice, "error", "close") == happened(bob, "error", "close") == []
+
+
+def test_one_failed_attempt_is_no_error(server, connect_page):
+    alice, bob = connect_page(server), connect_page(server)
+    alice.evaluate(IGNORE_FIRST_ANSWER)
+    for page, info, secret in zip((alice, bob), ("alice", "bob"), SECRETS, strict=True):
+        enter(page, info, secret=secret)
+    with_others(alice, "bob")
+    with_others(bob, "alice")
+    assert happened(alice, "error") == happened(bob, "error") == []
 
 
 def names(page):

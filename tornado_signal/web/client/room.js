@@ -449,8 +449,9 @@ class Room extends EventTarget {
   #connect(member, connection) {
     this.#queue.delete(member);
     const previous = member.peer;
-    const times = Math.min(4, (member.tries += 1)); // more time with each attempt, since the device may be slow
-    const callbacks = this.#callbacks(member, connection, PAIR_MS * times);
+    const tries = (member.tries += 1);
+    const times = Math.min(4, tries); // more time with each attempt, since the device may be slow
+    const callbacks = this.#callbacks(member, connection, PAIR_MS * times, tries);
     try {
       member.peer = new Peer(member, callbacks, this.#streams, this.#options);
     } catch (error) {
@@ -472,9 +473,10 @@ class Room extends EventTarget {
    * @param {Member} member
    * @param {unknown} connection
    * @param {number} ms
+   * @param {number} tries
    * @returns {Attempt}
    */
-  #callbacks(member, connection, ms) {
+  #callbacks(member, connection, ms, tries) {
     const leads = this.#leads(member);
     return {
       leads,
@@ -493,7 +495,7 @@ class Room extends EventTarget {
       },
       unreachable: () => {
         const error = iceFailure(member.name ?? member.info);
-        if (member.tries > 1) this.#tell("error", { error }); // the first time, the device may be slow
+        if (tries > 1) this.#tell("error", { error }); // the first time, the device may be slow
       },
       ended: (peer, joined) => this.#ended(member, peer, joined),
     };
