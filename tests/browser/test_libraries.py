@@ -96,8 +96,10 @@ def test_y_webrtc_meets_again_after_a_restart(open_page, start):
     one.evaluate("(url) => edit(url, 'document')", server.url + "/")
     one.evaluate("write('before ')")
     server.stop()
+    one.wait_for_function("() => !provider.signalingConns[0].connected")
     port = server.url.rpartition(":")[2]
     start("--port", port)
+    one.wait_for_function("() => provider.signalingConns[0].connected")
     other = open_page()
     other.evaluate("(url) => edit(url, 'document')", server.url + "/")
     other.wait_for_function("() => read() === 'before '")

@@ -48,7 +48,9 @@ globalThis.connectTo = async (id, message) => {
 
 // y-webrtc
 
-globalThis.edit = (server, room, password) => {
+// Resolves when the room has the page's announcement. Two pages that announce themselves at the same time can miss each
+// other, with every server: y-webrtc does not always resolve two simultaneous offers.
+globalThis.edit = async (server, room, password) => {
   const document = (globalThis.document_ = new Y.Doc());
   globalThis.provider = new WebrtcProvider(room, document, {
     signaling: [url(server, "y-webrtc")],
@@ -56,6 +58,8 @@ globalThis.edit = (server, room, password) => {
     filterBcConns: false,
     peerOpts: { config: rtcConfig },
   });
+  const [connection] = provider.signalingConns;
+  await new Promise((resolve) => connection.on("message", ({ type }) => type === "publish" && resolve()));
 };
 globalThis.write = (text) => document_.getText("text").insert(0, text);
 globalThis.read = () => document_.getText("text").toString();
