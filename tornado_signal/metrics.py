@@ -89,7 +89,7 @@ class SessionMetrics:
     Attributes:
         created: the number of published sessions.
         withdrawn: the number of withdrawn sessions.
-        swept: the number of sessions that expired and were deleted.
+        swept: the number of sessions that expired. Redis deletes answered ones itself, so they are not counted there.
         offers_waited: seconds between an offer and its answer.
     """
 

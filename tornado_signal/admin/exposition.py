@@ -123,7 +123,7 @@ class Exposition(Collector):
         yield counter("sessions_created", "Sessions that were published.", metrics.created)
         yield counter("sessions_answered", "Sessions that were answered.", sum(metrics.offers_waited.counts))
         yield counter("sessions_withdrawn", "Sessions that were withdrawn.", metrics.withdrawn)
-        yield counter("sessions_swept", "Sessions that expired and were deleted.", metrics.swept)
+        yield counter("sessions_swept", "Sessions that expired, on Redis only unanswered ones.", metrics.swept)
         yield histogram("offer_wait_seconds", "Time from an offer to its answer.", metrics.offers_waited)
 
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
+from ...metrics import SessionMetrics
 from ...session import Added, EventBatch, ListedSession, ListingState, Observer, Position, Reason, Removed, Side
 from ..quotas import UNLIMITED
 from . import records, scripts
@@ -29,6 +30,7 @@ class Discovery:
         partitions: the partitions of the store.
         watching: watches of sessions and topics.
         identity: the identity of the store.
+        metrics: metrics of the sessions that this process changed.
         timeout_ms: the time for which removals are recorded.
 
     Attributes:
@@ -38,12 +40,19 @@ class Discovery:
     observer: Observer | None = None
 
     def __init__(
-        self, client: Client, partitions: Partitions, watching: Watching, identity: StoreIdentity, timeout_ms: int
+        self,
+        client: Client,
+        partitions: Partitions,
+        watching: Watching,
+        identity: StoreIdentity,
+        metrics: SessionMetrics,
+        timeout_ms: int,
     ) -> None:
         self._client = client
         self._partitions = partitions
         self._watching = watching
         self._identity = identity
+        self._metrics = metrics
         self._timeout_ms = timeout_ms
         self._expiring = asyncio.Lock()
 
@@ -273,7 +282,8 @@ class Discovery:
         return [again, *reply]
 
     def report_expired(self, partition: Partition, expired: list[bytes]) -> None:
-        """Report sessions to the observer, given as code, topic and expiry of each."""
+        """Count sessions, given as code, topic and expiry of each, and report them to the observer."""
+        self._metrics.swept += len(expired) // 3
         if expired and self.observer is not None:
             for code, topic, expires in zip(*[iter(expired)] * 3, strict=True):
                 self.observer("expired", partition.origin, code, topic.decode(), None, int(expires))

@@ -122,7 +122,9 @@ class RedisStore:
         self.watching = Watching(self.client, change_feed, watches, access.timeout_s)
         self._identity = StoreIdentity()
         self._observer: Observer | None = None
-        self._discovery = discovery = Discovery(self.client, self.partitions, self.watching, self._identity, timeout_ms)
+        self._discovery = discovery = Discovery(
+            self.client, self.partitions, self.watching, self._identity, self.metrics, timeout_ms
+        )
         self.topics, self.sessions = discovery.topics, discovery.sessions
         self.listing_state = discovery.listing_state
         self.begin_topic, self.topic_step = discovery.begin_topic, discovery.topic_step
