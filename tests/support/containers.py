@@ -143,7 +143,7 @@ class Containers:
         copy_checkout(source)
         commit = new_repository(source)
         minor, machine = json.loads(do("/usr/bin/python3", "-c", PYTHON))
-        needed = [str(each) for each in (*required(minor, machine), *required(minor, machine, "redis"))]
+        needed = [str(each) for extra in ("", "auth", "redis") for each in required(minor, machine, extra)]
         pip = [sys.executable, "-m", "pip", "--python", "/usr/bin/python3", "--disable-pip-version-check", "download"]
         do(*pip, "--quiet", "--dest", wheels, *BUILD, *needed)
         (self.room / "pip.conf").write_text("[global]\nno-index = true\nfind-links = /wheels\n")

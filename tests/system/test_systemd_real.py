@@ -53,7 +53,8 @@ def machine(tmp_path):
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--python", "/usr/bin/python3"]
     project = configparser.ConfigParser()
     project.read(ROOT / "setup.cfg")
-    wanted = [project["options"]["install_requires"], project["options.extras_require"]["redis"]]
+    extras = project["options.extras_require"]
+    wanted = [project["options"]["install_requires"], extras["auth"], extras["redis"]]
     needs = [line for text in wanted for line in text.strip().splitlines()]
     subprocess.run([*pip, "download", "--dest", source.parent / "wheels", *BUILD, *needs], check=True, timeout=120)
     with Machine(tmp_path / "room", tmp_path / "files") as machine:
