@@ -60,7 +60,10 @@ def connects(pages):
     for number, page in enumerate(pages):
         page.evaluate(f"here.send('from {number}')")
     for number, page in enumerate(pages):
-        until(lambda page=page, number=number: ["message", f"from {1 - number}"] in heard(page))
+        until(
+            lambda page=page, number=number: ["message", f"from {1 - number}"] in heard(page),
+            complaint=lambda: [page.evaluate("seen") for page in pages],
+        )
     return {kind for page in pages for kind in page.evaluate(SELECTED)}
 
 

@@ -54,6 +54,10 @@ class Lan:
         _do("ip", "link", "add", "lan", "address", "02:00:00:00:00:01", "type", "bridge")
         _do("ip", "address", "add", f"{self.address}/24", "dev", "lan")
         _do("ip", "link", "set", "lan", "up")
+        # Packets to other networks get lost, as on the Internet. Without a route, coturn would end the session.
+        gateway = "192.0.2.254"
+        _do("ip", "neighbor", "add", gateway, "lladdr", "02:00:00:00:00:02", "dev", "lan", "nud", "permanent")
+        _do("ip", "route", "add", "default", "via", gateway)
 
     def machine(self):
         self._machines.append(Machine(len(self._machines) + 2))
