@@ -10,6 +10,7 @@ const NO_TURN = "the server has no TURN server; peers behind strict firewalls ne
 const NO_NETWORK = "none; check the network and the browser's settings for WebRTC";
 const NO_SOCKET = "it does not open, so requests use HTTP; check that each proxy forwards WebSockets";
 const NO_STUN = "no response; check the name, the port and the firewall (UDP)";
+const NO_VERDICT = "no public address; only a newer browser reports whether the server responds";
 const NO_RELAY = "no relay; check the name, the port, the firewall and the secret of both servers";
 const NO_PASSAGE = "it allocates addresses, but relays nothing between them; check its relay ports and peer rules";
 
@@ -89,8 +90,10 @@ async function checkStun(server) {
     const responded = await Promise.race([probe.reflexive, probe.complete, timeout()]);
     const address = probe.address("srflx");
     if (address) return { detail: "public address", address };
-    // Browsers omit an address that equals the device's own. Without a response there is an error, or no end.
+    // Browsers omit an address that equals the device's own. Without a response there is an error, or no end. Firefox
+    // reports no errors before version 150.
     if (!responded || probe.errors.size || !probe.candidates.length) throw probe.failure(NO_STUN);
+    if (!("onicecandidateerror" in probe.connection)) return { result: "not checked", detail: NO_VERDICT };
     return { detail: "the server sees the own address of this device, so there is no NAT" };
   } finally {
     probe.connection.close();
