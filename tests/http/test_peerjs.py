@@ -97,6 +97,21 @@ async def test_peers_are_listed_only_if_the_operator_allows_it(start_service, op
     assert await ids(open_, origin=OTHER) == []
 
 
+async def test_list_of_peers_is_bounded_and_charged(start_service, opened, monkeypatch):
+    monkeypatch.setattr(peerjs, "MAX_LISTED", 2 * peerjs.GROUPS)
+    monkeypatch.setattr(peerjs, "LISTED_PER_UNIT", 1)
+    service = await start_service(unlimited_addresses=(), peerjs_discovery=True, rate_per_address=20)
+    given = {str(number) for number in range(100)}
+    for peer_id in given:
+        await opened(service, peer_id)
+    listed = await ids(service)
+    assert len(listed) == 2 * peerjs.GROUPS
+    assert given.issuperset(listed)
+    async with asyncio.timeout(BOUND_S):
+        while (await text(service, "/peerjs/peers"))[0] != 429:
+            pass
+
+
 async def test_disabled_protocol_has_no_paths(start_service):
     service = await start_service(protocols=())
     for path in ("/peerjs", "/peerjs/id", "/peerjs/peers"):

@@ -24,6 +24,8 @@ from .endpoint import ProtocolHandler, ProtocolUpgrade, make_scope
 
 PATH: Final = "/peerjs"
 GROUPS: Final = 16  # of the ids of a scope, so that several nodes of Redis share them
+MAX_LISTED: Final = 10_000  # ids in a response
+LISTED_PER_UNIT: Final = 100  # a response counts as one more request for this many ids
 EXPIRE_S: Final = 5.0  # how long messages to an absent id are kept
 MAX_KEPT: Final = 100  # such messages of a connection
 MAX_KEPT_BYTES: Final = 256 * 1024
@@ -322,9 +324,12 @@ class Peers(ProtocolHandler):
         if name is None:
             raise errors.InvalidParameter("key")
         scope = make_scope("peerjs", self.scope_origin, name)
-        groups = await asyncio.gather(*(self.relay.members(id_group(scope, number)) for number in range(GROUPS)))
+        groups = await asyncio.gather(
+            *(self.relay.members(id_group(scope, number), MAX_LISTED // GROUPS) for number in range(GROUPS))
+        )
         grant = self.context.grant
         ids = [lease.member for group in groups for lease in group.sample]
+        self.context.charge(len(ids) // LISTED_PER_UNIT)
         self.write(wire.encode([peer_id for peer_id in ids if grant is None or grant.covers(peer_id)]))
 
     head = get
