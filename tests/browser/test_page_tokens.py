@@ -103,13 +103,21 @@ def test_refused_token_is_replaced_once(socket, protected, open_page):
     assert len(page.made) == 2
 
 
+def subscribe(page, responses):
+    """Subscribe to a topic, and wait for the response. Without one, the request fails when the clock is advanced."""
+    before = len(responses)
+    page.evaluate("async () => { window.events = api.events('lobby'); window.waiting = events.next(); }")
+    until(lambda: page.evaluate("0") or len(responses) > before)
+
+
 def test_websocket_is_authorized_again_before_the_expiry(protected, open_page):
     page = open_page(protected, make)
-    sockets, sent = [], []
+    sockets, sent, responses = [], [], []
 
     def opened(found):
         sockets.append(found)
         found.on("framesent", lambda text: sent.append(json.loads(text)))
+        found.on("framereceived", lambda text: responses.append(text))
 
     def authorized():
         return [each["params"]["token"] for each in sent if each["method"] == "authorize"]
@@ -117,7 +125,7 @@ def test_websocket_is_authorized_again_before_the_expiry(protected, open_page):
     page.on("websocket", opened)
     page.clock.install()
     page.evaluate(f"async () => {{ window.api = {API % 'true'}; await api.topics(); }}")
-    page.evaluate("async () => { window.events = api.events('lobby'); window.waiting = events.next(); }")
+    subscribe(page, responses)
     page.clock.fast_forward(530_000)
     page.evaluate("api.topics()")
     assert len(page.made) == 1
@@ -129,11 +137,16 @@ def test_websocket_is_authorized_again_before_the_expiry(protected, open_page):
 
 def test_token_with_fewer_rights_opens_another_websocket(protected, open_page):
     page = open_page(protected, lambda: make(topics=["lobby"]) if page.made else make())
-    sockets = []
-    page.on("websocket", lambda found: sockets.append(found))
+    sockets, responses = [], []
+
+    def opened(found):
+        sockets.append(found)
+        found.on("framereceived", lambda text: responses.append(text))
+
+    page.on("websocket", opened)
     page.clock.install()
     page.evaluate(f"async () => {{ window.api = {API % 'true'}; await api.topics(); }}")
-    page.evaluate("async () => { window.events = api.events('lobby'); window.waiting = events.next(); }")
+    subscribe(page, responses)
     page.clock.fast_forward(550_000)
     until(lambda: page.evaluate("0") or sockets[0].is_closed())
     page.evaluate("api.topics()")
