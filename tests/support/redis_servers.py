@@ -230,7 +230,9 @@ class RedisCluster:
         return ",".join(server.address for server in self.servers)
 
     def slots(self, besides=None):
-        node = next(server for server in self.servers if server is not besides)
+        return self._slots_known_by(next(server for server in self.servers if server is not besides))
+
+    def _slots_known_by(self, node):
         by_port = {server.port: server for server in self.servers}
         return [(first, last, by_port[primary[1]]) for first, last, primary, *_ in node.ask("CLUSTER", "SLOTS")]
 
@@ -249,9 +251,16 @@ class RedisCluster:
 
     def wait_until_whole(self):
         self._all_say("cluster_state", "ok")
+        self.servers[0].wait(self._is_whole)
+
+    def _is_whole(self):
+        """Return whether all nodes agree on the primaries, and these have all their replicas.
+
+        A primary can lose an election without knowing it yet. On a busy machine this happens at any time.
+        """
         wanted = len(self.replicas) // len(self.primaries)
-        # On a busy machine another primary can be replaced meanwhile.
-        self.servers[0].wait(lambda: all(server.replicas() == wanted for server in self.primaries_now()))
+        agreed = len({frozenset(self._slots_known_by(server)) for server in self.servers}) == 1
+        return agreed and all(server.replicas() == wanted for server in self.primaries_now())
 
     def mark_logs(self):
         for server in self.servers:
