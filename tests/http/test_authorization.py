@@ -93,27 +93,6 @@ async def test_without_keys_tokens_are_ignored(service):
 # Required tokens
 
 
-async def test_requests_without_a_token_are_401(protected):
-    service = await protected()
-    code = "00000000-0000-4000-8000-000000000000"
-    for method, target, body in (
-        ("GET", "/topics", None),
-        ("GET", "/lobby/sessions", None),
-        ("GET", "/lobby/events", None),
-        ("GET", f"/events?code={code}&side=offerer", None),
-        ("GET", "/ice-servers", None),
-        ("POST", "/lobby/offer", OFFER),
-        ("POST", "/lobby/offer", {}),
-        *(("POST", f"/{name}", {"code": code, "side": "offerer"}) for name in ("poll", "refresh", "withdraw")),
-        ("POST", "/answer", {"code": code, "side": "answerer", "answer": "a"}),
-    ):
-        response = await call(service, method, target, body)
-        assert refused(response) == UNAUTHORIZED, target
-        assert response.headers["WWW-Authenticate"] == 'Bearer error="invalid_token"'
-        assert "WWW-Authenticate" in response.headers["Access-Control-Expose-Headers"]
-        assert response.headers["Access-Control-Allow-Origin"] == ORIGIN
-
-
 async def test_public_paths_and_preflights_need_no_token(protected):
     service = await protected()
     for target, headers in itertools.product(("/", "/health", "/openapi.json", "/client.js"), ((), bearer("nonsense"))):
@@ -133,13 +112,6 @@ async def test_anonymous_clients_do_what_the_operator_allows(protected):
         assert await client.refused("offer", topic="lobby", **OFFER) == UNAUTHORIZED
     token = token_of(service, actions=["offer"])
     assert refused(await call(service, "GET", "/topics", token=token)) == NOT_ALLOWED
-
-
-async def test_not_allowed_says_so_in_the_header(protected):
-    service = await protected()
-    response = await call(service, "GET", "/topics", token=token_of(service, actions=["offer"]))
-    assert refused(response) == NOT_ALLOWED
-    assert response.headers["WWW-Authenticate"] == 'Bearer error="insufficient_scope"'
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
@@ -435,26 +407,6 @@ async def test_same_is_allowed_without_a_token_over_every_protocol(number, prote
     if anonymous:
         works = await over_rooms(service, "", NAMES[0])
         assert works == {"subscribe": allowed["list"], "publish": allowed["offer"] and allowed["answer"]}
-
-
-async def test_code_of_a_topic_that_is_not_covered_is_403_everywhere(protected):
-    service = await protected()
-    code = await published_code(service, "theirs")
-    token = token_of(service, topics=["mine"])
-    before = service.store.metrics.withdrawn
-    for name, more in (("poll", {}), ("poll", {"wait": 1}), ("refresh", {}), ("withdraw", {})):
-        body = {"code": code, "side": "offerer", **more}
-        assert refused(await call(service, "POST", f"/{name}", body, token=token)) == NOT_ALLOWED
-    answering = {"code": code, "side": "answerer", "answer": "a"}
-    assert refused(await call(service, "POST", "/answer", answering, token=token)) == NOT_ALLOWED
-    async with authorized(service, token) as client:
-        for name in ("poll", "refresh", "withdraw"):
-            assert await client.refused(name, code=code, side="offerer") == NOT_ALLOWED
-        assert await client.refused("hold", code=code) == NOT_ALLOWED
-        assert await client.refused("subscribe", code=code, side="offerer") == NOT_ALLOWED
-    assert service.store.metrics.withdrawn == before
-    unknown = {"code": "00000000-0000-4000-8000-000000000000", "side": "offerer"}
-    assert (await call(service, "POST", "/poll", unknown, token=token)).status == 404
 
 
 async def test_isolation_of_origins_stays(protected):

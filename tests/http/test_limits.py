@@ -11,7 +11,7 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.service import NO_SUCH_CODE, ORIGIN, OTHER, Connection, head, invalid, with_origin
+from support.service import NO_SUCH_CODE, ORIGIN, OTHER, Connection, head, with_origin
 
 from tornado_signal.errors import TooMany, Unavailable
 from tornado_signal.http import application as request
@@ -313,17 +313,6 @@ async def test_batch_beyond_max_candidates_is_refused_entirely(start_limited, si
     assert (await send(other, "1")).status == 200
     poll = await service.post("/poll", code=code, side=other)
     assert poll[f"{'answer' if side == 'answerer' else 'offer'}Candidates"] == ["1", "2", "3", "4", "5"]
-
-
-async def test_text_beyond_its_length_setting_is_400_with_its_name(start_limited):
-    service = await start_limited(max_offer=64)
-    assert (await offer(service, offer="é" * 65)).json == {"error": invalid("offer")}
-    code = (await offer(service, offer="é" * 64)).json["code"]
-    fields = {"code": code, "side": "answerer"}
-    for name, make in (("candidate", str), ("candidates", lambda text: [text]), ("answer", str)):
-        response = await service.call("POST", "/answer", fields | {name: make("é" * 65)})
-        assert (response.status, response.json) == (400, {"error": invalid(name)})
-        await service.post("/answer", **fields, **{name: make("é" * 64)})
 
 
 async def test_max_body_bytes_setting(start_limited):

@@ -8,7 +8,7 @@ import time
 from urllib.parse import quote, urlencode
 
 import pytest
-from support.service import NO_SUCH_CODE, NOT_FOUND, ORIGIN, OTHER, TIMEOUT_MS, head, invalid, refused, with_origin
+from support.service import NOT_FOUND, ORIGIN, OTHER, TIMEOUT_MS, head, invalid, refused, with_origin
 from support.sse import open_stream, summarize
 
 from tornado_signal.http import streams
@@ -75,33 +75,6 @@ async def test_stream_headers_forbid_caching_and_buffering(kind, method, service
         assert len(service.store.watches) == 0
 
 
-OF_NO_SESSION = f"/events?code={NO_SUCH_CODE}&side=offerer"
-REFUSED = [
-    ("/events?side=offerer", None, 400, "code"),
-    ("/events?code=&side=offerer", None, 400, "code"),
-    (OF_NO_SESSION + "&code=x", None, 400, "code"),
-    (f"/events?code={NO_SUCH_CODE}", None, 400, "side"),
-    (f"/events?code={NO_SUCH_CODE}&side=both", None, 400, "side"),
-    (OF_NO_SESSION + "&secret=short", None, 400, "secret"),
-    (OF_NO_SESSION + f"&secret={'s' * 257}", None, 400, "secret"),
-    (OF_NO_SESSION, None, 404, None),
-    ("/events?code=x&side=offerer", None, 404, None),
-    (OF_NO_SESSION, "x", 400, "Last-Event-ID"),
-    ("/lobby/events", "1.00000000", 400, "Last-Event-ID"),
-    ("/lobby/events", "f" * 5000, 400, "Last-Event-ID"),
-    (f"/{'t' * 257}/events", None, 400, "topic"),
-    ("/%ff/events", None, 400, "topic"),
-]
-
-
-async def test_invalid_stream_requests_get_json_errors(service):
-    for target, last, status, parameter in REFUSED:
-        headers = [("Last-Event-ID", last)] if last else []
-        response = await service.call("GET", target, headers=headers)
-        assert refused(response) == (status, invalid(parameter) if parameter else NOT_FOUND), (target, last)
-    assert len(service.store.watches) == 0
-
-
 WEBSOCKET = [
     ("Connection", "Upgrade"),
     ("Upgrade", "websocket"),
@@ -138,17 +111,6 @@ async def test_last_event_id_of_another_stream_is_400(service, follow):
     for target, last, origin in cases:
         response = await service.call("GET", target, headers=[("Last-Event-ID", last)], origin=origin)
         assert refused(response) == (400, invalid("Last-Event-ID")), target
-
-
-async def test_stream_of_a_side_with_a_secret_needs_the_secret(service, follow):
-    code = (await service.post("/lobby/offer", info="i", offer="o", secret=SECRET))["code"]
-    await service.post("/answer", code=code, side="answerer", answer="a")
-    target = f"/events?code={code}&side=offerer"
-    for secret in ("", "&secret=" + quote(SECRET + "!"), "&secret=" + quote(SECRET.upper())):
-        assert refused(await service.call("GET", target + secret)) == (404, NOT_FOUND)
-    async with follow(code, secret=SECRET) as offerer, follow(code, "answerer") as answerer:
-        assert [event.name for event in await offerer.take()] == ["answer"]
-        assert [event.name for event in await answerer.take()] == ["offer"]
 
 
 @pytest.mark.parametrize("kind", ["topic", "session"])
