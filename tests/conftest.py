@@ -13,9 +13,11 @@ import pytest
 
 pytest.register_assert_rewrite("support")  # before any of it is imported
 
+from support import redis_servers
 from support.command import Server
 from support.disks import SIZE_MIB, mounted
 from support.needs import require
+from support.runs import pytest_configure  # noqa: F401
 from support.stores import ENGINES, HandClock, Under
 
 from tornado_signal.errors import Unavailable
@@ -116,6 +118,13 @@ def default_loop():
     yield
     asyncio.set_event_loop(None)
     loop.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_redis():
+    """The servers of Redis that serve all tests of this process."""
+    yield
+    redis_servers.end_shared()
 
 
 @pytest.fixture

@@ -35,11 +35,14 @@ def binary(kind):
     return shutil.which("redis-server")
 
 
+# Those that serve until the process ends.
+_shared = contextlib.ExitStack()
+end_shared = atexit.register(_shared.close)
+
+
 @functools.cache
 def _folder():
-    folder = Path(tempfile.mkdtemp(prefix="redis-servers-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
+    return Path(_shared.enter_context(tempfile.TemporaryDirectory(prefix="redis-servers-", ignore_cleanup_errors=True)))
 
 
 @functools.cache
@@ -113,6 +116,7 @@ class RedisServer:
         command = [binary(self.kind), *([] if self.settings is None else [self.settings])]
         command += ["--port", str(self.port), "--bind", self.host, "--dir", str(self.folder), "--save", ""]
         command += ["--logfile", str(self.folder / "log"), *self.options]
+        command += ["--set-proc-title", "no"]  # it would overwrite the environment, by which a run finds its processes
         if self.clock is not None:
             if self not in self.clock.servers:
                 self.clock.servers.append(self)
@@ -120,7 +124,6 @@ class RedisServer:
             command += ["--jemalloc-bg-thread", "no"]  # it would wait by the manual clock
             command += ["--hz", "500"] if self.kind == "valkey" else []  # how often it reads the clock
         self.process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, start_new_session=True)
-        atexit.register(self.kill)
 
     def change_password(self, password):
         """Start the process with another password."""
@@ -276,6 +279,8 @@ class RedisCluster:
 
 @functools.cache
 def with_hand_clock(kind, cluster=False):
-    """Return servers, which are started once, and their manual wall clock."""
+    """Return servers, which are started once for each process, and their manual wall clock."""
     clock = WallClock()
-    return (RedisCluster(kind, clock=clock) if cluster else RedisServer(kind, clock=clock)), clock
+    servers = RedisCluster(kind, clock=clock) if cluster else RedisServer(kind, clock=clock)
+    _shared.callback(servers.kill)
+    return servers, clock

@@ -1,0 +1,75 @@
+"""A run of tests leaves nothing behind: neither one whose tests forget something, nor one that is killed."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from support.keeper import MARK, processes
+from support.paths import TESTS
+from support.waiting import until
+
+FORGETFUL = """
+import subprocess, tempfile, threading, time
+
+def test_forgets():
+    subprocess.Popen(["sleep", "1000"])
+    subprocess.Popen(["sleep", "1001"], start_new_session=True, stdout=subprocess.DEVNULL)
+    threading.Thread(target=time.sleep, args=(15,), name="forgotten", daemon=True).start()
+    tempfile.mkdtemp(prefix="forgotten-")
+    print("all started", flush=True)
+"""
+WAITS = "    time.sleep(1000)\n"
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Return a function that starts a run of one test, with its temporary files in `tmp_path`."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", MARK))}
+    environ |= {"PYTHONPATH": str(TESTS), "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-m", "pytest", "-c", os.devnull, "-s", "-p", "support.runs", "-p", "no:cloudcoil"]
+
+    def starting(text, *flags):
+        (tmp_path / "test_one.py").write_text(text)
+        options = {"env": environ, "cwd": tmp_path, "stdout": subprocess.PIPE, "text": True}
+        return stack.enter_context(subprocess.Popen([*command, *flags, "test_one.py"], **options))
+
+    with contextlib.ExitStack() as stack:
+        yield starting
+
+
+def folders(path):
+    return [*path.glob("signal-*")]
+
+
+@pytest.mark.parametrize("flags", [(), ("-n", "1")], ids=["alone", "with a worker"])
+def test_a_run_fails_for_what_a_test_leaves_behind(start, tmp_path, flags):
+    run = start(FORGETFUL, *flags)
+    text, _ = run.communicate()
+    assert run.returncode == 1
+    *_, last = text.splitlines()
+    assert "1 passed" in last
+    assert "1 error" in last
+    for left in ("sleep 1000 , started by test_one.py::", "sleep 1001", "thread forgotten", "/forgotten-"):
+        assert left in text
+    (folder,) = folders(tmp_path)
+    assert processes(str(folder)) == {}
+
+
+@pytest.mark.parametrize("killed", ["run", "run and keeper"])
+def test_nothing_stays_of_a_killed_run(start, tmp_path, killed):
+    run = start(FORGETFUL + WAITS)
+    until(lambda: "all started" in run.stdout.readline())
+    (folder,) = folders(tmp_path)
+    assert len(processes(str(folder))) == 2
+    if "keeper" in killed:
+        (keeper,) = [pid for pid, text in processes(root=run.pid).items() if "keeper.py" in text]
+        os.kill(keeper, signal.SIGKILL)
+    run.kill()
+    if "keeper" in killed:
+        text, _ = start("def test_nothing(): pass").communicate()
+        assert "ended 2 processes" in text
+    until(lambda: not folders(tmp_path))
+    assert processes(str(folder)) == {}
