@@ -13,7 +13,7 @@ import pytest
 
 pytest.register_assert_rewrite("support")  # before any of it is imported
 
-from support import redis_servers
+from support import forked, redis_servers
 from support.command import Server
 from support.disks import SIZE_MIB, mounted
 from support.needs import require
@@ -121,10 +121,11 @@ def default_loop():
 
 
 @pytest.fixture(scope="session", autouse=True)
-def shared_redis():
-    """The servers of Redis that serve all tests of this process."""
+def shared_processes():
+    """The servers of Redis and the process to fork from that serve all tests of this process."""
     yield
     redis_servers.end_shared()
+    forked.end()
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ import time
 import uuid
 
 import pytest
-from support.command import BOUND_S, COMMAND, Server, environment, run
+from support import command
+from support.command import BOUND_S, COMMAND, Server, call, environment
 from support.redis_traffic import until
 from support.scraping import scrape
 from support.terminal import Terminal
@@ -31,8 +32,8 @@ class Tenant:
     def call(self, path, body=None):
         return self._server.call(path, body, origin=self.origin)
 
-    def run(self, *arguments):
-        return run(*arguments, **self.variables)
+    def run(self, *arguments, **options):
+        return call(*arguments, **self.variables, **options)
 
     def terminal(self, *arguments):
         return Terminal(COMMAND, *arguments, env=environment(**self.variables))
@@ -55,21 +56,15 @@ def begin():
     """A function that begins a command against a server, with a text on its standard input if there is one."""
     begun = []
 
-    def popen(server, *arguments, told=None):
-        process = subprocess.Popen(
-            [COMMAND, *map(str, arguments)],
-            env=environment(SIGNAL_URL=server.url, SIGNAL_ORIGIN=server.origin),
-            **dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE),
-            text=True,
-        )
-        begun.append(process)
+    def beginning(server, *arguments, told=None):
+        variables = {"SIGNAL_URL": server.url, "SIGNAL_ORIGIN": server.origin}
+        begun.append(process := command.begin(*arguments, stdin=subprocess.PIPE, **variables))
         if told is not None:
             process.stdin.write(told)
             process.stdin.close()
-            process.stdin = None
         return process
 
-    yield popen
+    yield beginning
     for each in begun:
         each.kill()
         each.communicate()
@@ -82,6 +77,12 @@ def restart(start):
         return start(*arguments, port=server.url.rsplit(":", 1)[1])
 
     return restarting
+
+
+def ended(process, told=""):
+    """Return the exit status, the output and the errors of a command."""
+    output, errors = process.communicate(told, timeout=BOUND_S)
+    return process.returncode, output, errors
 
 
 def code_of(process):
@@ -135,7 +136,7 @@ def test_listings_on_a_terminal_escape_control_characters(server):
     "arguments", [["topics"], ["sessions", "lobby"], ["watch"], ["watch", "lobby"], ["answer", "lobby"], ["ping"]]
 )
 def test_unreachable_server_is_named(arguments):
-    done = run(*arguments, "--url", NOBODY)
+    done = call(*arguments, "--url", NOBODY)
     wanted = f"cannot reach {NOBODY}: Connection refused; is the server running, and is --url right?"
     assert (done.returncode, done.stdout, done.stderr) == (1, "", f"tornado-signal: {wanted}\n")
     if "watch" in arguments:
@@ -144,29 +145,26 @@ def test_unreachable_server_is_named(arguments):
         assert (status, shown.endswith(f"{wanted}\n"), "Traceback" in shown) == (1, True, False)
 
 
-def test_refusal_shows_the_message_of_the_server(server, begin):
-    done = begin(server, "offer", "lobby", told="x" * 300_000)
-    assert done.communicate(timeout=BOUND_S) == ("", "tornado-signal: the server says: 413 Request body too large\n")
-    assert done.returncode == 1
+def test_refusal_shows_the_message_of_the_server(server):
+    done = server.run("offer", "lobby", input=b"x" * 300_000)
+    said = "tornado-signal: the server says: 413 Request body too large\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", said)
 
 
-def test_defect_is_exit_status_3_with_a_traceback(tmp_path, server):
-    (tmp_path / "sitecustomize.py").write_text(
-        "import json\ndef dumps(fields): raise ZeroDivisionError('unforeseen')\njson.dumps = dumps\n"
-    )
+def test_defect_is_exit_status_3_with_a_traceback(server, monkeypatch):
     server.offer()
-    done = run("topics", "--url", server.url, "--origin", server.origin, PYTHONPATH=str(tmp_path))
-    assert done.returncode == 3
-    assert done.stderr.endswith("ZeroDivisionError: unforeseen\n")
+    monkeypatch.setattr(json, "dumps", lambda fields: 1 / 0)
+    done = server.run("topics")
+    assert (done.returncode, done.stderr.endswith("ZeroDivisionError: division by zero\n")) == (3, True)
 
 
 def test_first_server_that_works_is_used(server):
     server.offer()
     several = f"{NOBODY},{server.url}"
     listed = '{"topic": "lobby", "count": 1}\n'
-    assert run("topics", "--url", several, "--origin", server.origin).stdout == listed
-    assert run("topics", SIGNAL_URL=several, SIGNAL_ORIGIN=server.origin).stdout == listed
-    assert run("topics", SIGNAL_URL=server.url).stdout == ""  # another origin
+    assert call("topics", "--url", several, "--origin", server.origin).stdout == listed
+    assert call("topics", SIGNAL_URL=several, SIGNAL_ORIGIN=server.origin).stdout == listed
+    assert call("topics", SIGNAL_URL=server.url).stdout == ""  # another origin
 
 
 @pytest.mark.parametrize(
@@ -186,9 +184,10 @@ def test_commands_import_only_what_they_need(arguments, absent, tmp_path):
     assert imported & absent == set()
 
 
-def test_completion_without_its_package_names_the_extra(tmp_path):
-    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['shtab'] = None\n")
-    done = run("completion", "bash", PYTHONPATH=str(tmp_path))
+def test_completion_without_its_package_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    monkeypatch.delitem(sys.modules, "tornado_signal.cli.manual", raising=False)
+    done = call("completion", "bash")
     needs = "tornado-signal: completion needs shtab; in the checkout: pip install '.[client]'\n"
     assert (done.returncode, done.stderr) == (1, needs)
 
@@ -223,36 +222,31 @@ def test_commands_in_two_shells_connect_two_peers(server, tmp_path):
 def test_json_output_has_all_messages_of_the_other_peer(server, begin):
     offerer = begin(server, "offer", "lobby", "--json", "--candidate", "c1", "--candidate", "c2", told="é\nline\n\n")
     code = code_of(offerer)
-    answerer = begin(server, "answer", "lobby", "--json", told="an answer")
-    assert code_of(answerer) == code
-    output, errors = answerer.communicate(timeout=BOUND_S)
-    assert (answerer.returncode, errors) == (0, "")
-    assert json.loads(output) == {"code": code, "offer": "é\nline\n", "offerCandidates": ["c1", "c2"]}
-    output, errors = offerer.communicate(timeout=BOUND_S)
-    assert (offerer.returncode, errors) == (0, "")
+    done = server.run("answer", "lobby", "--json", input=b"an answer")
+    assert (done.returncode, done.stderr) == (0, f"code: {code}\n")
+    assert json.loads(done.stdout) == {"code": code, "offer": "é\nline\n", "offerCandidates": ["c1", "c2"]}
+    status, output, errors = ended(offerer)
+    assert (status, errors) == (0, "")
     assert json.loads(output) == {"code": code, "answer": "an answer", "answerCandidates": []}
 
 
-def test_answer_accepts_a_code_and_a_topic_that_looks_like_a_code(server, begin):
+def test_answer_accepts_a_code_and_a_topic_that_looks_like_a_code(server):
     code = server.offer("somewhere", offer="by code")
-    answerer = begin(server, "answer", code, "--candidate", "c", told="a")
-    assert answerer.communicate(timeout=BOUND_S)[0] == "by code\n"
-    assert answerer.returncode == 0
+    assert server.run("answer", code, "--candidate", "c", input=b"a").stdout == "by code\n"
     answered = server.call("/poll", {"code": code, "side": "offerer"})
     assert answered == (200, {"answer": "a", "answerCandidates": ["c"]})
     server.offer(code, offer="by topic")
     server.call("/withdraw", {"code": code, "side": "offerer"})
-    assert begin(server, "answer", code, told="a").communicate(timeout=BOUND_S)[0] == "by topic\n"
+    assert server.run("answer", code, input=b"a").stdout == "by topic\n"
 
 
 def test_answer_waits_for_a_session_and_takes_the_oldest(server, begin):
     answerer = begin(server, "answer", "lobby", told="a")
     server.offer("lobby", offer="o")
-    assert answerer.communicate(timeout=BOUND_S)[0] == "o\n"
+    assert ended(answerer)[1] == "o\n"
     oldest = server.offer("lobby", offer="old")
     server.offer("lobby", offer="new")
-    answerer = begin(server, "answer", "lobby", told="a")
-    assert code_of(answerer) == oldest
+    assert server.run("answer", "lobby", input=b"a").stderr == f"code: {oldest}\n"
 
 
 def test_session_that_another_peer_answers_meanwhile_is_exit_status_1(server, begin):
@@ -261,9 +255,8 @@ def test_session_that_another_peer_answers_meanwhile_is_exit_status_1(server, be
     assert code_of(answerer) == code
     assert server.call("/answer", {"code": code, "side": "answerer", "answer": "x"})[0] == 200
     assert answerer.stdout.read() == "o\n"  # standard output has been closed
-    _, errors = answerer.communicate("too late", timeout=BOUND_S)
-    assert errors == "tornado-signal: another peer has answered the session, or it has ended\n"
-    assert answerer.returncode == 1
+    said = "tornado-signal: another peer has answered the session, or it has ended\n"
+    assert ended(answerer, "too late") == (1, "", said)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -272,9 +265,8 @@ def test_offer_whose_command_is_interrupted_is_withdrawn(server, begin, number):
     code = code_of(offerer)
     assert server.codes() == [code]
     offerer.send_signal(number)
-    output, errors = offerer.communicate(timeout=BOUND_S)
-    assert errors == "tornado-signal: interrupted; the offer has been withdrawn\n"
-    assert (offerer.returncode, output, server.codes()) == (1, "", [])
+    assert ended(offerer) == (1, "", "tornado-signal: interrupted; the offer has been withdrawn\n")
+    assert server.codes() == []
 
 
 def test_command_that_reads_its_input_can_be_interrupted(server, begin):
@@ -286,26 +278,20 @@ def test_command_that_reads_its_input_can_be_interrupted(server, begin):
     assert answerer.stderr.read() == "tornado-signal: interrupted\n"
 
 
-def test_timeout_is_exit_status_1_and_withdraws_the_offer(server, begin):
-    offerer = begin(server, "offer", "lobby", "--wait", 0.5, told="o")
-    code_of(offerer)
-    assert offerer.communicate(timeout=BOUND_S) == ("", "tornado-signal: no answer within 0.5 s\n")
-    assert (offerer.returncode, server.codes()) == (1, [])
-    answerer = begin(server, "answer", "lobby", "--wait", 0.5, told="a")
-    assert answerer.communicate(timeout=BOUND_S) == ("", "tornado-signal: no offer within 0.5 s\n")
-
-
 @pytest.mark.parametrize(
-    ("told", "reason"),
-    [(b"", "standard input is empty; it must contain the offer"), (b"\xff", "standard input is not UTF-8")],
+    ("command", "told", "reason"),
+    [
+        (("offer", "--wait", 0.1), b"o", "no answer within 0.1 s"),
+        (("answer", "--wait", 0.1), b"a", "no offer within 0.1 s"),
+        (("offer",), b"", "standard input is empty; it must contain the offer"),
+        (("offer",), b"\xff", "the offer on standard input is not UTF-8"),
+    ],
 )
-def test_empty_or_binary_input_is_not_published(server, told, reason):
-    command = [COMMAND, "offer", "lobby"]
-    done = subprocess.run(
-        command, input=told, env=environment(**server.variables), stderr=subprocess.PIPE, timeout=BOUND_S, check=False
-    )
-    assert (done.returncode, server.codes()) == (1, [])
-    assert reason in done.stderr.decode()
+def test_timeout_or_unusable_input_is_exit_status_1_and_leaves_no_offer(command, told, reason, server):
+    name, *flags = command
+    done = server.run(name, "lobby", *flags, input=told)
+    assert (done.returncode, done.stdout, server.codes()) == (1, "", [])
+    assert done.stderr.splitlines()[-1] == f"tornado-signal: {reason}"
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
@@ -323,9 +309,9 @@ def test_waiting_commands_survive_a_restart(start, restart, begin, number):
     again = restart(server, number=number)
     until(lambda: expires(again) != first)  # it is taken over
     assert again.call("/answer", {"code": code, "side": "answerer", "answer": "after"})[0] == 200
-    assert offerer.communicate(timeout=BOUND_S) == ("after\n", "")
+    assert ended(offerer) == (0, "after\n", "")
     again.offer("another", offer="late")
-    assert answerer.communicate(timeout=BOUND_S)[0] == "late\n"
+    assert ended(answerer)[1] == "late\n"
 
 
 def test_offer_of_a_killed_command_ends_soon(start, begin):
@@ -346,9 +332,8 @@ def test_session_lost_in_a_restart_is_reported(start, restart, begin):
     offerer = begin(server, "offer", "lobby", told="o")
     code_of(offerer)
     restart(server, "--data-dir", "other")
-    _, errors = offerer.communicate(timeout=BOUND_S)
-    assert errors == "tornado-signal: the server says: 404 Session not found, expired, or origin mismatch\n"
-    assert offerer.returncode == 1
+    said = "tornado-signal: the server says: 404 Session not found, expired, or origin mismatch\n"
+    assert ended(offerer) == (1, "", said)
 
 
 def test_watch_continues_across_a_restart(start, restart, begin):
@@ -367,8 +352,7 @@ def test_watch_continues_across_a_restart(start, restart, begin):
     assert json.loads(topics.stdout.readline()) == {"topic": "lobby", "count": 1}
     for each in watching:
         each.send_signal(signal.SIGINT)
-        assert each.communicate(timeout=BOUND_S) == ("", "")
-        assert each.returncode == 0
+        assert ended(each) == (0, "", "")
 
 
 def test_watch_ends_silently_when_its_reader_closes(server):
@@ -423,6 +407,6 @@ def test_ping_names_a_server_that_stops(start, begin):
     pinging = begin(server, "ping", "--count", 100_000)
     until(lambda: server.call("/topics")[1]["topics"])
     server.stop(signal.SIGKILL)
-    _, errors = pinging.communicate(timeout=BOUND_S)
-    assert pinging.returncode == 1
+    status, _, errors = ended(pinging)
+    assert status == 1
     assert re.fullmatch(rf"tornado-signal: cannot reach {server.url}: .*\n", errors)

@@ -5,7 +5,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from support.command import BOUND_S, run
+from support.command import BOUND_S, call
 from support.redis_servers import free_port
 from support.waiting import run_command
 
@@ -24,7 +24,7 @@ def test_server_is_found_by_its_settings_without_proxies(start, settings):
     port = free_port()
     variables = {f"TORNADO_SIGNAL_{name}": value for name, value in settings.items()}
     start(*(f"--{name.lower().replace('_', '-')}={value}" for name, value in settings.items()), port=port)
-    done = run("health", TORNADO_SIGNAL_PORT=str(port), http_proxy="http://127.0.0.1:1", **variables)
+    done = call("health", TORNADO_SIGNAL_PORT=str(port), http_proxy="http://127.0.0.1:1", **variables)
     assert (done.returncode, done.stderr) == (0, "")
     assert f":{port} is healthy" in done.stdout
 
@@ -32,7 +32,7 @@ def test_server_is_found_by_its_settings_without_proxies(start, settings):
 def test_health_check_uses_a_unix_socket(start, tmp_path):
     address = f"unix:{tmp_path}/socket"
     start("--address", address)
-    done = run("health", "--address", address)
+    done = call("health", "--address", address)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"the server at {address} is healthy\n", "")
 
 
@@ -40,7 +40,7 @@ def test_health_check_ignores_the_certificate(start, pair):
     port = free_port()
     flags = ("--tls-certificate", pair.certificate, "--tls-key", pair.key)
     start(*flags, port=port)
-    done = run("health", "--port", port, *flags)
+    done = call("health", "--port", port, *flags)
     healthy = f"the server at https://127.0.0.1:{port} is healthy\n"
     assert (done.returncode, done.stdout, done.stderr) == (0, healthy, "")
 
@@ -64,7 +64,7 @@ def test_other_responses_are_exit_status_1_with_one_sentence(status, body, reaso
                 connection.sendall(b"HTTP/1.0 %d x\r\n\r\n%b" % (status, body))
 
         answered = thread.submit(answer)
-        done = run("health", "--port", listening.getsockname()[1])
+        done = call("health", "--port", listening.getsockname()[1])
         answered.result()
     assert (done.returncode, done.stdout) == (1, "")
     assert reason in done.stderr
@@ -80,6 +80,6 @@ def test_health_check_imports_no_client():
 
 @pytest.mark.parametrize(("port", "reason"), [(1, "no server responds"), (0, "name it with --port")])
 def test_missing_response_is_exit_status_1(port, reason):
-    done = run("health", "--port", port)
+    done = call("health", "--port", port)
     assert done.returncode == 1
     assert reason in done.stderr

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from support.command import COMMAND, environment, run
+from support.command import COMMAND, call, environment, run
 
 from tornado_signal import COMMIT, __version__, errors
 from tornado_signal.__main__ import make_parser
@@ -22,7 +22,7 @@ def test_version_is_that_of_the_package_and_its_commit(command):
 
 @pytest.mark.parametrize("arguments", [["--help"], ["-h"]])
 def test_help_names_serve_and_each_exit_status(arguments):
-    done = run(*arguments)
+    done = call(*arguments)
     assert (done.returncode, done.stderr) == (0, "")
     shown = " ".join(done.stdout.split())
     assert "serve run the server" in shown
@@ -30,7 +30,7 @@ def test_help_names_serve_and_each_exit_status(arguments):
 
 
 def test_help_of_serve_names_each_setting():
-    done = run("serve", "--help")
+    done = call("serve", "--help")
     assert (done.returncode, done.stderr) == (0, "")
     shown = "".join(done.stdout.split())
     for each in settings.SETTINGS:
@@ -70,7 +70,7 @@ def test_help_of_serve_names_each_setting():
     ],
 )
 def test_wrong_command_line_or_environment_is_exit_status_2(arguments, variables, reason, tmp_path):
-    done = run(*arguments, cwd=tmp_path, **variables)
+    done = call(*arguments, cwd=tmp_path, **variables)
     assert (done.returncode, done.stdout) == (2, "")
     assert reason in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
@@ -94,7 +94,7 @@ def test_wrong_setting_is_named_with_its_source(variables, toml, reason, check, 
     if toml:
         (tmp_path / "signal.toml").write_text(toml)
         arguments += ["--config", "signal.toml"]
-    done = run("serve", *arguments, cwd=tmp_path, **variables)
+    done = call("serve", *arguments, cwd=tmp_path, **variables)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("tornado-signal: " + reason)
     assert done.stderr.count("\n") == 1

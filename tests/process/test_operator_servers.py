@@ -9,10 +9,11 @@ import urllib.error
 import urllib.request
 
 import pytest
-from support.command import BOUND_S, COMMAND, ORIGIN, environment, run, run_command
+from support.command import BOUND_S, COMMAND, ORIGIN, call, environment
 from support.redis_servers import RedisServer
 from support.redis_traffic import until
 from support.rpc import RpcClient
+from support.waiting import run_command
 
 OTHER = "https://other.example"
 TOKEN = "a token of the operator"
@@ -38,7 +39,7 @@ def port(server):
 
 
 def admin(server, *arguments, **options):
-    done = run("admin", "--admin-url", server.admin_url, *arguments, **options)
+    done = call("admin", "--admin-url", server.admin_url, *arguments, **options)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -157,7 +158,7 @@ def test_command_whose_reader_leaves_is_quiet(start):
 
 
 def test_command_without_a_listener_says_what_to_set(tmp_path):
-    done = run("admin", "status", cwd=tmp_path)
+    done = call("admin", "status", cwd=tmp_path)
     assert done.returncode == 1
     assert "--admin-port or --admin-url" in done.stderr
 

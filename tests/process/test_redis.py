@@ -7,11 +7,11 @@ import time
 
 import pytest
 from support.certificates import make_pair
-from support.command import BOUND_S, Server, run
+from support.command import BOUND_S, Server, call
 from support.redis_servers import RedisCluster, free_port
 from support.redis_traffic import Publishers, Waiters, ready, topic_in, until
 from support.scraping import scrape
-from support.service_manager import receive_message
+from support.service_manager import receive_message, wait_for_message
 from support.waiting import end_all
 
 pytest_plugins = ["support.redis_traffic", "support.service_manager"]
@@ -20,10 +20,10 @@ pytest_plugins = ["support.redis_traffic", "support.service_manager"]
 def refused(redis, *arguments):
     """Return the error of `serve`, which `serve --check` also reports."""
     flags = ("--store", "redis", "--redis-nodes", redis, "--port", "0", *arguments)
-    done = [run("serve", *flags), run("serve", "--check", *flags)]
+    done = [call("serve", *flags), call("serve", "--check", *flags)]
     assert [each.returncode for each in done] == [1, 1]
-    receive_message = [re.sub(r"^\S+Z ", "", each.stderr, flags=re.MULTILINE) for each in done]  # but not when
-    assert receive_message[0] == receive_message[1]
+    errors = [re.sub(r"^\S+Z ", "", each.stderr, flags=re.MULTILINE) for each in done]  # but not when
+    assert errors[0] == errors[1]
     assert "Traceback" not in done[0].stderr
     return done[0].stderr
 
@@ -56,7 +56,7 @@ def test_unsafe_redis_configuration_is_refused_with_advice(redis_server):
     assert "set maxmemory-policy to noeviction" in refused(redis.address, "--durability", "os")
     redis.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
     assert "7.2 or newer" in refused(redis_server("--appendonly", "yes").address, "--durability", "fsync")
-    done = run("serve", "--check", "--store", "redis", "--redis-nodes", redis.address, "--durability", "os")
+    done = call("serve", "--check", "--store", "redis", "--redis-nodes", redis.address, "--durability", "os")
     assert done.returncode == 0
     assert "no append-only file" in done.stderr
     other = ("--durability", "os", "--redis-partitions", "4")
@@ -91,7 +91,8 @@ def test_service_manager_is_notified_while_redis_hangs(redis_server, manager):
     flags = ("--store", "redis", "--redis-nodes", redis.address, "--durability", "os", "--redis-timeout-ms", 60_000)
     with end_all(Server, Server.end) as start:
         server = start(*flags, NOTIFY_SOCKET=name, WATCHDOG_USEC="400000")
-        assert receive_message(manager) == {"READY": "1", "STATUS": f"listening on {server.url}, 0 sessions listed"}
+        ready = wait_for_message(manager, "READY")
+        assert ready == {"READY": "1", "STATUS": f"listening on {server.url}, 0 sessions listed"}
         redis.freeze()
         for _ in range(5):
             assert receive_message(manager)["WATCHDOG"] == "1"
@@ -170,7 +171,7 @@ def test_restricted_redis_user_with_tls_is_sufficient(redis_server, serve, start
     assert "no permissions" in refused(redis.address, *access[:2], *access[4:])
     address = f"127.0.0.1:{tls_port}"
     over_tls = ("--store", "redis", "--redis-nodes", address, *access, "--redis-tls")
-    assert run("serve", "--check", *over_tls).returncode == 1
+    assert call("serve", "--check", *over_tls).returncode == 1
     over_tls += ("--redis-ca", certificate)
     assert start(*over_tls).codes() == server.codes()
 

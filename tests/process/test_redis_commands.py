@@ -4,7 +4,7 @@ import json
 import uuid
 
 import pytest
-from support.command import ORIGIN, run
+from support.command import ORIGIN, call
 from support.maintenance import run_ok, run_refused
 from support.redis_traffic import PARTITIONS, Publishers, until
 
@@ -74,7 +74,7 @@ def test_check_passes_during_writes_and_reports_disagreements(redis, server):
     redis.ask("HINCRBY", partition.meta, "n", 1)
     (listed,) = [each for each in redis.ask("ZRANGE", partition.listing, 0, -1) if each.endswith(code)]
     redis.ask("ZREM", partition.listing, listed)
-    checked = run(*arguments)
+    checked = call(*arguments)
     assert checked.returncode == 1
     assert f"{ORIGIN!r}: the count of sessions does not match the listings\n" in checked.stdout
     assert f"{code.hex()} is neither listed nor answered\n" in checked.stdout
@@ -83,7 +83,7 @@ def test_check_passes_during_writes_and_reports_disagreements(redis, server):
     redis.ask("HSET", partition.meta, "n", kept[b"n"])
     assert run_ok(*arguments)
     redis.ask("PEXPIRE", partition.session(code), 60_000)
-    assert f"{ORIGIN!r}: {code.hex()} does not expire when it should\n" in run(*arguments).stdout
+    assert f"{ORIGIN!r}: {code.hex()} does not expire when it should\n" in call(*arguments).stdout
 
 
 def test_missing_or_empty_redis_is_reported_in_one_sentence(redis):

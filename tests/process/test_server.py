@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support.command import BOUND_S, COMMAND, ORIGIN, environment, run, with_sockets
+from support.command import BOUND_S, COMMAND, ORIGIN, call, environment, run, with_sockets
 from support.paths import ROOT
 from support.redis_traffic import until
 from support.service_manager import receive_message, wait_for_message
@@ -102,7 +102,7 @@ def test_each_address_of_a_host_name_is_listened_on(start):
 
 def test_check_opens_and_reports_what_serve_needs(tmp_path):
     stun = ("--stun-servers", "stun:stun.example.com")
-    done = run("serve", "--check", "--port", 0, "--admin-port", 0, *stun, cwd=tmp_path)
+    done = call("serve", "--check", "--port", 0, "--admin-port", 0, *stun, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     wanted = (
         r"settings: can be used",
@@ -117,7 +117,7 @@ def test_check_opens_and_reports_what_serve_needs(tmp_path):
 
 
 def test_missing_ice_servers_are_reported_by_check_and_at_the_start(start, tmp_path):
-    done = run("serve", "--check", "--port", 0, cwd=tmp_path)
+    done = call("serve", "--check", "--port", 0, cwd=tmp_path)
     assert "ICE servers: none; peers in different networks cannot connect" in done.stdout
     server = start()
     server.stop()
@@ -137,7 +137,7 @@ def test_directory_with_foreign_files_is_refused_and_not_touched(start, tmp_path
     for name in names:
         (data / name).touch()
     for check in (["--check"], []):
-        done = run("serve", *check, "--port", 0, cwd=tmp_path)
+        done = call("serve", *check, "--port", 0, cwd=tmp_path)
         refused(
             done, "data holds what is not the server's: ", "1.ldb.bak, CURRENT2 and 2 more; choose another --data-dir"
         )
@@ -150,11 +150,11 @@ def test_directory_with_foreign_files_is_refused_and_not_touched(start, tmp_path
         server = start()
         server.offer()
         assert server.stop() == 0
-    done = run("serve", "--check", "--port", 0, cwd=tmp_path)
+    done = call("serve", "--check", "--port", 0, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "\nstore: data, 2 sessions listed in 1 topics\n" in done.stdout
     (data / "notes").touch()
-    refused(run("serve", "--check", "--port", 0, cwd=tmp_path), "notes; choose another --data-dir")
+    refused(call("serve", "--check", "--port", 0, cwd=tmp_path), "notes; choose another --data-dir")
     server = start()
     (warning,) = (line for line in server.log if " WARNING " in line)
     assert "data holds what is not the server's: notes; choose another --data-dir" in warning
@@ -166,6 +166,7 @@ def test_directory_with_foreign_files_is_refused_and_not_touched(start, tmp_path
 def test_port_in_use_is_refused(flag, check, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
+        # Not in this process, where it would leave a socket open that Tornado does not close.
         done = run("serve", *check, flag, port, cwd=tmp_path, TORNADO_SIGNAL_PORT="0")
     refused(done, f"port {port}", "in use", f"choose another {flag}")
 
@@ -192,7 +193,7 @@ def test_low_port_needs_a_permission_that_the_message_names(flag, tmp_path):
 def test_second_server_on_the_same_data_is_refused(check, start, tmp_path):
     first = start()
     code = first.offer()
-    done = run("serve", *check, "--port", 0, cwd=tmp_path)
+    done = call("serve", *check, "--port", 0, cwd=tmp_path)
     refused(done, "data is in use by another process", "--data-dir")
     assert first.codes() == [code]
     assert first.stop() == 0
@@ -204,13 +205,13 @@ def test_data_directory_that_cannot_be_made_is_refused_by_name(place, tmp_path):
     (tmp_path / "file").touch()
     (tmp_path / "dangling-link").symlink_to("gone")
     path = tmp_path / place
-    refused(run("serve", "--port", 0, "--data-dir", path, cwd=tmp_path), str(path), "--data-dir")
+    refused(call("serve", "--port", 0, "--data-dir", path, cwd=tmp_path), str(path), "--data-dir")
 
 
 @pytest.mark.parametrize("place", ["file", "file/data"])
 def test_file_instead_of_a_data_directory_is_called_a_file(place, tmp_path):
     (tmp_path / "file").touch()
-    done = run("serve", "--port", 0, "--data-dir", place, cwd=tmp_path)
+    done = call("serve", "--port", 0, "--data-dir", place, cwd=tmp_path)
     refused(done, f"cannot open the database in {place}: a file is in the way; name a directory with --data-dir")
 
 
@@ -254,7 +255,7 @@ FORMAT = layout.FORMAT
 def test_database_of_a_later_version_or_another_program_is_not_touched(entry, reasons, tmp_path):
     with plyvel.DB(str(tmp_path / "data"), create_if_missing=True) as db:
         db.put(*entry)
-    refused(run("serve", "--port", 0, cwd=tmp_path), *reasons, "--data-dir")
+    refused(call("serve", "--port", 0, cwd=tmp_path), *reasons, "--data-dir")
     with plyvel.DB(str(tmp_path / "data")) as db:
         assert list(db) == [entry]
 
@@ -429,7 +430,7 @@ def test_drain_delay_warns_load_balancers_and_serves_until_a_second_signal(start
 def test_service_manager_is_notified_of_each_state(start, manager):
     manager, name = manager
     server = start(NOTIFY_SOCKET=name, WATCHDOG_USEC="400000")
-    ready = receive_message(manager)
+    ready = wait_for_message(manager, "READY")
     assert ready == {"READY": "1", "STATUS": f"listening on {server.url}, 0 sessions listed"}
     assert server.offer()
     while receive_message(manager)["STATUS"].endswith(", 0 sessions listed"):
@@ -452,7 +453,7 @@ def test_failed_start_sends_no_ready_notification(start, manager, tmp_path):
     manager, name = manager
     (tmp_path / "file").write_text("")
     for arguments in (["--data-dir", "file"], ["--address", "192.0.2.1"]):
-        refused(run("serve", "--port", 0, *arguments, cwd=tmp_path, NOTIFY_SOCKET=name))
+        refused(call("serve", "--port", 0, *arguments, cwd=tmp_path, NOTIFY_SOCKET=name))
     manager.setblocking(False)
     with pytest.raises(BlockingIOError):
         manager.recv(4096)

@@ -12,7 +12,7 @@ import socket
 import stat
 
 import pytest
-from support.command import BOUND_S, ORIGIN, run
+from support.command import BOUND_S, ORIGIN, call
 from support.maintenance import run_refused
 from support.service import WHO
 
@@ -235,13 +235,13 @@ def test_second_server_on_a_socket_is_refused(check, start_unix, tmp_path, conne
 
 
 def test_neither_a_check_nor_a_failed_start_leaves_a_file(path, tmp_path):
-    run_ok = run("serve", "--check", "--address", f"unix:{path}", cwd=tmp_path)
+    run_ok = call("serve", "--check", "--address", f"unix:{path}", cwd=tmp_path)
     assert (run_ok.returncode, run_ok.stderr) == (0, "")
     assert run_ok.stdout.endswith(f"\nlistener: unix:{path}\n")
     assert not path.exists()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        run_ok = run("serve", "--address", f"unix:{path}", "--admin-port", port, cwd=tmp_path)
+        run_ok = call("serve", "--address", f"unix:{path}", "--admin-port", port, cwd=tmp_path)
     assert run_ok.returncode == 1
     assert f"port {port}" in run_ok.stderr
     assert not path.exists()

@@ -4,7 +4,7 @@ import signal
 import subprocess
 
 import pytest
-from support.command import COMMAND, environment, run
+from support.command import COMMAND, call, environment
 from support.tokens import MAKERS, SECRET, make_token, private_pem, public_pem, write_secret
 from support.waiting import output
 
@@ -37,22 +37,22 @@ def check(token, *arguments):
 def test_server_accepts_the_token_and_check_explains_it(pair, start, tmp_path):
     signing, public = pair
     claims = ["--topic", "lobby", "--topic", "room/*", "--action", "list", "--sub", "alice", "--info", "Alice"]
-    token = output(run("token", "--key", signing, *claims, "--ttl", "15m", "--issuer", "us", "--audience", "them"))
+    token = output(call("token", "--key", signing, *claims, "--ttl", "15m", "--issuer", "us", "--audience", "them"))
     explained = output(check(token, "--key", public, "--issuer", "us", "--audience", "them")).splitlines()
     assert explained[1] == "subject: alice"
     assert explained[3:] == ["actions: list", "topics: lobby, room/*", "info: Alice", "origin: any"]
     file = tmp_path / "token"
     file.write_text(token)
     server = start("--auth-keys", public, "--auth-issuer", "us", "--auth-audience", "them")
-    listed = run("sessions", "lobby", "--json", "--url", server.url, "--token-file", file)
+    listed = call("sessions", "lobby", "--json", "--url", server.url, "--token-file", file)
     assert output(listed) == ""
-    assert output(run("sessions", "room/1", "--json", "--url", server.url, SIGNAL_TOKEN_FILE=str(file))) == ""
+    assert output(call("sessions", "room/1", "--json", "--url", server.url, SIGNAL_TOKEN_FILE=str(file))) == ""
     for topic, text in (("attic", "403 Not allowed by the token"),):
-        refused = run("sessions", topic, "--url", server.url, "--token-file", file)
+        refused = call("sessions", topic, "--url", server.url, "--token-file", file)
         assert (refused.returncode, text in refused.stderr) == (1, True)
-    without = run("sessions", "lobby", "--url", server.url)
+    without = call("sessions", "lobby", "--url", server.url)
     assert (without.returncode, "401 Missing or invalid token" in without.stderr) == (1, True)
-    missing = run("sessions", "lobby", "--url", server.url, "--token-file", tmp_path / "none")
+    missing = call("sessions", "lobby", "--url", server.url, "--token-file", tmp_path / "none")
     assert (missing.returncode, "cannot read the token" in missing.stderr) == (1, True)
 
 
@@ -88,7 +88,7 @@ def test_check_says_why_a_token_is_refused(claims, secret, reason, tmp_path):
 def test_unusable_arguments_are_explained(arguments, status, text, tmp_path):
     write_secret(tmp_path)
     (tmp_path / "public.pem").write_bytes(public_pem(MAKERS["EdDSA"]()))
-    done = run("token", *arguments, cwd=tmp_path)
+    done = call("token", *arguments, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (status, "")
     assert text in done.stderr
 
@@ -97,10 +97,10 @@ def test_check_of_the_server_names_the_keys(tmp_path):
     keys = write_secret(tmp_path / "keys")
     (keys / "second.pem").write_bytes(public_pem(MAKERS["EdDSA"]()))
     arguments = ["--data-dir", tmp_path / "data", "--port", "0", "--auth-keys", keys, "--auth-anonymous", "list"]
-    lines = output(run("serve", "--check", *arguments)).splitlines()
+    lines = output(call("serve", "--check", *arguments)).splitlines()
     assert "keys of tokens: main (HS256), second (EdDSA); allowed without a token: list" in lines
     (keys / "broken.pem").write_text("nonsense")
-    broken = run("serve", "--check", *arguments)
+    broken = call("serve", "--check", *arguments)
     assert (broken.returncode, "holds no public key in PEM form" in broken.stderr) == (1, True)
 
 
@@ -112,7 +112,7 @@ def test_reload_replaces_keys_and_keeps_them_on_an_error(start, tmp_path):
         token = make_token({"exp": 4e9}, secret, name=name)
         file = tmp_path / "token"
         file.write_text(token)
-        return run("topics", "--json", "--url", server.url, "--token-file", file).returncode
+        return call("topics", "--json", "--url", server.url, "--token-file", file).returncode
 
     other = b"another secret of more than thirty-two bytes"
     write_secret(keys, "other", other)

@@ -10,7 +10,7 @@ import time
 from urllib.parse import urlsplit
 
 import pytest
-from support.command import BOUND_S, ORIGIN, run
+from support.command import BOUND_S, ORIGIN, call, run
 from support.otlp import Collector
 from support.redis_servers import RedisServer
 from support.rpc import RpcClient
@@ -385,7 +385,7 @@ def test_package_is_imported_only_with_a_collector(on, start, collector, tmp_pat
 @pytest.mark.parametrize("check", [True, False])
 def test_missing_package_and_wrong_variables_are_errors(check, tmp_path):
     flags = ["serve", "--port", 0, "--otlp-endpoint", "http://127.0.0.1:9", *(["--check"] if check else [])]
-    wrong = run(*flags, cwd=tmp_path, OTEL_BSP_MAX_QUEUE_SIZE="0")
+    wrong = call(*flags, cwd=tmp_path, OTEL_BSP_MAX_QUEUE_SIZE="0")
     (tmp_path / "sitecustomize.py").write_text(WITHOUT_PACKAGE)
     missing = run(*flags, cwd=tmp_path, PYTHONPATH=str(tmp_path))
     for done, reason in [
@@ -398,6 +398,6 @@ def test_missing_package_and_wrong_variables_are_errors(check, tmp_path):
 
 
 def test_check_names_the_collector(tmp_path):
-    done = run("serve", "--check", "--port", 0, "--otlp-endpoint", "http://127.0.0.1:9", cwd=tmp_path)
+    done = call("serve", "--check", "--port", 0, "--otlp-endpoint", "http://127.0.0.1:9", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "spans: to http://127.0.0.1:9\n" in done.stdout

@@ -9,7 +9,7 @@ import time
 
 import pytest
 from support.certificates import make_pair
-from support.command import ORIGIN, run
+from support.command import ORIGIN, call
 from support.peerjs import open_peer
 from support.rpc import RpcClient
 from support.scraping import scrape
@@ -345,11 +345,11 @@ def test_clients_do_not_notice_a_hanging_receiver(start, receiver, flags, tmp_pa
 
 def test_serve_check_and_start_explain_incomplete_settings(tmp_path, receiver, flags):
     (_, url, *secret_file), cwd = flags, tmp_path
-    done = run("serve", "--check", *map(str, flags), "--port", "0", cwd=cwd)
+    done = call("serve", "--check", *map(str, flags), "--port", "0", cwd=cwd)
     assert done.returncode == 0
     assert f"webhooks: http://127.0.0.1:{receiver.port}, session.created, session.answered" in done.stdout
     assert "of-hook" not in done.stdout + done.stderr
-    public = run(
+    public = call(
         *(
             "serve",
             "--check",
@@ -373,7 +373,7 @@ def test_serve_check_and_start_explain_incomplete_settings(tmp_path, receiver, f
         wrong.write_text(content)
         arguments = arguments or ["--webhook-url", url, "--webhook-secret-file", wrong]
         for check in (["--check"], []):
-            done = run("serve", *check, "--port", "0", *map(str, arguments), cwd=cwd)
+            done = call("serve", *check, "--port", "0", *map(str, arguments), cwd=cwd)
             assert done.returncode == 1
             assert reason in done.stderr
             assert "Traceback" not in done.stderr

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import websockets.sync.client
 from support.certificates import client_context, make_pair
-from support.command import BOUND_S, Server, run
+from support.command import BOUND_S, Server, call, run
 from support.needs import require
 from support.redis_servers import RedisServer
 from support.redis_traffic import in_background, until
@@ -111,7 +111,7 @@ def test_killed_worker_is_replaced_without_failed_requests(start):
 def test_stuck_worker_is_replaced_silently(start, manager):
     manager, name = manager
     server = start(number=2, NOTIFY_SOCKET=name, WATCHDOG_USEC="6000000")
-    assert receive_message(manager)["READY"] == "1"
+    wait_for_message(manager, "READY")
     before = pids(server)
     os.kill(before[2], signal.SIGSTOP)
     assert server.process.stderr.readline().endswith(": worker 2 does not respond within 3 s; killing it\n")
@@ -282,9 +282,9 @@ def test_passed_sockets_and_sighup_reach_all_workers(start, tmp_path):
 
 def test_startup_error_is_reported_once():
     flags = ("--store", "redis", "--redis-nodes", "127.0.0.1:1", "--port", 0)
-    one, several = run("serve", *flags), run("serve", *flags, "--workers", 3)
+    one, several = call("serve", *flags), run("serve", *flags, "--workers", 3)
     assert (several.returncode, several.stderr.count("\n")) == (1, 1)
     assert several.stderr == one.stderr
-    refused = run("serve", "--workers", "auto")
+    refused = call("serve", "--workers", "auto")
     assert refused.returncode == 2
     assert "--workers = 'auto': expected 1, or --store redis" in refused.stderr

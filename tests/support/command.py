@@ -1,17 +1,25 @@
 """The installed command as a process."""
 
+import contextlib
+import faulthandler
+import gc
 import json
+import logging
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import urllib.error
 import urllib.request
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
+from unittest import mock
 
+from .forked import Process
 from .needs import require
-from .waiting import run_command
 
 COMMAND = Path(sys.executable).with_name("tornado-signal")
 ORIGIN = "https://app.example"
@@ -26,8 +34,71 @@ def environment(**variables):
     return {name: value for name, value in merged.items() if value is not None}
 
 
-def run(*arguments, cwd=None, **variables):
-    return run_command(COMMAND, *arguments, cwd=cwd, env=environment(**variables), timeout=BOUND_S)
+@contextlib.contextmanager
+def restored():
+    """Restore what a command changes in its process."""
+    root, numbers = logging.getLogger(), (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+    handlers, level, umask = root.handlers[:], root.level, os.umask(0o022)
+    os.umask(umask)
+    signals = [signal.getsignal(number) for number in numbers]
+    limit, thresholds = resource.getrlimit(resource.RLIMIT_NOFILE), gc.get_threshold()
+    root.handlers[:] = []  # so that the command sets up its own
+    try:
+        yield
+    finally:
+        for handler in root.handlers:
+            if isinstance(handler, logging.StreamHandler):
+                handler.setStream(sys.__stderr__)
+        root.handlers[:] = handlers
+        root.setLevel(level)
+        os.umask(umask)
+        for number, handler in zip(numbers, signals, strict=True):
+            signal.signal(number, handler)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+        gc.set_threshold(*thresholds)
+        faulthandler.enable(sys.__stderr__)
+
+
+def call(*arguments, cwd=None, input=b"", **variables):
+    """Run a command in this process until it ends by itself. Return the same as `run`."""
+    from tornado_signal.__main__ import main  # here, because most tests start only processes
+
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+        path = Path(name)
+        (path / "stdin").write_bytes(input)
+        for stream in ("stdin", "stdout", "stderr"):  # files, because commands use the descriptors
+            file = stack.enter_context(open(path / stream, "r" if stream == "stdin" else "w", buffering=1))
+            stack.enter_context(mock.patch.object(sys, stream, file))
+        stack.enter_context(restored())
+        stack.enter_context(mock.patch.dict(os.environ, environment(**variables), clear=True))
+        stack.enter_context(contextlib.chdir(cwd or Path.cwd()))
+        try:
+            status = main([*map(str, arguments)])
+        except SystemExit as exit:
+            status = exit.code
+        sys.stdout.flush()
+        output, errors = ((path / stream).read_text() for stream in ("stdout", "stderr"))
+    return subprocess.CompletedProcess([*arguments], status, output, errors)
+
+
+def begin(*arguments, command=COMMAND, cwd=None, prefix=(), pass_fds=(), stdin=DEVNULL, stdout=PIPE, **variables):
+    """Start a process of the command: forked where possible, and with a new interpreter where that matters."""
+    options = {"cwd": cwd, "env": environment(**variables), "stdin": stdin, "stdout": stdout, "stderr": PIPE}
+    arguments = [*map(str, arguments)]
+    if command == COMMAND and not prefix and not any(name.startswith(("LD_", "PYTHON")) for name in variables):
+        return Process(*arguments, **options)
+    return subprocess.Popen([*prefix, command, *arguments], pass_fds=pass_fds, text=True, **options)
+
+
+def run(*arguments, **options):
+    """Run a command as a process of its own."""
+    process = begin(*arguments, **options)
+    try:
+        output, errors = process.communicate(timeout=BOUND_S)
+    finally:
+        process.kill()
+        process.wait()
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
 def with_sockets(sockets):
@@ -52,10 +123,16 @@ class Server:
 
     def __init__(self, *arguments, command=COMMAND, cwd=None, port=0, passed=(), prefix=(), **variables):
         flags = ["--port", port] if port is not None else []
-        command = [*prefix, *with_sockets(passed), command, "serve", *map(str, [*flags, *arguments])]
-        options = {"cwd": cwd, "env": environment(**variables), "pass_fds": [each.fileno() for each in passed]}
-        streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-        self.process = subprocess.Popen(command, **options, **streams)
+        arguments = ["serve", *map(str, [*flags, *arguments])]
+        self.process = begin(
+            *arguments,
+            command=command,
+            cwd=cwd,
+            prefix=[*prefix, *with_sockets(passed)],
+            pass_fds=[each.fileno() for each in passed],
+            stdout=subprocess.DEVNULL,
+            **variables,
+        )
         self.log, self.admin_url = [], None
         admin = {"--admin-port", "TORNADO_SIGNAL_ADMIN_PORT", "LISTEN_FDNAMES"} & {*arguments, *variables}
         missing = max(len(passed), 2 if admin else 1)

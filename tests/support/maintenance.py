@@ -8,7 +8,7 @@ import time
 from support.stores import HandClock, open_leveldb
 from tornado_signal.session import Side
 
-from .command import ORIGIN, run
+from .command import ORIGIN, call
 
 OTHER = "https://other.example"
 LONG_MS = 3_600_000
@@ -17,14 +17,14 @@ SECRETS = {"info": "their info", "offer": "their offer", "candidate": "their can
 
 
 def run_ok(*arguments, **options):
-    process = run(*arguments, **options)
+    process = call(*arguments, **options)
     assert (process.returncode, process.stderr) == (0, ""), process
     return process.stdout
 
 
 def run_refused(*arguments, **options):
     """Run a command that must fail with one sentence, and return the sentence."""
-    process = run(*arguments, **options)
+    process = call(*arguments, **options)
     match = re.fullmatch("tornado-signal: (.*)\n", process.stderr)
     assert (process.returncode, match is None) == (1, False), process
     return match[1]

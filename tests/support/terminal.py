@@ -8,6 +8,9 @@ import select
 import subprocess
 import time
 
+from .command import COMMAND
+from .forked import Process
+
 BOUND_S = 30
 
 
@@ -18,7 +21,10 @@ class Terminal:
         self._master, slave = pty.openpty()
         self.text = ""
         streams = {"stdin": slave, "stdout": slave, "stderr": slave}
-        self.process = subprocess.Popen([*map(str, command)], env=env, start_new_session=True, **streams)
+        if command[0] == COMMAND:
+            self.process = Process(*command[1:], env=env, **streams)
+        else:
+            self.process = subprocess.Popen([*map(str, command)], env=env, start_new_session=True, **streams)
         os.close(slave)
 
     def __enter__(self):

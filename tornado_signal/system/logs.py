@@ -126,6 +126,7 @@ def set_up(level: str = "info", form: str = "text", **common: object) -> None:
         form: `text` or `json`.
         common: fields of every line.
     """
+    _handler.setStream(sys.stderr)
     _handler.setFormatter(Formatter(form, journal=to_journal(_handler.stream, os.environ), common=common))
     logging.basicConfig(handlers=[_handler, _recent])
     logging.getLogger().setLevel(level.upper())

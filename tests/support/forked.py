@@ -1,0 +1,178 @@
+"""Processes of the command that are forked from a process that has imported it.
+
+An interpreter that starts and imports the package takes ten times as long as a server that starts and stops.
+"""
+
+import atexit
+import contextlib
+import ctypes
+import functools
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from subprocess import DEVNULL, PIPE
+
+# What `serve` and the commands of a client import.
+MODULES = (
+    "uvloop",
+    "tornado_signal.__main__",
+    "tornado_signal.process.check",
+    "tornado_signal.process.supervisor",
+    "tornado_signal.cli.discovery",
+    "tornado_signal.cli.ping",
+    "tornado_signal.cli.signaling",
+    "tornado_signal.stores.leveldb.store",
+    "tornado_signal.stores.redis.store",
+)
+NUMBER = struct.Struct("i")
+PR_SET_PDEATHSIG = 1
+
+
+def end_with_parent():
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def main():
+    """Fork a process for each request until the other end is closed. Run the command in it."""
+    requests = socket.socket(fileno=os.dup(0))
+    for name in MODULES:
+        importlib.import_module(name)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        request, descriptors, _, _ = socket.recv_fds(requests, 1 << 20, 4)
+        if not request:
+            os._exit(0)
+        if not os.fork():
+            break
+        for each in descriptors:
+            os.close(each)
+    requests.close()
+    # The process between them waits for the command, and both end if the tests are killed.
+    end_with_parent()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    *streams, status = descriptors
+    if pid := os.fork():
+        for each in (0, 1, 2, *streams):
+            os.close(each)
+        os.write(status, NUMBER.pack(pid))
+        os.write(status, NUMBER.pack(os.waitpid(pid, 0)[1]))
+        os._exit(0)
+    end_with_parent()
+    os.close(status)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number, each in enumerate(streams):
+        os.dup2(each, number)
+        os.close(each)
+    arguments, directory, variables = json.loads(request)
+    os.chdir(directory)
+    os.environ.clear()
+    os.environ.update(variables)
+    sys.argv = ["tornado-signal", *arguments]
+    sys.exit(sys.modules["tornado_signal.__main__"].main())
+
+
+@functools.cache
+def template():
+    """Return the process that forks, and the socket for requests to it."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        return subprocess.Popen([sys.executable, "-P", __file__], stdin=theirs), ours
+
+
+@atexit.register
+def end():
+    """End the process that forks."""
+    if template.cache_info().currsize:
+        process, requests = template()
+        template.cache_clear()
+        requests.close()
+        process.wait()
+
+
+class Process:
+    """A process of the command, with what tests need of the interface of `subprocess.Popen` in text mode.
+
+    The streams are PIPE, DEVNULL or a descriptor.
+    """
+
+    def __init__(self, *arguments, env, cwd=None, stdin=DEVNULL, stdout=PIPE, stderr=PIPE):
+        self.args, self.returncode, self._readers, self._rest = [*map(str, arguments)], None, {}, {}
+        request = json.dumps([self.args, str(cwd or Path.cwd()), env]).encode()
+        streams, passed = [], []
+        with contextlib.ExitStack() as stack:
+            for number, kind in enumerate((stdin, stdout, stderr)):
+                stream = None
+                if kind == PIPE:
+                    reading, writing = os.pipe()
+                    stream = os.fdopen(reading) if number else os.fdopen(writing, "w")
+                    kind = writing if number else reading
+                    stack.callback(os.close, kind)
+                elif kind == DEVNULL:
+                    kind = stack.enter_context(open(os.devnull, "r+b", buffering=0)).fileno()
+                streams.append(stream)
+                passed.append(kind)
+            self.stdin, self.stdout, self.stderr = streams
+            self._status, status = os.pipe()
+            stack.callback(os.close, status)
+            socket.send_fds(template()[1], [request], [*passed, status])
+        (self.pid,) = NUMBER.unpack(os.read(self._status, NUMBER.size))
+
+    def poll(self):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout=None):
+        if self.returncode is None:
+            if not select.select([self._status], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self.args, timeout)
+            self.returncode = os.waitstatus_to_exitcode(*NUMBER.unpack(os.read(self._status, NUMBER.size)))
+            os.close(self._status)
+        return self.returncode
+
+    def send_signal(self, number):
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self):
+        self.send_signal(signal.SIGKILL)
+
+    def terminate(self):
+        self.send_signal(signal.SIGTERM)
+
+    def communicate(self, input="", timeout=None):
+        """Send an input, and return the rest of the output and of the errors when the process has ended."""
+
+        def read(stream):
+            self._rest[stream] = stream.read()
+
+        until_s = time.monotonic() + (timeout or threading.TIMEOUT_MAX)
+        streams = [stream for stream in (self.stdout, self.stderr) if stream]
+        for stream in streams:
+            if stream not in self._readers:
+                self._readers[stream] = threading.Thread(target=read, args=(stream,), daemon=True)
+                self._readers[stream].start()
+        if self.stdin and not self.stdin.closed:
+            with contextlib.suppress(BrokenPipeError), self.stdin:
+                self.stdin.write(input)
+        for stream in streams:
+            self._readers[stream].join(until_s - time.monotonic())
+            if self._readers[stream].is_alive():
+                raise subprocess.TimeoutExpired(self.args, timeout)
+            stream.close()
+        self.wait(until_s - time.monotonic())
+        return tuple(stream and self._rest[stream] for stream in (self.stdout, self.stderr))
+
+
+if __name__ == "__main__":
+    main()
