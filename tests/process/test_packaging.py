@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tomllib
 
 import pytest
 from support.checkout import copy_checkout, git, new_repository, run
@@ -11,6 +12,7 @@ from support.paths import ROOT
 pytestmark = pytest.mark.slow
 
 PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
+INSTALL = ("install", "--no-build-isolation", "--no-deps")
 ASK = "import tornado_signal; print(tornado_signal.__version__, tornado_signal.COMMIT)"
 
 
@@ -19,6 +21,17 @@ def no_git_variables(monkeypatch):
     """Hide the repository of a git hook that runs the tests."""
     for name in ("GIT_DIR", "GIT_INDEX_FILE", "GIT_WORK_TREE"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def build_requirements(tmp_path_factory):
+    """Install what builds the package once, and not for each build."""
+    path = tmp_path_factory.mktemp("build")
+    required = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    run(*PIP, "install", "--no-compile", "--target", path, *required)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(path))
+        yield
 
 
 @pytest.fixture
@@ -31,7 +44,7 @@ def source(tmp_path):
 def installed(source, path, **env):
     """Return the version and the commit that a source states once it is installed."""
     target = path / "target"
-    run(*PIP, "install", "--no-compile", "--no-deps", "--upgrade", "--target", target, source, **env)
+    run(*PIP, *INSTALL, "--no-compile", "--upgrade", "--target", target, source, **env)
     done = subprocess.run(
         [sys.executable, "-c", ASK],
         cwd=path,
@@ -43,6 +56,7 @@ def installed(source, path, **env):
     return done.stdout.split()
 
 
+@pytest.mark.timeout(240)
 def test_checkout(source, tmp_path, monkeypatch):
     """The version is that of the tag, or counts the commits since. Hooks of another repository are ignored."""
     first = new_repository(source)
@@ -81,7 +95,7 @@ def test_editable_install_is_updated(source, tmp_path):
     python = tmp_path / "venv" / "bin" / "python"
     for _ in range(2):
         commit = new_repository(source)
-        run(*PIP, "--python", python, "install", "--no-deps", "--editable", source)
+        run(*PIP, "--python", python, *INSTALL, "--editable", source)
         assert run(python, "-I", "-c", ASK).split()[1] == commit
 
 
