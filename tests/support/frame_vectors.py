@@ -17,7 +17,7 @@ class Vector(NamedTuple):
 
     Attributes:
         sent: the bytes, which can be split anywhere.
-        messages: the complete messages. With code 1007 the message is not UTF-8, which can be left to its receiver.
+        messages: the complete messages.
         pings: the data of each ping.
         code: the code of the server's close frame, or None if the connection stays open.
         binary: whether the last message is binary. Where messages are text only, the server closes with 1003 instead.
@@ -90,8 +90,9 @@ VECTORS = {
     **{f"{size} bytes": whole(message(size)) for size in (125, 126, 127, 65_535, 65_536, MAX_BYTES)},
     "no bytes": whole(b""),
     "a byte": whole(b"1"),
-    **{f"{size} bytes, length of 8": whole(message(size), form=8) for size in (125, 126, 65_535)},
-    **{f"{len(data)} bytes, length of {form}": whole(data, form=form) for data in (b"", SHORT) for form in (2, 8)},
+    **{f"{size} bytes, length of 8": refused(frame(TEXT, message(size), form=8)) for size in (126, 65_535)},
+    **{f"no bytes, length of {form}": refused(frame(TEXT, b"", form=form)) for form in (2, 8)},
+    **{f"125 bytes, length of {form}": refused(frame(TEXT, message(125), form=form)) for form in (2, 8)},
     "a byte too many": refused(frame(TEXT, b"x" * (MAX_BYTES + 1)), 1009),
     "a length too great": refused(b"\x81\xff" + (MAX_BYTES + 1).to_bytes(8) + b"mask", 1009),
     "the greatest length": refused(b"\x81\xff" + (2**63 - 1).to_bytes(8) + b"mask", 1009),
@@ -113,7 +114,7 @@ VECTORS = {
     "text among fragments": refused(frame(TEXT | MORE, b"x") + frame(TEXT, SHORT)),
     "binary among fragments": refused(frame(TEXT | MORE, b"x") + frame(BINARY, SHORT)),
     "continuation of a whole message": Vector(frame(TEXT, SHORT) + frame(CONT, b"x"), (SHORT,), code=1002),
-    "close among fragments": refused(frame(TEXT | MORE, b"x") + frame(CLOSE, b"\3\xe8")),
+    "close among fragments": Vector(frame(TEXT | MORE, b"x") + frame(CLOSE, b"\3\xe8"), code=1000),
     # Binary messages
     "binary": whole(SHORT, BINARY),
     "binary in fragments": split(*halves(SHORT, 7), kind=BINARY, between=frame(PING), pings=(b"",)),
@@ -127,7 +128,7 @@ VECTORS = {
     "unsolicited pongs": Vector(frame(PONG) + frame(PONG, b"\xff" * 125) + frame(TEXT, SHORT), (SHORT,)),
     **{f"large {kind}": refused(frame(kind, b"\3\xe8" + b"x" * 124)) for kind in (PING, PONG, CLOSE)},
     **{f"fragment of {kind}": refused(frame(kind | MORE)) for kind in (PING, PONG, CLOSE)},
-    "ping with a length of 2": Vector(frame(PING, b"x", form=2), pings=(b"x",)),
+    "ping with a length of 2": refused(frame(PING, b"x", form=2)),
     # Closes
     "close": Vector(frame(CLOSE), code=NO_CODE),
     "close of one byte": refused(frame(CLOSE, b"\3")),
@@ -140,6 +141,6 @@ VECTORS = {
     **{f"UTF-8 split at {at}": split(*halves(WIDE, _AT + at)) for at in range(10)},
     "UTF-8, pings between": split(*halves(WIDE, _AT + 6), between=PING_125, pings=(b"p" * 125,)),
     "noncharacters": whole(message(text="\ufffe\uffff\U0010ffff\0")),
-    **{f"not UTF-8: {some.hex()}": whole(some)._replace(code=1007) for some in NOT_UTF8},
-    **{f"not UTF-8, in fragments: {some.hex()}": split(*halves(some, 1))._replace(code=1007) for some in NOT_UTF8[3:5]},
+    **{f"not UTF-8: {some.hex()}": refused(frame(TEXT, some), 1007) for some in NOT_UTF8},
+    **{f"not UTF-8, in fragments: {some.hex()}": refused(split(*halves(some, 1)).sent, 1007) for some in NOT_UTF8[3:5]},
 }  # fmt: skip

@@ -42,16 +42,16 @@ MAY_IMPORT = {
     ),
     "http": "auth errors lifecycle limits service settings stores.watches system tornado",
     "http.upgrade": "auth errors http service transport",
-    "websocket": "auth errors lifecycle service session stores.watches transport websockets",
+    "websocket": "auth errors lifecycle service session stores.watches transport",
     "websocket.endpoint": "http http.upgrade service websocket",
-    "protocols": "auth errors http http.upgrade relay service settings orjson websockets",
+    "protocols": "auth errors http http.upgrade relay service settings transport orjson",
     "admin": (
         "errors lifecycle limits metrics relay service session settings stores system transport httpx "
-        "prometheus_client tornado websockets"
+        "prometheus_client tornado"
     ),
     "tracing": "errors service settings package opentelemetry",
     "webhooks": "metrics service session settings system tornado",
-    "transport": "httptools tornado websockets",
+    "transport": "httptools tornado",
     "maintenance": "errors settings stores stores.leveldb stores.redis system",
     "settings": "",
     "system": "errors metrics settings tornado",

@@ -9,14 +9,13 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, cast
 
-from websockets.frames import CloseCode
-
 from ..errors import SessionNotFound
 from ..limits.per_address import Network, contains
 from ..service.service import ClientSocket, Service
 from ..session import Session, Side
 from ..stores import Maintenance
 from ..transport import ServerState
+from ..transport.frames import CloseCode
 from ..transport.state import OpenConnection
 from ..transport.websocket import WebSocket
 from .status import slices

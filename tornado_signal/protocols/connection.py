@@ -6,7 +6,6 @@ from http import HTTPStatus
 from typing import Any, ClassVar, Final
 
 import orjson
-from websockets.frames import CloseCode
 
 from .. import errors
 from ..http.upgrade import Client
@@ -14,6 +13,7 @@ from ..relay import Channel, Relay
 from ..service.request_context import RequestContext
 from ..service.service import TOKEN_EXPIRED
 from ..service.statuses import STATUS
+from ..transport.frames import CloseCode
 
 METHOD: Final = "WS"
 MAX_CHANNELS: Final = 1000  # channels and groups of a connection
@@ -208,7 +208,7 @@ class Connection:
         service.queue.submit(service.limits.client(self.client.address), self._begin)
 
     def _begin(self) -> None:
-        if not self._messages or self.client.socket.refused:
+        if not self._messages or self.client.socket.drops_messages:
             self._messages.clear()
             self._running = False
             return

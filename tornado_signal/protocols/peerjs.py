@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 import orjson
-from websockets.frames import CloseCode
 
 from .. import errors
 from ..http.fields import topic_of
@@ -19,6 +18,7 @@ from ..relay import Channel, Joined, Lease, Relay
 from ..service import wire
 from ..service.request_context import RequestContext
 from ..service.statuses import STATUS
+from ..transport.frames import CloseCode
 from .connection import MAX_NAME, Connection
 from .endpoint import ProtocolHandler, ProtocolUpgrade, make_scope
 

@@ -276,6 +276,7 @@ class Connection(asyncio.Protocol):
         self._exchanges = ()
         self._parser.close()
         self.state.connections.discard(self)
+        self.state.unsent.forget(self)
         protocol = make(self.state, self.remote_ip, self._refusal)
         self._transport.set_protocol(protocol)
         protocol.connection_made(self._transport)

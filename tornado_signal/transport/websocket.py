@@ -1,27 +1,17 @@
 """A connection after its upgrade to a WebSocket (RFC 6455): text messages in and out, pings, and its end."""
 
 import asyncio
-import logging
+import base64
+import hashlib
 import re
-import struct
 from collections.abc import Callable
 from typing import Final, Protocol, cast
 
 from tornado import httputil
-from websockets.frames import CloseCode, Frame, Opcode
-from websockets.protocol import Protocol as Frames
-from websockets.protocol import Side, State
-from websockets.utils import accept_key
 
+from . import frames
+from .frames import CloseCode, FrameReader, InvalidFrame, make_frame
 from .state import ServerState
-
-try:
-    from websockets.speedups import apply_mask
-except ImportError:  # no compiled wheel for this platform
-    from websockets.utils import apply_mask
-
-logging.getLogger("websockets").setLevel(logging.WARNING)  # it would log every connection
-_LOG: Final = logging.getLogger("websockets.server")
 
 PING_S: Final = 20.0  # between two questions whether the client is there
 SILENT_S: Final = 40.0  # after which it is not
@@ -30,25 +20,15 @@ MAX_UNSENT_BYTES: Final = 1024 * 1024  # beyond it a client that stops reading i
 UNREAD_S: Final = 5.0  # without progress, after which it is
 MAX_MESSAGES: Final = 64  # per connection in progress; further ones are not read
 MAX_MESSAGES_BYTES: Final = 8 * 1024  # of these messages; a larger one is processed alone
-PIECE_BYTES: Final = 2 * 1024  # parsed at once; a piece can hold hundreds of frames
-TURN_BYTES: Final = 8 * PIECE_BYTES  # parsed per connection and event-loop iteration
+SMALL_BYTES: Final = 2 * 1024  # of messages in progress, which cost no more than the connection itself
+MAX_FRAMES: Final = 256  # parsed per connection and event-loop iteration
 POSTED_BYTES: Final = 64 * 1024  # kept for one write per event-loop iteration; beyond it they are written at once
 
 DELIBERATE: Final = (CloseCode.NORMAL_CLOSURE, CloseCode.GOING_AWAY, CloseCode.NO_STATUS_RCVD)
 
-_PING: Final = Frame(Opcode.PING, b"").serialize(mask=False)
-_PONG: Final = b"\x8a\x80"  # what answers it, before the masking key
-_PONG_BYTES: Final = 6
-_WHOLE_TEXT: Final = 0x81
-_MASKED: Final = 0x80
-_CLOSE: Final = 0x88
-_CLOSES: Final = {code: b"\x88%c%b" % (len(code), code) for code in (b"", b"\x03\xe8", b"\x03\xe9")}  # by their data
-_CLOSE_SIZES: Final = (6, 8)  # of these frames from a client
-_MEDIUM_SIZE: Final = struct.Struct("!H")
-_LARGE_SIZE: Final = struct.Struct("!Q")
-_MEDIUM: Final = struct.Struct("!BH")  # the size of a frame's data, after its first byte
-_LARGE: Final = struct.Struct("!BQ")
+_PING: Final = make_frame(frames.PING)
 _KEY: Final = re.compile("[A-Za-z0-9+/]{21}[AQgw]==")  # 16 bytes
+_GUID: Final = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455, 1.3
 
 
 class Receiver(Protocol):
@@ -71,50 +51,46 @@ class WebSocket(asyncio.Protocol):
     """One client's connection, from its upgrade on.
 
     Args:
+        reject_status: the result of counting the connection, see `ServerState.admit`.
         max_message_bytes: the largest message.
-        client_address: the client's IP address, which is not `remote_ip` behind a proxy.
         binary: whether binary messages are accepted like text.
 
     Attributes:
         receiver: the receiver of the messages, to be set by the owner.
         on_closed: is called with the code of the close (RFC 6455, 7.1.5) when the connection has ended, or None.
-        refused: whether it is closed because of its client's behaviour. Its pending messages are dropped.
+        drops_messages: whether it is closed because of its client's behaviour. Its pending messages are dropped.
+        closed_by_client: whether the client has closed it deliberately (RFC 6455, 7.4.1: 1000, 1001 or no code).
         state: shared with the server's other connections.
         remote_ip: the address of the other end, or empty on a Unix socket.
-        client_address: as given.
+        client_address: the client's IP address, which is not `remote_ip` behind a proxy.
         deadline_s: the time of the next check by the loop's clock.
     """
 
     __slots__ = (
-        "_binary",
-        "_client_code",
+        "_close_code",
         "_closing",
         "_drained",
-        "_fragments",
-        "_frame_left",
+        "_frames",
         "_heard_s",
-        "_max_message_bytes",
+        "_is_unfinished",
         "_owed_bytes",
-        "_partial_bytes",
         "_paused",
         "_pinged",
         "_posted",
-        "_protocol",
-        "_refusal",
+        "_reject_status",
         "_running",
         "_running_bytes",
         "_stalled_s",
         "_taken_bytes",
         "_transport",
-        "_unfinished_bytes",
-        "_waiting",
         "_wakes",
         "_written_bytes",
         "client_address",
+        "closed_by_client",
         "deadline_s",
+        "drops_messages",
         "on_closed",
         "receiver",
-        "refused",
         "remote_ip",
         "state",
     )
@@ -127,7 +103,7 @@ class WebSocket(asyncio.Protocol):
         self,
         state: ServerState,
         remote_ip: str,
-        refusal: int | None,
+        reject_status: int | None,
         max_message_bytes: int,
         client_address: str,
         *,
@@ -138,29 +114,23 @@ class WebSocket(asyncio.Protocol):
         self.client_address = client_address
         self.deadline_s = 0.0
         self.on_closed: Callable[[int], None] | None = None
-        self.refused = False
-        self._refusal = refusal
-        self._binary = binary
-        self._max_message_bytes = max_message_bytes
-        self._protocol: Frames | None = None  # see `_general`
+        self.drops_messages = self.closed_by_client = False
+        self._reject_status = reject_status
+        self._frames = FrameReader(max_message_bytes, binary=binary)
         self._heard_s = 0.0
         self._pinged = False  # whether the latest ping has not been answered
-        self._fragments: list[bytes] = []  # of a message that is not whole
-        self._unfinished_bytes = 0  # since the last whole message
-        self._partial_bytes = 0  # since the last whole frame
-        self._frame_left = 0  # bytes due of a text message's only frame, or 0 if unknown
-        self._waiting = b""  # what has been read and not been parsed
-        self._wakes = False  # whether it is parsed in the next event-loop iteration
+        self._paused = False  # whether reading is, because there are frames that are not parsed yet
+        self._wakes = False  # whether they are parsed in the next event-loop iteration
         self._running = 0  # messages in progress
         self._running_bytes = 0  # size of the messages in progress
-        self._paused = False
+        self._is_unfinished = False  # whether the budget for unfinished input has this connection
         self._posted = b""  # frames to be written in the next event-loop iteration
         self._drained: asyncio.Future[None] | None = None
-        self._owed_bytes = 0  # bytes that the receiver cannot send to the client yet
+        self._owed_bytes = 0
         self._stalled_s = 0.0  # time of the last read by a client that reads too slowly
         self._written_bytes = 0  # total
         self._taken_bytes = 0  # of these, taken by the client at the last check
-        self._client_code: int | None = None  # the code of a close frame that the general parser has not seen
+        self._close_code: int = CloseCode.ABNORMAL_CLOSURE  # of the first close frame
         self._closing = False  # whether nothing more is to be sent or understood
 
     # From asyncio
@@ -179,17 +149,12 @@ class WebSocket(asyncio.Protocol):
         self._closing = True
         self.state.websockets -= 1
         self.state.remove(self)
-        self.state.release(self.remote_ip, self._refusal)
+        self.state.release(self.remote_ip, self._reject_status)
         self.resume_writing()
+        self._forget()
         self.receiver.client_gone()
         if self.on_closed is not None:
             self.on_closed(self._close_code)
-        self._forget()
-        if self._protocol is not None:
-            # The parser is a generator that refers to its protocol, directly and by the traceback of an error.
-            self._protocol.parser.close()
-            self._protocol.parser_exc = None
-            self._protocol = None
         del self.receiver  # which refers back
 
     def eof_received(self) -> bool:
@@ -207,135 +172,62 @@ class WebSocket(asyncio.Protocol):
             drained.set_result(None)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of frames, split anywhere."""
+        """Process bytes of frames, split anywhere."""
+        if not self._closing:
+            self._heard_s = self.state.loop.time()
+            self._frames.receive(data)
+            self._parse()
+
+    def _parse(self) -> None:
+        """Process frames while there is room for messages. The rest waits, and nothing more is read."""
+        left, frame_reader = MAX_FRAMES, self._frames
+        waits = False
+        try:
+            while frame_reader.buffered_bytes and not self._closing:
+                waits = left == 0 or not self._has_room()
+                if waits or (received := frame_reader.next()) is None:
+                    break
+                left -= 1
+                self._process(*received)
+        except InvalidFrame as error:
+            self.close(error.code, error.reason)
         if self._closing:
             return
-        self._heard_s = self.state.loop.time()
-        between_frames = not self._partial_bytes and not self._waiting
-        if self._pinged and len(data) == _PONG_BYTES and data.startswith(_PONG) and between_frames:
-            self._pinged = False
-            return  # all that an idle client sends
-        if self._waiting:
-            self._keep(self._waiting + data)
-            return
-        if between_frames and self._protocol is None and len(data) in _CLOSE_SIZES and self._take_close(data):
-            return
-        taken = self._take_message(data, 0) if between_frames and self._has_room() else 0
-        if taken < len(data) or taken >= PIECE_BYTES:
-            self._parse(data, taken)
-
-    def _take_message(self, data: bytes, at: int) -> int:
-        """Take a message in one frame at an offset, without the general parser (RFC 6455, 5.2).
-
-        Returns:
-            The size of the frame, or 0 if it is not such a message, or incomplete. Of an incomplete one, `_frame_left`
-            is the size.
-        """
-        size = len(data) - at
-        if size < 6 or data[at] != _WHOLE_TEXT or self._fragments or not self._open:
-            return 0
-        length, head = data[at + 1] - _MASKED, 6
-        if length > 125:
-            if size < 14:
-                return 0
-            unpack, head, least = (_MEDIUM_SIZE, 8, 126) if length == 126 else (_LARGE_SIZE, 14, 65_536)
-            (length,) = unpack.unpack_from(data, at + 2)
-            if length < least:
-                return 0
-        if not 0 <= length <= self._max_message_bytes:
-            return 0
-        if head + length > size:
-            self._frame_left = head + length
-            return 0
-        at += head
-        self._running += 1
-        self._running_bytes += length
-        self.receiver.message_received(apply_mask(data[at : at + length], data[at - 4 : at]))
-        return head + length
-
-    def _take_close(self, data: bytes) -> bool:
-        """Take a close frame that arrived alone, with code 1000 or 1001 or none, without the general parser.
-
-        Returns:
-            Whether the data is such a frame.
-        """
-        code = apply_mask(data[6:], data[2:6])
-        response = _CLOSES.get(code)
-        if response is None or data[0] != _CLOSE or data[1] != _MASKED | len(code):
-            return False
-        self._client_code = int.from_bytes(code, "big") or CloseCode.NO_STATUS_RCVD
-        self._flush(response)
-        self._end()
-        return True
-
-    def _parse(self, data: bytes, taken: int = 0) -> None:
-        while taken < min(len(data), TURN_BYTES) and self._has_room() and not self._closing:
-            if not self._partial_bytes and (size := self._take_message(data, taken)):
-                taken += size
-                continue
-            # Not beyond an incomplete message, so that the next one is at an offset that is known.
-            piece = data[taken : taken + min(PIECE_BYTES, self._frame_left or PIECE_BYTES)]
-            self._frame_left -= len(piece) if self._frame_left else 0
-            taken += len(piece)
-            self._unfinished_bytes += len(piece)
-            self._partial_bytes += len(piece)
-            frames = self._general
-            frames.receive_data(piece)
-            for frame in frames.events_received():
-                self._take(cast(Frame, frame))
-            self._flush()
-        if self._closing:
-            return
-        self._keep(data[taken:] if taken else data)
-        if self._paused != bool(self._waiting) and not self._transport.is_closing():
-            self._paused = not self._paused
-            (self._transport.pause_reading if self._paused else self._transport.resume_reading)()
+        if self._paused is not waits and not self._transport.is_closing():
+            self._paused = waits
+            (self._transport.pause_reading if waits else self._transport.resume_reading)()
+        self._count_unfinished()
+        self._parse_soon()
 
     def _has_room(self) -> bool:
         return self._running < MAX_MESSAGES and self._running_bytes < MAX_MESSAGES_BYTES
 
-    def _take(self, frame: Frame) -> None:
-        size = len(frame.data)
-        self._partial_bytes -= 6 + size + (0 if size < 126 else 2 if size < 65_536 else 8)
-        if self._closing:
-            return
-        if frame.opcode is Opcode.BINARY and not self._binary:
-            self.close(CloseCode.UNSUPPORTED_DATA, "messages are text")
-        elif frame.opcode in (Opcode.TEXT, Opcode.CONT, Opcode.BINARY):
-            data = bytes(frame.data)
-            if not frame.fin or self._fragments:
-                self._fragments.append(data)
-                if not frame.fin:
-                    self.receiver.frame_received()
-                    return
-                data = b"".join(self._fragments)
-                self._fragments = []
-            self._unfinished_bytes = 0
+    def _process(self, opcode: int, data: bytes) -> None:
+        if opcode == frames.TEXT or opcode == frames.BINARY:
             self._running += 1
             self._running_bytes += len(data)
             self.receiver.message_received(data)
+        elif opcode == frames.CLOSE:
+            code = frames.close_code(data)
+            self.closed_by_client = code in DELIBERATE
+            self._send_close(code, data, received=True)
+        elif opcode == frames.PONG and self._pinged:
+            self._pinged = False
         else:
-            if not self._fragments:
-                self._unfinished_bytes = 0
-            if frame.opcode is Opcode.PONG and self._pinged:
-                self._pinged = False
-            elif frame.opcode is not Opcode.CLOSE:
-                self.receiver.frame_received()
-
-    def _keep(self, waiting: bytes) -> None:
-        """Update the size of unprocessed input, which is bounded for all connections together."""
-        self._waiting = waiting
-        if waiting or self._unfinished_bytes or self._running_bytes >= PIECE_BYTES:
-            self.state.unfinished.grown(self, self.unfinished_bytes)
-        else:
-            self.state.unfinished.forget(self)
-        self._parse_soon()
+            self.receiver.frame_received()
+            if opcode == frames.PING:
+                self._post_frame(make_frame(frames.PONG, data))
 
     def _parse_soon(self) -> None:
-        """Parse waiting input in the next event-loop iteration, if more messages can be processed."""
-        if self._waiting and not self._wakes and not self._closing and self._has_room():
+        """Parse the frames that wait in the next event-loop iteration, if more messages can be processed."""
+        if self._paused and not self._wakes and not self._closing and self._has_room():
             self._wakes = True
             self.state.loop.call_soon(self._parse_the_rest)
+
+    def _parse_the_rest(self) -> None:
+        self._wakes = False
+        if not self._closing:
+            self._parse()
 
     # From the receiver and the server
 
@@ -349,40 +241,17 @@ class WebSocket(asyncio.Protocol):
 
     @property
     def unfinished_bytes(self) -> int:
-        return len(self._waiting) + self._unfinished_bytes + self._running_bytes
+        return self._frames.buffered_bytes + self._running_bytes
 
     @property
     def room(self) -> "asyncio.Future[None]":
         """A future that is done when more may be sent, or the connection is closed."""
         return self._drained or self.state.done
 
-    @property
-    def _general(self) -> Frames:
-        """The general parser and serializer, created when needed. Most connections need it only to be closed."""
-        if self._protocol is None:
-            self._protocol = Frames(Side.SERVER, max_size=self._max_message_bytes, logger=_LOG)
-        return self._protocol
-
-    @property
-    def _open(self) -> bool:
-        """Whether no close frame has been sent or received."""
-        return self._protocol is None or self._protocol.state is State.OPEN
-
-    @property
-    def _between_messages(self) -> bool:
-        """Whether a whole message can be sent now."""
-        protocol = self._protocol
-        return protocol is None or (protocol.state is State.OPEN and not protocol.expect_continuation_frame)
-
-    def send(self, *messages: bytes, last: bool = True) -> "asyncio.Future[None]":
-        """Send text messages, or the first part of one. Return `room`."""
-        if not self._closing:
-            if last and self._between_messages:
-                self._flush(*map(_frame, messages))
-            else:
-                for message in messages:
-                    self._general.send_text(message, fin=last)
-                self._flush()
+    def send(self, *messages: bytes) -> "asyncio.Future[None]":
+        """Send text messages. Return `room`."""
+        if messages and not self._closing:
+            self._flush(*[make_frame(frames.TEXT, message) for message in messages])
         return self.room
 
     def post(self, message: bytes) -> None:
@@ -390,31 +259,26 @@ class WebSocket(asyncio.Protocol):
 
         A sender of many messages uses `send`, which reports whether the client reads them.
         """
-        if self._closing:
-            return
-        if not self._between_messages:
-            self.send(message)
-            return
-        if not self._posted:
-            self.state.write_soon(self)
-        self._posted += _frame(message)
-        if len(self._posted) >= POSTED_BYTES:
-            self._flush()
+        self._post_frame(make_frame(frames.TEXT, message))
 
     def write_posted(self) -> None:
         """Write the posted messages."""
         if self._posted and not self._closing:
             self._flush()
 
+    def begin_message(self) -> None:
+        """Begin a text message whose parts follow in `send_more`. Until the last one no other message may be sent."""
+        if not self._closing:
+            self._flush(make_frame(frames.TEXT, last=False))
+
     def send_more(self, part: bytes, *, last: bool) -> "asyncio.Future[None]":
         """Send another part of a message. Return `room`."""
         if not self._closing:
-            self._general.send_continuation(part, fin=last)
-            self._flush()
+            self._flush(make_frame(frames.CONTINUATION, part, last=last))
         return self.room
 
     def owe(self, size: int) -> None:
-        """Add `count` to the bytes that cannot be sent to the client yet. It can be negative."""
+        """Add bytes that the receiver keeps for a client to the budget of unread data. The size can be negative."""
         self._owed_bytes += size
         self._count_unsent()
 
@@ -422,38 +286,18 @@ class WebSocket(asyncio.Protocol):
         """Allow another message: one of `size` bytes is done or waits."""
         self._running -= 1
         self._running_bytes -= size
-        if size >= PIECE_BYTES and not self._closing:
-            self._keep(self._waiting)
-        else:
-            self._parse_soon()
-
-    @property
-    def closed_by_client(self) -> bool:
-        """Whether the client has closed the connection deliberately (RFC 6455, 7.4.1: 1000, 1001 or no code)."""
-        protocol = self._protocol
-        if protocol is None or protocol.close_rcvd is None:
-            return self._client_code is not None
-        return protocol.close_rcvd.code in DELIBERATE and bool(protocol.close_rcvd_then_sent)
-
-    @property
-    def _close_code(self) -> int:
-        """The code of the first close frame, 1005 if it has none, or 1006 without a close frame."""
-        protocol = self._protocol
-        if protocol is None:
-            return self._client_code or CloseCode.ABNORMAL_CLOSURE
-        first = protocol.close_rcvd if protocol.close_rcvd_then_sent else protocol.close_sent or protocol.close_rcvd
-        return CloseCode.ABNORMAL_CLOSURE if first is None else first.code
+        if self._is_unfinished:
+            self._count_unfinished()
+        self._parse_soon()
 
     def close(self, code: int | None = CloseCode.SERVICE_RESTART, reason: str = "") -> None:
         """Close the connection. None closes it without a code."""
-        self.refused = self.refused or code == CloseCode.POLICY_VIOLATION
-        if not self._closing and self._open:  # otherwise the client has closed after the messages taken so far
-            self._general.send_close(code, reason)
-            self._general.send_eof()
-            self._flush()
+        self.drops_messages = self.drops_messages or code == CloseCode.POLICY_VIOLATION
+        if not self._closing:  # otherwise the client has closed after the messages taken so far
+            self._send_close(code or CloseCode.NO_STATUS_RCVD, frames.close_data(code, reason), received=False)
 
     def abort(self) -> None:
-        self._closing = self.refused = True
+        self._closing = self.drops_messages = True
         self._forget()
         self._transport.abort()
 
@@ -474,27 +318,24 @@ class WebSocket(asyncio.Protocol):
             self._write(_PING)
             self._pinged = True
 
-    def _parse_the_rest(self) -> None:
-        self._wakes = False
-        if not self._closing:
-            self._parse(self._waiting)
-
-    def _flush(self, *frames: bytes) -> None:
-        """Send posted messages, what the protocol has to send, and frames. End the connection if that is all."""
-        protocol, writes = self._protocol, frames
-        if self._posted:
-            writes, self._posted = (self._posted, *frames), b""
-        if protocol is not None and protocol.writes:
-            # Only a message is posted or given, and none after a close frame.
-            writes = (*writes, *protocol.data_to_send())
-        if not writes or self._transport.is_closing():
+    def _post_frame(self, frame: bytes) -> None:
+        if self._closing:
             return
-        self._write(b"".join(writes))
-        if protocol is not None and protocol.eof_sent:
-            self._end()
-        elif self._drained is not None:
+        if not self._posted:
+            self.state.write_soon(self)
+        self._posted += frame
+        if len(self._posted) >= POSTED_BYTES:
+            self._flush()
+
+    def _flush(self, *later: bytes) -> None:
+        """Write posted frames, then others."""
+        if self._transport.is_closing():
+            return
+        data, self._posted = b"".join((self._posted, *later)), b""
+        self._write(data)
+        if self._drained is not None:
             self._count_unsent()
-            if self._transport.get_write_buffer_size() > MAX_UNSENT_BYTES and not self._closing:
+            if self._transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
                 self.deadline_s = min(self.deadline_s, self.state.loop.time() + UNREAD_S)
 
     def _write(self, data: bytes) -> None:
@@ -509,33 +350,37 @@ class WebSocket(asyncio.Protocol):
         else:
             self.state.unsent.forget(self)
 
+    def _count_unfinished(self) -> None:
+        """Update the size of unprocessed input, which is bounded for all connections together."""
+        if self._frames.buffered_bytes or self._running_bytes >= SMALL_BYTES:
+            self._is_unfinished = True
+            self.state.unfinished.grown(self, self.unfinished_bytes)
+        elif self._is_unfinished:
+            self._is_unfinished = False
+            self.state.unfinished.forget(self)
+
     def _forget(self) -> None:
-        """Let go of what has come: it is not going to be parsed."""
-        if self._unfinished_bytes:
-            self._general.receive_eof()
-        self._fragments, self._waiting, self._posted, self._unfinished_bytes = [], b"", b"", 0
+        """Drop input that is not going to be parsed."""
+        self._frames.clear()
+        self._posted = b""
+        self._is_unfinished = False
         self.state.unfinished.forget(self)
 
-    def _end(self) -> None:
-        """Close once the client has read everything sent. Discard further input."""
+    def _send_close(self, code: int, data: bytes, *, received: bool) -> None:
+        """Send a close frame, and close once the client has read everything. Discard further input."""
+        if self._transport.is_closing():
+            return
+        self._flush(make_frame(frames.CLOSE, data))
+        self._close_code = code
         self._closing = True
         self._forget()
         self.deadline_s = self.state.loop.time() + CLOSE_S
-        received = self._client_code is not None or self._general.close_rcvd is not None
         if received or not self._transport.can_write_eof():
             self._transport.close()
             return
         self._transport.write_eof()
         if self._paused:
             self._transport.resume_reading()
-
-
-def _frame(message: bytes) -> bytes:
-    """Return a whole text message in a frame (RFC 6455, 5.2). A general frame of websockets costs ten times more."""
-    size = len(message)
-    if size < 126:
-        return b"\x81%c%b" % (size, message)
-    return b"\x81" + (_MEDIUM.pack(126, size) if size < 65_536 else _LARGE.pack(127, size)) + message
 
 
 def accept(headers: httputil.HTTPHeaders, version: str, subprotocol: str) -> list[tuple[str, str]] | None:
@@ -558,10 +403,14 @@ def accept(headers: httputil.HTTPHeaders, version: str, subprotocol: str) -> lis
     key = headers.get("Sec-WebSocket-Key", "")
     if not _KEY.fullmatch(key):
         return None
-    answer = [("Upgrade", "websocket"), ("Connection", "Upgrade"), ("Sec-WebSocket-Accept", accept_key(key))]
+    answer = [("Upgrade", "websocket"), ("Connection", "Upgrade"), ("Sec-WebSocket-Accept", _accept_key(key))]
     if subprotocol in _tokens(headers, "Sec-WebSocket-Protocol"):  # compared exactly, unlike the tokens of HTTP
         answer.append(("Sec-WebSocket-Protocol", subprotocol))
     return answer
+
+
+def _accept_key(key: str) -> str:
+    return base64.b64encode(hashlib.sha1((key + _GUID).encode(), usedforsecurity=False).digest()).decode()
 
 
 def _tokens(headers: httputil.HTTPHeaders, name: str) -> list[str]:

@@ -6,8 +6,6 @@ from contextlib import ExitStack
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
-from websockets.frames import CloseCode
-
 from .. import errors
 from ..auth import ANY, Grant
 from ..service import wire
@@ -20,6 +18,7 @@ from ..service.spans import Tracer
 from ..service.statuses import STATUS
 from ..service.waiting import Feed
 from ..stores.watches import Watch
+from ..transport.frames import CloseCode
 from ..transport.websocket import WebSocket
 from . import rpc
 from .presence import Hold, Holds
@@ -275,14 +274,10 @@ class Connection:
 
     async def _answer(self, message: bytes, slot: Slot) -> None:
         """Respond to a message. Changes of sessions take their place in the order before the next message is read."""
-        if self.socket.refused:
+        if self.socket.drops_messages:
             self._come.clear()
             return
-        try:
-            requests, batch = rpc.parse(message)
-        except UnicodeDecodeError:
-            self.socket.close(CloseCode.INVALID_DATA, "messages are UTF-8")
-            return
+        requests, batch = rpc.parse(message)
         del message  # a request can wait for minutes
         try:
             if batch:
@@ -300,7 +295,7 @@ class Connection:
     async def _turn(self) -> bool:
         """Wait for the client's next turn. Return whether the connection is still served."""
         await self.service.queue.turn(self.service.limits.client(self.client_address), next_=True)
-        return not self.socket.refused
+        return not self.socket.drops_messages
 
     async def _keep(self, answer: "Awaitable[Response]") -> "Response":
         """Store a response of a batch until the others are complete."""
@@ -400,7 +395,7 @@ class Connection:
             self._long = asyncio.Lock()
         async with self._long:
             self._sent_long = self.socket.state.loop.create_future()
-            self.socket.send(b"", last=False)
+            self.socket.begin_message()
             try:
                 for response in responses:
                     await self.socket.send_more(between + response.text, last=False)

@@ -42,14 +42,10 @@ def parse(message: bytes) -> tuple[list[RpcRequest | bytes], bool]:
 
     Returns:
         The requests in order, with an error response in place of each invalid one, and whether they are a batch.
-
-    Raises:
-        UnicodeDecodeError: the message is not UTF-8.
     """
     try:
         parsed = wire.parse(message)
     except ValueError:
-        message.decode()
         return [_error(PARSE_ERROR)], False
     if type(parsed) is not list:
         return [_request(parsed)], False

@@ -1,0 +1,103 @@
+"""Memory of WebSockets: what they keep after their messages, and what the budgets count."""
+
+import asyncio
+import contextlib
+import tracemalloc
+
+import pytest
+from support.frame_vectors import CONT, MORE, PING, TEXT, frame
+from support.service import ORIGIN, head, with_origin
+
+from tornado_signal.transport import websocket
+
+HANDSHAKE = [("Upgrade", "websocket"), ("Connection", "Upgrade"), ("Sec-WebSocket-Version", "13")]
+HANDSHAKE += [("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==")]
+PATHS = ["/ws", "/peerjs?id=a&token=t&key=k", "/y-webrtc", "/tracker"]
+BOUND_S = 30
+
+
+async def upgraded(stack, service, path="/ws"):
+    connection = await stack.enter_async_context(service.connect())
+    await connection.send(head("GET", path, with_origin(ORIGIN, HANDSHAKE)))
+    assert b" 101 " in await connection.reader.readuntil(b"\r\n\r\n")
+    return connection
+
+
+async def until(condition):
+    async with asyncio.timeout(BOUND_S):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def ping(connections):
+    """Wait until the server has processed everything sent before."""
+    for connection in connections:
+        await connection.send(frame(PING, b"done?"))
+    for connection in connections:
+        await asyncio.wait_for(connection.reader.readuntil(b"done?"), BOUND_S)
+
+
+async def test_large_message_before_silence_leaves_nothing_in_memory(service):
+    request = b'{"jsonrpc":"2.0","id":1,"method":"health"}'
+    async with contextlib.AsyncExitStack() as stack:
+        connections = [await upgraded(stack, service) for _ in range(30)]
+        tracemalloc.start()
+        try:
+            for connection in connections:
+                await connection.send(frame(TEXT, request.ljust(256 * 1024)))
+            for connection in connections:
+                await asyncio.wait_for(connection.reader.readuntil(b'"ok"'), BOUND_S)
+            await until(lambda: not service.server.state.unfinished.bytes)
+            kept_bytes, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert kept_bytes < len(connections) * 20_000
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_messages_that_are_done_are_not_unfinished(path, service):
+    async with contextlib.AsyncExitStack() as stack:
+        connection = await upgraded(stack, service, path)
+        await connection.send(frame(TEXT, b"{".ljust(1500)) * 3)
+        await ping([connection])
+        await until(lambda: not service.server.state.unfinished.bytes)
+
+
+async def test_tiny_fragments_take_no_more_memory_than_is_counted(service):
+    async with contextlib.AsyncExitStack() as stack:
+        connection = await upgraded(stack, service)
+        fragments = frame(CONT | MORE, b"ab") * 40_000
+        tracemalloc.start()
+        try:
+            await connection.send(frame(TEXT | MORE, b"x"))
+            before_bytes, _ = tracemalloc.get_traced_memory()
+            await connection.send(fragments)
+            await until(lambda: service.server.state.unfinished.bytes >= 80_000)
+            await ping([connection])
+            kept_bytes = tracemalloc.get_traced_memory()[0] - before_bytes
+        finally:
+            tracemalloc.stop()
+        assert kept_bytes < 3 * 80_000
+
+
+async def test_messages_sent_while_a_client_breaks_the_rules_are_dropped(service, monkeypatch):
+    sockets = []
+    violation = frame(CONT, b"x")
+
+    def process(self, opcode, data):
+        sockets.append(self)
+        self.send(b"before")
+        self.begin_message()
+        self.receiver.frame_received()
+
+    monkeypatch.setattr(websocket.WebSocket, "_process", process)
+    async with contextlib.AsyncExitStack() as stack:
+        connection = await upgraded(stack, service)
+        await connection.send(frame(PING) + violation)
+        await until(lambda: sockets and sockets[0]._closing)
+        sockets[0].send(b"after")
+        sockets[0].send_more(b"after", last=True)
+        sockets[0].post(b"after")
+        received = await asyncio.wait_for(connection.reader.read(), BOUND_S)
+        assert received.startswith(b"\x81\x06before\x01\x00\x88")
+        assert b"after" not in received
