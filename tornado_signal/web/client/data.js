@@ -199,7 +199,7 @@ export class Files {
 export class IncomingFile extends EventTarget {
   #channel;
   #accepted = false;
-  #ended = false;
+  #stop = new AbortController(); // aborted when the transfer has ended
   /** @type {BlobPart[]} */
   #parts = [];
   /** @type {ArrayBuffer[]} */
@@ -230,7 +230,11 @@ export class IncomingFile extends EventTarget {
     const lose = () => this.#end(failure("interrupted"));
     channel.onmessage = ({ data }) => this.#take(data);
     channel.onclose = lose;
-    over.addEventListener("abort", lose);
+    over.addEventListener("abort", lose, { signal: this.#stop.signal });
+  }
+
+  get #ended() {
+    return this.#stop.signal.aborted;
   }
 
   accept() {
@@ -273,7 +277,7 @@ export class IncomingFile extends EventTarget {
   /** @param {Error} [error] */
   #end(error) {
     if (this.#ended) return;
-    this.#ended = true;
+    this.#stop.abort();
     if (error) this.#reject(error);
     this.#parts = [];
     this.#chunks = [];
