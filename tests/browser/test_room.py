@@ -373,6 +373,26 @@ def test_name_survives_a_reload_and_cannot_be_taken(server, reached, connect_pag
     assert happened(bob, "error") == [["error", "Another page is in this room with the same secret", None]]
 
 
+@pytest.mark.parametrize(
+    "ahead_ms",
+    [
+        0,
+        pytest.param(
+            60_000, marks=pytest.mark.xfail(reason="the pages' own clocks decide which is newer", strict=True)
+        ),
+    ],
+)
+def test_newer_page_replaces_the_older_one_with_the_same_secret(ahead_ms, server, connect_page):
+    older, newer = connect_page(server), connect_page(server)
+    older.evaluate(f"(() => {{ const {{now}} = Date; Date.now = () => now() + {ahead_ms}; }})()")
+    for page, info in ((older, "older"), (newer, "newer")):
+        enter(page, info, secret="of both pages")
+        until(lambda page=page: page.evaluate("here.listed") or happened(page, "close"))
+    until(lambda: any(happened(page, "close") for page in (older, newer)))
+    replaced = [["error", "Another page is in this room with the same secret", None], ["close", None, None]]
+    assert [happened(page, "error", "close") for page in (older, newer)] == [replaced, []]
+
+
 def test_firefox_has_the_same_id_with_a_secret(server, connect_page, connect_firefox):
     """In spite of WebCrypto without the public key of a secret."""
     chromium, firefox = connect_page(server), connect_firefox(server)
