@@ -489,13 +489,13 @@ def test_programs_and_pages_exchange_values(page, python):
     until(lambda: [event for event in members["a"].evaluate("seen") if event[0] == "Message"] == expected)
 
 
-@pytest.mark.parametrize("value", ["{1, 2}", "object()", "float('nan')", "'x' * 300_000", "b'x' * 300_000"])
-def test_unsendable_value_of_a_program_is_an_error(python, value):
+def test_unsendable_values_of_a_program_are_errors(python):
     a, b = python("a"), python("b")
     for program in (a, b):
         program.evaluate("enter()")
     all_together({"a": a, "b": b})
-    assert a.evaluate(f"failure(lambda: room.send({value}))") in ("TypeError", "ValueError")
+    for value in ("{1, 2}", "object()", "float('nan')", "'x' * 300_000", "b'x' * 300_000"):
+        assert a.evaluate(f"failure(lambda: room.send({value}))") in ("TypeError", "ValueError"), value
     a.evaluate("room.send('after')")
     sees(b, ("Message", "a", "after"))
     assert [event for event in b.evaluate("seen") if event[0] == "Message"] == [["Message", "a", "after"]]
