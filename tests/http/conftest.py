@@ -1,5 +1,6 @@
 """Fixtures of these tests. Another folder imports the shared ones with `pytest_plugins`."""
 
+import asyncio
 import resource
 
 import pytest
@@ -11,6 +12,22 @@ from support.tls_fixtures import pair, pairs, trusting  # noqa: F401
 def loop(request):
     """The event loop of a server that runs in its own thread."""
     return request.param
+
+
+@pytest.fixture
+def pass_time(io_loop, monkeypatch):
+    """A coroutine function that turns the clock of the event loop forward, and lets happen what is due then."""
+    loop, passed_s = io_loop.asyncio_loop, 0.0
+    time = loop.time
+
+    async def pass_(seconds):
+        nonlocal passed_s
+        passed_s += seconds
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(loop, "time", lambda: time() + passed_s)
+    return pass_
 
 
 @pytest.fixture

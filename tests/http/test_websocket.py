@@ -19,7 +19,6 @@ from support.service import (
     ORIGIN,
     OTHER,
     TIMEOUT_MS,
-    Service,
     allowed_origin,
     head,
     invalid,
@@ -176,14 +175,16 @@ async def over_socket(client, name, params):
     return 200, json.dumps(response["result"], ensure_ascii=False, separators=(",", ":")).encode()
 
 
+@pytest.fixture
+def services(io_loop, start_service):
+    """Two servers with the same content, for two ways to ask."""
+    return [io_loop.run_sync(lambda: start_service(codes="content")) for _ in range(2)]
+
+
+@hypothesis.settings(suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
 @hypothesis.given(calls=st.lists(CALLS, min_size=1, max_size=15))
-@hypothesis.settings(max_examples=40)
-def test_every_result_is_that_of_http(calls, tmp_path_factory):
+def test_every_result_is_that_of_http(calls, services, io_loop):
     async def compare():
-        path = tmp_path_factory.mktemp("both")
-        services = [Service(path / name, codes="content") for name in ("http", "socket")]
-        for service in services:
-            await service.start()
         async with open_socket(services[1]) as client:
             codes = []
             for name, params in calls:
@@ -196,9 +197,9 @@ def test_every_result_is_that_of_http(calls, tmp_path_factory):
                 if name == "offer" and expected[0] == 200:
                     codes.append(json.loads(expected[1])["code"])
         for service in services:
-            await service.stop()
+            service.clock.ms += TIMEOUT_MS  # the next example begins with nothing
 
-    asyncio.run(compare())
+    io_loop.run_sync(compare)
 
 
 INVALID_MESSAGES = [
@@ -246,7 +247,7 @@ async def test_waiting_request_frees_the_unused_parts_of_its_message(service):
         tracemalloc.start()
         try:
             before, _ = tracemalloc.get_traced_memory()
-            for number in range(40):
+            for number in range(10):
                 unused = {"unused": [f"{number}-{item}" for item in range(10_000)]}
                 client.send("poll", code=code, side="offerer", wait=60, **unused)
                 batch = [request("poll", f"b{number}", code=code, side="offerer", wait=60, **unused)]
@@ -255,7 +256,7 @@ async def test_waiting_request_frees_the_unused_parts_of_its_message(service):
             after, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        assert after - before < 5_000_000  # each of the 80 messages takes 800 kB
+        assert after - before < 2_000_000  # each of the 20 messages takes 800 kB
 
 
 async def test_batch_gets_a_single_response_message(service):
@@ -414,25 +415,6 @@ async def test_other_clients_are_served_between_the_requests_of_a_batch(service)
         assert len(turns) >= 101
 
 
-async def test_protocol_violations_close_with_the_specific_code(service):
-    size = service.settings.max_body_bytes
-    for data, code in [
-        (serialized(Opcode.BINARY, b"x"), 1003),
-        (serialized(Opcode.TEXT, b"\xff"), 1007),
-        (serialized(Opcode.TEXT, b"x" * (size + 1)), 1009),
-        (serialized(Opcode.TEXT, b"x" * size, fin=False) + serialized(Opcode.CONT, b"x"), 1009),
-        (serialized(Opcode.CONT, b"x"), 1002),
-        (serialized(Opcode.TEXT, b"x", rsv1=True), 1002),
-        (serialized(Opcode.TEXT, b"x", fin=False) + serialized(Opcode.TEXT, b"y"), 1002),
-        (serialized(Opcode.PING, b"x" * 126), 1002),
-        (serialized(Opcode.TEXT, b"{}", mask=False), 1002),
-    ]:
-        async with open_socket(service) as client:
-            client.socket.transport.write(data)
-            assert await client.closed() == code, (data[:20], code)
-    assert service.shared.running == 0
-
-
 def serialized(opcode, data, *, fin=True, rsv1=False, mask=True):
     """Return the bytes of a frame, which may be invalid."""
     size, more = len(data), b""
@@ -440,18 +422,6 @@ def serialized(opcode, data, *, fin=True, rsv1=False, mask=True):
         size, more = (126, size.to_bytes(2)) if size < 65536 else (127, size.to_bytes(8))
     first = (fin << 7) | (rsv1 << 6) | opcode
     return bytes([first, (mask << 7) | size]) + more + (b"\0\0\0\0" if mask else b"") + data
-
-
-async def test_fragmented_message_with_pings_between_the_frames_is_accepted(service):
-    text = json.dumps(request("health", 1)).encode()
-    frames = [serialized(Opcode.TEXT, b"", fin=False)]
-    frames += [serialized(Opcode.CONT, bytes([byte]), fin=False) for byte in text]
-    frames[5:5] = [serialized(Opcode.PING, b"hello")]
-    async with open_socket(service) as client:
-        future = client.expect(1)
-        for byte in b"".join([*frames, serialized(Opcode.CONT, b"")]):
-            client.socket.transport.write(bytes([byte]))
-        assert (await asyncio.wait_for(future, BOUND_S))["result"]["status"] == "ok"
 
 
 @pytest.fixture
@@ -550,28 +520,6 @@ async def test_posted_messages_share_a_write_and_precede_later_ones(kept_bytes, 
         assert await client.closed() == 1012
     assert b"\x81\x016" not in b"".join(writes)
     assert b"".join(writes).startswith(b"\x81\x011\x81\x012\x81\x013\x81\x014\x81\x015\x88")
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"\x81\x01a",  # not masked
-        b"\xc1\x80" + bytes(4),  # a reserved bit
-        b"\x83\x80" + bytes(4),  # a reserved opcode
-    ],
-)
-async def test_malformed_frame_closes_with_1002(data, service):
-    async with open_socket(service) as client:
-        client.socket.transport.write(data)
-        assert await client.closed() == 1002
-
-
-async def test_whole_frame_between_fragments_closes_with_1002(service):
-    async with open_socket(service) as client:
-        client.socket.transport.write(serialized(Opcode.TEXT, b"{", fin=False))
-        await asyncio.sleep(0.05)
-        client.socket.transport.write(serialized(Opcode.TEXT, b"{}"))
-        assert await client.closed() == 1002
 
 
 async def test_each_request_of_a_batch_counts_towards_the_rate_limit(start_service):
@@ -689,6 +637,8 @@ async def test_large_messages_that_wait_for_their_turn_count_as_unprocessed(serv
             sender.socket.transport.write(serialized(Opcode.TEXT, b" " * 200_000))
         await until(lambda: states[0].unfinished.ended)
         await until(lambda: sum(sender.socket.close_code == 1006 for sender in senders) == states[0].unfinished.ended)
+        for sender in senders:
+            sender.socket.transport.abort()
     await until(lambda: not states[0].unfinished.bytes)
 
 
@@ -704,6 +654,7 @@ async def test_http_and_websockets_share_the_budget_for_unfinished_messages(serv
         sender.socket.transport.write(serialized(Opcode.TEXT, b" " * 100_000)[:-1])
         await until(lambda: unfinished.ended)
         assert unfinished.bytes <= unfinished.max_bytes
+        sender.socket.transport.abort()
     await until(lambda: not unfinished.bytes)
 
 
