@@ -22,9 +22,11 @@ def pass_time(io_loop, monkeypatch):
 
     async def pass_(seconds):
         nonlocal passed_s
-        passed_s += seconds
-        for _ in range(10):
-            await asyncio.sleep(0)
+        until_s = passed_s + seconds
+        while passed_s < until_s:  # in steps in which nobody becomes silent
+            passed_s = min(until_s, passed_s + 5)
+            for _ in range(10):
+                await asyncio.sleep(0)
 
     monkeypatch.setattr(loop, "time", lambda: time() + passed_s)
     return pass_

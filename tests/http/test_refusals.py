@@ -319,6 +319,35 @@ async def state(service, code, **secrets):
     return polls, await service.sessions(), await service.topics()
 
 
+def test_declarations_are_those_of_the_specification():
+    assert {each.name: (each.action, " ".join(name.name for name in each.parameters)) for each in Http.declared} == {
+        "version": ("", ""),
+        "health": ("", ""),
+        "iceServers": (ANY, ""),
+        "topics": ("list", "page limit"),
+        "sessions": ("list", "topic wait since limit"),
+        "offer": ("offer", "topic info offer ttl secret hold"),
+        "answer": ("answer", "code sent side secret"),
+        "poll": ("answer", "code side wait since secret"),
+        "withdraw": ("answer", "code side secret"),
+        "refresh": ("answer", "code side secret"),
+        "topicEvents": ("list", "topic"),
+        "sessionEvents": ("answer", "code side secret"),
+    }
+    bounds = {"minimum", "maximum", "minLength", "maxLength", "maxItems"}
+    found = {
+        each.name: [resolved(each.schema)[bound] for bound in sorted(bounds & {*resolved(each.schema)})]
+        for declared in Http.declared
+        for parameter in declared.parameters
+        for each in parameter.alternatives or [parameter]
+    }
+    most = 2**53
+    assert {name: numbers for name, numbers in found.items() if numbers not in ([], [1])} == {
+        **{"topic": [256, 1], "info": [1024, 1], "secret": [256, 16], "candidates": [100]},
+        **{"wait": [60, 0], "ttl": [300_000, 1000], "page": [most, 1], "limit": [most, 1]},
+    }
+
+
 async def test_examples_are_accepted(over, start_service):
     service = await start_service(max_offer=MAX_TEXT)
     assert set(make_methods(OPERATIONS)) == {each.name for each in (*OPERATIONS, HOLD)} | {
@@ -387,7 +416,6 @@ async def test_session_that_is_missing_foreign_or_of_another_secret_is_404(over,
     service.clock.ms += service.settings.session_timeout_ms
     withdrawn, foreign, code = await published(), await published(OTHER), await published()
     await service.post("/withdraw", code=withdrawn, side="offerer", secret=SECRETS["offerer"])
-    held = await service.offer()
     before = await state(service, code, **SECRETS)
     async with over(service) as transport:
         for declared in over.declared:
@@ -406,14 +434,12 @@ async def test_session_that_is_missing_foreign_or_of_another_secret_is_404(over,
                     refusal = await transport.ask(declared, params | {"code": each, "secret": secret})
                     assert refusal == MISSING_SESSION, (declared.name, each, secret)
                     forms.add(transport.form)
+                if declared is not HOLD:
+                    accepted = params | {"code": await published(), "secret": SECRETS[side]}
+                    expected = (409, "Session already answered") if "answer" in params else OK
+                    assert await transport.ask(declared, accepted) == expected
             assert len(forms) == 1, declared.name
             assert await state(service, code, **SECRETS) == before
-            if declared is HOLD or declared.name in ("withdraw", "refresh"):
-                code_of, secret = (held, None) if declared is HOLD else (await published(), SECRETS["answerer"])
-                accepted = good(declared, code=code_of) | {"secret": secret}
-                assert await transport.ask(declared, accepted) == OK
-                held = await service.offer()
-                before = await state(service, code, **SECRETS)
 
 
 async def test_token_is_required_and_must_allow_the_request(over, start_service, tmp_path):
