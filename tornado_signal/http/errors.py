@@ -1,6 +1,7 @@
 """Errors over HTTP: the responses that they become."""
 
 import http
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -56,7 +57,8 @@ def make_refusal(log: RequestLog) -> Callable[[int, httputil.HTTPHeaders], Respo
     """
 
     def refusal(status: int, headers: httputil.HTTPHeaders) -> Response:
-        answer = httputil.HTTPHeaders({"Content-Type": wire.JSON, "Vary": "Origin"})
+        date = httputil.format_timestamp(time.time())
+        answer = httputil.HTTPHeaders({"Content-Type": wire.JSON, "Date": date, "Vary": "Origin"})
         answer["X-Request-Id"] = log.refused_by_transport(status)
         origin = headers.get("Origin", "")
         allowed = log.settings.allowed_origins
