@@ -300,25 +300,9 @@ async def test_refused_connection_sends_the_same_credentials_header(setting, sta
 
 # Bodies (docs/decisions.md#request-body).
 
-BAD_BODIES = [
-    *(
-        None,
-        b"",
-        b" \n",
-        b"\x00",
-        b"code=1&side=offerer",
-        b'{"code": "x"',
-        b"{}{}",
-        b'{"a": 1,}',
-        b"{'a': 1}",
-        b"{} // x",
-    ),
-    *(b"[]", b'[{"info": "i", "offer": "o"}]', b'"code"', b"1", b"null", b"true", b'{"a": NaN}', b'{"a": -Infinity}'),
-    *(b'{"info": "\xff"}', b'{"info": "\xed\xa0\x80"}', b'{"info": "\x01"}', json.dumps(OFFER).encode("utf-16")),
-    *(b"\xef\xbb\xbf", 2 * b"\xef\xbb\xbf" + json.dumps(OFFER).encode()),
-    *(b"[" * 100_000 + b"]" * 100_000, b'{"a":' * 40_000 + b"1" + b"}" * 40_000, b"[" * 200_000),
-    b'{"a": "\\ud800", "b": ' + b"9" * 5000 + b"}",
-]
+BAD_BODIES = [None, b"", b" \n", b"\x00", b"code=1&side=offerer", b"{}{}", b"[]", b'[{"info": "i", "offer": "o"}]']
+BAD_BODIES += [b'"code"', b"1", b"null", b"true", b"\xef\xbb\xbf", 2 * b"\xef\xbb\xbf" + json.dumps(OFFER).encode()]
+BAD_BODIES += [b"[" * 200_000, b'{"a": "\\ud800", "b": ' + b"9" * 5000 + b"}"]
 
 
 async def test_body_that_is_not_one_json_object_is_400(service):

@@ -233,8 +233,6 @@ JUNK = [
     *('{"type":"HEARTBEAT"}', '{"type":"UNKNOWN","dst":"b"}', '{"type":"OPEN","dst":"b"}'),
     *('{"dst":"b"}', '{"type":"LEAVE","dst":"absent"}', '{"type":"EXPIRE","dst":"absent"}'),
     json.dumps({"type": "OFFER", "dst": "b" * 257}),
-    '{"type":"OFFER","dst":"b","payload":"\\ud800"}',
-    '{"type":"OFFER","dst":"b","payload":1e999}',
     *('{"type":"OFFER","dst":"b","payload":' + "[" * levels + "]" * levels + "}" for levels in (300, 1020, 5000)),
     b"\xff\xfe",
 ]  # fmt: skip

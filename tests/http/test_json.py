@@ -1,0 +1,94 @@
+"""JSON at the edges of RFC 8259: as bodies, as messages of the WebSocket API, and as payloads of protocols."""
+
+import asyncio
+import contextlib
+import json
+
+import pytest
+from support.json_vectors import messages
+from support.service import ORIGIN, invalid
+from websockets.asyncio.client import connect
+
+BOUND_S = 30
+LAST = "the last"
+ANNOUNCE = b'{"action":"announce","info_hash":"%b","peer_id":"%%b","offers":[{"offer":%%%%b,"offer_id":"%b"}]}'
+ANNOUNCE %= b"h" * 20, b"o" * 20
+# Paths of a sender and a receiver, the receiver's first messages, a message with a payload, and the payload's name.
+PROTOCOLS = {
+    "PeerJS": (
+        *("/peerjs?key=k&token=t&id=a", "/peerjs?key=k&token=t&id=b"),
+        *([], b'{"type":"OFFER","dst":"b","payload":%b}', "payload"),
+    ),
+    "y-webrtc": (
+        *["/y-webrtc"] * 2,
+        *([b'{"type":"subscribe","topics":["r"]}'], b'{"type":"publish","topic":"r","data":%b}', "data"),
+    ),
+    "ws-relay": (
+        *["/y-webrtc"] * 2,
+        *([b'{"type":"subscribe","topic":"r"}'], b'{"type":"publish","topic":"r","payload":%b}', "payload"),
+    ),
+    "tracker": (*["/tracker"] * 2, [ANNOUNCE % (b"b" * 20) % b"1"], ANNOUNCE % (b"a" * 20), "offer"),
+}
+
+
+def open_socket(service, path):
+    return connect(f"ws://127.0.0.1:{service.port}{path}", origin=ORIGIN, compression=None, max_queue=None)
+
+
+def is_text(message):
+    """Return whether a message is UTF-8. Otherwise it must be binary."""
+    with contextlib.suppress(UnicodeDecodeError):
+        return bool(message.decode())
+
+
+def parse(text):
+    return json.loads(text, parse_int=float)
+
+
+@pytest.mark.parametrize("unusual", [False, True])
+async def test_body_is_accepted_if_it_is_json(unusual, service):
+    for body, value in messages(b'{"info":"i","offer":"o","x":%b}', unusual=unusual):
+        response = await service.call("POST", "/lobby/offer", body)
+        expected = (200, None) if value else (400, invalid("body"))
+        assert (response.status, response.json.get("error")) == expected, body[:99]
+
+
+@pytest.mark.parametrize("unusual", [False, True])
+async def test_websocket_message_is_answered_or_refused_as_no_json(unusual, service):
+    async with open_socket(service, "/ws") as socket:
+        for message, value in messages(
+            b'{"jsonrpc":"2.0","id":1,"method":"version","params":{"x":%b}}', unusual=unusual
+        ):
+            if not is_text(message):
+                continue
+            await socket.send(message, text=True)
+            response = json.loads(await asyncio.wait_for(socket.recv(), BOUND_S))
+            error = response.get("error", {}).get("code")
+            assert (response["id"], error) == ((1, None) if value else (None, -32700)), message[:99]
+
+
+@pytest.mark.parametrize(
+    "unusual",
+    [
+        False,
+        pytest.param(
+            True, marks=pytest.mark.xfail(strict=True, raises=AssertionError, reason="the protocols drop such payloads")
+        ),
+    ],
+)
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_payload_is_delivered_if_it_is_json(protocol, unusual, service):
+    sending, receiving, hello, template, name = PROTOCOLS[protocol]
+    found, expected = {}, {}
+    async with open_socket(service, sending) as sender, open_socket(service, receiving) as receiver:
+        for message in (*hello, b'{"type":"ping"}'):
+            await receiver.send(message, text=True)
+        await asyncio.wait_for(receiver.recv(), BOUND_S)  # its hello has been handled
+        for message, value in messages(template, unusual=unusual):
+            expected[message] = [parse(value)] if value else []
+            await sender.send(message, text=is_text(message))
+            await sender.send(template % json.dumps(LAST).encode(), text=True)
+            found[message] = []
+            while (received := parse(await asyncio.wait_for(receiver.recv(), BOUND_S)).get(name)) != LAST:
+                found[message] += [received] if received is not None else []
+    assert found == expected
