@@ -34,8 +34,9 @@ def chromium():
             yield functools.cache(lambda number: launch(executable_path=program, headless=True, args=FLAGS))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def one_firefox(tmp_path_factory):
+    """One browser for all files: it takes seconds to start, and `firefox` gives each test an empty tab."""
     browser = Firefox(tmp_path_factory.mktemp("firefox") / "profile")
     yield browser
     browser.close()

@@ -83,10 +83,16 @@ class Profiles:
             self.contexts.pop().close()
 
 
+def temporary(path):
+    """Return a folder for the temporary files of a browser. One below `tmp_path` is too long for sockets."""
+    return str(path.parents[1])
+
+
 def launch_in(kind, enter, path):
     """Start a Playwright browser in a network namespace, through a script at `path`."""
     require("chromium")
-    path.write_text(f'#!/bin/sh\nexec {" ".join(enter)} {shutil.which("chromium")} "$@"\n')
+    command = ["env", f"TMPDIR={temporary(path)}", *enter, shutil.which("chromium")]
+    path.write_text(f'#!/bin/sh\nexec {" ".join(command)} "$@"\n')
     path.chmod(0o755)
     return kind.launch(executable_path=path, args=FLAGS)
 
@@ -110,7 +116,8 @@ class Windowed:
         options = [f"--user-data-dir={profile}", "--headless", "--remote-debugging-port=0", "--no-first-run"]
         profile.mkdir()
         with (profile / "log").open("w") as log:
-            self.process = subprocess.Popen(["chromium", *options, *FLAGS, "about:blank"], stderr=log)
+            environ = os.environ | {"TMPDIR": temporary(profile)}
+            self.process = subprocess.Popen(["chromium", *options, *FLAGS, "about:blank"], stderr=log, env=environ)
         match = until(lambda: re.search(r"ws://\S+", (profile / "log").read_text()))
         self.browser = chromium.connect_over_cdp(match[0], no_defaults=True)
         self.context = self.browser.contexts[0]
@@ -141,6 +148,7 @@ class Firefox:
         options = ["--headless", "--no-remote", "--profile", profile, "--remote-debugging-port", "0"]
         environ = os.environ | {
             "HOME": str(profile),
+            "TMPDIR": temporary(profile),
             "MOZ_DISABLE_CONTENT_SANDBOX": "1",
         }  # the sandbox does not work for root
         with (profile / "log").open("w") as log:

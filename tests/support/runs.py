@@ -55,7 +55,7 @@ class Run(Process):
             start_new_session=True,  # survives SIGINT, and SIGKILL for the process group of the run
         )
         self.folder, self.killed = json.loads(self._keeper.stdout.readline())
-        os.environ |= {MARK: self.folder, "TMPDIR": self.folder}
+        os.environ |= {MARK: self.folder, "TMPDIR": self.folder, "NODE_DISABLE_COMPILE_CACHE": "1"}
         tempfile.tempdir = self.folder
         self.results = Path(config.option.basetemp or f"{self.folder}/t")  # of pytest, with what failed tests wrote
         config.option.basetemp = str(self.results)
