@@ -5,6 +5,7 @@ import contextlib
 import pytest
 from support.browser_fixtures import serve_turn
 from support.browsers import launch_in, open_connect, until
+from support.command import Server
 from support.networks import Lan, own_network
 
 pytest_plugins = ["support.browser_fixtures"]
@@ -22,33 +23,45 @@ SELECTED = """
 """
 
 
+# Of each pair of homes: whether their NATs are symmetric, the ICE servers, and types of candidates that connect them.
+HOMES = [
+    ((False, False), "stun", {"srflx", "prflx"}),
+    ((True, True), "turn", {"relay"}),
+    ((True, False), "turn", {"relay"}),
+    ((False, False), "none", None),
+    ((True, False), "stun", None),
+]
+ERRORS = "seen.filter(([name]) => name === 'error').map(([, message]) => message)"
+
+
 @pytest.fixture
-def lan():
-    with own_network():
+def open_homes(chromium, tmp_path, secret_file):
+    """A function that opens two pages for each row of `HOMES`, which enter a room of their own."""
+    with own_network(), contextlib.ExitStack() as stack:
         lan = Lan()
-        yield lan
-        lan.close()
+        stack.callback(lan.close)
+        port, _ = stack.enter_context(serve_turn(tmp_path, lan.address))
+        stun = ("--stun-servers", f"stun:{lan.address}:{port}")
+        turn = (*stun, "--turn-servers", f"turn:{lan.address}:{port}", "--turn-secret-file", secret_file)
+        servers, homes = {}, {False: [], True: []}
+        for name, flags in {"none": (), "stun": stun, "turn": turn}.items():
+            # With a prefix it is a process of its own, in the network of this thread.
+            flags = ("--data-dir", tmp_path / name, "--address", lan.address, *flags)
+            servers[name] = Server(*flags, prefix=["env"])
+            stack.callback(servers[name].end)
+        for number in range(4):
+            enter = lan.home(symmetric=number > 1)
+            browser = launch_in(chromium(0).browser_type, enter, tmp_path / f"chromium{number}")
+            stack.callback(browser.close)
+            homes[number > 1].append(browser)
 
-
-@pytest.fixture
-def open_homes(lan, chromium, start, tmp_path, secret_file):
-    """A function that starts a server with these ICE servers, and two pages behind routers that enter one room."""
-    with contextlib.ExitStack() as stack:
-
-        def opening(*symmetric, stun=False, turn=False):
-            port, _ = stack.enter_context(serve_turn(tmp_path, lan.address))
-            options = ["--stun-servers", f"stun:{lan.address}:{port}" if stun else "none"]
-            if turn:
-                options += ["--turn-servers", f"turn:{lan.address}:{port}", "--turn-secret-file", secret_file]
-            server = start("--address", lan.address, *options)
-            pages = []
+        def opening(row):
+            symmetric, ice, _ = HOMES[row]
             for number, is_symmetric in enumerate(symmetric):
-                enter = lan.home(symmetric=is_symmetric)
-                browser = launch_in(chromium(0).browser_type, enter, tmp_path / f"chromium{number}")
-                stack.callback(browser.close)
-                pages.append(open_connect(browser, server, "http://app.example"))
-                pages[-1].evaluate(f"enter('lobby', {{info: '{number}'}})")
-            return pages
+                context = homes[is_symmetric][number].new_context()
+                page = open_connect(context, servers[ice], "http://app.example")
+                page.evaluate(f"enter('room {row}', {{info: '{number}'}})")
+                yield page
 
         yield opening
 
@@ -71,21 +84,13 @@ def heard(page):
     return page.evaluate("seen.filter(([name]) => name === 'message').map(([name, , data]) => [name, data])")
 
 
-def test_stun_connects_two_homes(open_homes):
-    kinds = connects(open_homes(False, False, stun=True))
-    assert kinds <= {"srflx", "prflx"}
-
-
-@pytest.mark.parametrize("symmetric", [(True, True), (True, False)])
-def test_turn_connects_homes_behind_symmetric_nats(open_homes, symmetric):
-    kinds = connects(open_homes(*symmetric, stun=True, turn=True))
-    assert "relay" in kinds
-
-
-@pytest.mark.parametrize(("symmetric", "stun"), [((False, False), False), ((True, False), True)])
-def test_homes_that_cannot_connect_get_an_error_about_ice(open_homes, symmetric, stun):
-    pages = open_homes(*symmetric, stun=stun)
-    errors = "seen.filter(([name]) => name === 'error').map(([, message]) => message)"
-    for page in pages:
-        until(lambda page=page: any("a STUN or TURN server may be missing" in each for each in page.evaluate(errors)))
-        assert page.evaluate("here.peers.size") == 0
+def test_stun_connects_homes_and_only_turn_those_behind_symmetric_nats(open_homes):
+    rows = [[*open_homes(row)] for row in range(len(HOMES))]
+    for pages, (_, _, types) in zip(rows, HOMES, strict=True):
+        if types:
+            kinds = connects(pages)
+            assert "relay" in kinds if types == {"relay"} else kinds <= types
+    for pages, (_, _, types) in zip(rows, HOMES, strict=True):
+        for page in pages * (types is None):
+            until(lambda page=page: any("STUN or TURN server may be missing" in each for each in page.evaluate(ERRORS)))
+            assert page.evaluate("here.peers.size") == 0
