@@ -63,10 +63,11 @@ def transfer_by_webtorrent(one, other, url):
 
 
 def greet(one, other, function, *arguments):
-    for page, message in ((one, f"{function} one"), (other, f"{function} other")):
+    name = f"{function} {arguments[1]}"
+    for page, message in ((one, f"{name} one"), (other, f"{name} other")):
         page.evaluate(f"(all) => {function}(...all)", [*arguments, message])
-    heard(one, f"{function} other")
-    heard(other, f"{function} one")
+    heard(one, f"{name} other")
+    heard(other, f"{name} one")
 
 
 def test_peerjs_without_an_id_gets_one_of_the_server(open_page, url):
@@ -81,13 +82,8 @@ def test_peerjs_lists_no_ids_by_default(open_page, url):
     heard(page, "error server-error")
 
 
-@pytest.mark.parametrize("password", [None, "a password"])
-def test_y_webrtc_pages_edit_one_document(password, open_page, url):
-    edit_together([open_page() for _ in range(2)], url, password)
-
-
-def test_five_pages_edit_one_document(open_page, url):
-    edit_together([open_page() for _ in range(5)], url)
+def test_five_pages_edit_one_document_with_a_password(open_page, url):
+    edit_together([open_page() for _ in range(5)], url, "a password")
 
 
 def test_y_webrtc_meets_again_after_a_restart(open_page, start):
@@ -105,25 +101,14 @@ def test_y_webrtc_meets_again_after_a_restart(open_page, start):
     other.wait_for_function("() => read() === 'before '")
 
 
-def test_webtorrent_transfers_a_file_between_two_pages(open_page, url):
-    transfer_by_webtorrent(open_page(), open_page(), url)
-
-
-def test_p2pt_pages_meet(open_page, url):
-    greet(open_page(), open_page(), "meetByP2PT", url, "a room")
-
-
-@pytest.mark.parametrize("strategy", ["torrent", "ws-relay"])
-def test_trystero_pages_meet(strategy, open_page, url):
-    greet(open_page(), open_page(), "meetByTrystero", url, strategy, "a room")
-
-
 def test_all_libraries_work_in_one_page(open_page, url):
     one, other = open_page(), open_page()
     exchange_by_peerjs(one, other, url)
     edit_together([one, other], url)
     transfer_by_webtorrent(one, other, url)
-    greet(one, other, "meetByTrystero", url, "ws-relay", "a room")
+    greet(one, other, "meetByP2PT", url, "a room")
+    for strategy in ("torrent", "ws-relay"):
+        greet(one, other, "meetByTrystero", url, strategy, "a room")
 
 
 @pytest.mark.parametrize("kind", [NginxPath, CaddyPath])
