@@ -54,7 +54,8 @@ class Release:
 
         self.notes = "".join(text for name, text in files.items() if name.endswith("NOTES.txt"))
         manifests = [text for name, text in files.items() if name.endswith(".yaml")]
-        self.objects = [each for text in manifests for each in yaml.safe_load_all(text) if each is not None]
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C it takes a tenth of the time
+        self.objects = [each for text in manifests for each in yaml.load_all(text, loader) if each is not None]
         self.lint = [each["error"] for each in lint if each["severity"] > 1]
 
     def all(self, kind: str) -> list[dict[str, Any]]:

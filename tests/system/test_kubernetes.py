@@ -135,22 +135,29 @@ def settings_of(release):
 
 
 def test_manifests_are_valid(releases):
-    different = {json.dumps(each, sort_keys=True) for _, release in releases for each in release.objects}
+    """Those of all combinations, and with the values of the examples and of the documentation."""
+    import yaml
+    from kubernetes_validate import ValidationError
+
+    for values, release in releases:
+        named = [(each["kind"], each["metadata"]["name"]) for each in release.objects]
+        assert len(named) == len({*named}), values
+    shown = [yaml.safe_load(text) for language, text in all_blocks(pages()["kubernetes"]) if language == "yaml"]
+    examples = [yaml.safe_load(path.read_text()) for path in sorted(EXAMPLES.iterdir())]
+    assert (len(shown) >= 3, len(examples)) == (True, 2)
+    found = render_all([json.dumps(merged(examples[0], each)) for each in (*examples, *shown)])
+    for release in found:
+        assert isinstance(release, Release), release
+        settings_of(release)
+    found += [release for _, release in releases]
+    assert [release.lint for release in found if release.lint] == []
+    different = {json.dumps(each, sort_keys=True) for release in found for each in release.objects}
     assert len(different) > 30
     for each in different:
         check_schema(json.loads(each))
-    for values, release in releases:
-        assert release.lint == [], values
-        named = [(each["kind"], each["metadata"]["name"]) for each in release.objects]
-        assert len(named) == len({*named}), values
-
-
-def test_unknown_fields_are_found(releases):
-    from kubernetes_validate import ValidationError
-
-    whole = next(release for _, release in releases if release.all("ServiceMonitor"))
+    whole = next(release for release in found if release.all("ServiceMonitor"))
     for each in (whole.one("ServiceMonitor"), whole.one("Deployment")):
-        with pytest.raises((AssertionError, ValidationError)):
+        with pytest.raises((AssertionError, ValidationError), match="unknown"):
             check_schema(merged(each, {"spec": {"unknown": "1"}}))
 
 
@@ -195,11 +202,6 @@ def test_leveldb_has_one_server_and_one_volume(releases):
             assert volume["emptyDir"] == {}
         (mounted,) = (each for each in release.container["volumeMounts"] if each["name"] == "data")
         assert settings_of(release).data_dir.parent == Path(mounted["mountPath"])
-
-
-def test_volume_is_larger_than_the_store():
-    size = render(json.dumps(IMAGE)).one("PersistentVolumeClaim")["spec"]["resources"]["requests"]["storage"]
-    assert int(size.removesuffix("Gi")) << 30 >= 2 * Settings().max_store_bytes
 
 
 def test_selectors_find_the_pods_only(releases):
@@ -251,14 +253,15 @@ def test_admin_listener_is_not_public(releases):
 
 
 def test_network_policy_allows_redis_of_each_kind():
-    nodes = ["a:6379", "b:7000", "[fd00::1]:6379"]
-    for sentinel, ports in ({}, [6379, 7000]), ({"redis_sentinel": "main"}, [7000, 6379, 26379]):
-        chosen = nodes if not sentinel else ["a:26379", "b:7000"]
-        values = merged(IMAGE, {"store": "redis", "settings": {"redis_nodes": chosen, **sentinel}})
-        _, to_redis = render(json.dumps(values)).one("NetworkPolicy")["spec"]["egress"]
-        assert sorted(each["port"] for each in to_redis["ports"]) == sorted(ports)
     own = {"networkPolicy": {"egress": [{"ports": [{"port": 4318}]}], "admin": [], "clients": [{"podSelector": {}}]}}
-    spec = render(json.dumps(merged(IMAGE, own))).one("NetworkPolicy")["spec"]
+    nodes = {"redis_nodes": ["a:6379", "b:7000", "[fd00::1]:6379"]}
+    sentinels = {"redis_nodes": ["a:26379", "b:7000"], "redis_sentinel": "main"}
+    redis = [{"store": "redis", "settings": each} for each in (nodes, sentinels)]
+    found = render_all([json.dumps(merged(IMAGE, each)) for each in (own, *redis)])
+    spec, *others = [each.one("NetworkPolicy")["spec"] for each in found]
+    for each, ports in zip(others, ([6379, 7000], [6379, 7000, 26379]), strict=True):
+        _, to_redis = each["egress"]
+        assert sorted(port["port"] for port in to_redis["ports"]) == ports
     assert spec["ingress"] == [{"ports": [{"port": "http"}], "from": [{"podSelector": {}}]}]
     assert spec["egress"][1:] == own["networkPolicy"]["egress"]
 
@@ -294,12 +297,22 @@ def test_server_has_time_to_stop(releases):
     assert probe["periodSeconds"] * probe["failureThreshold"] < 5
 
 
-def test_memory_fits_the_settings():
+def test_defaults_fit_the_settings():
+    """Memory, volume and versions. A server that is open to all origins is a warning."""
     release = render(json.dumps(IMAGE))
     settings = settings_of(release)
     connections = settings.max_connections * CONNECTION_BYTES + settings.max_unsent_bytes * 5 // 4
     limit = release.container["resources"]["limits"]["memory"]
     assert int(limit.removesuffix("Gi")) << 30 >= connections + MAX_UNFINISHED_BYTES + SERVER_BYTES
+    size = release.one("PersistentVolumeClaim")["spec"]["resources"]["requests"]["storage"]
+    assert int(size.removesuffix("Gi")) << 30 >= 2 * Settings().max_store_bytes
+    version = json.loads((ROOT / "tornado_signal/web/package.json").read_text())["version"]
+    stated = dict(
+        re.findall(r'^(version|appVersion): "?([^"\n]+)"?$', (CHART / "Chart.yaml").read_text(), re.MULTILINE)
+    )
+    assert stated == {"version": version, "appVersion": version}
+    assert release.container["image"] == f"registry.example.com/tornado-signal:{version}"
+    assert "All origins may use the server" in release.notes
 
 
 def test_ingress_is_configured_like_nginx():
@@ -364,7 +377,8 @@ def test_settings_reach_the_server_unchanged():
         "drain_delay_ms": 100,
         "auth_issuer": "a\"b'c$(d)`e`{{f}}",
     }
-    release = render(json.dumps(IMAGE | {"settings": settings}))
+    both = [IMAGE | {"settings": settings | other} for other in ({}, {"demo": True})]
+    release, other = render_all([json.dumps(each) for each in both])
     found = settings_of(release)
     for name in ("max_store_bytes", "max_bytes_per_address", "demo", "address", "log_format", "drain_delay_ms"):
         assert getattr(found, name) == settings[name]
@@ -372,12 +386,8 @@ def test_settings_reach_the_server_unchanged():
     assert sorted(found.allowed_origins.entries) == sorted(settings["allowed_origins"])
     (header,) = release.container["readinessProbe"]["httpGet"]["httpHeaders"]
     assert header == {"name": "Origin", "value": "https://probe.example.com"}
-    other = render(json.dumps(IMAGE | {"settings": settings | {"demo": True}}))
-    assert annotations_of(release) != annotations_of(other), "the pods would keep the old settings"
-
-
-def annotations_of(release):
-    return release.one("Deployment")["spec"]["template"]["metadata"]["annotations"]
+    annotations = [each.one("Deployment")["spec"]["template"]["metadata"]["annotations"] for each in (release, other)]
+    assert annotations[0] != annotations[1], "the pods would keep the old settings"
 
 
 def test_every_setting_can_be_given():
@@ -505,23 +515,6 @@ def test_servers_share_sessions_with_the_values_for_redis(tmp_path, redis_server
             each.end()
 
 
-def test_examples_and_documented_values_are_valid():
-    import yaml
-
-    shown = [text for language, text in all_blocks(pages()["kubernetes"]) if language == "yaml"]
-    assert len(shown) >= 3
-    given = [yaml.safe_load(text) for text in shown]
-    examples = [yaml.safe_load(path.read_text()) for path in sorted(EXAMPLES.iterdir())]
-    assert len(examples) == 2
-    base = examples[0]
-    for found in render_all([json.dumps(merged(base, each)) for each in (*examples, *given)]):
-        assert isinstance(found, Release), found
-        assert found.lint == []
-        for each in found.objects:
-            check_schema(each)
-        settings_of(found)
-
-
 def test_documented_commands_name_what_exists():
     """The objects have the names of the release `signal`, and Secrets the keys that the values expect."""
     import yaml
@@ -543,18 +536,4 @@ def test_documented_commands_name_what_exists():
     assert named == {release.one("Deployment")["metadata"]["name"], release.all("Service")[0]["metadata"]["name"]}
     (restart,) = re.findall(r"rollout restart deployment/([a-z-]+)", text)
     assert restart == release.one("Deployment")["metadata"]["name"]
-
-
-def test_notes_warn_about_open_servers():
-    assert "All origins may use the server" in render(json.dumps(IMAGE)).notes
-    assert "All origins" not in render(EXAMPLES / "redis.yaml").notes
-
-
-def test_chart_has_the_version_of_the_package():
-    import yaml
-
-    stated = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    version = json.loads((ROOT / "tornado_signal/web/package.json").read_text())["version"]
-    assert (stated["version"], stated["appVersion"]) == (version, version)
-    image = render(json.dumps(IMAGE)).container["image"]
-    assert image == f"registry.example.com/tornado-signal:{version}"
+    assert "All origins" not in release.notes
