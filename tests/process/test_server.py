@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 from support.command import BOUND_S, COMMAND, ORIGIN, call, environment, run, with_sockets
 from support.paths import ROOT
 from support.redis_traffic import until
+from support.rpc import RpcClient
 from support.service_manager import receive_message, wait_for_message
 
 from tornado_signal import COMMIT
@@ -48,6 +50,19 @@ def test_defaults(start, tmp_path):
     assert (tmp_path / "data" / "CURRENT").exists()
     assert server.admin_url is None
     assert server.stop() == 0
+
+
+async def test_server_has_no_warnings_in_the_development_mode_of_python(start):
+    server = start(prefix=[sys.executable, "-X", "dev", "-W", "error"])
+    code = server.offer()
+    assert server.call("/answer", {"code": code, "side": "answerer", "answer": "a"})[0] == 200
+    async with RpcClient(server.url.replace("http", "ws", 1) + "/ws", ORIGIN) as client:
+        code = (await client.call("offer", topic="lobby", info="i", offer="o"))["code"]
+        await client.call("answer", code=code, side="answerer", answer="a")
+        assert (await client.call("poll", code=code, side="offerer"))["answer"] == "a"
+    assert server.stop() == 0
+    slow = " WARNING asyncio: Executing "  # on a busy machine
+    assert [line for line in server.log if " INFO tornado_signal." not in line and slow not in line] == []
 
 
 SETTINGS = {
