@@ -7,13 +7,12 @@ import os
 import re
 import resource
 import socket
-import subprocess
 import time
 from urllib.parse import urlsplit
 
 import pytest
 from bench.processes import Target
-from support.command import BOUND_S, COMMAND, ORIGIN, environment
+from support.command import BOUND_S, ORIGIN, run
 from support.redis_traffic import until
 
 from tornado_signal.limits.per_address import SPARE_CONNECTIONS
@@ -62,10 +61,7 @@ def served(server):
 
 @pytest.mark.parametrize("check", [["--check"], []])
 def test_descriptor_limit_below_the_store_prevents_the_start(check, tmp_path):
-    command = ["prlimit", f"--nofile={DESCRIPTORS_KEPT}", COMMAND, "serve", *check, "--port", "0"]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=BOUND_S, check=False
-    )
+    done = run("serve", *check, "--port", 0, prefix=["prlimit", f"--nofile={DESCRIPTORS_KEPT}"], cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert re.fullmatch(rf".*{DESCRIPTORS_KEPT} open files are allowed.*LimitNOFILE.*\n", done.stderr)
     assert not (tmp_path / "data").exists()

@@ -8,14 +8,13 @@ import re
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
-from support.command import BOUND_S, COMMAND, ORIGIN, call, environment, run, with_sockets
+from support.command import BOUND_S, ORIGIN, call, run, with_sockets
 from support.paths import ROOT
 from support.redis_traffic import until
 from support.rpc import RpcClient
@@ -197,10 +196,7 @@ def test_low_port_needs_a_permission_that_the_message_names(flag, tmp_path):
     if int(Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text()) <= 1:
         pytest.skip("every user may listen on every port")
     without = ["setpriv", "--bounding-set=-net_bind_service"] if os.geteuid() == 0 else []
-    command = [*without, COMMAND, "serve", "--port=0", flag, "1"]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=BOUND_S, check=False
-    )
+    done = run("serve", "--port=0", flag, 1, prefix=without, cwd=tmp_path)
     refused(done, "cannot listen on 127.0.0.1 port 1: Permission denied", "CAP_NET_BIND_SERVICE", f"another {flag}")
 
 
@@ -219,42 +215,25 @@ def test_second_server_on_the_same_data_is_refused(check, start, tmp_path):
 def test_data_directory_that_cannot_be_made_is_refused_by_name(place, tmp_path):
     (tmp_path / "file").touch()
     (tmp_path / "dangling-link").symlink_to("gone")
-    path = tmp_path / place
-    refused(call("serve", "--port", 0, "--data-dir", path, cwd=tmp_path), str(path), "--data-dir")
-
-
-@pytest.mark.parametrize("place", ["file", "file/data"])
-def test_file_instead_of_a_data_directory_is_called_a_file(place, tmp_path):
-    (tmp_path / "file").touch()
     done = call("serve", "--port", 0, "--data-dir", place, cwd=tmp_path)
-    refused(done, f"cannot open the database in {place}: a file is in the way; name a directory with --data-dir")
-
-
-@pytest.fixture
-def read_only(tmp_path):
-    """A function that runs the command where the directory `data` is mounted read-only, in a namespace of its own."""
-    (tmp_path / "data").mkdir(exist_ok=True)
-    script = 'mount --bind data data && mount -o remount,bind,ro data && exec "$@"'
-    unshare = ["unshare", "-m" if os.geteuid() == 0 else "-rm", "sh", "-c", script, "sh"]
-
-    def running(*arguments):
-        command = [*unshare, COMMAND, *map(str, arguments)]
-        return subprocess.run(
-            command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=BOUND_S, check=False
-        )
-
-    return running
+    refused(done, f"cannot open the database in {place}: ", "--data-dir")
+    if "file" in place:
+        refused(done, "a file is in the way; name a directory with --data-dir")
 
 
 @pytest.mark.needs("namespace")
 @pytest.mark.parametrize("used", [False, True])
-def test_directory_on_a_read_only_filesystem_is_refused_by_name(used, start, read_only):
+def test_directory_on_a_read_only_filesystem_is_refused_by_name(used, start, tmp_path):
+    (tmp_path / "data").mkdir()
     if used:
         server = start()
         server.offer()
         server.stop()
+    script = 'mount --bind data data && mount -o remount,bind,ro data && exec "$@"'
+    namespace = ["unshare", "-m" if os.geteuid() == 0 else "-rm", "sh", "-c", script, "sh"]
     for check in (["--check"], []):
-        refused(read_only("serve", *check, "--port", 0), "cannot open the database in data", "--data-dir")
+        done = run("serve", *check, "--port", 0, prefix=namespace, cwd=tmp_path)
+        refused(done, "cannot open the database in data", "--data-dir")
 
 
 FORMAT = layout.FORMAT
@@ -528,16 +507,8 @@ def test_passed_socket_keeps_clients_for_the_next_process(start, passed):
 
 def test_passed_socket_that_does_not_listen_is_refused_by_its_number(tmp_path):
     with socket.socket() as idle:
-        done = subprocess.run(
-            [*with_sockets([idle]), COMMAND, "serve"],
-            cwd=tmp_path,
-            env=environment(LISTEN_FDNAMES="mine"),
-            pass_fds=[idle.fileno()],
-            capture_output=True,
-            text=True,
-            timeout=BOUND_S,
-            check=False,
-        )
+        options = {"prefix": with_sockets([idle]), "pass_fds": [idle.fileno()]}
+        done = run("serve", cwd=tmp_path, LISTEN_FDNAMES="mine", **options)
     refused(done, "descriptor 3 (mine)", "ListenStream=")
 
 

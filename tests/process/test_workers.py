@@ -32,7 +32,7 @@ from tornado_signal.settings.settings import Settings
 
 pytest_plugins = ["support.service_manager"]
 
-WORKERS = 3
+WORKERS = 2
 SECRETS = {"main": SECRET, "next": b"another secret that is also long enough"}
 
 
@@ -84,7 +84,7 @@ def gone(pid):
         return True
 
 
-def test_killed_worker_is_replaced_without_failed_requests(start):
+def test_killed_worker_is_replaced_without_failed_requests_and_a_stop_ends_all(start):
     server = start()
     assert server.call("/readyz", base=server.admin_url, origin=None) == (200, {"status": "ok"})
     poll = {"code": server.offer(), "side": "offerer"}
@@ -105,17 +105,26 @@ def test_killed_worker_is_replaced_without_failed_requests(start):
     assert numbers(server, "worker_restarts_total") == {each: float(each == victim) for each in before}
     assert server.call("/answer", poll | {"side": "answerer", "answer": "a"})[0] == 200
     assert answered()[1]["answer"] == "a"
-    assert server.stop() == 0
+    waiting = in_background(lambda: server.call("/lobby/sessions?wait=60"))
+    until(lambda: sum(numbers(server, "running_requests").values()) == 1)
+    server.process.send_signal(signal.SIGTERM)
+    assert waiting()[0] == 200
+    assert server.wait() == 0
+    assert all(gone(pid) for pid in after.values())
+    assert server.log[-1].endswith(": stopped\n")
+    assert not list(Path(os.environ["TMPDIR"]).iterdir())
 
 
-def test_stuck_worker_is_replaced_silently(start, manager):
+def test_stuck_worker_hides_only_its_own_metrics_and_is_replaced_silently(start, manager):
     manager, name = manager
-    server = start(number=2, NOTIFY_SOCKET=name, WATCHDOG_USEC="6000000")
+    server = start(NOTIFY_SOCKET=name, WATCHDOG_USEC="6000000")
     wait_for_message(manager, "READY")
     before = pids(server)
     os.kill(before[2], signal.SIGSTOP)
+    assert set(numbers(server, "store_available")) == {1}
     assert server.process.stderr.readline().endswith(": worker 2 does not respond within 3 s; killing it\n")
     until(lambda: len(found := pids(server)) == 2 and found[2] != before[2])
+    until(lambda: set(numbers(server, "store_available")) == {1, 2})
     assert receive_message(manager)["WATCHDOG"] == "1"
     server.process.send_signal(signal.SIGTERM)
     wait_for_message(manager, "STOPPING")
@@ -138,20 +147,13 @@ def test_all_workers_require_tokens_and_reload_their_keys(start, tmp_path):
     assert server.stop() == 0
 
 
-def test_unresponsive_worker_hides_only_its_own_metrics(start):
-    server = start(number=2)
-    os.kill(pids(server)[2], signal.SIGSTOP)
-    assert set(numbers(server, "store_available")) == {1}
-    until(lambda: set(numbers(server, "store_available")) == {1, 2})
-
-
 def test_metrics_are_served_while_redis_is_down(start):
     redis = RedisServer("redis")
     flags = ("--store", "redis", "--redis-nodes", redis.address)
-    several, one = start(*flags, number=2), start(*flags, number=1)
+    several, one = start(*flags), start(*flags, number=1)
     one.offer()
-    for server in several, one:
-        assert scrape(server.admin_url).text
+    until(lambda: "tornado_signal_topics" in scrape(one.admin_url).families)
+    assert scrape(several.admin_url).text
     redis.kill()
     until(lambda: numbers(several, "store_available") == {1: 0, 2: 0})
     found = until(lambda: (found := scrape(one.admin_url)).one("store_available") == 0 and found)
@@ -167,7 +169,7 @@ def test_other_workers_serve_while_one_cannot_start(start, tmp_path):
     python.symlink_to(sys.executable)
     # The interpreter is a link: an upgrade replaces it in the same way.
     paths = os.pathsep.join([os.getcwd(), *filter(None, sys.path)])
-    server = start(number=2, prefix=[python, "-m"], command="tornado_signal", PYTHONPATH=paths)
+    server = start(prefix=[python, "-m"], command="tornado_signal", PYTHONPATH=paths)
     python.unlink()
     unnamed = signal.SIGRTMIN + 1
     os.kill(pids(server)[2], unnamed)
@@ -206,8 +208,8 @@ async def test_worker_that_hangs_at_its_start_is_replaced(tmp_path, monkeypatch,
     ]
 
 
-def test_worker_with_fewer_websockets_gets_the_next_ones(start):
-    server = start(number=2)
+def test_worker_with_fewer_websockets_gets_the_next_ones_and_all_end_with_their_supervisor(start):
+    server = start()
     url = f"{server.url.replace('http', 'ws')}/ws"
 
     def connect():
@@ -219,26 +221,9 @@ def test_worker_with_fewer_websockets_gets_the_next_ones(start):
         os.kill(pids(server)[2], signal.SIGKILL)
         until(lambda: numbers(server, "websockets").get(2) == 0)
         until(lambda: abs((found := connect())[1] - found[2]) <= 5)
-
-
-def test_stop_answers_waits_and_ends_all_processes(start):
-    server = start()
-    workers = pids(server).values()
-    waiting = in_background(lambda: server.call("/lobby/sessions?wait=60"))
-    until(lambda: sum(numbers(server, "running_requests").values()) == 1)
-    server.process.send_signal(signal.SIGTERM)
-    assert waiting()[0] == 200
-    assert server.wait() == 0
-    assert all(gone(pid) for pid in workers)
-    assert server.log[-1].endswith(": stopped\n")
-    assert not list(Path(os.environ["TMPDIR"]).iterdir())
-
-
-def test_workers_end_when_their_supervisor_is_killed(start):
-    server = start(number=2)
-    workers = pids(server).values()
-    server.process.kill()
-    until(lambda: all(gone(pid) for pid in workers))
+        workers = pids(server).values()
+        server.process.kill()
+        until(lambda: all(gone(pid) for pid in workers))
 
 
 def test_passed_sockets_and_sighup_reach_all_workers(start, tmp_path):
@@ -246,7 +231,7 @@ def test_passed_sockets_and_sighup_reach_all_workers(start, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as public, socket.create_server(("127.0.0.1", 0)) as admin:
         (tmp_path / "signal.toml").write_text("")
         flags = (*pair.flags, "--config", tmp_path / "signal.toml")
-        server = start(*flags, number=2, passed=[public, admin], LISTEN_FDNAMES="public:admin")
+        server = start(*flags, passed=[public, admin], LISTEN_FDNAMES="public:admin")
         assert server.url == f"https://127.0.0.1:{public.getsockname()[1]}"
         assert server.admin_url == f"http://127.0.0.1:{admin.getsockname()[1]}"
     for settings, applied in ("", "nothing new"), ("access_log = true\nredis_timeout_ms = 2000\n", "--access-log"):
