@@ -14,7 +14,6 @@ from markdown.extensions.toc import slugify
 from support.checkout import copy_checkout
 from support.command import BOUND_S, COMMAND, environment
 from support.documents import ADDRESS, all_blocks, blocks, pages, sections
-from support.needs import require
 from support.paths import ROOT
 from support.redis_servers import free_port
 from support.service import declared
@@ -94,14 +93,6 @@ asyncio.run(main())
 """
 
 
-@pytest.fixture(scope="module")
-def checkout(tmp_path_factory):
-    require("git")
-    copy = tmp_path_factory.mktemp("documents") / "tornado-signal"
-    copy_checkout(copy)
-    return copy
-
-
 BASH = ["bash", "-euo", "pipefail", "-c"]
 
 
@@ -143,14 +134,6 @@ def serving(script, cwd, prefix=(), **variables):
     assert process.returncode == 0
 
 
-@pytest.fixture(scope="module")
-def installed(checkout):
-    """The checkout after the one command that installs and runs the server, and the address of that."""
-    (script,) = blocks("quickstart", "Start a server", "sh")
-    with serving(script, checkout, TORNADO_SIGNAL_PORT="0") as url:
-        yield checkout, url
-
-
 def test_every_code_block_is_tested():
     languages = ("sh", "html", "python", "ini", "yaml", "")
     found = {page: len([each for each, _ in all_blocks(text) if each in languages]) for page, text in pages().items()}
@@ -186,10 +169,25 @@ def test_every_code_block_is_tested():
 
 
 @pytest.mark.slow
-@pytest.mark.needs("curl")
-@pytest.mark.timeout(120)
-def test_curl_commands_of_the_quickstart_print_its_output(installed):
-    checkout, url = installed
+@pytest.mark.needs("curl", "git")
+@pytest.mark.timeout(400)
+def test_quickstart_installs_a_server_whose_commands_work_as_documented(subtests, network, tmp_path):
+    checkout = tmp_path / "tornado-signal"
+    copy_checkout(checkout)
+    (script,) = blocks("quickstart", "Start a server", "sh")
+    with serving(script, checkout, TORNADO_SIGNAL_PORT="0") as url:
+        for part in (
+            curl_commands_of_the_quickstart,
+            waiting_requests,
+            two_peers_of_the_quickstart,
+            commands_in_a_shell,
+            commands_on_settings,
+        ):
+            with subtests.test(part.__name__):
+                part(checkout, url, network)
+
+
+def curl_commands_of_the_quickstart(checkout, url, network):
     assert (checkout / "data" / "CURRENT").exists()
     rest = blocks("quickstart", "Be two peers with curl", "sh", "json")
     script = "".join(rest[::2]).replace(ADDRESS, url)
@@ -203,11 +201,7 @@ def test_curl_commands_of_the_quickstart_print_its_output(installed):
         assert re.fullmatch(expected(pattern), line), line
 
 
-@pytest.mark.slow
-@pytest.mark.needs("curl")
-@pytest.mark.timeout(120)
-def test_waiting_requests_print_the_documented_output(installed):
-    checkout, url = installed
+def waiting_requests(checkout, url, network):
     script, answers = blocks("http-api", "Example", "sh", "json")
     names = blocks("quickstart", "Be two peers with curl", "sh")[0].splitlines()[0]
     whole = f"{names}\n{script}".replace(ADDRESS, url)
@@ -219,19 +213,37 @@ def test_waiting_requests_print_the_documented_output(installed):
     assert all(any(re.fullmatch(pattern, line) for line in printed) for pattern in wanted)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(120)
-def test_two_peers_of_the_quickstart_find_each_other(installed, network, tmp_path):
-    checkout, _ = installed
+def two_peers_of_the_quickstart(checkout, url, network):
     (script,) = blocks("quickstart", "Two real peers", "sh")
     install, script = script.split("\n", 1)
     bash(install, checkout)
-    command, data = ".venv/bin/tornado-signal serve", str(tmp_path / "data")
+    command, data = ".venv/bin/tornado-signal serve", str(checkout / "peers")
     with serving(command, checkout, network, TORNADO_SIGNAL_DATA_DIR=data) as url:
         assert url == ADDRESS
         printed = bash(script, checkout, network)
     assert sorted(re.findall("heard: (.*)", printed)) == ["hello from A", "hello from B"]
     assert sorted(re.findall("(offerer|answerer) of", printed)) == ["answerer", "offerer"]
+
+
+def commands_in_a_shell(checkout, url, network):
+    peers, others = blocks("command-line", "Use a server", "sh")
+    script = (peers + others).replace(ADDRESS, url)
+    assert script.count(url) == 1
+    first, *_, measured = bash(script, checkout).splitlines()
+    assert first == "answer to: offer of alice"
+    assert '"count": 3' in measured
+    assert (checkout / "tornado-signal.1").read_text().startswith(".TH TORNADO-SIGNAL 1 ")
+
+
+def commands_on_settings(checkout, url, network):
+    (script,) = blocks("settings", "Settings", "sh")
+    help_, check, version = [
+        bash(line, checkout, TORNADO_SIGNAL_PORT="0", TORNADO_SIGNAL_DATA_DIR=str(checkout / "checked"))
+        for line in script.splitlines()
+    ]
+    assert "--data-dir" in help_
+    assert check.startswith("settings: can be used\n")
+    assert re.fullmatch(r"\d+(\.\d+)+(\.dev\d+)? \(([0-9a-f]{40}|unknown)\)\n", version)
 
 
 @pytest.mark.slow
@@ -356,33 +368,6 @@ def test_websocket_messages_have_the_documented_responses(start):
             for text in wanted:
                 assert any(re.fullmatch(expected(text.removeprefix("<- ")), each) for each in received), received
     assert server.stop() == 0
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(120)
-def test_commands_in_a_shell_are_peers_and_leave_a_manual_page(installed):
-    checkout, url = installed
-    peers, others = blocks("command-line", "Use a server", "sh")
-    script = (peers + others).replace(ADDRESS, url)
-    assert script.count(url) == 1
-    first, *_, measured = bash(script, checkout).splitlines()
-    assert first == "answer to: offer of alice"
-    assert '"count": 3' in measured
-    assert (checkout / "tornado-signal.1").read_text().startswith(".TH TORNADO-SIGNAL 1 ")
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(120)
-def test_commands_on_settings_print_the_documented_output(installed, tmp_path):
-    checkout, _ = installed
-    (script,) = blocks("settings", "Settings", "sh")
-    help_, check, version = [
-        bash(line, checkout, TORNADO_SIGNAL_PORT="0", TORNADO_SIGNAL_DATA_DIR=str(tmp_path / "data"))
-        for line in script.splitlines()
-    ]
-    assert "--data-dir" in help_
-    assert check.startswith("settings: can be used\n")
-    assert re.fullmatch(r"\d+(\.\d+)+(\.dev\d+)? \(([0-9a-f]{40}|unknown)\)\n", version)
 
 
 @pytest.mark.slow

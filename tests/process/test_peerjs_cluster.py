@@ -18,18 +18,11 @@ FREE_S = 30  # after which the ids of a killed server are free
 BOUND_S = 60
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def cluster():
     cluster = RedisCluster("valkey", 3, 1, "--cluster-require-full-coverage", "no")
     yield cluster
     cluster.kill()
-
-
-@pytest.fixture
-def servers(cluster, start):
-    cluster.wait_until_whole()
-    flags = ["--store", "redis", "--redis-nodes", cluster.address, "--durability", "os", "--peerjs-discovery"]
-    return [start(*flags, "--hold-grace-ms", "2000") for _ in range(2)]
 
 
 def port_of(server):
@@ -73,7 +66,7 @@ async def exchange(sender, sender_id, receiver, receiver_id, count=20):
     assert [await receiver.next() for _ in range(count)] == [expected | {"payload": number} for number in range(count)]
 
 
-async def test_flow_between_two_servers(servers):
+async def flow_between_two_servers(cluster, servers):
     one, other = servers
     a = await opened(one, "a", "its token")
     peer, kind = await first_message(other, "a", "another token")
@@ -98,7 +91,7 @@ async def test_flow_between_two_servers(servers):
     await b.close()
 
 
-async def test_of_two_connections_that_claim_an_id_at_once_one_stays_its_owner(servers):
+async def of_two_connections_that_claim_an_id_at_once_one_stays_its_owner(cluster, servers):
     """Both have its token, as after two attempts to reconnect."""
     one, other = servers
     sender = await opened(one, "sender")
@@ -124,7 +117,7 @@ async def test_of_two_connections_that_claim_an_id_at_once_one_stays_its_owner(s
     await sender.close()
 
 
-async def test_absent_ids_that_arrive_immediately_miss_nothing(servers):
+async def absent_ids_that_arrive_immediately_miss_nothing(cluster, servers):
     """The id arrives while the first message to it is on its way."""
     one, other = servers
     sender = await opened(one, "sender")
@@ -141,7 +134,7 @@ async def test_absent_ids_that_arrive_immediately_miss_nothing(servers):
     await sender.close()
 
 
-async def test_ids_survive_the_loss_of_a_primary(cluster, servers):
+async def ids_survive_the_loss_of_a_primary(cluster, servers):
     peers = {f"peer {number}": await opened(servers[number % 2], f"peer {number}") for number in range(12)}
     primary = cluster.primaries_now()[0]
     primary.kill()
@@ -176,7 +169,7 @@ async def reached_again(sender, sender_id, receiver, receiver_id):
             return
 
 
-async def test_peer_of_a_drained_server_reconnects_elsewhere_with_its_id(servers):
+async def peer_of_a_drained_server_reconnects_elsewhere_with_its_id(cluster, servers):
     one, other = servers
     a, b = await opened(one, "a", "its token"), await opened(other, "b")
     one.process.send_signal(signal.SIGTERM)
@@ -192,7 +185,7 @@ async def test_peer_of_a_drained_server_reconnects_elsewhere_with_its_id(servers
     await b.close()
 
 
-async def test_ids_of_a_killed_server_are_free_after_30_s_and_immediately_for_their_tokens(servers):
+async def ids_of_a_killed_server_are_free_after_30_s_and_immediately_for_their_tokens(cluster, servers):
     one, other = servers
     a, c = await opened(one, "a", "its token"), await opened(one, "c", "its token")
     b = await opened(other, "b")
@@ -210,3 +203,22 @@ async def test_ids_of_a_killed_server_are_free_after_30_s_and_immediately_for_th
     await exchange(b, "b", c, "c")
     for peer in (a, b, c):
         await peer.close()
+
+
+@pytest.mark.timeout(300)
+async def test_peers_of_two_servers_of_one_cluster(subtests, cluster, start):
+    flags = ["--store", "redis", "--redis-nodes", cluster.address, "--durability", "os", "--peerjs-discovery"]
+    for part in (
+        flow_between_two_servers,
+        of_two_connections_that_claim_an_id_at_once_one_stays_its_owner,
+        absent_ids_that_arrive_immediately_miss_nothing,
+        ids_survive_the_loss_of_a_primary,
+        peer_of_a_drained_server_reconnects_elsewhere_with_its_id,
+        ids_of_a_killed_server_are_free_after_30_s_and_immediately_for_their_tokens,
+    ):
+        with subtests.test(part.__name__):
+            cluster.wait_until_whole()
+            servers = [start(*flags, "--hold-grace-ms", "2000") for _ in range(2)]
+            await part(cluster, servers)
+            for server in servers:
+                server.end()
