@@ -115,12 +115,13 @@ def test_each_address_of_a_host_name_is_listened_on(start):
 
 
 def test_check_opens_and_reports_what_serve_needs(tmp_path):
-    stun = ("--stun-servers", "stun:stun.example.com")
-    done = call("serve", "--check", "--port", 0, "--admin-port", 0, *stun, cwd=tmp_path)
+    flags = ("--stun-servers", "stun:stun.example.com", "--otlp-endpoint", "http://127.0.0.1:9")
+    done = call("serve", "--check", "--port", 0, "--admin-port", 0, *flags, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     wanted = (
         r"settings: can be used",
         r"open files: room for \d+ connections",
+        r"spans: to http://127\.0\.0\.1:9",
         r"ICE servers: stun:stun\.example\.com",
         r"store: data, 0 sessions listed in 0 topics",
         r"listener: http://127\.0\.0\.1:\d+",
@@ -133,11 +134,10 @@ def test_check_opens_and_reports_what_serve_needs(tmp_path):
 def test_missing_ice_servers_are_reported_by_check_and_at_the_start(start, tmp_path):
     done = call("serve", "--check", "--port", 0, cwd=tmp_path)
     assert "ICE servers: none; peers in different networks cannot connect" in done.stdout
-    server = start()
-    server.stop()
-    assert "ICE servers: none" in "".join(server.log)
-    server = start("--stun-servers", "stun:stun.example.com")
-    assert "ICE servers" not in "".join(server.log)
+    for flags, missing in ((), True), (("--stun-servers", "stun:stun.example.com"), False):
+        server = start(*flags)
+        server.stop()
+        assert ("ICE servers: none" in "".join(server.log)) == missing
 
 
 def test_directory_with_foreign_files_is_refused_and_not_touched(start, tmp_path):

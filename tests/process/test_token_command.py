@@ -1,10 +1,9 @@
 """`tornado-signal token` and `--token-file` (docs/authorization.md)."""
 
 import signal
-import subprocess
 
 import pytest
-from support.command import COMMAND, call, environment
+from support.command import call
 from support.tokens import MAKERS, SECRET, make_token, private_pem, public_pem, write_secret
 from support.waiting import output
 
@@ -30,8 +29,7 @@ def reload(server):
 
 
 def check(token, *arguments):
-    command = [COMMAND, "token", "--check", *map(str, arguments)]
-    return subprocess.run(command, input=token, capture_output=True, text=True, env=environment(), check=False)
+    return call("token", "--check", *arguments, input=token.encode())
 
 
 def test_server_accepts_the_token_and_check_explains_it(pair, start, tmp_path):

@@ -112,16 +112,14 @@ def test_each_request_is_a_span_of_its_callers_trace(traced, collector):
     assert len({span.span_id for span in collector.spans}) == len(expected)
 
 
-@pytest.mark.parametrize("traceparent", ["", "hidden", SAMPLED.upper(), SAMPLED + "-00", "ff" + SAMPLED[2:]])
-def test_request_without_a_valid_parent_begins_a_trace(traceparent, traced, collector):
+def test_request_without_a_valid_parent_begins_a_trace(traced, collector):
     server = traced()
-    for _ in range(2):
+    invalid = ["", "", "hidden", SAMPLED.upper(), SAMPLED + "-00", "ff" + SAMPLED[2:]]
+    for traceparent in invalid:
         assert send(server, "GET", "/health", traceparent=traceparent) == 200
     assert server.stop() == 0
-    first, second = collector.spans
-    assert first.parent_id == second.parent_id == ""
-    assert TRACE != first.trace_id != second.trace_id
-    assert collector.bodies
+    assert [span.parent_id for span in collector.spans] == [""] * len(invalid)
+    assert len({TRACE, *(span.trace_id for span in collector.spans)}) == len(invalid) + 1
     assert not any(b"hidden" in body for body in collector.bodies)
 
 
@@ -395,9 +393,3 @@ def test_missing_package_and_wrong_variables_are_errors(check, tmp_path):
         assert done.returncode == 1
         assert reason in done.stderr
         assert done.stderr.count("\n") == 1
-
-
-def test_check_names_the_collector(tmp_path):
-    done = call("serve", "--check", "--port", 0, "--otlp-endpoint", "http://127.0.0.1:9", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "spans: to http://127.0.0.1:9\n" in done.stdout
