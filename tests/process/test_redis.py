@@ -7,7 +7,7 @@ import time
 
 import pytest
 from support.certificates import make_pair
-from support.command import BOUND_S, Server, call
+from support.command import Server, call
 from support.redis_servers import RedisCluster, free_port
 from support.redis_traffic import Publishers, Waiters, ready, topic_in, until
 from support.scraping import scrape
