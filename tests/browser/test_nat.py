@@ -5,11 +5,10 @@ import contextlib
 import pytest
 from support.browser_fixtures import serve_turn
 from support.browsers import launch_in, open_connect, until
-from support.command import Server
 from support.networks import Lan, own_network
 
 pytest_plugins = ["support.browser_fixtures"]
-pytestmark = [pytest.mark.slow, pytest.mark.needs("root", "ip", "nft", "turnserver")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.needs("root", "ip", "nft", "turnserver")]
 
 # The types of the selected candidates of the only peer: this side's and the other side's.
 SELECTED = """
@@ -35,7 +34,7 @@ ERRORS = "seen.filter(([name]) => name === 'error').map(([, message]) => message
 
 
 @pytest.fixture
-def open_homes(chromium, tmp_path, secret_file):
+def open_homes(chromium, start, tmp_path, secret_file):
     """A function that opens two pages for each row of `HOMES`, which enter a room of their own."""
     with own_network(), contextlib.ExitStack() as stack:
         lan = Lan()
@@ -45,10 +44,7 @@ def open_homes(chromium, tmp_path, secret_file):
         turn = (*stun, "--turn-servers", f"turn:{lan.address}:{port}", "--turn-secret-file", secret_file)
         servers, homes = {}, {False: [], True: []}
         for name, flags in {"none": (), "stun": stun, "turn": turn}.items():
-            # With a prefix it is a process of its own, in the network of this thread.
-            flags = ("--data-dir", tmp_path / name, "--address", lan.address, *flags)
-            servers[name] = Server(*flags, prefix=["env"])
-            stack.callback(servers[name].end)
+            servers[name] = start("--address", lan.address, *flags, data=name)
         for number in range(4):
             enter = lan.home(symmetric=number > 1)
             browser = launch_in(chromium(0).browser_type, enter, tmp_path / f"chromium{number}")

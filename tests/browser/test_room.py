@@ -8,7 +8,6 @@ import time
 
 import pytest
 from support.browsers import launch_in, listed, open_connect, until
-from support.command import Server
 from support.networks import Lan, own_network
 
 from tornado_signal.client.names import Identity
@@ -279,13 +278,11 @@ def test_members_fail_over_to_the_next_server_and_return(start, connect_page):
 
 @pytest.mark.slow
 @pytest.mark.needs("root")
-def test_nothing_is_lost_while_networks_change(chromium, tmp_path):
+def test_nothing_is_lost_while_networks_change(chromium, start, tmp_path):
     with own_network(), contextlib.ExitStack() as stack:
         lan = Lan()
         stack.callback(lan.close)
-        # With a prefix it is a process of its own, in the network of this thread.
-        server = Server("--data-dir", tmp_path / "data", "--address", lan.address, prefix=["env"])
-        stack.callback(server.end)
+        server = start("--address", lan.address)
         machines = [lan.machine() for _ in range(3)]
         pages = []
         for number, machine in enumerate(machines):

@@ -6,7 +6,6 @@ An interpreter that starts and imports the package takes ten times as long as a 
 import atexit
 import contextlib
 import ctypes
-import functools
 import importlib
 import json
 import os
@@ -81,20 +80,24 @@ def main():
     sys.exit(sys.modules["tornado_signal.__main__"].main())
 
 
-@functools.cache
+TEMPLATES = {}  # the processes that fork, with the sockets for requests to them, by network namespace
+
+
 def template():
-    """Return the process that forks, and the socket for requests to it."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs:
-        return subprocess.Popen([sys.executable, "-P", __file__], stdin=theirs), ours
+    """Return the socket for requests to the process that forks in the network namespace of this thread."""
+    network = os.readlink("/proc/thread-self/ns/net")
+    if network not in TEMPLATES:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            TEMPLATES[network] = subprocess.Popen([sys.executable, "-P", __file__], stdin=theirs), ours
+    return TEMPLATES[network][1]
 
 
 @atexit.register
 def end():
-    """End the process that forks."""
-    if template.cache_info().currsize:
-        process, requests = template()
-        template.cache_clear()
+    """End the processes that fork."""
+    while TEMPLATES:
+        process, requests = TEMPLATES.popitem()[1]
         requests.close()
         process.wait()
 
@@ -124,7 +127,7 @@ class Process:
             self.stdin, self.stdout, self.stderr = streams
             self._status, status = os.pipe()
             stack.callback(os.close, status)
-            socket.send_fds(template()[1], [request], [*passed, status])
+            socket.send_fds(template(), [request], [*passed, status])
         (self.pid,) = NUMBER.unpack(os.read(self._status, NUMBER.size))
 
     def poll(self):
