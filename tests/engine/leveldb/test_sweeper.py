@@ -11,6 +11,7 @@ from tornado_signal.session import Reason, Side
 from tornado_signal.stores.leveldb import sweeper as sweeper_module
 from tornado_signal.stores.leveldb.binding import plyvel
 from tornado_signal.stores.leveldb.space import UNLIMITED
+from tornado_signal.system import repeating
 
 
 @pytest.fixture
@@ -197,8 +198,8 @@ async def test_sweeps_continue_after_a_failure_and_end_with_the_store(
     clock.ms += TIMEOUT_MS
     await until(lambda: store.metrics.swept == 1)
     assert store.database_metrics.reopened == (failing in ("read", "database"))
-    warned = [record for record in caplog.records if record.name == sweeper_module.__name__ and record.levelno > 20]
-    assert ["background work failed" in each.getMessage() for each in warned] == [True] * (failing == "defect")
+    warned = [record for record in caplog.records if record.name == repeating.__name__]
+    assert ["repeated work failed" in each.getMessage() for each in warned] == [True] * (failing == "defect")
     await store.close()
     assert not sweeper_tasks()
     swept = sum(store.database_metrics.sweeps.counts)

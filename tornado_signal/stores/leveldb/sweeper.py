@@ -6,10 +6,9 @@ import logging
 import time
 from collections.abc import Callable, Coroutine
 
-from tornado.ioloop import PeriodicCallback
-
 from ...errors import Unavailable
 from ...system.clock import Clock
+from ...system.repeating import Repeating
 from .binding import plyvel
 from .database import Database
 from .expiry import Expiry
@@ -23,7 +22,7 @@ COMPACT_SHARE = 20  # minimum ratio of the pause after a compaction to its durat
 
 
 class Sweeper:
-    """Runs the background work in two periodic callbacks, neither of which overlaps itself."""
+    """Runs the background work."""
 
     def __init__(self, expiry: Expiry, database: Database, clock: Clock, interval_ms: int) -> None:
         self._expiry = expiry
@@ -31,35 +30,25 @@ class Sweeper:
         self._clock = clock
         self._swept = 0
         self._next_compaction_s = 0.0
-        # Two callbacks, so that a long sweep or compaction does not delay the removal from listings.
-        work = (self.expire_due, self.sweep)
-        self._callbacks = [PeriodicCallback(functools.partial(self._run, task), interval_ms) for task in work]
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._interval_s = interval_ms / 1000
+        self._repeated: list[Repeating] = []
 
     def start(self) -> None:
-        for callback in self._callbacks:
-            callback.start()
+        """Start the work. A long sweep or compaction does not delay the removal from listings."""
+        for work in (self.expire_due, self.sweep):
+            self._repeated.append(Repeating(functools.partial(self._run, work), self._interval_s))
 
     async def stop(self) -> None:
-        for callback in self._callbacks:
-            callback.stop()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for repeated in self._repeated:
+            await repeated.stop()
 
     async def _run(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
-        task = asyncio.create_task(work())  # a task, so that `stop` can cancel it
-        self._tasks.add(task)
         try:
-            await task
+            await work()
         except Unavailable:
             pass  # the database has logged the reason; the next call retries
         except plyvel.Error as error:
             self._database.failed(error)
-        except Exception:
-            log.exception("background work failed")
-        finally:
-            self._tasks.discard(task)
 
     async def expire_due(self) -> None:
         await self._expiry.expire_due(self._clock.now_ms())
