@@ -13,7 +13,7 @@ from support.command import run
 from support.service import NOW_MS
 
 from tornado_signal.errors import OperatorError
-from tornado_signal.service.ice import IceServers, open_ice_servers
+from tornado_signal.service.ice import IceServers, read_ice_servers
 from tornado_signal.settings.settings import Settings
 
 pytest_plugins = ["support.http_fixtures", "support.browser_fixtures"]
@@ -61,7 +61,7 @@ def test_password_equals_that_of_openssl():
 def test_unusable_secret_is_refused_and_not_shown(text, secret_file):
     secret_file.write_text(text)
     with pytest.raises(OperatorError, match="must hold one line") as caught:
-        open_ice_servers(Settings(turn_servers=TURN, turn_secret_file=secret_file))
+        read_ice_servers(Settings(turn_servers=TURN, turn_secret_file=secret_file))
     assert not text.strip() or text not in str(caught.value)
 
 

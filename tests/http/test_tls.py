@@ -18,7 +18,7 @@ from support.raw_http import answers, read_all, serving
 from support.scraping import scrape
 
 from tornado_signal.errors import OperatorError
-from tornado_signal.system.tls import Tls
+from tornado_signal.system.tls import Tls, read_certificate
 
 HEALTH = f"GET /health HTTP/1.1\r\nHost: x\r\nOrigin: {ORIGIN}\r\n".encode()
 
@@ -42,7 +42,7 @@ def test_metrics_have_the_expiry_of_the_current_certificate(start, pair, tmp_pat
     for current in pair, expiring_late:
         pair.replace(current)
         server.process.send_signal(signal.SIGHUP)
-        assert "certificate and key reloaded" in server.process.stderr.readline()
+        assert "applied: certificate and key" in server.process.stderr.readline()
         expected = x509.load_pem_x509_certificate(current.certificate.read_bytes()).not_valid_after_utc
         timestamp = scrape(server.admin_url).one("certificate_expiry_timestamp_seconds")
         assert timestamp == expected.timestamp()
@@ -212,7 +212,7 @@ def test_new_certificate_applies_to_new_connections_only(new, server, pair, pair
         assert certificate_name(server.port, trusting) == "first"
         pair.replace(pairs[new])
         assert certificate_name(server.port, trusting) == "first"  # the files are not read before the reload
-        reload(server, "INFO .* certificate and key reloaded")
+        reload(server, "INFO .* applied: certificate and key")
         assert certificate_name(server.port, trusting) == new
         assert request_status(idle) == 200
         assert name_of(idle) == "first"
@@ -283,7 +283,7 @@ def test_repeated_reloads_do_not_disturb_new_connections(server, pair, pairs, tr
 
 def test_new_certificate_on_both_loops_and_with_a_resumed_session(loop, pair, pairs, trusting):
     trusting.maximum_version = ssl.TLSVersion.TLSv1_2  # its sessions are available right after the handshake
-    tls = Tls(*pair)
+    tls = Tls(read_certificate(*pair))
 
     def is_served(client):
         client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
@@ -295,10 +295,10 @@ def test_new_certificate_on_both_loops_and_with_a_resumed_session(loop, pair, pa
             session, name = client.session, name_of(client)
         assert name == "first"
         pair.replace(pairs["rsa"])
-        tls.reload(*pair)
+        tls.certificate = read_certificate(*pair)
         damage("another's key", pair, pairs)
         with pytest.raises(OperatorError, match="does not belong to the certificate"):
-            tls.reload(*pair)
+            tls.certificate = read_certificate(*pair)
         for resumed, expected in ((None, "rsa"), (session, "first")):
             plain = socket.create_connection(("127.0.0.1", running.port), BOUND_S)
             with trusting.wrap_socket(plain, server_hostname="127.0.0.1", session=resumed) as client:

@@ -15,7 +15,7 @@ from support.raw_http import answers, read_all, serving
 
 from tornado_signal.limits.per_address import SPARE_CONNECTIONS_PER_CLIENT, Limits
 from tornado_signal.settings.settings import Settings
-from tornado_signal.system.tls import Tls
+from tornado_signal.system.tls import Tls, read_certificate
 from tornado_signal.transport import listener
 
 HALF = bytes.fromhex("160301020001000100")  # the first bytes of a ClientHello that announces more
@@ -31,7 +31,7 @@ def limits():
 @pytest.fixture
 def limited(loop, pair, limits):
     """A server with TLS and `limits`. All counts must be zero when it has stopped."""
-    with serving(loop=loop, tls=Tls(*pair).context, limiter=limits) as running:
+    with serving(loop=loop, tls=Tls(read_certificate(*pair)).context, limiter=limits) as running:
         yield running
     assert connection_counts(limits) == (0, 0)
     assert not running.server._handshakes
@@ -253,7 +253,7 @@ def test_accepting_can_be_paused_and_resumed(tls, loop, pair, trusting):
     def request_status(client):
         return status(client, trusting) if tls else plain_status(client)
 
-    with serving(loop=loop, tls=Tls(*pair).context if tls else None) as running:
+    with serving(loop=loop, tls=Tls(read_certificate(*pair)).context if tls else None) as running:
         for _ in range(2):
             running.run(running.server.accept(True))
             assert request_status(running.connect()) == 200

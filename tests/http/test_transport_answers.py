@@ -11,7 +11,7 @@ from tornado import web
 
 from tornado_signal.settings.settings import Settings
 from tornado_signal.system.clock import Clock
-from tornado_signal.system.tls import Tls
+from tornado_signal.system.tls import Tls, read_certificate
 from tornado_signal.transport import connection
 
 HOST = b"Host: a.example\r\n"
@@ -302,7 +302,9 @@ def sending():
 @pytest.fixture
 def secure(loop, pair, trusting):
     """A server with TLS, and a function that connects to it."""
-    with serving(lambda: echo_application(("/send", SendingHandler)), loop=loop, tls=Tls(*pair).context) as running:
+    with serving(
+        lambda: echo_application(("/send", SendingHandler)), loop=loop, tls=Tls(read_certificate(*pair)).context
+    ) as running:
         yield running, lambda: trusting.wrap_socket(running.connect(), server_hostname="127.0.0.1")
 
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import functools
 import json
+from functools import partial
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -13,18 +14,18 @@ from tornado.netutil import bind_sockets
 
 from tornado_signal import transport
 from tornado_signal.admin.application import make_admin_application
-from tornado_signal.auth import open_authority
+from tornado_signal.auth import Authority
 from tornado_signal.http.application import Application, Route
 from tornado_signal.http.errors import make_refusal
 from tornado_signal.http.handlers import Handler
 from tornado_signal.limits.per_address import Limits
 from tornado_signal.metrics import RequestMetrics
 from tornado_signal.process.operator import make_control
+from tornado_signal.process.resources import read_resources
 from tornado_signal.process.server import all_routes
 from tornado_signal.relay import open_relay
 from tornado_signal.relay.memory import MemoryRelay
 from tornado_signal.service import wire
-from tornado_signal.service.ice import open_ice_servers
 from tornado_signal.service.operations import SUBSCRIPTIONS, declare
 from tornado_signal.service.request_log import RequestLog
 from tornado_signal.service.service import Service as Shared
@@ -179,8 +180,10 @@ def declared():
 
 
 def applying(store, clock, settings):
-    request_log, ice = RequestLog(settings, RequestMetrics()), open_ice_servers(settings)
-    shared = Shared(store, settings, clock, ice, VERSION, Limits(settings), request_log, open_authority(settings))
+    live, resources = LiveSettings(settings), read_resources(settings)
+    authority = None if resources.keys is None else Authority(resources.keys, settings)
+    request_log = RequestLog(live, RequestMetrics())
+    shared = Shared(store, live, clock, resources.ice, VERSION, Limits(settings), request_log, authority)
     relay = open_relay(store) if store else MemoryRelay()
     application = Application(shared, functools.partial(all_routes, Holds(shared), relay))
     application.relay = relay
@@ -206,8 +209,8 @@ class Service:
         refusal = make_refusal(self.shared.log)
         self.server, self.port = await self._listen(self.application, refusal, self.shared.limits)
         state = getattr(self.server, "state", None) or ServerState(self.application, refusal)
-        live, relay = LiveSettings(self.settings), self.application.relay
-        self.control = make_control(self.shared, relay, state, live, f"localhost:{self.port}", 0)
+        name, relay = f"localhost:{self.port}", self.application.relay
+        self.control = make_control(self.shared, relay, state, partial(setattr, self.shared.live, "current"), name, 0)
         self.control.start()
         self._stack.push_async_callback(self.control.close)
         admin = make_admin_application(self.shared, self.control, state)

@@ -11,11 +11,10 @@ import pytest
 from support.documents import blocks
 from support.paths import SYSTEMD
 
-from tornado_signal.process import lifecycle
+from tornado_signal.process import lifecycle, stages, supervisor
 from tornado_signal.settings import settings
 from tornado_signal.settings import sources as config
 from tornado_signal.stores import watches
-from tornado_signal.transport import listener
 
 pytestmark = pytest.mark.needs("systemd-analyze")
 
@@ -74,11 +73,11 @@ def test_service_reads_its_settings():
     assert "EnvironmentFile=-/etc/tornado-signal/tornado-signal.env" in lines
 
 
-def test_stop_timeout_covers_the_drain():
+def test_stop_timeout_covers_all_stages_of_the_stop():
     (limit_s,) = re.findall(r"^TimeoutStopSec=(\d+)$", UNIT.read_text(), re.MULTILINE)
-    takes_s = listener.HANDSHAKE_S + lifecycle.LAST_REQUEST_S + lifecycle.DRAIN_LIMIT_S + 2 * lifecycle.CLOSE_LIMIT_S
     assert watches.END_S < lifecycle.DRAIN_LIMIT_S
-    assert 1.5 * takes_s < int(limit_s)
+    assert sum(stages.LIMITS_S.values()) <= supervisor.STOP_S
+    assert int(limit_s) > supervisor.STOP_S + 2 * lifecycle.CLOSE_LIMIT_S
 
 
 def test_socket_is_the_default_address():

@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "stores.watches": "",
     "stores.leveldb": (
         "errors metrics session stores.census stores.position_text stores.quotas stores.watches system "
-        "plyvel plyvel_next sortedcontainers tornado"
+        "plyvel plyvel_next sortedcontainers"
     ),
     "stores.redis": (
         "errors metrics session settings stores.census stores.position_text stores.quotas stores.watches hiredis"

@@ -74,7 +74,7 @@ class Actions:
         service: Service,
         transport: ServerState,
         stop: Callable[[], None],
-        apply: Callable[[dict[str, object]], None],
+        apply: Callable[[dict[str, object]], object],
     ) -> None:
         self._service = service
         self._transport = transport

@@ -58,7 +58,7 @@ class Exposition(Collector):
         yield gauge("ready", "Whether the server serves: 0 while it stops or its store is unavailable.", ready)
         if self._tls is not None:
             meaning = "Expiry of the current certificate, Unix time."
-            yield gauge("certificate_expiry_timestamp_seconds", meaning, self._tls.expires_s)
+            yield gauge("certificate_expiry_timestamp_seconds", meaning, self._tls.certificate.expires_s)
         if self._transport is not None:
             yield from self._of_connections(self._transport)
         lag = self._service.log.metrics.loop_lag

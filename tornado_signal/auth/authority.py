@@ -7,7 +7,7 @@ from typing import Any, Final
 from ..errors import NotAllowed, Unauthorized
 from ..settings.settings import Settings
 from .grants import Grant, parse_claims
-from .keys import Key, load_keys
+from .keys import Key
 
 MAX_TOKEN_BYTES: Final = 8192
 MAX_CACHED: Final = 10_000  # verified tokens
@@ -23,52 +23,30 @@ End = Callable[[], None]
 class Authority:
     """Verifies tokens, and knows what lives as long as one.
 
-    Args:
-        settings: the settings, of which `auth_keys` is not None.
-
-    Raises:
-        OperatorError: a key cannot be used.
-
     Attributes:
         keys: the keys by name.
         anonymous: what is allowed without a token.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self.keys: dict[str, Key] = {}
-        self.anonymous = Grant(frozenset())
-        self._issuer = self._audience = ""
+    def __init__(self, keys: dict[str, Key], settings: Settings) -> None:
         self._cache: dict[str, Grant] = {}  # by token, the oldest first
         self._cached_bytes = 0
         self._bearers: set[Bearer] = set()
         self._jws: Any = None  # of PyJWT
         self._by_header: dict[str, Key] = {}  # of verified tokens; a backend sends the same header with all of them
         self._topics: dict[tuple[str, bytes], str] = {}  # of sessions by origin and code, the oldest first
-        self.prepare(settings)()
+        self.use(keys, settings)
 
-    def prepare(self, settings: Settings) -> End:
-        """Read the keys.
-
-        Returns:
-            A function that applies them with the other settings, and ends everything begun with a removed key.
-
-        Raises:
-            OperatorError: a key cannot be used. Nothing has changed.
-        """
-        assert settings.auth_keys is not None
-        keys = load_keys(settings.auth_keys)
-
-        def apply() -> None:
-            self.keys = keys
-            self.anonymous = Grant(frozenset(settings.auth_anonymous))
-            self._issuer, self._audience = settings.auth_issuer, settings.auth_audience
-            self._by_header.clear()
-            self._cache.clear()
-            self._cached_bytes = 0
-            for bearer in list(self._bearers):
-                bearer.check()
-
-        return apply
+    def use(self, keys: dict[str, Key], settings: Settings) -> None:
+        """Use other keys and settings. End everything that was begun with a removed key."""
+        self.keys = keys
+        self.anonymous = Grant(frozenset(settings.auth_anonymous))
+        self._issuer, self._audience = settings.auth_issuer, settings.auth_audience
+        self._by_header.clear()
+        self._cache.clear()
+        self._cached_bytes = 0
+        for bearer in list(self._bearers):
+            bearer.check()
 
     def verify(self, token: str, origin: str | None, now_s: float) -> Grant:
         """Return what a token allows.
@@ -226,12 +204,3 @@ class Bearer:
         else:
             self.close()
             self._end()
-
-
-def open_authority(settings: Settings) -> Authority | None:
-    """Return the authority of the settings, or None if no key is configured.
-
-    Raises:
-        OperatorError: a key cannot be used.
-    """
-    return None if settings.auth_keys is None else Authority(settings)

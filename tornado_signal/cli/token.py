@@ -6,7 +6,7 @@ import time
 
 import jwt
 
-from ..auth import Authority, Grant
+from ..auth import Authority, Grant, load_keys
 from ..auth.keys import load_signing_key
 from ..errors import OperatorError, Unauthorized
 from ..settings.settings import Settings
@@ -50,10 +50,8 @@ def explain(arguments: argparse.Namespace) -> str:
     Raises:
         OperatorError: the key cannot be used, or the server would refuse the token.
     """
-    settings = Settings(
-        auth_keys=arguments.key, auth_issuer=arguments.issuer or "", auth_audience=arguments.audience or ""
-    )
-    authority = Authority(settings)
+    settings = Settings(auth_issuer=arguments.issuer or "", auth_audience=arguments.audience or "")
+    authority = Authority(load_keys(arguments.key), settings)
     text = sys.stdin.read(2**16).strip()
     try:
         grant = authority.verify(text, arguments.origin, time.time())

@@ -3,18 +3,17 @@
 import dataclasses
 import logging
 
-from ..auth import open_authority
 from ..errors import DamagedDatabase
-from ..service.ice import NO_ICE_SERVERS, open_ice_servers
+from ..service.ice import NO_ICE_SERVERS
 from ..settings.settings import Settings
 from ..stores import check_files, open_store, where
 from ..stores.latest_counts import LatestCounts
 from ..system.clock import Clock
-from ..system.secrets import admin_token
 from ..system.sockets import url
 from ..tracing import open_tracing
-from ..webhooks import open_target, unencrypted
-from .listeners import open_all_sockets, open_tls
+from ..webhooks import unencrypted
+from .listeners import open_all_sockets
+from .resources import read_resources
 from .tuning import raise_descriptor_limit
 
 log = logging.getLogger(__name__)
@@ -30,20 +29,21 @@ async def check(settings: Settings) -> list[str]:
         OperatorError: a resource cannot be used.
     """
     results = [f"open files: room for {raise_descriptor_limit()} connections"]
-    if open_tls(settings) is not None:
+    resources = read_resources(settings)
+    if resources.certificate is not None:
         results.append(f"certificate and key: {settings.tls_certificate}, {settings.tls_key}")
-    if admin_token(settings):
+    if resources.admin_token:
         results.append(f"admin token: {settings.admin_token_file}")
-    if (authority := open_authority(settings)) is not None:
-        keys = (f"{key.name} ({key.algorithm})" for key in authority.keys.values())
+    if resources.keys is not None:
+        keys = (f"{key.name} ({key.algorithm})" for key in resources.keys.values())
         anonymous = ", ".join(settings.auth_anonymous) or "nothing"
         results.append(f"keys of tokens: {', '.join(keys)}; allowed without a token: {anonymous}")
     if (tracer := open_tracing(settings)) is not None:
         await tracer.close(1)
         results.append(f"spans: to {settings.otlp_endpoint}")
-    ice = open_ice_servers(settings)
+    ice = resources.ice
     results.append(f"ICE servers: {', '.join((*ice.stun, *ice.turn_urls)) or NO_ICE_SERVERS}")
-    if (target := open_target(settings)) is not None:
+    if (target := resources.webhooks) is not None:
         results.append(f"webhooks: {target.name}, {', '.join(settings.webhook_events)}")
     if (host := unencrypted(settings)) is not None:
         log.warning("--webhook-url sends events to %s unencrypted; use https://", host)

@@ -7,12 +7,16 @@ from collections.abc import Callable, Coroutine
 
 from ..lifecycle import CLOSED, Lifecycle
 from ..service.service import Service
+from ..settings.settings import MAX_DRAIN_DELAY_MS
 from ..transport import Server
+from ..transport.listener import HANDSHAKE_S
 
 LAST_REQUEST_S = 1.0  # for open connections to send one more request
 CLOSE_WEBSOCKETS_S = 2.0  # over which WebSockets are closed, so that clients do not all reconnect at once
 DRAIN_LIMIT_S = 10.0
 CLOSE_LIMIT_S = 2.0
+REQUESTS_S = MAX_DRAIN_DELAY_MS / 1000 + HANDSHAKE_S + LAST_REQUEST_S + DRAIN_LIMIT_S + 2 * CLOSE_LIMIT_S
+"""The longest duration of `drain`."""
 
 
 def handle_signals(lifecycle: Lifecycle) -> None:

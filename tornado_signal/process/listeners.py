@@ -34,17 +34,6 @@ def open_all_sockets(settings: Settings) -> tuple[list[socket.socket], list[sock
     return public or open_sockets(settings.address, settings.port, "--port", settings.socket_mode), admin
 
 
-def open_tls(settings: Settings) -> Tls | None:
-    """Load certificate and key, if they are configured.
-
-    Raises:
-        OperatorError: a file cannot be used.
-    """
-    if settings.tls_certificate is None or settings.tls_key is None:
-        return None
-    return Tls(settings.tls_certificate, settings.tls_key)
-
-
 def load_admin_application(
     service: Service,
     operator: Operator,

@@ -24,7 +24,12 @@ def server_name(public: list[socket.socket]) -> str:
 
 
 def make_control(
-    service: Service, relay: Relay, transport: ServerState, live: LiveSettings, server: str, worker: int
+    service: Service,
+    relay: Relay,
+    transport: ServerState,
+    apply: Callable[[Settings], object],
+    server: str,
+    worker: int,
 ) -> Control:
     """Make the operator's view of a process.
 
@@ -32,14 +37,14 @@ def make_control(
         service: the service.
         relay: connects the processes that share the store.
         transport: the connections of clients.
-        live: the settings in force.
+        apply: applies other settings.
         server: the name of the server.
         worker: the number of the worker, or 0 if the server is one process.
     """
-    status = Status(service, transport, lambda: live.current, server, worker)
+    status = Status(service, transport, lambda: service.settings, server, worker)
     stored = StoredSessions(service.store, lambda: service.settings.admin_topics)
     stop = functools.partial(service.lifecycle.reach, LEAVING)
-    actions = Actions(service, transport, stop, lambda changes: live.apply(changed(live.current, changes)))
+    actions = Actions(service, transport, stop, lambda changes: apply(changed(service.settings, changes)))
     name = f"{server}/{worker}" if worker else server
     return Control(relay, service.store.process_id.hex(), name, status, stored, actions, service.lifecycle)
 
@@ -51,13 +56,13 @@ def changed(settings: Settings, changes: dict[str, Any]) -> Settings:
 
 
 def actions_of_server(
-    stop: Callable[[], None], current: Callable[[], Settings], apply: Callable[[Settings], None]
+    stop: Callable[[], None], live: LiveSettings, apply: Callable[[Settings], object]
 ) -> dict[str, Callable[[Fields], dict[str, Any]]]:
     """Return the actions of a supervisor by name.
 
     Args:
         stop: starts to stop the workers.
-        current: returns the settings in force.
+        live: the settings in force.
         apply: applies other settings to all workers.
     """
 
@@ -67,7 +72,7 @@ def actions_of_server(
 
     def log_level(fields: Fields) -> dict[str, Any]:
         level = parse_level(fields)
-        apply(changed(current(), {"log_level": level}))
+        apply(changed(live.current, {"log_level": level}))
         return {"level": level}
 
     return {"drain": drain, "log-level": log_level}

@@ -9,10 +9,9 @@ import socket
 from collections.abc import Callable
 
 from tornado import web
-from tornado.ioloop import PeriodicCallback
 
 from .. import COMMIT
-from ..auth import open_authority
+from ..auth import Authority
 from ..errors import OperatorError
 from ..http.application import Application, Route
 from ..http.errors import make_refusal
@@ -21,28 +20,33 @@ from ..limits.per_address import Limits
 from ..metrics import RequestMetrics
 from ..protocols.routes import protocol_routes
 from ..relay import Relay, open_relay
-from ..service.ice import open_ice_servers
 from ..service.operations import Operation
 from ..service.request_log import RequestLog
 from ..service.service import Service
+from ..service.spans import Tracer
+from ..settings.live import LiveSettings
 from ..settings.settings import Settings, merge
-from ..stores import check_files, open_store
+from ..stores import check_files, open_store, quotas_of
+from ..system import logs
 from ..system.clock import Clock
 from ..system.lag import Lag
 from ..system.notify import Notifier
-from ..system.secrets import admin_token
+from ..system.repeating import Repeating
 from ..system.sockets import url
+from ..system.tls import Tls
 from ..tracing import open_tracing
 from ..transport import Server, ServerState
-from ..webhooks import Webhooks, open_target
+from ..webhooks import Webhooks
 from ..websocket.endpoint import websocket_routes
 from ..websocket.presence import Holds
 from .balance import PERIOD_S
 from .handover import Inherited, watch_pipe
 from .lifecycle import drain, handle_signals, on_hangup, run_until_closed
-from .listeners import load_admin_application, log_start, make_admin_server, open_all_sockets, open_tls
+from .listeners import load_admin_application, log_start, make_admin_server, open_all_sockets
 from .operator import make_control, server_name
-from .reload import RELOAD_FAILED, make_live_settings, reload
+from .reload import RELOAD_FAILED, Reloader
+from .resources import Resources, read_resources
+from .stages import Stages
 from .tuning import raise_descriptor_limit, tune_gc, tune_malloc
 
 log = logging.getLogger(__name__)
@@ -73,110 +77,198 @@ async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inh
     faulthandler.enable()  # SIGABRT from a watchdog logs where the loop is stuck
     lifecycle = Lifecycle()
     handle_signals(lifecycle)
-    notifier = Notifier(os.environ)
-    max_connections = raise_descriptor_limit()
-    tls, token, authority = open_tls(settings), admin_token(settings), open_authority(settings)
-    tracer = open_tracing(settings, inherited.worker if inherited else 0)
-    target = open_target(settings)
-    clock = Clock()
-    store = await open_store(settings, clock)
+    stages = Stages()
     try:
-        check_files(settings)
-    except OperatorError as error:  # foreign files do not prevent serving an existing database
-        log.warning("%s; serving the database nevertheless", error)
-    public: list[socket.socket] = []
-    try:
-        public, admin = (inherited.public, inherited.admin) if inherited else open_all_sockets(settings)
-        limits = Limits(settings, max_connections, lambda: store.capacity_bytes // ADDRESSES_TO_FILL)
-        metrics = RequestMetrics()
-        request_log = RequestLog(settings, metrics, tracer)
-        ice = open_ice_servers(settings)
-        service = Service(store, settings, clock, ice, COMMIT, limits, request_log, authority, lifecycle)
-        relay = open_relay(store)
-        application = Application(service, functools.partial(all_routes, Holds(service), relay))
-        refusal = make_refusal(service.log)
-        context = tls.context if tls else None
-        state = ServerState(application, refusal, context, limits, settings.max_unsent_bytes)
-        common = {"worker": inherited.worker} if inherited else {}
-        webhooks = Webhooks(service)
-        live = make_live_settings(settings, application, state, tls, webhooks, **common)
-        server = Server(state)
-        await server.start(public)
-        control = make_control(service, relay, state, live, server_name(public), inherited.worker if inherited else 0)
-        control.start()
-        admin_application = web.Application()
-        if admin:
-            admin_application = load_admin_application(service, control, state, admin, token, tls)
-        admin_server = make_admin_server(admin_application, refusal)
-        await admin_server.start(admin)
-        webhooks.use(target, settings)
-        lag = Lag(metrics.loop_lag)
-        urls = [url(listening, state.protocol) for listening in public]
-        if inherited is None:
-            log_start(urls, admin, settings)
-
-        def status() -> str:
-            if lifecycle.state >= LEAVING:
-                return f"draining, {len(state.connections)} connections left"
-            listed = "" if service.counts.value is None else f", {service.counts.value[0]} sessions listed"
-            return f"listening on {', '.join(urls)}{listed}"
-
-        async def report() -> None:
-            notifier.alive(status())  # first: counting can take longer than the watchdog allows
-            if notifier.listening or webhooks.needs_expiries:
-                await service.counts.refresh()
-
-        def on_reload() -> None:
-            if lifecycle.state < LEAVING:
-                notifier.reloading()
-                try:
-                    reload(live.current, read, live.apply, live.names)
-                finally:
-                    notifier.ready(status())
-
-        def on_sent(sent: Settings) -> None:
-            try:
-                live.apply(merge(live.current, sent, live.names)[0])
-            except OperatorError as error:
-                log.error(RELOAD_FAILED, error)
-
-        on_hangup(on_reload)
-        if inherited is not None:
-            leave = functools.partial(lifecycle.reach, LEAVING)
-            following = asyncio.create_task(watch_pipe(inherited.supervisor_pipe, on_sent, leave))
-            accepts = inherited.balance.accepts
-            balancing = PeriodicCallback(lambda: server.accept(accepts(state.websockets)), PERIOD_S * 1000)
-            balancing.start()
-        reports = PeriodicCallback(report, notifier.pause_s(STATUS_S) * 1000)
-        reports.start()
-        if notifier.listening:
-            await service.counts.refresh()
-        notifier.ready(status())
-
+        await ServingProcess(settings, lifecycle, inherited).open(stages, read)
         lifecycle.reach(SERVING)
         await lifecycle.reached(LEAVING)
         log.info("stopping: draining")
-        notifier.stopping(status())
-        lag.stop()
-        await run_until_closed(lifecycle, drain(server, admin_server, service))
-        at_once = lifecycle.state is CLOSED
-        if at_once:
-            log.info("stopping at once")
-        lifecycle.reach(CLOSED)
-        await server.close(0)
-        await admin_server.close(0)
-        await control.close()
-        await webhooks.close()
-        await relay.close()
-        if tracer is not None and not at_once:
-            await tracer.close(FLUSH_S)
-        reports.stop()
-        service.counts.close()
-        if inherited is not None:
-            following.cancel()
-            balancing.stop()
     finally:
-        for listening in public:
-            listening.close()  # this removes the file of a Unix socket
-        await store.close()
+        await stages.close()
     log.info("stopped")
+
+
+class ServingProcess:
+    """The parts of a process that serves clients, and how they are opened.
+
+    Args:
+        settings: the settings at the start.
+        lifecycle: the life cycle of the process.
+        inherited: what the supervisor has passed, or None without one.
+
+    Attributes:
+        live: the settings in force.
+    """
+
+    service: Service
+    state: ServerState
+    server: Server
+    admin_server: Server
+    webhooks: Webhooks
+    tls: Tls | None
+    reloader: Reloader
+
+    def __init__(self, settings: Settings, lifecycle: Lifecycle, inherited: Inherited | None) -> None:
+        self.live = LiveSettings(settings)
+        self._lifecycle = lifecycle
+        self._inherited = inherited
+        self._worker = inherited.worker if inherited else 0
+        self._notifier = Notifier(os.environ)
+        self._urls: list[str] = []
+        self._at_once = False
+
+    async def open(self, stages: Stages, read: Callable[[], Settings]) -> None:
+        """Open everything. Each part is added to the stages, which close it again.
+
+        Raises:
+            OperatorError: a resource cannot be used.
+        """
+        settings, lifecycle, inherited = self.live.current, self._lifecycle, self._inherited
+        max_connections = raise_descriptor_limit()
+        resources = read_resources(settings)
+        tracer = open_tracing(settings, self._worker)
+        if tracer is not None:
+            stages.opened("spans", functools.partial(self._close_tracer, tracer))
+        clock = Clock()
+        store = await open_store(settings, clock)
+        stages.opened("store", store.close)
+        try:
+            check_files(settings)
+        except OperatorError as error:  # foreign files do not prevent serving an existing database
+            log.warning("%s; serving the database nevertheless", error)
+        public, admin = (inherited.public, inherited.admin) if inherited else open_all_sockets(settings)
+        stages.opened("sockets", functools.partial(_close_sockets, public))
+
+        limits = Limits(settings, max_connections, lambda: store.capacity_bytes // ADDRESSES_TO_FILL)
+        metrics = RequestMetrics()
+        request_log = RequestLog(self.live, metrics, tracer)
+        authority = None if resources.keys is None else Authority(resources.keys, settings)
+        self.service = service = Service(
+            store, self.live, clock, resources.ice, COMMIT, limits, request_log, authority, lifecycle
+        )
+        relay = open_relay(store)
+        stages.opened("relay", relay.close)
+        self.application = Application(service, functools.partial(all_routes, Holds(service), relay))
+        refusal = make_refusal(request_log)
+        self.tls = None if resources.certificate is None else Tls(resources.certificate)
+        context = self.tls.context if self.tls else None
+        self.state = ServerState(self.application, refusal, context, limits, settings.max_unsent_bytes)
+        self.webhooks = Webhooks(service)
+        stages.opened("webhooks", self.webhooks.close)
+        self.reloader = Reloader(self.live, resources, self.use)
+        self.server = Server(self.state)
+        await self.server.start(public)
+        stages.opened("public listener", functools.partial(self.server.close, 0))
+        control = make_control(service, relay, self.state, self.reloader.apply, server_name(public), self._worker)
+        control.start()
+        stages.opened("operator", control.close)
+        admin_application = web.Application()
+        if admin:
+            token = resources.admin_token
+            admin_application = load_admin_application(service, control, self.state, admin, token, self.tls)
+        self.admin_server = make_admin_server(admin_application, refusal)
+        await self.admin_server.start(admin)
+        stages.opened("admin listener", functools.partial(self.admin_server.close, 0))
+        self.webhooks.use(resources.webhooks, settings)
+        self._urls = [url(listening, self.state.protocol) for listening in public]
+        if inherited is None:
+            log_start(self._urls, admin, settings)
+        else:
+            self._follow(inherited, stages)
+        await self._report(stages, read)
+        lag = Lag(metrics.loop_lag)
+        stages.opened("requests", functools.partial(self._drain, lag))
+
+    def _follow(self, inherited: Inherited, stages: Stages) -> None:
+        """Follow the supervisor: its settings, its end, and the share of new connections."""
+
+        def on_sent(sent: Settings) -> None:
+            try:
+                self.reloader.apply(merge(self.live.current, sent)[0])
+            except OperatorError as error:
+                log.error(RELOAD_FAILED, error)
+
+        leave = functools.partial(self._lifecycle.reach, LEAVING)
+        following = asyncio.create_task(watch_pipe(inherited.supervisor_pipe, on_sent, leave))
+        accepts = inherited.balance.accepts
+        balancing = Repeating(lambda: self.server.accept(accepts(self.state.websockets)), PERIOD_S)
+
+        async def stop() -> None:
+            following.cancel()
+            await balancing.stop()
+
+        stages.opened("supervisor", stop)
+
+    async def _report(self, stages: Stages, read: Callable[[], Settings]) -> None:
+        """Report to the service manager: now, regularly, and around reloads."""
+        notifier, counts = self._notifier, self.service.counts
+
+        async def count() -> None:
+            if notifier.listening or self.webhooks.needs_expiries:
+                await counts.refresh()
+
+        def on_reload() -> None:
+            if self._lifecycle.state < LEAVING:
+                notifier.reloading()
+                try:
+                    self.reloader.reload(read)
+                finally:
+                    notifier.ready(self._status())
+
+        on_hangup(on_reload)
+        if notifier.listening:
+            await counts.refresh()
+        notifier.ready(self._status())
+        pause_s = notifier.pause_s(STATUS_S)
+        # Two, because counting can take longer than the watchdog allows.
+        repeated = [Repeating(lambda: notifier.alive(self._status()), pause_s), Repeating(count, pause_s)]
+
+        async def stop() -> None:
+            for each in repeated:
+                await each.stop()
+            counts.close()
+
+        stages.opened("service manager", stop)
+
+    def _status(self) -> str:
+        if self._lifecycle.state >= LEAVING:
+            return f"draining, {len(self.state.connections)} connections left"
+        counted = self.service.counts.value
+        listed = "" if counted is None else f", {counted[0]} sessions listed"
+        return f"listening on {', '.join(self._urls)}{listed}"
+
+    def use(self, settings: Settings, resources: Resources) -> None:
+        """Use other settings and files. Everything else is read from `live` when it is needed."""
+        service = self.service
+        logs.set_up(settings.log_level, settings.log_format, **({"worker": self._worker} if self._worker else {}))
+        if self.tls is not None and resources.certificate is not None:
+            self.tls.certificate = resources.certificate
+        if service.authority is not None and resources.keys is not None:
+            service.authority.use(resources.keys, settings)
+        service.ice = resources.ice
+        service.store.allow(quotas_of(settings))
+        service.store.use_passwords(*resources.redis_passwords)
+        service.limits.apply(settings)
+        self.state.limit_memory(settings.max_unsent_bytes)
+        self.webhooks.use(resources.webhooks, settings)
+        self.application.make_routes(settings)
+
+    async def _drain(self, lag: Lag) -> None:
+        """Complete the open requests, unless a second signal arrives."""
+        self._notifier.stopping(self._status())
+        lag.stop()
+        await run_until_closed(self._lifecycle, drain(self.server, self.admin_server, self.service))
+        self._at_once = self._lifecycle.state is CLOSED
+        if self._at_once:
+            log.info("stopping at once")
+        self._lifecycle.reach(CLOSED)
+
+    async def _close_tracer(self, tracer: Tracer) -> None:
+        if not self._at_once:
+            await tracer.close(FLUSH_S)
+
+
+async def _close_sockets(sockets: list[socket.socket]) -> None:
+    """Close listening sockets. This also removes the file of a Unix socket."""
+    for listening in sockets:
+        listening.close()

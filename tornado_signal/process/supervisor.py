@@ -11,28 +11,28 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tornado.ioloop import PeriodicCallback
-
 from ..admin.access import AdminPolicy
 from ..admin.workers import WorkerListener, WorkersOperator, make_workers_application
 from ..errors import OperatorError
 from ..http.errors import make_refusal
 from ..lifecycle import LEAVING, SERVING, Lifecycle
 from ..metrics import RequestMetrics
-from ..service.ice import open_ice_servers
 from ..service.request_log import RequestLog
+from ..settings.live import LiveSettings
 from ..settings.settings import Settings
 from ..system import logs
 from ..system.notify import Notifier
-from ..system.secrets import admin_token, redis_passwords, webhook_key
+from ..system.repeating import Repeating
 from ..system.sockets import UnixSocket, is_local, url
 from .balance import share
 from .handover import encode
 from .lifecycle import CLOSE_LIMIT_S, handle_signals, on_hangup, run_until_closed
-from .listeners import log_start, make_admin_server, open_all_sockets, open_tls
+from .listeners import log_start, make_admin_server, open_all_sockets
 from .operator import actions_of_server, server_name
-from .reload import reload
+from .reload import Reloader
+from .resources import Resources, read_resources
 from .server import STATUS_S
+from .stages import LIMITS_S
 from .tuning import raise_descriptor_limit
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ ABORT_S = 0.5  # for a stuck worker to log where it is
 START_S = 30.0  # for a worker to serve
 RESTART_S = 1.0  # before a worker is restarted; twice as long after each start that fails
 MAX_RESTART_S = 8.0
-STOP_S = 25.0  # for workers to drain
+STOP_S = sum(LIMITS_S.values())  # for workers to stop
 
 
 class Worker:
@@ -212,6 +212,7 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
     handle_signals(lifecycle)
     notifier = Notifier(os.environ)
     async with contextlib.AsyncExitStack() as opened:
+        live, resources = LiveSettings(settings), read_resources(settings)
         public, admin = open_all_sockets(settings)
         for listening in public:
             opened.callback(listening.close)
@@ -228,12 +229,17 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
         except OSError as error:
             raise OperatorError(f"no worker can be started: {error}") from error
         await asyncio.gather(*(worker.try_to_start() for worker in workers[1:]))
-        request_log = RequestLog(settings, RequestMetrics())
-        policy = AdminPolicy(admin_token(settings), all(map(is_local, admin)))
+
+        def use(new: Settings, resources: Resources) -> None:
+            logs.set_up(new.log_level, new.log_format)
+            for worker in workers:
+                worker.apply(new)
+
+        reloader = Reloader(live, resources, use)
+        request_log = RequestLog(live, RequestMetrics())
+        policy = AdminPolicy(resources.admin_token, all(map(is_local, admin)))
         listeners = [worker.listener for worker in workers]
-        of_server = actions_of_server(
-            lambda: lifecycle.reach(LEAVING), lambda: settings, lambda changes: apply(changes)
-        )
+        of_server = actions_of_server(lambda: lifecycle.reach(LEAVING), live, reloader.apply)
         operator = WorkersOperator(listeners, policy, server_name(public), of_server)
         workers_application = make_workers_application(listeners, operator, policy)
         admin_server = make_admin_server(workers_application, make_refusal(request_log))
@@ -247,28 +253,16 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
             restarts = sum(worker.listener.restarts for worker in workers)
             return f"listening on {', '.join(urls)}, {number} workers, restarted {restarts} times"
 
-        def apply(new: Settings) -> None:
-            nonlocal settings
-            open_ice_servers(new)  # raises here, so that an error is logged once
-            open_tls(new)
-            redis_passwords(new)
-            webhook_key(new)
-            settings = request_log.settings = new
-            logs.set_up(new.log_level, new.log_format)
-            for worker in workers:
-                worker.apply(new)
-
         def on_reload() -> None:
             if lifecycle.state < LEAVING:
                 notifier.reloading()
                 try:
-                    reload(settings, read, apply)
+                    reloader.reload(read)
                 finally:
                     notifier.ready(status_line())
 
         on_hangup(on_reload)
-        reports = PeriodicCallback(lambda: notifier.alive(status_line()), notifier.pause_s(STATUS_S) * 1000)
-        reports.start()
+        reports = Repeating(lambda: notifier.alive(status_line()), notifier.pause_s(STATUS_S))
         notifier.ready(status_line())
         async with asyncio.TaskGroup() as group:
             keepers = [group.create_task(worker.keep_running()) for worker in workers]
@@ -283,7 +277,7 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
             listening.close()
         await stop(workers, lifecycle)
         await admin_server.close(0)
-        reports.stop()
+        await reports.stop()
     log.info("stopped")
 
 

@@ -62,7 +62,7 @@ class IceServers:
         return Turn(self.turn_urls, username, base64.b64encode(digest).decode())
 
 
-def open_ice_servers(settings: Settings) -> IceServers:
+def read_ice_servers(settings: Settings) -> IceServers:
     """Return the configured servers. Read the secret from its file.
 
     Raises:

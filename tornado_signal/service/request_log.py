@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from ..limits import forwarded
 from ..metrics import RequestMetrics
+from ..settings.live import LiveSettings
 from ..settings.settings import Settings
 from .spans import Tracer
 
@@ -21,15 +22,19 @@ class RequestLog:
     """Metrics and access log of the requests of an application.
 
     Attributes:
-        settings: the settings in force.
         metrics: the metrics.
         tracer: receives the requests as spans, or None without `--otlp-endpoint`.
     """
 
-    def __init__(self, settings: Settings, metrics: RequestMetrics, tracer: Tracer | None = None) -> None:
-        self.settings = settings
+    def __init__(self, live: LiveSettings, metrics: RequestMetrics, tracer: Tracer | None = None) -> None:
+        self._live = live
         self.metrics = metrics
         self.tracer = tracer
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force."""
+        return self._live.current
 
     @property
     def written(self) -> bool:

@@ -13,6 +13,7 @@ from ..limits.fair_queue import FairQueue
 from ..limits.forwarded import trusted
 from ..limits.per_address import Limits
 from ..metrics import Family
+from ..settings.live import LiveSettings
 from ..settings.settings import Settings
 from ..stores import Store
 from ..stores.latest_counts import LatestCounts
@@ -101,7 +102,7 @@ class Service:
 
     Attributes:
         store: the store of sessions.
-        settings: the settings in force.
+        live: the settings in force.
         clock: the clock for the time of requests.
         ice: the ICE servers for the peers.
         version: the commit that the server was built from.
@@ -121,7 +122,7 @@ class Service:
     """
 
     store: Store
-    settings: Settings
+    live: LiveSettings
     clock: Clock
     ice: IceServers
     version: str
@@ -143,6 +144,11 @@ class Service:
 
     def __post_init__(self) -> None:
         self.counts = LatestCounts(self.store)
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force."""
+        return self.live.current
 
     def report_proxy(self, address: str) -> None:
         """Log once that a proxy, at an address without limits of its own, is not a trusted one."""

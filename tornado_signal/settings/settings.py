@@ -49,6 +49,8 @@ T = TypeVar("T")
 PREFIX = "TORNADO_SIGNAL_"
 """Prefix of the environment variables."""
 
+MAX_DRAIN_DELAY_MS = 5_000
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -302,7 +304,7 @@ class Settings:
     )
     drain_delay_ms: int = setting(
         0,
-        integer(0, 5_000),
+        integer(0, MAX_DRAIN_DELAY_MS),
         "how long a stopping server keeps serving while /health and /readyz already answer 503, so that load "
         "balancers notice",
         "ms",
@@ -420,8 +422,8 @@ LIVE = frozenset(setting.name for setting in SETTINGS if setting.live)
 """The names of the settings that a running server can apply."""
 
 
-def merge(running: Settings, read: Settings, names: frozenset[str] = LIVE) -> tuple[Settings, list[str], list[str]]:
-    """Merge the named settings of `read` into those of a running server.
+def merge(running: Settings, read: Settings) -> tuple[Settings, list[str], list[str]]:
+    """Merge the reloadable settings of `read` into those of a running server.
 
     Returns:
         The merged settings, the flags of the settings that changed, and the flags of those that need a restart.
@@ -431,7 +433,7 @@ def merge(running: Settings, read: Settings, names: frozenset[str] = LIVE) -> tu
         before, after = getattr(running, setting.name), getattr(read, setting.name)
         if before == after:
             continue
-        if setting.name in names and not (setting.name in FIXED_PRESENCE and None in (before, after)):
+        if setting.live and not (setting.name in FIXED_PRESENCE and None in (before, after)):
             applied[setting] = after
         else:
             waiting.append(setting.flag)

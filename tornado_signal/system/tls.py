@@ -1,10 +1,12 @@
 """Certificate and key for HTTPS, which can be reloaded while the server runs."""
 
 import calendar
+import hashlib
 import re
 import ssl
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
@@ -19,42 +21,51 @@ MISMATCHES = ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGN
 SEQUENCE, UTC_TIME = 0x30, 0x17  # DER tags
 
 
+@dataclass(frozen=True, repr=False)
+class Certificate:
+    """Certificate and key for TLS 1.2 and 1.3, with HTTP/1.1 only.
+
+    Attributes:
+        context: the context of handshakes.
+        expires_s: when the certificate expires, Unix time.
+        digest: the SHA-256 of both files, by which certificates are compared.
+    """
+
+    context: ssl.SSLContext = field(compare=False)
+    expires_s: int
+    digest: bytes
+
+
 class Tls:
-    """TLS 1.2 and 1.3 for a listener, with HTTP/1.1 only.
+    """TLS for a listener, whose certificate can be replaced.
+
+    Attributes:
+        context: the context of the listener, across reloads.
+        certificate: the certificate of later handshakes. Open connections keep theirs.
+    """
+
+    def __init__(self, certificate: Certificate) -> None:
+        self.certificate = certificate
+        self.context = certificate.context
+        # If a certificate with another key type is loaded into a context, the context also keeps the old one. After a
+        # mismatch it has neither. So each handshake uses the context that was read last.
+        self.context.sni_callback = self._begin_handshake
+
+    def _begin_handshake(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+        connection.context = self.certificate.context
+
+
+def read_certificate(certificate: Path, key: Path) -> Certificate:
+    """Read certificate and key.
 
     Args:
         certificate: a PEM file with the certificate and its chain.
         key: a PEM file with the unencrypted key.
 
-    Attributes:
-        context: the context of the listener, across reloads.
-        expires_s: when the certificate expires, Unix time.
-
     Raises:
         OperatorError: one of the files cannot be used.
     """
-
-    def __init__(self, certificate: Path, key: Path) -> None:
-        self._current = self.context = _read(certificate, key)
-        self.expires_s = expiry_s(certificate)
-        # If a certificate with another key type is loaded into a context, the context also keeps the old one. After a
-        # mismatch it has neither. So each handshake uses the context that was read last.
-        self.context.sni_callback = self._begin_handshake
-
-    def reload(self, certificate: Path, key: Path) -> None:
-        """Re-read the files for later handshakes. Open connections do not change.
-
-        Raises:
-            OperatorError: one of the files cannot be used. The previous certificate stays in use.
-        """
-        self._current = _read(certificate, key)
-        self.expires_s = expiry_s(certificate)
-
-    def _begin_handshake(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
-        connection.context = self._current
-
-
-def _read(certificate: Path, key: Path) -> ssl.SSLContext:
+    digest = hashlib.sha256()
     for path, (what, mark) in zip((certificate, key), MARKS.items(), strict=True):
         try:
             content = path.read_bytes()
@@ -62,6 +73,7 @@ def _read(certificate: Path, key: Path) -> ssl.SSLContext:
             raise OperatorError(f"cannot read the TLS {what} {path}: {error.strerror}; see --tls-{what}") from error
         if mark not in content:
             raise OperatorError(f"{path} does not contain a {what} in PEM form; name one that does with --tls-{what}")
+        digest.update(content)
 
     def refuse_passphrase() -> NoReturn:
         raise OperatorError(
@@ -76,7 +88,7 @@ def _read(certificate: Path, key: Path) -> ssl.SSLContext:
     except OSError as error:
         reason = "the key does not belong to the certificate" if getattr(error, "reason", "") in MISMATCHES else error
         raise OperatorError(f"cannot use the TLS certificate {certificate} with the key {key}: {reason}") from error
-    return context
+    return Certificate(context, expiry_s(certificate), digest.digest())
 
 
 def expiry_s(certificate: Path) -> int:

@@ -13,7 +13,7 @@ from ..service.service import Service
 from ..session import Outcome
 from ..settings.settings import Settings
 from .events import BATCH_EVENTS, Batch, ConnectionEvent, Event, EventQueue, SessionEvent
-from .target import RequestFailed, Target, open_target
+from .target import RequestFailed, Target
 
 log = logging.getLogger(__name__)
 
@@ -50,15 +50,6 @@ class Webhooks:
         self._task: asyncio.Task[None] | None = None
 
     # Settings
-
-    def prepare(self, settings: Settings) -> Callable[[], None]:
-        """Return a function that applies settings. See `LiveSettings.subscribe`.
-
-        Raises:
-            OperatorError: the settings are incomplete, or the secret cannot be used.
-        """
-        target = open_target(settings)
-        return lambda: self.use(target, settings)
 
     def use(self, target: Target | None, settings: Settings) -> None:
         """Send events to another receiver, or none."""

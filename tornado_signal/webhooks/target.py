@@ -91,7 +91,7 @@ class Target:
         }
 
 
-def open_target(settings: Settings) -> Target | None:
+def make_target(settings: Settings) -> Target | None:
     """Return the configured receiver, or None if webhooks are off. Needs a running event loop.
 
     Raises:

@@ -1,0 +1,65 @@
+"""The one list of what a process reads from files that its settings name: for its start, `--check` and each reload."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from ..auth import Key, load_keys
+from ..service.ice import IceServers, read_ice_servers
+from ..settings.settings import Settings
+from ..system.secrets import admin_token, redis_passwords
+from ..system.tls import Certificate, read_certificate
+from ..webhooks import Target, make_target
+
+
+@dataclass(frozen=True, repr=False)
+class Resources:
+    """The files that the settings name, as read.
+
+    Attributes:
+        certificate: certificate and key for HTTPS, or None.
+        keys: the keys that verify tokens by name, or None if requests need no token.
+        ice: the ICE servers for the peers, with the secret of the TURN servers.
+        webhooks: the receiver of webhooks, or None.
+        redis_passwords: the passwords for Redis and for the Sentinels, None for no password.
+        admin_token: the token of the admin listener, or empty. A reload does not replace it.
+    """
+
+    certificate: Certificate | None
+    keys: dict[str, Key] | None
+    ice: IceServers
+    webhooks: Target | None
+    redis_passwords: tuple[str | None, str | None]
+    admin_token: bytes
+
+
+CONTENTS: Final[dict[str, Callable[[Resources], object]]] = {
+    "certificate and key": lambda resources: resources.certificate,
+    "keys of tokens": lambda resources: resources.keys,
+    "secret of TURN servers": lambda resources: resources.ice.secret,
+    "secret of webhooks": lambda resources: resources.webhooks and resources.webhooks.key,
+    "passwords of Redis": lambda resources: resources.redis_passwords,
+}
+"""The contents that a reload can replace, by their names in the log."""
+
+
+def read_resources(settings: Settings) -> Resources:
+    """Read all files that the settings name.
+
+    Raises:
+        OperatorError: a file is missing, or cannot be used.
+    """
+    certificate, key = settings.tls_certificate, settings.tls_key
+    return Resources(
+        certificate=None if certificate is None or key is None else read_certificate(certificate, key),
+        keys=None if settings.auth_keys is None else load_keys(settings.auth_keys),
+        ice=read_ice_servers(settings),
+        webhooks=make_target(settings),
+        redis_passwords=redis_passwords(settings),
+        admin_token=admin_token(settings),
+    )
+
+
+def changed_contents(before: Resources, after: Resources) -> list[str]:
+    """Return the names of the contents that differ."""
+    return [name for name, content in CONTENTS.items() if content(before) != content(after)]
