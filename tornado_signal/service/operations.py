@@ -59,7 +59,8 @@ class Operation:
         tag: the section in the documents.
         summary: a sentence that describes it.
         result: the schema of the result.
-        perform: called with the context and the parameter values by name. It returns JSON, or an awaitable of it.
+        work: called with the context and the parameter values by name. It returns JSON, or an awaitable of it. With the
+            parameter `code` it is called with the 16 bytes of the code as `session`, which the token covers.
         parameters: the parameters in the order of their checks.
         refusals: HTTP statuses of its errors, in addition to those of every operation.
         body: the name of the body's schema in the documents.
@@ -75,7 +76,7 @@ class Operation:
     tag: str
     summary: str
     result: Schema
-    perform: Callable[..., bytes | Awaitable[bytes | Pieces]]
+    work: Callable[..., bytes | Awaitable[bytes | Pieces]]
     parameters: tuple[Parameter, ...] = ()
     refusals: tuple[int, ...] = ()
     body: str = ""
@@ -83,6 +84,19 @@ class Operation:
     writes: bool = False
     ends_hold: bool = False
     action: str = ""
+
+    def perform(self, context: RequestContext, **values: Any) -> bytes | Awaitable[bytes | Pieces]:
+        """Perform the operation with parameter values by name. Return JSON, or an awaitable of it."""
+        if "code" in values:
+            return self._perform_on_session(context, **values)
+        return self.work(context, **values)
+
+    async def _perform_on_session(self, context: RequestContext, code: str, **values: Any) -> bytes | Pieces:
+        session = wire.parse_code(code)
+        if (checking := context.require_session(session)) is not None:
+            await checking
+        result = self.work(context, session=session, **values)
+        return result if isinstance(result, bytes) else await result
 
     @cached_property
     def pattern(self) -> str:
@@ -242,11 +256,8 @@ async def publish(
     return created
 
 
-async def answer(context: RequestContext, code: str, sent: tuple[str, Any], side: Side, secret: bytes) -> bytes:
+async def answer(context: RequestContext, session: bytes, sent: tuple[str, Any], side: Side, secret: bytes) -> bytes:
     """POST /answer."""
-    session = wire.parse_code(code)
-    if (checking := context.require_session(session)) is not None:
-        await checking
     name, value = sent
     store = context.service.store
     texts = value if name == "candidates" else [value]
@@ -259,19 +270,16 @@ async def answer(context: RequestContext, code: str, sent: tuple[str, Any], side
 
 
 async def poll(
-    context: RequestContext, code: str, side: Side, wait: float | None, since: "Since | None", secret: bytes
+    context: RequestContext, session: bytes, side: Side, wait: float | None, since: "Since | None", secret: bytes
 ) -> bytes:
     """POST /poll."""
-    session = wire.parse_code(code)
-    if (checking := context.require_session(session)) is not None:
-        await checking
     store = context.service.store
     if wait is None and since is None:
         return wire.encode(wire.news(side, await store.read(context.origin, session, side, secret_hash=secret)))
     position = since.position if since else None
     news = await wait_for_news(context, session, side, position, secret, wait or 0)
     latest = SessionPosition(news.serial, max(news.last, position.number if position else 0))
-    cursor = format_cursor(store, poll_scope(context, code, side.value), latest)
+    cursor = format_cursor(store, poll_scope(context, wire.format_code(session), side.value), latest)
     return wire.encode(wire.news(side, news) | {"cursor": cursor})
 
 
@@ -296,20 +304,14 @@ def check_poll_cursor(fields: Fields, context: RequestContext) -> Since | None:
     return Since(parse_cursor(context.service.store.parse_session_position, scope, cursor, "since"))
 
 
-async def withdraw(context: RequestContext, code: str, side: Side, secret: bytes) -> bytes:
+async def withdraw(context: RequestContext, session: bytes, side: Side, secret: bytes) -> bytes:
     """POST /withdraw."""
-    session = wire.parse_code(code)
-    if (checking := context.require_session(session)) is not None:
-        await checking
     await context.service.store.withdraw(context.origin, session, side, secret_hash=secret)
     return SUCCESS
 
 
-async def refresh(context: RequestContext, code: str, side: Side, secret: bytes) -> bytes:
+async def refresh(context: RequestContext, session: bytes, side: Side, secret: bytes) -> bytes:
     """POST /refresh."""
-    session = wire.parse_code(code)
-    if (checking := context.require_session(session)) is not None:
-        await checking
     expires_ms = await context.service.store.refresh(context.origin, session, side, secret_hash=secret)
     return wire.encode({"expiresAt": expires_ms})
 

@@ -90,17 +90,17 @@ async def test_repeated_change_differs_from_another_call(redis, under):
         one = under(store)
         partition = store.partitions.of_topic(one.origin, "topic")
 
-        async def run(make, code, token, **more):
-            call = make(code=code, secret_hash=b"", token=token, remember_ms=60_000, **more)
+        async def run(name, code, token, **more):
+            call = scripts.call(name, code=code, secret_hash=b"", token=token, remember_ms=60_000, **more)
             return (await store.client.run(partition.slot, partition.keys(code), call))[0]
 
-        for make, more, states in (
-            (scripts.answer, {"answer": b"a"}, [b"answered", b"answered", b"kept"]),
-            (scripts.withdraw, {"side": b"o"}, [b"withdrawn", b"kept", b"not found"]),
+        for name, more, states in (
+            ("answer", {"answer": b"a"}, [b"answered", b"answered", b"kept"]),
+            ("withdraw", {"side": b"o"}, [b"withdrawn", b"kept", b"not found"]),
         ):
             code = await one.create()
             tokens = (b"this one", b"this one", b"another.")
-            assert [await run(make, code, token, **more) for token in tokens] == states
+            assert [await run(name, code, token, **more) for token in tokens] == states
 
 
 async def test_slot_redirected_in_a_circle_is_retried_with_pauses():

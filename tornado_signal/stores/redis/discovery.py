@@ -134,7 +134,7 @@ class Discovery:
 
     async def _topics(self, partition: Partition, first: int, many: int) -> tuple[int, int, list[tuple[bytes, int]]]:
         """Return the session and topic counts of a partition, and some of its topics with their counts."""
-        call = scripts.topics(first=first, many=many, remember_ms=self._timeout_ms)
+        call = scripts.call("topics", first=first, many=many, remember_ms=self._timeout_ms)
         again, *reply = await self._run(partition, call)
         if again:
             # Many have expired. Remove a few at a time, and pause twice as long so that the node can serve others.
@@ -192,7 +192,7 @@ class Discovery:
 
     async def listing_state(self, origin: str, topic: str, since: Position | None = None) -> ListingState:
         partition = self._partitions.of_topic(origin, topic)
-        call = scripts.listing_state(topic=topic.encode(), remember_ms=self._timeout_ms)
+        call = scripts.call("listing_state", topic=topic.encode(), remember_ms=self._timeout_ms)
         again = 1
         while again:
             again, *reply = await self._run(partition, call)
@@ -254,7 +254,8 @@ class Discovery:
         self, partition: Partition, topic: str, serial: int, listed: int, max_items: int
     ) -> tuple[str, int, list[bytes], list[bytes]]:
         """Return the identity and newest serial of a partition, later removals, and later listed sessions."""
-        call = scripts.topic_step(
+        call = scripts.call(
+            "topic_step",
             topic=topic.encode(),
             departed_serial=serial,
             listed_serial=listed,
@@ -270,7 +271,7 @@ class Discovery:
 
     async def _heal(self, partition: Partition, topic: str, member: bytes) -> None:
         serial, code = int.from_bytes(member[:8], "big"), member[8:]
-        call = scripts.heal(code=code, topic=topic.encode(), serial=serial, remember_ms=self._timeout_ms)
+        call = scripts.call("heal", code=code, topic=topic.encode(), serial=serial, remember_ms=self._timeout_ms)
         self.report_expired(partition, await self._client.run(partition.slot, partition.keys(code), call))
 
     # Expired sessions

@@ -269,7 +269,8 @@ class RedisStore:
         refreshed = False
         while True:
             others = self._counts.others(origin, partition)
-            call = scripts.create(
+            call = scripts.call(
+                "create",
                 code=code,
                 topic=topic.encode(),
                 head=records.pack_fixed(secret_hash, topic, info),
@@ -320,7 +321,8 @@ class RedisStore:
 
     async def answer(self, origin: str, code: bytes, answer: str, *, secret_hash: bytes = b"") -> None:
         partition = self.partitions.of_code(origin, code)
-        call = scripts.answer(
+        call = scripts.call(
+            "answer",
             code=code,
             answer=answer.encode(),
             secret_hash=secret_hash,
@@ -340,7 +342,8 @@ class RedisStore:
         self, origin: str, code: bytes, side: Side, candidates: Sequence[str], *, secret_hash: bytes = b""
     ) -> None:
         partition = self.partitions.of_code(origin, code)
-        call = scripts.add_candidates(
+        call = scripts.call(
+            "add_candidates",
             side=records.NAMES[side],
             secret_hash=secret_hash,
             token=os.urandom(8),
@@ -396,7 +399,8 @@ class RedisStore:
 
     async def withdraw(self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"") -> None:
         partition = self.partitions.of_code(origin, code)
-        call = scripts.withdraw(
+        call = scripts.call(
+            "withdraw",
             code=code,
             side=records.NAMES[side],
             secret_hash=secret_hash,
@@ -410,21 +414,21 @@ class RedisStore:
         self._report("withdrawn", origin, code, known)
 
     async def refresh(self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"") -> int:
-        call = scripts.refresh(
-            code=code, side=records.NAMES[side], secret_hash=secret_hash, remember_ms=self._timeout_ms
+        call = scripts.call(
+            "refresh", code=code, side=records.NAMES[side], secret_hash=secret_hash, remember_ms=self._timeout_ms
         )
         return await self._refresh(origin, code, call)
 
     # Holding offers
 
     async def hold(self, origin: str, code: bytes, lease: bytes, *, secret_hash: bytes = b"") -> int:
-        call = scripts.hold(code=code, secret_hash=secret_hash, lease=lease, remember_ms=self._timeout_ms)
+        call = scripts.call("hold", code=code, secret_hash=secret_hash, lease=lease, remember_ms=self._timeout_ms)
         expires_ms = await self._refresh(origin, code, call)
         await self._aside(self._leases.note(origin, code, expires_ms))
         return expires_ms
 
     async def renew(self, origin: str, code: bytes, lease: bytes) -> int:
-        call = scripts.renew(code=code, lease=lease, remember_ms=self._timeout_ms)
+        call = scripts.call("renew", code=code, lease=lease, remember_ms=self._timeout_ms)
         expires_ms = await self._refresh(origin, code, call)
         await self._aside(self._leases.note(origin, code, expires_ms))
         return expires_ms
@@ -443,7 +447,7 @@ class RedisStore:
 
     async def release(self, origin: str, code: bytes, lease: bytes) -> None:
         partition = self.partitions.of_code(origin, code)
-        call = scripts.release(code=code, lease=lease, token=os.urandom(8), remember_ms=self._timeout_ms)
+        call = scripts.call("release", code=code, lease=lease, token=os.urandom(8), remember_ms=self._timeout_ms)
         state, *known = await self.client.run(partition.slot, partition.keys(code), call)
         if state == b"not found":
             raise SessionNotFound

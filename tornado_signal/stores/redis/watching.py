@@ -59,9 +59,3 @@ class Watching:
     def _expire(self, channel: bytes) -> None:
         del self._expiring[channel]
         self.watches.changed(channel)
-
-    def wake_expired(self) -> None:
-        """Wake all watches of topics now."""
-        for channel, (_, timer) in list(self._expiring.items()):
-            timer.cancel()
-            self._expire(channel)
