@@ -145,7 +145,7 @@ class Fuzzer:
             transport.ServerState(application, refusal, limiter=getattr(application, "limits", None))
         )
         admin = transport.Server(
-            transport.ServerState(make_admin_application(application.service, service.control), refusal)
+            transport.ServerState(make_admin_application(application.service, service.control, public.state), refusal)
         )
         for name, server in (("public", public), ("admin", admin)):
             listening = socket.socket(socket.AF_UNIX)

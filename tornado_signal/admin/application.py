@@ -112,7 +112,7 @@ class MetricsHandler(ServiceHandler):
 def make_admin_application(
     service: Service,
     operator: Operator,
-    transport: ServerState | None = None,
+    transport: ServerState,
     policy: AdminPolicy | None = None,
     tls: Tls | None = None,
 ) -> web.Application:
@@ -121,7 +121,7 @@ def make_admin_application(
     Args:
         service: the service.
         operator: the state of the processes, and the actions on them.
-        transport: the connections of clients. None if the transport is not ours.
+        transport: the connections of clients.
         policy: the access rules.
         tls: the certificate, if any.
     """

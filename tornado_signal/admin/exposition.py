@@ -22,13 +22,13 @@ METHODS: Final = ("GET", "HEAD", "OPTIONS", "POST", "WS")  # llhttp accepts abou
 
 
 class Exposition(Collector):
-    """All server metrics except those of the process. Without a transport, only requests and store.
+    """All server metrics except those of the process.
 
     Attributes:
         registry: all metrics of `/metrics`.
     """
 
-    def __init__(self, service: Service, transport: ServerState | None, tls: Tls | None) -> None:
+    def __init__(self, service: Service, transport: ServerState, tls: Tls | None) -> None:
         self._service = service
         self._tls = tls
         self._transport = transport
@@ -59,8 +59,7 @@ class Exposition(Collector):
         if self._tls is not None:
             meaning = "Expiry of the current certificate, Unix time."
             yield gauge("certificate_expiry_timestamp_seconds", meaning, self._tls.certificate.expires_s)
-        if self._transport is not None:
-            yield from self._of_connections(self._transport)
+        yield from self._of_connections(self._transport)
         lag = self._service.log.metrics.loop_lag
         yield histogram("event_loop_lag_seconds", "How late timers of the event loop fire.", lag)
         yield gauge("tasks", "Tasks of the event loop that are not done.", len(asyncio.all_tasks()))

@@ -60,9 +60,8 @@ class Expiry:
         until_s = time.monotonic() + STEP_S
         leavings: list[tuple[Token, str, Session, Removal]] = []
         blocked: bytes | None = None
-        position = state.undelisted
         reached = stop
-        with view.iterator(start=position, stop=stop, include_value=False) as entries:
+        with view.iterator(start=state.undelisted, stop=stop, include_value=False) as entries:
             for entry in entries:
                 key = layout.unpack_expiry_key(entry)[1]
                 if not key.startswith(layout.DEPARTURES):
@@ -93,11 +92,7 @@ class Expiry:
             change = changes.merge(
                 *(changes.delisted(origin, session, leaving) for _, origin, session, leaving in leavings)
             )
-            try:
-                await self._committer.commit([token for token, *_ in leavings], change, applied, counted=True)
-            except BaseException:
-                state.undelisted = min(state.undelisted, position)
-                raise
+            await self._committer.commit([token for token, *_ in leavings], change, applied, counted=True)
         elif reached != stop and blocked is None:
             await asyncio.sleep(0)
         return blocked
