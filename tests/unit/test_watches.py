@@ -238,13 +238,13 @@ async def test_closed_watch_leaves_nothing_behind(all_watches, without_gc):
     await asyncio.sleep(0)
     for watch in watching:
         watch.close()
-    assert b"k" not in all_watches._changed
+    assert not all_watches._changed[b"k"]
     assert b"k" not in all_watches._by_key
     assert [wait.result() for wait in waits].count(False) >= 100 - 2 * watches.WAKE_STEP
     for watch in others:
         watch.close()
+    await iterations_until(lambda: not all_watches._waking)
     assert (all_watches._changed, all_watches._by_key, all_watches._by_tick) == ({}, {}, {})
     del watch, watching, others
     await asyncio.sleep(0)
     assert not [obj for obj in gc.get_objects() if isinstance(obj, watches.Watch)]
-    assert not all_watches._waking

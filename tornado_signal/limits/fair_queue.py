@@ -21,7 +21,9 @@ class FairQueue:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()  # so that no client's work inherits that of another one
-        self._waiting: dict[Hashable, deque[Callable[[], object]]] = {}  # the next client is the first
+        self._waiting: dict[Hashable, deque[Callable[[], object]]] = {}
+        # A deque, because finding the first key of a dictionary takes as long as all keys that were before it.
+        self._clients: deque[Hashable] = deque()  # those of `_waiting` in the order of their turns
         self._most = MAX_STARTED
         self._begun_s = 0.0  # when the work of the last turn began
         self._running = False
@@ -37,6 +39,7 @@ class FairQueue:
         mine = self._waiting.get(client)
         if mine is None:
             mine = self._waiting[client] = deque()
+            self._clients.append(client)
         (mine.appendleft if next_ else mine.append)(begin)
         if not self._running:
             self._running = True
@@ -65,11 +68,13 @@ class FairQueue:
             for _ in range(self._most):
                 if not waiting:
                     break
-                client = next(iter(waiting))
-                mine = waiting.pop(client)
+                client = self._clients.popleft()
+                mine = waiting[client]
                 begin = mine.popleft()
                 if mine:
-                    waiting[client] = mine  # behind all others
+                    self._clients.append(client)
+                else:
+                    del waiting[client]
                 begin()
         finally:  # what cannot be begun holds up nothing else
             self._begun_s = now_s

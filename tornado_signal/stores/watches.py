@@ -121,8 +121,10 @@ class Watches:
         self._by_tick: dict[int, set[Watch]] = {}
         self._tick = 0
         self._ticking = False
-        # The watches to wake by key, each with the time of the change. The first key is next.
+        # The watches to wake by key, each with the time of the change, and the keys in the order of their turns. A key
+        # can be in the queue after its watches have closed.
         self._changed: dict[bytes, dict[Watch, float]] = {}
+        self._turns: deque[bytes] = deque()
         self._late: deque[Watch] = deque()
         self._waking = False
 
@@ -148,7 +150,10 @@ class Watches:
         if len(watching) == 1:  # the usual case for sessions
             next(iter(watching)).change(self.loop.time())
         else:
-            self._changed.setdefault(key, {}).update(dict.fromkeys(watching, self.loop.time()))
+            if key not in self._changed:
+                self._changed[key] = {}
+                self._turns.append(key)
+            self._changed[key].update(dict.fromkeys(watching, self.loop.time()))
             self._wake_soon()
 
     def end(self) -> None:
@@ -194,8 +199,6 @@ class Watches:
         changed = self._changed.get(key)
         if changed is not None:
             changed.pop(watch, None)
-            if not changed:
-                del self._changed[key]
 
     def _next_tick(self) -> None:
         now = int(self.loop.time() / TICK_S)
@@ -218,14 +221,15 @@ class Watches:
         for _ in range(WAKE_STEP):
             if self._late:
                 self._late.popleft().wake()
-            if self._changed:
-                key = next(iter(self._changed))
-                watching = self._changed.pop(key)
-                watch = next(iter(watching))
-                changed_s = watching.pop(watch)
+            if self._turns:
+                key = self._turns.popleft()
+                watching = self._changed[key]
                 if watching:
-                    self._changed[key] = watching  # moves to the end
-                watch.change(changed_s)
+                    watch, changed_s = watching.popitem()
+                    self._turns.append(key)
+                    watch.change(changed_s)
+                else:
+                    del self._changed[key]
             elif not self._late:
                 self._waking = False
                 return
