@@ -40,29 +40,41 @@ hypothesis.settings.load_profile("suite")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# They take longest, and begin.
+HEAVY = "artefacts kubernetes containers packaging systemd_real protocols_across_servers client_socket monitoring"
+
+
 def pytest_addoption(parser):
     """How much runs: `tests/run` passes its level on."""
     parser.addoption(
         "--level",
-        choices=("default", "all"),
-        help="default: no slow tests; all: every test, and a skipped one fails. Otherwise every chosen test runs.",
+        choices=("default", "all", "weekly"),
+        help="default: no slow tests; all: every test that is not weekly, and a skipped one fails; weekly: only those. "
+        "Otherwise every chosen test runs.",
     )
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave slow tests to `tests/run all`, and begin with them there."""
+    """Select the tests of the level, and begin with those that take long."""
+    level = config.getoption("level")
+    if level is not None:
+        left_out = [item for item in items if (item.get_closest_marker("weekly") is None) == (level == "weekly")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in {*left_out}]
     slow = collections.defaultdict(list)
     for item in items:
         if item.get_closest_marker("slow"):
             slow[item.path].append(item)
-            if config.getoption("level") == "default":
+            if level == "default":
                 item.add_marker(pytest.mark.skip(reason="slow"))
     # pytest-xdist divides the list evenly, and workers that are done steal from the end of another one's part. So each
     # part begins with its share of the files that have slow tests.
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
     shares = [[] for _ in range(workers)]
-    for number, tests in enumerate(slow.values()):
-        shares[number % workers] += tests
+    heavy = [f"test_{name}.py" for name in HEAVY.split()]
+    by_weight = sorted(slow, key=lambda path: heavy.index(path.name) if path.name in heavy else len(heavy))
+    for number, path in enumerate(by_weight):
+        shares[number % workers] += slow[path]
     rest = iter([item for item in items if not item.get_closest_marker("slow")])
     size = len(items) // workers
     items[:] = [item for share in shares for item in (*share, *itertools.islice(rest, max(0, size - len(share))))]
@@ -77,7 +89,7 @@ def pytest_runtest_setup(item):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item):
-    """Under `tests/run all` a skipped test fails."""
+    """Under `tests/run all` and `tests/run weekly` a skipped test fails."""
     return fail_if_skipped(item.config, (yield))
 
 
@@ -89,19 +101,23 @@ def pytest_make_collect_report(collector):
 
 def fail_if_skipped(config, report):
     """Return a report, as a failure if the test was skipped and may not be."""
-    if report.skipped and config.getoption("level") == "all":
-        report.outcome, report.longrepr = "failed", f"`tests/run all` does not allow skips. {report.longrepr[2]}"
+    level = config.getoption("level")
+    if report.skipped and not hasattr(report, "wasxfail") and level in ("all", "weekly"):
+        report.outcome, report.longrepr = "failed", f"`tests/run {level}` does not allow skips. {report.longrepr[2]}"
     return report
 
 
 def pytest_terminal_summary(terminalreporter, config):
-    """Say how to run what was skipped."""
-    if (skipped := terminalreporter.stats.get("skipped")) and config.getoption("level") == "default":
+    """Print one line for each reason for which tests were skipped."""
+    if skipped := terminalreporter.stats.get("skipped"):
         terminalreporter.section("skipped")
         reasons = collections.Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
         for reason, count in reasons.most_common():
             terminalreporter.write_line(f"{count:5} {reason}")
-        terminalreporter.write_line(f"{len(skipped)} skipped. `tests/run all` installs what they need and runs them.")
+        if config.getoption("level") == "default":
+            terminalreporter.write_line(
+                f"{len(skipped)} skipped. `tests/run all` installs what they need and runs them."
+            )
 
 
 def pytest_collection_finish():

@@ -19,14 +19,16 @@ NAMES = [
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if "mixed" in name else pytest.mark.weekly) for name in NAMES]
+)
 def test_honest_peers_are_served_and_nothing_is_kept(name, tmp_path):
     failures = harm(name, tmp_path)
     assert not failures, "; ".join(failures)
 
 
 @pytest.mark.needs("root")
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.timeout(400)
 def test_small_disk_that_is_filled_is_given_back(tmp_path):
     outcome = attempt("fill-small-disk", SECONDS, quiet_s=QUIET_S, directory=tmp_path, disk_after_s=90)

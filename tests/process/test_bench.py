@@ -56,7 +56,7 @@ def live(tmp_path):
         yield server
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.timeout(300)
 def test_each_benchmark_measures_all_its_targets(tmp_path):
     parts = [option for part in PARTS if part != "life" for option in ("--only", part)]
@@ -81,7 +81,7 @@ def test_given_server_is_measured_with_its_cpu_if_local(known, live):
     assert re.search(r"\nbrokered, as given .* +\d", done.stdout)
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.timeout(300)
 def test_life_measures_each_server_by_fifths_and_threads(tmp_path):
     other = TESTS.parent

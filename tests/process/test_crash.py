@@ -43,11 +43,11 @@ def test_repeated_kills_lose_nothing_acknowledged(durability, timeout_ms, moment
     sessions = []
     for turn in range(8):
         server = start(*flags)
-        working = writers.Writers(server.url, f"{moment.random()} {turn}", padding="x" * moment.choice([0, 0, 30_000]))
-        for _ in range(moment.randrange(1, 500)):
-            assert working.acknowledgements.acquire(timeout=BOUND_S), working.wrong
-        server.stop(signal.SIGKILL)
-        working.stop()
+        padding = "x" * moment.choice([0, 0, 30_000])
+        with writers.Writers(server.url, f"{moment.random()} {turn}", padding=padding) as working:
+            for _ in range(moment.randrange(1, 500)):
+                assert working.acknowledgements.acquire(timeout=BOUND_S), working.wrong
+            server.stop(signal.SIGKILL)
         assert working.wrong == []
         sessions += working.sessions
         known, _ = writers.compare_stopped(tmp_path / "data", sessions, timeout_ms)

@@ -9,7 +9,7 @@ import pytest
 from support.certificates import make_pair
 from support.command import Server, call
 from support.redis_servers import RedisCluster, free_port
-from support.redis_traffic import Publishers, Waiters, ready, topic_in, until
+from support.redis_traffic import Waiters, ready, topic_in, until
 from support.scraping import scrape
 from support.service_manager import receive_message, wait_for_message
 from support.waiting import end_all
@@ -212,12 +212,12 @@ def cluster():
     made.kill()
 
 
-def failover(cluster, serve, fault):
+def failover(cluster, serve, publish, fault):
     servers = [serve(cluster) for _ in range(2)]
     primary = cluster.primaries_now()[0]
     topic = topic_in(cluster.slots_of(primary))
     waiters = Waiters(servers[1], topic, servers[0].offer(topic))
-    publishers = Publishers(servers)
+    publishers = publish(servers)
     publishers.wait_for(200)
     (primary.kill if fault == "killed" else primary.freeze)()
     try:
@@ -233,8 +233,8 @@ def failover(cluster, serve, fault):
     cluster.wait_until_whole()
 
 
-def moved_slots_lost_replies_and_flushed_scripts(cluster, serve):
-    publishers = Publishers([serve(cluster) for _ in range(2)])
+def moved_slots_lost_replies_and_flushed_scripts(cluster, serve, publish):
+    publishers = publish([serve(cluster) for _ in range(2)])
     publishers.wait_for(150)
     one, other = cluster.primaries_now()[:2]
     source, target = (server.ask("CLUSTER MYID").decode() for server in (one, other))
@@ -255,9 +255,9 @@ def moved_slots_lost_replies_and_flushed_scripts(cluster, serve):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_changes_of_a_cluster_lose_and_duplicate_nothing(subtests, cluster, serve):
+def test_changes_of_a_cluster_lose_and_duplicate_nothing(subtests, cluster, serve, publish):
     for fault in ("killed", "frozen"):
         with subtests.test(fault):
-            failover(cluster, serve, fault)
+            failover(cluster, serve, publish, fault)
     with subtests.test("moved slots"):
-        moved_slots_lost_replies_and_flushed_scripts(cluster, serve)
+        moved_slots_lost_replies_and_flushed_scripts(cluster, serve, publish)

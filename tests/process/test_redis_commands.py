@@ -6,7 +6,7 @@ import uuid
 import pytest
 from support.command import ORIGIN, call
 from support.maintenance import run_ok, run_refused
-from support.redis_traffic import PARTITIONS, Publishers, until
+from support.redis_traffic import PARTITIONS, until
 
 pytest_plugins = ["support.redis_traffic"]
 
@@ -61,9 +61,9 @@ def test_inspect_shows_numbers_and_nothing_that_peers_send(redis, server, tmp_pa
     assert (len(few["largest_origins"]), len(few["largest_topics"])) == (1, 1)
 
 
-def test_check_passes_during_writes_and_reports_disagreements(redis, server):
+def test_check_passes_during_writes_and_reports_disagreements(redis, server, publish):
     arguments = ("check", "--store", "redis", "--redis-nodes", redis.address)
-    publishers = Publishers([server])
+    publishers = publish([server])
     publishers.wait_for(30)
     for _ in range(3):
         assert run_ok(*arguments) == f"tornado-signal:* on Redis at {redis.address} is sound\n"

@@ -10,11 +10,12 @@ from support.certificates import make_pair
 from support.command import Server
 from support.networks import dropping, own_network
 from support.redis_servers import RedisCluster, RedisServer
-from support.redis_traffic import LosingProxy, Publishers, Waiters, ready, topic_in, until
+from support.redis_traffic import LosingProxy, Waiters, ready, topic_in
+from support.waiting import end_all, until
 
 from tornado_signal.stores.redis.scripts import SCRIPTS
 
-pytestmark = pytest.mark.needs("root")
+pytestmark = pytest.mark.needs("root", "ip", "nft", "redis-server")
 pytest_plugins = ["support.redis_traffic"]
 
 FAILOVER_S = 2.0  # the least: a node is given up after that
@@ -25,9 +26,8 @@ def cluster():
     """Three primaries with two replicas each, in a network of the tests', where each node has its own address."""
     with own_network():
         options = ("--appendonly", "yes", "--cluster-require-full-coverage", "no", "--repl-diskless-sync-delay", "0")
-        made = RedisCluster("valkey", 3, 2, *options, apart=True)
-        yield made
-        made.kill()
+        with RedisCluster("valkey", 3, 2, *options, apart=True) as made:
+            yield made
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +39,13 @@ def servers(cluster):
     for server in made:
         assert server.stop() == 0
         assert [line for line in server.log if "Traceback" in line] == []
+
+
+@pytest.fixture
+def write():
+    """A function that starts `Writers`, which stop with the test."""
+    with end_all(Writers, Writers.stop) as start:
+        yield start
 
 
 @pytest.fixture
@@ -63,9 +70,9 @@ def waiters(servers, slots):
     made.end(servers[0])
 
 
-def test_shard_without_replicas_is_refused(cluster, servers, primary, slots, waiters):
+def test_shard_without_replicas_is_refused(cluster, servers, primary, slots, waiters, publish):
     first, second = cluster.replicas_of(primary)
-    publishers = Publishers(servers[:2])
+    publishers = publish(servers[:2])
     publishers.wait_for(20, slots)
     first.kill()
     publishers.wait_for(60, slots)
@@ -85,9 +92,9 @@ SERVER = "127.0.0.1"
 
 
 @pytest.mark.parametrize("lost", ["to", "from", "both"])
-def test_servers_cut_off_from_a_primary_refuse_its_slots_only(lost, servers, primary, slots, waiters):
+def test_servers_cut_off_from_a_primary_refuse_its_slots_only(lost, servers, primary, slots, waiters, publish):
     ways = {"to": f"ip saddr {SERVER} ip daddr {primary.host}", "from": f"ip saddr {primary.host} ip daddr {SERVER}"}
-    publishers, others = Publishers(servers), Publishers(servers, 1, set(range(16_384)) - slots)
+    publishers, others = publish(servers), publish(servers, 1, set(range(16_384)) - slots)
     publishers.wait_for(20, slots)
     with dropping(*(ways.values() if lost == "both" else [ways[lost]])):
         publishers.wait_for_refusal()
@@ -99,9 +106,11 @@ def test_servers_cut_off_from_a_primary_refuse_its_slots_only(lost, servers, pri
 
 
 @pytest.mark.parametrize("lost", ["to", "from", "both"])
-def test_primary_that_is_cut_off_is_replaced_and_returns_as_a_replica(lost, cluster, servers, primary, slots, waiters):
+def test_primary_that_is_cut_off_is_replaced_and_returns_as_a_replica(
+    lost, cluster, servers, primary, slots, waiters, publish
+):
     ways = {"to": f"ip daddr {primary.host}", "from": f"ip saddr {primary.host}"}
-    publishers, others = Publishers(servers[:2]), Publishers(servers[:2], 1, set(range(16_384)) - slots)
+    publishers, others = publish(servers[:2]), publish(servers[:2], 1, set(range(16_384)) - slots)
     publishers.wait_for(20, slots)
     with dropping(*(ways.values() if lost == "both" else [ways[lost]])):
         until(lambda: cluster.replaced(primary))
@@ -113,9 +122,9 @@ def test_primary_that_is_cut_off_is_replaced_and_returns_as_a_replica(lost, clus
     assert set(others.statuses) == {200}
 
 
-def test_primary_that_only_the_other_nodes_do_not_reach_is_left(cluster, servers, primary, slots, waiters):
+def test_primary_that_only_the_other_nodes_do_not_reach_is_left(cluster, servers, primary, slots, waiters, publish):
     others = [node.host for node in cluster.servers if node is not primary]
-    publishers = Publishers(servers[:2], slots=slots)
+    publishers = publish(servers[:2], slots=slots)
     publishers.wait_for(20)
     with dropping(*trials.between([primary.host], others)):
         until(lambda: cluster.replaced(primary))
@@ -141,9 +150,11 @@ def test_nothing_acknowledged_is_lost_in_a_single_fault(shape, cluster, servers,
     assert outcome.refused > 0
 
 
-def test_two_servers_continue_when_the_third_dies_during_a_failover(cluster, servers, primary, slots, waiters, serve):
+def test_two_servers_continue_when_the_third_dies_during_a_failover(
+    cluster, servers, primary, slots, waiters, serve, write
+):
     third = serve(cluster)
-    writers = Writers([*servers[:2], third], slots)
+    writers = write([*servers[:2], third], slots)
     writers.wait_for(60)
     primary.kill()
     third.end()
@@ -153,10 +164,10 @@ def test_two_servers_continue_when_the_third_dies_during_a_failover(cluster, ser
     assert writers.lost() == []
 
 
-def test_promoted_replica_with_fsync_has_acknowledged_data_on_disk(cluster, servers, primary, slots):
+def test_promoted_replica_with_fsync_has_acknowledged_data_on_disk(cluster, servers, primary, slots, write):
     primary.kill()
     until(lambda: cluster.replaced(primary))
-    writers = Writers(servers[2:], slots)
+    writers = write(servers[2:], slots)
     writers.wait_for(60)
     cluster.kill()
     for node in cluster.servers:
@@ -165,8 +176,8 @@ def test_promoted_replica_with_fsync_has_acknowledged_data_on_disk(cluster, serv
     assert writers.lost() == []
 
 
-def test_acknowledged_data_is_on_the_disks_of_stopped_nodes(cluster, servers, primary, slots, waiters):
-    publishers = Publishers(servers)
+def test_acknowledged_data_is_on_the_disks_of_stopped_nodes(cluster, servers, primary, slots, waiters, publish):
+    publishers = publish(servers)
     publishers.wait_for(60)
     cluster.kill()
     publishers.wait_for_refusal()
@@ -207,14 +218,14 @@ def test_change_with_a_lost_reply_is_applied_once(servers, redis_server, serve):
     proxy.close()
 
 
-def test_cluster_with_tls_fails_over(tmp_path, start):
+def test_cluster_with_tls_fails_over(tmp_path, start, write):
     pair = make_pair(tmp_path)
     cluster = RedisCluster("redis", 3, 1, "--cluster-require-full-coverage", "no", tls=pair)
     nodes = ",".join(f"127.0.0.1:{node.tls_port}" for node in cluster.servers)
     options = ("--redis-tls", "--redis-ca", pair.certificate, "--durability", "os")
     server = start("--store", "redis", "--redis-nodes", nodes, *options)
     primary = cluster.primaries_now()[0]
-    writers = Writers([server], cluster.slots_of(primary))
+    writers = write([server], cluster.slots_of(primary))
     writers.wait_for(20)
     primary.kill()
     until(lambda: cluster.replaced(primary))
@@ -264,11 +275,11 @@ def _knows_all(state):
 
 
 @pytest.mark.slow
-def test_isolated_primary_acknowledges_nothing_that_is_lost(watched, start):
+def test_isolated_primary_acknowledges_nothing_that_is_lost(watched, start, write):
     primary, (near, far), sentinels = watched
     nodes = ",".join(sentinel.address for sentinel in sentinels)
     server = start("--store", "redis", "--redis-nodes", nodes, "--redis-sentinel", "main")
-    writers = Writers([server], range(16_384))
+    writers = write([server], range(16_384))
     writers.wait_for(60)
     far.kill()
     writers.wait_for(60)  # most Sentinels confirm the primary

@@ -16,7 +16,7 @@ LEVEL = {"memory_mib": 60.0, "descriptors": 300, "disk_mib": 20.0, "p50_ms": 3.0
 ALL_DONE = dict.fromkeys(verdict.MUST_HAVE, 1)
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.timeout(300)
 def test_short_soak_is_level_and_loses_nothing(tmp_path):
     options = ["--minutes", 0.8, "--peers", 100, "--session-timeout-ms", 10_000, "--dir", tmp_path]
@@ -33,7 +33,7 @@ def test_short_soak_is_level_and_loses_nothing(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"soak.json", "soak.svg"}
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.timeout(300)
 def test_short_soak_of_a_cluster_loses_nothing(tmp_path):
     options = ["--cluster", "valkey", "--replicas", 1, "--minutes", 0.01, "--peers", 60, "--pause", 0.2]
@@ -77,7 +77,7 @@ print(*sorted({line.split(":")[0] for line in soak.tally.wrong}), sep="\\n")
 """
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_soak_reports_servers_that_do_not_share_their_cluster(tmp_path):
     python = [sys.executable, "-c", SPLIT, tmp_path]
     done = subprocess.run(python, cwd=RUN.parents[2], capture_output=True, text=True, timeout=100, check=False)

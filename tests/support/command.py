@@ -114,7 +114,7 @@ def with_sockets(sockets):
 
 
 class Server:
-    """A `tornado-signal serve` process, which listens when the constructor returns.
+    """A `tornado-signal serve` process, which listens when the constructor returns. It is a context manager.
 
     Without a `port`, other settings decide. `passed` are listening sockets, as from systemd.
     """
@@ -134,7 +134,14 @@ class Server:
             **variables,
         )
         self.log, self.admin_url = [], None
-        admin = {"--admin-port", "TORNADO_SIGNAL_ADMIN_PORT", "LISTEN_FDNAMES"} & {*arguments, *variables}
+        try:
+            self._wait_until_it_listens(passed, {*arguments, *variables})
+        except BaseException:
+            self.end()
+            raise
+
+    def _wait_until_it_listens(self, passed, settings):
+        admin = {"--admin-port", "TORNADO_SIGNAL_ADMIN_PORT", "LISTEN_FDNAMES"} & settings
         missing = max(len(passed), 2 if admin else 1)
         while missing and (line := self.process.stderr.readline()):
             self.log.append(line)
@@ -144,6 +151,12 @@ class Server:
         if missing:
             self.process.wait(BOUND_S)
             raise AssertionError(f"the server exited with {self.process.returncode}: {''.join(self.log)}")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.end()
 
     def wait(self):
         _, rest = self.process.communicate(timeout=BOUND_S)

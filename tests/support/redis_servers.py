@@ -88,7 +88,9 @@ class WallClock:
 
 
 class RedisServer:
-    """A server process. By default it writes nothing to disk."""
+    """A server process, as a context manager. By default it writes nothing to disk."""
+
+    process = None
 
     def __init__(self, kind, *options, clock=None, settings=None, host="127.0.0.1", password=None):
         self.kind, self.options, self.clock, self.settings, self.host = kind, options, clock, settings, host
@@ -96,7 +98,17 @@ class RedisServer:
         self.folder = Path(tempfile.mkdtemp(dir=_folder()))
         self._marked = 0
         self._control = redis.Redis(host=host, port=self.port, password=password, socket_timeout=5, protocol=2)
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.kill()
+            raise
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.kill()
 
     @property
     def address(self):
@@ -178,13 +190,13 @@ class RedisServer:
         self.process.send_signal(signal.SIGCONT)
 
     def kill(self):
-        if self.process.poll() is None:
+        if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.wait()
 
 
 class RedisCluster:
-    """Primaries, each with `replicas` replicas.
+    """Primaries, each with `replicas` replicas, as a context manager.
 
     With `apart`, each node has a different address. With `tls`, a certificate and its key, nodes also listen for TLS.
     """
@@ -195,6 +207,18 @@ class RedisCluster:
         options = ("--cluster-allow-replica-migration", "no", *options)
         options = ("--cluster-enabled", "yes", "--cluster-node-timeout", timeout_ms, *options)
         self.clock, self.servers = clock, []
+        with contextlib.ExitStack() as failed:
+            failed.callback(self.kill)
+            self._start_nodes(kind, primaries, replicas, options, apart, tls)
+            failed.pop_all()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.kill()
+
+    def _start_nodes(self, kind, primaries, replicas, options, apart, tls):
         for at in range(primaries * (1 + replicas)):
             host = f"127.0.1.{at + 1}" if apart else "127.0.0.1"
             # Redis 7 treats other loopback addresses as those of other machines.
@@ -203,7 +227,7 @@ class RedisCluster:
                 own += ("--tls-port", str(free_port()), "--tls-cluster", "yes", "--tls-replication", "yes")
                 own += ("--tls-cert-file", tls.certificate, "--tls-key-file", tls.key, "--tls-auth-clients", "no")
                 own += ("--tls-ca-cert-file", tls.certificate)
-            self.servers.append(RedisServer(kind, *options, *own, clock=clock, host=host))
+            self.servers.append(RedisServer(kind, *options, *own, clock=self.clock, host=host))
         self.primaries, self.replicas = self.servers[:primaries], self.servers[primaries:]
         first = self.servers[0]
         for at, server in enumerate(self.primaries):

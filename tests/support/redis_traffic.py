@@ -36,6 +36,13 @@ def serve():
         yield start
 
 
+@pytest.fixture
+def publish():
+    """A function that starts `Publishers`, which stop with the test."""
+    with end_all(Publishers, Publishers.stop) as start:
+        yield start
+
+
 def in_background(call):
     results = queue.Queue()
     threading.Thread(target=lambda: results.put(call()), daemon=True).start()
@@ -146,11 +153,14 @@ class Publishers:
         times_s = sorted(time_s for time_s, slot in self.writes if slot in slots)
         return max(after - before for before, after in itertools.pairwise(times_s))
 
-    def end(self):
-        """Stop, and check that each acknowledged text is stored once and that all failures were 503."""
+    def stop(self):
         self._ended.set()
         for thread in self._threads:
             thread.join()
+
+    def end(self):
+        """Stop, and check that each acknowledged text is stored once and that all failures were 503."""
+        self.stop()
         wrong = []
         for code, sent in self.acknowledged.items():
             status, response = self._servers[0].call("/poll", {"code": code, "side": "offerer"})

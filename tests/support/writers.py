@@ -51,6 +51,12 @@ class Writers:
         for thread in self._threads:
             thread.start()
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.stop()
+
     def stop(self):
         self._stopping.set()
         for thread in self._threads:

@@ -34,6 +34,7 @@ def test_waits_and_streams_of_a_silent_network_are_closed():
     assert alone("requests") == f"all of {4 * EACH} let go, one answered since"
 
 
+@pytest.mark.needs("nft")
 def test_held_offers_of_a_lost_websocket_are_withdrawn():
     assert alone("websockets", "0.4", "1.6") == "those that were held there are gone"
 
