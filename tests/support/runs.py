@@ -15,6 +15,8 @@ from . import keeper
 from .keeper import GRACE_S, MARK, mounts, processes
 
 NETWORKS = Path("/run/netns")
+# Browsers and Node.js forget these in the folder for temporary files. They go with the run's folder.
+FORGOTTEN = ("org.chromium.", "pulse-", "playwright", "node-compile-cache", "v8-compile-cache", "hsperfdata")
 
 
 class Process:
@@ -85,7 +87,8 @@ class Run(Process):
         left = [each for each in super()._left(self.folder) if not each.startswith(f"process {self._keeper.pid}:")]
         left += [f"mount {place}" for place in mounts(self.folder)]
         left += [f"network namespace {name}" for name in named_networks() - self.networks]
-        return left + [f"file {each}" for each in Path(self.folder).iterdir() if each != self.results]
+        files = [each for each in Path(self.folder).iterdir() if not each.name.startswith(FORGOTTEN)]
+        return left + [f"file {each}" for each in files if each != self.results]
 
     def pytest_unconfigure(self):
         """Keep what failed tests wrote, until the checkout's next run."""
