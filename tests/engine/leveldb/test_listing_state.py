@@ -6,19 +6,15 @@ import random
 import time
 
 import pytest
-from support.service import ORIGIN
-from support.stores import TIMEOUT_MS, Under, sweep
+from support.stores import TIMEOUT_MS, sweep
 
-from tornado_signal.session import Side
 from tornado_signal.stores.leveldb import records
 from tornado_signal.stores.leveldb import state as state_module
 from tornado_signal.stores.leveldb.positions import TopicPosition
 
-pytest_plugins = ["support.http_fixtures"]
-
 TOPICS = ["one", "two", "three"]
-WITHDRAWN = 9900
-FRESH = "z"  # no keys of the worn one come behind its own
+WORN = 4000
+NEVER_MS = 10**6
 
 
 def stored(store, one, topic):
@@ -77,25 +73,26 @@ async def shortest_s(times, work):
     return min(taken)
 
 
-async def test_emptied_topic_costs_no_more_than_a_new_one(start_service, until):
-    worn = await start_service()
-    for _ in range(WITHDRAWN // 300):
-        created = await asyncio.gather(*[worn.store.create(ORIGIN, "worn", "i", "o") for _ in range(300)])
-        await asyncio.gather(*[worn.store.withdraw(ORIGIN, code, Side.OFFERER) for code, _ in created])
-    one = Under(worn.store, ORIGIN)
-    await one.state("worn")  # the first look is at the disk
-    for asked in (one.state, one.sessions):
-        took_s = {topic: await shortest_s(20, functools.partial(asked, topic)) for topic in ("worn", FRESH)}
-        assert took_s["worn"] < 5 * took_s[FRESH] + 0.0001
-
-    for topic in (FRESH, "worn"):  # and to wake those who wait for it
-        code = await worn.offer(topic)
-        cursor = (await worn.get(f"/{topic}/sessions?wait=0"))["cursor"]
-        waiting = [asyncio.create_task(worn.get(f"/{topic}/sessions?wait=20&since={cursor}")) for _ in range(300)]
-        await until(lambda: len(worn.store.watches) == 300)
-        began_s = time.process_time()
-        await worn.post("/withdraw", code=code, side="offerer")
-        found = await asyncio.gather(*waiting)
-        took_s[topic] = time.process_time() - began_s
-        assert all(each["sessions"] == [] for each in found)
-    assert took_s["worn"] < 2 * took_s[FRESH] + 0.2
+@pytest.mark.parametrize(
+    ("end", "kept"),
+    [("withdraw", None), ("answer", None), ("expire", None), ("withdraw", "oldest"), ("withdraw", "newest")],
+)
+async def test_worn_topic_costs_no_more_than_a_new_one_and_slows_no_other(store, one, clock, end, kept):
+    """A single old session costs its own topic more: LevelDB skips the deleted entries that are newer."""
+    if kept == "oldest":
+        await one.create("worn", ttl_ms=NEVER_MS)
+    for _ in range(WORN // 500):
+        codes = await asyncio.gather(*[one.create("worn") for _ in range(500)])
+        if end != "expire":
+            await asyncio.gather(*[(one.answer if end == "answer" else one.withdraw)(code) for code in codes])
+    if kept == "newest":
+        await one.create("worn", ttl_ms=NEVER_MS)
+    clock.ms += TIMEOUT_MS if end == "expire" else 0
+    await store.expiry.expire_due(clock.ms)
+    topics = ["before", "worn", "x"]  # their keys are next to each other
+    await asyncio.gather(*[one.create(topic) for topic in topics if topic != "worn"])
+    positions = {topic: await one.knowing(topic) for topic in (*topics, "new")}
+    for asked in (one.state, one.sessions, lambda topic: one.events(positions[topic], topic)):
+        took_s = {topic: await shortest_s(20, functools.partial(asked, topic)) for topic in (*topics, "new")}
+        for topic in topics if kept != "oldest" else ("before", "x"):
+            assert took_s[topic] < 5 * took_s["new"] + 0.0001, (topic, took_s)

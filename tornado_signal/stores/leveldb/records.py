@@ -169,6 +169,12 @@ def listing_step(
     """
     step: list[ListedSession] = []
     size = passed = 0
+    last: bytes | None = None
+    if oldest_first:  # searching backwards beyond the newest session would skip all deleted entries of another topic
+        with view.iterator(start=start, include_start=False, stop=stop, include_value=False) as entries:
+            last = next(entries, None)
+        if last is None:
+            return step, None
     with view.iterator(start=start, include_start=False, stop=stop, reverse=oldest_first) as entries:
         for entry, value in entries:
             code, expires_ms = layout.unpack_listing_value(value)
@@ -178,6 +184,8 @@ def listing_step(
                 size += len(step[-1].offer) + sum(map(len, step[-1].candidates))
             else:
                 passed += 1
+            if entry == last:
+                break
             if len(step) == max_items or passed == PASSING_STEP or size >= LISTING_STEP_BYTES:
                 return step, entry
     return step, None
