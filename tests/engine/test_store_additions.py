@@ -228,9 +228,29 @@ async def test_equal_content_has_one_lease_for_each_holder(opened, clock):
     assert await refused(one.renew(code, b"more" + bytes(8)))
     await one.release(code, LEASES[0])
     assert await one.codes() == []
-    clock.ms += MIN_HELD_MS
-    assert await one.create() == code
-    assert await refused(one.renew(code, LEASES[0]))
+
+
+@pytest.mark.parametrize("end", ["expiry", "sweep", "answer", "withdrawal"])
+async def test_new_session_with_the_code_of_an_ended_one_has_no_lease_and_wakes_its_watches(
+    opened, restarted, clock, told, end
+):
+    store, one = await opened(codes="content")
+    code = await one.create(lease=LEASES[0])
+    await one.create(lease=LEASES[1])
+    with store.watch_session(ORIGIN, code) as watch:
+        if end == "answer":
+            await one.answer(code)
+        if end == "withdrawal":
+            await one.withdraw(code)
+        clock.ms += MIN_HELD_MS
+        if end == "sweep":
+            await sweep(store)
+        assert await told(store, one.create(), session=watch) == (["session"], code)
+    for _ in range(2):
+        for lease in LEASES:
+            assert await refused(one.renew(code, lease), one.release(code, lease))
+        assert await one.codes() == [code]
+        store, one = await restarted(store, codes="content")
 
 
 async def test_concurrent_withdrawals_end_the_session(one):
@@ -374,9 +394,11 @@ async def test_replaced_content_is_reported_as_gone_first(opened, clock, swept):
     assert await one.news(position) == [(code, Reason.EXPIRED), (code, None)]
 
 
-async def test_departures_are_forgotten_after_the_timeout(store, one, clock):
-    code = await one.create()
-    position = await one.knowing()
+async def test_position_is_resumed_without_the_removals_that_are_forgotten(opened, clock, restarted):
+    store, one = await opened()
+    code, _ = await one.create(), await one.create(ttl_ms=10 * TIMEOUT_MS)
+    position, listed = await one.knowing(), (await one.state()).position
+    text = store.format_position(position)
     await one.answer(code)
     await one.withdraw(code)
     clock.ms += TIMEOUT_MS - 1
@@ -384,9 +406,13 @@ async def test_departures_are_forgotten_after_the_timeout(store, one, clock):
     assert await one.news(position) == [(code, Reason.ANSWERED)]
     clock.ms += 1
     await sweep(store)
-    assert await one.news(position) == []
-    new = await one.create()
-    assert await one.news(position) == [(new, None)]
+    for new in range(3):
+        position = store.parse_position(text)
+        assert await store.begin_topic(ORIGIN, "topic", position) == (position, True)
+        assert [reason for _, reason in await one.news(position)] == [None] * new
+        assert (await one.state(since=listed)).changed
+        store, one = await restarted(store)
+        await one.create()
 
 
 async def test_events_survive_a_restart(opened, restarted):
@@ -587,10 +613,10 @@ async def test_state_differs_between_listings(store, one, under, clock):
 
 
 @pytest.fixture
-def told(store, engine):
-    """Return a function that runs an action and lists the given watches that noticed a change."""
+def told(engine):
+    """Return a function that runs an action, and returns the given watches that noticed a change and its result."""
 
-    async def told(operation, **watches):
+    async def told(store, operation, **watches):
         await engine.settled(store)
         waits = {name: watch.wait(watch.now_s() + 3600) for name, watch in watches.items()}
         result = await operation
@@ -612,7 +638,7 @@ async def test_change_wakes_only_the_watches_of_its_topic_or_session(store, unde
         store.watch_session(ORIGIN, stranger) as another_session,
     ):
         others = {"foreign_topic": foreign_topic, "another_session": another_session}
-        names, code = await told(one.create(), topic=topic, **others)
+        names, code = await told(store, one.create(), topic=topic, **others)
         assert names == ["topic"]
         with store.watch_session(ORIGIN, code) as session, store.watch_session(OTHER, code) as foreign_session:
             watches = {"topic": topic, "session": session, "foreign_session": foreign_session, **others}
@@ -625,15 +651,17 @@ async def test_change_wakes_only_the_watches_of_its_topic_or_session(store, unde
                 (one.withdraw(code), ["session"]),
                 (other.create("other topic"), []),
             ]:
-                assert (await told(operation, **watches))[0] == expected
+                assert (await told(store, operation, **watches))[0] == expected
         withdrawn = await one.create()
         with store.watch_session(ORIGIN, withdrawn) as session:
-            names, _ = await told(one.withdraw(withdrawn), topic=topic, session=session, foreign_topic=foreign_topic)
+            names, _ = await told(
+                store, one.withdraw(withdrawn), topic=topic, session=session, foreign_topic=foreign_topic
+            )
             assert names == ["topic", "session"]
         expiring = await one.create()
         with store.watch_session(ORIGIN, expiring) as session:
             clock.ms += TIMEOUT_MS
-            names, _ = await told(sweep(store), topic=topic, foreign_topic=foreign_topic)
+            names, _ = await told(store, sweep(store), topic=topic, foreign_topic=foreign_topic)
             assert names == ["topic"]
 
 

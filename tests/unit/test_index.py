@@ -7,7 +7,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from tornado_signal.stores.leveldb.topic_index import TopicIndex
+from tornado_signal.errors import TooMany
+from tornado_signal.stores.leveldb.topic_index import Reservations, TopicIndex
+from tornado_signal.stores.quotas import Quotas
 
 ORIGINS = ["https://one.example", "null"]
 TOPICS = ["", "a", "a\x00", "b", "é", "\uffff", "\U0001f600"]
@@ -164,3 +166,25 @@ def test_unknown_origin_has_no_topics():
     assert index.page("o", 0, 10) == ([], 0)
     assert index.counted("o", "topic", 0) == (0, None)
     assert (index.origins(), entry_count(index)) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    ("quota", "reserved", "refused"),
+    [
+        ({"sessions_per_origin": 3}, ["listed", "a"], "b"),
+        ({"sessions_per_topic": 3}, ["listed", "a", "listed"], "listed"),
+        ({"topics_per_origin": 3}, ["listed", "b", "b", "a"], "c"),
+    ],
+)
+def test_sessions_that_are_being_written_use_the_quotas(quota, reserved, refused):
+    index = TopicIndex()
+    index.add("null", "listed", 1)
+    reservations = Reservations(Quotas(**quota))
+    for topic in reserved:
+        reservations.reserve(index, "null", topic)
+    for _ in range(2):
+        with pytest.raises(TooMany):
+            reservations.reserve(index, "null", refused)
+    reservations.reserve(index, "https://one.example", refused)
+    reservations.release("null", reserved[-1])
+    reservations.reserve(index, "null", refused)
