@@ -1,4 +1,4 @@
-"""The store compared with a dict: random operations while time passes, with sweeps and reopening."""
+"""The store compared with a dict: random operations while time passes and clocks are set, with sweeps and reopening."""
 
 import asyncio
 import functools
@@ -19,10 +19,10 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from support.stores import ENGINES, HandClock, Under, sweep
+from support.stores import ENGINES, NEVER_MS, HandClock, Under, sweep
 
 from tornado_signal.errors import AlreadyAnswered, SessionNotFound
-from tornado_signal.session import Position, SessionPosition, Side, hash_secret
+from tornado_signal.session import MIN_HELD_MS, Position, SessionPosition, Side, hash_secret
 
 ORIGINS = ["https://one.example", "https://one.example\x00", "null"]
 TOPICS = ["a", "a\x00", "a\x00\xff", "b", "\U0010ffff"]
@@ -35,6 +35,7 @@ ON_SERVERS = 7  # examples, each step of which asks a server dozens of things
 texts = st.sampled_from(["x", "y", "ö\x00", "\U0001f600"])
 moments = st.integers(0, 60)
 sides = st.sampled_from(Side)
+leases = st.sampled_from([bytes([number]) * 12 for number in range(3)])
 secrets = st.just(b"") | st.sampled_from([hash_secret("one"), hash_secret("two")])
 foreign = st.none() | st.sampled_from(ORIGINS)
 
@@ -66,6 +67,7 @@ class Expected:
     answer: str | None = None
     answer_number: int = 0
     serial: int = 0
+    leases: list = field(default_factory=list)
     candidates: dict = field(default_factory=lambda: {side: [] for side in Side})
     last: dict = field(default_factory=lambda: {Side.OFFERER: 1, Side.ANSWERER: 0})
 
@@ -73,10 +75,15 @@ class Expected:
         self.last[side] += 1
         return self.last[side]
 
+    def hold(self, *leases):
+        self.leases = list(leases)
+        self.timeout_ms = max(self.timeout_ms, MIN_HELD_MS)
+
     def add(self, side, texts):
         self.candidates[side] += [(self.take_number(side), text) for text in texts]
 
     def take_answer(self, answer, secret):
+        self.leases = []
         self.answer, self.answer_number = answer, self.take_number(Side.ANSWERER)
         self.secrets[Side.ANSWERER] = secret
 
@@ -89,6 +96,7 @@ class Model(RuleBasedStateMachine):
     def __init__(self, make_engine, folder):
         super().__init__()
         self.clock = HandClock()
+        self.wall_ms = self.clock.ms  # the store's time continues when this is set back
         self.name = str(len(list(folder.iterdir())))
         self.engine = make_engine(folder, self.clock)  # may skip the test
         self.loop = asyncio.new_event_loop()
@@ -110,7 +118,8 @@ class Model(RuleBasedStateMachine):
     def open(self, timeout_ms, by_content):
         codes = "content" if by_content else "random"
         self.timeout_ms, self.by_content = timeout_ms, by_content
-        self.store = self.run(self.engine.open(self.name, timeout_ms=timeout_ms, codes=codes))
+        options = {"timeout_ms": timeout_ms, "codes": codes, "hold_grace_ms": NEVER_MS}
+        self.store = self.run(self.engine.open(self.name, **options))
         self.touched, self.waits = set(), {}
 
     def under(self, origin):
@@ -159,20 +168,24 @@ class Model(RuleBasedStateMachine):
             return type(error)
         return None
 
-    def created(self, origin, code, topic, info, offer, ttl_ms=None, secret=b""):
+    def created(self, origin, code, topic, info, offer, ttl_ms=None, secret=b"", lease=None):
         now_ms = self.clock.ms
-        before = self.sessions.get((origin, code))
-        if before and now_ms < before.expires_ms:
-            if before.answer is None:
-                before.expires_ms = now_ms + before.timeout_ms
-            return
-        if before and before.answer is None:
-            self.left_ms[origin, code] = before.expires_ms
-        self.moved(origin, topic)
-        timeout_ms = ttl_ms or self.timeout_ms
-        secrets = {Side.OFFERER: secret, Side.ANSWERER: b""}
-        session = Expected(topic, info, offer, now_ms, now_ms + timeout_ms, timeout_ms, next(self.places), secrets)
-        self.sessions[origin, code] = session
+        session = self.sessions.get((origin, code))
+        if session and now_ms < session.expires_ms:
+            if session.answer is not None:
+                return
+        else:
+            if session:
+                self.touched.add((origin, code))
+                if session.answer is None:
+                    self.left_ms[origin, code] = session.expires_ms
+            self.moved(origin, topic)
+            secrets = {Side.OFFERER: secret, Side.ANSWERER: b""}
+            session = Expected(topic, info, offer, now_ms, 0, ttl_ms or self.timeout_ms, next(self.places), secrets)
+            self.sessions[origin, code] = session
+        if lease:
+            session.hold(*(each for each in session.leases if each != lease), lease)
+        session.expires_ms = now_ms + session.timeout_ms
 
     @initialize(timeout_ms=st.sampled_from(TIMEOUTS_MS), by_content=st.booleans())
     def begin(self, timeout_ms, by_content):
@@ -186,11 +199,12 @@ class Model(RuleBasedStateMachine):
         offer=texts,
         ttl_ms=st.none() | st.sampled_from([2, 70]),
         secret=secrets,
+        lease=st.none() | st.none() | leases,
     )
-    def create(self, origin, topic, info, offer, ttl_ms, secret):
+    def create(self, origin, topic, info, offer, ttl_ms, secret, lease):
         code = self.engine.code(origin, topic, offer)
         before = self.live(origin, code) if self.by_content else None
-        create = self.store.create(origin, topic, info, offer, ttl_ms=ttl_ms, secret_hash=secret)
+        create = self.store.create(origin, topic, info, offer, ttl_ms=ttl_ms, secret_hash=secret, lease=lease or b"")
         if before and before.secrets[Side.OFFERER] not in (b"", secret):
             assert self.attempt(create) is SessionNotFound
             return multiple()
@@ -199,7 +213,7 @@ class Model(RuleBasedStateMachine):
             assert made == code
         else:
             assert (origin, made) not in self.sessions
-        self.created(origin, made, topic, info, offer, ttl_ms, secret)
+        self.created(origin, made, topic, info, offer, ttl_ms, secret, lease)
         return origin, made
 
     @rule(name=codes, offers=st.lists(texts, max_size=4))
@@ -262,6 +276,36 @@ class Model(RuleBasedStateMachine):
             assert self.run(staying) == session.expires_ms
         else:
             assert self.attempt(staying) is SessionNotFound
+
+    @rule(name=codes, foreign=foreign, lease=leases, secret=secrets)
+    def hold(self, name, foreign, lease, secret):
+        origin, code = foreign or name[0], name[1]
+        session = self.admitted(origin, code, Side.OFFERER, secret)
+        holding = self.under(origin).hold(code, lease, secret_hash=secret)
+        if session is None:
+            assert self.attempt(holding) is SessionNotFound
+            return
+        if session.answer is None:
+            session.hold(lease)
+        session.expires_ms = self.clock.ms + session.timeout_ms
+        assert self.run(holding) == session.expires_ms
+
+    @rule(name=codes, foreign=foreign, lease=leases, released=st.booleans())
+    def renew_or_release(self, name, foreign, lease, released):
+        origin, code = foreign or name[0], name[1]
+        session = self.live(origin, code)
+        operation = (self.under(origin).release if released else self.under(origin).renew)(code, lease)
+        if not session or lease not in session.leases:
+            assert self.attempt(operation) is SessionNotFound
+        elif released:
+            self.run(operation)
+            session.leases.remove(lease)
+            if not session.leases:
+                self.left(origin, code, session)
+                del self.sessions[origin, code]
+        else:
+            session.expires_ms = self.clock.ms + session.timeout_ms
+            assert self.run(operation) == session.expires_ms
 
     @rule(name=codes, answers=st.lists(texts, max_size=4), number=st.integers(0, 4), late=st.booleans(), secret=secrets)
     def much_at_once(self, name, answers, number, late, secret):
@@ -351,28 +395,34 @@ class Model(RuleBasedStateMachine):
 
     @rule(passed_ms=moments)
     def pass_time(self, passed_ms):
+        self.wall_ms += passed_ms
         self.clock.ms += passed_ms
+
+    @rule(by_ms=st.integers(-60, 60))
+    def set_the_clock(self, by_ms):
+        """Set the clock back or forward. Until the store is reopened, its time only continues."""
+        self.wall_ms += by_ms
+        self.clock.ms = max(self.clock.ms, self.wall_ms)
 
     @rule()
     def pass_time_to_the_next_expiry(self):
-        self.clock.ms = min(
-            (s.expires_ms for s in self.sessions.values() if s.expires_ms > self.clock.ms), default=self.clock.ms
-        )
+        ends = [s.expires_ms for s in self.sessions.values() if s.expires_ms > self.clock.ms]
+        if ends:
+            self.pass_time(min(ends) - self.clock.ms)
 
     @rule(all_of_it=st.booleans())
     def sweep(self, all_of_it):
         self.run(sweep(self.store) if all_of_it else self.engine.sweep_some(self.store))
 
-    @rule(timeout_ms=st.sampled_from(TIMEOUTS_MS), by_content=st.booleans(), back_ms=st.just(0) | moments)
-    def reopen(self, timeout_ms, by_content, back_ms):
-        """Close and open it, maybe with other settings, maybe with a clock that was put back meanwhile."""
-        if back_ms:
-            self.sweep(True)
-            self.sessions = {name: session for name, session in self.sessions.items() if self.live(*name)}
+    @rule(timeout_ms=st.sampled_from(TIMEOUTS_MS), by_content=st.booleans())
+    def reopen(self, timeout_ms, by_content):
+        """Close and open it, maybe with other settings. What had expired unnoticed exists again on an earlier clock."""
+        before_ms = self.clock.ms
         self.run(self.engine.check(self.store))
         self.run(self.store.close())
-        self.clock.ms -= back_ms
+        self.clock.ms = self.wall_ms
         self.open(timeout_ms, by_content)
+        assert self.wall_ms <= self.clock.ms <= max(before_ms, self.wall_ms)
 
     @rule(origin=st.sampled_from(ORIGINS), offset=st.integers(0, 6), limit=st.integers(1, 6))
     def topics(self, origin, offset, limit):
@@ -453,7 +503,7 @@ class Model(RuleBasedStateMachine):
         """Sound as it is, sound after a restart, and empty when all has expired and is swept."""
         try:
             if hasattr(self, "store"):
-                self.reopen(self.timeout_ms, self.by_content, 0)
+                self.reopen(self.timeout_ms, self.by_content)
                 self.run(self.engine.check(self.store))
                 self.all_is_as_expected()
                 ends = [session.expires_ms for session in self.sessions.values()]

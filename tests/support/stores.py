@@ -133,7 +133,7 @@ class Redis:
         """Return whether only the store's own keys are left after 20 s."""
         self._clock.ms += 20_000
         keys_left = [key async for keys in all_keys(store.stores[0]) for key in keys]
-        return all(key.endswith((b":store", b":origins")) for key in keys_left)
+        return all(re.search(b":(store|origins|processes|(held|claim):[0-9a-f]+)$", key) for key in keys_left)
 
     @staticmethod
     def take_small_steps(monkeypatch):
