@@ -6,6 +6,7 @@ from contextlib import aclosing
 
 import pytest
 from support.certificates import make_pair
+from support.rpc import until
 from support.service import NOT_FOUND, ORIGIN, TIMEOUT_MS
 
 from tornado_signal.client import APIError, Event, SignalClient, Unreachable, events, leases, rpc, websocket
@@ -103,13 +104,6 @@ def server_url(service):
 def methods(service):
     metrics = service.shared.log.metrics
     return {method for _, method, _ in [*metrics.requests, *metrics.waits]}
-
-
-async def until(condition):
-    """Wait until a condition is true. It is a function or a coroutine function."""
-    async with asyncio.timeout(BOUND_S):
-        while not (await result if asyncio.iscoroutine(result := condition()) else result):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 def requests_waiting(service, count):

@@ -4,8 +4,8 @@ import asyncio
 import gc
 
 import pytest
-from support.rpc import BOUND_S, RpcClient
-from support.service import NOT_FOUND, ORIGIN, OTHER, invalid
+from support.rpc import BOUND_S, open_socket, until
+from support.service import NOT_FOUND, OTHER
 
 from tornado_signal.lifecycle import LEAVING
 from tornado_signal.websocket import presence
@@ -14,14 +14,11 @@ SECRET = "a secret of the offerer"
 OFFER = {"topic": "lobby", "info": "i", "offer": "o"}
 
 
-def open_socket(service, origin=ORIGIN):
-    return RpcClient(f"ws://127.0.0.1:{service.port}/ws", origin)
-
-
 async def until_listed(service, *codes):
-    async with asyncio.timeout(BOUND_S):
-        while await listed(service) != [*codes]:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    async def check():
+        return await listed(service) == [*codes]
+
+    await until(check)
 
 
 async def listed(service):
@@ -130,9 +127,7 @@ async def test_closing_a_connection_keeps_its_answered_sessions(start_service):
 
 
 async def until_no_offer_is_held(service):
-    async with asyncio.timeout(BOUND_S):
-        while service.shared.log.metrics.held:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: not service.shared.log.metrics.held)
 
 
 async def test_refreshed_offer_stays_held(start_service, pass_time):
@@ -175,9 +170,7 @@ async def test_offer_with_equal_content_is_listed_while_any_connection_holds_it(
             code = await hold(first)
             assert await hold(second) == await hold(second) == code
             assert service.shared.log.metrics.held == 2
-        async with asyncio.timeout(BOUND_S):
-            while service.shared.log.metrics.held > 1:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: service.shared.log.metrics.held == 1)
         assert await listed(service) == [code]
     await until_listed(service)
 
@@ -220,7 +213,6 @@ async def test_connection_holds_a_limited_number_of_unanswered_offers(service, m
     async with open_socket(service) as client:
         codes = [await hold(client) for _ in range(3)]
         assert await client.refused("offer", **OFFER, hold=True) == (429, "Too many requests")
-        assert await client.refused("offer", **OFFER, hold="yes") == (400, invalid("hold"))
         assert len(await listed(service)) == 3
         await service.post("/answer", code=codes[1], side="answerer", answer="a")
         await hold(client)

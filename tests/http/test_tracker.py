@@ -5,6 +5,7 @@ import contextlib
 import json
 
 import pytest
+from support.rpc import until
 from support.service import ORIGIN, OTHER
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -83,12 +84,6 @@ def response(complete, incomplete):
 
 def failure(reason, info_hash=HASH, action="announce"):
     return {"action": action, "failure reason": reason, "info_hash": info_hash}
-
-
-async def until(condition):
-    async with asyncio.timeout(BOUND_S):
-        while not await condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 async def counts(client, info_hash=HASH):

@@ -376,7 +376,7 @@ async def test_malformed_cursor_is_400_even_if_the_session_does_not_exist(servic
     cursor = (await poll(code, wait=0).json())["cursor"]
     numbers, _, tag = cursor.rpartition(".")
     damaged = ["", ".", "x", tag, numbers, numbers + ".", cursor + "0", cursor[:-1], "0" + cursor, cursor + " "]
-    damaged += [f"-1.{tag}", f"{'f' * 40}.{tag}", "\0", "😀", "9" * 5000, "\ud800", 0, 1, True, [], {}, [cursor]]
+    damaged += [f"-1.{tag}", f"{'f' * 40}.{tag}", "9" * 5000, [cursor]]
     for known_code in (code, NO_SUCH_CODE):
         for since in damaged:
             assert refused(await poll(known_code, since=since).response()) == (400, invalid("since")), since

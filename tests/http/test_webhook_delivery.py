@@ -5,6 +5,7 @@ import dataclasses
 from collections import Counter
 
 import pytest
+from support.rpc import until
 from support.webhooks import Receiver, hang, status, write_secret
 
 from tornado_signal.webhooks import Webhooks, events, sender, target
@@ -35,46 +36,40 @@ def webhooks(service, receiver, tmp_path, monkeypatch, io_loop):
     io_loop.run_sync(webhooks.close)
 
 
-async def reached(condition):
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110 (the receiver is in another thread)
-            await asyncio.sleep(0.005)
-
-
 async def test_events_that_are_never_accepted_are_dropped_and_reported(
     service, webhooks, receiver, monkeypatch, caplog
 ):
     monkeypatch.setattr(sender, "GIVE_UP_S", 0.1)
     receiver.usual = status(500)
     await service.offer()
-    await reached(lambda: webhooks.metrics.dropped["rejected"])
+    await until(lambda: webhooks.metrics.dropped["rejected"])
     assert webhooks.metrics.failed >= 1
     assert "has not accepted 1 events; dropping them" in caplog.text
     receiver.usual = status(200)
     await service.offer()
-    await reached(lambda: receiver.events)
+    await until(lambda: receiver.events)
     assert [
         (event["sequence"], content["dropped"]) for content in receiver.contents for event in content["events"]
     ] == [(2, 1)]
-    await reached(lambda: webhooks.metrics.queued == 0)
+    await until(lambda: webhooks.metrics.queued == 0)
 
 
 async def test_full_queue_drops_new_events_and_requests_go_on(service, webhooks, receiver, monkeypatch, caplog):
     monkeypatch.setattr(events, "MAX_EVENTS", 10)
     receiver.usual = status(500)
     await service.offer()
-    await reached(lambda: receiver.attempts)
+    await until(lambda: receiver.attempts)
     for _ in range(50):
         await service.offer()
     assert webhooks.metrics.queued == 11
     assert webhooks.metrics.dropped == Counter({"full": 40})
     assert caplog.text.count("the queue of webhooks is full") == 1
     receiver.usual = status(200)
-    await reached(lambda: webhooks.metrics.sent == 11)
+    await until(lambda: webhooks.metrics.sent == 11)
     assert [event["sequence"] for event in receiver.events] == [*range(1, 12)]
     assert sum(content["dropped"] for content in receiver.contents) == 40
     await service.offer()
-    await reached(lambda: len(receiver.events) == 12)
+    await until(lambda: len(receiver.events) == 12)
     assert (receiver.events[-1]["sequence"], receiver.contents[-1]["dropped"]) == (52, 0)
 
 
@@ -82,7 +77,7 @@ async def test_slow_receiver_gets_the_events_again_after_the_time_limit(service,
     monkeypatch.setattr(target, "REQUEST_S", 0.1)
     receiver.next(hang)
     await service.offer()
-    await reached(lambda: receiver.events)
+    await until(lambda: receiver.events)
     first, second = receiver.attempts
     assert first.request.body == second.request.body
     assert webhooks.metrics.failed == 1
@@ -99,12 +94,12 @@ async def test_one_request_is_in_flight_and_the_next_one_has_what_gathered(servi
 
     receiver.usual = wait_for_end
     await service.offer()
-    await reached(lambda: begun)
+    await until(lambda: begun)
     for _ in range(5):
         await service.offer()
     assert begun == 1
     ends.set()
-    await reached(lambda: len(receiver.events) == 6)
+    await until(lambda: len(receiver.events) == 6)
     assert [len(content["events"]) for content in receiver.contents] == [1, 5]
 
 
@@ -116,12 +111,12 @@ async def test_off_and_on_again_drops_what_waits_and_continues(service, webhooks
     for round_ in range(1, 4):
         await service.offer()
         await service.offer()
-        await reached(lambda round_=round_: len(receiver.attempts) >= round_)
+        await until(lambda round_=round_: len(receiver.attempts) >= round_)
         webhooks.prepare(service.settings)()
         webhooks.prepare(settings)()
     receiver.usual = status(200)
     await service.offer()
-    await reached(lambda: webhooks.metrics.sent == 1)
+    await until(lambda: webhooks.metrics.sent == 1)
     assert (webhooks.metrics.queued, webhooks.metrics.dropped) == (0, Counter({"off": 6}))
     *under_way, last = [event["sequence"] for event in receiver.events]
     assert last == 7
@@ -137,7 +132,7 @@ async def test_unusual_topics_and_origins_arrive_as_they_are(service, webhooks, 
     refused = await service.call("POST", "/%ED%A0%80/offer", {"info": "i", "offer": "o"})
     assert refused.status in (400, 404)
     await service.offer("last")
-    await reached(lambda: len(receiver.events) > len(offered))
+    await until(lambda: len(receiver.events) > len(offered))
     assert [(event["topic"], event["origin"]) for event in receiver.events][:-1] == offered
 
 

@@ -5,6 +5,7 @@ import contextlib
 import gc
 import ipaddress
 import json
+import socket
 import tracemalloc
 from operator import attrgetter
 
@@ -12,10 +13,9 @@ import hypothesis
 import jsonschema_rs
 import pytest
 from hypothesis import strategies as st
-from support.rpc import BOUND_S, RpcClient
+from support.rpc import BOUND_S, RpcClient, open_socket, until
 from support.service import (
     NO_SUCH_CODE,
-    NOT_FOUND,
     ORIGIN,
     OTHER,
     TIMEOUT_MS,
@@ -42,10 +42,6 @@ SECRET = "a secret of the offerer"
 LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"),)
 
 
-def open_socket(service, origin=ORIGIN, **options):
-    return RpcClient(f"ws://127.0.0.1:{service.port}/ws", origin, **options)
-
-
 def request(method, /, *id_, **params):
     """Return a request, or a notification if `id_` is missing."""
     return (
@@ -56,12 +52,6 @@ def request(method, /, *id_, **params):
 def send_batch(client, method, count):
     """Send a batch of equal requests and return the future of the responses."""
     return client.send_raw([request(method, number) for number in range(count)], json.dumps([*range(count)]))
-
-
-async def until(condition):
-    async with asyncio.timeout(BOUND_S):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 def handshake(**changes):
@@ -325,11 +315,6 @@ async def test_session_subscription_resumes_from_every_event(service):
     async with open_socket(service) as client:
         code = (await client.call("offer", topic="lobby", info="i", offer="o", secret=SECRET))["code"]
         params = {"code": code, "side": "offerer", "secret": SECRET}
-        assert await client.refused("subscribe", **params | {"secret": "another secret of some length"}) == (
-            404,
-            NOT_FOUND,
-        )
-        assert await client.refused("subscribe", **params | {"since": "nonsense"}) == (400, invalid("since"))
         await client.call("subscribe", **params)
         await service.post("/answer", code=code, side="answerer", candidates=["1", "2"])
         await service.post("/answer", code=code, side="answerer", answer="a")
@@ -755,7 +740,10 @@ async def test_reading_client_gets_many_megabytes_of_results_and_events(service)
 
 async def test_slow_silent_reader_stays_connected(service, pass_time):
     code = await service.offer(offer="x" * 200_000)
-    reader, writer = await asyncio.open_connection("127.0.0.1", service.port, limit=4096)
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)  # otherwise the kernel reads ahead
+    client.connect(("127.0.0.1", service.port))
+    reader, writer = await asyncio.open_connection(sock=client, limit=4096)
     writer.write(head("GET", "/ws", with_origin(ORIGIN, handshake())))
     await reader.readuntil(b"\r\n\r\n")
     polls = [request("poll", number, code=code, side="answerer") for number in range(60)]

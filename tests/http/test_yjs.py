@@ -1,13 +1,13 @@
 """The signaling of y-webrtc and ws-relay over raw WebSockets (docs/y-webrtc.md)."""
 
-import asyncio
 import contextlib
 import itertools
 import json
 
 import pytest
+from support.rpc import until
 from support.service import ORIGIN, OTHER, invalid, refused, request
-from support.y_webrtc import BOUND_S, RawClient, published
+from support.y_webrtc import RawClient, published
 from tornado.httputil import HTTPHeaders
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
@@ -31,12 +31,6 @@ def clients(io_loop, service):
 
     yield io_loop.run_sync(connect)
     io_loop.run_sync(stack.aclose)
-
-
-async def until(condition):
-    async with asyncio.timeout(BOUND_S):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 async def test_message_reaches_all_subscribers_including_the_publisher(clients):

@@ -7,7 +7,20 @@ import json
 
 from websockets.asyncio.client import connect
 
+from .service import ORIGIN
+
 BOUND_S = 30
+
+
+async def until(condition):
+    """Wait until a condition is true. It is a function or a coroutine function."""
+    async with asyncio.timeout(BOUND_S):
+        while not (await result if asyncio.iscoroutine(result := condition()) else result):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+def open_socket(service, origin=ORIGIN, **options):
+    return RpcClient(f"ws://127.0.0.1:{service.port}/ws", origin, **options)
 
 
 class RpcClient:
