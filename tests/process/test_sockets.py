@@ -206,8 +206,7 @@ def test_unix_socket_serves_all_operations(start_unix, path, connect):
     assert [line for line in server.log if " INFO tornado_signal" not in line] == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("mode", ["600", "666"])
+@pytest.mark.parametrize(("number", "mode"), [(signal.SIGTERM, "600"), (signal.SIGINT, "666")])
 def test_socket_file_has_its_mode_until_a_clean_stop(number, mode, start_unix, path):
     server = start_unix("--socket-mode", mode)
     assert stat.S_IMODE(path.stat().st_mode) == int(mode, 8)
