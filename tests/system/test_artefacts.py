@@ -65,6 +65,13 @@ def test_packages_have_the_version_of_the_tag(built):
     }
 
 
+@pytest.mark.needs("twine", "check_wheel_contents")
+def test_twine_and_check_wheel_contents_find_nothing(built):
+    for command in (("twine", "check", "--strict"), ("check_wheel_contents",)):
+        packages = [path for path in built[1].iterdir() if path.name.endswith((".whl", ".tar.gz")[: len(command)])]
+        do(sys.executable, "-m", *command, *packages)
+
+
 def test_bill_of_materials_is_complete_and_has_licences(built):
     """It lists what pip resolves for the wheel, no more and no less, and the JavaScript of others in it."""
     from cyclonedx.schema import SchemaVersion

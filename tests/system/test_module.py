@@ -102,3 +102,9 @@ def test_package_contains_only_the_module(application):
     assert (installed / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
     described = json.loads((installed / "package.json").read_text())
     assert not {name for name in described if "ependencies" in name or name == "scripts"}
+
+
+def test_publint_and_attw_find_nothing(application):
+    package = npm_package.pack(application)
+    assert "All good!" in npm_package.run("publint", "run", "--strict", "--pack", "false", package, cwd=application)
+    npm_package.run("attw", "--profile", "esm-only", package, cwd=application)
