@@ -130,9 +130,9 @@ def serve_turn(tmp_path, address, *options):
     command += [f"--listening-port={port}", "--no-tcp", "--no-tls", "--no-dtls"]  # the port is free for UDP
     command += ["--use-auth-secret", f"--static-auth-secret={TURN_SECRET}"]
     command.append("--db=:memory:")  # on a slow disk creating the tables would take a minute
-    with log.open("w") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, cwd=tmp_path)
-    until(lambda: f"UDP listener opened on: {address}:{port}" in log.read_text())
-    yield port, log.read_text
-    process.terminate()
-    process.wait()
+    with log.open("w") as output, subprocess.Popen(command, stdout=output, stderr=output, cwd=tmp_path) as process:
+        try:
+            until(lambda: f"UDP listener opened on: {address}:{port}" in log.read_text())
+            yield port, log.read_text
+        finally:
+            process.terminate()

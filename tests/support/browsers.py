@@ -118,8 +118,12 @@ class Windowed:
         with (profile / "log").open("w") as log:
             environ = os.environ | {"TMPDIR": temporary(profile)}
             self.process = subprocess.Popen(["chromium", *options, *FLAGS, "about:blank"], stderr=log, env=environ)
-        match = until(lambda: re.search(r"ws://\S+", (profile / "log").read_text()))
-        self.browser = chromium.connect_over_cdp(match[0], no_defaults=True)
+        try:
+            match = until(lambda: re.search(r"ws://\S+", (profile / "log").read_text()))
+            self.browser = chromium.connect_over_cdp(match[0], no_defaults=True)
+        except BaseException:
+            self.kill()
+            raise
         self.context = self.browser.contexts[0]
         self.context.set_default_timeout(BOUND_MS)
         self.context.grant_permissions(["microphone"])

@@ -26,6 +26,8 @@ rm -rf "$1"/tree/etc/systemd/system/* "$1"/tree/etc/init.d/* "$1"/tree/var/log/j
 cp -r "$3/." "$1/tree"
 umount -R /sys/fs/cgroup
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
+# Those of machines whose run was killed.
+find /sys/fs/cgroup -depth -mmin +60 -path '*/machine-*' -type d -exec rmdir {} + 2>/dev/null || true
 mkdir "/sys/fs/cgroup/$2"
 echo $$ >"/sys/fs/cgroup/$2/cgroup.procs"
 exec systemd-nspawn --quiet --register=no --keep-unit --private-network --link-journal=no --notify-ready=yes \

@@ -146,9 +146,11 @@ class Machine:
         for enter, device in ends:
             chain = f"{{ type filter hook ingress device {device} priority 0; policy drop; }}"
             _do(*enter, "nft", f"add table netdev {device}; add chain netdev {device} in {chain}")
-        yield
-        for enter, device in ends:
-            _do(*enter, "nft", f"delete table netdev {device}")
+        try:
+            yield
+        finally:
+            for enter, device in ends:
+                _do(*enter, "nft", f"delete table netdev {device}")
 
     def close(self):
         self._process.communicate()

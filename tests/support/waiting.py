@@ -47,7 +47,11 @@ def output(done):
 def start_holder(*command):
     """Start a process that prints "ready" and then waits until its input is closed."""
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdout.readline() == "ready\n"
+    try:
+        assert process.stdout.readline() == "ready\n"
+    except BaseException:
+        process.communicate()
+        raise
     return process
 
 
