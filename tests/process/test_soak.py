@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 import time
-import xml.etree.ElementTree as ElementTree
 
 import pytest
 from soak import verdict
@@ -19,35 +18,40 @@ ALL_DONE = dict.fromkeys(verdict.MUST_HAVE, 1)
 @pytest.mark.weekly
 @pytest.mark.timeout(300)
 def test_short_soak_is_level_and_loses_nothing(tmp_path):
-    options = ["--minutes", 0.8, "--peers", 100, "--session-timeout-ms", 10_000, "--dir", tmp_path]
-    files = ["--json", tmp_path / "soak.json", "--plot", tmp_path / "soak.svg"]
-    done = subprocess.run([RUN, *map(str, options + files)], capture_output=True, text=True, timeout=280, check=False)
+    options = [
+        "--minutes",
+        0.8,
+        "--peers",
+        100,
+        "--session-timeout-ms",
+        10_000,
+        "--dir",
+        tmp_path,
+        "--json",
+        tmp_path / "soak.json",
+    ]
+    done = subprocess.run([RUN, *map(str, options)], capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     written = json.loads((tmp_path / "soak.json").read_text())
     assert written["against"] == []
     assert written["requests"] > 1000
     assert min(written["restarts"].values()) >= 1
     assert len(written["samples"]) > 20
-    curves = ElementTree.parse(tmp_path / "soak.svg").findall(".//{*}polyline")
-    assert len(curves) == 7
-    assert {path.name for path in tmp_path.iterdir()} == {"soak.json", "soak.svg"}
+    assert [path.name for path in tmp_path.iterdir()] == ["soak.json"]
 
 
 @pytest.mark.weekly
 @pytest.mark.timeout(300)
 def test_short_soak_of_a_cluster_loses_nothing(tmp_path):
     options = ["--cluster", "valkey", "--replicas", 1, "--minutes", 0.01, "--peers", 60, "--pause", 0.2]
-    options += ["--session-timeout-ms", 10_000, "--dir", tmp_path]
-    files = ["--json", tmp_path / "soak.json", "--plot", tmp_path / "soak.svg"]
-    done = subprocess.run([RUN, *map(str, options + files)], capture_output=True, text=True, timeout=280, check=False)
+    options += ["--session-timeout-ms", 10_000, "--dir", tmp_path, "--json", tmp_path / "soak.json"]
+    done = subprocess.run([RUN, *map(str, options)], capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     written = json.loads((tmp_path / "soak.json").read_text())
     assert written["against"] == []
     assert written["outages"] == {"kill": 1, "failover": 1, "primary killed": 1, "drain": 1}
     assert min(written["messages"].values()) > 20
     assert not written["growth is judged"]
-    curves = ElementTree.parse(tmp_path / "soak.svg").findall(".//{*}polyline")
-    assert len(curves) == 11
 
 
 SPLIT = """

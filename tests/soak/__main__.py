@@ -31,7 +31,7 @@ from ..bench.client import percentile
 from ..bench.processes import Server, many_files, tornado_signal
 from ..hostile.watcher import disk_mib, look
 from ..support.redis_servers import KINDS
-from . import plot, verdict
+from . import verdict
 from .cluster import ClusterSoak
 from .peers import World
 from .servers import RestartedServer
@@ -120,33 +120,6 @@ class Soak:
             self.samples.append(sample)
 
 
-# The panels of the picture, and the curves in each panel.
-PANELS = {
-    "memory of its own (MiB)": {"memory": "memory_mib"},
-    "disk (MiB)": {"disk": "disk_mib"},
-    "descriptors": {"descriptors": "descriptors"},
-    "latency (ms)": {"p50": "p50_ms", "p99": "p99_ms"},
-    "requests answered (1/s)": {"requests": "requests_per_s"},
-    "failed, but not by a restart": {"failed": "failed"},
-}
-CLUSTER_PANELS = {
-    "memory of the first server (MiB)": {"memory": "memory_mib"},
-    "its descriptors": {"descriptors": "descriptors"},
-    "its tasks": {"tasks": "tasks"},
-    "keys on Redis": {"keys": "keys"},
-    "answered (1/s)": {"requests": "requests_per_s", "messages": "messages_per_s"},
-    "CPU (% of a processor)": {"servers": "cpu of servers", "Redis": "cpu of Redis", "peers": "cpu of peers"},
-    "open PeerJS, y-webrtc, ws-relay and tracker connections": {"open": "open"},
-    "failed, but not by an outage": {"failed": "failed"},
-}
-
-
-def draw(soak: Soak | ClusterSoak, panels: dict[str, dict[str, str]], title: str) -> str:
-    of = {key: [sample[key] for sample in soak.samples] for key in soak.samples[0]}
-    curves = {name: {curve: of[key] for curve, key in panel.items()} for name, panel in panels.items()}
-    return plot.svg(title, curves, of["at_s"], [at_s for at_s, _ in soak.restarts])
-
-
 def report_on(soak: Soak, restarted: bool) -> tuple[dict, list[str]]:
     """Return what a run on one server has shown, and what is against it."""
     stretch = [sample for sample in soak.samples if soak.stretch_s[0] <= sample["at_s"] <= soak.stretch_s[1]]
@@ -190,7 +163,6 @@ def main() -> int:
     add("--cluster", choices=KINDS, help="run three servers that share a cluster of this kind")
     add("--replicas", type=int, default=2, help="of each primary of the cluster (default: %(default)s)")
     add("--pause", type=float, default=1, help="factor of the peers' pauses, with --cluster (default: %(default)s)")
-    add("--plot", type=Path, metavar="FILE.svg", help="draw what was recorded")
     add("--json", type=Path, metavar="FILE", help="write down what was recorded")
     add("--dir", type=Path, default=tempfile.gettempdir(), help="where the database goes (default: %(default)s)")
     options = parser.parse_args()
@@ -215,9 +187,6 @@ def main() -> int:
     if options.json:
         report |= {"against": against, "samples": soak.samples, "restarted": soak.restarts}
         options.json.write_text(json.dumps(report, indent=1))
-    if options.plot:
-        panels = CLUSTER_PANELS if options.cluster else PANELS
-        options.plot.write_text(draw(soak, panels, f"{options.peers} peers for {options.minutes:g} minutes"))
     for each in against:
         print(f"AGAINST: {each}")
     print("not good" if against else "level, nothing lost, nothing failed but by the outages")
