@@ -15,8 +15,11 @@ from . import keeper
 from .keeper import GRACE_S, MARK, mounts, processes
 
 NETWORKS = Path("/run/netns")
-# Browsers and Node.js forget these in the folder for temporary files. They go with the run's folder.
-FORGOTTEN = ("org.chromium.", "pulse-", "playwright", "node-compile-cache", "v8-compile-cache", "hsperfdata")
+# Programs leave these in the folder for temporary files, some only when they are killed: browsers, Node.js, pip, and
+# the supervisor of several workers. They are removed with the run's folder.
+FORGOTTEN = ("org.chromium.", "pulse-", "playwright", "node-compile-cache", "pip-", "tornado-signal-")
+# pytest-tornasync closes event loops without the threads of their executors. An idle one stays until it is collected.
+IDLE = "asyncio_"
 
 
 class Process:
@@ -29,7 +32,8 @@ class Process:
         return settle(self._left)
 
     def _left(self, folder=None):
-        left = [f"thread {thread.name}" for thread in {*threading.enumerate()} - self.before]
+        threads = [each.name for each in threading.enumerate() if each not in self.before]
+        left = [f"thread {name}" for name in threads if not name.startswith(IDLE)]
         return left + [f"process {pid}: {text}" for pid, text in processes(folder, os.getpid()).items()]
 
 
