@@ -123,11 +123,6 @@ def developing(react, **variables):
             vite.terminate()
 
 
-def test_react_example_runs_in_development(react, start, profiles):
-    with developing(react, VITE_SERVER=start().url) as url:
-        talk(*(profiles.open(url) for _ in range(2)))
-
-
 @contextlib.contextmanager
 def making_tokens(react, *command):
     """Run a backend for the duration of the block. Yield its address."""
@@ -146,11 +141,13 @@ def answers(port):
         return client.connect_ex(("127.0.0.1", port)) == 0
 
 
-@pytest.mark.parametrize("command", [(sys.executable, "backend/tokens.py"), ("node", "backend/tokens.js")])
-def test_react_example_with_tokens(command, react, start, profiles):
-    server = start("--auth-keys", write_secret(react / "keys"))
-    with making_tokens(react, *command) as tokens, developing(react, VITE_SERVER=server.url, VITE_TOKENS=tokens) as url:
+def test_react_example_runs_in_development_with_and_without_tokens(react, start, profiles):
+    with developing(react, VITE_SERVER=start().url) as url:
         talk(*(profiles.open(url) for _ in range(2)))
+    server = start("--auth-keys", write_secret(react / "keys"), data="protected")
+    for command in ((sys.executable, "backend/tokens.py"), ("node", "backend/tokens.js")):
+        with making_tokens(react, *command) as url, developing(react, VITE_SERVER=server.url, VITE_TOKENS=url) as page:
+            talk(*(profiles.open(page) for _ in range(2)))
     with developing(react, VITE_SERVER=server.url) as url:
         profiles.open(url).get_by_role("alert").get_by_text("Missing or invalid token").wait_for()
 
