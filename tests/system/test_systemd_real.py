@@ -56,7 +56,7 @@ def machine(tmp_path):
     extras = project["options.extras_require"]
     wanted = [project["options"]["install_requires"], extras["auth"], extras["redis"]]
     needs = [line for text in wanted for line in text.strip().splitlines()]
-    subprocess.run([*pip, "download", "--dest", source.parent / "wheels", *BUILD, *needs], check=True, timeout=120)
+    subprocess.run([*pip, "download", "--dest", source.parent / "wheels", *BUILD, *needs], check=True)
     with Machine(tmp_path / "room", tmp_path / "files") as machine:
         yield machine
 
