@@ -288,7 +288,9 @@ async def test_sender_gets_one_expire_for_each_absent_id_and_later_attempt(servi
         await pass_time(4)
         await peer.nothing_before(("a", f"later {attempt}"))
         await pass_time(2)
+        await peer.send("OFFER", "a", payload="behind them")
         assert [await peer.next() for _ in range(2)] == [{"type": "EXPIRE", "src": dst, "dst": "a"} for dst in "bc"]
+        assert (await peer.next())["payload"] == "behind them"
     await peer.nothing_before(("a", "own"))
 
 
