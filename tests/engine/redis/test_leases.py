@@ -11,6 +11,8 @@ from tornado_signal.stores.redis import leases
 from tornado_signal.stores.redis.nodes import Acknowledgement
 from tornado_signal.stores.redis.store import RedisStore
 
+GRACE_MS = 500
+
 
 @pytest.fixture(params=KINDS)
 def node(request):
@@ -20,7 +22,7 @@ def node(request):
 
 
 async def open_on(node):
-    options = {"acknowledgement": Acknowledgement("os"), "timeout_ms": 300_000, "hold_grace_ms": 100}
+    options = {"acknowledgement": Acknowledgement("os"), "timeout_ms": 300_000, "hold_grace_ms": GRACE_MS}
     store = RedisStore([(node.host, node.port)], **options)
     await store.open()
     return store
@@ -51,9 +53,12 @@ async def test_offers_held_by_a_dead_process_are_withdrawn(node, under, until, m
     assert len(await two.codes()) == 13  # both are alive
 
     stop_beating(gone)
+    beaten_ms = node.ask("ZSCORE", "tornado-signal:processes", gone.process_id)
     async with asyncio.timeout(30):
         while len(await two.codes()) > 3:
             await watch.wait(asyncio.get_running_loop().time() + 30)
+    late_ms = leases.LATE_BEATS * leases.BEAT_S * 1000 + GRACE_MS
+    assert other.now_ms() - beaten_ms > late_ms - 50  # two estimates of the node's clock
     watch.close()
     assert set(await two.codes()) == {free, taken, own}
     for code in held:
