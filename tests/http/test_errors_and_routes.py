@@ -34,6 +34,8 @@ ROUTES |= dict.fromkeys(["/answer", "/poll", "/withdraw", "/refresh"], POST)
 ROUTES |= {"/lobby/sessions": GET, "/lobby/offer": POST, "/lobby/events": GET}
 # Topics with the names of fixed paths.
 ROUTES |= {"/topics/sessions": GET, "/health/offer": POST, "/sessions/sessions": GET, "/offer/offer": POST}
+# Topics that look like the template of a path.
+ROUTES |= {"/{topic}/sessions": GET, "/{topic}/offer": POST, "/{topic}/events": GET}
 NEEDS_NO_ORIGIN = "/openapi.json"
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "TRACE", "PROPFIND", "REPORT", "OPTIONS")
 
@@ -62,7 +64,7 @@ POSTS = [path.replace("{topic}", "lobby") for path, method in declared().items()
 def test_routes_are_the_documented_ones():
     paths = set(declared())
     assert {path for path in paths if path.count("/") == 1} == {path for path in ROUTES if path.count("/") == 1}
-    assert paths - {*ROUTES} == {"/{topic}/sessions", "/{topic}/offer", "/{topic}/events"}
+    assert paths <= {*ROUTES}
 
 
 def test_every_error_has_a_status():

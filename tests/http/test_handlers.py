@@ -18,7 +18,20 @@ from support.service import (
 TOPICS = [
     *("lobby", "Lobby", "lobby ", " lobby", "a", "a/b", "a b", "a+b", "a#b", "a%2Fb", "%", "%25", "?", "?x=1&y", "#"),
     *("a\0", "a\0b", "a\0\0", "a\0\xff", "\0", ".", "..", "/", "//", "\n", '"\\', "<script>", "\x7f", "\u202e"),
-    *("sessions", "offer", "topics", "topics/sessions", "é", "e\u0301", "ß", "ё", "日本", "😀", "👩\u200d👩\u200d👧"),
+    *(
+        "{topic}",
+        "sessions",
+        "offer",
+        "topics",
+        "topics/sessions",
+        "é",
+        "e\u0301",
+        "ß",
+        "ё",
+        "日本",
+        "😀",
+        "👩\u200d👩\u200d👧",
+    ),
     *("\uffff", "\U0010ffff", "x" * 256, "😀" * 256, "é" * 256),
 ]
 TEXTS = ["x", "\0", '"\\\n\u2028', "😀" * 1024, "\x7f\x1f", "é" * 1024, " ", "null", "x" * 1024]

@@ -267,8 +267,7 @@ def test_without_access_log_a_request_has_a_line_only_at_debug_and_without_an_or
     assert (status, body) == (400, b'{"error":"Missing or invalid required parameter: Origin"}')
     assert server.stop() == 0
     said = (
-        "DEBUG tornado_signal.http.request_context: GET /:topic/sessions has no Origin; send the header Origin: "
-        "https://HOST\n"
+        "DEBUG tornado_signal.http.request: GET /:topic/sessions has no Origin; send the header Origin: https://HOST\n"
     )
     assert [line for line in server.log if line.endswith(said)] != []
     lines = [line for line in server.log if not re.search("swept|no Origin", line)]

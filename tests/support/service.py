@@ -168,7 +168,7 @@ class Who(Handler):
     """A handler that responds with the client to which the request is attributed."""
 
     def get(self):
-        self.write(wire.encode({"client": self.context.client_address}))
+        self.write(wire.encode({"client": self.request.client_address}))
 
 
 WHO = Route("/who", Who)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from tornado import httputil, web
 
@@ -16,7 +16,6 @@ from .files import File
 from .handlers import Command, Document, Handler, Query, Unknown
 from .openapi import make_document
 from .request import Request
-from .request_context import HttpRequestContext
 from .streams import Stream
 
 MAX_QUERY_FIELDS: Final = 32  # no operation has more than five
@@ -30,20 +29,21 @@ class Route:
     Attributes:
         pattern: the name of the path in logs and metrics.
         handler: the class of the handler.
-        arguments: arguments of its `initialize` in addition to the context.
+        arguments: the arguments of its `initialize`.
     """
 
     pattern: str
     handler: type[Handler]
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    arguments: dict[str, Any] = field(default_factory=dict)
 
 
 MakeRoutes = Callable[[tuple[Operation, ...], Settings], Mapping[str, Route]]
 
 UNKNOWN: Final = Route("unknown", Unknown)
+TOPIC: Final = "/{topic}/"  # the template of paths that begin with a topic
 
 
-class Application(httputil.HTTPServerConnectionDelegate):
+class Application(web.Application):
     """The routes, and the size of bodies in transit. It needs a running event loop.
 
     Args:
@@ -52,15 +52,16 @@ class Application(httputil.HTTPServerConnectionDelegate):
 
     Attributes:
         service: as given.
-        routes: the routes by path. `{topic}` stands for any first segment of two.
+        routes: the routes by path.
+        topic_routes: the routes of paths of two segments by their last one. The first one is a topic.
         unfinished_bytes: the size of all bodies in transit.
     """
 
     def __init__(self, service: Service, make_others: MakeRoutes | None = None) -> None:
+        super().__init__()
         self.service = service
         self.unfinished_bytes = 0
         self._make_others = make_others or (lambda operations, settings: {})
-        self._tornado = web.Application()
         self.make_routes(service.settings)
 
     def make_routes(self, settings: Settings) -> None:
@@ -84,33 +85,49 @@ class Application(httputil.HTTPServerConnectionDelegate):
         anonymous = None if settings.auth_keys is None else settings.auth_anonymous
         document = make_document(operations, {path: asset.media_type for path, asset in files.items()}, anonymous)
         routes["/openapi.json"] = document_route("/openapi.json", document)
-        self.routes = {**routes, **self._make_others(operations, settings)}
+        routes |= self._make_others(operations, settings)
+        self.routes = {path: route for path, route in routes.items() if not path.startswith(TOPIC)}
+        self.topic_routes = {
+            path.removeprefix(TOPIC): route for path, route in routes.items() if path.startswith(TOPIC)
+        }
 
     def start_request(self, server_conn: object, request_conn: httputil.HTTPConnection) -> "RequestReader":
         return RequestReader(self, request_conn)
 
-    def run(self, context: HttpRequestContext, route: Route, topic: str | None) -> None:
-        """Have the handler of a route answer a request whose body has come."""
-        handler = route.handler(self._tornado, context.request, context, **route.arguments)
-        handler.respond(*(() if topic is None else (topic,)))
+    def find_handler(self, request: httputil.HTTPServerRequest, **kwargs: Any) -> Any:
+        """Return Tornado's delegate for the handler of a request, which a `RequestReader` has made."""
+        route, segments = self.routes.get(request.path), []
+        if route is None and request.path.count("/") == 2:
+            _, topic, last = request.path.split("/")
+            route, segments = self.topic_routes.get(last), [topic]  # the topic is decoded by the handler
+        if route is None:
+            route, segments = UNKNOWN, []
+        cast(Request, request).pattern = route.pattern
+        return self.get_handler_delegate(request, route.handler, route.arguments, cast(Any, segments))
 
-    def find_route(self, path: str) -> tuple[Route, str | None]:
-        """Return the route of a path, and the segment that is the topic, percent-encoded, if there is one."""
-        route = self.routes.get(path)
-        if route is not None:
-            return route, None
-        if path.count("/") == 2:
-            _, topic, last = path.split("/")
-            route = self.routes.get("/{topic}/" + last)
-            if route is not None:
-                return route, topic
-        return UNKNOWN, None
+    def run(self, request: Request, body: bytes) -> None:
+        """Have Tornado run the handler of a request whose body has been received."""
+        start_line = httputil.RequestStartLine(request.method, request.uri, request.version)
+        try:
+            handler = self.find_handler(request)
+            handler.headers_received(start_line, request.headers)
+            if body:
+                handler.data_received(body)
+            handler.finish()
+        except BaseException:
+            request.connection.close()
+            request.ended()
+            raise
+
+    def log_request(self, handler: web.RequestHandler) -> None:
+        """Do nothing: `Request.ended` writes the log."""
 
 
 class RequestReader(httputil.HTTPMessageDelegate):
     """A request that is being received."""
 
-    _request: Request
+    _start_line: httputil.RequestStartLine
+    _headers: httputil.HTTPHeaders
 
     def __init__(self, application: Application, connection: httputil.HTTPConnection) -> None:
         self._application = application
@@ -132,7 +149,7 @@ class RequestReader(httputil.HTTPMessageDelegate):
         assert isinstance(start_line, httputil.RequestStartLine)
         if start_line.path.count("&") >= MAX_QUERY_FIELDS:
             raise httputil.HTTPInputError("too many fields in the query")
-        self._request = Request(self._connection, start_line, headers)
+        self._start_line, self._headers = start_line, headers
         self._length = int(headers.get("Content-Length", "0"))
         if self._length > self._max_bytes:
             self._submit(errors.BodyTooLarge())
@@ -166,16 +183,14 @@ class RequestReader(httputil.HTTPMessageDelegate):
         self._submitted = True
         if self._unfinished_bytes:
             self._count(0)
-        body, self._body = b"" if refusal else self._body, b""
-        application, request = self._application, self._request
-        route, topic = application.find_route(request.path)
-        context = HttpRequestContext(application.service, request, route.pattern)
+        body, self._body = self._body, b""
+        application = self._application
+        request = Request(application.service, self._connection, self._start_line, self._headers)
         if refusal is not None:
-            context.refusal = refusal
-            application.run(context, route, topic)
+            request.refusal = refusal
+            application.run(request, b"")
         else:
-            request.body = bytes(body)
-            application.service.queue.submit(context.client, lambda: application.run(context, route, topic))
+            application.service.queue.submit(request.client, lambda: application.run(request, bytes(body)))
 
     def _count(self, unfinished_bytes: int) -> None:
         self._application.unfinished_bytes += unfinished_bytes - self._unfinished_bytes

@@ -1,11 +1,11 @@
 """Errors over HTTP: the responses that they become."""
 
-import http
+import http.client
 import time
 from collections.abc import Callable
 from typing import Final
 
-from tornado import httputil
+from tornado import httputil, web
 
 from .. import errors
 from ..service import wire
@@ -26,7 +26,7 @@ Response = tuple[httputil.HTTPHeaders, bytes]
 
 def error_response(error: BaseException) -> tuple[int, list[tuple[str, str]], bytes]:
     """Return status, additional headers and body of the response to an error."""
-    status = STATUS.get(type(error), 500)
+    status = error.status_code if isinstance(error, web.HTTPError) else STATUS.get(type(error), 500)
     headers = []
     exposed = "Retry-After, X-Request-Id"
     if type(error) in CHALLENGES:
@@ -38,7 +38,8 @@ def error_response(error: BaseException) -> tuple[int, list[tuple[str, str]], by
         headers.append(("Retry-After", str(error.retry_after_s)))
     # Let pages read when to retry, and which request id to quote to the operator.
     headers.append(("Access-Control-Expose-Headers", exposed))
-    return status, headers, wire.encode({"error": "Internal server error" if status == 500 else str(error)})
+    text = str(error) if type(error) in STATUS else http.client.responses.get(status, "Unknown").capitalize()
+    return status, headers, wire.encode({"error": text})
 
 
 def cors(origin: str, allowed: Origins | None) -> list[tuple[str, str]]:

@@ -1,6 +1,7 @@
 """Files for browsers: the module, and the page to try it."""
 
 from collections.abc import Mapping
+from http import HTTPStatus
 
 from ..system.assets import HTML, POLICY, Asset
 from .handlers import Handler
@@ -14,27 +15,28 @@ class File(Handler):
     def initialize(self, assets: Mapping[str, Asset]) -> None:
         self.assets = assets
 
+    def compute_etag(self) -> str:
+        return self.assets[self.request.path].etag
+
     def get(self) -> None:
         """Send the file, compressed if the client accepts that, or 304 if the client has it."""
         asset = self.assets[self.request.path]
-        headers = self.request.headers
         self.vary = "Origin, Accept-Encoding"
-        self.set_header("Etag", asset.etag)
+        self.set_etag_header()
         self.set_header("Cache-Control", "no-cache")  # ask each time, so that an upgrade is seen at once
         self.set_header("X-Content-Type-Options", "nosniff")
         if asset.media_type == HTML:
             self.set_header("Content-Security-Policy", POLICY)
             self.set_header("Referrer-Policy", "no-referrer")
-        if asset.etag in headers.get("If-None-Match", ""):
-            self.set_status(304)
-            self.clear_header("Content-Type")
+        if self.check_etag_header():
+            self.set_status(HTTPStatus.NOT_MODIFIED)
             return
         self.set_header("Content-Type", f"{asset.media_type}; charset=utf-8")
-        if takes_gzip(headers.get("Accept-Encoding", "")):
+        if takes_gzip(self.request.headers.get("Accept-Encoding", "")):
             self.set_header("Content-Encoding", "gzip")
-            self.finish(asset.gzipped)
+            self.write(asset.gzipped)
         else:
-            self.finish(asset.body)
+            self.write(asset.body)
 
     head = get
 

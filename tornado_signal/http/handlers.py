@@ -1,13 +1,12 @@
 """Tornado's request handlers: what all of them share, the operations, and the documents."""
 
 import asyncio
-import re
-from collections.abc import Awaitable
 from contextlib import aclosing
 from http import HTTPStatus
-from typing import Any, Final, cast
+from types import TracebackType
+from typing import Any, Final
 
-from tornado import httputil, web
+from tornado import escape, httputil, web
 
 from .. import errors
 from ..service import wire
@@ -15,86 +14,28 @@ from ..service.operations import Operation, Pieces, check
 from .errors import cors, error_response
 from .fields import query_fields, topic_of
 from .request import Request
-from .request_context import HttpRequestContext
 
 PREFLIGHT_MAX_AGE_S: Final = 7200
-DEFAULT_HEADERS: Final = {"Content-Type": wire.JSON, "Date": ""}  # the time is known later, its place is here
-NO_CONTENT: Final = (204, 304)
-
-_HEADER_VALUE: Final = re.compile(r"[\t -~\x80-\xff]*")
 READING: Final = ("GET", "HEAD", "OPTIONS")
 
 
-class ResponseHeaders(dict[str, str]):
-    """The headers of a response. Names are written as Tornado normalizes them, for example `Etag`."""
-
-    get_all = dict.items
-
-
+@web.stream_request_body  # otherwise Tornado parses forms before `prepare`
 class Handler(web.RequestHandler):
     """Base handler. It admits requests first, and responds with JSON, also to errors.
-
-    It has its own form of the methods that make a response, because Tornado's cost more than an operation itself
-    (docs/decisions.md#request-handlers).
 
     Attributes:
         methods: the supported methods.
         anonymous: whether browsers load it without an Origin (docs/decisions.md).
         action: the action that a token must allow, or empty for what everybody may do.
         vary: the request headers that the response depends on.
-        context: the context of the request.
-        status: the HTTP status of the response.
-        headers: the headers of the response.
-        finished: whether the response is complete.
+        request: the request with the context of its operation.
     """
 
     methods: tuple[str, ...] = READING
     anonymous = False
     action = ""
     vary = "Origin"
-    finished = False
-
-    def __init__(
-        self, application: web.Application, request: Request, context: HttpRequestContext, **arguments: Any
-    ) -> None:
-        # Not the constructor of Tornado, which makes a namespace for templates.
-        self.application = application
-        self.request = request
-        self.context = context
-        self.clear()
-        self.initialize(**arguments)
-        context.connection.set_close_callback(context.client_gone)
-
-    def respond(self, *segments: str) -> None:
-        """Admit the request and run the method. Only a method that waits becomes a task."""
-        try:
-            self.prepare()
-            if self.finished:
-                return
-            method = self.request.method
-            if method not in self.methods:
-                raise errors.MethodNotAllowed(self.methods)
-            work = getattr(self, method.lower())(*segments)
-            if work is None:
-                self._finish_once()
-                return
-        except Exception as error:
-            self.fail(error)
-            return
-        self.context.service.start(self._complete(work))
-
-    async def _complete(self, work: Awaitable[None]) -> None:
-        try:
-            await work
-            self._finish_once()
-        except asyncio.CancelledError as error:  # of what it waited for: nothing cancels a handler
-            self.fail(RuntimeError("cancelled"), error)
-        except Exception as error:
-            self.fail(error)
-
-    def _finish_once(self) -> None:
-        if not self.finished:
-            self.finish()
+    request: Request
 
     def prepare(self) -> None:
         """Admit the request.
@@ -102,127 +43,139 @@ class Handler(web.RequestHandler):
         Raises:
             SignalError: why it is refused.
         """
-        context = self.context
-        log, headers = context.service.log, self.request.headers
-        context.request_id = log.request_id(headers, context.remote_ip)
-        context.traceparent = log.traceparent(headers)
-        context.admit(self.find_origin)
-        if self.action and context.service.authority is not None and self.request.method != "OPTIONS":
-            context.authorize(self.action, self.find_token())
+        self.admit()
+
+    def admit(self) -> None:
+        """Admit the request. Errors that Tornado finds before `prepare` also need it.
+
+        Raises:
+            SignalError: why it is refused.
+        """
+        request = self.request
+        service = request.service
+        request.request_id = service.log.request_id(request.headers, request.remote_ip)
+        request.traceparent = service.log.traceparent(request.headers)
+        request.admit(self.find_origin)
+        if self.action and service.authority is not None and request.method != "OPTIONS":
+            request.authorize(self.action, self.find_token())
 
     def find_origin(self) -> str:
         """Return the Origin, or an empty text for an anonymous request.
 
         Raises:
-            InvalidParameter: as `HttpRequestContext.find_origin`.
+            InvalidParameter: as `Request.find_origin`.
         """
-        return self.context.find_page_origin() if self.anonymous else self.context.find_origin()
+        return self.request.find_page_origin() if self.anonymous else self.request.find_origin()
 
     def find_token(self) -> str:
         """Return the token of the header `Authorization`, or an empty text."""
         scheme, _, token = self.request.headers.get("Authorization", "").partition(" ")
         return token.strip() if scheme.lower() == "bearer" else ""
 
+    def data_received(self, chunk: bytes) -> None:
+        """Keep the body. It arrives as a whole, after it was received within the limits."""
+        self.request.body += chunk
+
     def options(self, *path_args: str) -> None:
         """Respond to a preflight request on any path (docs/decisions.md#cors)."""
         methods = ", ".join(self.methods)
         asked = self.request.headers.get("Access-Control-Request-Headers")
-        self.set_status(204)
-        self.clear_header("Content-Type")
+        self.set_status(HTTPStatus.NO_CONTENT)
         self.set_header("Allow", methods)
         self.set_header("Access-Control-Allow-Methods", methods)
         self.set_header("Access-Control-Allow-Headers", asked or "Content-Type")
-        self.set_header("Access-Control-Max-Age", str(PREFLIGHT_MAX_AGE_S))
+        self.set_header("Access-Control-Max-Age", PREFLIGHT_MAX_AGE_S)
 
     # The response
 
     def clear(self) -> None:
-        self.status = HTTPStatus.OK.value
-        self.headers = ResponseHeaders(DEFAULT_HEADERS)
-        self.pieces = b""
+        # Tornado's also formats the time, which is a sixth of a short request's instructions. It has no public way to
+        # replace the headers: tornadoweb/tornado#2989, #2935.
+        self._headers = httputil.HTTPHeaders()
+        self._headers["Content-Type"] = wire.JSON
+        self._write_buffer = []
+        self.set_status(HTTPStatus.OK)
+        self.set_default_headers()
 
-    def set_status(self, status_code: int, reason: str | None = None) -> None:
-        self.status = status_code
-
-    def set_header(self, name: str, value: str) -> None:  # type: ignore[override]
-        if not _HEADER_VALUE.fullmatch(value):
-            raise ValueError(f"invalid value of the header {name}")
-        self.headers[name] = value
-
-    def clear_header(self, name: str) -> None:
-        self.headers.pop(name, None)
-
-    def write(self, chunk: bytes) -> None:  # type: ignore[override]
+    def write(self, chunk: str | bytes | dict[str, Any]) -> None:
+        super().write(chunk)
         if self.request.method != "HEAD":
-            self.context.sent_bytes += len(chunk)
-        self.pieces = self.pieces + chunk if self.pieces else chunk
+            self.request.sent_bytes += len(escape.utf8(escape.json_encode(chunk) if isinstance(chunk, dict) else chunk))
 
     def flush(self, include_footers: bool = False) -> "asyncio.Future[None]":
-        connection: httputil.HTTPConnection = self.context.connection
-        chunk, self.pieces = self.pieces, b""
-        if self.context.begun:
-            return connection.write(chunk)
-        self.context.begun = True
-        self._set_common_headers(self.context)
-        start_line = httputil.ResponseStartLine("", self.status, "")
-        return connection.write_headers(start_line, cast(httputil.HTTPHeaders, self.headers), chunk)
+        """Set the common headers first. Doing it at the end saves memory while thousands of requests wait."""
+        request = self.request
+        if not request.begun:
+            request.begun = True
+            request.status = self.get_status()
+            service = request.service
+            self.set_header("Date", service.clock.http_date(request.now_ms))
+            self.set_header("Vary", self.vary)
+            self.set_header("X-Request-Id", request.request_id)
+            if request.origin:
+                for name, value in cors(request.origin, service.settings.allowed_origins):
+                    self.set_header(name, value)
+        return super().flush(include_footers)
 
-    def finish(self, chunk: bytes | None = None) -> "asyncio.Future[None]":  # type: ignore[override]
-        if chunk is not None:
-            self.write(chunk)
-        if not self.context.begun and self.status not in NO_CONTENT:
-            self.headers["Content-Length"] = str(len(self.pieces))
-        sent = self.flush()
-        self.context.connection.finish()
-        self.finished = True
-        self.on_finish()
-        return sent
-
-    def detach(self) -> Any:
-        self.finished = True
-        return self.context.connection.detach()
-
-    def _set_common_headers(self, context: HttpRequestContext) -> None:
-        """Set the common headers. Doing it at the end saves memory while thousands of requests wait."""
-        context.status = self.status
-        headers, service = self.headers, context.service
-        headers["Date"] = service.clock.http_date(context.now_ms)
-        headers["Vary"] = self.vary
-        headers["X-Request-Id"] = context.request_id
-        if context.origin:
-            headers.update(cors(context.origin, service.settings.allowed_origins))
+    def compute_etag(self) -> str | None:
+        """Return None: only files have one."""
+        return None
 
     def on_finish(self) -> None:
-        self.context.ended()
+        self.request.ended()
+
+    def on_connection_close(self) -> None:
+        super().on_connection_close()
+        self.request.client_gone()
 
     # Errors
 
-    def fail(self, error: Exception, cause: BaseException | None = None) -> None:
-        """Send an error response. After a part of the response, close the connection instead."""
-        error.__cause__ = cause or error.__cause__
-        self.context.count_error(error)
-        if self.finished:
-            return
-        if self.context.begun:
+    def log_exception(
+        self, typ: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        """Count an error, and log an internal one. `write_error` does it before admission, which comes first."""
+        if self.request.request_id and value is not None:
+            self.request.count_error(self._named(value))
+
+    def send_error(self, status_code: int = 500, **kwargs: Any) -> None:
+        """Send an error response. After a part of the response, close the connection: it must not seem complete."""
+        if self.request.begun:
             self.cut_off()
-            return
-        self.clear()
+        else:
+            super().send_error(status_code, **kwargs)
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        """Write an error as JSON."""
+        error = self._named(kwargs["exc_info"][1] if "exc_info" in kwargs else web.HTTPError(status_code))
+        request = self.request
+        counted = request.request_id and "exc_info" in kwargs
+        if not request.request_id:
+            try:
+                self.admit()
+            except errors.SignalError as refusal:
+                error = refusal
+        if not counted:
+            request.count_error(error)
         self.vary = "Origin"
-        self.status, headers, body = error_response(error)
-        try:
-            for name, value in headers:
-                self.set_header(name, value)
-        except ValueError as invalid:
-            self.context.count_error(invalid)
-            body = b""
+        status, headers, body = error_response(error)
+        self.set_status(status, error.reason if isinstance(error, web.HTTPError) else None)
+        for name, value in headers:
+            self.set_header(name, value)
         if getattr(error, "persists", False):
             self.set_header("Connection", "close")
         self.finish(body)
 
+    def _named(self, error: BaseException) -> BaseException:
+        """Return an error, and for Tornado's refusal of a method the one of this package."""
+        if isinstance(error, web.HTTPError) and error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+            return errors.MethodNotAllowed(self.methods)
+        return error
+
     def cut_off(self) -> None:
         """End the response with its connection."""
-        self.context.connection.close()
-        self.context.ended()
+        self.request.connection.close()
+        self.request.ended()
+        self.finish()
 
 
 class Unknown(Handler):
@@ -230,8 +183,8 @@ class Unknown(Handler):
 
     methods = ("OPTIONS",)
 
-    def prepare(self) -> None:
-        super().prepare()
+    def admit(self) -> None:
+        super().admit()
         if self.request.method != "OPTIONS":
             raise errors.PathNotFound
 
@@ -263,7 +216,7 @@ class OperationHandler(Handler):
         operation = self.operation
         if operation.secret:
             self.set_header("Cache-Control", "no-store")
-        work = operation.perform(self.context, **self._find_values(segment))
+        work = operation.perform(self.request, **self._find_values(segment))
         del segment
         result = work if isinstance(work, bytes) else await work
         if isinstance(result, bytes):
@@ -274,7 +227,7 @@ class OperationHandler(Handler):
                 await self.flush()
                 if self.request.method == "HEAD":  # a HEAD response has no body, and this one no length
                     return
-                await self.context.turn()
+                await self.request.turn()
 
     async def _write_next(self, pieces: Pieces) -> bool:
         """Write the next piece of a result, and return whether others follow."""
@@ -283,15 +236,15 @@ class OperationHandler(Handler):
         return not last
 
     def _find_values(self, segment: str | None) -> dict[str, Any]:
-        context, operation = self.context, self.operation
-        values = {} if segment is None else check(operation.in_path, {"topic": topic_of(segment)}, context)
+        request, operation = self.request, self.operation
+        values = {} if segment is None else check(operation.in_path, {"topic": topic_of(segment)}, request)
         if operation.method == "POST":
-            fields = context.json_body()
-        elif self.request.query:
-            fields = query_fields(self.request.query_arguments, operation.fields)
+            fields = request.json_body()
+        elif request.query:
+            fields = query_fields(request.query_arguments, operation.fields)
         else:
             fields = {}
-        return values | check(operation.fields, fields, context)
+        return values | check(operation.fields, fields, request)
 
 
 class Query(OperationHandler):
@@ -299,16 +252,12 @@ class Query(OperationHandler):
 
     def prepare(self) -> None:
         """Redirect a navigation without an Origin to a page (docs/decisions.md#browser-navigation)."""
-        if not (self.door and self.context.navigates):
-            super().prepare()
-            return
-        self.anonymous = True
+        self.anonymous = bool(self.door) and self.request.navigates
         super().prepare()
-        self.clear_header("Content-Type")
-        self.vary = "Origin, Sec-Fetch-Mode, Sec-Fetch-Dest"
-        self.set_status(303)
-        self.set_header("Location", self.door)
-        self.finish()
+        if self.anonymous:
+            self.clear_header("Content-Type")
+            self.vary = "Origin, Sec-Fetch-Mode, Sec-Fetch-Dest"
+            self.redirect(self.door, status=HTTPStatus.SEE_OTHER)
 
     get = head = OperationHandler.answer
 

@@ -1,33 +1,173 @@
-"""Requests as Tornado's handlers read them, made at the least cost."""
+"""An HTTP request: Tornado's request and the context of its operation, in one object."""
 
-from typing import Any
+import functools
+import logging
+from time import perf_counter
+from typing import Any, Final
 
-from tornado import escape, httputil
+from tornado import escape, httputil, web
+
+from .. import errors
+from ..auth import Bearer
+from ..limits import forwarded
+from ..service import wire
+from ..service.request_context import RequestContext
+from ..service.schemas import MAX_ORIGIN
+from ..service.service import Service
+from ..stores.watches import Watch
+
+log = logging.getLogger(__name__)
+
+NO_HEADERS: Final = httputil.HTTPHeaders()
 
 
-class Request(httputil.HTTPServerRequest):
-    """A request whose Host the transport has checked. Everything that few handlers read is parsed when it is read.
+class Request(httputil.HTTPServerRequest, RequestContext):
+    """A request for a handler. Attributes that few handlers read are made when they are read.
 
     Args:
-        connection: the connection of Tornado's interfaces.
+        service: the shared state of all requests.
+        connection: the request's side of the connection.
         start_line: method, target and version.
         headers: the headers.
+
+    Attributes:
+        refusal: the reason why the body was not kept, or None.
+        begun: whether a part of the response has been sent.
     """
 
+    remote_ip: str
+    files: dict[str, list[httputil.HTTPFile]]
+    body_arguments: dict[str, list[bytes]]
+
     def __init__(
-        self, connection: httputil.HTTPConnection, start_line: httputil.RequestStartLine, headers: httputil.HTTPHeaders
+        self,
+        service: Service,
+        connection: httputil.HTTPConnection,
+        start_line: httputil.RequestStartLine,
+        headers: httputil.HTTPHeaders,
     ) -> None:
-        # Not the constructor of Tornado, which checks the Host, parses the query and copies the result.
+        # Not the constructor of Tornado, which parses the query and copies the result for each request.
         self.method, self.uri, self.version = start_line
         self.path, _, self.query = start_line.path.partition("?")
         self.headers = headers
         self.body = b""
-        self.connection = connection
-        context: Any = connection.context  # type: ignore[attr-defined]
-        self.remote_ip = context.remote_ip
+        self.connection: Any = connection  # both ours and Tornado's have more than the documented interface
+        context = connection.context  # type: ignore[attr-defined]
+        self.remote_ip = context.remote_ip or ""
         self.protocol = context.protocol
+        client_address, proxies = self.remote_ip, service.settings.trusted_proxies
+        if proxies or not client_address:
+            client_address = forwarded.client_address(client_address, headers, proxies)
+            context.client_address = client_address
+        if not service.proxy_reported and self.remote_ip in ("", client_address) and "X-Forwarded-For" in headers:
+            service.report_proxy(self.remote_ip)
+        RequestContext.__init__(self, service, client_address, self.method, "unknown")
+        self.refusal: errors.SignalError | None = None
+        self.begun = False
+        self._bearer: Bearer | None = None
+
+    # Attributes of Tornado's requests
 
     @property
+    def host(self) -> str:  # type: ignore[override]
+        """The name of this server that the client has used."""
+        return self.headers.get("Host", "127.0.0.1")
+
+    @property
+    def host_name(self) -> str:  # type: ignore[override]
+        """`host` in lower case and without the port."""
+        return httputil.split_host_and_port(self.host.lower())[0]
+
+    @functools.cached_property
     def query_arguments(self) -> dict[str, list[bytes]]:  # type: ignore[override]
         """The values of the query by name."""
         return escape.parse_qs_bytes(self.query, keep_blank_values=True)
+
+    @functools.cached_property
+    def arguments(self) -> dict[str, list[bytes]]:  # type: ignore[override]
+        """The values of the query and of a form by name."""
+        return {name: list(values) for name, values in self.query_arguments.items()}
+
+    def request_time(self) -> float:
+        """Return the seconds since the request was received."""
+        return perf_counter() - self.began_s
+
+    # The context of the operation
+
+    def find_origin(self) -> str:
+        """Return the Origin (docs/decisions.md#missing-origin).
+
+        Raises:
+            InvalidParameter: it is missing or too long.
+        """
+        headers = self.headers
+        values = headers.get_list("Origin")
+        if not values and headers.get("Sec-Fetch-Site") == "same-origin":
+            own = forwarded.own_origin(self.protocol, self.remote_ip, headers, self.service.settings.trusted_proxies)
+            values = [own] if own else []
+        if not values:
+            log.debug("%s %s has no Origin; send the header Origin: https://HOST", self.method, self.pattern)
+        if len(values) != 1 or not 0 < len(values[0]) <= MAX_ORIGIN:
+            raise errors.InvalidParameter("Origin")
+        return values[0]
+
+    def find_page_origin(self) -> str:
+        """Return the Origin of a request for a file, or an empty text: browsers load files without an Origin.
+
+        Raises:
+            InvalidParameter: as `find_origin`.
+        """
+        headers = self.headers
+        if "Origin" not in headers or headers.get("Sec-Fetch-Site") == "same-origin":
+            return ""
+        return self.find_origin()
+
+    def json_body(self) -> dict[str, Any]:
+        """Return the JSON object in the body.
+
+        Raises:
+            BodyTooLarge: the body exceeds `--max-body-bytes`.
+            Unavailable: all bodies in transit together take too much memory.
+            InvalidParameter: `body`.
+        """
+        if self.refusal is not None:
+            raise self.refusal
+        return wire.parse_body(self.body)
+
+    def waiting(self, watch: Watch, topic: str = "") -> Watch:
+        """Tie a watch to the connection, and drop what the request came with: thousands may wait."""
+        super().waiting(watch, topic)
+        self.headers, self.body, self.query = NO_HEADERS, b"", ""
+        if not watch.closed:
+            self._bearer = self.service.hold_grant(self.grant, watch.close)
+        return watch
+
+    def disconnect(self) -> bool:
+        self.connection.context.abort()
+        return True
+
+    def _wait_over(self) -> None:
+        super()._wait_over()
+        if self._bearer is not None:
+            self._bearer.close()
+
+    def count_error(self, error: BaseException) -> None:
+        """Count an error. Tornado's own are refusals, unless their status is that of an internal error."""
+        if not isinstance(error, web.HTTPError) or error.status_code >= 500:
+            super().count_error(error)
+            return
+        self.refused_for = "handler"
+        self.service.log.refused(error.status_code, self.refused_for)
+        if message := error.get_message():
+            log.warning("%s %s: %s: request %s", self.method, self.pattern, message, self.request_id)
+
+    @property
+    def navigates(self) -> bool:
+        """Whether the request is a top-level navigation (docs/decisions.md#browser-navigation)."""
+        headers = self.headers
+        return (
+            self.method in ("GET", "HEAD")
+            and "Origin" not in headers
+            and headers.get("Sec-Fetch-Mode") == "navigate"
+            and headers.get("Sec-Fetch-Dest", "document") == "document"
+        )

@@ -1,7 +1,7 @@
 """Server-Sent Events: subscriptions over HTTP (docs/http-api.md#event-streams)."""
 
 import random
-from typing import Final
+from typing import Any, Final
 
 from ..errors import InvalidParameter
 from ..lifecycle import DRAINING
@@ -30,25 +30,25 @@ class Stream(Handler):
 
     async def get(self, segment: str = "") -> None:
         """Send events as they occur, and a comment after a long pause."""
-        context, headers = self.context, self.request.headers
+        request, headers = self.request, self.request.headers
         if "Upgrade" in headers:  # a client that asks for a WebSocket would wait for the answer without end
             raise InvalidParameter("Upgrade")
         parameters = self.subscription.parameters
-        fields = query_fields(self.request.query_arguments, parameters) | {"topic": topic_of(segment)}
-        values = check(parameters, fields, context)
+        fields = query_fields(request.query_arguments, parameters) | {"topic": topic_of(segment)}
+        values = check(parameters, fields, request)
         cursor = headers.get(LAST_EVENT_ID)
         del headers
-        feed = self.subscription.feed(context, **values, cursor=cursor, parameter=LAST_EVENT_ID, encode=encode)
-        with context.waiting(feed.watch, feed.topic) as watch:
+        feed = self.subscription.feed(request, **values, cursor=cursor, parameter=LAST_EVENT_ID, encode=encode)
+        with request.waiting(feed.watch, feed.topic) as watch:
             await feed.start()
             self.set_header("Content-Type", EVENT_STREAM)
             self.set_header("Cache-Control", "no-store")
             self.set_header("X-Accel-Buffering", "no")
             self.write(b":\nretry: %d\n\n" % RETRY_MS)
             await self.flush()
-            if self.request.method == "HEAD":
+            if request.method == "HEAD":
                 return
-            context.stream_begins()
+            request.stream_begins()
             while await self._write_next(feed):
                 await self.flush()
             if not (feed.finished or watch.closed):
@@ -64,13 +64,13 @@ class Stream(Handler):
         self.write(events or b":\n\n")
         return True
 
-    def fail(self, error: Exception, cause: BaseException | None = None) -> None:
+    def send_error(self, status_code: int = 500, **kwargs: Any) -> None:
         """Cut an EventSource off while the server drains: one that is refused never comes back."""
-        context = self.context
-        context.begun |= (
-            context.service.lifecycle.state >= DRAINING and self.request.headers.get("Accept") == EVENT_STREAM
-        )
-        super().fail(error, cause)
+        draining = self.request.service.lifecycle.state >= DRAINING
+        if draining and self.request.headers.get("Accept") == EVENT_STREAM:
+            self.cut_off()
+        else:
+            super().send_error(status_code, **kwargs)
 
 
 def encode(event: Event) -> bytes:

@@ -64,30 +64,30 @@ class Upgrade(Handler):
         self.subprotocol = subprotocol
         self.binary = binary
 
-    def prepare(self) -> None:
+    def admit(self) -> None:
         """Admit the request. A client that can set headers may send its token in one.
 
         Raises:
             SignalError: why it is refused.
         """
         # A proxy can forward credentials of another scheme.
-        if self.context.service.authority is not None and self.find_token():
+        if self.request.service.authority is not None and self.find_token():
             self.action = ANY
-        super().prepare()
+        super().admit()
 
     def get(self) -> None:
         """Respond with 101 and hand the connection over."""
-        context, service = self.context, self.context.service
-        accepted = accept(cast(Any, self.request.headers), self.request.version, self.subprotocol)
+        request, service = self.request, self.request.service
+        accepted = accept(cast(Any, request.headers), request.version, self.subprotocol)
         if accepted is None:
             raise InvalidParameter("Upgrade")
-        limits, address = service.limits, context.client_address
-        forwarded = limits.client(address) is not limits.client(context.remote_ip)
+        limits, address = service.limits, request.client_address
+        forwarded = limits.client(address) is not limits.client(request.remote_ip)
         if forwarded:
             limits.admit_forwarded(address)
         make_receiver, binary = self.make_receiver, self.binary
-        origin, request_id, traceparent = context.origin, context.request_id, context.traceparent
-        query, grant, protocol = self.request.query_arguments, context.grant, self.protocol
+        origin, request_id, traceparent = request.origin, request.request_id, request.traceparent
+        query, grant, protocol = request.query_arguments, request.grant, self.protocol
 
         def make(state: ServerState, remote_ip: str, refusal: int | None) -> asyncio.Protocol:
             max_bytes = service.settings.max_body_bytes
@@ -104,5 +104,6 @@ class Upgrade(Handler):
         for name, value in accepted:
             self.set_header(name, value)
         self.flush()
-        with context:
-            self.detach().upgrade(make)
+        self.ui.clear()  # it refers back to the handler, and would keep both for the garbage collector
+        with request:
+            cast(Any, self.detach()).upgrade(make)

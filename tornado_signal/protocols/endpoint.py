@@ -5,7 +5,7 @@ import orjson
 from ..auth import ANY
 from ..http.fields import query_token
 from ..http.handlers import Handler
-from ..http.request_context import HttpRequestContext
+from ..http.request import Request
 from ..http.upgrade import MakeReceiver, Upgrade
 from ..relay import Relay
 
@@ -15,14 +15,14 @@ def make_scope(protocol: str, origin: str | None, *parts: str) -> str:
     return orjson.dumps([protocol, origin, *parts]).decode()
 
 
-def find_origin(context: HttpRequestContext, protocol: str) -> str:
+def find_origin(request: Request, protocol: str) -> str:
     """Return the Origin of a client, or an empty text if the protocol is shared and the client sends none.
 
     Raises:
-        InvalidParameter: as `HttpRequestContext.find_origin`.
+        InvalidParameter: as `Request.find_origin`.
     """
-    shared = protocol in context.service.settings.shared_protocols
-    return "" if shared and "Origin" not in context.request.headers else context.find_origin()
+    shared = protocol in request.service.settings.shared_protocols
+    return "" if shared and "Origin" not in request.headers else request.find_origin()
 
 
 class ProtocolHandler(Handler):
@@ -33,7 +33,7 @@ class ProtocolHandler(Handler):
         self.relay = relay
 
     def find_origin(self) -> str:
-        return find_origin(self.context, self.protocol)
+        return find_origin(self.request, self.protocol)
 
     def find_token(self) -> str:
         return super().find_token() or query_token(self.request.query_arguments)
@@ -41,7 +41,7 @@ class ProtocolHandler(Handler):
     @property
     def scope_origin(self) -> str | None:
         """The origin of the scope, or None if the protocol is shared."""
-        return None if self.protocol in self.context.service.settings.shared_protocols else self.context.origin
+        return None if self.protocol in self.request.service.settings.shared_protocols else self.request.origin
 
 
 class ProtocolUpgrade(Upgrade):
@@ -54,7 +54,7 @@ class ProtocolUpgrade(Upgrade):
         self.protocol = protocol
 
     def find_origin(self) -> str:
-        return find_origin(self.context, self.protocol)
+        return find_origin(self.request, self.protocol)
 
     def find_token(self) -> str:
         return super().find_token() or query_token(self.request.query_arguments)

@@ -315,7 +315,7 @@ class Peers(ProtocolHandler):
     action = "list"
 
     async def get(self, key: str) -> None:
-        if not self.context.service.settings.peerjs_discovery:
+        if not self.request.service.settings.peerjs_discovery:
             self.set_status(401)
             self.set_header("Content-Type", "text/plain; charset=utf-8")
             self.write(b"Unauthorized")
@@ -327,9 +327,9 @@ class Peers(ProtocolHandler):
         groups = await asyncio.gather(
             *(self.relay.members(id_group(scope, number), MAX_LISTED // GROUPS) for number in range(GROUPS))
         )
-        grant = self.context.grant
+        grant = self.request.grant
         ids = [lease.member for group in groups for lease in group.sample]
-        self.context.charge(len(ids) // LISTED_PER_UNIT)
+        self.request.charge(len(ids) // LISTED_PER_UNIT)
         self.write(wire.encode([peer_id for peer_id in ids if grant is None or grant.covers(peer_id)]))
 
     head = get

@@ -107,7 +107,7 @@ class YUpgrade(ProtocolUpgrade):
     methods = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
     def find_origin(self) -> str:
-        return super().find_origin() if "Upgrade" in self.request.headers else self.context.find_page_origin()
+        return super().find_origin() if "Upgrade" in self.request.headers else self.request.find_page_origin()
 
     def get(self) -> None:
         if "Upgrade" in self.request.headers:

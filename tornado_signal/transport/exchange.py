@@ -93,8 +93,8 @@ class HTTPStream(httputil.HTTPConnection):
     def set_close_callback(self, callback: Callable[[], None] | None) -> None:
         """Set the function to call if the client disconnects before the response is finished."""
         self._close_callback = callback
-        if self._gone:
-            self.client_gone()
+        if self._gone and callback is not None:  # later, because Tornado sets it before it initializes a handler
+            self.context.state.loop.call_soon(self.client_gone)
 
     def write_headers(
         self,
@@ -160,9 +160,11 @@ class HTTPStream(httputil.HTTPConnection):
         Raises:
             HTTPOutputError: the body is shorter than its Content-Length. The connection is closed.
         """
-        self.finished = True
         self._close_callback = None
         self._delegate = None
+        if self.finished:  # by `close`
+            return
+        self.finished = True
         if self._unwritten_bytes:
             self.close()
             raise httputil.HTTPOutputError("less was written than its Content-Length")
