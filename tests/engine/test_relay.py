@@ -25,7 +25,7 @@ BOUND_S = 20
 
 @functools.cache
 def server(cluster):
-    return redis_servers.RedisCluster("valkey") if cluster else redis_servers.RedisServer("valkey")
+    return redis_servers.until_end(redis_servers.RedisCluster if cluster else redis_servers.RedisServer, "valkey")
 
 
 class Inbox:

@@ -305,6 +305,9 @@ class RedisCluster:
 def with_hand_clock(kind, cluster=False):
     """Return servers, which are started once for each process, and their manual wall clock."""
     clock = WallClock()
-    servers = RedisCluster(kind, clock=clock) if cluster else RedisServer(kind, clock=clock)
-    _shared.callback(servers.kill)
-    return servers, clock
+    return until_end(RedisCluster if cluster else RedisServer, kind, clock=clock), clock
+
+
+def until_end(make, *arguments, **options):
+    """Start servers that serve all tests of this process."""
+    return _shared.enter_context(make(*arguments, **options))
