@@ -1,9 +1,8 @@
 """One request and its response, between a connection and Tornado's handlers."""
 
 import asyncio
-import http
 from collections.abc import Callable
-from typing import cast
+from typing import Final, cast
 
 from tornado import httputil
 from tornado.iostream import StreamClosedError
@@ -13,6 +12,7 @@ from .state import ClientConnection, ServerState
 from .syntax import format_head
 
 NO_HEADERS = Headers([])
+SWITCHING_PROTOCOLS: Final = 101
 
 
 class HTTPStream(httputil.HTTPConnection):
@@ -115,18 +115,19 @@ class HTTPStream(httputil.HTTPConnection):
         assert isinstance(start_line, httputil.ResponseStartLine)
         code, asked = start_line.code, self.start_line
         values = list(headers.get_all())
-        if code == http.HTTPStatus.SWITCHING_PROTOCOLS:
+        names = dict(values)  # normalized by Tornado
+        if code == SWITCHING_PROTOCOLS:
             self.started = True
             self._switching = format_head(code, start_line.reason, values)
             return self.context.state.done
-        if "Connection" in headers or "Transfer-Encoding" in headers:  # which are not for a handler to say, but one
+        if "Connection" in names or "Transfer-Encoding" in names:  # which are not for a handler to say, but one
             values = [pair for pair in values if pair[0] not in ("Connection", "Transfer-Encoding")]
-            if headers.get("Connection", "").lower() == "close":
+            if names.get("Connection", "").lower() == "close":
                 self.keep_alive = False
         if code in (204, 304) or asked.method == "HEAD":
             self._unwritten_bytes = 0
-        elif "Content-Length" in headers:
-            self._unwritten_bytes = int(headers["Content-Length"])
+        elif "Content-Length" in names:
+            self._unwritten_bytes = int(names["Content-Length"])
         elif asked.version == "HTTP/1.1":
             self._chunked = True
             values.append(("Transfer-Encoding", "chunked"))

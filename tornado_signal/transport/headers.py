@@ -2,13 +2,12 @@
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
 
-_READ_OFTEN: Final = {"Origin"}  # of each request
+from tornado import httputil
 
 
 class Headers(Mapping[str, str]):
-    """The headers of a request, for code that reads Tornado's `HTTPHeaders`.
+    """The headers of a request, for code that reads Tornado's `HTTPHeaders`. They cannot be changed.
 
     Names are case-insensitive and listed as in `Content-Length`. The values of a repeated name are joined with commas,
     and `get_list` returns each of them. Headers are decoded when they are first read, because most of them never
@@ -18,39 +17,46 @@ class Headers(Mapping[str, str]):
         fields: names in lower case and values, in the order of arrival.
 
     Attributes:
-        sent: the raw values by lower-case name, possibly with surrounding blanks.
+        sent: the raw values by lower-case name.
     """
 
     def __init__(self, fields: list[tuple[bytes, bytes]]) -> None:
         self.sent = dict(fields)
         self._repeated: dict[bytes, list[bytes]] = {}
-        self._decoded: dict[str, str] = {}  # values that each request reads
+        self._decoded: dict[str, str] = {}
         if len(self.sent) < len(fields):
             every: dict[bytes, list[bytes]] = {}
             for name, value in fields:
-                every.setdefault(name, []).append(value.strip())
+                every.setdefault(name, []).append(value)
             self._repeated = {name: values for name, values in every.items() if len(values) > 1}
             self.sent |= {name: b",".join(values) for name, values in self._repeated.items()}
 
-    def with_length(self, length: bytes) -> "Headers":
-        """Return the headers with another Content-Length."""
-        if self.sent[b"content-length"] == length:
-            return self
+    def with_host(self, host: bytes) -> "Headers":
+        """Return the headers with another Host."""
         headers = Headers([])
-        headers.sent = {**self.sent, b"content-length": length}
-        headers._repeated, headers._decoded = self._repeated, self._decoded
+        headers.sent = {**self.sent, b"host": host}
+        headers._repeated = self._repeated
         return headers
+
+    def copy(self) -> httputil.HTTPHeaders:
+        """Return the headers as Tornado's, which can be changed."""
+        headers = httputil.HTTPHeaders()
+        for name, value in self.get_all():
+            headers.add(name, value)
+        return headers
+
+    __copy__ = copy
+
+    def __str__(self) -> str:
+        return "".join(f"{name}: {value}\n" for name, value in self.get_all())
 
     def get(self, name: str, default: str | None = None) -> str | None:  # type: ignore[override]
         text = self._decoded.get(name)
-        if text is not None:
-            return text
-        value = self.sent.get(_key(name))
-        if value is None:
-            return default
-        text = value.strip().decode("latin-1")  # llhttp leaves blanks behind it
-        if name in _READ_OFTEN:
-            self._decoded[name] = text
+        if text is None:
+            value = self.sent.get(_key(name))
+            if value is None:
+                return default
+            text = self._decoded[name] = value.decode("latin-1")
         return text
 
     def get_list(self, name: str) -> list[str]:

@@ -1,5 +1,6 @@
 """Strict checks of targets, hosts and codings that llhttp accepts. A refusal closes the connection."""
 
+import functools
 import http
 import re
 from collections.abc import Iterable
@@ -7,6 +8,10 @@ from typing import Final
 
 from .headers import Headers
 
+MAX_HEADERS: Final = 128  # each takes much more memory than bytes on the wire; browsers send fifteen, proxies add some
+MAX_CACHED_BYTES: Final = 4096  # of a head; a longer one is parsed for each request
+CACHED_HEADS: Final = 256  # clients repeat them, and many of them differ only in the address behind a proxy
+_VERSION: Final = re.compile(rb"HTTP/[0-9]\.[0-9]")
 _TARGET: Final = re.compile(rb"[!-~\x80-\xff]+")
 _ABSOLUTE: Final = re.compile(rb"https?://([^/?#]+)", re.IGNORECASE)
 _HOST: Final = re.compile(rb"(?:([A-Za-z0-9._~!$&'()*+;=-]|%[0-9A-Fa-f]{2})*|\[[0-9A-Fa-f:.]+\])(:[0-9]*)?")
@@ -22,25 +27,57 @@ class BadRequest(Exception):
         self.status = status
 
 
-def check_target(method: bytes, target: bytes, headers: Headers) -> str:
-    """Return path and query of a request (RFC 9112, 3.2). A host in the target replaces that of the header.
+def check_target(method: bytes, target: bytes) -> tuple[str, bytes]:
+    """Return path and query of a request, and the host in its target, which replaces that of the header.
 
     Raises:
-        BadRequest: the target has another form.
+        BadRequest: the target has another form than those of RFC 9112, 3.2.
     """
+    host = b""
     if not target.startswith(b"/"):
         absolute = _ABSOLUTE.match(target)
         if absolute is not None:
+            host = absolute[1]
             target = target[absolute.end() :]
             if not target.startswith(b"/"):
                 target = b"/" + target
-            if len(headers.get_list("Host")) == 1:
-                headers.sent[b"host"] = absolute[1]
         elif target != b"*" or method != b"OPTIONS":
             raise BadRequest(http.HTTPStatus.BAD_REQUEST)
-    if not _TARGET.fullmatch(target):
+    if not _TARGET.fullmatch(target) or (host and not _HOST.fullmatch(host)):
         raise BadRequest(http.HTTPStatus.BAD_REQUEST)
-    return target.decode("latin-1")
+    return target.decode("latin-1"), host
+
+
+def split_fields(lines: Iterable[bytes]) -> list[tuple[bytes, bytes]]:
+    """Return names in lower case and values of header lines."""
+    pairs = (line.partition(b":") for line in lines)
+    return [(name.lower(), value.strip(b" \t")) for name, _, value in pairs]
+
+
+def parse_head(head: bytes) -> tuple[str, Headers]:
+    """Parse what follows the target of a request up to the empty line, which llhttp has accepted.
+
+    Returns:
+        The version, such as `HTTP/1.1`, and the headers. Those of repeated heads are shared.
+
+    Raises:
+        BadRequest: there are too many headers, or one is ambiguous. It has the fitting status.
+    """
+    return parse_cached(head) if len(head) <= MAX_CACHED_BYTES else _parse(head)
+
+
+def _parse(head: bytes) -> tuple[str, Headers]:
+    first, *lines = head.split(b"\r\n")
+    if len(lines) > MAX_HEADERS:
+        raise BadRequest(http.HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+    if not _VERSION.fullmatch(first) or head.count(b"\n") != len(lines) or b"\n " in head or b"\n\t" in head:
+        raise BadRequest(http.HTTPStatus.BAD_REQUEST)  # such as RTSP, and folded lines
+    version, headers = first.decode(), Headers(split_fields(lines))
+    check_headers(headers, version)
+    return version, headers
+
+
+parse_cached: Final = functools.lru_cache(CACHED_HEADS)(_parse)
 
 
 def check_headers(headers: Headers, version: str) -> None:
@@ -53,10 +90,10 @@ def check_headers(headers: Headers, version: str) -> None:
         raise BadRequest(http.HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
     sent = headers.sent
     host = sent.get(b"host")
-    if version == "HTTP/1.1" if host is None else not _HOST.fullmatch(host.strip()):  # several would have a comma
+    if version == "HTTP/1.1" if host is None else not _HOST.fullmatch(host):  # several would have a comma
         raise BadRequest(http.HTTPStatus.BAD_REQUEST)
     length = sent.get(b"content-length")
-    if length is not None and not _LENGTH.fullmatch(length.strip()):
+    if length is not None and not _LENGTH.fullmatch(length):
         raise BadRequest(http.HTTPStatus.BAD_REQUEST)
     if b"transfer-encoding" in sent:
         if length is not None or version == "HTTP/1.0":

@@ -1,10 +1,11 @@
-"""A repeated header block is parsed like a new one, however the bytes are segmented."""
+"""Header blocks that repeat are parsed once, and are the same however the bytes are segmented."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tornado_signal.transport.parser import MAX_KNOWN_BYTES, PIECE_BYTES, RequestParser
-from tornado_signal.transport.syntax import BadRequest
+from tornado_signal.transport import syntax
+from tornado_signal.transport.parser import PIECE_BYTES, RequestParser
+from tornado_signal.transport.syntax import BadRequest, parse_head
 
 
 class Sink:
@@ -23,17 +24,10 @@ class Sink:
         self.calls[-1][-1] = True
 
 
-class UncachedParser(RequestParser):
-    """Parses every header block without the cache."""
-
-    def _feed_known(self, piece):
-        return 0
-
-
-def parse_pieces(kind, pieces):
+def parse_pieces(pieces):
     """Return the calls of a parser for pieces, up to an error."""
     sink = Sink()
-    parser = kind(sink)
+    parser = RequestParser(sink)
     try:
         for piece in pieces:
             while piece:
@@ -86,29 +80,25 @@ def test_repeated_block_is_parsed_like_a_new_one(data):
     sent = b"".join(data.draw(st.lists(requests(block), min_size=1, max_size=6)))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(sent)), max_size=8)))
     pieces = [sent[start:end] for start, end in zip([0, *cuts], [*cuts, len(sent)], strict=True)]
-    assert parse_pieces(RequestParser, pieces) == parse_pieces(UncachedParser, pieces)
+    syntax.parse_cached.cache_clear()
+    first = parse_pieces(pieces)
+    assert parse_pieces(pieces) == first
+    assert parse_pieces([bytes([byte]) for byte in sent]) == first
 
 
-class CountingParser(RequestParser):
-    """Counts the headers that the general parser reports."""
-
-    names = 0
-
-    def on_header(self, name, value):
-        CountingParser.names += 1
-        super().on_header(name, value)
+def test_only_small_blocks_are_kept():
+    small = b"HTTP/1.1\r\nHost: h"
+    large = small + b"\r\nX: " + b"x" * syntax.MAX_CACHED_BYTES
+    assert parse_head(small) is parse_head(small)
+    assert parse_head(large) is not parse_head(large)
 
 
-def test_large_block_is_not_kept():
-    request = b"GET / HTTP/1.1\r\nHost: h\r\nX: %b\r\n\r\n" % (b"x" * MAX_KNOWN_BYTES)
-    CountingParser.names = 0
-    parse_pieces(CountingParser, [request, request])
-    assert CountingParser.names == 4
-
-
-def test_repeated_block_does_not_reach_llhttp():
-    CountingParser.names = 0
-    request = b"POST /poll HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nOrigin: https://one.example\r\n\r\n{}"
-    calls, _ = parse_pieces(CountingParser, [request, request.replace(b"2", b"3") + b"x", request])
-    assert CountingParser.names == 3
-    assert [call[-2:] for call in calls] == [[b"{}", True], [b"{}x", True], [b"{}", True]]
+def test_host_of_a_target_is_that_of_one_request():
+    block = b"Host: good.example\r\n\r\n"
+    requests = [b"GET /a HTTP/1.1\r\n", b"GET http://evil.example/b HTTP/1.1\r\n", b"GET /c HTTP/1.1\r\n"]
+    calls, _ = parse_pieces([line + block for line in requests])
+    assert [(call[1], call[3]["Host"]) for call in calls] == [
+        ("/a", "good.example"),
+        ("/b", "evil.example"),
+        ("/c", "good.example"),
+    ]
