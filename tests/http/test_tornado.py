@@ -1,0 +1,449 @@
+"""The transport serves Tornado's applications as `tornado.httpserver` does, and our handlers are Tornado's."""
+
+import asyncio
+import contextlib
+import datetime
+import logging
+import uuid
+
+import pytest
+from support.service import ORIGIN, TRANSPORTS, connected, declared, head, request, with_origin
+from tornado import template, web
+from tornado.escape import json_decode
+from tornado.netutil import bind_sockets
+
+from tornado_signal.http.application import Route
+from tornado_signal.http.errors import make_refusal
+from tornado_signal.http.handlers import Handler
+from tornado_signal.service.operations import declare
+from tornado_signal.settings.settings import Settings
+
+BOUND_S = 30
+OF_THE_CONNECTION = {"Date", "X-Request-Id", "Connection", "Keep-Alive", "Transfer-Encoding"}
+PAGES = {"page.html": "<p>{{ name }} {{ handler.get_status() }} {% raw value %}</p>"}
+
+
+async def exchange(port, raw, method):
+    """Send a request. Return status, headers and body of the response, or `cut` if it is incomplete."""
+    async with asyncio.timeout(BOUND_S), connected(port) as connection:
+        await connection.send(raw)
+        try:
+            response = await connection.receive(method)
+        except (asyncio.IncompleteReadError, ConnectionError, ValueError):
+            return "cut"
+    assert response is not None
+    headers = sorted(pair for pair in response.headers.get_all() if pair[0] not in OF_THE_CONNECTION)
+    return response.status, headers, response.body
+
+
+@pytest.fixture
+def serve(io_loop):
+    """A function that serves an application with the transport, and returns the port."""
+    stack = contextlib.AsyncExitStack()
+
+    async def start(application, refusal=lambda status, headers: (headers, b"")):
+        listening = bind_sockets(0, "127.0.0.1")
+        await stack.enter_async_context(TRANSPORTS["own"](application, listening, refusal))
+        return listening[0].getsockname()[1]
+
+    yield lambda *arguments: io_loop.run_sync(lambda: start(*arguments))
+    io_loop.run_sync(stack.aclose)
+
+
+# Calls of a handler. Each class is mixed with a base class.
+
+CALLS = {}
+
+
+def call(status=200, body=None, *, method="GET", query="", headers=(), sent=None, ours=True, **expected):
+    """Register the handler of a call: its request, the expected response, and whether it works in our handlers.
+
+    Names of expected headers have underscores.
+    """
+
+    def register(kind):
+        expected_headers = {name.replace("_", "-"): value for name, value in expected.items()}
+        CALLS[kind.__name__] = (kind, (method, query, headers, sent), status, body, expected_headers, ours)
+        return kind
+
+    return register
+
+
+def respond(function, **options):
+    """Register a GET that writes what a function of the handler returns."""
+
+    class Call:
+        def get(self):
+            self.write(function(self))
+
+    Call.__name__ = options.pop("name")
+    call(**options)(Call)
+
+
+def run(function, *, name, **options):
+    """Register a GET, or another method, that calls a function of the handler."""
+
+    def respond(self):
+        function(self)
+
+    call(**options)(type(name, (), {options.get("method", "GET").lower(): respond}))
+
+
+def fail(error):
+    raise error
+
+
+run(lambda self: fail(web.HTTPError(403)), name="http_error", status=403)
+run(lambda self: fail(web.HTTPError(400, "because of %s", "x")), name="log_message", status=400)
+run(lambda self: fail(web.HTTPError(432, reason="Odd")), name="reason", status=432)
+run(lambda self: fail(web.Finish("argument")), name="finish_with_argument", body=b"argument")
+run(lambda self: fail(web.Finish({"a": 1})), name="finish_with_dict", body=b'{"a": 1}')
+run(lambda self: (self.set_status(202), self.write("so far"), fail(web.Finish())), name="finish", status=202)
+run(lambda self: fail(ZeroDivisionError()), name="exception", status=500)
+run(lambda self: self.redirect("/elsewhere"), name="redirect", status=302, Location="/elsewhere")
+run(lambda self: self.redirect("x?y=z", permanent=True), name="permanent", status=301, Location="x?y=z")
+run(lambda self: self.redirect("/", status=303), name="see_other", status=303, Location="/")
+run(lambda self: self.send_error(404), name="send_error", status=404)
+run(lambda self: self.send_error(410, reason="Left"), name="send_error_with_reason", status=410)
+run(lambda self: self.set_status(204), name="no_content", status=204)
+run(lambda self: (self.set_status(204), self.write("x")), name="content_with_204", status=500)
+run(lambda self: self.set_header("X-Number", 5), name="int_header", X_Number="5")
+run(
+    lambda self: self.set_header("X-Time", datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)),
+    name="datetime_header",
+    X_Time="Fri, 02 Jan 2026 00:00:00 GMT",
+)
+run(lambda self: self.set_header("X", "a\r\nb"), name="unsafe_header", status=500)
+run(lambda self: (self.add_header("X", "a"), self.add_header("X", "b")), name="add_header", X="a,b")
+run(lambda self: (self.set_header("X", "a"), self.clear_header("X")), name="clear_header")
+run(lambda self: (self.write("lost"), self.clear(), self.write("kept")), name="clear", body=b"kept")
+run(lambda self: self.set_cookie("a", "b", httponly=True), name="set_cookie", Set_Cookie="a=b; HttpOnly; Path=/")
+run(lambda self: self.write([1]), name="write_list", status=500)
+run(lambda self: (self.write("a"), self.finish("b")), name="finish_with_chunk", body=b"ab")
+run(lambda self: self.render("page.html", name="<b>", value="<i>"), name="render", body=b"<p>&lt;b&gt; 200 <i></p>")
+run(lambda self: self.write("ignored"), name="head_request", method="HEAD", body=b"", Content_Length="7")
+run(lambda self: self.get_argument("a"), name="missing_argument", status=400)
+run(lambda self: self.get_argument("a"), name="undecodable_argument", query="?a=%ff", status=400)
+run(lambda self: (self.flush(), fail(ZeroDivisionError())), name="exception_after_flush", status="any")
+respond(lambda self: "text", name="write_text", body=b"text", Content_Length="4")
+respond(lambda self: {"a": "ü"}, name="write_dict", body=b'{"a": "\\u00fc"}')
+respond(lambda self: b"\xff", name="write_bytes", body=b"\xff")
+respond(lambda self: self.get_argument("a"), name="get_argument", query="?a=%20x%20", body=b"x")
+respond(lambda self: self.get_argument("a", "other"), name="default_argument", body=b"other")
+respond(lambda self: ",".join(self.get_arguments("a")), name="get_arguments", query="?a=1&b=2&a=3", body=b"1,3")
+respond(lambda self: self.get_query_argument("a"), name="get_query_argument", query="?a=%C3%BC", body="ü".encode())
+respond(lambda self: f"{self.set_status(201)}{self.get_status()}", name="get_status", status=201, body=b"None201")
+respond(lambda self: self.request.host + self.request.host_name, name="host", body=b"signal.examplesignal.example")
+respond(lambda self: self.request.full_url(), name="full_url", query="?x", body=b"http://signal.example/full_url?x")
+respond(lambda self: str(0 <= self.request.request_time() < BOUND_S), name="request_time", body=b"True")
+respond(lambda self: self.request.remote_ip + self.request.protocol, name="remote_ip", body=b"127.0.0.1http")
+respond(lambda self: self.get_cookie("a"), name="get_cookie", headers=[("Cookie", "b=c; a=d")], body=b"d")
+respond(lambda self: self.get_signed_cookie("a", self.create_signed_value("a", "b")), name="signed_cookie", body=b"b")
+respond(lambda self: self.render_string("page.html", name="n", value="v"), name="render_string", body=b"<p>n 200 v</p>")
+respond(
+    lambda self: template.Template("{{ x }}").generate(**self.get_template_namespace(), x="&"),
+    name="template",
+    body=b"&amp;",
+)
+respond(
+    lambda self: f"{self.request.headers.get_list('x')} {self.request.headers['X']} {'y' in self.request.headers}",
+    name="headers",
+    headers=[("X", "1"), ("x", "2")],
+    body=b"['1', '2'] 1,2 False",
+)
+respond(
+    lambda self: str("X-A: b" in str(self.request.headers)),
+    name="headers_as_text",
+    headers=[("X-A", "b")],
+    body=b"True",
+)
+respond(
+    lambda self: str(self.request.headers.copy() == dict(self.request.headers)), name="copied_headers", body=b"True"
+)
+
+
+@call(401)
+class AsyncPrepare:
+    async def prepare(self):
+        if (work := super().prepare()) is not None:
+            await work
+        await asyncio.sleep(0)
+        raise web.HTTPError(401)
+
+    def get(self):
+        self.write("passed")
+
+
+@call(body=b"later")
+class AsyncGet:
+    async def get(self):
+        await asyncio.sleep(0.01)
+        self.write("later")
+
+
+@call(body=b"onetwo")
+class Chunks:
+    async def get(self):
+        self.write("one")
+        await self.flush()
+        self.write("two")
+        await self.flush()
+
+
+@call(500, b"mine 500 ZeroDivisionError")
+class WriteError:
+    def get(self):
+        raise ZeroDivisionError
+
+    def write_error(self, status_code, **kwargs):
+        self.finish(f"mine {status_code} {kwargs['exc_info'][0].__name__}")
+
+
+@call(500, b"logged")
+class LogException:
+    def get(self):
+        raise ZeroDivisionError
+
+    def log_exception(self, typ, value, tb):
+        self.logged = typ is ZeroDivisionError
+
+    def write_error(self, status_code, **kwargs):
+        self.finish("logged" if self.logged else "not logged")
+
+
+@call(404, X_Default="set")
+class DefaultHeaders:
+    def set_default_headers(self):
+        self.set_header("X-Default", "set")
+
+    def get(self):
+        raise web.HTTPError(404)
+
+
+@call(304, b"", headers=[("If-None-Match", 'W/"one"')], Etag='"one"')
+class NotModified:
+    def compute_etag(self):
+        return '"one"'
+
+    def get(self):
+        self.write("unchanged")
+
+
+@call(200, b"[1, 2]", method="POST", sent=b'{"numbers": [1, 2]}')
+class JsonBody:
+    def post(self):
+        self.write(str(json_decode(self.request.body)["numbers"]))
+
+
+class Mixin:
+    def get_current_user(self):
+        return self.get_argument("user", None)
+
+    def get_login_url(self):
+        return "/login"
+
+
+@call(302, Location="/login?next=%2FAnonymous")
+class Anonymous(Mixin):
+    @web.authenticated
+    def get(self):
+        self.write(self.current_user)
+
+
+@call(200, b"alice", query="?user=alice")
+class Authenticated(Anonymous):
+    pass
+
+
+@call(403, method="POST", sent=b"")
+class AnonymousPost(Mixin):
+    post = web.authenticated(lambda self: self.write(self.current_user))
+
+
+@call(405, method="PUT", sent=b"")
+class UnsupportedMethod:
+    def get(self):
+        self.write("supported")
+
+
+@call(405, method="PROPFIND", sent=b"")
+class UnknownMethod(UnsupportedMethod):
+    pass
+
+
+FORM = [("Content-Type", "application/x-www-form-urlencoded")]
+MULTIPART = [("Content-Type", "multipart/form-data; boundary=b")]
+FILE = b'--b\r\nContent-Disposition: form-data; name="f"; filename="n"\r\n\r\nthe data\r\n--b--\r\n'
+
+
+@call(200, b"y", method="POST", headers=FORM, sent=b"x=y", ours=False)
+class BodyArgument:
+    def post(self):
+        self.write(self.get_body_argument("x"))
+
+
+@call(200, b"n the data", method="POST", headers=MULTIPART, sent=FILE, ours=False)
+class UploadedFile:
+    def post(self):
+        (uploaded,) = self.request.files["f"]
+        self.write(uploaded.filename.encode() + b" " + uploaded.body)
+
+
+@call(400, method="POST", headers=[("Content-Type", "multipart/form-data")], sent=b"x", ours=False)
+class InvalidForm(BodyArgument):
+    pass
+
+
+@call(200, b"/Reversed", ours=False)
+class Reversed:
+    def get(self):
+        self.write(self.reverse_url("Reversed"))
+
+
+def test_the_table_has_the_documented_calls():
+    assert len(CALLS) >= 60
+
+
+@pytest.fixture
+def plain():
+    """An application of Tornado with all calls."""
+    logging.getLogger("tornado").setLevel(logging.CRITICAL)
+    routes = [
+        web.URLSpec(f"/{name}", type(name, (kind, web.RequestHandler), {}), name=name)
+        for name, (kind, *_) in CALLS.items()
+    ]
+    yield web.Application(routes, template_loader=template.DictLoader(PAGES), cookie_secret="secret")
+    logging.getLogger("tornado").setLevel(logging.NOTSET)
+
+
+@pytest.fixture
+def ours(start_service, io_loop, caplog):
+    """An application of this package with all calls that work in its handlers."""
+    caplog.set_level(logging.CRITICAL)
+    application = io_loop.run_sync(start_service).application
+    application.settings |= {"template_loader": template.DictLoader(PAGES), "cookie_secret": "secret"}
+    for name, (kind, (method, *_), *_, works) in CALLS.items():
+        if works:
+            methods = {"methods": (*Handler.methods, method)} if method == "POST" else {}
+            application.routes[f"/{name}"] = Route(f"/{name}", type(name, (kind, Handler), methods))
+    return application
+
+
+@pytest.fixture(params=["plain", "ours"])
+def app(request):
+    """The application of `http_server`."""
+    return request.getfixturevalue(request.param)
+
+
+def call_requests(*, ours):
+    for name, (_, (method, query, headers, sent), *expected, works) in CALLS.items():
+        if works or not ours:
+            length = [("Content-Length", str(len(sent)))] if sent is not None else []
+            yield (
+                name,
+                method,
+                head(method, f"/{name}{query}", with_origin(ORIGIN, [*headers, *length])) + (sent or b""),
+                expected,
+            )
+
+
+async def test_handler_calls_have_the_same_results_on_both_servers(app, serve_app, http_server, http_server_port):
+    ours = type(app) is not web.Application
+    for name, method, raw, (status, body, headers) in call_requests(ours=ours):
+        stock = await exchange(http_server_port[1], raw, method)
+        assert await exchange(serve_app, raw, method) == stock, name
+        if status == "any":
+            assert (stock == "cut") == ours
+            continue
+        assert stock[0] == status, name
+        assert body is None or stock[2] == body, name
+        for header, value in headers.items():
+            assert ",".join(each for key, each in stock[1] if key == header) == value, name
+
+
+@pytest.fixture
+def serve_app(app, serve):
+    return serve(app)
+
+
+@pytest.mark.parametrize("base", [web.RequestHandler, Handler])
+async def test_disconnected_client_is_reported_during_a_wait(base, start_service):
+    service = await start_service()
+    started, gone = asyncio.Event(), asyncio.Event()
+
+    class Wait(base):
+        async def get(self):
+            started.set()
+            await gone.wait()
+
+        def on_connection_close(self):
+            super().on_connection_close()
+            gone.set()
+
+    application = web.Application([("/wait", Wait)])
+    if base is Handler:
+        application = service.application
+        application.routes["/wait"] = Route("/wait", Wait)
+    for kind in TRANSPORTS:
+        started.clear()
+        gone.clear()
+        listening = bind_sockets(0, "127.0.0.1")
+        port = listening[0].getsockname()[1]
+        async with (
+            TRANSPORTS[kind](application, listening, lambda status, headers: (headers, b"")),
+            asyncio.timeout(BOUND_S),
+            connected(port) as connection,
+        ):
+            await connection.send(head("GET", "/wait", with_origin(ORIGIN)))
+            await started.wait()
+            connection.writer.transport.abort()
+            await gone.wait()
+
+
+FIELDS = {"side": "answerer", "info": "i", "offer": "an offer", "answer": "an answer", "topic": "lobby"}
+
+
+def operation_requests(code):
+    """Yield requests for every path: valid ones and refused ones."""
+    for operation in declare(Settings()):
+        path = operation.path.replace("{topic}", "lobby")
+        values = FIELDS | {"code": code}
+        names = [parameter.name for parameter in operation.fields if parameter.required]
+        fields = {name: values[name] for name in names if name in values}
+        if operation.name == "answer":
+            fields["answer"] = FIELDS["answer"]
+        body = fields if operation.method == "POST" else None
+        yield operation.method, path, request(operation.method, path, body)
+        yield operation.method, path, request(operation.method, path, body, origin=None)
+        yield operation.method, path, request(operation.method, path, b"x" * 300_000 if body else None)
+    for path in [*declared(), "/nowhere", "/%ff/sessions", "/topics?limit=0"]:
+        path = path.replace("{topic}", "lobby")
+        for method in ("OPTIONS", "DELETE", "PROPFIND"):
+            yield method, path, request(method, path)
+
+
+def file_requests(application):
+    for path, route in application.routes.items():
+        if route.pattern in ("files", "/openapi.json", "/asyncapi.json"):
+            for headers in ([], [("Accept-Encoding", "gzip")], [("If-None-Match", "*")]):
+                for method in ("GET", "HEAD"):
+                    yield method, path, head(method, path, with_origin(None, headers))
+
+
+@pytest.mark.parametrize("app", ["ours"], indirect=True)
+async def test_operations_and_files_are_the_same_on_both_servers(app, ours, serve_ours, http_server, http_server_port):
+    service = ours.service
+    code, _ = await service.store.create(ORIGIN, "lobby", "i", "an offer")
+    text = str(uuid.UUID(bytes=code))
+    for method, path, raw in [*operation_requests(text), *file_requests(ours)]:
+        responses = []
+        for port in (http_server_port[1], serve_ours):
+            if method == "POST" and path in ("/withdraw", "/lobby/offer"):
+                continue  # the second one differs
+            responses.append(await exchange(port, raw, method))
+        assert responses == responses[:1] * len(responses), (method, path)
+
+
+@pytest.fixture
+def serve_ours(ours, serve):
+    return serve(ours, make_refusal(ours.service.log))
