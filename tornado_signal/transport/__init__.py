@@ -1,4 +1,8 @@
-"""HTTP/1.1 connections parsed by llhttp, behind Tornado's interfaces, and WebSockets. Independent of signaling.
+"""An HTTP/1.1 and WebSocket server for any Tornado application, in place of `tornado.httpserver.HTTPServer`.
+
+It calls the application through the delegates of `tornado.httputil`, and knows nothing of signaling. HTTPServer has no
+limits on connections, slow readers, unfinished input and the time of each phase, and costs several times the
+instructions and memory. Not supported are coroutines of `stream_request_body` and Tornado's own `WebSocketHandler`.
 
 `listener` accepts connections. `connection` is a client's connection with the order of its requests and its deadlines.
 `state` is shared by the connections of a server. `parser` parses requests. `exchange` is one request and its response,
