@@ -36,7 +36,7 @@ from tornado_signal.transport import listener, websocket
 from tornado_signal.transport.frames import FrameReader
 from tornado_signal.transport.state import MemoryBudget
 from tornado_signal.websocket.asyncapi import make_asyncapi
-from tornado_signal.websocket.connection import Connection, RpcRequestContext, make_methods
+from tornado_signal.websocket.connection import RpcConnection, RpcRequestContext, make_methods
 
 SECRET = "a secret of the offerer"
 LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"),)
@@ -431,7 +431,7 @@ async def test_messages_sent_ahead_arrive_whole_and_in_order(part, service, open
         received.append(message)
         opened[0].message_done(len(message))
 
-    monkeypatch.setattr(Connection, "message_received", message_received)
+    monkeypatch.setattr(RpcConnection, "message_received", message_received)
     messages = [bytes(number % 127 for number in range(size, 2 * size)) for size in sizes]
     frames = [serialized(Opcode.TEXT, message) for message in messages]
     frames[4:4] = [
@@ -614,7 +614,7 @@ async def test_connections_of_the_address_with_most_unfinished_bytes_are_closed(
 
 
 async def test_large_messages_that_wait_for_their_turn_count_as_unprocessed(service, states, monkeypatch):
-    monkeypatch.setattr(Connection, "message_received", lambda self, message: None)
+    monkeypatch.setattr(RpcConnection, "message_received", lambda self, message: None)
     async with contextlib.AsyncExitStack() as stack:
         senders = [await stack.enter_async_context(open_socket(service)) for _ in range(6)]
         states[0].unfinished = MemoryBudget(1_000_000, attrgetter("unfinished_bytes"))
@@ -843,7 +843,7 @@ async def test_closed_connection_is_freed_without_the_garbage_collector(start_se
     service = await start_service(hold_grace_ms=50)
 
     def living():
-        kinds = (FrameReader, websocket.WebSocket, Connection, RpcRequestContext)
+        kinds = (FrameReader, websocket.WebSocket, RpcConnection, RpcRequestContext)
         return [obj for obj in gc.get_objects() if type(obj) in kinds]
 
     gc.collect()

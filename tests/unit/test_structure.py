@@ -40,14 +40,15 @@ MAY_IMPORT = {
         "auth errors lifecycle limits metrics session settings stores stores.latest_counts stores.watches system "
         "orjson tornado"
     ),
+    "service.client_connection": "auth service transport",
     "http": "auth errors lifecycle limits service settings stores.watches system tornado",
-    "http.upgrade": "auth errors http service transport",
-    "websocket": "auth errors lifecycle service session stores.watches transport",
-    "websocket.endpoint": "http http.upgrade service websocket",
-    "protocols": "auth errors http http.upgrade relay service settings transport orjson",
+    "http.upgrade": "auth errors http service.client_connection transport",
+    "websocket": "auth errors lifecycle service service.client_connection session stores.watches transport",
+    "websocket.endpoint": "http http.upgrade service service.client_connection websocket",
+    "protocols": "auth errors http http.upgrade relay service service.client_connection settings transport orjson",
     "admin": (
-        "errors lifecycle limits metrics relay service session settings stores system transport httpx "
-        "prometheus_client tornado"
+        "errors lifecycle limits metrics relay service service.client_connection session settings stores system "
+        "transport httpx prometheus_client tornado"
     ),
     "tracing": "errors service settings package opentelemetry",
     "webhooks": "metrics service session settings system tornado",

@@ -11,7 +11,8 @@ from typing import Any, Final, NamedTuple, cast
 
 from ..errors import SessionNotFound
 from ..limits.per_address import Network, contains
-from ..service.service import ClientSocket, Service
+from ..service.client_connection import ClientConnection
+from ..service.service import Service
 from ..session import Session, Side
 from ..stores import Maintenance
 from ..transport import ServerState
@@ -130,7 +131,7 @@ class Actions:
         count = 0
         async for connections in slices(self._transport.connections, CLOSED_AT_ONCE):
             for connection in connections:
-                if isinstance(connection, WebSocket) and cast(ClientSocket, connection.receiver).origin == origin:
+                if isinstance(connection, WebSocket) and cast(ClientConnection, connection.receiver).origin == origin:
                     end(connection)
                     count += 1
         async for waits in slices(self._service.waits, CLOSED_AT_ONCE):

@@ -11,7 +11,8 @@ from typing import Any, Final, TypeVar, cast
 from ..errors import SessionNotFound, Unavailable
 from ..limits.per_address import Client
 from ..metrics import Histogram, RequestMetrics
-from ..service.service import ClientSocket, HeldOffer, Service
+from ..service.client_connection import ClientConnection
+from ..service.service import HeldOffer, Service
 from ..settings.origins import Origins
 from ..settings.settings import SETTINGS, Settings
 from ..settings.value_types import MODE
@@ -259,11 +260,11 @@ async def slices(items: Iterable[T], size: int) -> AsyncIterator[list[T]]:
         await asyncio.sleep(0)
 
 
-def receivers(connections: Iterable[object]) -> Iterator[ClientSocket]:
+def receivers(connections: Iterable[object]) -> Iterator[ClientConnection]:
     """Yield the receivers of WebSockets."""
     for connection in connections:
         if isinstance(connection, WebSocket):
-            yield cast(ClientSocket, connection.receiver)
+            yield cast(ClientConnection, connection.receiver)
 
 
 def largest(uses: dict[Any, Use]) -> list[tuple[Any, Use]]:

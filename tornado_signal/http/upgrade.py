@@ -3,41 +3,14 @@
 import asyncio
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
-from ..auth import ANY, Grant
+from ..auth import ANY
 from ..errors import InvalidParameter
-from ..service.service import Service
+from ..service.client_connection import Client
 from ..transport import ServerState
 from ..transport.websocket import Receiver, WebSocket, accept
 from .handlers import Handler
-
-
-class Client(NamedTuple):
-    """A client that has completed a handshake.
-
-    Attributes:
-        service: the shared state of all requests.
-        origin: the isolation scope.
-        address: the client's IP address.
-        request_id: the id of the handshake, the prefix of the ids of its requests.
-        traceparent: the span that the handshake belongs to, or an empty text.
-        forwarded: whether a proxy keeps the connection open for the client.
-        socket: the connection.
-        query: the values of the query by name.
-        grant: what its token allows, or None if it has none.
-    """
-
-    service: Service
-    origin: str
-    address: str
-    request_id: str
-    traceparent: str
-    forwarded: bool
-    socket: WebSocket
-    query: dict[str, list[bytes]]
-    grant: Grant | None
-
 
 MakeReceiver = Callable[[Client], Receiver]
 

@@ -6,20 +6,18 @@ import hashlib
 import os
 import uuid
 import zlib
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Coroutine
 from typing import Any, Final
-
-import orjson
 
 from .. import errors
 from ..http.fields import topic_of
-from ..http.upgrade import Client
 from ..relay import Channel, Joined, Lease, Relay
 from ..service import wire
+from ..service.client_connection import Client
 from ..service.request_context import RequestContext
 from ..service.statuses import STATUS
 from ..transport.frames import CloseCode
-from .connection import MAX_NAME, Connection
+from .connection import MAX_NAME, ProtocolConnection, encode, is_utf8
 from .endpoint import ProtocolHandler, ProtocolUpgrade, make_scope
 
 PATH: Final = "/peerjs"
@@ -28,7 +26,7 @@ MAX_LISTED: Final = 10_000  # ids in a response
 LISTED_PER_UNIT: Final = 100  # a response counts as one more request for this many ids
 EXPIRE_S: Final = 5.0  # how long messages to an absent id are kept
 MAX_KEPT: Final = 100  # such messages of a connection
-MAX_KEPT_BYTES: Final = 256 * 1024
+MAX_KEPT_BYTES: Final = 64 * 1024
 UNLIMITED: Final = 2**31
 TAKEN_OVER: Final = b"taken over by "  # begins a message to the earlier owner of an id, before the new owner
 ARRIVED: Final = b"arrived"  # a message to connections that keep messages for an id
@@ -71,7 +69,7 @@ class Absent:
             self._sender.deliver_kept(self._peer_id)
 
 
-class PeerJsConnection(Connection):
+class PeerJsConnection(ProtocolConnection):
     """A PeerJS client.
 
     Args:
@@ -88,7 +86,7 @@ class PeerJsConnection(Connection):
         peer_id, token, key = (
             client.query.get(name, [b""])[0].decode("utf-8", "replace") for name in ("id", "token", "key")
         )
-        super().__init__(client, relay, make_scope("peerjs", origin, key))
+        super().__init__(client._replace(query={}), relay, make_scope("peerjs", origin, key))
         # A token can be a JSON Web Token, of which only the hash is kept.
         valid = peer_id and token and key and max(len(peer_id), len(key)) <= MAX_NAME
         self._peer_id = peer_id if valid else ""
@@ -105,8 +103,9 @@ class PeerJsConnection(Connection):
     def names(self) -> list[str]:
         return [self._peer_id] if self._member else []
 
-    def opened(self) -> Callable[[RequestContext], Coroutine[None, None, None]]:
-        return self._claim
+    def opened(self) -> Coroutine[None, None, None]:
+        context = self.make_context()
+        return self.complete(self._claim(context), context)
 
     def _admit_id(self, context: RequestContext) -> None:
         """Check that the token covers the id, which is also the `info` of the token if it has that claim."""
@@ -173,7 +172,7 @@ class PeerJsConnection(Connection):
             self.release()
             await self.relay.leave(self._group, self._peer_id, self._owner)
 
-    def disconnected(self) -> Coroutine[None, None, None] | None:
+    def leave(self) -> Coroutine[None, None, None] | None:
         for peer_id in list(self._absent):
             self._stop_keeping(peer_id)
         if not self._member:
@@ -190,7 +189,8 @@ class PeerJsConnection(Connection):
 
     def relayed(self, message: bytes) -> None:
         if self._early is not None:
-            if len(self._early) < MAX_KEPT or message.startswith(TAKEN_OVER):
+            early_bytes = sum(map(len, self._early)) + len(message)
+            if (len(self._early) < MAX_KEPT and early_bytes <= MAX_KEPT_BYTES) or message.startswith(TAKEN_OVER):
                 self._early.append(message)
         elif not message.startswith(TAKEN_OVER):
             self.client.socket.send(message)
@@ -218,10 +218,14 @@ class PeerJsConnection(Connection):
             return None
         context.authorize("offer" if kind == "OFFER" else "answer")
         context.require_topic(peer_id)
+        if not is_utf8(peer_id):  # ids come in URLs, so no client can have it
+            if kind in KEPT_TYPES:
+                self.expire(peer_id)
+            return None
         forwarded = {"type": kind, "src": self._peer_id, "dst": peer_id}
         if "payload" in message:
             forwarded["payload"] = message["payload"]
-        text = orjson.dumps(forwarded)
+        text = encode(forwarded)
         if absent := self._absent.get(peer_id):
             if kind in KEPT_TYPES and self._may_keep(text):
                 self._keep(absent, text)
@@ -251,8 +255,12 @@ class PeerJsConnection(Connection):
         return kept < MAX_KEPT and self._kept_bytes + len(message) <= MAX_KEPT_BYTES
 
     def _keep(self, absent: Absent, message: bytes) -> None:
-        self._kept_bytes += len(message)
         absent.messages.append(message)
+        self._count_kept(len(message))
+
+    def _count_kept(self, size: int) -> None:
+        self._kept_bytes += size
+        self.client.socket.owe(size)
 
     async def _retry(self, opening: Awaitable[None] | None, peer_id: str) -> None:
         """Publish again after the subscription, because the id can have arrived before it."""
@@ -267,7 +275,7 @@ class PeerJsConnection(Connection):
         if self._absent.get(peer_id) is not absent:
             return
         if reached:
-            self._kept_bytes -= len(absent.messages.pop(0))
+            self._count_kept(-len(absent.messages.pop(0)))
         if reached or absent.arrived:
             self.deliver_kept(peer_id)
 
@@ -277,7 +285,7 @@ class PeerJsConnection(Connection):
             return []
         absent.timer.cancel()
         self.relay.unsubscribe(absent.channel, absent)
-        self._kept_bytes -= sum(map(len, absent.messages))
+        self._count_kept(-sum(map(len, absent.messages)))
         return absent.messages
 
     def deliver_kept(self, peer_id: str) -> None:

@@ -3,14 +3,15 @@
 from collections.abc import Callable
 
 from ..http.application import Route
-from ..http.upgrade import Client, MakeReceiver
+from ..http.upgrade import MakeReceiver
 from ..relay import Relay
+from ..service.client_connection import Client
 from ..settings.settings import Settings
 from . import peerjs, tracker, yjs
-from .connection import Connection
+from .connection import ProtocolConnection
 from .endpoint import ProtocolUpgrade
 
-MakeConnection = Callable[[Client, Relay, str | None], Connection]
+MakeConnection = Callable[[Client, Relay, str | None], ProtocolConnection]
 
 
 def protocol_routes(relay: Relay, settings: Settings) -> dict[str, Route]:
@@ -38,7 +39,7 @@ def protocol_routes(relay: Relay, settings: Settings) -> dict[str, Route]:
 def receiver_of(protocol: str, make: MakeConnection, relay: Relay) -> MakeReceiver:
     """Return a function that makes the connection of a client in the scope of its origin."""
 
-    def make_receiver(client: Client) -> Connection:
+    def make_receiver(client: Client) -> ProtocolConnection:
         shared = protocol in client.service.settings.shared_protocols
         return make(client, relay, None if shared else client.origin)
 

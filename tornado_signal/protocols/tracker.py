@@ -5,13 +5,11 @@ import os
 from collections.abc import Coroutine
 from typing import Any, Final
 
-import orjson
-
 from .. import errors
-from ..http.upgrade import Client
 from ..relay import Channel, Joined, Lease, Relay
+from ..service.client_connection import Client
 from ..service.request_context import RequestContext
-from .connection import Connection
+from .connection import ProtocolConnection, encode
 from .endpoint import make_scope
 
 PATH: Final = "/tracker"
@@ -49,7 +47,7 @@ def topic_of_hash(info_hash: str) -> str:
     return info_hash.encode("latin-1").hex()
 
 
-class TrackerConnection(Connection):
+class TrackerConnection(ProtocolConnection):
     """A client of a tracker.
 
     Args:
@@ -171,7 +169,7 @@ class TrackerConnection(Connection):
 
     def _send_to(self, owner: str, info_hash: str, peer_id: str, fields: dict[str, Any]) -> None:
         message = {"action": "announce", **fields, "peer_id": peer_id, "info_hash": info_hash}
-        self.relay.publish(self._inbox(owner), orjson.dumps(message))
+        self.relay.publish(self._inbox(owner), encode(message))
 
     # Scrapes
 
@@ -197,7 +195,7 @@ class TrackerConnection(Connection):
         flags = {"min_request_interval": MIN_SCRAPE_INTERVAL_S}
         self.send({"action": "scrape", "files": files, "flags": flags})
 
-    def disconnected(self) -> Coroutine[None, None, None] | None:
+    def leave(self) -> Coroutine[None, None, None] | None:
         return self._leave_all() if self._swarms else None
 
     async def _leave_all(self) -> None:

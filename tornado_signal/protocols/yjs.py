@@ -6,18 +6,16 @@ Everything is published to all subscribers of a room, including the publisher.
 from collections.abc import Awaitable
 from typing import Any, Final
 
-import orjson
-
-from ..http.upgrade import Client
 from ..relay import Channel, Relay
+from ..service.client_connection import Client
 from ..service.request_context import RequestContext
-from .connection import MAX_NAME, Connection
+from .connection import MAX_NAME, ProtocolConnection, encode
 from .endpoint import ProtocolUpgrade, make_scope
 
 PATH: Final = "/y-webrtc"
 
 
-class YConnection(Connection):
+class YConnection(ProtocolConnection):
     """A client of y-webrtc or ws-relay.
 
     y-webrtc subscribes with `topics` and publishes `data`. ws-relay subscribes with `topic` and publishes `payload`.
@@ -54,7 +52,10 @@ class YConnection(Connection):
         elif kind == "subscribe":
             return self._subscribe(self._rooms(message), context)
         elif kind == "unsubscribe":
-            for room in self._rooms(message):
+            rooms = self._rooms(message)
+            if len(rooms) > 1:
+                context.charge(len(rooms) - 1)
+            for room in rooms:
                 self.unsubscribe(room)
         return None
 
@@ -66,12 +67,15 @@ class YConnection(Connection):
         topics = message.get("topics")
         if type(topics) is list:
             names = dict.fromkeys(topic for topic in topics if type(topic) is str)
-            return [Channel(self.scope, name) for name in names if 0 < len(name) <= MAX_NAME]
+            return [self._room(name) for name in names if 0 < len(name) <= MAX_NAME]
         topic = message.get("topic")
         return [self._relay_room(topic)] if type(topic) is str and 0 < len(topic) <= MAX_NAME else []
 
+    def _room(self, topic: str) -> Channel:
+        return Channel(self.scope, _name(topic))
+
     def _relay_room(self, topic: str) -> Channel:
-        return Channel(f"ws-relay {self.scope}", topic)
+        return Channel(f"ws-relay {self.scope}", _name(topic))
 
     def _subscribe(self, rooms: list[Channel], context: RequestContext) -> Awaitable[None] | None:
         context.authorize("list")
@@ -86,14 +90,19 @@ class YConnection(Connection):
         topic = message.get("topic")
         if type(topic) is not str or not topic:
             return
-        context.require_topic(topic)
+        context.require_topic(_name(topic))
         if "data" not in message and "payload" in message:
-            relayed = orjson.dumps({"topic": topic, "payload": message["payload"]})
+            relayed = encode({"topic": topic, "payload": message["payload"]})
             self.publish(self._relay_room(topic), relayed, context)
             return
-        room = Channel(self.scope, topic)
+        room = self._room(topic)
         message["clients"] = self.relay.receivers(room)
-        self.publish(room, orjson.dumps(message), context)
+        self.publish(room, encode(message), context)
+
+
+def _name(topic: str) -> str:
+    """Return the name of a room. Lone surrogates are escaped, because Redis and logs know only UTF-8."""
+    return topic.encode(errors="backslashreplace").decode()
 
 
 async def _wait(pending: list[Awaitable[None]]) -> None:

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Awaitable, Callable
 from time import perf_counter
-from typing import Self
+from typing import Final, Self
 
 from tornado.iostream import StreamClosedError
 
@@ -16,6 +16,13 @@ from .spans import Span, Tracer
 from .statuses import STATUS
 
 log = logging.getLogger(__name__)
+
+BYTES_PER_UNIT: Final = 16 * 1024
+
+
+def units_of(size: int) -> int:
+    """Return how many requests a message counts as: one, and one more for each 16 KiB."""
+    return 1 + size // BYTES_PER_UNIT
 
 
 class RequestContext:
@@ -90,19 +97,20 @@ class RequestContext:
 
     # Admission and limits
 
-    def admit(self, find_origin: Callable[[], str] | None = None) -> None:
+    def admit(self, find_origin: Callable[[], str] | None = None, size: int = 0) -> None:
         """Check the Origin, the client's rate, and whether the server is serving.
 
         Args:
             find_origin: returns the Origin, or an empty text for an anonymous request. None if the connection was
                 admitted with its Origin.
+            size: the size of the message.
 
         Raises:
             SignalError: the request is refused.
         """
         service = self.service
         self.now_ms = service.clock.now_ms()
-        retry_after_s = service.limits.charge_request(self.client_address, self.now_ms)
+        retry_after_s = service.limits.charge_request(self.client_address, self.now_ms, units_of(size))
         if find_origin is not None:
             origin = find_origin()
             allowed = service.settings.allowed_origins

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, cast
 
@@ -54,26 +54,6 @@ class HeldOffer(Protocol):
 
     key: tuple[str, bytes]
     topic: str | None
-
-
-class ClientSocket(Protocol):
-    """The receiver of a client's WebSocket, over any protocol."""
-
-    @property
-    def origin(self) -> str:
-        """The isolation scope."""
-
-    @property
-    def pattern(self) -> str:
-        """The name of the path in logs and metrics."""
-
-    @property
-    def names(self) -> Sequence[str]:
-        """The names of its rooms, swarms or ids in a protocol of another library."""
-
-    @property
-    def held(self) -> Sequence[HeldOffer]:
-        """The offers that it holds."""
 
 
 class ConnectionObserver(Protocol):

@@ -83,6 +83,9 @@ def make_asyncapi(operations: Iterable[Operation]) -> Schema:
     token = object_of({"token": {**TEXT, "minLength": 1}}, closed=False)
     valid = object_of({"expiresAt": {**schemas.TIME, "type": ["integer", "null"]}})
     method("authorize", "service", "Present a token, also a new one before the earlier one expires.", [token], valid)
+    cancelled = object_of({"id": ID}, closed=False)
+    ends = "End the waiting request with this id, which gets no response. Send it as a notification."
+    method("cancel", "service", ends, [cancelled], ref("Success"))
     bodies |= describe_bodies("HoldParams", [CODE, SECRET])
     taken = "Take over an offer that another connection has held."
     method("hold", "signaling", taken, [ref("HoldParams")], ref("Refreshed"))

@@ -7,23 +7,21 @@ from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
 from .. import errors
-from ..auth import ANY, Grant
+from ..auth import ANY
 from ..service import wire
+from ..service.client_connection import METHOD, Client, ClientConnection, Slot
 from ..service.event_batches import Event
 from ..service.operations import SUBSCRIPTIONS, SUCCESS, Operation, Pieces, check, encode_published, publish
 from ..service.parameters import CODE, SECRET, check_optional_string
 from ..service.request_context import RequestContext
-from ..service.service import TOKEN_EXPIRED, Service
 from ..service.spans import Tracer
 from ..service.statuses import STATUS
 from ..service.waiting import Feed
 from ..stores.watches import Watch
 from ..transport.frames import CloseCode
-from ..transport.websocket import WebSocket
 from . import rpc
 from .presence import Hold, Holds
 
-METHOD: Final = "WS"
 PATTERN: Final = "/ws"
 MAX_SUBSCRIPTIONS: Final = 100
 LOOK_S: Final = 3600.0  # a subscription that hears nothing looks again after that
@@ -50,41 +48,27 @@ class Method(NamedTuple):
     action: str = ""
 
 
-class Slot:
-    """A message in progress, until it is done or waits."""
-
-    def __init__(self, socket: WebSocket, size: int) -> None:
-        self._socket: WebSocket | None = socket
-        self._size = size
-
-    def release(self) -> None:
-        """Let another message be read. Further calls do nothing."""
-        socket, self._socket = self._socket, None
-        if socket is not None:
-            socket.message_done(self._size)
-
-
 class RpcRequestContext(RequestContext):
     """One request of a client.
 
     Attributes:
         connection: the connection of the client.
-        slot: the message that contains it.
+        slot: the place of the message that contains it.
+        id: the id as JSON if the request can be cancelled, otherwise empty.
         rpc_method: the method, or an empty text for a subscription.
         subscription: the number of the subscription, or 0.
         then: called after its response has been sent.
     """
 
-    __slots__ = ("_rpc_method", "connection", "slot", "subscription", "then")
+    __slots__ = ("_rpc_method", "connection", "id", "slot", "subscription", "then")
 
-    def __init__(self, connection: "Connection", pattern: str, slot: Slot, rpc_method: str = "") -> None:
-        super().__init__(connection.service, connection.client_address, METHOD, pattern)
+    def __init__(self, connection: "RpcConnection", pattern: str, slot: Slot, rpc_method: str = "") -> None:
+        super().__init__(connection.client.service, connection.client_address, METHOD, pattern)
+        connection.identify(self)
         self.connection = connection
-        self.origin = connection.origin
-        self.request_id = connection.next_request_id()
-        self.traceparent = connection.traceparent
         self._rpc_method = rpc_method
         self.slot = slot
+        self.id = b""
         self.subscription = 0
         self.then: Callable[[], object] | None = None
 
@@ -97,15 +81,17 @@ class RpcRequestContext(RequestContext):
         self.slot.release()
         del self.slot  # very many may wait for very long
         self.connection.waiting.append(self)
-        if self.connection.over:
+        if self.connection.closed:
             watch.close()
         elif watch.over:  # the server stops: who has been answered asks again, and the answer would come at once
-            self.connection.socket.close()
+            self.connection.client.socket.close()
         return watch
 
     def ended(self) -> None:
         if self in self.connection.waiting:
             self.connection.waiting.remove(self)
+        if self.id and self.connection.cancellable.get(self.id) is self:
+            del self.connection.cancellable[self.id]
         super().ended()
 
     def _record_span(self, tracer: Tracer) -> None:
@@ -113,92 +99,49 @@ class RpcRequestContext(RequestContext):
             super()._record_span(tracer)
 
 
-class Connection:
-    """One client's WebSocket.
+class RpcConnection(ClientConnection):
+    """A client of `/ws`.
 
     Args:
-        service: the shared state of all requests.
+        client: the client, whose handshake is complete.
         methods: the methods by name.
         holds: the held offers.
-        origin: the isolation scope.
-        client_address: the client's IP address.
-        request_id: the id of the handshake, the prefix of the ids of its requests.
-        socket: the connection.
-        traceparent: the span that the handshake belongs to, and so its requests, or an empty text.
-        forwarded: whether a proxy keeps it open for the client.
-        grant: what the token of the handshake allows, or None if there was none.
 
     Attributes:
-        grant: what the latest token allows, or None before the first one.
         waiting: the waiting requests, including subscriptions.
-        held: as in `presence.Holder`, like `lease` and `reserved`.
-        over: whether the client has disconnected.
+        cancellable: the requests in progress that can wait, by their ids.
+        lease: the lease of its offers in the store.
+        reserved: the number of reserved places for held offers.
     """
 
+    pattern = PATTERN
+
     __slots__ = (
-        "_bearer",
-        "_begins",
         "_behind",
         "_behind_bytes",
-        "_come",
-        "_forwarded",
         "_holds",
-        "_last_id",
         "_last_subscription",
         "_long",
         "_methods",
-        "_request_id",
         "_sent_long",
         "_subscriptions",
         "_writes",
-        "client_address",
-        "grant",
+        "cancellable",
         "held",
         "lease",
-        "origin",
-        "over",
         "reserved",
-        "service",
-        "socket",
-        "traceparent",
         "waiting",
     )
 
-    def __init__(
-        self,
-        service: Service,
-        methods: Mapping[str, Method],
-        holds: Holds,
-        origin: str,
-        client_address: str,
-        request_id: str,
-        socket: WebSocket,
-        *,
-        traceparent: str,
-        forwarded: bool,
-        grant: Grant | None,
-    ) -> None:
-        self.service = service
-        self.grant = grant
-        self._bearer = service.hold_grant(grant, self._token_expired)
-        self.origin = origin
-        self.client_address = client_address
-        self.socket = socket
-        self.traceparent = traceparent
+    def __init__(self, client: Client, methods: Mapping[str, Method], holds: Holds) -> None:
+        super().__init__(client)
         self.waiting: list[RpcRequestContext] = []
+        self.cancellable: dict[bytes, RpcRequestContext] = {}
         self.held: list[Hold] = []
         self.reserved = 0
         self.lease = holds.make_lease()
-        self.over = False
-        self._forwarded = forwarded
-        if forwarded:
-            service.limits.count_forwarded(client_address, 1)
         self._methods = methods
         self._holds = holds
-        self._come: list[bytes] = []  # messages that are not begun
-        self._begins = False  # whether one is, or waits for its turn
-        self._request_id = request_id
-        self._last_id = 0
         self._last_subscription = 0
         self._subscriptions = 0  # that exist or are about to
         self._writes: dict[str, asyncio.Future[None]] = {}  # the last change of each session, while it is under way
@@ -207,109 +150,45 @@ class Connection:
         self._behind_bytes = 0
         self._sent_long: asyncio.Future[None] | None = None  # done when it has been sent
 
-    @property
-    def pattern(self) -> str:
-        """The name of the path in logs and metrics."""
-        return PATTERN
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Empty: `Service.waits` and the held offers have the topics."""
-        return ()
-
-    def next_request_id(self) -> str:
-        """Return an id for a request."""
-        self._last_id += 1
-        return f"{self._request_id}-{self._last_id}"
-
-    # From the transport
-
-    def connected(self) -> None:
-        """Do nothing: the client begins."""
-
-    def message_received(self, message: bytes) -> None:
-        self._come.append(message)
-        if not self._begins:
-            self._begin_next()
-
-    def frame_received(self) -> None:
-        now_ms = self.service.clock.now_ms()
-        limits = self.service.limits
-        if limits.charge_request(self.client_address, now_ms) and limits.exceeds_hard_limit(
-            self.client_address, now_ms
-        ):
-            self.socket.close(CloseCode.POLICY_VIOLATION, "too many frames")
-
-    def client_gone(self) -> None:
-        self.over = True
+    def disconnected(self) -> None:
         for context in list(self.waiting):
             context.client_gone()
         self._holds.end(self)
-        if self._bearer is not None:
-            self._bearer.close()
-        if self._forwarded:
-            self.service.limits.count_forwarded(self.client_address, -1)
 
     # Requests
 
-    def _begin_next(self) -> None:
-        """Start the next message at the client's next turn. Only one message at a time is parsed and not started.
-
-        While the client reads too slowly, it first reads what has been sent.
-        """
-        self._begins = bool(self._come)
-        if self._begins:
-            room = self.socket.room
-            if room.done():
-                self._submit()
-            else:
-                room.add_done_callback(self._submit)
-
-    def _submit(self, _: object = None) -> None:
-        self.service.queue.submit(self.service.limits.client(self.client_address), self._begin)
-
-    def _begin(self) -> None:
-        message = self._come.pop(0)
-        self.service.start(self._answer(message, Slot(self.socket, len(message))))
-
-    async def _answer(self, message: bytes, slot: Slot) -> None:
+    async def process(self, message: bytes, slot: Slot) -> None:
         """Respond to a message. Changes of sessions take their place in the order before the next message is read."""
-        if self.socket.drops_messages:
-            self._come.clear()
-            return
         requests, batch = rpc.parse(message)
         del message  # a request can wait for minutes
-        try:
-            if batch:
-                # Each at a turn of its own. Other messages wait: of what is parsed there is not much at a time.
-                answers = []
-                while requests and await self._turn():
-                    answers.append(asyncio.create_task(self._keep(self._respond(requests.pop(0), slot))))
-            else:
-                answer = self._respond(requests.pop(), slot)
-            self._begin_next()
-            await self._send_all(await asyncio.gather(*answers) if batch else [await answer], batch=batch)
-        finally:
-            slot.release()
+        if batch:
+            # Each at a turn of its own. Other messages wait: of what is parsed there is not much at a time.
+            answers = []
+            while requests and await self._turn():
+                answers.append(asyncio.create_task(self._keep(self._respond(requests.pop(0), slot))))
+        else:
+            answer = self._respond(requests.pop(), slot)
+        self.follow(slot)
+        await self._send_all(await asyncio.gather(*answers) if batch else [await answer], batch=batch)
 
     async def _turn(self) -> bool:
         """Wait for the client's next turn. Return whether the connection is still served."""
-        await self.service.queue.turn(self.service.limits.client(self.client_address), next_=True)
-        return not self.socket.drops_messages
+        await self.client.service.queue.turn(self.client.service.limits.client(self.client_address), next_=True)
+        return not self.client.socket.drops_messages
 
     async def _keep(self, answer: "Awaitable[Response]") -> "Response":
         """Store a response of a batch until the others are complete."""
         response = await answer
-        self.socket.owe(len(response.text))
+        self.client.socket.owe(len(response.text))
         return response
 
     def _respond(self, request: rpc.RpcRequest | bytes, slot: Slot) -> "Coroutine[None, None, Response]":
         if isinstance(request, bytes):
-            self.frame_received()
+            self.charge_frame(slot.take_uncharged())
             return respond_with(request)
         method = self._methods.get(request.method)
         if method is None:
-            self.frame_received()
+            self.charge_frame(slot.take_uncharged())
             return respond_with(rpc.method_not_found(request.id) if request.id else b"")
         before, done = None, None
         code = request.params.get("code")
@@ -317,9 +196,12 @@ class Connection:
             code = code.lower()
             before = self._writes.get(code)
             if method.writes:
-                done = self._writes[code] = self.socket.state.loop.create_future()
+                done = self._writes[code] = self.client.socket.state.loop.create_future()
                 done.add_done_callback(lambda done: self._written(code, done))
         context = RpcRequestContext(self, method.pattern, slot, request.method)
+        if request.id and "wait" in request.params:
+            context.id = request.id
+            self.cancellable[request.id] = context
         return self._perform(request.id, method, request.params, context, before, done)
 
     def _written(self, code: str, done: "asyncio.Future[None]") -> None:
@@ -338,7 +220,7 @@ class Connection:
         try:
             if before is not None:
                 await before
-            context.admit()
+            context.admit(size=context.slot.take_uncharged())
             context.grant = self.grant
             context.authorize(method.action)
             work = method.perform(context, params)
@@ -348,16 +230,18 @@ class Connection:
             first, last = (result, True) if isinstance(result, bytes) else await anext(result)
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, errors.TooMany) and error.persists:
-                self.socket.close(CloseCode.POLICY_VIOLATION, "too many requests")
+                self.client.socket.close(CloseCode.POLICY_VIOLATION, "too many requests")
             context.count_error(error)
             context.status, text = failure(id_, error)
             context.ended()
-            return Response(text if id_ else b"")
+            return Response(text if id_ and not context.gone else b"")
         finally:
             if done is not None:
                 done.set_result(None)
         context.status = HTTPStatus.OK
         context.sent_bytes = len(first)
+        if context.gone:  # it was cancelled
+            id_ = b""
         if last or not id_:
             if parts is not None:
                 await parts.aclose()
@@ -373,7 +257,7 @@ class Connection:
         visible = [response for response in responses if response.text]
         long = any(response.more is not None for response in visible)
         if long and not batch:
-            self.socket.owe(len(visible[0].text))
+            self.client.socket.owe(len(visible[0].text))
         try:
             if long:
                 await self._send_long(visible, b"[" if batch else b"", b"]" if batch else b"")
@@ -388,34 +272,34 @@ class Connection:
                 if response.then is not None:
                     response.then()
             if long or batch:
-                self.socket.owe(-sum(len(response.text) for response in responses))
+                self.client.socket.owe(-sum(len(response.text) for response in responses))
 
     async def _send_long(self, responses: list["Response"], between: bytes, end: bytes) -> None:
         if self._long is None:
             self._long = asyncio.Lock()
         async with self._long:
-            self._sent_long = self.socket.state.loop.create_future()
-            self.socket.begin_message()
+            self._sent_long = self.client.socket.state.loop.create_future()
+            self.client.socket.begin_message()
             try:
                 for response in responses:
-                    await self.socket.send_more(between + response.text, last=False)
+                    await self.client.socket.send_more(between + response.text, last=False)
                     between = b","
                     if response.more is not None and response.context is not None:
                         await self._send_more(response.more, response.context)
             except (Exception, asyncio.CancelledError):
-                self.socket.close(CloseCode.INTERNAL_ERROR)  # the message is incomplete
+                self.client.socket.close(CloseCode.INTERNAL_ERROR)  # the message is incomplete
             finally:
-                self.socket.send_more(end, last=True)
+                self.client.socket.send_more(end, last=True)
                 self._send_behind()
 
     async def _send_more(self, more: Pieces, context: RpcRequestContext) -> None:
         try:
             while (sent := await self._send_next(more, context)) is not None:
                 await sent
-                if self.over:
+                if self.closed:
                     break
                 await context.turn()
-            await self.socket.send_more(b"}", last=False)
+            await self.client.socket.send_more(b"}", last=False)
         except (Exception, asyncio.CancelledError) as error:
             context.count_error(error)
             raise
@@ -431,25 +315,25 @@ class Connection:
             return None
         piece, _ = following
         context.sent_bytes += len(piece)
-        return self.socket.send_more(piece, last=False)
+        return self.client.socket.send_more(piece, last=False)
 
     def _send(self, *messages: bytes) -> "asyncio.Future[None]":
         """Send messages after the current long one. The result is done when more can be sent."""
         if self._sent_long is None:
-            return self.socket.send(*messages)
+            return self.client.socket.send(*messages)
         size = sum(map(len, messages))
         self._behind += messages
         self._behind_bytes += size
-        self.socket.owe(size)
+        self.client.socket.owe(size)
         return self._sent_long
 
     def _send_behind(self) -> None:
         """Send the messages that have waited for the end of a long one."""
         sent_long, self._sent_long = self._sent_long, None
         behind, self._behind = self._behind, []
-        self.socket.owe(-self._behind_bytes)
+        self.client.socket.owe(-self._behind_bytes)
         self._behind_bytes = 0
-        self.socket.send(*behind)
+        self.client.socket.send(*behind)
         if sent_long is not None:
             sent_long.set_result(None)
 
@@ -465,7 +349,7 @@ class Connection:
         token = params.get("token")
         if type(token) is not str or not token:
             raise errors.InvalidParameter("token")
-        authority = self.service.authority
+        authority = self.client.service.authority
         if authority is None or self._bearer is None:
             return wire.encode({"expiresAt": None})
         earlier = authority.rights(self._bearer.grant)
@@ -475,11 +359,8 @@ class Connection:
         if not (self.waiting or self.held or self.reserved) or grant.includes(earlier):
             self._bearer.renew(grant)
         else:
-            context.then = lambda: self.socket.close(CloseCode.POLICY_VIOLATION, "token with fewer rights")
+            context.then = lambda: self.client.socket.close(CloseCode.POLICY_VIOLATION, "token with fewer rights")
         return wire.encode({"expiresAt": round(grant.ends_s * 1000)})
-
-    def _token_expired(self) -> None:
-        self.socket.close(CloseCode.POLICY_VIOLATION, TOKEN_EXPIRED)
 
     # Presence
 
@@ -517,6 +398,15 @@ class Connection:
         self._holds.forget((self.origin, wire.parse_code(code)))
         return result
 
+    async def cancel(self, context: RpcRequestContext, params: dict[str, Any]) -> bytes:
+        """End a request that waits. It gets no response."""
+        id_ = rpc.encode_id(params.get("id"))
+        if id_ is None:
+            raise errors.InvalidParameter("id")
+        if (waiting := self.cancellable.get(id_)) is not None:
+            waiting.client_gone()
+        return SUCCESS
+
     # Subscriptions
 
     async def subscribe(self, context: RpcRequestContext, params: dict[str, Any]) -> bytes:
@@ -541,7 +431,7 @@ class Connection:
 
         def run() -> None:
             subscription_context.span = context.span
-            self.service.start(self._run_subscription(subscription_context, feed))
+            self.client.service.start(self._run_subscription(subscription_context, feed))
 
         context.then = run
         return wire.encode({"subscription": subscription_context.subscription})
@@ -567,7 +457,7 @@ class Connection:
             except (Exception, asyncio.CancelledError) as error:
                 context.count_error(error)
                 context.status = STATUS.get(type(error), 500)
-                self.socket.close(CloseCode.TRY_AGAIN_LATER)  # the client comes back with the last cursor
+                self.client.socket.close(CloseCode.TRY_AGAIN_LATER)  # the client comes back with the last cursor
         if context.subscription:  # otherwise `unsubscribe` has counted it
             self._unsubscribed()
 
@@ -640,6 +530,7 @@ def make_methods(operations: Sequence[Operation]) -> dict[str, Method]:
     methods["hold"] = Method(
         "hold", lambda context, params: context.connection.hold(context, params), writes=True, action="offer"
     )
+    methods["cancel"] = Method("cancel", lambda context, params: context.connection.cancel(context, params))
     methods["subscribe"] = Method("subscribe", lambda context, params: context.connection.subscribe(context, params))
     methods["unsubscribe"] = Method(
         "unsubscribe", lambda context, params: context.connection.unsubscribe(context, params)

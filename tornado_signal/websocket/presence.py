@@ -28,18 +28,20 @@ class Holder(Protocol):
     """A connection that holds offers.
 
     Attributes:
-        client_address: the client's IP address.
         lease: the lease of its offers in the store.
         held: the held offers in order.
         reserved: the number of reserved places.
-        over: whether the connection has ended.
+        closed: whether the connection has ended.
     """
 
-    client_address: str
     lease: bytes
     held: list["Hold"]
     reserved: int
-    over: bool
+    closed: bool
+
+    @property
+    def client_address(self) -> str:
+        """The client's IP address."""
 
 
 class Hold:
@@ -121,7 +123,7 @@ class Holds:
         self._count += 1
         self._service.log.metrics.held += 1
         holder.held.append(hold)
-        if holder.over:
+        if holder.closed:
             self._let_go(hold)
         else:
             self._renew_later(hold, expires_ms)

@@ -58,7 +58,7 @@ def _request(request: Any) -> RpcRequest | bytes:
     """Return a request, or the response to what is not a valid one, which is empty for a notification."""
     if type(request) is not dict or request.get("jsonrpc") != "2.0" or type(request.get("method")) is not str:
         return _error(INVALID_REQUEST)
-    id_ = _encode_id(request["id"]) if "id" in request else b""
+    id_ = encode_id(request["id"]) if "id" in request else b""
     if id_ is None:
         return _error(INVALID_REQUEST)
     params = request.get("params", {})
@@ -67,7 +67,7 @@ def _request(request: Any) -> RpcRequest | bytes:
     return RpcRequest(id_, request["method"], params)
 
 
-def _encode_id(value: Any) -> bytes | None:
+def encode_id(value: Any) -> bytes | None:
     """Return an id as JSON, or None if it is too long or cannot be sent back unchanged."""
     if type(value) not in (str, int, float, type(None)) or (type(value) is float and abs(value) >= MAX_FLOAT_ID):
         return None
