@@ -30,6 +30,7 @@ _FIN: Final = 0x80
 _RESERVED: Final = 0x70
 _OPCODE: Final = 0x0F
 _MASKED: Final = 0x80
+_WHOLE_TEXT: Final = _FIN | TEXT
 _DATA: Final = (CONTINUATION, TEXT, BINARY)
 _CONTROL: Final = (CLOSE, PING, PONG)
 _KEY_BYTES: Final = 4
@@ -82,14 +83,17 @@ class FrameReader:
     Args:
         max_message_bytes: the largest message.
         binary: whether binary messages are accepted like text.
+
+    Attributes:
+        data: the data that is not parsed.
     """
 
-    __slots__ = ("_at", "_binary", "_data", "_is_text", "_max_message_bytes", "_message")
+    __slots__ = ("_at", "_binary", "_is_text", "_max_message_bytes", "_message", "data")
 
     def __init__(self, max_message_bytes: int, *, binary: bool = False) -> None:
         self._max_message_bytes = max_message_bytes
         self._binary = binary
-        self._data: bytes | bytearray = b""
+        self.data: bytes | bytearray = b""
         self._at = 0  # offset of the next frame
         self._message: bytearray | None = None  # the fragments so far
         self._is_text = True
@@ -97,20 +101,20 @@ class FrameReader:
     @property
     def buffered_bytes(self) -> int:
         """The size of unparsed data and of an incomplete message."""
-        return len(self._data) + len(self._message or b"")
+        return len(self.data) + len(self._message or b"")
 
     def receive(self, data: bytes) -> None:
         """Append data, which can be split anywhere."""
-        if not self._data:
-            self._data = data
+        if not self.data:
+            self.data = data
             return
-        if not isinstance(self._data, bytearray):
-            self._data = bytearray(self._data)
-        self._data += data
+        if not isinstance(self.data, bytearray):
+            self.data = bytearray(self.data)
+        self.data += data
 
     def clear(self) -> None:
         """Drop everything received."""
-        self._data, self._at, self._message = b"", 0, None
+        self.data, self._at, self._message = b"", 0, None
 
     def next(self) -> tuple[int, bytes] | None:
         """Parse the next frame.
@@ -122,12 +126,48 @@ class FrameReader:
         Raises:
             InvalidFrame: the connection must be closed.
         """
-        data, at = self._data, self._at
+        data, at = self.data, self._at
         size = len(data)
         if size - at < 2:
             self._keep_unparsed()
             return None
         first, length = data[at], data[at + 1] - _MASKED
+        is_whole_text = first == _WHOLE_TEXT and self._message is None and length >= 0
+        if not is_whole_text:
+            self._check(first, length)
+        head = 2
+        if length > MAX_CONTROL_BYTES:
+            longer, head, least = _LONGER[length]
+            if size - at < head:
+                self._keep_unparsed()
+                return None
+            (length,) = longer.unpack_from(data, at + 2)
+            if length < least:
+                raise InvalidFrame(CloseCode.PROTOCOL_ERROR, "length not in its shortest form")
+        earlier_bytes = len(self._message) if self._message and first & _OPCODE in _DATA else 0
+        if earlier_bytes + length > self._max_message_bytes:
+            raise InvalidFrame(CloseCode.MESSAGE_TOO_BIG, f"messages have at most {self._max_message_bytes} bytes")
+        begin = at + head + _KEY_BYTES
+        end = begin + length
+        if size < end:
+            self._keep_unparsed()
+            return None
+        payload = unmask(bytes(data[begin - _KEY_BYTES : begin]), bytes(data[begin:end]))
+        if end < size:
+            self._at = end
+        else:  # the data of the latest frame would stay in memory
+            self.data, self._at = b"", 0
+        if is_whole_text:
+            if not payload.isascii():
+                _check_utf8(payload)
+            return TEXT, payload
+        opcode = first & _OPCODE
+        if opcode in _CONTROL:
+            return opcode, _check_close(payload) if opcode == CLOSE else payload
+        return self._add(opcode, payload, last=bool(first & _FIN))
+
+    def _check(self, first: int, length: int) -> None:
+        """Check the first byte of a frame, and its length in the second one."""
         opcode = first & _OPCODE
         if length < 0:
             raise InvalidFrame(CloseCode.PROTOCOL_ERROR, "frame without a mask")
@@ -142,31 +182,6 @@ class FrameReader:
             raise InvalidFrame(CloseCode.PROTOCOL_ERROR, "invalid opcode")
         elif length > MAX_CONTROL_BYTES or not first & _FIN:
             raise InvalidFrame(CloseCode.PROTOCOL_ERROR, "control frame too long or fragmented")
-        head = 2
-        if length > MAX_CONTROL_BYTES:
-            longer, head, least = _LONGER[length]
-            if size - at < head:
-                self._keep_unparsed()
-                return None
-            (length,) = longer.unpack_from(data, at + 2)
-            if length < least:
-                raise InvalidFrame(CloseCode.PROTOCOL_ERROR, "length not in its shortest form")
-        earlier_bytes = len(self._message or b"") if opcode in _DATA else 0
-        if earlier_bytes + length > self._max_message_bytes:
-            raise InvalidFrame(CloseCode.MESSAGE_TOO_BIG, f"messages have at most {self._max_message_bytes} bytes")
-        begin = at + head + _KEY_BYTES
-        end = begin + length
-        if size < end:
-            self._keep_unparsed()
-            return None
-        payload = unmask(bytes(data[begin - _KEY_BYTES : begin]), bytes(data[begin:end]))
-        if end < size:
-            self._at = end
-        else:  # the data of the latest frame would stay in memory
-            self._data, self._at = b"", 0
-        if opcode not in _DATA:
-            return opcode, _check_close(payload) if opcode == CLOSE else payload
-        return self._add(opcode, payload, last=bool(first & _FIN))
 
     def _add(self, opcode: int, payload: bytes, *, last: bool) -> tuple[int, bytes]:
         """Add a frame to its message."""
@@ -179,16 +194,14 @@ class FrameReader:
             if not last:
                 return FRAGMENT, b""
             payload, self._message = bytes(self._message), None
-        if not self._is_text:
-            return BINARY, payload
-        if not payload.isascii():
+        if self._is_text:
             _check_utf8(payload)
-        return TEXT, payload
+        return TEXT if self._is_text else BINARY, payload
 
     def _keep_unparsed(self) -> None:
         """Drop parsed data, which can be much more than the beginning of the next frame."""
         if self._at:
-            self._data, self._at = self._data[self._at :], 0
+            self.data, self._at = self.data[self._at :], 0
 
 
 def _check_utf8(data: bytes) -> None:

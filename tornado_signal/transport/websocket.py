@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import functools
 import hashlib
 import re
 from collections.abc import Callable
@@ -25,6 +26,8 @@ MAX_FRAMES: Final = 256  # parsed per connection and event-loop iteration
 POSTED_BYTES: Final = 64 * 1024  # kept for one write per event-loop iteration; beyond it they are written at once
 
 DELIBERATE: Final = (CloseCode.NORMAL_CLOSURE, CloseCode.GOING_AWAY, CloseCode.NO_STATUS_RCVD)
+
+make_text: Final = functools.partial(make_frame, frames.TEXT)
 
 _PING: Final = make_frame(frames.PING)
 _KEY: Final = re.compile("[A-Za-z0-9+/]{21}[AQgw]==")  # 16 bytes
@@ -183,12 +186,18 @@ class WebSocket(asyncio.Protocol):
         left, frame_reader = MAX_FRAMES, self._frames
         waits = False
         try:
-            while frame_reader.buffered_bytes and not self._closing:
-                waits = left == 0 or not self._has_room()
+            while frame_reader.data and not self._closing:
+                waits = left == 0 or self._running >= MAX_MESSAGES or self._running_bytes >= MAX_MESSAGES_BYTES
                 if waits or (received := frame_reader.next()) is None:
                     break
                 left -= 1
-                self._process(*received)
+                opcode, data = received
+                if opcode == frames.TEXT or opcode == frames.BINARY:
+                    self._running += 1
+                    self._running_bytes += len(data)
+                    self.receiver.message_received(data)
+                else:
+                    self._process(opcode, data)
         except InvalidFrame as error:
             self.close(error.code, error.reason)
         if self._closing:
@@ -197,17 +206,15 @@ class WebSocket(asyncio.Protocol):
             self._paused = waits
             (self._transport.pause_reading if waits else self._transport.resume_reading)()
         self._count_unfinished()
-        self._parse_soon()
+        if waits:
+            self._parse_soon()
 
     def _has_room(self) -> bool:
         return self._running < MAX_MESSAGES and self._running_bytes < MAX_MESSAGES_BYTES
 
     def _process(self, opcode: int, data: bytes) -> None:
-        if opcode == frames.TEXT or opcode == frames.BINARY:
-            self._running += 1
-            self._running_bytes += len(data)
-            self.receiver.message_received(data)
-        elif opcode == frames.CLOSE:
+        """Process a control frame or a fragment."""
+        if opcode == frames.CLOSE:
             code = frames.close_code(data)
             self.closed_by_client = code in DELIBERATE
             self._send_close(code, data, received=True)
@@ -251,7 +258,7 @@ class WebSocket(asyncio.Protocol):
     def send(self, *messages: bytes) -> "asyncio.Future[None]":
         """Send text messages. Return `room`."""
         if messages and not self._closing:
-            self._flush(*[make_frame(frames.TEXT, message) for message in messages])
+            self._flush(make_text(*messages) if len(messages) == 1 else b"".join(map(make_text, messages)))
         return self.room
 
     def post(self, message: bytes) -> None:
@@ -259,7 +266,7 @@ class WebSocket(asyncio.Protocol):
 
         A sender of many messages uses `send`, which reports whether the client reads them.
         """
-        self._post_frame(make_frame(frames.TEXT, message))
+        self._post_frame(make_text(message))
 
     def write_posted(self) -> None:
         """Write the posted messages."""
@@ -288,7 +295,8 @@ class WebSocket(asyncio.Protocol):
         self._running_bytes -= size
         if self._is_unfinished:
             self._count_unfinished()
-        self._parse_soon()
+        if self._paused:
+            self._parse_soon()
 
     def close(self, code: int | None = CloseCode.SERVICE_RESTART, reason: str = "") -> None:
         """Close the connection. None closes it without a code."""
@@ -327,11 +335,12 @@ class WebSocket(asyncio.Protocol):
         if len(self._posted) >= POSTED_BYTES:
             self._flush()
 
-    def _flush(self, *later: bytes) -> None:
+    def _flush(self, data: bytes = b"") -> None:
         """Write posted frames, then others."""
         if self._transport.is_closing():
             return
-        data, self._posted = b"".join((self._posted, *later)), b""
+        if self._posted:
+            data, self._posted = self._posted + data, b""
         self._write(data)
         if self._drained is not None:
             self._count_unsent()
