@@ -28,7 +28,7 @@ def webhooks(service, receiver, tmp_path, monkeypatch, io_loop):
 
     async def make():
         webhooks = Webhooks(service.shared)
-        webhooks.prepare(settings)()
+        webhooks.use(target.make_target(settings), settings)
         return webhooks
 
     webhooks = io_loop.run_sync(make)
@@ -112,8 +112,8 @@ async def test_off_and_on_again_drops_what_waits_and_continues(service, webhooks
         await service.offer()
         await service.offer()
         await until(lambda round_=round_: len(receiver.attempts) >= round_)
-        webhooks.prepare(service.settings)()
-        webhooks.prepare(settings)()
+        webhooks.use(target.make_target(service.settings), service.settings)
+        webhooks.use(target.make_target(settings), settings)
     receiver.usual = status(200)
     await service.offer()
     await until(lambda: webhooks.metrics.sent == 1)
@@ -138,7 +138,7 @@ async def test_unusual_topics_and_origins_arrive_as_they_are(service, webhooks, 
 
 async def test_nothing_is_observed_without_webhooks(service, webhooks):
     assert service.shared.observer is webhooks
-    webhooks.prepare(service.settings)()
+    webhooks.use(target.make_target(service.settings), service.settings)
     assert service.shared.observer is None
     await service.offer()
     assert (webhooks.metrics.queued, webhooks.metrics.dropped.total()) == (0, 0)

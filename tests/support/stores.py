@@ -255,8 +255,9 @@ class Under:
 async def sweep(store):
     """Sweep until nothing is left to do. Return the number of keys deleted in each step."""
     if isinstance(store, Alternating):  # the watches of a topic sweep it when they are woken
-        for each in store.stores:
-            each.watching.wake_expired()
+        for watching in (each.watching for each in store.stores):
+            for channel in list(watching._expiring):
+                watching.watches.changed(channel)
         return []
     steps = []
     while deleted := await store.expiry.sweep(store.now_ms()):
