@@ -17,12 +17,13 @@ from tornado.netutil import bind_sockets
 from tornado_signal.http.errors import make_refusal
 from tornado_signal.metrics import RequestMetrics
 from tornado_signal.service.request_log import RequestLog
+from tornado_signal.settings.live import LiveSettings
 from tornado_signal.settings.settings import Settings
 from tornado_signal.transport import connection, listener
 
 from .service import TRANSPORTS
 
-LOG = RequestLog(Settings(), RequestMetrics())
+LOG = RequestLog(LiveSettings(Settings()), RequestMetrics())
 LOOPS = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
 PATIENCE_S = 30.0  # the clients' timeout, which only an error exceeds
 
