@@ -341,13 +341,13 @@ async def test_message_to_many_receivers_counts_as_several(start_service):
         for member in members:
             await member.subscribe("room")
         sender = await stack.enter_async_context(open_socket(service))
-        large = "x" * 150_000  # 12 units for five receivers
+        large = "x" * 150_000  # 10 units, and 11 more for five receivers
         with contextlib.suppress(ConnectionClosed):
             for _ in range(20):
                 await sender.publish("room", large)
         assert await sender.closed() == 1008
         received = await members[0].read()
-        assert 5 <= len(received) <= 8
+        assert 3 <= len(received) <= 5
         assert {len(each["data"]) for each in received} == {len(large)}
 
 
