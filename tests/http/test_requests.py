@@ -33,11 +33,11 @@ def serve_root(service):
     """A function that serves GET / with a coroutine function of the test."""
 
     def replace(get):
-        async def perform(call):
+        async def work(call):
             return wire.encode(await get(call))
 
         routes = service.application.routes
-        operation = dataclasses.replace(routes["/"].arguments["operation"], perform=perform)
+        operation = dataclasses.replace(routes["/"].arguments["operation"], work=work)
         routes["/"] = dataclasses.replace(routes["/"], arguments={"operation": operation})
 
     return replace
