@@ -66,9 +66,9 @@ async def test_unexpected_error_closes_the_connection_and_ends_the_message(
 async def test_large_message_is_charged_for_each_16_kib(path, service, monkeypatch):
     charged, charge = [], service.shared.limits.charge_request
 
-    def recording(address, now_ms, units=1):
+    def recording(client, now_ms, units=1):
         charged.append(units)
-        return charge(address, now_ms, units)
+        return charge(client, now_ms, units)
 
     async with open_socket(service, path) as socket:
         await (await socket.ping())

@@ -1,6 +1,7 @@
 """Limits per client and in total. A refused request changes nothing."""
 
 import asyncio
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -33,9 +34,33 @@ TOO_MANY = {"error": "Too many requests"}
 UNAVAILABLE = {"error": "Service unavailable"}
 
 
+class ByAddress:
+    """Limits whose methods take addresses. It remembers what is open."""
+
+    def __init__(self, limits):
+        self._limits = limits
+        self._open = collections.defaultdict(list)
+
+    def __getattr__(self, name):
+        found = getattr(self._limits, name)
+        if name not in ("charge_request", "exceeds_hard_limit", "charge_session", "charge_bytes", "acquire_wait"):
+            return found
+        return lambda address, *arguments: found(self._limits.client(address), *arguments)
+
+    def connected(self, address, now_ms):
+        admission = self._limits.connected(address, now_ms)
+        if admission is None:
+            return None
+        self._open[address, admission.refusal].append(admission)
+        return admission.refusal
+
+    def disconnected(self, address, refusal):
+        self._open[address, refusal].pop(0).release()
+
+
 def limits_for_all(**settings):
     """Return limits that apply to every address."""
-    return Limits(Settings(unlimited_addresses=(), **settings))
+    return ByAddress(Limits(Settings(unlimited_addresses=(), **settings)))
 
 
 # Counting.
@@ -74,7 +99,7 @@ def test_each_ipv4_address_and_each_ipv6_64_has_its_own_bucket():
 def test_loopback_proxies_and_unix_sockets_are_unlimited(address):
     proxies = (ipaddress.ip_network("10.0.0.0/8"),)
     one_of_everything = {"rate_per_address": 1, "max_connections_per_address": 1, "max_bytes_per_address": 1024}
-    limits = Limits(Settings(**one_of_everything, trusted_proxies=proxies))
+    limits = ByAddress(Limits(Settings(**one_of_everything, trusted_proxies=proxies)))
     for _ in range(20):
         assert limits.charge_request(address, 0) == 0
         limits.charge_session(address, 0)
@@ -97,26 +122,21 @@ def test_new_settings_apply_to_open_connections(monkeypatch):
     networks = tuple(ipaddress.ip_network(single) for single in (address, other))
     limits.apply(dataclasses.replace(limits._settings, unlimited_addresses=networks))
     assert [limits.charge_request(other, 0) for _ in range(3)] == [0, 0, 0]
-    assert limits.connected(address, 0) == 429  # the old limit applies while connections are open
-    limits.disconnected(address, 429)
-    for _ in range(2):
-        limits.disconnected(address, 0)
     assert [limits.connected(address, 0) for _ in range(3)] == [0, 0, 0]
     neighbour = "2001:db8::2"
-    assert [limits.connected(neighbour, 0) for _ in range(3)] == [0, 0, 429]
+    assert limits.connected(neighbour, 0) == 429  # limited, together with what its /64 has opened before
+    limits.disconnected(neighbour, 429)
+    unlimited = limits.client(address)
     limits.acquire_wait(address)
     limits.apply(dataclasses.replace(limits._settings, unlimited_addresses=()))
-    assert [limits.charge_request(other, 0), limits.charge_request(other, 0)] == [0, 1]
-    for _ in range(3):
-        assert limits.connected(address, 0) == 0
+    assert limits.connected(address, 0) == 429
+    limits.disconnected(address, 429)
+    for _ in range(5):
         limits.disconnected(address, 0)
-        limits.disconnected(address, 0)
-    assert limits.connected(address, 0) == 0
-    limits.disconnected(address, 0)
-    limits.release_wait(address)
-    assert limits.connected(address, 0) == 429  # limited again, together with its neighbour in the /64
-    limits.disconnected(neighbour, 0)
-    assert limits.connected(address, 0) == 0
+    limits.release_wait(unlimited)
+    assert unlimited.idle
+    assert limits.client(address).idle
+    assert [limits.connected(address, 0), limits.connected(neighbour, 0)] == [0, 0]
     assert (limits.connections, limits.waiting) == (2, 0)
     limits.apply(dataclasses.replace(limits._settings, max_connections=2))
     assert limits.connected(other, 0) == 503
@@ -129,8 +149,7 @@ def test_idle_clients_are_dropped_and_connected_ones_are_kept(monkeypatch):
     for number in range(1000):
         limits.charge_request(f"2001:db8:1:{number:x}::1", 0)
         limits.charge_request(f"2001:db8:2::{number:x}", 0)
-        assert len(limits._by_address) <= 101
-        assert len(limits._clients) <= 101
+        assert len(limits.clients()) <= 101
     assert limits.connected("2001:db8::2", 0) == 429
     limits.disconnected("2001:db8::1", 0)
     limits.disconnected("2001:db8::2", 429)
@@ -162,7 +181,7 @@ def test_each_closed_connection_frees_its_place():
     limits.disconnected("192.0.2.9", 503)
     limits.disconnected("192.0.2.0", 0)
     assert limits.connected("192.0.2.9", 0) == 0
-    assert Limits(Settings(max_connections=5), 0).connected("192.0.2.1", 0) == 503
+    assert Limits(Settings(max_connections=5), 0).connected("192.0.2.1", 0).refusal == 503
 
 
 def test_excess_connections_of_an_address_do_not_use_the_places_of_others():
@@ -174,7 +193,7 @@ def test_excess_connections_of_an_address_do_not_use_the_places_of_others():
 
 
 def test_admin_connections_have_a_limit_of_their_own():
-    limits = AdminConnectionLimiter()
+    limits = ByAddress(AdminConnectionLimiter())
     assert [limits.connected("127.0.0.1", 0) for _ in range(ADMIN_CONNECTIONS)] == [0] * ADMIN_CONNECTIONS
     others = [limits.connected("", 0) for _ in range(10)]
     assert others == [503] * SPARE_CONNECTIONS_PER_CLIENT + [None] * (10 - SPARE_CONNECTIONS_PER_CLIENT)
@@ -182,7 +201,7 @@ def test_admin_connections_have_a_limit_of_their_own():
     limits.disconnected("", 503)
     assert [limits.connected("127.0.0.1", 0) for _ in range(3)] == [0, 503, None]
     assert (limits.connections, limits.refused) == (ADMIN_CONNECTIONS, SPARE_CONNECTIONS_PER_CLIENT)
-    limits.make_room = lambda: True
+    limits._limits.make_room = lambda: True
     assert limits.connected("127.0.0.1", 0) == 0
 
 
@@ -223,10 +242,10 @@ def test_waits_are_limited_per_address_and_in_total():
     limits.acquire_wait("192.0.2.2")
     with pytest.raises(Unavailable):
         limits.acquire_wait("192.0.2.3")
-    limits.release_wait("192.0.2.1")
+    limits.release_wait(limits.client("192.0.2.1"))
     limits.acquire_wait("192.0.2.1")
     for address in ("192.0.2.1", "192.0.2.1", "192.0.2.2"):
-        limits.release_wait(address)
+        limits.release_wait(limits.client(address))
     assert limits.waiting == 0
 
 
@@ -387,7 +406,7 @@ async def test_waiting_request_beyond_the_limit_is_refused(start_limited, kind):
     service = await start_limited(max_connections_per_address=5)
     limits = service.shared.limits
     for _ in range(3):  # like three requests of a WebSocket
-        limits.acquire_wait("127.0.0.1")
+        limits.acquire_wait(limits.client("127.0.0.1"))
     code = (await offer(service)).json["code"]
     method, target, fields = WAITS[kind]
     data = json.dumps(fields | {"code": code}).encode() if fields else b""

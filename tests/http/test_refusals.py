@@ -351,7 +351,7 @@ def test_declarations_are_those_of_the_specification():
 async def test_examples_are_accepted(over, start_service):
     service = await start_service(max_offer=MAX_TEXT)
     assert set(make_methods(OPERATIONS)) == {each.name for each in (*OPERATIONS, HOLD)} | {
-        *("authorize", "subscribe", "unsubscribe")
+        *("authorize", "cancel", "subscribe", "unsubscribe")
     }
     async with over(service) as transport:
         for declared in over.declared:
@@ -481,9 +481,9 @@ async def test_token_is_required_and_must_allow_the_request(over, start_service,
 
 
 def use_up_rate(service, monkeypatch):
-    address, now_ms = "127.0.0.1", service.clock.ms
+    client, now_ms = service.shared.limits.client("127.0.0.1"), service.clock.ms
     for units in (1000, 1):
-        while not service.shared.limits.charge_request(address, now_ms, units):
+        while not service.shared.limits.charge_request(client, now_ms, units):
             pass
 
 
@@ -540,7 +540,7 @@ async def test_wait_beyond_the_limit_is_refused(setting, expected, over, start_s
     code = await service.offer()
     waiting = [declared for declared in over.declared if is_stream(declared) or "wait" in good(declared)]
     for _ in range(5):
-        service.shared.limits.acquire_wait("127.0.0.1")
+        service.shared.limits.acquire_wait(service.shared.limits.client("127.0.0.1"))
     async with over(service) as transport:
         for declared in waiting:
             params = good(declared, code=code, side="offerer", topic="empty", wait=60) | {"secret": None}

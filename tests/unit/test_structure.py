@@ -40,7 +40,7 @@ MAY_IMPORT = {
         "auth errors lifecycle limits metrics session settings stores stores.latest_counts stores.watches system "
         "orjson tornado"
     ),
-    "service.client_connection": "auth service transport",
+    "service.client_connection": "auth limits service transport",
     "http": "auth errors lifecycle limits service settings stores.watches system tornado",
     "http.upgrade": "auth errors http service.client_connection transport",
     "websocket": "auth errors lifecycle service service.client_connection session stores.watches transport",

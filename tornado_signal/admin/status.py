@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, Final, TypeVar, cast
 
 from ..errors import SessionNotFound, Unavailable
-from ..limits.per_address import Client
+from ..limits.per_address import ClientCounts
 from ..metrics import Histogram, RequestMetrics
 from ..service.client_connection import ClientConnection
 from ..service.service import HeldOffer, Service
@@ -144,10 +144,10 @@ class Status:
         """Return the addresses with the most connections, and how much of each limit they use, from 0 to 1."""
         limits, now_ms = self._service.limits, self._service.clock.now_ms()
 
-        def size(entry: tuple[str, Client]) -> int:
+        def size(entry: tuple[str, ClientCounts]) -> int:
             return entry[1].connections + entry[1].waiting + entry[1].held
 
-        largest_clients: list[tuple[str, Client]] = []
+        largest_clients: list[tuple[str, ClientCounts]] = []
         async for clients in slices(limits.clients(), SLICE):
             active = (entry for entry in clients if not entry[1].idle)
             largest_clients = heapq.nlargest(MAX_ITEMS, [*largest_clients, *active], key=size)

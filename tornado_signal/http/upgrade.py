@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 from ..auth import ANY
 from ..errors import InvalidParameter
 from ..service.client_connection import Client
-from ..transport import ServerState
+from ..transport.state import Admission, ServerState
 from ..transport.websocket import Receiver, WebSocket, accept
 from .handlers import Handler
 
@@ -55,16 +55,16 @@ class Upgrade(Handler):
         if accepted is None:
             raise InvalidParameter("Upgrade")
         limits, address = service.limits, request.client_address
-        forwarded = limits.client(address) is not limits.client(request.remote_ip)
+        forwarded = request.client is not limits.client(request.remote_ip)
         if forwarded:
-            limits.admit_forwarded(address)
+            limits.admit_forwarded(request.client)
         make_receiver, binary = self.make_receiver, self.binary
         origin, request_id, traceparent = request.origin, request.request_id, request.traceparent
         query, grant, protocol = request.query_arguments, request.grant, self.protocol
 
-        def make(state: ServerState, remote_ip: str, refusal: int | None) -> asyncio.Protocol:
+        def make(state: ServerState, remote_ip: str, admission: Admission) -> asyncio.Protocol:
             max_bytes = service.settings.max_body_bytes
-            socket = WebSocket(state, remote_ip, refusal, max_bytes, address, binary=binary)
+            socket = WebSocket(state, remote_ip, admission, max_bytes, address, binary=binary)
             socket.receiver = make_receiver(
                 Client(service, origin, address, request_id, traceparent, forwarded, socket, query, grant)
             )

@@ -1,19 +1,23 @@
 """Limits per client and for all clients together. No I/O. Time is an argument.
 
-A client is an IPv4 address, or the /64 of an IPv6 address: what one machine or household has. The counts of clients
-that have nothing open are dropped when there are many, so the memory is bounded.
+A client is an IPv4 address, or the /64 of an IPv6 address: what one machine or household has. Whatever is open holds
+the counts of its client. The counts of clients that have nothing open are dropped when there are many, so the memory
+is bounded.
 """
 
+import functools
 import ipaddress
-import itertools
 import math
-from collections.abc import Callable, Hashable
+from collections import OrderedDict
+from collections.abc import Callable
 
 from ..errors import TooMany, Unavailable
 from ..settings.settings import Settings
 from .forwarded import parse_address, trusted
 
 CLIENTS_KEPT = 100_000
+DROP_STEP = 4  # clients looked at for each new one
+ADDRESSES_KEPT = 8192  # whose clients are found without parsing
 # Connections beyond the limits that are kept open for a refusal (429, 503), in all and of each client.
 SPARE_CONNECTIONS = 100
 SPARE_CONNECTIONS_PER_CLIENT = 4
@@ -53,6 +57,27 @@ class ConnectionCounts:
             self.connections += by
 
 
+class Admission:
+    """A counted connection, until `release`.
+
+    Attributes:
+        refusal: 0 if it is served, else the HTTP status for refusing it.
+    """
+
+    __slots__ = ("_counts", "refusal")
+
+    def __init__(self, refusal: int, *counts: ConnectionCounts) -> None:
+        self.refusal = refusal
+        self._counts = counts
+        for each in counts:
+            each.count(refusal, 1)
+
+    def release(self) -> None:
+        """Stop counting the closed connection."""
+        for each in self._counts:
+            each.count(self.refusal, -1)
+
+
 class AdminConnectionLimiter(ConnectionCounts):
     """The connections of the operator's listener, counted without regard to addresses.
 
@@ -65,15 +90,11 @@ class AdminConnectionLimiter(ConnectionCounts):
         super().__init__()
         self.make_room: Callable[[], bool] = lambda: False
 
-    def connected(self, address: str, now_ms: int) -> int | None:
+    def connected(self, address: str, now_ms: int) -> Admission | None:
         refusal = 0 if self.connections < ADMIN_CONNECTIONS or self.make_room() else 503
         if refusal and self.refused >= SPARE_CONNECTIONS_PER_CLIENT:
             return None
-        self.count(refusal, 1)
-        return refusal
-
-    def disconnected(self, address: str, refusal: int) -> None:
-        self.count(refusal, -1)
+        return Admission(refusal, self)
 
 
 class TokenBucket:
@@ -110,7 +131,7 @@ class TokenBucket:
         return max(0.0, 1 - tokens / most)
 
 
-class Client(ConnectionCounts):
+class ClientCounts(ConnectionCounts):
     """The counts of one client.
 
     Attributes:
@@ -173,25 +194,20 @@ class Limits(ConnectionCounts):
         super().__init__()
         self._room_bytes = room_bytes
         self._descriptors = max_connections
-        self._clients: dict[tuple[bool, str], Client] = {}
-        self._by_address: dict[str, Client] = {}
+        self._clients: OrderedDict[tuple[bool, str], ClientCounts] = OrderedDict()
+        self._key = functools.lru_cache(ADDRESSES_KEPT)(self._find_key)
         self.blocks: dict[Network, int] = {}  # blocked networks, each with the end of its block in Unix milliseconds
         self._blocked: dict[str, bool] = {}  # by address; empty while no network is blocked
-        self._outdated: set[str] = set()  # addresses whose clients are what they were before other settings
         self.waiting = 0
         self._set(settings)
 
     def apply(self, settings: Settings) -> None:
         """Apply other settings. Existing connections and waits stay open and counted.
 
-        A client whose limits are switched on or off changes once it has no open connections or waits.
+        If the limits of a client are switched on or off, this applies to what it opens from now on.
         """
-        before = self._unlimited
         self._set(settings)
-        if self._unlimited != before:
-            clients = self._by_address.items()
-            self._outdated = {address for address, client in clients if client.limited != self.limits_address(address)}
-            self._find_anew()
+        self._key.cache_clear()
 
     def _set(self, settings: Settings) -> None:
         self._settings = settings
@@ -200,44 +216,36 @@ class Limits(ConnectionCounts):
         self._rate_per_ms = settings.rate_per_address / 1000
         self._sessions_per_ms = settings.max_sessions_per_address / settings.session_timeout_ms
 
-    def charge_request(self, address: str, now_ms: int, units: int = 1) -> int:
+    def charge_request(self, client: ClientCounts, now_ms: int, units: int = 1) -> int:
         """Count a request, or something that costs as much as several. Return 0, or the seconds until a retry."""
-        if self.blocks and self.is_blocked(address):
-            return BLOCKED_RETRY_S
-        client = self._find(address)
         if not client.limited:
             return 0
         return client.requests.take(burst(self._settings), self._rate_per_ms, now_ms, units)
 
-    def exceeds_hard_limit(self, address: str, now_ms: int) -> bool:
+    def exceeds_hard_limit(self, client: ClientCounts, now_ms: int) -> bool:
         """Count a request over the rate. Return whether there are too many of them to keep the connection."""
-        if self.blocks and self.is_blocked(address):
-            return True
-        client = self._find(address)
         if not client.limited:
             return False
         return bool(client.refusals.take(self._settings.rate_per_address, self._rate_per_ms, now_ms))
 
-    def charge_session(self, address: str, now_ms: int) -> None:
+    def charge_session(self, client: ClientCounts, now_ms: int) -> None:
         """Count a session.
 
         Raises:
             TooMany: the quota of the client is used up.
         """
-        client = self._find(address)
         if not client.limited:
             return
         wait_s = client.sessions.take(self._settings.max_sessions_per_address, self._sessions_per_ms, now_ms)
         if wait_s:
             raise TooMany("sessions of an address", wait_s)
 
-    def charge_bytes(self, address: str, size: int, now_ms: int) -> None:
+    def charge_bytes(self, client: ClientCounts, size: int, now_ms: int) -> None:
         """Count bytes to store.
 
         Raises:
             TooMany: the quota of the client is used up.
         """
-        client = self._find(address)
         if not client.limited:
             return
         most = self._max_bytes
@@ -272,14 +280,13 @@ class Limits(ConnectionCounts):
             self._blocked[address] = blocked
         return blocked
 
-    def acquire_wait(self, address: str) -> None:
+    def acquire_wait(self, client: ClientCounts) -> None:
         """Count a waiting request, until `release_wait`.
 
         Raises:
             TooMany: too many requests of this client wait.
             Unavailable: too many requests wait.
         """
-        client = self._find(address)
         if self.waiting >= self._settings.max_connections:
             raise Unavailable("too many requests wait", retry_after_s=5)
         if client.limited and client.waiting >= self._settings.max_connections_per_address:
@@ -287,40 +294,30 @@ class Limits(ConnectionCounts):
         client.waiting += 1
         self.waiting += 1
 
-    def release_wait(self, address: str) -> None:
+    def release_wait(self, client: ClientCounts) -> None:
+        """Stop counting what `acquire_wait` counted."""
         self.waiting -= 1
-        client = self._find(address)
         client.waiting -= 1
-        if address in self._outdated and client.idle:
-            self._find_anew()
 
-    def acquire_hold(self, address: str) -> None:
-        """Count an offer that is about to be held, or a channel or group of another protocol, until `release_hold`.
+    def acquire_hold(self, client: ClientCounts) -> None:
+        """Count an offer that is about to be held, or a channel or group of another protocol, in `client.held`.
 
         Raises:
             TooMany: the client holds as many as its quota of sessions.
         """
-        client = self._find(address)
         if client.limited and client.held >= self._settings.max_sessions_per_address:
             raise TooMany("held offers of an address", 5)
         client.held += 1
 
-    def release_hold(self, address: str) -> None:
-        """Stop counting what `acquire_hold` counted."""
-        client = self._find(address)
-        client.held -= 1
-        if address in self._outdated and client.idle:
-            self._find_anew()
-
-    def connected(self, address: str, now_ms: int) -> int | None:
-        """Count a connection, until `disconnected`.
+    def connected(self, address: str, now_ms: int) -> Admission | None:
+        """Count a connection.
 
         The time is by a monotonic clock, which can be another clock than that of requests.
 
         Returns:
-            0 if it is served, the HTTP status for refusing it, or None to close it uncounted without a response.
+            The counted connection, or None to close it without a response.
         """
-        client = self._find(address)
+        client = self.client(address)
         settings = self._settings
         refusal = 0
         if client.limited:
@@ -336,42 +333,24 @@ class Limits(ConnectionCounts):
             self.refused >= SPARE_CONNECTIONS or (client.limited and client.refused >= SPARE_CONNECTIONS_PER_CLIENT)
         ):
             return None
-        self.count(refusal, 1)
-        client.count(refusal, 1)
-        return refusal
+        return Admission(refusal, self, client)
 
-    def disconnected(self, address: str, refusal: int) -> None:
-        self.count(refusal, -1)
-        client = self._find(address)
-        client.count(refusal, -1)
-        if address in self._outdated and client.idle:
-            self._find_anew()
-
-    def admit_forwarded(self, address: str) -> None:
+    def admit_forwarded(self, client: ClientCounts) -> None:
         """Check that a proxy can keep one more connection open for a client.
+
+        The connection is counted in `client.connections`. The total of all clients contains the proxy's connection.
 
         Raises:
             TooMany: the client has too many connections.
         """
-        client = self._find(address)
         if client.limited and client.connections >= self._settings.max_connections_per_address:
             raise TooMany("connections of an address", 5)
 
-    def count_forwarded(self, address: str, by: int) -> None:
-        """Count a connection that a proxy opens (1) or closes (-1) for a client.
-
-        The total of all clients does not change: it contains the connection of the proxy.
-        """
-        client = self._find(address)
-        client.connections += by
-        if address in self._outdated and client.idle:
-            self._find_anew()
-
-    def clients(self) -> list[tuple[str, Client]]:
+    def clients(self) -> list[tuple[str, ClientCounts]]:
         """Return all known clients, each with its address or network."""
         return [(name, client) for (_, name), client in self._clients.items()]
 
-    def usage(self, client: Client, now_ms: int) -> dict[str, float]:
+    def usage(self, client: ClientCounts, now_ms: int) -> dict[str, float]:
         """Return how much of each limit a client uses, from 0 to 1. Empty without limits."""
         if not client.limited:
             return {}
@@ -386,18 +365,14 @@ class Limits(ConnectionCounts):
             "bytes": client.bytes.used(size, size / life_ms, now_ms),
         }
 
-    def client(self, address: str) -> Hashable:
-        """Return the key of a client, which is the same for all of its addresses."""
-        return self._find(address)
-
-    def _find(self, address: str) -> Client:
-        try:
-            return self._by_address[address]
-        except KeyError:
-            client = self._by_address[address] = self._add(address)
-            if len(self._by_address) > CLIENTS_KEPT:
-                self._forget()
-            return client
+    def client(self, address: str) -> ClientCounts:
+        """Return the counts of a client, which are the same for all of its addresses."""
+        key = self._key(address)
+        client = self._clients.get(key)
+        if client is None:
+            client = self._clients[key] = ClientCounts(self._settings, limited=key[0])
+            self._drop_idle()
+        return client
 
     def limits_address(self, address: str) -> bool:
         """Return whether per-address limits apply to an address."""
@@ -406,33 +381,18 @@ class Limits(ConnectionCounts):
             return False  # a Unix socket: a proxy's
         return not trusted(address, self._unlimited)
 
-    def _add(self, address: str) -> Client:
+    def _find_key(self, address: str) -> tuple[bool, str]:
+        """Return whether an address is limited, and the name of its client."""
         parsed, limited = parse_address(address), self.limits_address(address)
-        name = address
         if limited and isinstance(parsed, ipaddress.IPv6Address):
-            name = str(ipaddress.ip_network((parsed, 64), strict=False))
-        elif limited:
-            name = str(parsed)
-        client = self._clients.get((limited, name))
-        if client is None:
-            client = self._clients[limited, name] = Client(self._settings, limited)
-        return client
+            return True, str(ipaddress.ip_network((parsed, 64), strict=False))
+        return limited, str(parsed) if limited else address
 
-    def _find_anew(self) -> None:
-        """Drop what is outdated and has nothing open: it is found again as what it is now."""
-        for address in [outdated for outdated in self._outdated if self._find(outdated).idle]:
-            self._outdated.discard(address)
-            del self._by_address[address]
-        self._drop_unused()
-
-    def _forget(self) -> None:
-        """Drop those of the older half that have nothing open."""
-        for address in list(itertools.islice(self._by_address, CLIENTS_KEPT // 2)):
-            if self._by_address[address].idle:
-                self._outdated.discard(address)
-                del self._by_address[address]
-        self._drop_unused()
-
-    def _drop_unused(self) -> None:
-        kept = set(map(id, self._by_address.values()))
-        self._clients = {name: client for name, client in self._clients.items() if id(client) in kept}
+    def _drop_idle(self) -> None:
+        """Drop the oldest client if there are too many, unless it has something open: then it becomes the newest."""
+        for _ in range(DROP_STEP):
+            if len(self._clients) <= CLIENTS_KEPT:
+                return
+            key, client = self._clients.popitem(last=False)
+            if not client.idle:
+                self._clients[key] = client

@@ -78,13 +78,13 @@ class ProtocolConnection(ClientConnection):
         """
         if self._acquired >= MAX_CHANNELS:
             raise errors.TooMany("channels of a connection")
-        self.client.service.limits.acquire_hold(self.client.address)
+        self.client.service.limits.acquire_hold(self.counts)
         self._acquired += 1
 
     def release(self) -> None:
         """Stop counting a channel or a membership."""
         self._acquired -= 1
-        self.client.service.limits.release_hold(self.client.address)
+        self.counts.held -= 1
 
     def subscribe(self, channel: Channel) -> Awaitable[None] | None:
         """Subscribe to a channel. See `Relay.subscribe`.

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Sequence
 from typing import ClassVar, Final, NamedTuple
 
 from ..auth import Grant
+from ..limits.per_address import ClientCounts as ClientCounts
 from ..transport.frames import CloseCode
 from ..transport.websocket import WebSocket
 from .request_context import RequestContext, units_of
@@ -76,6 +77,7 @@ class ClientConnection:
     Attributes:
         pattern: the name of the path in logs and metrics.
         client: the client, whose handshake is complete.
+        counts: what the client has open and has used of its limits.
         grant: what the latest token allows, or None before the first one.
         closed: whether the client has disconnected.
         held: the offers that it holds.
@@ -84,7 +86,7 @@ class ClientConnection:
     pattern: ClassVar[str]
     held: Sequence[HeldOffer] = ()
 
-    __slots__ = ("_bearer", "_is_busy", "_last_id", "_messages", "client", "closed", "grant")
+    __slots__ = ("_bearer", "_is_busy", "_last_id", "_messages", "client", "closed", "counts", "grant")
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -94,8 +96,8 @@ class ClientConnection:
         self._is_busy = False  # whether a message is started, or waits for its turn
         self._last_id = 0
         self._bearer = client.service.hold_grant(client.grant, self._token_expired)
-        if client.forwarded:
-            client.service.limits.count_forwarded(client.address, 1)
+        self.counts: ClientCounts = client.service.limits.client(client.address)
+        self.counts.connections += client.forwarded
 
     @property
     def origin(self) -> str:
@@ -146,9 +148,11 @@ class ClientConnection:
 
     def charge_frame(self, size: int = 0) -> None:
         """Charge a frame or a message that is not a request. A client that sends far too many is disconnected."""
-        limits, address = self.client.service.limits, self.client.address
+        limits, counts = self.client.service.limits, self.counts
         now_ms = self.client.service.clock.now_ms()
-        if limits.charge_request(address, now_ms, units_of(size)) and limits.exceeds_hard_limit(address, now_ms):
+        if limits.is_blocked(self.client.address) or (
+            limits.charge_request(counts, now_ms, units_of(size)) and limits.exceeds_hard_limit(counts, now_ms)
+        ):
             self.client.socket.close(CloseCode.POLICY_VIOLATION, "too many frames")
 
     # From the transport
@@ -172,8 +176,7 @@ class ClientConnection:
         self._messages.clear()
         if self._bearer is not None:
             self._bearer.close()
-        if self.client.forwarded:
-            self.client.service.limits.count_forwarded(self.client.address, -1)
+        self.counts.connections -= self.client.forwarded
         self.disconnected()
 
     def _token_expired(self) -> None:
@@ -190,8 +193,7 @@ class ClientConnection:
                 room.add_done_callback(self._submit)
 
     def _submit(self, _: object = None) -> None:
-        service = self.client.service
-        service.queue.submit(service.limits.client(self.client.address), self._begin)
+        self.client.service.queue.submit(self.counts, self._begin)
 
     def _begin(self) -> None:
         if not self._messages or self.client.socket.drops_messages:

@@ -10,6 +10,7 @@ from tornado.iostream import StreamClosedError
 from ..auth import Authority, Grant
 from ..errors import OriginNotAllowed, SignalError, TooMany, Unauthorized, Unavailable
 from ..lifecycle import DRAINING
+from ..limits.per_address import BLOCKED_RETRY_S
 from ..stores.watches import Watch
 from .service import Service
 from .spans import Span, Tracer
@@ -37,7 +38,7 @@ class RequestContext:
     Attributes:
         service: as given.
         client_address: as given.
-        client: the key of the client in queues.
+        client: the counts of the client, which are also its key in queues.
         origin: the isolation scope. It is empty before admission, and for anonymous requests.
         now_ms: the time of the request in Unix milliseconds. It is updated after a wait.
         request_id: the id in the log.
@@ -110,7 +111,10 @@ class RequestContext:
         """
         service = self.service
         self.now_ms = service.clock.now_ms()
-        retry_after_s = service.limits.charge_request(self.client_address, self.now_ms, units_of(size))
+        blocked = service.limits.is_blocked(self.client_address)
+        retry_after_s = (
+            BLOCKED_RETRY_S if blocked else service.limits.charge_request(self.client, self.now_ms, units_of(size))
+        )
         if find_origin is not None:
             origin = find_origin()
             allowed = service.settings.allowed_origins
@@ -118,8 +122,8 @@ class RequestContext:
                 raise OriginNotAllowed
             self.origin = origin
         if retry_after_s:
-            persists = service.limits.exceeds_hard_limit(self.client_address, self.now_ms)
-            reason = "blocked" if service.limits.is_blocked(self.client_address) else "requests of an address"
+            persists = blocked or service.limits.exceeds_hard_limit(self.client, self.now_ms)
+            reason = "blocked" if blocked else "requests of an address"
             raise TooMany(reason, retry_after_s, persists=persists)
         if service.lifecycle.state >= DRAINING:
             raise Unavailable("draining")
@@ -184,7 +188,7 @@ class RequestContext:
         Raises:
             TooMany: the address exceeds its rate.
         """
-        retry_after_s = self.service.limits.charge_request(self.client_address, self.now_ms, units)
+        retry_after_s = self.service.limits.charge_request(self.client, self.now_ms, units)
         if retry_after_s:
             raise TooMany("requests of an address", retry_after_s)
 
@@ -194,7 +198,7 @@ class RequestContext:
         Raises:
             TooMany: the quota of the client is used up.
         """
-        self.service.limits.charge_session(self.client_address, self.now_ms)
+        self.service.limits.charge_session(self.client, self.now_ms)
 
     def admit_bytes(self, size: int) -> None:
         """Charge `size` bytes that are about to be stored to the client's quota.
@@ -202,7 +206,7 @@ class RequestContext:
         Raises:
             TooMany: the quota of the client is used up.
         """
-        self.service.limits.charge_bytes(self.client_address, size, self.now_ms)
+        self.service.limits.charge_bytes(self.client, size, self.now_ms)
 
     def waiting(self, watch: Watch, topic: str = "") -> Watch:
         """Count the wait, and close the watch if the client disconnects. Use it as a context manager.
@@ -215,7 +219,7 @@ class RequestContext:
             TooMany, Unavailable: too many requests wait.
         """
         try:
-            self.service.limits.acquire_wait(self.client_address)
+            self.service.limits.acquire_wait(self.client)
         except SignalError:
             watch.close()
             raise
@@ -230,7 +234,7 @@ class RequestContext:
         return watch
 
     def _wait_over(self) -> None:
-        self.service.limits.release_wait(self.client_address)
+        self.service.limits.release_wait(self.client)
 
     def client_gone(self) -> None:
         """Stop waiting: the client has disconnected."""

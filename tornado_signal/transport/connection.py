@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import http
-from collections.abc import Callable
 from typing import Final, cast
 
 from tornado import httputil
@@ -12,7 +11,7 @@ from tornado.iostream import StreamClosedError
 from .exchange import HTTPStream
 from .headers import Headers
 from .parser import PIECE_BYTES, RequestParser
-from .state import ServerState
+from .state import Admission, MakeProtocol, ServerState
 from .syntax import BadRequest, format_head
 
 IDLE_S: Final = 75.0  # between two requests
@@ -29,7 +28,7 @@ class Connection(asyncio.Protocol):
 
     Args:
         remote_ip: the address of the other end, if the connection is already counted.
-        refusal: the result of counting it, or None before.
+        admission: the counted connection, or None before it is counted.
 
     Attributes:
         state: shared with the server's other connections.
@@ -40,13 +39,13 @@ class Connection(asyncio.Protocol):
 
     # One for each connection, and most of them are idle: no dictionaries.
     __slots__ = (
+        "_admission",
         "_closing",
         "_drained",
         "_ended",
         "_exchanges",
         "_parser",
         "_paused",
-        "_refusal",
         "_refused",
         "_transport",
         "_unsent_bytes",
@@ -60,7 +59,7 @@ class Connection(asyncio.Protocol):
 
     _transport: asyncio.Transport
 
-    def __init__(self, state: ServerState, remote_ip: str = "", refusal: int | None = None) -> None:
+    def __init__(self, state: ServerState, remote_ip: str = "", admission: Admission | None = None) -> None:
         self.state = state
         self.remote_ip = self.client_address = remote_ip
         self.deadline_s = 0.0
@@ -72,8 +71,7 @@ class Connection(asyncio.Protocol):
         self._drained: asyncio.Future[None] | None = None  # while the client reads too slowly
         self._unsent_bytes = 0  # when the deadline for its reading was set
         self._written_bytes = 0  # since it last read fast enough
-        # The status for the first request of a refused connection, or None before the connection is counted.
-        self._refusal = refusal
+        self._admission = admission
         self._refused = 0  # the status for what cannot be understood, to be sent behind the answers that are due
         self._ended = False  # whether the client has said that it sends no more
         self._closing = False
@@ -90,7 +88,8 @@ class Connection(asyncio.Protocol):
     def replaceable(self) -> bool:
         """Whether it is served, waits for its client, and no response is under way."""
         under_way = self._exchanges and self._exchanges[0].complete and not self._closing
-        return self._refusal == 0 and self.deadline_s > 0 and not under_way
+        served = self._admission is not None and not self._admission.refusal
+        return served and self.deadline_s > 0 and not under_way
 
     # From asyncio
 
@@ -98,14 +97,14 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are not derived from it
         self._transport.set_write_buffer_limits(HIGH_WATER_BYTES)
         self.state.connections.add(self)
-        if self._refusal is None:
+        if self._admission is None:
             peer = transport.get_extra_info("peername")
             self.remote_ip = self.client_address = peer[0] if isinstance(peer, tuple) else ""
-            self._refusal = self.state.admit(self.remote_ip)
+            self._admission = self.state.admit(self.remote_ip)
         self._set_deadline()
-        if self._refusal is None:
+        if self._admission is None:
             self.abort()
-        elif self._refusal:
+        elif self._admission.refusal:
             self.state.loop.call_later(REFUSED_S, self.abort)
         if self.state.stopping:
             self.close()
@@ -113,7 +112,8 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
         self.state.remove(self)
-        self.state.release(self.remote_ip, self._refusal)
+        if self._admission is not None:
+            self._admission.release()
         self._parser.close()
         self._keep(b"")
         # An exception that has been raised refers to what raised it: kept here, it would keep the request and its
@@ -218,8 +218,8 @@ class Connection(asyncio.Protocol):
     # From the parser
 
     def request_received(self, start_line: httputil.RequestStartLine, headers: Headers, keep_alive: bool) -> None:
-        if self._refusal:
-            raise BadRequest(self._refusal)
+        if self._admission is not None and self._admission.refusal:
+            raise BadRequest(self._admission.refusal)
         exchange = HTTPStream(self, start_line, headers, keep_alive)
         self._exchanges += (exchange,)
         if self._drained is None and self._exchanges[0] is exchange:
@@ -266,7 +266,7 @@ class Connection(asyncio.Protocol):
             self.state.loop.call_soon(self._advance)
         self._set_deadline()
 
-    def hand_over(self, head: bytes, make: Callable[[ServerState, str, int | None], asyncio.Protocol]) -> bool:
+    def hand_over(self, head: bytes, make: MakeProtocol) -> bool:
         early = len(self._exchanges) > 1 or self._waiting or self._refused or self._parser.in_head
         if self._closing or self._ended or self._transport.is_closing() or early:
             self.abort()  # what was sent before the answer was taken for requests
@@ -277,7 +277,8 @@ class Connection(asyncio.Protocol):
         self._parser.close()
         self.state.connections.discard(self)
         self.state.unsent.forget(self)
-        protocol = make(self.state, self.remote_ip, self._refusal)
+        assert self._admission is not None
+        protocol = make(self.state, self.remote_ip, self._admission)
         self._transport.set_protocol(protocol)
         protocol.connection_made(self._transport)
         return True

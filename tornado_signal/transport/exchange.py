@@ -8,7 +8,7 @@ from tornado import httputil
 from tornado.iostream import StreamClosedError
 
 from .headers import Headers
-from .state import ClientConnection, ServerState
+from .state import ClientConnection, MakeProtocol
 from .syntax import format_head
 
 NO_HEADERS = Headers([])
@@ -177,7 +177,7 @@ class HTTPStream(httputil.HTTPConnection):
         """Return what can give the connection to another protocol, after a 101 has been written."""
         return self
 
-    def upgrade(self, make: Callable[[ServerState, str, int | None], asyncio.Protocol]) -> None:
+    def upgrade(self, make: MakeProtocol) -> None:
         """Send the written head, and pass the connection to another protocol.
 
         Raises:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from .connection import HEAD_S, REFUSED_S, Connection
-from .state import OpenConnection, ServerState
+from .state import Admission, OpenConnection, ServerState
 from .websocket import WebSocket
 
 log = logging.getLogger(__name__)
@@ -153,28 +153,28 @@ class Server:
                 self._loop.call_later(ACCEPT_PAUSE_S, self._accept_from, listening)
                 return
             address = peer[0] if isinstance(peer, tuple) else ""
-            refusal = self.state.admit(address)
-            if refusal is None:
+            admission = self.state.admit(address)
+            if admission is None:
                 accepted.close()
                 continue
-            handshake = self._loop.create_task(self._handshake(accepted, address, refusal))
+            handshake = self._loop.create_task(self._handshake(accepted, address, admission))
             self._handshakes.add(handshake)
             handshake.add_done_callback(self._handshakes.discard)
 
-    async def _handshake(self, accepted: socket.socket, address: str, refusal: int) -> None:
+    async def _handshake(self, accepted: socket.socket, address: str, admission: Admission) -> None:
         accepted.setblocking(False)
-        connection = Connection(self.state, address, refusal)
+        connection = Connection(self.state, address, admission)
         try:
             await self._loop.connect_accepted_socket(
                 lambda: connection,
                 accepted,
                 ssl=self.state.tls,
-                ssl_handshake_timeout=REFUSED_S if refusal else HEAD_S,
+                ssl_handshake_timeout=REFUSED_S if admission.refusal else HEAD_S,
             )
         except BaseException as error:
             accepted.close()
             if connection not in self.state.connections:
-                self.state.release(address, refusal)
+                admission.release()
             if not isinstance(error, OSError):  # of the client, or its time is over
                 raise
 

@@ -12,18 +12,36 @@ from tornado import httputil
 Refusal = Callable[[int, httputil.HTTPHeaders], tuple[httputil.HTTPHeaders, bytes]]
 
 
+class Admission(Protocol):
+    """A counted connection.
+
+    Attributes:
+        refusal: 0 if it is served, else the HTTP status for refusing its first request.
+    """
+
+    refusal: int
+
+    def release(self) -> None:
+        """Stop counting the closed connection."""
+
+
 class ConnectionLimiter(Protocol):
     """Counts connections by the address of the other end, which is empty on a Unix socket."""
 
-    def connected(self, address: str, now_ms: int) -> int | None:
-        """Count a new connection. The time is that of a monotonic clock.
+    def connected(self, address: str, now_ms: int) -> Admission | None:
+        """Count a new connection. The time is that of a monotonic clock. Return None to close it uncounted."""
 
-        Returns:
-            0, the status for refusing its first request, or None to close it uncounted.
-        """
 
-    def disconnected(self, address: str, refusal: int) -> None:
-        """Stop counting a closed connection. `refusal` is the result of `connected`."""
+class Unlimited:
+    """The admission of every connection of a server without a limiter."""
+
+    refusal = 0
+
+    def release(self) -> None:
+        pass
+
+
+UNLIMITED = Unlimited()
 
 
 class OpenConnection(Protocol):
@@ -76,7 +94,7 @@ class ClientConnection(OpenConnection, Protocol):
     def exchange_finished(self, exchange: httputil.HTTPConnection) -> None:
         """Handle the end of the current response."""
 
-    def hand_over(self, head: bytes, make: "Callable[[ServerState, str, int | None], asyncio.Protocol]") -> bool:
+    def hand_over(self, head: bytes, make: "MakeProtocol") -> bool:
         """Send the head of a response and pass the connection to another protocol.
 
         Args:
@@ -202,18 +220,13 @@ class ServerState:
         self.unsent.max_bytes = max_unsent_bytes
         self.unfinished.max_bytes = max_unsent_bytes // 4
 
-    def admit(self, address: str) -> int | None:
+    def admit(self, address: str) -> Admission | None:
         """Count a client's connection. See `ConnectionLimiter.connected`."""
         if self._limiter is None:
-            return 0
-        refusal = self._limiter.connected(address, int(self.loop.time() * 1000))
-        self.turned_away += refusal is None
-        return refusal
-
-    def release(self, address: str, refusal: int | None) -> None:
-        """Stop counting a closed connection. `refusal` is the result of `admit`."""
-        if self._limiter is not None and refusal is not None:
-            self._limiter.disconnected(address, refusal)
+            return UNLIMITED
+        admission = self._limiter.connected(address, int(self.loop.time() * 1000))
+        self.turned_away += admission is None
+        return admission
 
     def write_soon(self, connection: PostingConnection) -> None:
         """Call `write_posted` of a connection in the next event-loop iteration."""
@@ -233,3 +246,7 @@ class ServerState:
         self.unfinished.forget(connection)
         if self.stopping and not self.connections:
             self.all_closed.set()
+
+
+MakeProtocol = Callable[[ServerState, str, Admission], asyncio.Protocol]
+"""Makes the protocol that takes a connection over, from the server's state, the remote address and the admission."""

@@ -12,7 +12,7 @@ from tornado import httputil
 
 from . import frames
 from .frames import CloseCode, FrameReader, InvalidFrame, make_frame
-from .state import ServerState
+from .state import Admission, ServerState
 
 PING_S: Final = 20.0  # between two questions whether the client is there
 SILENT_S: Final = 40.0  # after which it is not
@@ -54,7 +54,7 @@ class WebSocket(asyncio.Protocol):
     """One client's connection, from its upgrade on.
 
     Args:
-        reject_status: the result of counting the connection, see `ServerState.admit`.
+        admission: the counted connection.
         max_message_bytes: the largest message.
         binary: whether binary messages are accepted like text.
 
@@ -70,6 +70,7 @@ class WebSocket(asyncio.Protocol):
     """
 
     __slots__ = (
+        "_admission",
         "_close_code",
         "_closing",
         "_drained",
@@ -80,7 +81,6 @@ class WebSocket(asyncio.Protocol):
         "_paused",
         "_pinged",
         "_posted",
-        "_reject_status",
         "_running",
         "_running_bytes",
         "_stalled_s",
@@ -106,7 +106,7 @@ class WebSocket(asyncio.Protocol):
         self,
         state: ServerState,
         remote_ip: str,
-        reject_status: int | None,
+        admission: Admission,
         max_message_bytes: int,
         client_address: str,
         *,
@@ -118,7 +118,7 @@ class WebSocket(asyncio.Protocol):
         self.deadline_s = 0.0
         self.on_closed: Callable[[int], None] | None = None
         self.drops_messages = self.closed_by_client = False
-        self._reject_status = reject_status
+        self._admission = admission
         self._frames = FrameReader(max_message_bytes, binary=binary)
         self._heard_s = 0.0
         self._pinged = False  # whether the latest ping has not been answered
@@ -152,7 +152,7 @@ class WebSocket(asyncio.Protocol):
         self._closing = True
         self.state.websockets -= 1
         self.state.remove(self)
-        self.state.release(self.remote_ip, self._reject_status)
+        self._admission.release()
         self.resume_writing()
         self._forget()
         self.receiver.client_gone()

@@ -173,7 +173,7 @@ class RpcConnection(ClientConnection):
 
     async def _turn(self) -> bool:
         """Wait for the client's next turn. Return whether the connection is still served."""
-        await self.client.service.queue.turn(self.client.service.limits.client(self.client_address), next_=True)
+        await self.client.service.queue.turn(self.counts, next_=True)
         return not self.client.socket.drops_messages
 
     async def _keep(self, answer: "Awaitable[Response]") -> "Response":

@@ -5,11 +5,11 @@ import contextlib
 import functools
 import itertools
 import random
-from collections.abc import Hashable
 from typing import Final, Protocol
 
 from ..errors import SessionNotFound, TooMany, Unavailable
 from ..lifecycle import LEAVING
+from ..service.client_connection import ClientCounts
 from ..service.service import Service
 from ..session import LEASE_BYTES, Side
 
@@ -32,16 +32,14 @@ class Holder(Protocol):
         held: the held offers in order.
         reserved: the number of reserved places.
         closed: whether the connection has ended.
+        counts: what its client has open.
     """
 
     lease: bytes
     held: list["Hold"]
     reserved: int
     closed: bool
-
-    @property
-    def client_address(self) -> str:
-        """The client's IP address."""
+    counts: ClientCounts
 
 
 class Hold:
@@ -52,21 +50,19 @@ class Hold:
         topic: its topic, or None if another connection has published it.
         lease: the lease of the offer in the store, until another connection takes it over.
         secret_hash: the hash of the owner's secret, or empty.
-        client_address: the client's IP address.
-        client: the client's place in queues.
+        counts: what its client has open.
         holder: the connection, or None after its end.
         due: the tick of its next renewal or withdrawal.
     """
 
-    __slots__ = ("client", "client_address", "due", "holder", "key", "lease", "secret_hash", "topic")
+    __slots__ = ("counts", "due", "holder", "key", "lease", "secret_hash", "topic")
 
-    def __init__(self, key: Key, topic: str | None, secret_hash: bytes, holder: Holder, client: Hashable) -> None:
+    def __init__(self, key: Key, topic: str | None, secret_hash: bytes, holder: Holder) -> None:
         self.key = key
         self.topic = topic
         self.lease = holder.lease
         self.secret_hash = secret_hash
-        self.client_address = holder.client_address
-        self.client = client
+        self.counts = holder.counts
         self.holder: Holder | None = holder
         self.due = 0
 
@@ -104,13 +100,13 @@ class Holds:
                     self._drop(hold)
         if self._is_full(holder):
             raise TooMany("held offers of a connection", 5)
-        self._service.limits.acquire_hold(holder.client_address)
+        self._service.limits.acquire_hold(holder.counts)
         holder.reserved += 1
 
     def cancel(self, holder: Holder) -> None:
         """Give a reserved place back."""
         holder.reserved -= 1
-        self._service.limits.release_hold(holder.client_address)
+        holder.counts.held -= 1
 
     def begin(self, holder: Holder, key: Key, topic: str | None, secret_hash: bytes, expires_ms: int) -> None:
         """Hold an offer in the place that is reserved, with others that hold the same content."""
@@ -118,7 +114,7 @@ class Holds:
             if hold.holder is holder:
                 self._drop(hold)
         holder.reserved -= 1
-        hold = Hold(key, topic, secret_hash, holder, self._service.limits.client(holder.client_address))
+        hold = Hold(key, topic, secret_hash, holder)
         self._holds.setdefault(key, []).append(hold)
         self._count += 1
         self._service.log.metrics.held += 1
@@ -164,7 +160,7 @@ class Holds:
             del self._holds[hold.key]
         self._count -= 1
         self._service.log.metrics.held -= 1
-        self._service.limits.release_hold(hold.client_address)
+        hold.counts.held -= 1
         if hold.holder is not None:
             hold.holder.held.remove(hold)
             hold.holder = None  # this may be kept until it is due
@@ -215,7 +211,7 @@ class Holds:
             self._entries -= len(entries)
             for hold in entries:
                 if hold.due == self._tick and self._is_kept(hold):
-                    self._service.turns.submit(hold.client, functools.partial(self._begin, hold))
+                    self._service.turns.submit(hold.counts, functools.partial(self._begin, hold))
         self._ticking = bool(self._due)
         if self._ticking:
             self._loop.call_later(TICK_S, self._next_tick)
