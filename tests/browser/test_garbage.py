@@ -105,7 +105,7 @@ def test_ended_objects_are_freed_while_the_page_continues(server, site, connect_
         until(lambda page=page: page.evaluate("told") == 3 and page.evaluate("here.peers.size") == 1)
     kinds = {kind for page in pages for kind, _ in page.evaluate("alive()")}
     assert kinds == {"kept", "peer", "event", *FREED}
-    # The three objects of the one peer that is still in the room, and the event that the loop has last.
+    # Three objects belong to the peer that is still in the room. The last event belongs to the loop.
     for page in pages:
         until(
             lambda page=page: left_over(page) == {"kept": 1, "peer": 3, "event": 1},

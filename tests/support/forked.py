@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
 
-# What `serve` and the commands of a client import.
+# Modules that `serve` and the commands of a client import.
 MODULES = (
     "uvloop",
     "tornado_signal.__main__",

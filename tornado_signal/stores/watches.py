@@ -121,8 +121,8 @@ class Watches:
         self._by_tick: dict[int, set[Watch]] = {}
         self._tick = 0
         self._ticking = False
-        # The watches to wake by key, each with the time of the change, and the keys in the order of their turns. A key
-        # can be in the queue after its watches have closed.
+        # The watches to wake by key, each with the time of the change. `_turns` has the keys in the order of their
+        # turns. A key can stay there after its watches have closed.
         self._changed: dict[bytes, dict[Watch, float]] = {}
         self._turns: deque[bytes] = deque()
         self._late: deque[Watch] = deque()

@@ -35,7 +35,7 @@ _DATA: Final = (CONTINUATION, TEXT, BINARY)
 _CONTROL: Final = (CLOSE, PING, PONG)
 _KEY_BYTES: Final = 4
 _CODE: Final = struct.Struct("!H")
-# By the first length: the longer one that follows, the size of the head before the key, and the least valid length.
+# By the first length: the longer length, the size of the head before the key, and the least valid length.
 _LONGER: Final = {126: (_CODE, 4, 126), 127: (struct.Struct("!Q"), 10, 1 << 16)}
 _MEDIUM: Final = struct.Struct("!BBH")
 _LARGE: Final = struct.Struct("!BBQ")
