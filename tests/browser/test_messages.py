@@ -175,8 +175,8 @@ def test_file_to_a_page_without_a_listener_is_refused(alice, bob):
     assert alice.evaluate("outcome(here.sendFile(make(5), {to: 'nobody'}))") == "peer-left"
 
 
-# Ends of a transfer in the middle: what the receiver does with a file, and how the sender sends `file`. Then the outcome
-# of the sender, and the receiver's error.
+# Ends of a transfer in the middle: what the receiver does with a file, and how the sender sends `file`. Then the
+# outcome of the sender, and the receiver's error.
 SEND = "outcome(here.sendFile(file))"
 FAILING = [
     (

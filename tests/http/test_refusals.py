@@ -265,7 +265,7 @@ def wrong_values(parameter):
 
 
 def wrong_texts(parameter):
-    """Return the texts in a query that are no value of a parameter, the last of them a repeated one."""
+    """Return the texts in a query that a parameter does not allow, the last of them a repeated one."""
     schema = resolved(parameter.schema)
     if schema["type"] == "string":
         wrong = [Raw(quote(value)) for value in wrong_values(parameter) if type(value) is str and value.isprintable()]

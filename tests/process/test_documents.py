@@ -46,7 +46,7 @@ NEEDS_CARE = {
     ".ci/run": ["bash", "-n", ".ci/run"],
     "tests/machine tests/run": ["bash", "-n", "tests/machine"],
     "tests/bench/run": ["tests/bench/run", "--help"],
-    "tests/soak/run --minutes 30 --peers 2000 --plot soak.svg": ["tests/soak/run", "--help"],
+    "tests/soak/run --minutes 30 --peers 2000 --json soak.json": ["tests/soak/run", "--help"],
     "tests/soak/run --cluster redis --minutes 120 --peers 600 --pause 10 --session-timeout-ms 60000": [
         "tests/soak/run",
         "--help",

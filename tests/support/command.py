@@ -60,7 +60,7 @@ def restored():
 
 
 def call(*arguments, cwd=None, input=b"", **variables):
-    """Run a command in this process until it ends by itself. Return the same as `run`."""
+    """Run a command in this process until it ends. Return the same as `run`."""
     from tornado_signal.__main__ import main  # here, because most tests start only processes
 
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:

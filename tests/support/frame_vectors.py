@@ -13,7 +13,7 @@ NO_CODE = 1005  # of a close frame without data
 
 
 class Vector(NamedTuple):
-    """What a client sends, and what a server takes it for.
+    """The frames of a client, and their meaning for a server.
 
     Attributes:
         sent: the bytes, which can be split anywhere.

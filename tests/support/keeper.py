@@ -1,6 +1,6 @@
-"""The keeper of a run of tests: a process that ends what the run has left when it ends in any way, also by SIGKILL.
+"""The keeper of a run of tests: a process that ends the leftovers of the run, also after a SIGKILL.
 
-A run has a folder for all its temporary files, and names it in the environment of every process that it starts. The
+A run has a folder for all its temporary files. The environment of every process that it starts names that folder. The
 keeper locks this folder, and removes it in the end. If the keeper is killed too, the checkout's next run does it.
 """
 
@@ -85,7 +85,7 @@ def end(folder: str, *, keep: bool = False) -> int:
 
 
 def keep_watch() -> None:
-    """End the earlier runs of this checkout, create the folder of a new one, and end that when standard input does."""
+    """End earlier runs of this checkout, create the folder of a new run, and end it when standard input ends."""
     with open(__file__) as starting:  # one run of the checkout at a time
         fcntl.flock(starting, fcntl.LOCK_EX)
         killed = sum(end(str(old)) for old in Path(tempfile.gettempdir()).glob(f"{PREFIX}*") if lock(old))

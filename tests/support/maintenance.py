@@ -5,10 +5,10 @@ import random
 import re
 import time
 
-from support.stores import HandClock, open_leveldb
 from tornado_signal.session import Side
 
 from .command import ORIGIN, call
+from .stores import HandClock, open_leveldb
 
 OTHER = "https://other.example"
 LONG_MS = 3_600_000

@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import re
 
-from support import redis_servers
 from tornado_signal.session import Side, content_code
 from tornado_signal.stores.leveldb import expiry, layout, records
 from tornado_signal.stores.leveldb import store as store_module
@@ -15,6 +14,8 @@ from tornado_signal.stores.redis.nodes import Acknowledgement
 from tornado_signal.stores.redis.partitions import Partitions
 from tornado_signal.stores.redis.store import RedisStore
 from tornado_signal.system.clock import Clock
+
+from . import redis_servers
 
 TIMEOUT_MS = 1000
 BEGIN_MS = 1_700_000_000_000
@@ -76,9 +77,9 @@ class LevelDB:
         await store.expiry.sweep(store.now_ms())
 
     async def holds_nothing(self, store):
-        """Return whether only the store's own keys are left."""
+        """Check that only the store's own keys are left."""
         own = {layout.FORMAT_KEY, layout.IDENTITY_KEY, layout.COUNTERS_KEY}
-        return set(store.database.view.iterator(include_value=False)) <= own
+        assert set(store.database.view.iterator(include_value=False)) <= own
 
     @staticmethod
     def take_small_steps(monkeypatch):
@@ -130,10 +131,10 @@ class Redis:
         """Do nothing: Redis deletes expired sessions automatically."""
 
     async def holds_nothing(self, store):
-        """Return whether only the store's own keys are left after 20 s."""
+        """Check that only the store's own keys are left after 20 s."""
         self._clock.ms += 20_000
-        keys_left = [key async for keys in all_keys(store.stores[0]) for key in keys]
-        return all(re.search(b":(store|origins|processes|(held|claim):[0-9a-f]+)$", key) for key in keys_left)
+        left = [key async for keys in all_keys(store.stores[0]) for key in keys]
+        assert [key for key in left if not re.search(b":(store|origins|processes|(held|claim):[0-9a-f]+)$", key)] == []
 
     @staticmethod
     def take_small_steps(monkeypatch):

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from itertools import count
 from urllib.parse import urlsplit
 
-from support.stores import HandClock, open_leveldb
 from tornado_signal.errors import SessionNotFound
 from tornado_signal.session import Side
 
 from .command import BOUND_S
+from .stores import HandClock, open_leveldb
 
 ORIGINS = ["https://one.example", "https://two.example"]
 TOPICS = ["a", "b"]

@@ -36,7 +36,7 @@ async def wake_watches(count):
 
 
 async def find_new_clients(count):
-    """Find new clients beside an open one after `count` addresses of a network. Return the time for `count` of them."""
+    """Find new clients, with one open, after `count` addresses of a network. Return the time for `count` of them."""
     limits = Limits(Settings(unlimited_addresses=()))
     limits.connected("192.0.2.1", 0)
     for number in range(count):

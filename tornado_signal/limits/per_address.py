@@ -1,8 +1,8 @@
 """Limits per client and for all clients together. No I/O. Time is an argument.
 
-A client is an IPv4 address, or the /64 of an IPv6 address: what one machine or household has. Whatever is open holds
-the counts of its client. The counts of clients that have nothing open are dropped when there are many, so the memory
-is bounded.
+A client is an IPv4 address, or the /64 of an IPv6 address: what one machine or household has. Everything that is open
+holds the counts of its client. The counts of clients that have nothing open are dropped when there are many. So the
+memory is bounded.
 """
 
 import functools

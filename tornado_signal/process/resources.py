@@ -1,4 +1,4 @@
-"""The one list of what a process reads from files that its settings name: for its start, `--check` and each reload."""
+"""The files that the settings name, as a process reads them: at its start, for `--check` and on each reload."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

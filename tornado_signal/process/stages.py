@@ -1,4 +1,4 @@
-"""The stages of the stop: what a process has opened is closed in reverse order, each part within its time limit."""
+"""The stages of the stop: the open parts of a process are closed in reverse order, each within its limit."""
 
 import asyncio
 import logging
