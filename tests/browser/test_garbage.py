@@ -61,7 +61,6 @@ PUBLICATION = """
     const joined = await client.join("single", {info: "other", signal: lasting});
     const {connection} = await published;
     publication.close();
-    track("publication", publication);
     track("connection", joined, joined.peerConnection, joined.channel, connection, connection.peerConnection);
     await joined.close();
     await connection.closed;
@@ -75,7 +74,7 @@ PAIR = """
     await pairs[1].closed;
   })()
 """
-FREED = {"message", "incoming", "received", "sent", "room", "publication", "connection", "pair"}
+FREED = {"message", "incoming", "received", "sent", "room", "connection", "pair"}
 
 
 def left_over(page):
@@ -105,7 +104,8 @@ def test_ended_objects_are_freed_while_the_page_continues(server, site, connect_
         until(lambda page=page: page.evaluate("told") == 3 and page.evaluate("here.peers.size") == 1)
     kinds = {kind for page in pages for kind, _ in page.evaluate("alive()")}
     assert kinds == {"kept", "peer", "event", *FREED}
-    # Three objects belong to the peer that is still in the room. The last event belongs to the loop.
+    # Three objects belong to the peer that is still in the room. The last event belongs to the loop. Publications are
+    # not counted: a browser keeps one that was closed while it made its next offer.
     for page in pages:
         until(
             lambda page=page: left_over(page) == {"kept": 1, "peer": 3, "event": 1},

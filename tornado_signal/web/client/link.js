@@ -169,8 +169,8 @@ export class Link {
    */
   async describe(offer) {
     const connection = this.peerConnection;
-    if (offer) await this.#done(connection.setRemoteDescription(JSON.parse(offer)));
-    const description = await this.#done(offer ? connection.createAnswer() : connection.createOffer());
+    if (offer) await connection.setRemoteDescription(JSON.parse(offer));
+    const description = await (offer ? connection.createAnswer() : connection.createOffer());
     this.step(description.type);
     return description;
   }
@@ -181,17 +181,7 @@ export class Link {
    * @param {RTCSessionDescriptionInit} description
    */
   use(description) {
-    return this.#done(this.peerConnection.setLocalDescription(description));
-  }
-
-  /**
-   * Wait for an operation of the connection. Browsers never end one of a closed connection, and keep what waits for it.
-   *
-   * @template T
-   * @param {Promise<T>} operation
-   */
-  #done(operation) {
-    return Promise.race([operation, this.opened.then(() => operation)]);
+    return this.peerConnection.setLocalDescription(description);
   }
 
   /**
@@ -274,7 +264,7 @@ export class Link {
       try {
         const { info, ...description } = JSON.parse(answer);
         if (typeof info === "string") this.info = info;
-        await this.#done(peerConnection.setRemoteDescription(description));
+        await peerConnection.setRemoteDescription(description);
       } catch (error) {
         this.fail(error);
       }
