@@ -41,19 +41,12 @@ class Histogram:
 
 
 class Family(NamedTuple):
-    """A family of metrics, as an engine describes it.
-
-    Attributes:
-        kind: the type of the metrics.
-        name: the name without the prefix of the package.
-        meaning: the text of `HELP`.
-        values: one value, or one for each combination of label values.
-        labels: the names of the labels.
-    """
+    """A family of metrics, as an engine describes it."""
 
     kind: Literal["counter", "gauge", "histogram"]
-    name: str
-    meaning: str
+    name: str  # the name without the prefix of the package
+    meaning: str  # the text of `HELP`
+    # One value, or one for each combination of label values.
     values: float | Histogram | Mapping[tuple[str, ...], float]
     labels: tuple[str, ...] = ()
 

@@ -43,27 +43,16 @@ Unix milliseconds.
 
 
 class Session(NamedTuple):
-    """The fixed data of a session. The offer, the answer and the candidates are stored separately.
+    """The fixed data of a session. The offer, the answer and the candidates are stored separately."""
 
-    Attributes:
-        code: the session's UUID, 16 bytes.
-        topic: the topic that lists it, at most 256 code points.
-        info: the offerer's description of itself, at most 1024 code points.
-        created_ms: Unix time in milliseconds. It never goes backwards within a store.
-        expires_ms: Unix time in milliseconds, the first instant at which the session no longer exists.
-        timeout_ms: its lifetime from the creation or the last refresh.
-        serial: its number in the store's order of events. It breaks ties within one millisecond.
-        secret_hash: hash of the offerer's secret. Empty if there is none (docs/http-api.md#secrets).
-    """
-
-    code: bytes
-    topic: str
-    info: str
-    created_ms: int
-    expires_ms: int
-    timeout_ms: int
-    serial: int
-    secret_hash: bytes = b""
+    code: bytes  # the session's UUID, 16 bytes
+    topic: str  # the topic that lists it, at most 256 code points
+    info: str  # the offerer's description of itself, at most 1024 code points
+    created_ms: int  # Unix time in milliseconds. It never goes backwards within a store
+    expires_ms: int  # Unix time in milliseconds, the first instant at which the session no longer exists
+    timeout_ms: int  # its lifetime from the creation or the last refresh
+    serial: int  # its number in the store's order of events. It breaks ties within one millisecond
+    secret_hash: bytes = b""  # hash of the offerer's secret. Empty if there is none (docs/http-api.md#secrets)
 
     def live(self, now_ms: int) -> bool:
         """Return whether the session exists at `now_ms`."""
@@ -79,17 +68,11 @@ class ListedSession(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The answer of a session.
+    """The answer of a session."""
 
-    Attributes:
-        text: the answerer's signaling data.
-        number: its place in the order of the answerer's messages, from 1.
-        secret_hash: hash of the answerer's secret. Empty if there is none.
-    """
-
-    text: str
-    number: int
-    secret_hash: bytes = b""
+    text: str  # the answerer's signaling data
+    number: int  # its place in the order of the answerer's messages, from 1
+    secret_hash: bytes = b""  # hash of the answerer's secret. Empty if there is none
 
 
 Position = Hashable
@@ -97,32 +80,19 @@ Position = Hashable
 
 
 class SessionPosition(NamedTuple):
-    """The position of a reader in the messages of one side of a session.
+    """The position of a reader in the messages of one side of a session."""
 
-    Attributes:
-        serial: the session's serial. It distinguishes sessions that share a content-derived code.
-        number: the number of the newest message read. 0 for none.
-    """
-
-    serial: int
-    number: int
+    serial: int  # the session's serial. It distinguishes sessions that share a content-derived code
+    number: int  # the number of the newest message read. 0 for none
 
 
 class SessionUpdate(NamedTuple):
-    """The messages that one side reads from the other.
+    """The messages that one side reads from the other."""
 
-    Attributes:
-        description: the offer, or the answer (None until there is one).
-        description_number: its place in the order of its side's messages, from 1. 0 for none.
-        candidates: pairs of number and text, in the order of acceptance.
-        expires_ms: the current expiry. A refresh moves it.
-        serial: the session's serial.
-    """
-
-    description: str | None
-    description_number: int
-    candidates: list[tuple[int, str]]
-    expires_ms: int
+    description: str | None  # the offer, or the answer (None until there is one)
+    description_number: int  # its place in the order of its side's messages, from 1. 0 for none
+    candidates: list[tuple[int, str]]  # pairs of number and text, in the order of acceptance
+    expires_ms: int  # the current expiry. A refresh moves it
     serial: int = 0
 
     @property
@@ -132,59 +102,35 @@ class SessionUpdate(NamedTuple):
 
 
 class Removed(NamedTuple):
-    """A session removed from its topic's listing.
+    """A session removed from its topic's listing."""
 
-    Attributes:
-        position: the position after this event.
-        code: the session's code.
-        reason: the reason of the removal.
-    """
-
-    position: Position
+    position: Position  # the position after this event
     code: bytes
-    reason: Reason
+    reason: Reason  # the reason of the removal
 
 
 class Added(NamedTuple):
-    """A session added to its topic's listing.
+    """A session added to its topic's listing."""
 
-    Attributes:
-        position: the position after this event.
-        listed: the session.
-    """
-
-    position: Position
+    position: Position  # the position after this event
     listed: ListedSession
 
 
 class EventBatch(NamedTuple):
-    """Changes of a topic's listing: removals first, then additions.
+    """Changes of a topic's listing: removals first, then additions."""
 
-    Attributes:
-        removed: the sessions that were removed, in order.
-        added: the sessions that were added, oldest first.
-        position: the position after these changes.
-        more: whether further changes are available now.
-    """
-
-    removed: list[Removed]
-    added: list[Added]
-    position: Position
-    more: bool
+    removed: list[Removed]  # the sessions that were removed, in order
+    added: list[Added]  # the sessions that were added, oldest first
+    position: Position  # the position after these changes
+    more: bool  # whether further changes are available now
 
 
 class ListingState(NamedTuple):
-    """The state of a topic's listing at one instant.
+    """The state of a topic's listing at one instant."""
 
-    Attributes:
-        changed: whether it holds other sessions than at the given position.
-        position: the position of this state.
-        changes_ms: the earliest expiry of its sessions. None if it is empty.
-    """
-
-    changed: bool
-    position: Position
-    changes_ms: int | None
+    changed: bool  # whether it holds other sessions than at the given position
+    position: Position  # the position of this state
+    changes_ms: int | None  # the earliest expiry of its sessions. None if it is empty
 
 
 def changes_answer(current: Answer | None, answer: str) -> bool:

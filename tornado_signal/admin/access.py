@@ -19,15 +19,10 @@ MAX_BODY_BYTES: Final = 16 * 1024  # of a request; a longer one is invalid
 
 @dataclass(frozen=True, repr=False)
 class AdminPolicy:
-    """Access rules of everything but health and metrics.
+    """Access rules of everything but health and metrics."""
 
-    Attributes:
-        token: the required bearer token. Empty for none.
-        local: whether only this machine can connect. Without a token this is required.
-    """
-
-    token: bytes = b""
-    local: bool = True
+    token: bytes = b""  # the required bearer token. Empty for none
+    local: bool = True  # whether only this machine can connect. Without a token this is required
 
 
 class AdminHandler(web.RequestHandler):

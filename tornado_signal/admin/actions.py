@@ -38,15 +38,10 @@ class InvalidAction(Exception):
 
 
 class Action(NamedTuple):
-    """An action.
-
-    Attributes:
-        fields: the names of its fields.
-        everywhere: whether all processes that share the store perform it.
-    """
+    """An action."""
 
     fields: tuple[str, ...] = ()
-    everywhere: bool = False
+    everywhere: bool = False  # whether all processes that share the store perform it
 
 
 ACTIONS: Final = {

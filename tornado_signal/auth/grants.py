@@ -18,29 +18,17 @@ MAX_INFO: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The rights of the bearer of a token.
+    """The rights of the bearer of a token."""
 
-    Attributes:
-        actions: some of `ACTIONS`.
-        topics: exact topics, or None for all topics.
-        prefixes: the beginnings of further topics.
-        info: the only `info` of the bearer's offers, or None.
-        origin: the only origin of the bearer's requests, or None.
-        subject: the claim `sub`, or an empty text.
-        begins_s: Unix time from which on the token is valid.
-        ends_s: its expiry, Unix time.
-        key: the key that verified it, or None for the rights without a token.
-    """
-
-    actions: frozenset[str]
-    topics: frozenset[str] | None = None
-    prefixes: tuple[str, ...] = ()
-    info: str | None = None
-    origin: str | None = None
-    subject: str = ""
-    begins_s: float = 0.0
-    ends_s: float = math.inf
-    key: Key | None = None
+    actions: frozenset[str]  # some of `ACTIONS`
+    topics: frozenset[str] | None = None  # exact topics, or None for all topics
+    prefixes: tuple[str, ...] = ()  # the beginnings of further topics
+    info: str | None = None  # the only `info` of the bearer's offers, or None
+    origin: str | None = None  # the only origin of the bearer's requests, or None
+    subject: str = ""  # the claim `sub`, or an empty text
+    begins_s: float = 0.0  # Unix time from which on the token is valid
+    ends_s: float = math.inf  # its expiry, Unix time
+    key: Key | None = None  # the key that verified it, or None for the rights without a token
 
     def allows(self, action: str) -> bool:
         """Return whether an action is allowed."""

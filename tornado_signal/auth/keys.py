@@ -16,19 +16,12 @@ NAME: Final = re.compile("[A-Za-z0-9._-]{1,128}")
 
 
 class Key(NamedTuple):
-    """A key.
+    """A key."""
 
-    Attributes:
-        name: the `kid` of its tokens.
-        algorithm: `HS256`, `EdDSA`, `ES256` or `RS256`.
-        source: the content of its file, by which a replaced key differs from the earlier one.
-        value: the key as PyJWT takes it. It does not count in comparisons beyond `source`.
-    """
-
-    name: str
-    algorithm: str
-    source: bytes
-    value: Any
+    name: str  # the `kid` of its tokens
+    algorithm: str  # `HS256`, `EdDSA`, `ES256` or `RS256`
+    source: bytes  # the content of its file, by which a replaced key differs from the earlier one
+    value: Any  # the key as PyJWT takes it. It does not count in comparisons beyond `source`
 
     def is_same(self, other: "Key | None") -> bool:
         """Return whether another key verifies the same tokens."""

@@ -26,19 +26,12 @@ URL = re.compile(
 
 
 class Result(NamedTuple):
-    """The outcome of the check of one URL.
+    """The outcome of the check of one URL."""
 
-    Attributes:
-        url: the URL of the STUN or TURN server.
-        result: "ok", "failed" or "not checked".
-        took_ms: the time until the address was known, for TURN until a message had passed the relay.
-        detail: this machine's public address, the relay's address, or the reason of a failure.
-    """
-
-    url: str
+    url: str  # the URL of the STUN or TURN server
     result: Literal["ok", "failed", "not checked"]
-    took_ms: float
-    detail: str
+    took_ms: float  # the time until the address was known, for TURN until a message had passed the relay
+    detail: str  # this machine's public address, the relay's address, or the reason of a failure
 
 
 def check_ice(arguments: argparse.Namespace) -> None:

@@ -15,21 +15,13 @@ MAX_ENCODED_BYTES = 1 << 24
 
 
 class Inherited(NamedTuple):
-    """Data from the supervisor to a worker.
+    """Data from the supervisor to a worker."""
 
-    Attributes:
-        worker: the number of the worker.
-        public: the public listener's sockets.
-        admin: the admin listener's sockets.
-        supervisor_pipe: the descriptor that `watch_pipe` reads.
-        balance: decides whether the worker accepts connections.
-    """
-
-    worker: int
-    public: list[socket.socket]
-    admin: list[socket.socket]
-    supervisor_pipe: int
-    balance: Balance
+    worker: int  # the number of the worker
+    public: list[socket.socket]  # the public listener's sockets
+    admin: list[socket.socket]  # the admin listener's sockets
+    supervisor_pipe: int  # the descriptor that `watch_pipe` reads
+    balance: Balance  # decides whether the worker accepts connections
 
 
 def encode(value: object) -> bytes:

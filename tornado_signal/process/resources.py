@@ -14,23 +14,15 @@ from ..webhooks import Target, make_target
 
 @dataclass(frozen=True, repr=False)
 class Resources:
-    """The files that the settings name, as read.
+    """The files that the settings name, as read."""
 
-    Attributes:
-        certificate: certificate and key for HTTPS, or None.
-        keys: the keys that verify tokens by name, or None if requests need no token.
-        ice: the ICE servers for the peers, with the secret of the TURN servers.
-        webhooks: the receiver of webhooks, or None.
-        redis_passwords: the passwords for Redis and for the Sentinels, None for no password.
-        admin_token: the token of the admin listener, or empty. A reload does not replace it.
-    """
-
-    certificate: Certificate | None
-    keys: dict[str, Key] | None
-    ice: IceServers
+    certificate: Certificate | None  # certificate and key for HTTPS, or None
+    keys: dict[str, Key] | None  # the keys that verify tokens by name, or None if requests need no token
+    ice: IceServers  # the ICE servers for the peers, with the secret of the TURN servers
     webhooks: Target | None
+    # The passwords for Redis and for the Sentinels, None for no password.
     redis_passwords: tuple[str | None, str | None]
-    admin_token: bytes
+    admin_token: bytes  # the token of the admin listener, or empty. A reload does not replace it
 
 
 CONTENTS: Final[dict[str, Callable[[Resources], object]]] = {

@@ -40,17 +40,11 @@ SCRIPTS: Final = {name: _load(name) for name in ("join", "leave", "members", "re
 
 
 class Registered(NamedTuple):
-    """A lease of this process.
-
-    Attributes:
-        lease: the lease.
-        max_members: the largest number of members of its group.
-        on_lost: called if the lease has another owner.
-    """
+    """A lease of this process."""
 
     lease: Lease
-    max_members: int
-    on_lost: Callable[[], object] | None
+    max_members: int  # the largest number of members of its group
+    on_lost: Callable[[], object] | None  # called if the lease has another owner
 
 
 class RedisRelay:

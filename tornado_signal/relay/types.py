@@ -7,31 +7,19 @@ from typing import NamedTuple, Protocol
 
 
 class Channel(NamedTuple):
-    """A channel of messages, or a group of leases.
+    """A channel of messages, or a group of leases."""
 
-    Attributes:
-        scope: the isolation scope. Clients of different scopes never share a channel or a group.
-        name: the name within the scope.
-    """
-
-    scope: str
-    name: str
+    scope: str  # the isolation scope. Clients of different scopes never share a channel or a group
+    name: str  # the name within the scope
 
 
 class Lease(NamedTuple):
-    """A member of a group.
+    """A member of a group."""
 
-    Attributes:
-        member: the name of the member.
-        owner: an id of the connection that owns the lease, without spaces.
-        token: a hash of the secret that a takeover needs, without spaces. Empty if everybody may take over.
-        data: a short text about the member, without spaces.
-    """
-
-    member: str
-    owner: str
-    token: str = ""
-    data: str = ""
+    member: str  # the name of the member
+    owner: str  # an id of the connection that owns the lease, without spaces
+    token: str = ""  # a hash of the secret that a takeover needs, without spaces. Empty if everybody may take over
+    data: str = ""  # a short text about the member, without spaces
 
 
 class Joined(Enum):
@@ -50,15 +38,10 @@ class Joined(Enum):
 
 
 class Members(NamedTuple):
-    """The members of a group.
+    """The members of a group."""
 
-    Attributes:
-        counts: the number of members by `Lease.data`.
-        sample: random members, without duplicates.
-    """
-
-    counts: Mapping[str, int]
-    sample: Sequence[Lease]
+    counts: Mapping[str, int]  # the number of members by `Lease.data`
+    sample: Sequence[Lease]  # random members, without duplicates
 
 
 class Receiver(Protocol):

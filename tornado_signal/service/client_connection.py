@@ -19,29 +19,17 @@ METHOD: Final = "WS"
 
 
 class Client(NamedTuple):
-    """A client that has completed a handshake.
+    """A client that has completed a handshake."""
 
-    Attributes:
-        service: the shared state of all requests.
-        origin: the isolation scope.
-        address: the client's IP address.
-        request_id: the id of the handshake, the prefix of the ids of its requests.
-        traceparent: the span that the handshake belongs to, or an empty text.
-        forwarded: whether a proxy keeps the connection open for the client.
-        socket: the connection.
-        query: the values of the query by name.
-        grant: what its token allows, or None if it has none.
-    """
-
-    service: Service
+    service: Service  # the shared state of all requests
     origin: str
     address: str
-    request_id: str
-    traceparent: str
-    forwarded: bool
+    request_id: str  # the id of the handshake, the prefix of the ids of its requests
+    traceparent: str  # the span that the handshake belongs to, or an empty text
+    forwarded: bool  # whether a proxy keeps the connection open for the client
     socket: WebSocket
-    query: dict[str, list[bytes]]
-    grant: Grant | None
+    query: dict[str, list[bytes]]  # the values of the query by name
+    grant: Grant | None  # what its token allows, or None if it has none
 
 
 class Slot:

@@ -10,17 +10,11 @@ MAX_BATCHES = 8  # in total, of at most a megabyte or two each
 
 
 class Event(NamedTuple):
-    """One event of a subscription.
+    """One event of a subscription."""
 
-    Attributes:
-        type: `session`, `offer`, `answer`, `candidate` or `gone`. It is empty if only the cursor is new.
-        data: JSON.
-        cursor: the cursor after this event.
-    """
-
-    type: str
-    data: bytes
-    cursor: str
+    type: str  # `session`, `offer`, `answer`, `candidate` or `gone`. It is empty if only the cursor is new
+    data: bytes  # JSON
+    cursor: str  # the cursor after this event
 
 
 Encode = Callable[[Event], bytes]
@@ -28,19 +22,12 @@ Encode = Callable[[Event], bytes]
 
 
 class EncodedBatch(NamedTuple):
-    """A batch of a topic's events, encoded for all readers of one protocol at the same position.
+    """A batch of a topic's events, encoded for all readers of one protocol at the same position."""
 
-    Attributes:
-        events: the encoded events, or empty.
-        position: the position after these events.
-        more: whether further events are available now.
-        until_ms: the earliest expiry of a session in it. The batch must not be sent from then on.
-    """
-
-    events: bytes
-    position: Position
-    more: bool
-    until_ms: float
+    events: bytes  # the encoded events, or empty
+    position: Position  # the position after these events
+    more: bool  # whether further events are available now
+    until_ms: float  # the earliest expiry of a session in it. The batch must not be sent from then on
 
 
 class EventBatchCache:

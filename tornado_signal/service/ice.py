@@ -19,34 +19,21 @@ NO_ICE_SERVERS = "none; peers in different networks cannot connect (see --stun-s
 
 
 class Turn(NamedTuple):
-    """URLs and credentials of the TURN servers for one peer.
-
-    Attributes:
-        urls: the URLs.
-        username: the expiry in seconds since the Unix epoch, and a random name for this peer.
-        credential: the password.
-    """
+    """URLs and credentials of the TURN servers for one peer."""
 
     urls: tuple[str, ...]
-    username: str
+    username: str  # the expiry in seconds since the Unix epoch, and a random name for this peer
     credential: str
 
 
 @dataclass(frozen=True, repr=False)
 class IceServers:
-    """The configured ICE servers.
-
-    Attributes:
-        stun: URLs of STUN servers.
-        turn_urls: URLs of TURN servers.
-        secret: the secret shared with the TURN servers, or empty without them.
-        ttl_s: the lifetime of a password.
-    """
+    """The configured ICE servers."""
 
     stun: tuple[str, ...]
     turn_urls: tuple[str, ...]
-    secret: bytes
-    ttl_s: int
+    secret: bytes  # the secret shared with the TURN servers, or empty without them
+    ttl_s: int  # the lifetime of a password
 
     def expires_ms(self, now_ms: int) -> int:
         """Return the expiry of credentials made now, in whole seconds as in TURN."""

@@ -50,40 +50,24 @@ Pieces = AsyncGenerator[tuple[bytes, bool], None]
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation.
-
-    Attributes:
-        name: its name.
-        method: the HTTP method.
-        path: the path over HTTP. `{topic}` stands for a segment.
-        tag: the section in the documents.
-        summary: a sentence that describes it.
-        result: the schema of the result.
-        work: called with the context and the parameter values by name. It returns JSON, or an awaitable of it. With the
-            parameter `code` it is called with the 16 bytes of the code as `session`, which the token covers.
-        parameters: the parameters in the order of their checks.
-        refusals: HTTP statuses of its errors, in addition to those of every operation.
-        body: the name of the body's schema in the documents.
-        secret: whether the result is only for this client and must not be cached.
-        writes: whether it changes the session of its parameter `code`.
-        ends_hold: whether it ends the hold of the session.
-        action: the action that a token must allow, or empty for what everybody may do.
-    """
+    """One operation."""
 
     name: str
     method: str
-    path: str
-    tag: str
-    summary: str
-    result: Schema
+    path: str  # the path over HTTP. `{topic}` stands for a segment
+    tag: str  # the section in the documents
+    summary: str  # a sentence that describes it
+    result: Schema  # the schema of the result
+    # Called with the context and the parameter values by name. It returns JSON, or an awaitable of it. With the
+    # parameter `code` it is called with the 16 bytes of the code as `session`, which the token covers.
     work: Callable[..., bytes | Awaitable[bytes | Pieces]]
-    parameters: tuple[Parameter, ...] = ()
-    refusals: tuple[int, ...] = ()
-    body: str = ""
-    secret: bool = False
-    writes: bool = False
-    ends_hold: bool = False
-    action: str = ""
+    parameters: tuple[Parameter, ...] = ()  # the parameters in the order of their checks
+    refusals: tuple[int, ...] = ()  # HTTP statuses of its errors, in addition to those of every operation
+    body: str = ""  # the name of the body's schema in the documents
+    secret: bool = False  # whether the result is only for this client and must not be cached
+    writes: bool = False  # whether it changes the session of its parameter `code`
+    ends_hold: bool = False  # whether it ends the hold of the session
+    action: str = ""  # the action that a token must allow, or empty for what everybody may do
 
     def perform(self, context: RequestContext, **values: Any) -> bytes | Awaitable[bytes | Pieces]:
         """Perform the operation with parameter values by name. Return JSON, or an awaitable of it."""
@@ -126,19 +110,14 @@ def pattern_of(path: str) -> str:
 
 @dataclass(frozen=True)
 class Subscription:
-    """A subscription to events.
-
-    Attributes:
-        name: as in `Operation`, like path, tag, summary, parameters and refusals.
-        feed: called with the context, the parameter values by name, the `cursor` of the last event that the client has
-            received (or None), the name of that `parameter` for errors, and the function that encodes an event.
-        action: as in `Operation`.
-    """
+    """A subscription to events. Fields with the names of those of `Operation` have the same meaning."""
 
     name: str
     path: str
     tag: str
     summary: str
+    # Called with the context, the parameter values by name, the `cursor` of the last event that the client has received
+    # (or None), the name of that `parameter` for errors, and the function that encodes an event.
     feed: Callable[..., Feed]
     parameters: tuple[Parameter, ...]
     action: str

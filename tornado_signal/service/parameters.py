@@ -24,27 +24,18 @@ Check = Callable[[Fields, RequestContext], Any]
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of an operation.
+    """One parameter of an operation."""
 
-    Attributes:
-        name: as clients send it.
-        check: returns the checked value from the fields.
-        schema: the JSON schema.
-        required: whether it is required.
-        description: an explanation, if the name is not enough.
-        place: its place in HTTP: the path, or `fields`, the query of a GET or the body of a POST. A parameter with
-            `websocket` exists only over a WebSocket, where all parameters are in `params`.
-        alternatives: the names of a parameter with several names.
-        narrows: the schemas of other parameters if this alternative is used.
-    """
-
-    name: str
-    check: Check
+    name: str  # as clients send it
+    check: Check  # returns the checked value from the fields
     schema: Schema
     required: bool = False
-    description: str = ""
+    description: str = ""  # an explanation, if the name is not enough
+    # Its place in HTTP: the path, or `fields`, the query of a GET or the body of a POST. A parameter with `websocket`
+    # exists only over a WebSocket, where all parameters are in `params`.
     place: Literal["path", "fields", "websocket"] = "fields"
-    alternatives: tuple["Parameter", ...] = ()
+    alternatives: tuple["Parameter", ...] = ()  # the names of a parameter with several names
+    # The schemas of other parameters if this alternative is used.
     narrows: Mapping[str, Schema] = field(default_factory=dict)
 
 

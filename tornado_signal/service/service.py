@@ -78,47 +78,28 @@ class ConnectionObserver(Protocol):
 
 @dataclass(eq=False)
 class Service:
-    """The shared state of all requests. It needs a running event loop.
-
-    Attributes:
-        store: the store of sessions.
-        live: the settings in force.
-        clock: the clock for the time of requests.
-        ice: the ICE servers for the peers.
-        version: the commit that the server was built from.
-        limits: the limits of clients.
-        log: the request log and its counters.
-        authority: verifies tokens, or None if requests need none.
-        lifecycle: the life cycle of the process.
-        running: the number of requests in progress or queued.
-        waits: the waiting requests, each with its topic, which is empty for those that wait for a session.
-        idle: set when no request is left while the service drains.
-        event_batches: the latest events of topics.
-        queue: starts requests, round-robin by client.
-        turns: resumes requests that have waited, so that thousands of them do not delay a new one.
-        counts: the counts of the store, for the operator.
-        observer: the observer of WebSockets, or None.
-        proxy_reported: whether a proxy whose clients have no limits has been logged.
-    """
+    """The shared state of all requests. It needs a running event loop."""
 
     store: Store
     live: LiveSettings
-    clock: Clock
+    clock: Clock  # the clock for the time of requests
     ice: IceServers
-    version: str
+    version: str  # the commit that the server was built from
     limits: Limits
-    log: RequestLog
-    authority: Authority | None = None
+    log: RequestLog  # the request log and its counters
+    authority: Authority | None = None  # verifies tokens, or None if requests need none
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
-    running: int = 0
+    running: int = 0  # the number of requests in progress or queued
+    # The waiting requests, each with its topic, which is empty for those that wait for a session.
     waits: dict[WaitingRequest, str] = field(default_factory=dict)
-    idle: asyncio.Event = field(default_factory=asyncio.Event)
-    event_batches: EventBatchCache = field(default_factory=EventBatchCache)
-    queue: FairQueue = field(default_factory=FairQueue)
+    idle: asyncio.Event = field(default_factory=asyncio.Event)  # set when no request is left while the service drains
+    event_batches: EventBatchCache = field(default_factory=EventBatchCache)  # the latest events of topics
+    queue: FairQueue = field(default_factory=FairQueue)  # starts requests, round-robin by client
+    # Resumes requests that have waited, so that thousands of them do not delay a new one.
     turns: FairQueue = field(default_factory=FairQueue)
-    counts: LatestCounts = field(init=False)
-    observer: ConnectionObserver | None = None
-    proxy_reported: bool = False
+    counts: LatestCounts = field(init=False)  # the counts of the store, for the operator
+    observer: ConnectionObserver | None = None  # the observer of WebSockets, or None
+    proxy_reported: bool = False  # whether a proxy whose clients have no limits has been logged
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 

@@ -4,29 +4,17 @@ from typing import NamedTuple, Protocol
 
 
 class Span(NamedTuple):
-    """A request that has ended, or a stream after its request.
+    """A request that has ended, or a stream after its request."""
 
-    Attributes:
-        method: the method in logs and metrics.
-        pattern: the name of the path in logs and metrics.
-        rpc_method: the JSON-RPC method, or empty for another request.
-        status: the HTTP status, or 0 if there was no response.
-        refused_for: the reason of a refusal, or empty.
-        seconds: the time from its arrival until now.
-        waited_s: the part of that time from the begin of its wait. 0 if it has not waited.
-        parent: the parent as a valid `traceparent`, or empty.
-        stream: whether it is a stream, whose parent is the span of its request.
-    """
-
-    method: str
-    pattern: str
-    rpc_method: str
-    status: int
-    refused_for: str
-    seconds: float
-    waited_s: float
-    parent: str
-    stream: bool
+    method: str  # the method in logs and metrics
+    pattern: str  # the name of the path in logs and metrics
+    rpc_method: str  # the JSON-RPC method, or empty for another request
+    status: int  # the HTTP status, or 0 if there was no response
+    refused_for: str  # the reason of a refusal, or empty
+    seconds: float  # the time from its arrival until now
+    waited_s: float  # the part of that time from the begin of its wait. 0 if it has not waited
+    parent: str  # the parent as a valid `traceparent`, or empty
+    stream: bool  # whether it is a stream, whose parent is the span of its request
 
 
 class Tracer(Protocol):

@@ -13,13 +13,10 @@ PATTERN: Final = rf"https?://\*\.(localhost|{_LABEL}(\.{_LABEL})+)(:[0-9]{{1,5}}
 
 @dataclass(frozen=True)
 class Origins:
-    """An allow-list.
+    """An allow-list."""
 
-    Attributes:
-        entries: origins, compared byte for byte, and patterns. A pattern matches every subdomain at any depth, but not
-            the domain itself.
-    """
-
+    # Origins, compared byte for byte, and patterns. A pattern matches every subdomain at any depth, but not the domain
+    # itself.
     entries: frozenset[str]
 
     @functools.cached_property

@@ -54,23 +54,14 @@ MAX_DRAIN_DELAY_MS = 5_000
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting and its names.
+    """One setting and its names."""
 
-    Attributes:
-        name: the field of `Settings`, and the key in the TOML file.
-        default: the default value, as in the TOML file.
-        type: the allowed values.
-        meaning: the description for `--help`.
-        unit: the unit of a number, or empty.
-        live: whether a running server can apply it.
-    """
-
-    name: str
-    default: object
-    type: ValueType[object]
-    meaning: str
-    unit: str
-    live: bool
+    name: str  # the field of `Settings`, and the key in the TOML file
+    default: object  # the default value, as in the TOML file
+    type: ValueType[object]  # the allowed values
+    meaning: str  # the description for `--help`
+    unit: str  # the unit of a number, or empty
+    live: bool  # whether a running server can apply it
 
     @property
     def flag(self) -> str:
@@ -98,12 +89,9 @@ def setting(default: object, value_type: ValueType[T], meaning: str, unit: str =
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The values of all settings, validated. Relative paths start at the working directory.
+    """The values of all settings, validated. Relative paths start at the working directory."""
 
-    Attributes:
-        sources: where values are from, by the names of the settings. Those without a source have their defaults.
-    """
-
+    # Where values are from, by the names of the settings. Those without a source have their defaults.
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
     address: str = setting(
         "127.0.0.1",

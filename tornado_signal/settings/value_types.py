@@ -22,17 +22,12 @@ UNIX_PREFIX = "unix:"
 
 @dataclass(frozen=True)
 class ValueType(Generic[T_co]):
-    """The type of a value.
+    """The type of a value."""
 
-    Attributes:
-        allowed: a description of the allowed values.
-        parse: parses the text of a flag or an environment variable, or a TOML value. Raises ValueError.
-        bare_flag: the value of a flag without one, as text. None if a value is required.
-    """
-
-    allowed: str
+    allowed: str  # a description of the allowed values
+    # Parses the text of a flag or an environment variable, or a TOML value. Raises ValueError.
     parse: Callable[[object], T_co]
-    bare_flag: str | None = None
+    bare_flag: str | None = None  # the value of a flag without one, as text. None if a value is required
 
 
 def integer(low: int, high: int) -> ValueType[int]:

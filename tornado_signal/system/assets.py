@@ -46,19 +46,12 @@ OPERATOR: Final = {
 
 @dataclass(frozen=True)
 class Asset:
-    """A file, ready to be sent.
-
-    Attributes:
-        media_type: the media type.
-        body: the content.
-        gzipped: the compressed content.
-        etag: a weak tag of the content, shared by the plain and the compressed form.
-    """
+    """A file, ready to be sent."""
 
     media_type: str
     body: bytes
     gzipped: bytes
-    etag: str
+    etag: str  # a weak tag of the content, shared by the plain and the compressed form
 
 
 def load(paths: Mapping[str, tuple[str, str]]) -> dict[str, Asset]:

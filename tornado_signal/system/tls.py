@@ -23,17 +23,11 @@ SEQUENCE, UTC_TIME = 0x30, 0x17  # DER tags
 
 @dataclass(frozen=True, repr=False)
 class Certificate:
-    """Certificate and key for TLS 1.2 and 1.3, with HTTP/1.1 only.
+    """Certificate and key for TLS 1.2 and 1.3, with HTTP/1.1 only."""
 
-    Attributes:
-        context: the context of handshakes.
-        expires_s: when the certificate expires, Unix time.
-        digest: the SHA-256 of both files, by which certificates are compared.
-    """
-
-    context: ssl.SSLContext = field(compare=False)
-    expires_s: int
-    digest: bytes
+    context: ssl.SSLContext = field(compare=False)  # the context of handshakes
+    expires_s: int  # when the certificate expires, Unix time
+    digest: bytes  # the SHA-256 of both files, by which certificates are compared
 
 
 class Tls:

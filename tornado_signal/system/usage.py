@@ -12,21 +12,13 @@ from typing import NamedTuple
 
 
 class Usage(NamedTuple):
-    """The resources of this process.
+    """The resources of this process."""
 
-    Attributes:
-        cpu_s: user and system time in seconds.
-        virtual_bytes: virtual memory.
-        resident_bytes: resident memory.
-        descriptors: the number of open file descriptors.
-        max_descriptors: their maximum number.
-    """
-
-    cpu_s: float
+    cpu_s: float  # user and system time in seconds
     virtual_bytes: int
     resident_bytes: int
-    descriptors: int
-    max_descriptors: int
+    descriptors: int  # the number of open file descriptors
+    max_descriptors: int  # their maximum number
 
 
 def read_usage() -> Usage:

@@ -44,25 +44,15 @@ class SessionEvent(NamedTuple):
 
 
 class ConnectionEvent(NamedTuple):
-    """The begin or the end of a WebSocket.
+    """The begin or the end of a WebSocket."""
 
-    Attributes:
-        time_ms: the time, Unix milliseconds.
-        connection: the id of its handshake.
-        protocol: its protocol.
-        origin: the isolation scope. It can be empty.
-        address: the client's IP address, or None if addresses are not logged.
-        duration_ms: how long it was open, or None at the begin.
-        close_code: the code of the close, or None at the begin.
-    """
-
-    time_ms: int
-    connection: str
+    time_ms: int  # the time, Unix milliseconds
+    connection: str  # the id of its handshake
     protocol: str
-    origin: str
-    address: str | None
-    duration_ms: int | None = None
-    close_code: int | None = None
+    origin: str  # the isolation scope. It can be empty
+    address: str | None  # the client's IP address, or None if addresses are not logged
+    duration_ms: int | None = None  # how long it was open, or None at the begin
+    close_code: int | None = None  # the code of the close, or None at the begin
 
     @property
     def text_length(self) -> int:
@@ -86,19 +76,12 @@ Event = SessionEvent | ConnectionEvent
 
 
 class Batch(NamedTuple):
-    """The content of one request.
+    """The content of one request."""
 
-    Attributes:
-        id: the identifier of the request, the same for all attempts.
-        body: the body.
-        size: the number of events.
-        dropped: the number of dropped events that the body reports.
-    """
-
-    id: str
+    id: str  # the identifier of the request, the same for all attempts
     body: bytes
-    size: int
-    dropped: int
+    size: int  # the number of events
+    dropped: int  # the number of dropped events that the body reports
 
 
 class EventQueue:

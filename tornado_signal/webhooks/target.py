@@ -37,19 +37,12 @@ class RequestFailed(Exception):
 
 @dataclass(frozen=True, repr=False)
 class Target:
-    """The receiver.
-
-    Attributes:
-        url: the URL.
-        key: the key that signs requests.
-        tls: the verification of its certificate, or None without TLS.
-        client: the HTTP client, which limits responses. It ignores the proxies of the environment.
-    """
+    """The receiver."""
 
     url: str
-    key: bytes
-    tls: ssl.SSLContext | None
-    client: SimpleAsyncHTTPClient
+    key: bytes  # the key that signs requests
+    tls: ssl.SSLContext | None  # the verification of its certificate, or None without TLS
+    client: SimpleAsyncHTTPClient  # the HTTP client, which limits responses. It ignores the proxies of the environment
 
     @property
     def name(self) -> str:

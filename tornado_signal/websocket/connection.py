@@ -32,20 +32,14 @@ Perform = Callable[["RpcRequestContext", dict[str, Any]], bytes | Awaitable[byte
 
 
 class Method(NamedTuple):
-    """A method.
+    """A method."""
 
-    Attributes:
-        pattern: the name in logs and metrics, which is its path over HTTP.
-        perform: checks the parameters and returns JSON, or the work whose result it is. The work of an operation does
-            not refer to the parameters, because it can wait for minutes.
-        writes: whether it changes the session of the parameter `code`.
-        action: the action that a token must allow, or empty for what everybody may do.
-    """
-
-    pattern: str
+    pattern: str  # the name in logs and metrics, which is its path over HTTP
+    # Checks the parameters and returns JSON, or the work whose result it is. The work of an operation does not refer to
+    # the parameters, because it can wait for minutes.
     perform: Perform
-    writes: bool = False
-    action: str = ""
+    writes: bool = False  # whether it changes the session of the parameter `code`
+    action: str = ""  # the action that a token must allow, or empty for what everybody may do
 
 
 class RpcRequestContext(RequestContext):
@@ -479,19 +473,12 @@ class RpcConnection(ClientConnection):
 
 
 class Response(NamedTuple):
-    """The response to a request.
+    """The response to a request."""
 
-    Attributes:
-        text: the response or its beginning, or empty for none.
-        more: the rest of the result, before the final `}`.
-        context: the context of that request.
-        then: called after it has been sent.
-    """
-
-    text: bytes
-    more: Pieces | None = None
-    context: RpcRequestContext | None = None
-    then: Callable[[], object] | None = None
+    text: bytes  # the response or its beginning, or empty for none
+    more: Pieces | None = None  # the rest of the result, before the final `}`
+    context: RpcRequestContext | None = None  # the context of that request
+    then: Callable[[], object] | None = None  # called after it has been sent
 
 
 async def respond_with(text: bytes) -> Response:

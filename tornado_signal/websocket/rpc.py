@@ -24,17 +24,11 @@ _MESSAGES: Final = {
 
 
 class RpcRequest(NamedTuple):
-    """One request.
+    """One request."""
 
-    Attributes:
-        id: the id as JSON, or empty for a notification, which has no response.
-        method: the name of the method.
-        params: the parameters by name.
-    """
-
-    id: bytes
+    id: bytes  # the id as JSON, or empty for a notification, which has no response
     method: str
-    params: dict[str, Any]
+    params: dict[str, Any]  # the parameters by name
 
 
 def parse(message: bytes) -> tuple[list[RpcRequest | bytes], bool]:

@@ -8,33 +8,20 @@ from . import layout
 
 
 class Change(NamedTuple):
-    """One atomic change: first the deletes, then the puts.
+    """One atomic change: first the deletes, then the puts."""
 
-    Attributes:
-        puts: keys with their new values.
-        deletes: keys to delete.
-        listed: the number of entries by which the listings grow.
-    """
-
-    puts: list[tuple[bytes, bytes]]
+    puts: list[tuple[bytes, bytes]]  # keys with their new values
     deletes: list[bytes]
-    listed: int = 0
+    listed: int = 0  # the number of entries by which the listings grow
 
 
 class Removal(NamedTuple):
-    """The removal of a session from its topic's listing.
+    """The removal of a session from its topic's listing."""
 
-    Attributes:
-        serial: the serial of this event.
-        reason: the reason of the removal.
-        forget_ms: the time until which resumed streams report it.
-        held: whether the session has leases, which are deleted.
-    """
-
-    serial: int
-    reason: Reason
-    forget_ms: int
-    held: bool = False
+    serial: int  # the serial of this event
+    reason: Reason  # the reason of the removal
+    forget_ms: int  # the time until which resumed streams report it
+    held: bool = False  # whether the session has leases, which are deleted
 
 
 def created(origin: str, session: Session, offer: str) -> Change:

@@ -14,16 +14,10 @@ from .state import StoreState
 
 @dataclass
 class Committer:
-    """Commits changes.
-
-    Attributes:
-        database: the database.
-        state: the state in memory to update.
-        locks: the locks of the sessions.
-    """
+    """Commits changes."""
 
     database: Database
-    state: StoreState
+    state: StoreState  # the state in memory to update
     locks: SessionLocks
 
     def commit(

@@ -107,17 +107,11 @@ def pack_origin(origin: str) -> bytes:
 
 # Key: M   Value: newest time, last serial, number of listed sessions
 class StoreCounters(NamedTuple):
-    """The counters of the whole store.
+    """The counters of the whole store."""
 
-    Attributes:
-        created_ms: the latest time that the store has seen. No session is newer. 0 for none.
-        serial: the serial of the newest event, 0 for none.
-        listed: the number of entries in the listings, including expired ones that are not swept.
-    """
-
-    created_ms: int
-    serial: int
-    listed: int
+    created_ms: int  # the latest time that the store has seen. No session is newer. 0 for none
+    serial: int  # the serial of the newest event, 0 for none
+    listed: int  # the number of entries in the listings, including expired ones that are not swept
 
 
 def pack_counters(counters: StoreCounters) -> bytes:

@@ -26,24 +26,16 @@ ENTRIES_STEP_BYTES = 64 * 1024
 
 @dataclass(slots=True)
 class SessionAuth:
-    """The committed access data of a session.
-
-    Attributes:
-        expires_ms: the expiry.
-        serial: the serial of the session.
-        offer_hash: hash of the offerer's secret, empty without a secret.
-        answer_hash: hash of the answerer's secret, empty without a secret.
-        answer_number: the number of the answer among its side's messages, 0 without an answer.
-        numbers: the last number assigned to each side, uncommitted messages included. A side can be missing.
-        sizes: the bytes of each side's messages. A side can be missing.
-    """
+    """The committed access data of a session."""
 
     expires_ms: int
     serial: int
-    offer_hash: bytes
-    answer_hash: bytes = b""
-    answer_number: int = 0
+    offer_hash: bytes  # hash of the offerer's secret, empty without a secret
+    answer_hash: bytes = b""  # hash of the answerer's secret, empty without a secret
+    answer_number: int = 0  # the number of the answer among its side's messages, 0 without an answer
+    # The last number assigned to each side, uncommitted messages included. A side can be missing.
     numbers: dict[Side, int] = field(default_factory=dict, compare=False)
+    # The bytes of each side's messages. A side can be missing.
     sizes: dict[Side, int] = field(default_factory=dict, compare=False)
 
     def secret_hash(self, side: Side) -> bytes:
@@ -279,19 +271,12 @@ def read_all(db: Any) -> None:
 
 
 class Loaded(NamedTuple):
-    """The initial content of the state in memory.
+    """The initial content of the state in memory."""
 
-    Attributes:
-        identity: the identity of the store, in hexadecimal.
-        topics: the unanswered sessions of each topic.
-        counters: the store's latest time and serial, and the number of listed sessions.
-        leases: the leases of held sessions, by key.
-    """
-
-    identity: str
-    topics: TopicIndex
-    counters: StoreCounters
-    leases: dict[bytes, bytes]
+    identity: str  # the identity of the store, in hexadecimal
+    topics: TopicIndex  # the unanswered sessions of each topic
+    counters: StoreCounters  # the store's latest time and serial, and the number of listed sessions
+    leases: dict[bytes, bytes]  # the leases of held sessions, by key
 
 
 def load(db: Any) -> Loaded:

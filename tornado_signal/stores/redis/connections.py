@@ -91,21 +91,13 @@ class Connection(asyncio.Protocol):
 
 @dataclass
 class Credentials:
-    """Credentials for nodes.
+    """Credentials for nodes."""
 
-    Attributes:
-        user: the user name, or None for the default user.
-        password: the password, or None. A reload of the settings can replace it.
-        tls: whether connections are encrypted.
-        ca: the file with the certificate authority of the servers, or None for the system's.
-        timeout_s: the time limit of a connection attempt and of a batch of commands.
-    """
-
-    user: str | None = None
-    password: str | None = None
-    tls: bool = False
-    ca: str | None = None
-    timeout_s: float = 1.0
+    user: str | None = None  # the user name, or None for the default user
+    password: str | None = None  # the password, or None. A reload of the settings can replace it
+    tls: bool = False  # whether connections are encrypted
+    ca: str | None = None  # the file with the certificate authority of the servers, or None for the system's
+    timeout_s: float = 1.0  # the time limit of a connection attempt and of a batch of commands
 
     @functools.cached_property
     def _context(self) -> ssl.SSLContext | None:

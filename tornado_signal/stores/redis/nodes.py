@@ -44,21 +44,15 @@ class NotReplicated(Failure):
 
 @dataclass
 class Acknowledgement:
-    """When a write is acknowledged.
+    """When a write is acknowledged."""
 
-    Attributes:
-        durability: `replicated` (also in the memory of replicas), `fsync` (on the primary's disk), `os` (in the
-            primary's memory).
-        replicas: the minimum number of replicas that must have a write.
-        always: whether the primaries sync each write before the reply, as with `appendfsync always`. Set by the checks
-            at the start.
-        lag_s: the time after which a silent replica is ignored. The default fits Redis' default node timeout.
-    """
-
+    # `replicated` (also in the memory of replicas), `fsync` (on the primary's disk), `os` (in the primary's memory).
     durability: Literal["replicated", "fsync", "os"] = "replicated"
-    replicas: int = 1
+    replicas: int = 1  # the minimum number of replicas that must have a write
+    # Whether the primaries sync each write before the reply, as with `appendfsync always`. Set by the checks at the
+    # start.
     always: bool = False
-    lag_s: int = 24
+    lag_s: int = 24  # the time after which a silent replica is ignored. The default fits Redis' default node timeout
 
     def outlast(self, node_timeout_s: float) -> None:
         """Wait for a silent replica until a primary in a minority has stopped serving.

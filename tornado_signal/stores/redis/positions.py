@@ -7,17 +7,11 @@ STORE_DIGITS = 4  # hexadecimal digits of the store in an identity; the others a
 
 
 class TopicPosition(NamedTuple):
-    """The position of a reader of a topic or of its listing.
+    """The position of a reader of a topic or of its listing."""
 
-    Attributes:
-        identity: the identity of the partition, 12 hexadecimal digits.
-        serial: the newest known removal. For a listing: its newest session.
-        listed: the newest known session. For a listing: its length.
-    """
-
-    identity: str
-    serial: int
-    listed: int
+    identity: str  # the identity of the partition, 12 hexadecimal digits
+    serial: int  # the newest known removal. For a listing: its newest session
+    listed: int  # the newest known session. For a listing: its length
 
 
 class StoreIdentity:

@@ -15,17 +15,11 @@ NAMES = {Side.OFFERER: b"o", Side.ANSWERER: b"a"}
 
 
 class Sent(NamedTuple):
-    """The state of both sides' messages.
+    """The state of both sides' messages."""
 
-    Attributes:
-        last: the last number of each side.
-        answered: the number of the answer, 0 for none.
-        secret_hash: the hash of the answerer's secret.
-    """
-
-    last: dict[Side, int]
-    answered: int
-    secret_hash: bytes
+    last: dict[Side, int]  # the last number of each side
+    answered: int  # the number of the answer, 0 for none
+    secret_hash: bytes  # the hash of the answerer's secret
 
 
 UNANSWERED = Sent({Side.OFFERER: 1, Side.ANSWERER: 0}, 0, b"")

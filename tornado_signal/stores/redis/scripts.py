@@ -62,17 +62,11 @@ Call = tuple[str, tuple[bytes | str | int, ...]]
 
 
 class Script(NamedTuple):
-    """One script.
+    """One script."""
 
-    Attributes:
-        text: the source text.
-        sha: the hash that identifies it at the server, in hexadecimal digits.
-        arguments: the names of its arguments in order.
-    """
-
-    text: bytes
-    sha: bytes
-    arguments: tuple[str, ...] = ()
+    text: bytes  # the source text
+    sha: bytes  # the hash that identifies it at the server, in hexadecimal digits
+    arguments: tuple[str, ...] = ()  # the names of its arguments in order
 
 
 def _load(name: str, declared: str) -> Script:

@@ -10,22 +10,12 @@ from .topology import Topology
 
 @dataclass(frozen=True)
 class SharedRedis:
-    """The nodes of a store.
+    """The nodes of a store."""
 
-    Attributes:
-        topology: the primaries and their slots.
-        client: calls to the nodes.
-        access: the credentials.
-        metrics: metrics of the engine.
-        prefix: the prefix of all keys and channels.
-        process_id: the identifier of this process.
-        grace_ms: the time for which a client that has lost its connection keeps what it held.
-    """
-
-    topology: Topology
-    client: Client
+    topology: Topology  # the primaries and their slots
+    client: Client  # calls to the nodes
     access: Credentials
-    metrics: RedisMetrics
-    prefix: str
-    process_id: bytes
-    grace_ms: int
+    metrics: RedisMetrics  # metrics of the engine
+    prefix: str  # the prefix of all keys and channels
+    process_id: bytes  # the identifier of this process
+    grace_ms: int  # the time for which a client that has lost its connection keeps what it held

@@ -21,33 +21,20 @@ SUSPECT: Final = frozenset({"s_down", "o_down", "failover_in_progress"})  # flag
 
 
 class Claim(NamedTuple):
-    """The slots of a primary, as some node knows them.
+    """The slots of a primary, as some node knows them."""
 
-    Attributes:
-        epoch: the primary's configuration epoch: of two claims for a slot the higher one is valid.
-        ranges: first and last slots.
-    """
-
-    epoch: int
-    ranges: tuple[tuple[int, int], ...]
+    epoch: int  # the primary's configuration epoch: of two claims for a slot the higher one is valid
+    ranges: tuple[tuple[int, int], ...]  # first and last slots
 
 
 class Report(NamedTuple):
-    """The primary, as a Sentinel knows it.
+    """The primary, as a Sentinel knows it."""
 
-    Attributes:
-        epoch: its configuration epoch: of two reports the higher one is valid.
-        address: its host and port.
-        well: whether the Sentinel neither suspects nor replaces it.
-        sentinels: the number of Sentinels that watch it.
-        down_after_s: the time after which the Sentinel suspects a silent primary.
-    """
-
-    epoch: int
-    address: Address
-    well: bool
-    sentinels: int
-    down_after_s: float
+    epoch: int  # its configuration epoch: of two reports the higher one is valid
+    address: Address  # its host and port
+    well: bool  # whether the Sentinel neither suspects nor replaces it
+    sentinels: int  # the number of Sentinels that watch it
+    down_after_s: float  # the time after which the Sentinel suspects a silent primary
 
 
 async def ask_all(calls: Iterable[Coroutine[Any, Any, T]], useful: Callable[[T], bool]) -> list[T]:
