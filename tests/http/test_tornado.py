@@ -8,7 +8,7 @@ import uuid
 
 import pytest
 from support.service import ORIGIN, TRANSPORTS, connected, declared, head, request, with_origin
-from tornado import template, web
+from tornado import httputil, template, web
 from tornado.escape import json_decode
 from tornado.netutil import bind_sockets
 
@@ -16,6 +16,7 @@ from tornado_signal.http.application import Route
 from tornado_signal.http.errors import make_refusal
 from tornado_signal.http.handlers import Handler
 from tornado_signal.service.operations import declare
+from tornado_signal.session import Side
 from tornado_signal.settings.settings import Settings
 
 BOUND_S = 30
@@ -320,7 +321,7 @@ def plain():
 def ours(start_service, io_loop, caplog):
     """An application of this package with all calls that work in its handlers."""
     caplog.set_level(logging.CRITICAL)
-    application = io_loop.run_sync(start_service).application
+    application = io_loop.run_sync(lambda: start_service(codes="content")).application
     application.settings |= {"template_loader": template.DictLoader(PAGES), "cookie_secret": "secret"}
     for name, (kind, (method, *_), *_, works) in CALLS.items():
         if works:
@@ -364,6 +365,136 @@ async def test_handler_calls_have_the_same_results_on_both_servers(app, serve_ap
 @pytest.fixture
 def serve_app(app, serve):
     return serve(app)
+
+
+class SlowUpload:
+    """A handler with a slow `prepare` and a slow `data_received`."""
+
+    async def prepare(self):
+        if (work := super().prepare()) is not None:
+            await work
+        self.steps, self.size = ["prepare"], 0
+        for _ in range(20):
+            await asyncio.sleep(0)
+        self.steps.append("prepared")
+
+    async def data_received(self, chunk):
+        self.steps.append("receive")
+        self.size += len(chunk)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        self.steps.append("received")
+
+    def put(self):
+        steps, pairs = self.steps, len(self.steps) // 2
+        ordered = steps == ["prepare", "prepared"] + ["receive", "received"] * (pairs - 1)
+        self.write(f"{self.size} {ordered}")
+
+
+async def transports(application):
+    """Yield the port of an application on each server."""
+    for kind in TRANSPORTS:
+        listening = bind_sockets(0, "127.0.0.1")
+        async with TRANSPORTS[kind](application, listening, lambda status, headers: (headers, b"")):
+            yield listening[0].getsockname()[1]
+
+
+@pytest.mark.parametrize("base", [web.RequestHandler, Handler])
+async def test_the_body_waits_for_prepare_and_for_each_piece(base, start_service):
+    upload = web.stream_request_body(type("Upload", (SlowUpload, base), {"methods": ("PUT",)}))
+    application = web.Application([("/", upload)])
+    if base is Handler:
+        application = (await start_service()).application
+        application.routes["/"] = Route("/", upload)
+    size = 200_000
+    sized = head("PUT", "/", with_origin(ORIGIN, [("Content-Length", str(size))])) + b"x" * size
+    chunked = head("PUT", "/", with_origin(ORIGIN, [("Transfer-Encoding", "chunked")]))
+    chunked += b"3e8\r\n%b\r\n" % (b"x" * 1000) * 20 + b"0\r\n\r\n"
+    empty = head("PUT", "/", with_origin(ORIGIN, [("Content-Length", "0")]))
+    async for port in transports(application):
+        assert (await exchange(port, sized, "PUT"))[2] == b"200000 True"
+        assert (await exchange(port, empty, "PUT"))[2] == b"0 True"
+        async with asyncio.timeout(BOUND_S), connected(port) as connection:
+            await connection.send(chunked + sized + empty)
+            received = [await connection.receive("PUT") for _ in range(3)]
+        assert [response.body for response in received] == [b"20000 True", b"200000 True", b"0 True"]
+
+
+async def test_nothing_is_read_while_a_piece_of_the_body_is_processed():
+    unread = []
+
+    @web.stream_request_body
+    class Upload(web.RequestHandler):
+        async def data_received(self, chunk):
+            if not unread:
+                for _ in range(1000):  # enough to read everything
+                    await asyncio.sleep(0)
+                unread.append(connection.writer.transport.get_write_buffer_size())
+
+        def put(self):
+            self.write("done")
+
+    size = 64 << 20
+    async for port in transports(web.Application([("/", Upload)])):
+        unread.clear()
+        async with asyncio.timeout(BOUND_S), connected(port) as connection:
+            raw = head("PUT", "/", with_origin(ORIGIN, [("Content-Length", str(size))]))
+            connection.writer.write(raw + bytes(size))
+            assert (await connection.receive("PUT")).body == b"done"
+        assert unread[0] > size // 2
+
+
+async def test_an_error_in_a_piece_of_the_body_closes_the_connection(caplog):
+    @web.stream_request_body
+    class Upload(web.RequestHandler):
+        async def data_received(self, chunk):
+            await asyncio.sleep(0)
+            raise ZeroDivisionError
+
+        def put(self):
+            self.write("done")
+
+    raw = head("PUT", "/", with_origin(ORIGIN, [("Content-Length", "5")])) + b"hello"
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: failed.append(context["exception"]))
+    async for port in transports(web.Application([("/", Upload)])):
+        failed = []
+        async with asyncio.timeout(BOUND_S), connected(port) as connection:
+            await connection.send(raw)
+            assert await connection.receive("PUT") is None
+        assert caplog.records or isinstance(failed[0], ZeroDivisionError)
+    caplog.clear()
+
+
+async def test_a_client_that_leaves_during_prepare_ends_the_body(start_service):
+    # A stock server notices it only after `prepare`.
+    ended, entered = asyncio.Event(), asyncio.Event()
+
+    @web.stream_request_body
+    class Upload(web.RequestHandler):
+        async def prepare(self):
+            entered.set()
+            await ended.wait()
+
+        def data_received(self, chunk):
+            raise AssertionError
+
+        def on_connection_close(self):
+            super().on_connection_close()
+            ended.set()
+
+        put = data_received
+
+    listening = bind_sockets(0, "127.0.0.1")
+    refusal = make_refusal((await start_service()).shared.log)
+    async with (
+        TRANSPORTS["own"](web.Application([("/", Upload)]), listening, refusal),
+        asyncio.timeout(BOUND_S),
+        connected(listening[0].getsockname()[1]) as connection,
+    ):
+        await connection.send(head("PUT", "/", with_origin(ORIGIN, [("Content-Length", "5")])))
+        await entered.wait()
+        connection.writer.transport.abort()
+        await ended.wait()
 
 
 @pytest.mark.parametrize("base", [web.RequestHandler, Handler])
@@ -430,16 +561,48 @@ def file_requests(application):
                     yield method, path, head(method, path, with_origin(None, headers))
 
 
+async def publish(service):
+    """Publish an offer, unless it is, and return its code."""
+    code, _ = await service.store.create(ORIGIN, "lobby", FIELDS["info"], FIELDS["offer"])
+    return str(uuid.UUID(bytes=code))
+
+
+async def stream(port, target, end):
+    """Return status, headers and body of a stream up to an event that contains the given text."""
+    async with asyncio.timeout(BOUND_S), connected(port) as connection:
+        await connection.send(request("GET", target, headers=[("Accept", "text/event-stream")]))
+        first, _, rest = (await connection.reader.readuntil(b"\r\n\r\n")).decode().partition("\r\n")
+        headers = httputil.HTTPHeaders.parse(rest)
+        body = b""
+        while end not in body or not body.endswith(b"\n\n"):
+            size = int(await connection.reader.readline(), 16)
+            body += (await connection.reader.readexactly(size + 2))[:-2]
+    return first, sorted(pair for pair in headers.get_all() if pair[0] not in OF_THE_CONNECTION), body
+
+
+@pytest.mark.parametrize("app", ["ours"], indirect=True)
+async def test_event_streams_are_the_same_on_both_servers(app, ours, serve_ours, http_server, http_server_port):
+    code = await publish(ours.service)
+    await ours.service.store.add_candidates(ORIGIN, uuid.UUID(code).bytes, Side.OFFERER, ["a candidate"])
+    for target, end in [
+        ("/lobby/events", b"event: session\n"),
+        (f"/events?code={code}&side=answerer", b"event: candidate\n"),
+        (f"/events?code={code}&side=offerer", b"retry"),
+    ]:
+        first = await stream(http_server_port[1], target, end)
+        assert first[0].startswith("HTTP/1.1 200 ")
+        assert await stream(serve_ours, target, end) == first, target
+
+
 @pytest.mark.parametrize("app", ["ours"], indirect=True)
 async def test_operations_and_files_are_the_same_on_both_servers(app, ours, serve_ours, http_server, http_server_port):
     service = ours.service
-    code, _ = await service.store.create(ORIGIN, "lobby", "i", "an offer")
-    text = str(uuid.UUID(bytes=code))
+    text = await publish(service)
     for method, path, raw in [*operation_requests(text), *file_requests(ours)]:
         responses = []
         for port in (http_server_port[1], serve_ours):
-            if method == "POST" and path in ("/withdraw", "/lobby/offer"):
-                continue  # the second one differs
+            if path == "/withdraw":  # the first one has ended the session
+                await publish(service)
             responses.append(await exchange(port, raw, method))
         assert responses == responses[:1] * len(responses), (method, path)
 

@@ -1,6 +1,6 @@
 """The public application: routes to Tornado's handlers, each run at its client's turn with its body received."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
 
@@ -110,9 +110,11 @@ class Application(web.Application):
         start_line = httputil.RequestStartLine(request.method, request.uri, request.version)
         try:
             handler = self.find_handler(request)
-            handler.headers_received(start_line, request.headers)
-            if body:
-                handler.data_received(body)
+            prepared = handler.headers_received(start_line, request.headers)
+            if body and handler.handler_class.data_received is not Handler.data_received:
+                self.service.start(deliver(request, handler, prepared, body))
+                return
+            request.body = body
             handler.finish()
         except BaseException:
             request.connection.close()
@@ -195,6 +197,22 @@ class RequestReader(httputil.HTTPMessageDelegate):
     def _count(self, unfinished_bytes: int) -> None:
         self._application.unfinished_bytes += unfinished_bytes - self._unfinished_bytes
         self._unfinished_bytes = unfinished_bytes
+
+
+async def deliver(
+    request: Request, handler: httputil.HTTPMessageDelegate, prepared: Awaitable[None], body: bytes
+) -> None:
+    """Pass a body to a handler with its own `data_received`, unless its `prepare` has responded."""
+    try:
+        await prepared
+        if not request.over and (work := handler.data_received(body)) is not None:
+            await work
+        if not request.over:
+            handler.finish()
+    except BaseException:
+        request.connection.close()
+        request.ended()
+        raise
 
 
 def document_route(path: str, document: dict[str, Any]) -> Route:

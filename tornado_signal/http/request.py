@@ -162,6 +162,11 @@ class Request(httputil.HTTPServerRequest, RequestContext):
             log.warning("%s %s: %s: request %s", self.method, self.pattern, message, self.request_id)
 
     @property
+    def over(self) -> bool:
+        """Whether the response is complete or the client has disconnected."""
+        return self._ended or self.gone
+
+    @property
     def navigates(self) -> bool:
         """Whether the request is a top-level navigation (docs/decisions.md#browser-navigation)."""
         headers = self.headers

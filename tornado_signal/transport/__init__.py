@@ -2,7 +2,7 @@
 
 It calls the application through the delegates of `tornado.httputil`, and knows nothing of signaling. HTTPServer has no
 limits on connections, slow readers, unfinished input and the time of each phase, and costs several times the
-instructions and memory. Not supported are coroutines of `stream_request_body` and Tornado's own `WebSocketHandler`.
+instructions and memory. Tornado's own `WebSocketHandler` is not supported.
 
 `listener` accepts connections. `connection` is a client's connection with the order of its requests and its deadlines.
 `state` is shared by the connections of a server. `parser` parses requests. `exchange` is one request and its response,

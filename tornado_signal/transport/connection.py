@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import http
-from typing import Final, cast
+from collections.abc import Awaitable
+from typing import Any, Final, cast
 
 from tornado import httputil
 from tornado.iostream import StreamClosedError
@@ -44,6 +45,7 @@ class Connection(asyncio.Protocol):
         "_drained",
         "_ended",
         "_exchanges",
+        "_held",
         "_parser",
         "_paused",
         "_refused",
@@ -66,7 +68,8 @@ class Connection(asyncio.Protocol):
         self._parser = RequestParser(self)
         # Those that are not finished: the first has its turn, the last may still be arriving.
         self._exchanges: tuple[HTTPStream, ...] = ()
-        self._waiting = b""  # what has been read and not been parsed, while a request waits for its turn
+        self._held: asyncio.Future[Any] | None = None  # work of the first request, which holds back the rest of it
+        self._waiting = b""  # what has been read and not been parsed, while a request waits for its turn or is held
         self._paused = False  # whether reading is
         self._drained: asyncio.Future[None] | None = None  # while the client reads too slowly
         self._unsent_bytes = 0  # when the deadline for its reading was set
@@ -163,6 +166,12 @@ class Connection(asyncio.Protocol):
         if self._closing:
             return
         try:
+            if self._held is not None and self._held.done():
+                held, self._held = self._held, None
+                held.result()
+                if self._exchanges:
+                    self._exchanges[0].go_on()
+                self._set_deadline()
             if self._exchanges and self._drained is None:
                 self._exchanges[0].begin()
             self._parse(data)
@@ -185,14 +194,15 @@ class Connection(asyncio.Protocol):
             self._keep(b"")
         taken = 0
         # Not beyond the piece in which a request comes that has to wait for its turn.
-        while taken < len(data) and not self._closing and len(self._exchanges) < 2:
+        while taken < len(data) and not self._closing and len(self._exchanges) < 2 and self._held is None:
             taken += self._parser.feed(data[taken : taken + PIECE_BYTES])
         if taken < len(data):
             self._keep(data[taken:])
         if self._parser.progressed and not self._closing:
             self._parser.progressed = False
             self._set_deadline()
-        if (len(self._exchanges) > 1) != self._paused and not self._closing and not self._transport.is_closing():
+        pauses = len(self._exchanges) > 1 or bool(self._waiting)
+        if pauses != self._paused and not self._closing and not self._transport.is_closing():
             self._paused = not self._paused
             (self._transport.pause_reading if self._paused else self._transport.resume_reading)()
 
@@ -246,6 +256,21 @@ class Connection(asyncio.Protocol):
         return self._drained or self.state.done
 
     @property
+    def held(self) -> bool:
+        """Whether the rest of the current request is held back."""
+        return self._held is not None
+
+    def hold(self, work: Awaitable[Any]) -> None:
+        """Hold back the rest of the current request until its delegate's work is done."""
+        self._held = asyncio.ensure_future(work)
+        self._held.add_done_callback(self._resume)
+        self._set_deadline()
+
+    def _resume(self, work: "asyncio.Future[Any]") -> None:
+        if self._held is work:
+            self._advance()
+
+    @property
     def unsent_bytes(self) -> int:
         """The bytes in memory for the client. The transport keeps a write until all of it has been taken."""
         return max(self._written_bytes, self._transport.get_write_buffer_size())
@@ -262,6 +287,7 @@ class Connection(asyncio.Protocol):
             self._end(linger=not first.complete or self._transport.can_write_eof())
             return
         self._exchanges = exchanges[1:]
+        self._held = None
         if more or self._refused:
             self.state.loop.call_soon(self._advance)
         self._set_deadline()
@@ -305,7 +331,7 @@ class Connection(asyncio.Protocol):
         """Whenever it is another's turn to act."""
         if self._drained is not None:
             self._wait_for_reader(STALLED_S)
-        elif self._exchanges and self._exchanges[-1].complete and not self._parser.in_head:
+        elif self._held is not None or (self._exchanges and self._exchanges[-1].complete and not self._parser.in_head):
             self.deadline_s = 0.0
         else:
             seconds = HEAD_S if self._parser.in_head else BODY_S if self._exchanges else IDLE_S

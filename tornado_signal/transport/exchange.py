@@ -25,6 +25,7 @@ class HTTPStream(httputil.HTTPConnection):
     started = False
     finished = False
     _begun = False
+    _continued = False  # whether the client need not be asked to send the body
     _gone = False
     _chunked = False
     _switching = b""  # the head of a 101, which is sent when the connection is handed over
@@ -40,7 +41,7 @@ class HTTPStream(httputil.HTTPConnection):
         self.headers = headers
         self.keep_alive = keep_alive
         self.complete = False
-        self._early = b""  # what came of the body before its turn
+        self._early = b""  # the part of the body that was received before its turn, or while its delegate works
 
     # The request, from the connection to Tornado
 
@@ -51,25 +52,36 @@ class HTTPStream(httputil.HTTPConnection):
         self._begun = True
         connection = self.context
         delegate = self._delegate = connection.state.application.start_request(connection, self)
-        delegate.headers_received(self.start_line, cast(httputil.HTTPHeaders, self.headers))
-        if not self.complete and "Expect" in self.headers and self.start_line.version != "HTTP/1.0":
-            # After what the headers alone may have set off: a final answer makes it unnecessary.
-            connection.state.loop.call_soon(self._expect)
+        work = delegate.headers_received(self.start_line, cast(httputil.HTTPHeaders, self.headers))
+        if work is not None:
+            connection.hold(work)
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Pass on the input received so far, unless the delegate still works on what it has received."""
+        if self.context.held:
+            return
+        if not self._continued and not self.complete and "Expect" in self.headers:
+            self._continued = True
+            if self.start_line.version != "HTTP/1.0":
+                # After what the headers alone may have set off: a final answer makes it unnecessary.
+                self.context.state.loop.call_soon(self._expect)
         if self._early:
-            delegate.data_received(self._early)
-            self._early = b""
+            early, self._early = self._early, b""
+            self.data_received(early)
         if self.complete:
             self.message_complete()
 
     def data_received(self, chunk: bytes) -> None:
-        if self._delegate is not None:
-            self._delegate.data_received(chunk)
+        if self._delegate is not None and not self.context.held:
+            if (work := self._delegate.data_received(chunk)) is not None:
+                self.context.hold(work)
         elif not self.finished:
             self._early += chunk
 
     def message_complete(self) -> None:
         self.complete = True
-        if self._begun and self._delegate is not None:
+        if self._delegate is not None and not self.context.held:
             delegate, self._delegate = self._delegate, None  # it refers back, and has done its part
             self.headers = NO_HEADERS
             delegate.finish()
@@ -78,7 +90,7 @@ class HTTPStream(httputil.HTTPConnection):
         """Call the close callback, because the client has disconnected or sends no more."""
         callback, self._close_callback = self._close_callback, None
         self._gone = True
-        if not self.complete and self._delegate is not None:
+        if self._delegate is not None:  # the request is not complete, or held
             delegate, self._delegate = self._delegate, None  # it refers back, and keeps what came of the body
             delegate.on_connection_close()
         if callback is not None:

@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from operator import attrgetter
 from typing import Any, Protocol
 
@@ -83,6 +83,13 @@ class OpenConnection(Protocol):
 
 class ClientConnection(OpenConnection, Protocol):
     """A connection, as its exchanges know it."""
+
+    @property
+    def held(self) -> bool:
+        """Whether the rest of the current request is held back."""
+
+    def hold(self, work: Awaitable[Any]) -> None:
+        """Hold back the rest of the current request, and pause reading, until its delegate's work is done."""
 
     def send(self, data: bytes) -> "asyncio.Future[None]":
         """Send bytes.
