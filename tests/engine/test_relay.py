@@ -11,7 +11,7 @@ import pytest
 from support import redis_servers
 
 from tornado_signal.errors import Unavailable
-from tornado_signal.relay import Channel, Joined, Lease, open_relay
+from tornado_signal.relay import Channel, JoinResult, Lease, open_relay
 from tornado_signal.relay import redis as redis_relay
 from tornado_signal.relay.memory import MAX_BACKLOG_BYTES, RECEIVER_BYTES, SLICE, MemoryRelay
 from tornado_signal.stores.redis.nodes import Acknowledgement
@@ -186,7 +186,7 @@ async def test_the_backlog_of_small_messages_to_many_receivers_is_bounded():
 async def test_a_member_is_found_until_its_owner_leaves(processes):
     one, other = processes
     lease = Lease("member\0 ÿ", "owner", "token", "data")
-    assert await one.join(GROUP, lease, MANY) is Joined.NEW
+    assert await one.join(GROUP, lease, MANY) is JoinResult.NEW
     assert await other.find(GROUP, lease.member) == lease
     assert await other.members(GROUP) == ({"data": 1}, [lease])
     await other.leave(GROUP, lease.member, "another owner")
@@ -199,9 +199,9 @@ async def test_a_member_is_found_until_its_owner_leaves(processes):
 async def test_a_takeover_needs_the_token(processes):
     one, other = processes
     await one.join(GROUP, Lease("member", "first", "token"), MANY)
-    assert await other.join(GROUP, Lease("member", "thief", "guess"), MANY) is Joined.TAKEN
+    assert await other.join(GROUP, Lease("member", "thief", "guess"), MANY) is JoinResult.TAKEN
     assert (await one.find(GROUP, "member")).owner == "first"
-    assert await other.join(GROUP, Lease("member", "second", "token"), MANY) is Joined.RENEWED
+    assert await other.join(GROUP, Lease("member", "second", "token"), MANY) is JoinResult.RENEWED
     await one.leave(GROUP, "member", "first")
     assert (await one.find(GROUP, "member")).owner == "second"
 
@@ -209,15 +209,15 @@ async def test_a_takeover_needs_the_token(processes):
 async def test_without_a_token_everybody_may_take_over(processes):
     one, other = processes
     await one.join(GROUP, Lease("member", "first"), MANY)
-    assert await other.join(GROUP, Lease("member", "second"), MANY) is Joined.RENEWED
+    assert await other.join(GROUP, Lease("member", "second"), MANY) is JoinResult.RENEWED
 
 
 async def test_a_full_group_refuses_new_members_only(processes):
     one, other = processes
     await one.join(GROUP, Lease("a", "owner"), 2)
     await other.join(GROUP, Lease("b", "owner"), 2)
-    assert await one.join(GROUP, Lease("c", "owner"), 2) is Joined.FULL
-    assert await one.join(GROUP, Lease("b", "owner", "", "new"), 2) is Joined.RENEWED
+    assert await one.join(GROUP, Lease("c", "owner"), 2) is JoinResult.FULL
+    assert await one.join(GROUP, Lease("b", "owner", "", "new"), 2) is JoinResult.RENEWED
     assert (await one.members(GROUP)).counts == {"": 1, "new": 1}
 
 
@@ -248,7 +248,7 @@ async def test_the_leases_of_a_lost_process_end(processes, monkeypatch):
 
     await until(is_gone)
     assert time.monotonic() - began_s > 0.3
-    assert await other.join(GROUP, Lease("lost", "another", "token"), MANY) is Joined.NEW
+    assert await other.join(GROUP, Lease("lost", "another", "token"), MANY) is JoinResult.NEW
 
 
 @pytest.fixture
@@ -280,7 +280,7 @@ async def test_a_lost_lease_with_another_owner_is_reported_and_not_taken_back(to
     lost = []
     await one.join(GROUP, Lease("member", "earlier", "its-token"), MANY, lambda: lost.append("member"))
     joined = None
-    while joined is not Joined.NEW:  # the first process can be faster
+    while joined is not JoinResult.NEW:  # the first process can be faster
         lose_keys(backend)
         joined = await other.join(GROUP, Lease("member", "later", token), MANY)
     await until(lambda: lost)
@@ -303,7 +303,7 @@ async def test_a_member_whose_join_got_no_reply_is_removed(renewing):
         server(False).resume()
     await until(lambda: is_found(other, "kept"))
     await until(lambda: is_missing(other, "member"))
-    assert await other.join(GROUP, Lease("member", "another", "its-token"), MANY) is Joined.NEW
+    assert await other.join(GROUP, Lease("member", "another", "its-token"), MANY) is JoinResult.NEW
 
 
 async def is_found(relay, member):

@@ -53,7 +53,7 @@ async def test_offers_of_a_closed_connection_are_withdrawn_after_the_grace_perio
 
 
 async def test_repeated_holds_of_an_offer_do_not_accumulate(start_service, monkeypatch):
-    monkeypatch.setattr(presence, "MOST_OUTDATED", 5)
+    monkeypatch.setattr(presence, "MAX_STALE_ENTRIES", 5)
     service = await start_service(hold_grace_ms=50)
     gc.collect()
     async with open_socket(service) as client:

@@ -12,7 +12,7 @@ from support.json_vectors import messages
 from tornado_signal.errors import InvalidParameter, SessionNotFound
 from tornado_signal.http.streams import encode
 from tornado_signal.service import wire
-from tornado_signal.service.event_batches import Event
+from tornado_signal.service.event_batches import FeedEvent
 from tornado_signal.session import ListedSession, Reason, Session, SessionUpdate, Side
 
 encodable = st.text(st.characters(exclude_categories=["Cs"]))
@@ -141,7 +141,7 @@ def test_gone_event_has_its_reason(reason):
 
 @given(st.dictionaries(st.sampled_from(["code", "offer", "a\nb"]), encodable))
 def test_event_is_three_lines_and_an_empty_one(fields):
-    lines = encode(Event("session", wire.encode(fields), "1.2.ab")).split(b"\n")
+    lines = encode(FeedEvent("session", wire.encode(fields), "1.2.ab")).split(b"\n")
     assert lines[:2] == [b"event: session", b"id: 1.2.ab"]
     assert lines[2].startswith(b"data: ")
     assert json.loads(lines[2].removeprefix(b"data: ")) == fields
@@ -149,4 +149,4 @@ def test_event_is_three_lines_and_an_empty_one(fields):
 
 
 def test_event_without_data_is_only_an_id():
-    assert encode(Event("", b"", "1.2.ab")) == b"id: 1.2.ab\n\n"
+    assert encode(FeedEvent("", b"", "1.2.ab")) == b"id: 1.2.ab\n\n"

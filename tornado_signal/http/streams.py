@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from ..errors import InvalidParameter
 from ..lifecycle import DRAINING
-from ..service.event_batches import Event
+from ..service.event_batches import FeedEvent
 from ..service.operations import Subscription, check
 from ..service.schemas import EVENT_STREAM
 from ..service.waiting import Feed
@@ -15,7 +15,7 @@ from .handlers import Handler
 HEARTBEAT_S: Final = 15.0
 RETRY_MS: Final = 2000  # after which a client whose stream broke off comes back
 RETURN_MS: Final = (500, 5000)  # the same when the server stops: not all at one moment
-LAST_EVENT_ID: Final = "Last-Event-ID"
+LAST_EVENT_ID: Final = "Last-FeedEvent-ID"
 
 
 class Stream(Handler):
@@ -73,7 +73,7 @@ class Stream(Handler):
             super().send_error(status_code, **kwargs)
 
 
-def encode(event: Event) -> bytes:
+def encode(event: FeedEvent) -> bytes:
     """Return an event in the stream format. Its JSON contains no line breaks."""
     if not event.type:
         return b"id: %b\n\n" % event.cursor.encode()

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from .. import errors
 from ..http.fields import topic_of
-from ..relay import Channel, Joined, Lease, Relay
+from ..relay import Channel, JoinResult, Lease, Relay
 from ..service import wire
 from ..service.client_connection import Client
 from ..service.request_context import RequestContext
@@ -132,7 +132,7 @@ class PeerJsConnection(ProtocolConnection):
         try:
             lease = Lease(self._peer_id, self._owner, self._token)
             joined = await self.relay.join(self._group, lease, UNLIMITED, self._lose)
-            self._member = joined is not Joined.TAKEN
+            self._member = joined is not JoinResult.TAKEN
         finally:
             if not self._member:
                 self.release()

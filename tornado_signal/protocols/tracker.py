@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 from typing import Any, Final
 
 from .. import errors
-from ..relay import Channel, Joined, Lease, Relay
+from ..relay import Channel, JoinResult, Lease, Relay
 from ..service.client_connection import Client
 from ..service.request_context import RequestContext
 from .connection import ProtocolConnection, encode
@@ -149,7 +149,7 @@ class TrackerConnection(ProtocolConnection):
             complete = complete or event == "completed" or earlier.data == COMPLETE
         lease = Lease(peer_id, self._owner, "", COMPLETE if complete else INCOMPLETE)
         self._swarms.setdefault(info_hash, {})[peer_id] = lease
-        if await self.relay.join(self._swarm(info_hash), lease, MAX_MEMBERS) is Joined.FULL:
+        if await self.relay.join(self._swarm(info_hash), lease, MAX_MEMBERS) is JoinResult.FULL:
             raise errors.TooMany("members of a swarm")
         if self.closed:  # its release can have overtaken the call
             await self.relay.leave(self._swarm(info_hash), peer_id, self._owner)

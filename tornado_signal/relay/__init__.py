@@ -6,9 +6,9 @@ member of a group for as long as its connection exists. With `--store redis` all
 
 from ..stores import Store
 from .memory import MemoryRelay
-from .types import Channel, Joined, Lease, Members, Receiver, Relay
+from .types import Channel, JoinResult, Lease, Members, Receiver, Relay
 
-__all__ = ["Channel", "Joined", "Lease", "Members", "Receiver", "Relay", "open_relay"]
+__all__ = ["Channel", "JoinResult", "Lease", "Members", "Receiver", "Relay", "open_relay"]
 
 
 def open_relay(store: Store) -> Relay:

@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Final
 
-from .types import Channel, Joined, Lease, Members, Receiver
+from .types import Channel, JoinResult, Lease, Members, Receiver
 
 SLICE: Final = 64  # receivers that get a message per event-loop iteration
 MAX_BACKLOG_BYTES: Final = 1 << 20  # of a channel with more receivers; messages beyond it are dropped
@@ -87,15 +87,15 @@ class MemoryRelay:
 
     async def join(
         self, group: Channel, lease: Lease, max_members: int, on_lost: Callable[[], object] | None = None
-    ) -> Joined:
+    ) -> JoinResult:
         members = self._groups.setdefault(group, {})
         earlier = members.get(lease.member)
         if earlier is None and len(members) >= max_members:
-            return Joined.FULL
+            return JoinResult.FULL
         if earlier is not None and earlier.token not in ("", lease.token):
-            return Joined.TAKEN
+            return JoinResult.TAKEN
         members[lease.member] = lease
-        return Joined.NEW if earlier is None else Joined.RENEWED
+        return JoinResult.NEW if earlier is None else JoinResult.RENEWED
 
     async def leave(self, group: Channel, member: str, owner: str) -> None:
         members = self._groups.get(group, {})

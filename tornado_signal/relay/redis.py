@@ -19,7 +19,7 @@ from ..stores.redis.partitions import key_slot
 from ..stores.redis.scripts import Script
 from ..stores.redis.shared import SharedRedis
 from .memory import MemoryRelay
-from .types import Channel, Joined, Lease, Members, Receiver
+from .types import Channel, JoinResult, Lease, Members, Receiver
 
 LIFETIME_MS: Final = 25_000  # of a process in a group; the leases of a lost process end within 30 s
 RENEW_S: Final = 8.0
@@ -155,21 +155,21 @@ class RedisRelay:
 
     async def join(
         self, group: Channel, lease: Lease, max_members: int, on_lost: Callable[[], object] | None = None
-    ) -> Joined:
+    ) -> JoinResult:
         registered = Registered(lease, max_members, on_lost)
         try:
             joined = await self._join(group, registered)
         except Unavailable:  # Redis can have executed the call
             self._leave_later(group, lease.member, lease.owner)
             raise
-        if joined in (Joined.NEW, Joined.RENEWED):
+        if joined in (JoinResult.NEW, JoinResult.RENEWED):
             self._leases.setdefault(group, {})[lease.member] = registered
             self._not_left.pop((group, lease.member, lease.owner), None)
         return joined
 
-    async def _join(self, group: Channel, registered: Registered, *, again: bool = False) -> Joined:
+    async def _join(self, group: Channel, registered: Registered, *, again: bool = False) -> JoinResult:
         arguments = (*registered.lease, registered.max_members, int(again))
-        return Joined((await self._call("join", group, self._process, LIFETIME_MS, *arguments)).decode())
+        return JoinResult((await self._call("join", group, self._process, LIFETIME_MS, *arguments)).decode())
 
     async def leave(self, group: Channel, member: str, owner: str) -> None:
         registered = self._leases.get(group, {}).get(member)
@@ -232,7 +232,7 @@ class RedisRelay:
         joined = await self._join(group, registered, again=True)
         if self._leases.get(group, {}).get(lease.member) is not registered:
             self._leave_later(group, lease.member, lease.owner)
-        elif joined is Joined.TAKEN:
+        elif joined is JoinResult.TAKEN:
             self._remove(group, lease.member)
             if registered.on_lost is not None:
                 registered.on_lost()

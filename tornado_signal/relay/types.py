@@ -22,7 +22,7 @@ class Lease(NamedTuple):
     data: str = ""  # a short text about the member, without spaces
 
 
-class Joined(Enum):
+class JoinResult(Enum):
     """The result of joining a group.
 
     NEW: the member was not in the group.
@@ -80,7 +80,7 @@ class Relay(Protocol):
 
     async def join(
         self, group: Channel, lease: Lease, max_members: int, on_lost: Callable[[], object] | None = None
-    ) -> Joined:
+    ) -> JoinResult:
         """Add a member to a group, or replace its lease. End it by `leave`.
 
         Args:

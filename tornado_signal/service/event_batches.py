@@ -9,7 +9,7 @@ from ..session import Position
 MAX_BATCHES = 8  # in total, of at most a megabyte or two each
 
 
-class Event(NamedTuple):
+class FeedEvent(NamedTuple):
     """One event of a subscription."""
 
     type: str  # `session`, `offer`, `answer`, `candidate` or `gone`. It is empty if only the cursor is new
@@ -17,7 +17,7 @@ class Event(NamedTuple):
     cursor: str  # the cursor after this event
 
 
-Encode = Callable[[Event], bytes]
+Encode = Callable[[FeedEvent], bytes]
 """Function that encodes an event for a protocol."""
 
 
@@ -34,7 +34,7 @@ class EventBatchCache:
     """A cache of the latest batches, by origin, topic, start position and protocol."""
 
     def __init__(self) -> None:
-        self._steps: dict[Hashable, asyncio.Future[EncodedBatch | None]] = {}
+        self._batches: dict[Hashable, asyncio.Future[EncodedBatch | None]] = {}
 
     async def get(
         self,
@@ -47,26 +47,26 @@ class EventBatchCache:
 
         Callers that waited resume one at a time: `turn` waits for the caller's turn.
         """
-        while (known := self._steps.get(key)) is not None:
-            if not known.done():
-                await asyncio.shield(known)
+        while (cached := self._batches.get(key)) is not None:
+            if not cached.done():
+                await asyncio.shield(cached)
                 await turn()
-            step = known.result()
-            if step is not None and now_ms() < step.until_ms:
-                return step._replace(more=bool(step.events))  # more may have happened since it was made
-            self._forget(key, known)
-        making = self._steps[key] = asyncio.get_running_loop().create_future()
-        step = None
+            batch = cached.result()
+            if batch is not None and now_ms() < batch.until_ms:
+                return batch._replace(more=bool(batch.events))  # more may have happened since it was made
+            self._forget(key, cached)
+        new = self._batches[key] = asyncio.get_running_loop().create_future()
+        batch = None
         try:
-            step = await make()
+            batch = await make()
         finally:
-            making.set_result(step)
-            if step is None or not step.events:  # the next look may find some
-                self._forget(key, making)
-        if len(self._steps) > MAX_BATCHES:
-            del self._steps[next(iter(self._steps))]
-        return step
+            new.set_result(batch)
+            if batch is None or not batch.events:  # the next look may find some
+                self._forget(key, new)
+        if len(self._batches) > MAX_BATCHES:
+            del self._batches[next(iter(self._batches))]
+        return batch
 
-    def _forget(self, key: Hashable, step: "asyncio.Future[EncodedBatch | None]") -> None:
-        if self._steps.get(key) is step:
-            del self._steps[key]
+    def _forget(self, key: Hashable, batch: "asyncio.Future[EncodedBatch | None]") -> None:
+        if self._batches.get(key) is batch:
+            del self._batches[key]

@@ -18,7 +18,7 @@ from ..system.secrets import read_secret
 NO_ICE_SERVERS = "none; peers in different networks cannot connect (see --stun-servers and --turn-servers)"
 
 
-class Turn(NamedTuple):
+class TurnCredentials(NamedTuple):
     """URLs and credentials of the TURN servers for one peer."""
 
     urls: tuple[str, ...]
@@ -39,14 +39,14 @@ class IceServers:
         """Return the expiry of credentials made now, in whole seconds as in TURN."""
         return (now_ms // 1000 + self.ttl_s) * 1000
 
-    def turn(self, now_ms: int) -> Turn | None:
+    def turn(self, now_ms: int) -> TurnCredentials | None:
         """Return the TURN servers with new credentials, or None if there are no servers."""
         if not self.turn_urls:
             return None
         # TURN servers count by user name: each peer gets one of its own.
         username = f"{self.expires_ms(now_ms) // 1000}:{secrets.token_hex(8)}"
         digest = hmac.digest(self.secret, username.encode(), hashlib.sha1)
-        return Turn(self.turn_urls, username, base64.b64encode(digest).decode())
+        return TurnCredentials(self.turn_urls, username, base64.b64encode(digest).decode())
 
 
 def read_ice_servers(settings: Settings) -> IceServers:

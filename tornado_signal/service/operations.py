@@ -37,7 +37,7 @@ from .parameters import (
 )
 from .request_context import RequestContext
 from .schemas import DEFAULT_LIMIT, FILLED, MAX_INFO, MAX_LIMIT, MIN_TTL_MS, Schema, positive, ref
-from .waiting import Feed, SessionFeed, TopicFeed, wait_for_change, wait_for_news
+from .waiting import Feed, SessionFeed, TopicFeed, wait_for_change, wait_for_update
 
 ENTRY_BYTES: Final = 64  # that an entry of the store takes in addition to its text, origin and topic
 OFFER_ENTRIES: Final = 4
@@ -256,7 +256,7 @@ async def poll(
     if wait is None and since is None:
         return wire.encode(wire.news(side, await store.read(context.origin, session, side, secret_hash=secret)))
     position = since.position if since else None
-    news = await wait_for_news(context, session, side, position, secret, wait or 0)
+    news = await wait_for_update(context, session, side, position, secret, wait or 0)
     latest = SessionPosition(news.serial, max(news.last, position.number if position else 0))
     cursor = format_cursor(store, poll_scope(context, wire.format_code(session), side.value), latest)
     return wire.encode(wire.news(side, news) | {"cursor": cursor})

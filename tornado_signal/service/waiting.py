@@ -9,42 +9,40 @@ from ..stores import Store
 from ..stores.watches import Watch
 from . import wire
 from .cursors import cursor_scope, format_cursor, parse_cursor
-from .event_batches import Encode, EncodedBatch, Event
+from .event_batches import Encode, EncodedBatch, FeedEvent
 from .request_context import RequestContext
 
-LEAST_LOOK_S: Final = 0.005
-AGAIN_S: Final = 0.5
-"""When what waits looks again after the store could not serve: it may be back in a moment, and the wait goes on."""
+MIN_READ_PAUSE_S: Final = 0.005  # between two reads around an expiry, because the clock is not exact
+STORE_RETRY_S: Final = 0.5  # after the store was unavailable; the wait continues
 
 
-def next_look_s(store: Store, watch: Watch, until_s: float, expires_ms: int | None) -> float:
+def next_read_s(store: Store, watch: Watch, until_s: float, expires_ms: int | None) -> float:
     """Return when to read next if nothing changes, by the loop's clock as `until_s`.
 
-    It is the next expiry by the store's clock, because an expiry is a change. It is None if nothing will expire. The
-    clock is known with an error, so there is a short pause between two reads.
+    It is at the next expiry by the store's clock, because an expiry is a change. Without an expiry it is `until_s`.
     """
     if expires_ms is None:
         return until_s
     left_s = (expires_ms - store.now_ms(watch)) / 1000
-    return min(until_s, watch.now_s() + max(left_s, LEAST_LOOK_S))
+    return min(until_s, watch.now_s() + max(left_s, MIN_READ_PAUSE_S))
 
 
 async def wait_for_store(context: RequestContext, watch: Watch, until_s: float) -> bool:
     """Wait briefly because the store is unavailable. Return whether there is time left."""
     if watch.over or watch.now_s() >= until_s:
         return False
-    await watch.wait(min(until_s, watch.now_s() + AGAIN_S))
+    await watch.wait(min(until_s, watch.now_s() + STORE_RETRY_S))
     await context.turn()
     return True
 
 
-async def wait_for_news(
+async def wait_for_update(
     context: RequestContext, code: bytes, side: Side, since: SessionPosition | None, secret_hash: bytes, wait_s: float
 ) -> SessionUpdate:
-    """Wait until there is anything newer than `since` in its session, or that ends, or the time is over."""
+    """Wait until a session has a message after `since`, or ends, or until the time limit."""
     store = context.service.store
     known = since.number if since else 0
-    looked = False
+    has_read = False
     with context.waiting(store.watch_session(context.origin, code)) as watch:
         until_s = watch.now_s() + wait_s
         while True:
@@ -52,15 +50,15 @@ async def wait_for_news(
                 await watch.opened()
                 news = await store.read(context.origin, code, side, since=since, secret_hash=secret_hash)
             except StalePosition:  # the same content was published again
-                raise SessionNotFound if looked else InvalidParameter("since") from None
+                raise SessionNotFound if has_read else InvalidParameter("since") from None
             except Unavailable:
-                if not looked or not await wait_for_store(context, watch, until_s):
+                if not has_read or not await wait_for_store(context, watch, until_s):
                     raise
                 continue
-            looked, since = True, SessionPosition(news.serial, known)
+            has_read, since = True, SessionPosition(news.serial, known)
             if news.last > known or watch.now_s() >= until_s or watch.over:
                 return news
-            await watch.wait(next_look_s(store, watch, until_s, news.expires_ms))
+            await watch.wait(next_read_s(store, watch, until_s, news.expires_ms))
             await context.turn()
 
 
@@ -74,19 +72,19 @@ async def wait_for_change(
     store = context.service.store
     with context.waiting(store.watch_topic(context.origin, topic), topic) as watch:
         until_s = watch.now_s() + wait_s
-        looked = False
+        has_read = False
         while True:
             try:
                 await watch.opened()
                 state = await store.listing_state(context.origin, topic, since)
             except Unavailable:
-                if not looked or not await wait_for_store(context, watch, until_s):
+                if not has_read or not await wait_for_store(context, watch, until_s):
                     raise
                 continue
-            looked = True
+            has_read = True
             if state.changed or at_once or watch.now_s() >= until_s or watch.over:
                 return state
-            await watch.wait(next_look_s(store, watch, until_s, state.changes_ms))
+            await watch.wait(next_read_s(store, watch, until_s, state.changes_ms))
             await context.turn()
 
 
@@ -128,7 +126,7 @@ class TopicFeed:
     finished = False
 
     def __init__(self, context: RequestContext, topic: str, cursor: str | None, parameter: str, encode: Encode) -> None:
-        self._call = context
+        self._context = context
         self._store = context.service.store
         self.topic = topic
         self._encode = encode
@@ -146,50 +144,50 @@ class TopicFeed:
     async def next(self, until_s: float) -> bytes | None:
         if self._position is None:
             await self.watch.opened()
-            self._position, known = await self._store.begin_topic(self._call.origin, self.topic, self._since)
+            self._position, known = await self._store.begin_topic(self._context.origin, self.topic, self._since)
             self._listing = not known
         elif self._more:
-            await self._call.turn()
+            await self._context.turn()
         while True:
-            again_s = until_s
+            retry_s = until_s
             while self._more:
                 try:
-                    step = await self._step(self._position)
+                    batch = await self._read_batch(self._position)
                 except Unavailable:
-                    again_s = min(until_s, self.watch.now_s() + AGAIN_S)
+                    retry_s = min(until_s, self.watch.now_s() + STORE_RETRY_S)
                     break
-                self._position, self._more = step.position, step.more
-                if step.events:
-                    return step.events
+                self._position, self._more = batch.position, batch.more
+                if batch.events:
+                    return batch.events
             if self._listing and not self._more:
                 self._listing, self._more = False, True
                 # A reader that comes back from here has seen all of it, also what the listing no longer held.
                 return self._event("", b"", self._position)
-            if not await self.watch.wait(again_s):
+            if not await self.watch.wait(retry_s):
                 return None
             self._more = True
             if self.watch.now_s() >= until_s:
                 return b""
-            await self._call.turn()
+            await self._context.turn()
 
-    async def _step(self, position: Position) -> EncodedBatch:
+    async def _read_batch(self, position: Position) -> EncodedBatch:
         async def make() -> EncodedBatch:
-            step = await self._store.topic_step(self._call.origin, self.topic, position)
+            batch = await self._store.topic_step(self._context.origin, self.topic, position)
             events = [
-                self._event("gone", wire.encode(wire.gone(departure.code, departure.reason)), departure.position)
-                for departure in step.removed
+                self._event("gone", wire.encode(wire.gone(removed.code, removed.reason)), removed.position)
+                for removed in batch.removed
             ]
-            for arrival in step.added:
-                data = wire.encode(wire.listed_session(arrival.listed))
-                events.append(self._event("session", data, arrival.position))
-            until_ms = min((arrival.listed.session.expires_ms for arrival in step.added), default=math.inf)
-            return EncodedBatch(b"".join(events), step.position, step.more, until_ms)
+            for added in batch.added:
+                data = wire.encode(wire.listed_session(added.listed))
+                events.append(self._event("session", data, added.position))
+            until_ms = min((added.listed.session.expires_ms for added in batch.added), default=math.inf)
+            return EncodedBatch(b"".join(events), batch.position, batch.more, until_ms)
 
-        key = (self._call.origin, self.topic, position, self._encode)
-        return await self._call.service.event_batches.get(key, self._store.now_ms, make, self._call.turn)
+        key = (self._context.origin, self.topic, position, self._encode)
+        return await self._context.service.event_batches.get(key, self._store.now_ms, make, self._context.turn)
 
     def _event(self, name: str, data: bytes, position: Position) -> bytes:
-        return self._encode(Event(name, data, format_cursor(self._store, self._scope, position)))
+        return self._encode(FeedEvent(name, data, format_cursor(self._store, self._scope, position)))
 
 
 class SessionFeed:
@@ -213,7 +211,7 @@ class SessionFeed:
         parameter: str,
         encode: Encode,
     ) -> None:
-        self._call = context
+        self._context = context
         self._store = context.service.store
         self._code = wire.parse_code(code)
         self._side = side
@@ -237,7 +235,7 @@ class SessionFeed:
             InvalidParameter: the cursor is of an earlier session with the same code.
         """
         await self.watch.opened()
-        if (checking := self._call.require_session(self._code)) is not None:
+        if (checking := self._context.require_session(self._code)) is not None:
             await checking
         try:
             self._news = await self._read()
@@ -247,18 +245,18 @@ class SessionFeed:
     async def next(self, until_s: float) -> bytes | None:
         if self.finished:
             return None
-        again_s = math.inf
+        retry_s = math.inf
         while True:
             if self._news is not None:
                 events = self._format_events(self._news)
                 self._news = None
                 if events:
                     return events
-            look_s = next_look_s(self._store, self.watch, until_s, self._expires_ms)
-            if not await self.watch.wait(look_s if again_s == math.inf else min(until_s, again_s)):
+            read_s = next_read_s(self._store, self.watch, until_s, self._expires_ms)
+            if not await self.watch.wait(read_s if retry_s == math.inf else min(until_s, retry_s)):
                 return None
             idle = self.watch.now_s() >= until_s
-            await self._call.turn()
+            await self._context.turn()
             try:
                 self._news = await self._read()
             except (SessionNotFound, StalePosition):
@@ -269,9 +267,9 @@ class SessionFeed:
             except Unavailable:
                 if idle:
                     return b""
-                again_s = self.watch.now_s() + AGAIN_S
+                retry_s = self.watch.now_s() + STORE_RETRY_S
                 continue
-            again_s = math.inf
+            retry_s = math.inf
             if idle and self._news.last <= self._number:
                 return b""
 
@@ -281,7 +279,7 @@ class SessionFeed:
 
     async def _read(self) -> SessionUpdate:
         return await self._store.read(
-            self._call.origin, self._code, self._side, since=self._position, secret_hash=self._secret_hash
+            self._context.origin, self._code, self._side, since=self._position, secret_hash=self._secret_hash
         )
 
     def _format_events(self, news: SessionUpdate) -> bytes:
@@ -299,4 +297,4 @@ class SessionFeed:
 
     def _event(self, name: str, fields: dict[str, object], position: SessionPosition | None) -> bytes:
         cursor = format_cursor(self._store, self._scope, position or SessionPosition(0, 0))
-        return self._encode(Event(name, wire.encode(fields), cursor))
+        return self._encode(FeedEvent(name, wire.encode(fields), cursor))

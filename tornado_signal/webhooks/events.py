@@ -72,7 +72,7 @@ class ConnectionEvent(NamedTuple):
         }
 
 
-Event = SessionEvent | ConnectionEvent
+WebhookEvent = SessionEvent | ConnectionEvent
 
 
 class Batch(NamedTuple):
@@ -95,7 +95,7 @@ class EventQueue:
     def __init__(self, server: str, metrics: WebhookMetrics) -> None:
         self._server = server
         self._metrics = metrics
-        self._events: deque[tuple[int, int, Event]] = deque()  # sequence number, estimated bytes, event
+        self._events: deque[tuple[int, int, WebhookEvent]] = deque()  # sequence number, estimated bytes, event
         self._bytes = 0
         self._sequence = 0
         self._unreported = 0  # dropped events that no accepted request has reported
@@ -103,7 +103,7 @@ class EventQueue:
     def __len__(self) -> int:
         return len(self._events)
 
-    def add(self, event: Event) -> bool:
+    def add(self, event: WebhookEvent) -> bool:
         """Append an event, or drop it if the queue is full. Return whether it was appended."""
         self._sequence += 1
         size = EVENT_BYTES + CHARACTER_BYTES * event.text_length

@@ -12,7 +12,7 @@ from ..metrics import Family, WebhookMetrics
 from ..service.service import Service
 from ..session import Outcome
 from ..settings.settings import Settings
-from .events import BATCH_EVENTS, Batch, ConnectionEvent, Event, EventQueue, SessionEvent
+from .events import BATCH_EVENTS, Batch, ConnectionEvent, EventQueue, SessionEvent, WebhookEvent
 from .target import RequestFailed, Target
 
 log = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ class Webhooks:
     def metric_families(self) -> Iterator[Family]:
         yield from self.metrics.families()
 
-    def _add(self, event: Event) -> None:
+    def _add(self, event: WebhookEvent) -> None:
         if self._queue.add(event):
             self._filled.set()
         elif not self._overflows:

@@ -10,7 +10,7 @@ from .. import errors
 from ..auth import ANY
 from ..service import wire
 from ..service.client_connection import METHOD, Client, ClientConnection, Slot
-from ..service.event_batches import Event
+from ..service.event_batches import FeedEvent
 from ..service.operations import SUBSCRIPTIONS, SUCCESS, Operation, Pieces, check, encode_published, publish
 from ..service.parameters import CODE, SECRET, check_optional_string
 from ..service.request_context import RequestContext
@@ -24,7 +24,7 @@ from .presence import Hold, Holds
 
 PATTERN: Final = "/ws"
 MAX_SUBSCRIPTIONS: Final = 100
-LOOK_S: Final = 3600.0  # a subscription that hears nothing looks again after that
+MAX_SILENCE_S: Final = 3600.0  # without a change, after which a subscription reads the store again
 CODE_LENGTH: Final = 36
 TOPIC_EVENTS, SESSION_EVENTS = SUBSCRIPTIONS
 
@@ -111,13 +111,13 @@ class RpcConnection(ClientConnection):
     pattern = PATTERN
 
     __slots__ = (
-        "_behind",
-        "_behind_bytes",
+        "_fragment_lock",
+        "_fragmented_sent",
         "_holds",
         "_last_subscription",
-        "_long",
         "_methods",
-        "_sent_long",
+        "_queued_bytes",
+        "_queued_messages",
         "_subscriptions",
         "_writes",
         "cancellable",
@@ -139,10 +139,10 @@ class RpcConnection(ClientConnection):
         self._last_subscription = 0
         self._subscriptions = 0  # that exist or are about to
         self._writes: dict[str, asyncio.Future[None]] = {}  # the last change of each session, while it is under way
-        self._long: asyncio.Lock | None = None  # held while a message is sent in parts
-        self._behind: list[bytes] = []  # messages that are sent after it
-        self._behind_bytes = 0
-        self._sent_long: asyncio.Future[None] | None = None  # done when it has been sent
+        self._fragment_lock: asyncio.Lock | None = None  # held while a fragmented message is sent
+        self._queued_messages: list[bytes] = []  # messages that are sent after it
+        self._queued_bytes = 0
+        self._fragmented_sent: asyncio.Future[None] | None = None  # done when it has been sent
 
     def disconnected(self) -> None:
         for context in list(self.waiting):
@@ -170,13 +170,13 @@ class RpcConnection(ClientConnection):
         await self.client.service.queue.turn(self.counts, next_=True)
         return not self.client.socket.drops_messages
 
-    async def _keep(self, answer: "Awaitable[Response]") -> "Response":
+    async def _keep(self, answer: "Awaitable[RpcResponse]") -> "RpcResponse":
         """Store a response of a batch until the others are complete."""
         response = await answer
         self.client.socket.owe(len(response.text))
         return response
 
-    def _respond(self, request: rpc.RpcRequest | bytes, slot: Slot) -> "Coroutine[None, None, Response]":
+    def _respond(self, request: rpc.RpcRequest | bytes, slot: Slot) -> "Coroutine[None, None, RpcResponse]":
         if isinstance(request, bytes):
             self.charge_frame(slot.take_uncharged())
             return respond_with(request)
@@ -210,7 +210,7 @@ class RpcConnection(ClientConnection):
         context: RpcRequestContext,
         before: "asyncio.Future[None] | None",
         done: "asyncio.Future[None] | None",
-    ) -> "Response":
+    ) -> "RpcResponse":
         try:
             if before is not None:
                 await before
@@ -228,7 +228,7 @@ class RpcConnection(ClientConnection):
             context.count_error(error)
             context.status, text = failure(id_, error)
             context.ended()
-            return Response(text if id_ and not context.gone else b"")
+            return RpcResponse(text if id_ and not context.gone else b"")
         finally:
             if done is not None:
                 done.set_result(None)
@@ -241,12 +241,12 @@ class RpcConnection(ClientConnection):
                 await parts.aclose()
             context.ended()
             then, context.then = context.then, None  # it can refer to the context, and a cycle would outlive both
-            return Response(rpc.result(id_, first) if id_ else b"", then=then)
-        return Response(rpc.begin_result(id_) + first, parts, context)
+            return RpcResponse(rpc.result(id_, first) if id_ else b"", then=then)
+        return RpcResponse(rpc.begin_result(id_) + first, parts, context)
 
     # Sending
 
-    async def _send_all(self, responses: list["Response"], *, batch: bool) -> None:
+    async def _send_all(self, responses: list["RpcResponse"], *, batch: bool) -> None:
         """Send responses in one message, as fast as the client reads it if it is long."""
         visible = [response for response in responses if response.text]
         long = any(response.more is not None for response in visible)
@@ -254,7 +254,7 @@ class RpcConnection(ClientConnection):
             self.client.socket.owe(len(visible[0].text))
         try:
             if long:
-                await self._send_long(visible, b"[" if batch else b"", b"]" if batch else b"")
+                await self._send_fragmented(visible, b"[" if batch else b"", b"]" if batch else b"")
             elif visible:
                 text = b",".join(response.text for response in visible)
                 self._send(b"[%b]" % text if batch else text)
@@ -268,11 +268,11 @@ class RpcConnection(ClientConnection):
             if long or batch:
                 self.client.socket.owe(-sum(len(response.text) for response in responses))
 
-    async def _send_long(self, responses: list["Response"], between: bytes, end: bytes) -> None:
-        if self._long is None:
-            self._long = asyncio.Lock()
-        async with self._long:
-            self._sent_long = self.client.socket.state.loop.create_future()
+    async def _send_fragmented(self, responses: list["RpcResponse"], between: bytes, end: bytes) -> None:
+        if self._fragment_lock is None:
+            self._fragment_lock = asyncio.Lock()
+        async with self._fragment_lock:
+            self._fragmented_sent = self.client.socket.state.loop.create_future()
             self.client.socket.begin_message()
             try:
                 for response in responses:
@@ -284,7 +284,7 @@ class RpcConnection(ClientConnection):
                 self.client.socket.close(CloseCode.INTERNAL_ERROR)  # the message is incomplete
             finally:
                 self.client.socket.send_more(end, last=True)
-                self._send_behind()
+                self._send_queued()
 
     async def _send_more(self, more: Pieces, context: RpcRequestContext) -> None:
         try:
@@ -313,23 +313,23 @@ class RpcConnection(ClientConnection):
 
     def _send(self, *messages: bytes) -> "asyncio.Future[None]":
         """Send messages after the current long one. The result is done when more can be sent."""
-        if self._sent_long is None:
+        if self._fragmented_sent is None:
             return self.client.socket.send(*messages)
         size = sum(map(len, messages))
-        self._behind += messages
-        self._behind_bytes += size
+        self._queued_messages += messages
+        self._queued_bytes += size
         self.client.socket.owe(size)
-        return self._sent_long
+        return self._fragmented_sent
 
-    def _send_behind(self) -> None:
+    def _send_queued(self) -> None:
         """Send the messages that have waited for the end of a long one."""
-        sent_long, self._sent_long = self._sent_long, None
-        behind, self._behind = self._behind, []
-        self.client.socket.owe(-self._behind_bytes)
-        self._behind_bytes = 0
-        self.client.socket.send(*behind)
-        if sent_long is not None:
-            sent_long.set_result(None)
+        sent, self._fragmented_sent = self._fragmented_sent, None
+        queued, self._queued_messages = self._queued_messages, []
+        self.client.socket.owe(-self._queued_bytes)
+        self._queued_bytes = 0
+        self.client.socket.send(*queued)
+        if sent is not None:
+            sent.set_result(None)
 
     # Authorization
 
@@ -461,7 +461,7 @@ class RpcConnection(ClientConnection):
         Returns:
             A future that is done when more can be sent, or None once the subscription has ended.
         """
-        events = await feed.next(feed.watch.now_s() + LOOK_S)
+        events = await feed.next(feed.watch.now_s() + MAX_SILENCE_S)
         if events is None:
             return None
         context.sent_bytes += len(events)
@@ -472,7 +472,7 @@ class RpcConnection(ClientConnection):
         self._subscriptions -= 1
 
 
-class Response(NamedTuple):
+class RpcResponse(NamedTuple):
     """The response to a request."""
 
     text: bytes  # the response or its beginning, or empty for none
@@ -481,9 +481,9 @@ class Response(NamedTuple):
     then: Callable[[], object] | None = None  # called after it has been sent
 
 
-async def respond_with(text: bytes) -> Response:
+async def respond_with(text: bytes) -> RpcResponse:
     """Return the given text as a response."""
-    return Response(text)
+    return RpcResponse(text)
 
 
 def failure(id_: bytes, error: BaseException) -> tuple[int, bytes]:
@@ -495,7 +495,7 @@ def failure(id_: bytes, error: BaseException) -> tuple[int, bytes]:
     return status, rpc.error(id_, status, str(error), data)
 
 
-def encode(event: Event) -> bytes:
+def encode(event: FeedEvent) -> bytes:
     """Return an event up to the number of its subscription."""
     return rpc.begin_event(event.type, event.data, event.cursor) + b"\n"
 

@@ -14,11 +14,11 @@ from ..service.service import Service
 from ..session import LEASE_BYTES, Side
 
 MAX_HELD: Final = 1000  # of a connection
-LOOKED_AT: Final = 10  # of those that a connection has held for longest, when it has as many as it may
+CHECKED_AT_ONCE: Final = 10  # oldest offers of a connection that are checked when it holds as many as it may
 RENEW_AT: Final = (0.5, 0.75)  # of its lifetime: not all at one moment
-MOST_OUTDATED: Final = 1000  # tolerated stale timer entries, in addition to one per held offer
-AGAIN_S: Final = 1.0  # after the store could not serve
-TICK_S: Final = 0.1  # what is due within the same one shares a timer, as there may be very many
+MAX_STALE_ENTRIES: Final = 1000  # tolerated stale timer entries, in addition to one per held offer
+STORE_RETRY_S: Final = 1.0  # after the store was unavailable
+TICK_S: Final = 0.1  # all offers that are due in one tick share a timer
 
 Key = tuple[str, bytes]
 """Origin and code of an offer."""
@@ -95,7 +95,7 @@ class Holds:
             TooMany: the limit of the connection or of its address is reached.
         """
         if self._is_full(holder):
-            for hold in holder.held[:LOOKED_AT]:
+            for hold in holder.held[:CHECKED_AT_ONCE]:
                 if not await self._waits_for_answer(hold):
                     self._drop(hold)
         if self._is_full(holder):
@@ -120,7 +120,7 @@ class Holds:
         self._service.log.metrics.held += 1
         holder.held.append(hold)
         if holder.closed:
-            self._let_go(hold)
+            self._end_holder(hold)
         else:
             self._renew_later(hold, expires_ms)
 
@@ -144,7 +144,7 @@ class Holds:
         If the server stops, the offers stay, because its clients reconnect to the next one.
         """
         for hold in list(holder.held):
-            self._let_go(hold)
+            self._end_holder(hold)
 
     def forget(self, key: Key) -> None:
         """Stop holding an offer."""
@@ -171,20 +171,20 @@ class Holds:
     def _is_kept(self, hold: Hold) -> bool:
         return hold in self._holds.get(hold.key, ())
 
-    def _let_go(self, hold: Hold) -> None:
+    def _end_holder(self, hold: Hold) -> None:
         if hold.holder is not None:
             hold.holder.held.remove(hold)
             hold.holder = None
-        self._look_after(hold, self._grace_s)
+        self._schedule(hold, self._grace_s)
 
     def _renew_later(self, hold: Hold, expires_ms: int) -> None:
         left_s = (expires_ms - self._store.now_ms()) / 1000
-        self._look_after(hold, random.uniform(*RENEW_AT) * left_s)
+        self._schedule(hold, random.uniform(*RENEW_AT) * left_s)
 
-    # When to look after which
+    # Timers
 
-    def _look_after(self, hold: Hold, seconds: float) -> None:
-        """Renew an offer then, or withdraw it if it has no connection by then."""
+    def _schedule(self, hold: Hold, seconds: float) -> None:
+        """Renew an offer after a time, or withdraw it if it has no connection by then."""
         now_s = self._loop.time()
         if not self._ticking:
             self._ticking = True
@@ -193,11 +193,11 @@ class Holds:
         hold.due = max(int((now_s + seconds) / TICK_S), self._tick) + 1
         self._due.setdefault(hold.due, []).append(hold)
         self._entries += 1
-        if self._entries > 2 * self._count + MOST_OUTDATED:
-            self._leave_out_outdated()
+        if self._entries > 2 * self._count + MAX_STALE_ENTRIES:
+            self._drop_stale_entries()
 
-    def _leave_out_outdated(self) -> None:
-        """Keep an entry only for what is held, as an offer can be taken over again and again."""
+    def _drop_stale_entries(self) -> None:
+        """Drop entries of offers that are not held. An offer can be taken over again and again."""
         kept = [hold for holds in self._holds.values() for hold in holds if hold.due > self._tick]
         self._due, self._entries = {}, len(kept)
         for hold in kept:
@@ -217,9 +217,9 @@ class Holds:
             self._loop.call_later(TICK_S, self._next_tick)
 
     def _begin(self, hold: Hold) -> None:
-        self._service.start(self._look(hold))
+        self._service.start(self._process(hold))
 
-    async def _look(self, hold: Hold) -> None:
+    async def _process(self, hold: Hold) -> None:
         if not self._is_kept(hold):
             return
         due = hold.due
@@ -236,7 +236,7 @@ class Holds:
             pass
         except Unavailable:
             if hold.due == due:  # otherwise its connection has ended in the meantime
-                self._look_after(hold, AGAIN_S)
+                self._schedule(hold, STORE_RETRY_S)
             return
         self._drop(hold)
 

@@ -7,7 +7,7 @@ from support.redis_servers import RedisCluster
 from support.service import ORIGIN
 
 from tornado_signal.errors import SessionNotFound
-from tornado_signal.service.waiting import next_look_s
+from tornado_signal.service.waiting import next_read_s
 from tornado_signal.session import Side
 from tornado_signal.stores.redis.checks import check_clocks
 from tornado_signal.stores.redis.nodes import Acknowledgement
@@ -33,7 +33,7 @@ async def wait_for_the_end(store, code):
             except SessionNotFound:
                 return reads
             reads += 1
-            await watch.wait(next_look_s(store, watch, loop.time() + 30, news.expires_ms))
+            await watch.wait(next_read_s(store, watch, loop.time() + 30, news.expires_ms))
 
 
 async def test_node_with_a_fast_clock_causes_no_busy_waits_and_is_reported(addresses, under, caplog):
