@@ -23,7 +23,7 @@ from support.service import Service
 
 from tornado_signal import transport
 from tornado_signal.admin.application import make_admin_application
-from tornado_signal.http.errors import make_refusal
+from tornado_signal.http.error_responses import make_refusal
 
 from .inputs import Input, Maker
 

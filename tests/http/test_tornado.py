@@ -13,7 +13,7 @@ from tornado.escape import json_decode
 from tornado.netutil import bind_sockets
 
 from tornado_signal.http.application import Route
-from tornado_signal.http.errors import make_refusal
+from tornado_signal.http.error_responses import make_refusal
 from tornado_signal.http.handlers import Handler
 from tornado_signal.service.operations import declare
 from tornado_signal.session import Side

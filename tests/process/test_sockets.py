@@ -17,7 +17,7 @@ from support.maintenance import run_refused
 from support.service import WHO
 
 from tornado_signal.errors import OperatorError
-from tornado_signal.http.errors import make_refusal
+from tornado_signal.http.error_responses import make_refusal
 from tornado_signal.system.sockets import open_sockets, url
 from tornado_signal.transport import Server as Listener
 from tornado_signal.transport import ServerState

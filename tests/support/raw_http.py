@@ -14,7 +14,7 @@ import uvloop
 from tornado import web
 from tornado.netutil import bind_sockets
 
-from tornado_signal.http.errors import make_refusal
+from tornado_signal.http.error_responses import make_refusal
 from tornado_signal.metrics import RequestMetrics
 from tornado_signal.service.request_log import RequestLog
 from tornado_signal.settings.live import LiveSettings

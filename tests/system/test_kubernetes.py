@@ -20,7 +20,7 @@ from support.paths import ROOT
 
 from tornado_signal.http.application import MAX_UNFINISHED_BYTES
 from tornado_signal.http.streams import HEARTBEAT_S
-from tornado_signal.process.lifecycle import CLOSE_LIMIT_S, CLOSE_WEBSOCKETS_S, DRAIN_LIMIT_S, LAST_REQUEST_S
+from tornado_signal.process.draining import CLOSE_LIMIT_S, CLOSE_WEBSOCKETS_S, DRAIN_LIMIT_S, LAST_REQUEST_S
 from tornado_signal.service.schemas import MAX_WAIT_S
 from tornado_signal.settings.settings import SETTINGS, Settings
 from tornado_signal.settings.sources import load

@@ -19,7 +19,7 @@ from support.service import ORIGIN, WHO, Connection, allowed_origin, head, inval
 from support.sse import open_stream
 
 from tornado_signal.client import SignalClient
-from tornado_signal.http.errors import make_refusal
+from tornado_signal.http.error_responses import make_refusal
 from tornado_signal.settings.origins import Origins
 from tornado_signal.settings.settings import SETTINGS
 from tornado_signal.system.sockets import open_sockets

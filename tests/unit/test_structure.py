@@ -44,7 +44,7 @@ MAY_IMPORT = {
     "http": "auth errors lifecycle limits service settings stores.watches system tornado",
     "http.upgrade": "auth errors http service.client_connection transport",
     "websocket": "auth errors lifecycle service service.client_connection session stores.watches transport",
-    "websocket.endpoint": "http http.upgrade service service.client_connection websocket",
+    "websocket.routes": "http http.upgrade service service.client_connection websocket",
     "protocols": "auth errors http http.upgrade relay service service.client_connection settings transport orjson",
     "admin": (
         "errors lifecycle limits metrics relay service service.client_connection session settings stores system "
@@ -58,7 +58,7 @@ MAY_IMPORT = {
     "system": "errors metrics settings tornado",
     "process": (
         "admin auth errors http lifecycle limits metrics service settings stores stores.latest_counts system transport "
-        "protocols relay tracing webhooks websocket.endpoint websocket package tornado"
+        "protocols relay tracing webhooks websocket.routes websocket package tornado"
     ),
     "process.worker": "process settings stores.redis system uvloop",
     "client": "aiortc cryptography httpx httpx_sse websockets",

@@ -11,7 +11,7 @@ from tornado import escape, httputil, web
 from .. import errors
 from ..service import wire
 from ..service.operations import Operation, Pieces, check
-from .errors import cors, error_response
+from .error_responses import cors, error_response
 from .fields import query_fields, topic_of
 from .request import Request
 

@@ -14,7 +14,7 @@ from .. import COMMIT
 from ..auth import Authority
 from ..errors import OperatorError
 from ..http.application import Application, Route
-from ..http.errors import make_refusal
+from ..http.error_responses import make_refusal
 from ..lifecycle import CLOSED, LEAVING, SERVING, Lifecycle
 from ..limits.per_address import Limits
 from ..metrics import RequestMetrics
@@ -23,7 +23,7 @@ from ..relay import Relay, open_relay
 from ..service.operations import Operation
 from ..service.request_log import RequestLog
 from ..service.service import Service
-from ..service.spans import Tracer
+from ..service.tracer import Tracer
 from ..settings.live import LiveSettings
 from ..settings.settings import Settings, merge
 from ..stores import check_files, open_store, quotas_of
@@ -37,13 +37,13 @@ from ..system.tls import Tls
 from ..tracing import open_tracing
 from ..transport import Server, ServerState
 from ..webhooks import Webhooks
-from ..websocket.endpoint import websocket_routes
 from ..websocket.presence import Holds
+from ..websocket.routes import websocket_routes
+from .administration import make_control, server_name
 from .balance import PERIOD_S
+from .draining import drain, handle_signals, on_hangup, run_until_closed
 from .handover import Inherited, watch_pipe
-from .lifecycle import drain, handle_signals, on_hangup, run_until_closed
 from .listeners import load_admin_application, log_start, make_admin_server, open_all_sockets
-from .operator import make_control, server_name
 from .reload import RELOAD_FAILED, Reloader
 from .resources import Resources, read_resources
 from .stages import Stages

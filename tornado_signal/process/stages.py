@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from .lifecycle import REQUESTS_S
+from .draining import REQUESTS_S
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from ..admin.access import AdminPolicy
 from ..admin.workers import WorkerListener, WorkersOperator, make_workers_application
 from ..errors import OperatorError
-from ..http.errors import make_refusal
+from ..http.error_responses import make_refusal
 from ..lifecycle import LEAVING, SERVING, Lifecycle
 from ..metrics import RequestMetrics
 from ..service.request_log import RequestLog
@@ -24,11 +24,11 @@ from ..system import logs
 from ..system.notify import Notifier
 from ..system.repeating import Repeating
 from ..system.sockets import UnixSocket, is_local, url
+from .administration import actions_of_server, server_name
 from .balance import share
+from .draining import CLOSE_LIMIT_S, handle_signals, on_hangup, run_until_closed
 from .handover import encode
-from .lifecycle import CLOSE_LIMIT_S, handle_signals, on_hangup, run_until_closed
 from .listeners import log_start, make_admin_server, open_all_sockets
-from .operator import actions_of_server, server_name
 from .reload import Reloader
 from .resources import Resources, read_resources
 from .server import STATUS_S

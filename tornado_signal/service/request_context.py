@@ -13,8 +13,8 @@ from ..lifecycle import DRAINING
 from ..limits.per_address import BLOCKED_RETRY_S
 from ..stores.watches import Watch
 from .service import Service
-from .spans import Span, Tracer
 from .statuses import STATUS
+from .tracer import Span, Tracer
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from ..limits import forwarded
 from ..metrics import RequestMetrics
 from ..settings.live import LiveSettings
 from ..settings.settings import Settings
-from .spans import Tracer
+from .tracer import Tracer
 
 log = logging.getLogger("tornado_signal.requests")
 

@@ -1,7 +1,7 @@
 """Requests as spans of OpenTelemetry, sent to a collector (docs/monitoring.md#traces)."""
 
 from ..errors import OperatorError
-from ..service.spans import Tracer
+from ..service.tracer import Tracer
 from ..settings.settings import Settings
 
 

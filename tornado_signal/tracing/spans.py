@@ -28,7 +28,7 @@ from opentelemetry.trace import (
 )
 
 from .. import COMMIT, __version__
-from ..service.spans import Span
+from ..service.tracer import Span
 from .export import report_once
 
 log = logging.getLogger(__name__)

@@ -14,8 +14,8 @@ from ..service.event_batches import FeedEvent
 from ..service.operations import SUBSCRIPTIONS, SUCCESS, Operation, Pieces, check, encode_published, publish
 from ..service.parameters import CODE, SECRET, check_optional_string
 from ..service.request_context import RequestContext
-from ..service.spans import Tracer
 from ..service.statuses import STATUS
+from ..service.tracer import Tracer
 from ..service.waiting import Feed
 from ..stores.watches import Watch
 from ..transport.frames import CloseCode
