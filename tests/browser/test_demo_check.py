@@ -58,7 +58,7 @@ def test_working_servers(check, start, coturn, secret_file):
     page = check(server)
     results = results_of(page)
     assert page.evaluate(VERDICT) == "Everything works.", results
-    assert results.keys() == {"HTTP", "WebSocket", "ICE servers", "Candidates", stun, turn}
+    assert results.keys() == {"HTTP", "Signaling", "WebSocket", "ICE servers", "Candidates", stun, turn}
     assert {result for name, (result, _) in results.items() if name != stun} == {"ok"}
     assert results[stun][0] == "ok" or not reports_errors(page)
     assert re.search(r"public address|own address of this device", results[stun][1])
@@ -112,7 +112,7 @@ def test_no_ice_servers_and_no_websocket(start, blocking, profiles):
     page.get_by_role("link", name="Check the connection").click()
     page.get_by_text("These do not work: WebSocket, ICE servers").wait_for()
     results = results_of(page)
-    assert results["HTTP"][0] == "ok"
+    assert results["HTTP"][0] == results["Signaling"][0] == "ok"
     assert "requests use HTTP" in results["WebSocket"][1]
     assert "--stun-servers" in results["ICE servers"][1]
 

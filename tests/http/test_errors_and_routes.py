@@ -142,7 +142,9 @@ NO_ORIGIN = [
     *([], [("Origin", "")], [("Origin", "  ")], [("Origin", "o" * 513)], [GOOD, GOOD], [("Origin", ""), GOOD]),
     [("Origin", ""), ("Sec-Fetch-Site", "same-origin")],
     *([("Sec-Fetch-Site", site)] for site in ("same-site", "none", "cross-site")),
-    [("Referer", "https://a.example/")],
+    *([("Referer", referer)] for referer in ("", "about:blank", "https:///x", "file:///x", "https://a.example\\x")),
+    [("Referer", "https://user@a.example/")],
+    [("Origin", ""), ("Referer", "https://a.example/")],
 ]
 
 
@@ -191,6 +193,52 @@ async def test_same_origin_get_uses_the_origin_of_scheme_and_host(trusted, heade
         assert len(response.json["sessions"]) == 1
     else:
         assert refused(response) == (400, invalid("Origin"))
+
+
+PAGE = "https://a.example:8443"
+
+
+async def test_a_get_without_an_origin_has_that_of_its_referer(service):
+    """A proxy that changes Host and scheme, as most do by default, forwards it."""
+    await service.offer(origin=PAGE)
+    for path, method, more in itertools.product(
+        ("", "/", "/room?a#b", "?a"), ("GET", "HEAD"), ([], SAME, [("Sec-Fetch-Site", "cross-site")])
+    ):
+        headers = [("Host", "127.0.0.1:3000"), ("Referer", PAGE + path), *more]
+        response = await service.raw(head(method, "/lobby/sessions", headers), method)
+        assert (response.status, allowed_origin(response)) == (200, PAGE)
+        assert method == "HEAD" or len(response.json["sessions"]) == 1
+    body = {"info": "i", "offer": "o"}
+    for headers in ([("Referer", PAGE)], SAME, [("Referer", PAGE), *SAME]):
+        response = await service.call("POST", "/lobby/offer", body, origin=None, headers=headers)
+        assert refused(response) == (400, invalid("Origin"))
+    other = await service.call("GET", "/lobby/sessions", headers=[("Referer", PAGE)])
+    assert (allowed_origin(other), other.json) == (ORIGIN, {"sessions": []})
+
+
+async def test_the_origin_of_a_referer_must_be_allowed(start_service):
+    service = await start_service(allowed_origins=Origins(frozenset([ORIGIN])))
+    for page, status in ((ORIGIN, 200), (PAGE, 403)):
+        response = await service.call("GET", "/topics", origin=None, headers=[("Referer", page + "/")])
+        assert response.status == status
+
+
+@pytest.mark.parametrize(
+    ("host", "settings"),
+    [
+        ("127.0.0.1:3000", ["Host", "proxy_set_header Host", "ProxyPreserveHost"]),
+        ("a.example:8443", ["scheme", "X-Forwarded-Proto", "--trusted-proxies"]),
+    ],
+)
+async def test_one_warning_names_the_setting_of_the_proxy(host, settings, service, caplog):
+    for site in ("cross-site", *["same-origin"] * 3):
+        headers = [("Host", host), ("Referer", f"{PAGE}/secret"), ("Sec-Fetch-Site", site)]
+        assert (await service.raw(head("GET", "/topics", headers))).status == 200
+    same = [("Host", "a.example"), ("Referer", "http://a.example/"), *SAME]
+    assert (await service.raw(head("GET", "/topics", same))).status == 200
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert all(setting in warning for setting in settings)
+    assert "secret" not in warning
 
 
 MAX_BODY_BYTES = Settings().max_body_bytes

@@ -111,7 +111,32 @@ async def test_browser_navigation_to_the_root_is_redirected_to_the_demo(fetch):
         response = await fetch("/", *headers, ("Sec-Fetch-Site", site), method=method)
         assert (response.status, response.headers["Location"], response.body) == (303, "/demo", b"")
         assert (response.headers["Content-Length"], allowed_origin(response)) == ("0", None)
-        assert response.headers["Vary"] == "Origin, Sec-Fetch-Mode, Sec-Fetch-Dest"
+        assert response.headers["Vary"] == "Origin, Referer, Accept, Sec-Fetch-Mode, Sec-Fetch-Dest"
+        assert response.headers["Cache-Control"] == "no-store"
+
+
+@pytest.mark.parametrize(
+    ("accepted", "prefers"),
+    [
+        ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", True),
+        ("text/html", True),
+        ("TEXT/HTML ; q=0.5, application/json;q=0.4", True),
+        ("text/*, application/json;q=0", True),
+        ("*/*", False),
+        ("", False),
+        ("application/json, text/html;q=0.9", False),
+        ("text/html, application/json", False),
+        ("text/html;q=0, */*;q=0.1", False),
+        ("text/html;q=x", False),
+    ],
+)
+async def test_a_client_that_prefers_html_is_redirected_to_the_demo(accepted, prefers, fetch):
+    """Browsers send no Sec-Fetch-* to plain HTTP addresses."""
+    response = await fetch("/", ("Accept", accepted))
+    assert (response.status, response.headers.get("Location")) == ((303, "/demo") if prefers else (400, None))
+    for more in (("Origin", ORIGIN), ("Referer", "https://a.example/"), ("Sec-Fetch-Mode", "cors")):
+        assert (await fetch("/", ("Accept", accepted), more)).status == (400 if more[1] == "cors" else 200)
+    assert (await fetch("/topics", ("Accept", accepted))).status == 400
 
 
 async def test_other_requests_are_not_redirected_to_the_demo(start_service, service):

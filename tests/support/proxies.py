@@ -183,6 +183,58 @@ server {{
         return self.command(self.SITE.format(port=self.port, upstream=self.upstream, handshakes=self.handshakes))
 
 
+class BareNginx(Nginx):
+    """An nginx for plain HTTP with the only line that its tutorials have."""
+
+    SITE = """
+upstream server {{ server {server}; }}
+server {{
+    listen 127.0.0.1:{port};
+    location / {{ proxy_pass http://{name}; }}
+    access_log off;
+}}
+"""
+
+    def __init__(self, directory, upstream):
+        super().__init__(directory, None, upstream)
+
+    def configure(self):
+        self.url = f"http://{HOST}:{self.port}"
+        tcp = isinstance(self.upstream, int)
+        name = f"127.0.0.1:{self.upstream}" if tcp else "server"
+        server = "127.0.0.1:9" if tcp else f"unix:{self.upstream}"
+        return self.command(self.SITE.format(port=self.port, name=name, server=server))
+
+
+class BareApache(Proxy):
+    """An Apache for plain HTTP with the line of its tutorials, and with topics that contain a slash."""
+
+    name = "apache2"
+    SITE = """
+ServerName localhost
+Listen 127.0.0.1:{port}
+PidFile {directory}/apache.pid
+DefaultRuntimeDir {directory}
+ErrorLog /dev/stderr
+LoadModule mpm_event_module {modules}/mod_mpm_event.so
+LoadModule authz_core_module {modules}/mod_authz_core.so
+LoadModule proxy_module {modules}/mod_proxy.so
+LoadModule proxy_http_module {modules}/mod_proxy_http.so
+AllowEncodedSlashes NoDecode
+ProxyPass / http://127.0.0.1:{upstream}/ nocanon
+"""
+
+    def __init__(self, directory, upstream):
+        super().__init__(directory, None, upstream)
+
+    def configure(self):
+        self.url = f"http://{HOST}:{self.port}"
+        modules = "/usr/lib/apache2/modules"
+        site = self.SITE.format(port=self.port, upstream=self.upstream, directory=self.directory, modules=modules)
+        (self.directory / "apache.conf").write_text(site)
+        return [shutil.which("apache2"), "-D", "FOREGROUND", "-f", self.directory / "apache.conf"]
+
+
 class NginxPath(Nginx):
     """An nginx for plain HTTP that forwards /signal/ to the server."""
 

@@ -30,6 +30,9 @@ class AdminHandler(web.RequestHandler):
 
     methods = "GET, HEAD"
 
+    def set_default_headers(self) -> None:
+        self.set_header("Cache-Control", "no-store")
+
     def prepare(self) -> None:
         """Reject requests whose Host is a DNS name (DNS rebinding)."""
         if not is_address(self.request.headers.get("Host", "")):

@@ -71,7 +71,6 @@ class StatusHandler(RestrictedHandler):
         if scope not in ("all", "process") or not re.fullmatch("([1-9]|[1-5][0-9]|60)?", interval):
             raise web.HTTPError(400)
         describe = self.operator.describe if scope == "all" else self.operator.describe_process
-        self.set_header("Cache-Control", "no-store")
         if not interval:
             respond(self, 200, await describe())
             return

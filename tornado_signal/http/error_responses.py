@@ -60,6 +60,7 @@ def make_refusal(log: RequestLog) -> Callable[[int, httputil.HTTPHeaders], Respo
     def refusal(status: int, headers: httputil.HTTPHeaders) -> Response:
         date = httputil.format_timestamp(time.time())
         answer = httputil.HTTPHeaders({"Content-Type": wire.JSON, "Date": date, "Vary": "Origin"})
+        answer["Cache-Control"] = "no-store"
         answer["X-Request-Id"] = log.refused_by_transport(status)
         origin = headers.get("Origin", "")
         allowed = log.settings.allowed_origins

@@ -27,7 +27,7 @@ class File(Handler):
         self.set_header("X-Content-Type-Options", "nosniff")
         if asset.media_type == HTML:
             self.set_header("Content-Security-Policy", POLICY)
-            self.set_header("Referrer-Policy", "no-referrer")
+            self.set_header("Referrer-Policy", "same-origin")  # behind a proxy the server needs it (docs/proxies.md)
         if self.check_etag_header():
             self.set_status(HTTPStatus.NOT_MODIFIED)
             return

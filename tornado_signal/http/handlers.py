@@ -92,6 +92,7 @@ class Handler(web.RequestHandler):
         # replace the headers: tornadoweb/tornado#2989, #2935.
         self._headers = httputil.HTTPHeaders()
         self._headers["Content-Type"] = wire.JSON
+        self._headers["Cache-Control"] = "no-store"
         self._write_buffer = []
         self.set_status(HTTPStatus.OK)
         self.set_default_headers()
@@ -212,10 +213,7 @@ class OperationHandler(Handler):
 
     async def answer(self, segment: str | None = None) -> None:
         """Check the parameters and answer with the result, as fast as the client reads it if it is long."""
-        operation = self.operation
-        if operation.secret:
-            self.set_header("Cache-Control", "no-store")
-        work = operation.perform(self.request, **self._find_values(segment))
+        work = self.operation.perform(self.request, **self._find_values(segment))
         del segment
         result = work if isinstance(work, bytes) else await work
         if isinstance(result, bytes):
@@ -250,12 +248,12 @@ class Query(OperationHandler):
     """An operation that is asked for with GET."""
 
     def prepare(self) -> None:
-        """Redirect a navigation without an Origin to a page (docs/decisions.md#browser-navigation)."""
+        """Redirect a person without an Origin to a page (docs/decisions.md#browser-navigation)."""
         self.anonymous = bool(self.door) and self.request.navigates
         super().prepare()
         if self.anonymous:
             self.clear_header("Content-Type")
-            self.vary = "Origin, Sec-Fetch-Mode, Sec-Fetch-Dest"
+            self.vary = "Origin, Referer, Accept, Sec-Fetch-Mode, Sec-Fetch-Dest"
             self.redirect(self.door, status=HTTPStatus.SEE_OTHER)
 
     get = head = OperationHandler.answer

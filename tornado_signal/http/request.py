@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import re
 from time import perf_counter
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from ..stores.watches import Watch
 
 log = logging.getLogger(__name__)
 
+_WEIGHT: Final = re.compile(r"[01](\.[0-9]{0,3})?")
 NO_HEADERS: Final = httputil.HTTPHeaders()
 
 
@@ -102,14 +104,28 @@ class Request(httputil.HTTPServerRequest, RequestContext):
         """
         headers = self.headers
         values = headers.get_list("Origin")
-        if not values and headers.get("Sec-Fetch-Site") == "same-origin":
-            own = forwarded.own_origin(self.protocol, self.remote_ip, headers, self.service.settings.trusted_proxies)
-            values = [own] if own else []
+        if not values and self.method in ("GET", "HEAD") and (implied := self._implied_origin()):
+            values = [implied]
         if not values:
             log.debug("%s %s has no Origin; send the header Origin: https://HOST", self.method, self.pattern)
         if len(values) != 1 or not 0 < len(values[0]) <= MAX_ORIGIN:
             raise errors.InvalidParameter("Origin")
         return values[0]
+
+    def _implied_origin(self) -> str | None:
+        """Return the origin of a GET or HEAD without one, to which browsers add no Origin on the page's own host.
+
+        A default proxy changes Host and scheme, and forwards the Referer. A page can send neither that of another
+        origin, nor `Sec-Fetch-Site`.
+        """
+        headers = self.headers
+        page, same = forwarded.page_origin(headers.get("Referer", "")), headers.get("Sec-Fetch-Site") == "same-origin"
+        if not same:
+            return page
+        own = forwarded.own_origin(self.protocol, self.remote_ip, headers, self.service.settings.trusted_proxies)
+        if page is not None and page != own:
+            self.service.report_origin(page, own)
+        return page or own
 
     def find_page_origin(self) -> str:
         """Return the Origin of a request for a file, or an empty text: browsers load files without an Origin.
@@ -168,11 +184,24 @@ class Request(httputil.HTTPServerRequest, RequestContext):
 
     @property
     def navigates(self) -> bool:
-        """Whether the request is a top-level navigation (docs/decisions.md#browser-navigation)."""
+        """Whether a person asks for a page (docs/decisions.md#browser-navigation)."""
         headers = self.headers
-        return (
-            self.method in ("GET", "HEAD")
-            and "Origin" not in headers
-            and headers.get("Sec-Fetch-Mode") == "navigate"
-            and headers.get("Sec-Fetch-Dest", "document") == "document"
-        )
+        if self.method not in ("GET", "HEAD") or "Origin" in headers or "Referer" in headers:
+            return False
+        if (mode := headers.get("Sec-Fetch-Mode")) is not None:
+            return mode == "navigate" and headers.get("Sec-Fetch-Dest", "document") == "document"
+        return prefers_html(headers.get("Accept", ""))
+
+
+def prefers_html(accepted: str) -> bool:
+    """Return whether an Accept prefers HTML to JSON (RFC 9110, 12.5.1)."""
+    weights = {}
+    for entry in accepted.lower().split(","):
+        kind, *parameters = (part.strip() for part in entry.split(";"))
+        weight = next((part[2:] for part in parameters if part.startswith("q=")), "1")
+        weights[kind] = float(weight) if _WEIGHT.fullmatch(weight) else 0.0
+    anything = weights.get("*/*", 0.0)
+    html, json = (
+        weights.get(kind, weights.get(kind.partition("/")[0] + "/*", anything)) for kind in ("text/html", wire.JSON)
+    )
+    return html > json

@@ -42,7 +42,6 @@ class Stream(Handler):
         with request.waiting(feed.watch, feed.topic) as watch:
             await feed.start()
             self.set_header("Content-Type", EVENT_STREAM)
-            self.set_header("Cache-Control", "no-store")
             self.set_header("X-Accel-Buffering", "no")
             self.write(b":\nretry: %d\n\n" % RETRY_MS)
             await self.flush()

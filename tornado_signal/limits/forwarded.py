@@ -14,6 +14,7 @@ UNIX_CLIENT: Final = "unix"
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address | Literal["unix"]
 
 _HOST: Final = re.compile(r"[A-Za-z0-9._~-]+(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](:[0-9]{1,5})?")
+_PAGE: Final = re.compile(rf"(https?://(?:{_HOST.pattern}))(?:[/?#]|$)")
 # Some proxies write the port, too, and then an IPv6 address has brackets around it (RFC 7239, 6).
 _HOP: Final = re.compile(r"\[([0-9A-Fa-f:.]+)\](?::[0-9]{1,5})?|([0-9.]+):[0-9]{1,5}")
 _LONGEST: Final = 64
@@ -89,6 +90,12 @@ def own_origin(scheme: str, peer: str, headers: Mapping[str, str], proxies: tupl
         scheme = said if said in ("http", "https") else scheme
         host = _last(headers.get("X-Forwarded-Host", host))
     return f"{scheme}://{host}" if _HOST.fullmatch(host) else None
+
+
+def page_origin(referer: str) -> str | None:
+    """Return the origin of the page in a Referer, or None if it is not the URL of a page."""
+    found = _PAGE.match(referer)
+    return found[1] if found else None
 
 
 def _last(values: str) -> str:

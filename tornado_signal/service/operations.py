@@ -64,7 +64,6 @@ class Operation:
     parameters: tuple[Parameter, ...] = ()  # the parameters in the order of their checks
     refusals: tuple[int, ...] = ()  # HTTP statuses of its errors, in addition to those of every operation
     body: str = ""  # the name of the body's schema in the documents
-    secret: bool = False  # whether the result is only for this client and must not be cached
     writes: bool = False  # whether it changes the session of its parameter `code`
     ends_hold: bool = False  # whether it ends the hold of the session
     action: str = ""  # the action that a token must allow, or empty for what everybody may do
@@ -355,7 +354,6 @@ def declare(settings: Settings) -> tuple[Operation, ...]:
             "The STUN and TURN servers, as an RTCConfiguration has them, and until when they can be used.",
             ref("IceConfiguration"),
             ice_servers,
-            secret=True,
             action=ANY,
         ),
         Operation(

@@ -20,6 +20,7 @@ from ..stores.latest_counts import LatestCounts
 from ..system.clock import Clock
 from .event_batches import EventBatchCache
 from .ice import IceServers
+from .notices import Notices
 from .request_log import RequestLog
 
 log = logging.getLogger(__name__)
@@ -100,6 +101,7 @@ class Service:
     counts: LatestCounts = field(init=False)  # the counts of the store, for the operator
     observer: ConnectionObserver | None = None  # the observer of WebSockets, or None
     proxy_reported: bool = False  # whether a proxy whose clients have no limits has been logged
+    notices: Notices = field(default_factory=Notices)  # the log lines that clients can cause
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 
@@ -119,6 +121,21 @@ class Service:
                 "a proxy that --trusted-proxies does not name forwards requests; "
                 "its clients have no limits per address, because its own address has none"
             )
+
+    def report_origin(self, seen: str, own: str | None) -> None:
+        """Log once an hour that pages of this host have another origin than this server knows.
+
+        Args:
+            seen: the origin of the page.
+            own: the origin of this server by the headers Host and X-Forwarded-*.
+        """
+        if (own or "").partition("://")[2] != seen.partition("://")[2]:
+            cause, remedy = "Host", "let it forward the Host header (nginx: proxy_set_header Host $http_host;"
+            remedy += " Apache: ProxyPreserveHost On)"
+        else:
+            cause, remedy = "scheme", "let it set X-Forwarded-Proto, and name it in --trusted-proxies"
+        if self.notices.due("origin", cause):
+            log.warning("a proxy changes the %s of requests for pages of this host; %s", cause, remedy)
 
     def hold_grant(self, grant: Grant | None, end: Callable[[], None]) -> Bearer | None:
         """Have `end` called soon after a grant expires. Return None if requests need no token."""

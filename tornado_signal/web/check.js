@@ -8,6 +8,9 @@ const TYPES = { host: "host", srflx: "server-reflexive", relay: "relay" };
 const NO_SERVERS = "the server has no ICE servers; set --stun-servers or --turn-servers on the server";
 const NO_TURN = "the server has no TURN server; peers behind strict firewalls need one";
 const NO_NETWORK = "none; check the network and the browser's settings for WebRTC";
+const NO_OFFER = "published offers are not listed; the proxy changes Host or scheme (see the server's log)";
+const NO_STREAM = "an event stream does not deliver; check that each proxy forwards responses without buffering";
+const NEEDS_TOKEN = "the server requires a token";
 const NO_SOCKET = "it does not open, so requests use HTTP; check that each proxy forwards WebSockets";
 const NO_STUN = "no response; check the name, the port and the firewall (UDP)";
 const NO_VERDICT = "no public address; only a newer browser reports whether the server responds";
@@ -54,6 +57,35 @@ class Probe {
 async function version(url) {
   const { version } = await new SignalClient(url, { socket: false }).version();
   return { detail: `tornado-signal ${version}` };
+}
+
+/** Publish an offer over HTTP, find it in the listing, and receive it from a stream, as pages do. */
+async function signal(url) {
+  const api = new SignalClient(url, { socket: false });
+  const topic = `check-${crypto.getRandomValues(new Uint32Array(4)).join("-")}`;
+  const stop = new AbortController();
+  const timer = setTimeout(() => stop.abort(), LIMIT_MS);
+  const { signal } = stop;
+  let code;
+  try {
+    ({ code } = await api.offer(topic, { info: "check", offer: "check", ttl: 2 * LIMIT_MS, signal }));
+    const { sessions } = await api.sessions(topic, { signal });
+    if (!sessions.some((session) => session.code === code)) throw new Error(NO_OFFER);
+    try {
+      for await (const { type, data } of api.events(topic, { signal })) {
+        if (type === "session" && data.code === code) return { detail: "an offer is published, listed and streamed" };
+      }
+    } catch (error) {
+      throw signal.aborted ? new Error(NO_STREAM) : error;
+    }
+  } catch (error) {
+    if (error.status === 401 || error.status === 403) return { result: "not checked", detail: NEEDS_TOKEN };
+    throw error;
+  } finally {
+    clearTimeout(timer);
+    stop.abort();
+    if (code) await api.withdraw(code, "offerer").catch(() => {}); // it expires soon
+  }
 }
 
 async function openSocket(url) {
@@ -201,7 +233,9 @@ export async function check(api) {
   $("report").value = "";
   $("verdict").textContent = "Checking …";
   const socket = show(results, "WebSocket", () => openSocket(api.url));
-  await Promise.all([show(results, "HTTP", () => version(api.url)), socket, checkIce(results, api)]);
+  const http = show(results, "HTTP", () => version(api.url));
+  const signaling = show(results, "Signaling", () => signal(api.url));
+  await Promise.all([http, signaling, socket, checkIce(results, api)]);
   const failed = results.filter(({ result }) => result === "failed").map(({ name }) => name);
   $("verdict").textContent = failed.length ? `These do not work: ${failed.join(", ")}` : "Everything works.";
   $("report").value = report(results);

@@ -1,0 +1,47 @@
+"""Pages of the server's own host behind proxies as people write them from memory, which change Host and scheme."""
+
+import pytest
+from support.browsers import until
+from support.demo import connected, enter
+from support.proxies import BareApache, BareNginx
+
+pytest_plugins = ["support.browser_fixtures"]
+
+VERDICT = "document.getElementById('verdict').textContent"
+RESULTS = """
+  Object.fromEntries([...document.querySelectorAll("#results li")].map((item) => [
+    item.querySelector("h3").textContent, item.querySelector("strong").textContent,
+  ]))
+"""
+
+
+@pytest.fixture(params=["nginx", "nginx to a Unix socket", "apache"])
+def bare(request, start, tmp_path):
+    """A server, and a proxy in front of it."""
+    path = tmp_path / "signal.sock"
+    unix = request.param.endswith("socket")
+    server = start("--stun-servers", "none", *(("--address", f"unix:{path}") if unix else ()))
+    directory = tmp_path / "proxy"
+    directory.mkdir()
+    kind = BareApache if request.param == "apache" else BareNginx
+    proxy = kind(directory, path if unix else int(server.url.rpartition(":")[2]))
+    yield server, proxy
+    proxy.stop()
+
+
+def test_two_pages_find_each_other(bare, open_demo):
+    server, proxy = bare
+    pages = [open_demo(proxy, name) for name in ("Alice", "Bob")]
+    enter(*pages)
+    for page, other in zip(pages, ("Bob", "Alice"), strict=True):
+        connected(page, other)
+    server.stop()
+    assert "Host" in next(line for line in server.log if "a proxy changes" in line)
+
+
+def test_the_check_signals_as_a_page_does(bare, profiles):
+    _, proxy = bare
+    page = profiles.open(f"{proxy.url}/demo#check")
+    until(lambda: page.evaluate(VERDICT) not in ("", "Checking …"))
+    results = page.evaluate(RESULTS)
+    assert (results["HTTP"], results["Signaling"]) == ("ok", "ok"), page.evaluate(VERDICT)
