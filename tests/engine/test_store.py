@@ -284,7 +284,9 @@ async def test_same_content_is_one_session(open_store, under, engine):
     assert await one.topics() == ([("topic", 1)], 1)
     others = [await one.create("topic", "first", "offer2"), await one.create("topic2", "first", "offer")]
     others.append(await other.create("topic", "first", "offer"))
-    assert len({code, *others}) == 4
+    others.append(await one.create("topico", "first", "ffer"))
+    assert len({code, *others}) == 5
+    assert {uuid.UUID(bytes=each).version for each in (code, *others)} == {8}
 
 
 @pytest.mark.parametrize("passed_ms", [0, 1, TIMEOUT_MS - 1])

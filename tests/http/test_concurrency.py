@@ -2,16 +2,9 @@
 
 import asyncio
 import json
-from collections import Counter
 
 import pytest
 from support.service import ORIGIN, TRANSPORTS, head, refused, with_origin
-
-
-@pytest.fixture(params=["os", "fsync"])
-def durable(request, io_loop, start_service):
-    """A server of each durability, because changes are committed at different moments."""
-    return io_loop.run_sync(lambda: start_service(durability=request.param))
 
 
 def post_request(path, body):
@@ -33,82 +26,6 @@ class Gate:
             return await real(*arguments, **options)
 
         monkeypatch.setattr(store, name, gated)
-
-
-async def test_one_of_50_concurrent_answers_wins_and_can_be_repeated(durable):
-    code = await durable.offer()
-    bodies = [{"code": code, "side": "answerer", "answer": str(number)} for number in range(50)]
-    responses = await asyncio.gather(*(durable.call("POST", "/answer", body) for body in bodies))
-    assert Counter(response.status for response in responses) == {200: 1, 409: 49}
-    winner = [response.status for response in responses].index(200)
-    assert (await durable.post("/poll", code=code, side="offerer"))["answer"] == str(winner)
-    assert await durable.sessions() == []
-    retries = await asyncio.gather(*(durable.call("POST", "/answer", bodies[winner]) for _ in range(20)))
-    assert [response.status for response in retries] == [200] * 20
-
-
-async def test_concurrent_candidates_and_an_answer_are_all_stored(durable):
-    code = await durable.offer()
-    sent = [(side, f"{side} {number}") for number in range(50) for side in ("offerer", "answerer")]
-    bodies = [{"code": code, "side": side, "candidate": text} for side, text in sent]
-    bodies.insert(50, {"code": code, "side": "answerer", "answer": "a"})
-    responses = await asyncio.gather(*(durable.call("POST", "/answer", body) for body in bodies))
-    assert {response.status for response in responses} == {200}
-    poll = await durable.post("/poll", code=code, side="offerer")
-    assert poll["answer"] == "a"
-    assert sorted(poll["answerCandidates"]) == sorted(text for side, text in sent if side == "answerer")
-    poll = await durable.post("/poll", code=code, side="answerer")
-    assert sorted(poll["offerCandidates"]) == sorted(text for side, text in sent if side == "offerer")
-
-
-async def test_polls_are_monotonic(durable):
-    code = await durable.offer()
-    polls = []
-
-    async def poll():
-        candidates = (await durable.post("/poll", code=code, side="offerer"))["answerCandidates"]
-        assert candidates[: len(polls[-1])] == polls[-1] if polls else True
-        polls.append(candidates)
-
-    async def send(number):
-        await durable.post("/answer", code=code, side="answerer", candidate=str(number))
-
-    async with asyncio.TaskGroup() as group:
-        sending = [group.create_task(send(number)) for number in range(50)]
-        while not all(task.done() for task in sending):
-            await poll()
-    await poll()
-    assert sorted(polls[-1], key=int) == [str(number) for number in range(50)]
-
-
-async def test_100_concurrent_offers_are_all_listed_and_counted(durable):
-    codes = await asyncio.gather(*(durable.offer(f"t{number % 4}", info=str(number)) for number in range(100)))
-    assert len(set(codes)) == 100
-    assert await durable.topics() == [(f"t{number}", 25) for number in range(4)]
-    listed = [session["code"] for number in range(4) for session in await durable.sessions(f"t{number}")]
-    assert sorted(listed) == sorted(codes)
-
-
-async def test_20_pairs_connect_during_a_sweep(durable):
-    async def pair(number):
-        code = await durable.offer(info=str(number))
-        for side in ("offerer", "answerer"):
-            await durable.post("/answer", code=code, side=side, candidate=f"{side} {number}")
-        assert code in [session["code"] for session in await durable.sessions()]
-        await durable.post("/answer", code=code, side="answerer", answer=str(number))
-        poll = await durable.post("/poll", code=code, side="offerer")
-        assert poll == {"answer": str(number), "answerCandidates": [f"answerer {number}"]}
-        assert code not in [session["code"] for session in await durable.sessions()]
-
-    for number in range(300):
-        await durable.store.create(ORIGIN, "old", "i", "o")
-        if number == 299:
-            durable.clock.ms += durable.settings.session_timeout_ms
-    pairs = asyncio.gather(*map(pair, range(20)))
-    while await durable.store.expiry.sweep(durable.clock.ms):
-        pass
-    await pairs
-    assert await durable.topics() == []
 
 
 async def fill(service, count=400, size=5000):
