@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.rpc import until
-from support.service import NO_SUCH_CODE, ORIGIN, OTHER, Connection, head, with_origin
+from support.service import ORIGIN, OTHER, Connection, head, with_origin
 
 from tornado_signal.errors import TooMany, Unavailable
 from tornado_signal.http import application as request
@@ -300,39 +300,11 @@ async def test_offer_beyond_the_origin_quota_is_refused_without_effect(start_lim
     assert (await offer(service, full[0])).status == 200
 
 
-@pytest.mark.parametrize("topics", ["aaaaaaaaaa", "abcdefghij"])
-async def test_concurrent_offers_are_accepted_up_to_the_quota(start_limited, topics):
-    service = await start_limited(max_sessions_per_origin=4)
-    responses = await asyncio.gather(*(offer(service, topic) for topic in topics))
-    assert sorted(response.status for response in responses) == [200] * 4 + [429] * 6
-    listed = (await service.call("GET", "/topics")).json["topics"]
-    assert sum(topic["count"] for topic in listed) == 4
-
-
 async def test_offer_with_equal_content_does_not_count_twice(start_limited):
     service = await start_limited(max_sessions_per_origin=1, codes="content")
     first = await offer(service)
     assert (await offer(service)).json == first.json
     assert refused(await offer(service, offer="another"))
-
-
-@pytest.mark.parametrize("side", ["offerer", "answerer"])
-async def test_batch_beyond_max_candidates_is_refused_entirely(start_limited, side):
-    service = await start_limited(max_candidates=5)
-    code = await service.offer()
-    await service.post("/answer", code=code, side="answerer", answer="a")
-
-    async def send(side, *texts):
-        return await service.call("POST", "/answer", {"code": code, "side": side, "candidates": texts})
-
-    assert (await send(side, "1", "2", "3")).status == 200
-    assert refused(await send(side, "4", "5", "6"))
-    assert (await send(side, "4", "5")).status == 200
-    assert refused(await service.call("POST", "/answer", {"code": code, "side": side, "candidate": "6"}))
-    other = {"offerer": "answerer", "answerer": "offerer"}[side]
-    assert (await send(other, "1")).status == 200
-    poll = await service.post("/poll", code=code, side=other)
-    assert poll[f"{'answer' if side == 'answerer' else 'offer'}Candidates"] == ["1", "2", "3", "4", "5"]
 
 
 async def test_max_body_bytes_setting(start_limited):
@@ -392,41 +364,6 @@ async def test_unfinished_bodies_share_a_limit(start_limited, monkeypatch):
         assert service.application.unfinished_bytes == 120_000
     await until(lambda: service.application.unfinished_bytes == 0)
     assert (await offer(service, offer="x" * 150_000)).status == 200
-
-
-WAITS = {
-    "poll": ("POST", "/poll", {"side": "offerer", "wait": 60}),
-    "listing": ("GET", "/empty/sessions?wait=60", {}),
-    "stream": ("GET", "/lobby/events", {}),
-}
-
-
-@pytest.mark.parametrize("kind", WAITS)
-async def test_waiting_request_beyond_the_limit_is_refused(start_limited, kind):
-    service = await start_limited(max_connections_per_address=5)
-    limits = service.shared.limits
-    for _ in range(3):  # like three requests of a WebSocket
-        limits.acquire_wait(limits.client("127.0.0.1"))
-    code = (await offer(service)).json["code"]
-    method, target, fields = WAITS[kind]
-    data = json.dumps(fields | {"code": code}).encode() if fields else b""
-    request = head(method, target, with_origin(ORIGIN, [("Content-Length", str(len(data)))])) + data
-    async with service.connect() as first, service.connect() as second:
-        for connection in (first, second):
-            await connection.send(request)
-        await until(lambda: len(service.store.watches) == 2)
-        assert refused(await service.raw(request, method))
-        second.close()
-        await until(lambda: len(service.store.watches) == 1)
-        async with service.connect() as third:
-            await third.send(request)
-            await until(lambda: len(service.store.watches) == 2)
-    await until(lambda: (len(service.store.watches), limits.waiting) == (0, 3))
-    for _ in range(3):  # finished waits are not counted
-        assert (await service.call("GET", "/empty/sessions?wait=0.001")).status == 200
-    missing = {"code": NO_SUCH_CODE, "side": "offerer", "wait": 1}
-    assert (await service.call("POST", "/poll", missing)).status == 404
-    await until(lambda: limits.waiting == 3)
 
 
 @pytest.mark.parametrize(("setting", "status"), [("max_connections_per_address", 429), ("max_connections", 503)])

@@ -8,6 +8,7 @@ import contextlib
 import inspect
 import json
 import logging
+from itertools import product
 from urllib.parse import quote
 
 import jsonschema_rs
@@ -319,6 +320,17 @@ async def state(service, code, **secrets):
     return polls, await service.sessions(), await service.topics()
 
 
+async def cursor_of(service, kind, params):
+    """Return a current cursor of a session, of the listing `sessions`, or of the stream `topicEvents`."""
+    if kind == "session":
+        return (await service.post("/poll", **params, wait=0))["cursor"]
+    if kind == "sessions":
+        return (await service.get(f"/{params['topic']}/sessions?wait=0"))["cursor"]
+    async with open_stream(service.port, f"/{params['topic']}/events") as stream:
+        await stream.listing()
+        return stream.last
+
+
 def test_declarations_are_those_of_the_specification():
     assert {each.name: (each.action, " ".join(name.name for name in each.parameters)) for each in Http.declared} == {
         "version": ("", ""),
@@ -389,6 +401,51 @@ async def test_wrong_parameter_is_400_with_its_name_and_changes_nothing(over, st
                 rows += 1
     assert await state(service, code) == before
     assert rows > 400
+
+
+async def test_cursor_of_another_session_side_topic_or_origin_is_400(over, start_service):
+    service = await start_service()
+    codes = [await service.offer() for _ in range(2)]
+    kinds = {kind: [{"topic": "lobby"}, {"topic": "attic"}] for kind in ("sessions", "topicEvents")}
+    kinds["session"] = [{"code": each, "side": side} for each in codes for side in SECRETS]
+    places = [(kind, params) for kind, each in kinds.items() for params in each]
+    cursors = [(place, await cursor_of(service, *place)) for place in places]
+    async with over(service) as transport:
+        for declared in over.declared:
+            name = transport.cursor_name(declared)
+            if not is_stream(declared) and "since" not in good(declared):
+                continue
+            kind = "session" if CODE in declared.parameters else declared.name
+            for params, (place, since), origin in product(kinds[kind][:2], cursors, (ORIGIN, OTHER)):
+                expected = OK if (place, origin) == ((kind, params), ORIGIN) else (400, invalid(name))
+                asked = {key: value.upper() if key == "code" else value for key, value in params.items()}
+                refusal = await transport.ask(declared, asked | {"since": since}, origin=origin)
+                assert refusal == expected, (declared.name, params, place)
+
+
+FLOW = [
+    *(("version", {}), ("health", {}), ("iceServers", {}), ("offer", {"topic": "a/é", "info": "é😀", "offer": "o"})),
+    *(("answer", {"side": "offerer", "candidates": ["1", "2"]}), ("answer", {"side": "answerer", "candidate": "3"})),
+    *(("topics", {"page": 1, "limit": 2}), ("sessions", {"topic": "a/é"}), ("sessions", {"topic": "a/é", "wait": 0})),
+    *(("answer", {"side": "answerer", "answer": "a"}), ("poll", {"side": "offerer"}), ("topics", {})),
+    *(("poll", {"side": "answerer", "wait": 0}), ("refresh", {"side": "answerer"}), ("withdraw", {"side": "offerer"})),
+]
+
+
+async def test_results_are_the_same_over_every_transport(start_service):
+    results = []
+    for over in TRANSPORTS.values():
+        service = await start_service(codes="content")
+        async with over(service) as transport:
+            found, of_session = {}, {}
+            for at, (name, params) in enumerate(FLOW):
+                declared = next(each for each in OPERATIONS if each.name == name)
+                more = of_session if CODE in declared.parameters else {}
+                assert await transport.ask(declared, params | more) == OK, name
+                found[at] = {key: value for key, value in transport.result.items() if key != "cursor"}
+                of_session = found[at] if name == "offer" else of_session
+            results.append(json.dumps(found))
+    assert results[0] == results[1]
 
 
 async def test_parameters_are_checked_in_their_order_and_before_the_session(over, start_service):

@@ -6,7 +6,6 @@ import http
 import json
 import random
 import re
-import signal
 
 import pytest
 from support.service import (
@@ -141,27 +140,6 @@ async def test_responses_without_optional_features_match_the_specification_byte_
 
 
 # Polls: immediate responses, responses after a change, and timeouts.
-
-AT_ONCE = [
-    ("answerer", [], {"offer": "an offer", "offerCandidates": []}),
-    ("offerer", [{"answer": "a"}], {"answer": "a", "answerCandidates": []}),
-    ("offerer", [{"candidate": "c"}], {"answer": None, "answerCandidates": ["c"]}),
-    ("offerer", [{"candidates": ["c", "d"]}, {"answer": "a"}], {"answer": "a", "answerCandidates": ["c", "d"]}),
-]
-
-
-@pytest.mark.parametrize(("side", "sent", "expected"), AT_ONCE)
-async def test_poll_with_available_data_responds_immediately(side, sent, expected, service, poll):
-    code = await service.offer()
-    for fields in sent:
-        await send(service, code, "answerer", **fields)
-    for extra in ({"wait": LONG_S}, {"wait": 60.0}, {"wait": 0}, {"wait": LONG_S, "since": None}):
-        result = await poll(code, side, **extra).json()
-        cursor = result.pop("cursor")
-        assert result == expected
-    nothing_new = {name: [] if type(value) is list else value for name, value in expected.items()}
-    for extra in ({}, {"wait": None}, {"wait": 0}):
-        assert await poll(code, side, since=cursor, **extra).json() == nothing_new | {"cursor": cursor}
 
 
 COMES = [
@@ -322,86 +300,6 @@ async def test_waiting_readers_get_everything_once_and_in_order(seed, service, p
         assert texts == sent["answerer" if side == "offerer" else "offerer"]
 
 
-async def test_concurrent_writers_of_a_side_are_seen_in_the_same_order_by_all_readers(service, poll):
-    code = await service.offer()
-
-    async def write(name):
-        for n in range(20):
-            await send(service, code, "answerer", candidates=[f"{name} {n} {m}" for m in range(3)])
-
-    async def read():
-        got, extra = [], {}
-        while len(got) < 5 * 60:
-            result = await poll(code, wait=LONG_S, **extra).json()
-            extra = {"since": result["cursor"]}
-            got += result["answerCandidates"]
-        return got
-
-    *_, first, second = await asyncio.gather(*map(write, "abcde"), read(), read())
-    assert first == second
-    for name in "abcde":
-        assert [text for text in first if text[0] == name] == [f"{name} {n} {m}" for n in range(20) for m in range(3)]
-
-
-def test_cursors_stay_valid_after_the_server_was_killed(start):
-    server = start()
-    code = server.offer()
-    poll = {"code": code, "side": "offerer"}
-    got, cursors, lists = [], [], []
-    for step in range(3):
-        server.call("/answer", {"code": code, "side": "answerer", "candidates": [f"{step} a", f"{step} b"]})
-        result = server.call("/poll", poll | {"wait": 5} | ({"since": cursors[-1]} if cursors else {}))[1]
-        got += result["answerCandidates"]
-        cursors.append(result["cursor"])
-        server.call("/answer", {"code": code, "side": "answerer", "candidate": f"{step} c"})
-        listed = server.call("/lobby/sessions?wait=0")[1]
-        lists.append(listed["cursor"])
-        server.stop(signal.SIGKILL)
-        server = start(port=server.url.rpartition(":")[2])
-        again = server.call(f"/lobby/sessions?wait=0.1&since={listed['cursor']}")[1]
-        assert again == listed
-    everything = [f"{step} {name}" for step in range(3) for name in "abc"]
-    for at, cursor in zip((2, 5, 8), cursors, strict=True):
-        result = server.call("/poll", poll | {"since": cursor})[1]
-        assert result["answerCandidates"] == everything[at:]
-    assert got == everything[:8]
-    assert len(set(lists)) == 1
-    server.call("/answer", {"code": code, "side": "answerer", "answer": "a"})
-    result = server.call(f"/lobby/sessions?wait=5&since={lists[0]}")[1]
-    assert result["sessions"] == []
-
-
-async def test_malformed_cursor_is_400_even_if_the_session_does_not_exist(service, poll):
-    code = await service.offer()
-    cursor = (await poll(code, wait=0).json())["cursor"]
-    numbers, _, tag = cursor.rpartition(".")
-    damaged = ["", ".", "x", tag, numbers, numbers + ".", cursor + "0", cursor[:-1], "0" + cursor, cursor + " "]
-    damaged += [f"-1.{tag}", f"{'f' * 40}.{tag}", "9" * 5000, [cursor]]
-    for known_code in (code, NO_SUCH_CODE):
-        for since in damaged:
-            assert refused(await poll(known_code, since=since).response()) == (400, invalid("since")), since
-
-
-async def test_cursor_of_another_session_side_topic_or_origin_is_400(service, poll, list_sessions):
-    codes = [await service.offer(), await service.offer()]
-    cursor = (await poll(codes[0], wait=0).json())["cursor"]
-    listing = (await list_sessions(wait=0).json())["cursor"]
-    for code, side, since in [
-        (codes[1], "offerer", cursor),
-        (codes[0], "answerer", cursor),
-        (NO_SUCH_CODE, "offerer", cursor),
-        (codes[0], "offerer", listing),
-    ]:
-        assert refused(await poll(code, side, since=since).response()) == (400, invalid("since"))
-    foreign = await service.call("POST", "/poll", {"code": codes[0], "side": "offerer", "since": cursor}, origin=OTHER)
-    assert refused(foreign) == (400, invalid("since"))
-    for target, origin in [("/other/sessions", ORIGIN), ("/lobby/sessions", OTHER)]:
-        response = await service.call("GET", f"{target}?since={listing}", origin=origin)
-        assert refused(response) == (400, invalid("since"))
-    assert refused(await list_sessions(since=cursor).response()) == (400, invalid("since"))
-    assert (await poll(codes[0].upper(), since=cursor).json())["cursor"] == cursor
-
-
 async def test_listing_waits_only_while_it_is_empty_or_unchanged(service, list_sessions, pass_time):
     waiter = list_sessions(wait=10)
     await until_over(service, pass_time, 10, waiter)
@@ -482,33 +380,6 @@ async def test_limit_returns_the_newest_sessions_up_to_1000(service, list_sessio
     await asyncio.gather(*(service.store.create(ORIGIN, "lobby", "i", "o") for _ in range(890)))
     assert len((await list_sessions(limit=5000).json())["sessions"]) == 1000
     assert len((await list_sessions().json())["sessions"]) == 1010
-
-
-@pytest.mark.parametrize("seed", range(3))
-async def test_listing_with_a_cursor_matches_the_plain_listing(seed, service, list_sessions):
-    rng = random.Random(seed)
-    live = []
-    previous, cursor = [], None
-    for _ in range(80):
-        match rng.choice("ooooawtts"):
-            case "o":
-                ttl = rng.choice([1000, 3000, TIMEOUT_MS])
-                live.append((await service.post("/lobby/offer", info="i", offer="o", ttl=ttl))["code"])
-            case "a" if live:
-                body = {"code": live.pop(rng.randrange(len(live))), "side": "answerer", "answer": "a"}
-                await service.call("POST", "/answer", body)
-            case "w" if live:
-                await service.call("POST", "/withdraw", {"code": live.pop(), "side": "offerer"})
-            case "t":
-                service.clock.ms += rng.choice([1, 500, 1000])
-            case "s":
-                await service.store.expiry.sweep(service.clock.ms)
-        result = await list_sessions(wait=0, **({"since": cursor} if cursor else {})).json()
-        codes = [session["code"] for session in await service.sessions()]
-        assert [session["code"] for session in result["sessions"]] == codes
-        if cursor is not None:
-            assert result["cursor"] != cursor or codes == previous
-        previous, cursor = codes, result["cursor"]
 
 
 class RealClock(Clock):
