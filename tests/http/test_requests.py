@@ -22,6 +22,9 @@ from tornado_signal.http.handlers import Handler
 from tornado_signal.http.request import Request
 from tornado_signal.service import wire
 from tornado_signal.transport import connection, exchange
+from tornado_signal.transport.frames import FrameReader
+from tornado_signal.transport.websocket import WebSocket
+from tornado_signal.websocket.connection import RpcConnection, RpcRequestContext
 
 BOUND_S = 20
 GET_ROOT = head("GET", "/", with_origin(ORIGIN))
@@ -358,17 +361,25 @@ async def test_requests_leave_no_reference_cycles(service, garbage):
     assert garbage() == []
 
 
-async def test_websockets_leave_no_reference_cycles(service, garbage):
-    url = f"ws://127.0.0.1:{service.port}/ws"
-    for aborts in (False, True):
-        async with RpcClient(url, ORIGIN) as client:
-            code = (await client.call("offer", topic="lobby", info="x", offer="x", hold=True))["code"]
-            await client.call("subscribe", topic="lobby")
-            await client.call("subscribe", code=code, side="offerer")
-            await client.call("poll", code=code, side="offerer", wait=0.1)
-            assert "error" in await client.ask("poll", code=NO_SUCH_CODE, side="offerer")
-            await client.call("withdraw", code=code, side="offerer")
-            if aborts:
-                client.socket.transport.abort()
+@pytest.mark.parametrize("end", ["close", "abort", "break the rules"])
+async def test_closed_websocket_is_freed_without_the_garbage_collector(end, start_service, garbage):
+    service = await start_service(hold_grace_ms=50)
+    kinds = (FrameReader, WebSocket, RpcConnection, RpcRequestContext)
+    async with RpcClient(f"ws://127.0.0.1:{service.port}/ws", ORIGIN) as client:
+        code = (await client.call("offer", topic="lobby", info="x", offer="x", hold=True))["code"]
+        await client.call("subscribe", topic="lobby")
+        await client.call("subscribe", code=code, side="offerer")
+        await client.call("poll", code=code, side="offerer", wait=0.1)
+        assert "error" in await client.ask("poll", code=NO_SUCH_CODE, side="offerer")
+        another = (await client.call("offer", topic="lobby", info="x", offer="x", hold=True))["code"]
+        await client.call("withdraw", code=another, side="offerer")
+        client.send("poll", code=code, side="offerer", wait=60)
+        await until_equal(lambda: service.shared.limits.waiting, 3)
+        if end == "abort":
+            client.socket.transport.abort()
+        elif end == "break the rules":
+            client.socket.transport.write(b"\xff" * 20)
+            assert await client.closed() == 1002
+    await until_equal(lambda: [each for each in gc.get_objects() if type(each) in kinds], [])
     await until_idle(service)
     assert garbage() == []
