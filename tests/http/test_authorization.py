@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from support.paths import TESTS
 from support.peerjs import connect_peer, open_peer
 from support.rpc import BOUND_S, RpcClient, open_socket, until
-from support.service import ORIGIN, OTHER, connected, refused, request, segment
+from support.service import ORIGIN, connected, refused, request, segment
 from support.sse import open_stream
 from support.tokens import MAKERS, SECRET, make_token, private_pem, public_pem, write_secret
 from support.y_webrtc import RawClient, published
@@ -187,15 +187,6 @@ async def test_credentials_of_a_proxy_do_not_refuse_a_websocket(protected):
 
 # The same over every protocol
 
-CLAIMED = st.fixed_dictionaries(
-    {},
-    optional={
-        "actions": st.lists(st.sampled_from(ACTIONS), unique=True),
-        "topics": st.lists(st.sampled_from(["a", "b", "a*", "*", "ab*", "c"]), max_size=3),
-        "info": st.sampled_from(["a", "me"]),
-    },
-)
-
 
 def is_allowed(claims, action, topic, info=None):
     actions = claims.get("actions", ACTIONS)
@@ -215,66 +206,20 @@ async def over_http(service, token, action, topic):
     return (await call(service, *requests[action], token=token)).status
 
 
-async def over_websocket(service, token, action, topic):
-    code = await published_code(service, topic)
-    async with authorized(service, token) as client:
-        response = await {
-            "list": lambda: client.ask("sessions", topic=topic),
-            "offer": lambda: client.ask("offer", topic=topic, **OFFER),
-            "answer": lambda: client.ask("answer", code=code, side="answerer", candidate="c"),
-        }[action]()
-        if action == "list":
-            subscribed = await client.ask("subscribe", topic=topic)
-            assert subscribed.get("error", {"code": 200})["code"] == response.get("error", {"code": 200})["code"]
-    return 200 if "result" in response else response["error"]["code"]
-
-
-async def over_stream(service, token, action, topic):
-    code = await published_code(service, topic)
-    query = {"list": "", "answer": f"code={code}&side=answerer&"}[action]
-    target = f"/{topic}/events?" if action == "list" else f"/events?{query}"
-    async with open_stream(service.port, target + urlencode({"token": token})) as stream:
-        return stream.status
-
-
 async def published_code(service, topic):
     """Publish an offer in a topic as a client with all rights, and return its code."""
     response = await call(service, "POST", f"/{topic}/offer", OFFER, token=token_of(service))
     return response.json["code"]
 
 
-@hypothesis.settings(
-    max_examples=40, deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
-)
-@hypothesis.given(claims=CLAIMED, topic=st.sampled_from(["a", "ab", "b", "c"]))
-def test_same_is_allowed_over_http_streams_and_websockets(claims, topic, io_loop, shared_service):
-    async def compare():
-        token = token_of(shared_service, **claims)
-        for action in ACTIONS:
-            info = "me" if action == "offer" else claims.get("info")
-            expected = 200 if is_allowed(claims, action, topic, info) else 403
-            assert await over_http(shared_service, token, action, topic) == expected, (action, claims)
-            if claims.get("actions") != []:
-                assert await over_websocket(shared_service, token, action, topic) == expected, (action, claims)
-            if action != "offer":
-                assert await over_stream(shared_service, token, action, topic) == expected, (action, claims)
-
-    io_loop.run_sync(compare, timeout=BOUND_S)
-
-
-@pytest.fixture
-def shared_service(io_loop, protected):
-    return io_loop.run_sync(protected)
-
-
-HASHES = ["a" * 20, "ab" * 10, "b" * 20]  # info_hashes, whose topics are also ids, rooms and topics in this test
-NAMES = [text.encode().hex() for text in HASHES]
+HASHES = ["a" * 20, "ab" * 10, "\xff" * 20]  # info_hashes, whose topics are also ids, rooms and topics in this test
+NAMES = [text.encode("latin-1").hex() for text in HASHES]
 NUMBERS = itertools.count()
 CLAIMED_NAMES = st.fixed_dictionaries(
     {},
     optional={
         "actions": st.lists(st.sampled_from(ACTIONS), unique=True, min_size=1),
-        "topics": st.lists(st.sampled_from([*NAMES, "61*", "6162*", "62*", "*"]), max_size=3),
+        "topics": st.lists(st.sampled_from([*NAMES, "61*", "6162*", "ff*", "*"]), max_size=3),
         "info": st.sampled_from([NAMES[0], "me"]),
     },
 )
@@ -399,13 +344,6 @@ async def test_same_is_allowed_without_a_token_over_every_protocol(number, prote
     if anonymous:
         works = await over_rooms(service, "", NAMES[0])
         assert works == {"subscribe": allowed["list"], "publish": allowed["offer"] and allowed["answer"]}
-
-
-async def test_isolation_of_origins_stays(protected):
-    service = await protected()
-    body = {"code": await published_code(service, "lobby"), "side": "offerer"}
-    assert (await call(service, "POST", "/poll", body, token=token_of(service), origin=OTHER)).status == 404
-    assert (await call(service, "POST", "/poll", body, token=token_of(service, origin=ORIGIN))).status == 200
 
 
 # Listings of topics
@@ -889,19 +827,6 @@ async def test_pipelined_calls_use_the_token_before_them(protected):
 # Verified names
 
 
-async def test_info_claim_is_the_only_info(protected):
-    service = await protected()
-    token = token_of(service, info="alice")
-    assert (await call(service, "POST", "/lobby/offer", OFFER | {"info": "alice"}, token=token)).status == 200
-    assert refused(await call(service, "POST", "/lobby/offer", OFFER | {"info": "bob"}, token=token)) == NOT_ALLOWED
-    async with authorized(service, token) as client:
-        assert await client.refused("offer", topic="lobby", **OFFER, hold=True) == NOT_ALLOWED
-    peer = await connect_peer(service.port, key="peerjs", id="bob", token=token)
-    assert await peer.next() == {"type": "ERROR", "payload": {"msg": NOT_ALLOWED[1]}}
-    peer = await open_peer(service.port, "alice", token)
-    await peer.close()
-
-
 # Protocols of other libraries
 
 
@@ -926,22 +851,6 @@ async def test_rooms_of_y_webrtc_are_topics(protected):
         assert await one.closed() == 1008
     assert service.shared.log.metrics.by_origin == {}
     assert service.shared.log.metrics.defects == 0
-
-
-async def test_swarms_of_trackers_are_topics_in_hexadecimal_digits(protected):
-    service = await protected()
-    mine, theirs = "\xff" * 20, "b" * 20
-    announcement = {"action": "announce", "peer_id": "p" * 20, "left": 1, "event": "started"}
-    query = urlencode({"token": token_of(service, topics=["ff" * 20])})
-    async with RawClient(f"ws://127.0.0.1:{service.port}/tracker?{query}", ORIGIN) as client:
-        await client.send(announcement | {"info_hash": mine})
-        assert (await client.receive())["incomplete"] == 1
-        for message in (announcement | {"info_hash": theirs}, {"action": "scrape", "info_hash": theirs}):
-            await client.send(message)
-            failure = await client.receive()
-            assert (failure["failure reason"], failure["info_hash"]) == (NOT_ALLOWED[1], theirs)
-        await client.send({"action": "scrape", "info_hash": mine})
-        assert (await client.receive())["files"][mine]["incomplete"] == 1
 
 
 async def test_ids_of_peerjs_are_topics(protected):
