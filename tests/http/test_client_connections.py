@@ -1,17 +1,20 @@
 """Connections of clients of all protocols: unexpected errors, the cost of messages, unusual JSON, cancellation."""
 
 import asyncio
+import contextlib
 import json
 import logging
 
 import pytest
 from support.peerjs import open_peer
-from support.rpc import BOUND_S, RpcClient
-from support.service import ORIGIN, TIMEOUT_MS
+from support.rpc import BOUND_S, RpcClient, until
+from support.service import ORIGIN, OTHER, TIMEOUT_MS, invalid
 from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tornado_signal.protocols import peerjs
 from tornado_signal.protocols.connection import ProtocolConnection
+from tornado_signal.settings.origins import Origins
 from tornado_signal.websocket import rpc
 
 MESSAGES = {  # a message that is processed at once, and one whose work is awaited
@@ -22,14 +25,121 @@ MESSAGES = {  # a message that is processed at once, and one whose work is await
 }
 
 
-def open_socket(service, path):
-    return connect(f"ws://127.0.0.1:{service.port}{path}", origin=ORIGIN, compression=None, ping_interval=None)
+ANSWERED = {  # paths of a protocol, and a message that each connection gets a response to
+    "peerjs": (["/peerjs?id=a&token=t&key=k"], '{"type":"OFFER","dst":"a","payload":"hidden"}'),
+    "y-webrtc": (["/y-webrtc"], '{"type":"ping","more":"hidden"}'),
+    "tracker": (["/tracker", "/announce"], '{"action":"scrape","info_hash":"hidden of 20 letters"}'),
+}
 
 
-async def until(condition):
-    async with asyncio.timeout(BOUND_S):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+def open_socket(service, path, origin=ORIGIN):
+    return connect(f"ws://127.0.0.1:{service.port}{path}", origin=origin, compression=None, ping_interval=None)
+
+
+@contextlib.asynccontextmanager
+async def opened(service, path):
+    """A connection that is ready to be used."""
+    async with open_socket(service, path) as socket:
+        if path.startswith("/peerjs"):
+            assert json.loads(await socket.recv()) == {"type": "OPEN"}
+        yield socket
+
+
+async def end_of(socket):
+    """Return the code and reason of the end of a connection."""
+    await asyncio.wait_for(socket.wait_closed(), BOUND_S)
+    return socket.close_code, socket.close_reason
+
+
+@pytest.fixture(
+    params=[(name, path) for name, (paths, _) in ANSWERED.items() for path in paths], ids=lambda each: each[1]
+)
+def protocol(request):
+    """The name of a protocol, a path of it, and a message that gets a response."""
+    name, path = request.param
+    return name, path, ANSWERED[name][1]
+
+
+async def test_disabled_protocol_has_no_paths(protocol, start_service):
+    name, path, _ = protocol
+    service = await start_service(protocols=[other for other in ANSWERED if other != name])
+    with pytest.raises(InvalidStatus, match="404"):
+        await open_socket(service, path)
+    for target in [path, *(["/peerjs/id", "/peerjs/peers"] if name == "peerjs" else [])]:
+        assert (await service.call("GET", target)).status == 404
+
+
+async def test_client_without_an_origin_is_refused_unless_the_protocol_is_shared(protocol, start_service):
+    name, path, _ = protocol
+    service = await start_service(shared_protocols=[other for other in ANSWERED if other != name])
+    with pytest.raises(InvalidStatus) as refusal:
+        await open_socket(service, path, None)
+    response = refusal.value.response
+    assert (response.status_code, json.loads(response.body)) == (400, {"error": invalid("Origin")})
+    for target in ["/peerjs/id", "/peerjs/peers"] if name == "peerjs" else []:
+        assert (await service.call("GET", target, origin=None)).status == 400
+
+
+async def test_other_origins_than_the_allowed_are_refused(protocol, start_service):
+    _, path, _ = protocol
+    service = await start_service(allowed_origins=Origins(frozenset({ORIGIN})))
+    for origin in (OTHER, "null"):
+        with pytest.raises(InvalidStatus, match="403"):
+            await open_socket(service, path, origin)
+    async with opened(service, path):
+        pass
+
+
+async def test_every_message_counts_towards_the_rate(protocol, start_service):
+    _, path, message = protocol
+    service = await start_service(unlimited_addresses=(), rate_per_address=2)
+    async with opened(service, path) as socket:
+        answers = 0
+        with contextlib.suppress(ConnectionClosed):
+            while answers < 100:
+                await socket.send(message)
+                await socket.recv()
+                answers += 1
+        assert answers == 19  # the handshake also counts
+        assert await end_of(socket) == (1008, "too many requests of an address")
+
+
+async def test_message_larger_than_the_largest_body_closes(protocol, start_service):
+    _, path, message = protocol
+    service = await start_service(max_body_bytes=10_000)
+    async with opened(service, path) as socket:
+        await socket.send(message.ljust(10_000))
+        assert await asyncio.wait_for(socket.recv(), BOUND_S)
+        await socket.send(message.ljust(10_001))
+        assert (await end_of(socket))[0] == 1009
+
+
+async def test_stopping_server_closes_the_connections(protocol, service):
+    _, path, message = protocol
+    async with opened(service, path) as socket:
+        await service.shared.drain()
+        await socket.send(message)
+        assert (await end_of(socket))[0] == 1013
+
+
+async def test_messages_are_logged_and_counted_without_their_content(protocol, start_service, caplog):
+    caplog.set_level("INFO")
+    name, path, message = protocol
+    service = await start_service(access_log=True, allowed_origins=Origins(frozenset({ORIGIN})))
+    async with opened(service, path) as socket:
+        for sent in (message, "hidden"):
+            await socket.send(sent)
+        await socket.send(message)
+        for _ in range(3 if name == "tracker" else 2):
+            await asyncio.wait_for(socket.recv(), BOUND_S)
+    count = 4 if name == "peerjs" else 3  # its OPEN is a message too
+    metrics = service.shared.log.metrics
+    assert metrics.by_origin == {(ORIGIN, f"/{name}", 101): 1, (ORIGIN, f"/{name}", 200): count}
+    assert metrics.defects == 0
+    lines = [record.fields for record in caplog.records if record.getMessage() == "request"]
+    assert sorted((line["method"], line["status"]) for line in lines) == [("GET", 101), *[("WS", 200)] * count]
+    assert {line["endpoint"] for line in lines} == {f"/{name}"}
+    assert "hidden" not in str(lines)
 
 
 @pytest.mark.parametrize("later", [False, True], ids=["at once", "later"])
