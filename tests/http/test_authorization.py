@@ -288,6 +288,7 @@ async def over_peerjs(service, token, name):
 @hypothesis.settings(
     max_examples=30, deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
 )
+@hypothesis.example(claims={"topics": [NAMES[2]]}, index=2)
 @hypothesis.given(claims=CLAIMED_NAMES, index=st.sampled_from(range(len(HASHES))))
 def test_same_is_allowed_over_other_protocols(claims, index, io_loop, shared_protocols):
     service, name = shared_protocols, NAMES[index]
