@@ -136,15 +136,15 @@ class ActionHandler(RestrictedHandler):
         except ValueError:
             fields = None
         if not isinstance(fields, dict) or len(self.request.body) > MAX_BODY_BYTES:
-            self._refuse(name, "the body must be a JSON object")
+            self._respond_invalid(name, "the body must be a JSON object")
             return
         by = self.request.remote_ip or self.request.headers.get(FORWARDED_BY, "a Unix socket")
         try:
             respond(self, 200, await self.operator.perform(name, fields, by))
         except InvalidAction as error:
-            self._refuse(name, str(error))
+            self._respond_invalid(name, str(error))
 
-    def _refuse(self, name: str, reason: str) -> None:
+    def _respond_invalid(self, name: str, reason: str) -> None:
         respond(self, 400, {"error": reason, "action": name})
 
 

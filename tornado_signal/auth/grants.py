@@ -12,7 +12,7 @@ from .keys import Key
 ACTIONS: Final = ("list", "offer", "answer")
 ANY: Final = "any"
 """Stands for at least one of the actions."""
-MAX_TOPIC: Final = 256  # code points, as in the API
+MAX_TOPIC: Final = 256  # code points, like those of the API
 MAX_INFO: Final = 1024
 
 

@@ -61,7 +61,7 @@ def make_refusal(log: RequestLog) -> Callable[[int, httputil.HTTPHeaders], Respo
         date = httputil.format_timestamp(time.time())
         answer = httputil.HTTPHeaders({"Content-Type": wire.JSON, "Date": date, "Vary": "Origin"})
         answer["Cache-Control"] = "no-store"
-        answer["X-Request-Id"] = log.refused_by_transport(status)
+        answer["X-Request-Id"] = log.count_transport_refusal(status)
         origin = headers.get("Origin", "")
         allowed = log.settings.allowed_origins
         if 0 < len(origin) <= MAX_ORIGIN and (allowed is None or origin in allowed):

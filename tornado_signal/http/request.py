@@ -173,7 +173,7 @@ class Request(httputil.HTTPServerRequest, RequestContext):
             super().count_error(error)
             return
         self.refused_for = "handler"
-        self.service.log.refused(error.status_code, self.refused_for)
+        self.service.log.count_refusal(error.status_code, self.refused_for)
         if message := error.get_message():
             log.warning("%s %s: %s: request %s", self.method, self.pattern, message, self.request_id)
 

@@ -126,10 +126,10 @@ class ProtocolConnection(ClientConnection):
             context.admit(size=slot.take_uncharged())
             work = self._handle(message, context)
         except Exception as error:
-            self._refuse(error, context)
+            self._close_with_error(error, context)
         if work is not None:
             return self.complete(work, context)
-        self._count(context)
+        self._end_request(context)
         return None
 
     def make_context(self) -> RequestContext:
@@ -143,9 +143,9 @@ class ProtocolConnection(ClientConnection):
         try:
             await work
         except (Exception, CancelledError) as error:
-            self._refuse(error, context)
+            self._close_with_error(error, context)
         finally:
-            self._count(context)
+            self._end_request(context)
 
     def disconnected(self) -> None:
         for channel in list(self._channels):
@@ -161,11 +161,11 @@ class ProtocolConnection(ClientConnection):
             return None
         return self.received(decoded, context)
 
-    def _count(self, context: RequestContext) -> None:
+    def _end_request(self, context: RequestContext) -> None:
         context.status = context.status or HTTPStatus.OK
         context.ended()
 
-    def _refuse(self, error: BaseException, context: RequestContext) -> None:
+    def _close_with_error(self, error: BaseException, context: RequestContext) -> None:
         """Close the connection because of an error."""
         context.count_error(error)
         if isinstance(error, errors.TooMany):
@@ -204,7 +204,9 @@ def _parse(message: bytes) -> Any:
             decoded = orjson.loads(message)
         except ValueError:  # also because of a lone surrogate or a number that no double can hold
             dump = json.dumps
-            decoded = json.loads(message.decode(), parse_float=_number, parse_int=_number, parse_constant=_refuse_name)
+            decoded = json.loads(
+                message.decode(), parse_float=_number, parse_int=_number, parse_constant=_reject_constant
+            )
         if message.count(b"{") + message.count(b"[") > MAX_DEPTH:
             dump(decoded)
     except (TypeError, RecursionError) as error:
@@ -220,5 +222,5 @@ def _number(text: str) -> float | int | None:
     return value if math.isfinite(value) else None
 
 
-def _refuse_name(name: str) -> None:
+def _reject_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")

@@ -216,6 +216,6 @@ class ClientConnection:
             self.follow(slot)
 
     def _fail_connection(self, error: BaseException) -> None:
-        self.client.service.log.failed()
+        self.client.service.log.count_defect()
         log.error("%s %s failed: connection %s", METHOD, self.pattern, self.client.request_id, exc_info=error)
         self.client.socket.close(CloseCode.TRY_AGAIN_LATER)

@@ -12,13 +12,8 @@ TopicPage = tuple[list[tuple[str, int]], int]
 WHOLE: Final = MAX_LIMIT  # topics that are read at once, of which the covered ones are selected
 
 
-async def all_topics(context: RequestContext, offset: int, limit: int) -> TopicPage:
-    """Return a page of all topics of the origin. See `Store.topics`."""
-    return await context.service.store.topics(context.origin, offset, limit)
-
-
 async def covered_topics(context: RequestContext, offset: int, limit: int) -> TopicPage:
-    """Return a page of the topics that the token covers.
+    """Return a page of the topics of the origin that the token covers, and their number.
 
     Covered topics form ranges of the ordered listing of all topics. Their ends are searched by bisection, because an
     origin can have millions of topics. Each range counts as another request.
@@ -26,9 +21,10 @@ async def covered_topics(context: RequestContext, offset: int, limit: int) -> To
     Raises:
         TooMany: the address exceeds its rate.
     """
-    grant = context.grant
-    assert grant is not None
-    found, total = await all_topics(context, 0, WHOLE)
+    grant, store = context.grant, context.service.store
+    if grant is None or grant.topics is None:
+        return await store.topics(context.origin, offset, limit)
+    found, total = await store.topics(context.origin, 0, WHOLE)
     if total <= len(found):
         covered = [entry for entry in found if grant.covers(entry[0])]
         return covered[offset : offset + limit], len(covered)
@@ -42,7 +38,9 @@ async def covered_topics(context: RequestContext, offset: int, limit: int) -> To
         end = await _rank(context, total, each.is_after_or_within)
         skipped = max(offset - covered_count, 0)
         if len(page) < limit and start + skipped < end:
-            entries, _ = await all_topics(context, start + skipped, min(limit - len(page), end - start - skipped))
+            entries, _ = await store.topics(
+                context.origin, start + skipped, min(limit - len(page), end - start - skipped)
+            )
             page += [entry for entry in entries if grant.covers(entry[0])]
         covered_count += max(end - start, 0)
     return page, covered_count
@@ -78,7 +76,7 @@ async def _rank(context: RequestContext, total: int, is_before: Callable[[str], 
     low, high = 0, total
     while low < high:
         middle = (low + high) // 2
-        entries, _ = await all_topics(context, middle, 1)
+        entries, _ = await context.service.store.topics(context.origin, middle, 1)
         if entries and is_before(entries[0][0]):
             low = middle + 1
         else:

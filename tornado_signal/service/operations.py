@@ -15,7 +15,7 @@ from ..lifecycle import LEAVING
 from ..session import SessionPosition, Side, utf8_length
 from ..settings.settings import Settings
 from . import wire
-from .covered_topics import all_topics, covered_topics
+from .covered_topics import covered_topics
 from .cursors import cursor_scope, format_cursor, parse_cursor
 from .parameters import (
     CODE,
@@ -168,8 +168,7 @@ def ice_servers(context: RequestContext) -> bytes:
 async def topics(context: RequestContext, page: int, limit: int) -> bytes:
     """GET /topics."""
     limit = min(limit, MAX_LIMIT)
-    find = covered_topics if context.grant is not None and context.grant.topics is not None else all_topics
-    found, total = await find(context, (page - 1) * limit, limit)
+    found, total = await covered_topics(context, (page - 1) * limit, limit)
     return wire.encode(wire.topics_page(page, limit, found, total))
 
 
@@ -224,9 +223,10 @@ async def publish(
     if context.grant is not None:
         context.grant.require_topic(topic)
         context.grant.require_info(info)
-    context.admit_session()
-    names = len(context.origin) + utf8_length(topic)
-    context.admit_bytes(utf8_length(offer) + utf8_length(info) + OFFER_ENTRIES * (ENTRY_BYTES + names))
+    limits, names = context.service.limits, len(context.origin) + utf8_length(topic)
+    limits.charge_session(context.client, context.now_ms)
+    size = utf8_length(offer) + utf8_length(info) + OFFER_ENTRIES * (ENTRY_BYTES + names)
+    limits.charge_bytes(context.client, size, context.now_ms)
     create = context.service.store.create
     created = await create(context.origin, topic, info, offer, ttl_ms=ttl, secret_hash=secret, lease=lease)
     if context.service.authority is not None:
@@ -239,7 +239,8 @@ async def answer(context: RequestContext, session: bytes, sent: tuple[str, Any],
     name, value = sent
     store = context.service.store
     texts = value if name == "candidates" else [value]
-    context.admit_bytes(sum(map(utf8_length, texts)) + len(texts) * (ENTRY_BYTES + len(context.origin)))
+    size = sum(map(utf8_length, texts)) + len(texts) * (ENTRY_BYTES + len(context.origin))
+    context.service.limits.charge_bytes(context.client, size, context.now_ms)
     if name == "answer":
         await store.answer(context.origin, session, value, secret_hash=secret)
     else:
@@ -263,9 +264,9 @@ async def poll(
 
 @dataclass(frozen=True)
 class Since:
-    """Return the position of a poll's cursor, or None if it belongs to another store."""
+    """The cursor of an earlier poll."""
 
-    position: SessionPosition | None
+    position: SessionPosition | None  # None if it belongs to another store
 
 
 def poll_scope(context: RequestContext, code: str, side: str) -> bytes:
@@ -274,7 +275,7 @@ def poll_scope(context: RequestContext, code: str, side: str) -> bytes:
 
 
 def check_poll_cursor(fields: Fields, context: RequestContext) -> Since | None:
-    """Return the unparsed cursor of an earlier poll, after code and side have been checked."""
+    """Parse the cursor of an earlier poll, after code and side have been checked."""
     cursor = check_optional_string(fields.get("since"), "since")
     if cursor is None:
         return None

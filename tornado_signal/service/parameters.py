@@ -16,10 +16,10 @@ from .schemas import Schema
 _SIDES: Final = {side.value: side for side in Side}
 
 Fields = Mapping[str, Any]
-"""The parameters of a request as they came, by name; others among them are ignored."""
+"""The received parameters of a request by name. Unknown ones are ignored."""
 
 Check = Callable[[Fields, RequestContext], Any]
-"""Takes a parameter's value from the fields of a request; raises InvalidParameter."""
+"""Function that returns the checked value of a parameter. It raises InvalidParameter."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def candidates(most: int) -> Parameter:
 
 
 def one_of(name: str, *alternatives: Parameter) -> Parameter:
-    """Exactly one of some body parameters. The result is its name and value (docs/decisions.md#answer-or-candidate)."""
+    """Return the parameter for one of several. Its value is name and value (docs/decisions.md#answer-or-candidate)."""
 
     def check(fields: Fields, context: RequestContext) -> tuple[str, Any]:
         present = [alternative for alternative in alternatives if fields.get(alternative.name) is not None]
@@ -135,7 +135,7 @@ def one_of(name: str, *alternatives: Parameter) -> Parameter:
 
 
 def number(name: str, default: int, schema: Schema, description: str = "") -> Parameter:
-    """Check a whole number from 1 to 2^53 (docs/decisions.md#page-and-limit)."""
+    """Return the parameter for a number from 1 to 2^53 (docs/decisions.md#page-and-limit)."""
 
     def check(fields: Fields, context: RequestContext) -> int:
         value = fields.get(name)

@@ -36,8 +36,6 @@ class RequestContext:
         pattern: the name of the path in logs and metrics.
 
     Attributes:
-        service: as given.
-        client_address: as given.
         client: the counts of the client, which are also its key in queues.
         origin: the isolation scope. It is empty before admission, and for anonymous requests.
         now_ms: the time of the request in Unix milliseconds. It is updated after a wait.
@@ -192,22 +190,6 @@ class RequestContext:
         if retry_after_s:
             raise TooMany("requests of an address", retry_after_s)
 
-    def admit_session(self) -> None:
-        """Charge a session to the client's quota.
-
-        Raises:
-            TooMany: the quota of the client is used up.
-        """
-        self.service.limits.charge_session(self.client, self.now_ms)
-
-    def admit_bytes(self, size: int) -> None:
-        """Charge `size` bytes that are about to be stored to the client's quota.
-
-        Raises:
-            TooMany: the quota of the client is used up.
-        """
-        self.service.limits.charge_bytes(self.client, size, self.now_ms)
-
     def waiting(self, watch: Watch, topic: str = "") -> Watch:
         """Count the wait, and close the watch if the client disconnects. Use it as a context manager.
 
@@ -261,14 +243,14 @@ class RequestContext:
         """Count an error. Log an internal error without the content of the request, which holds people's addresses."""
         if isinstance(error, SignalError):
             self.refused_for = error.reason
-            self.service.log.refused(STATUS[type(error)], error.reason)
+            self.service.log.count_refusal(STATUS[type(error)], error.reason)
         elif not isinstance(error, StreamClosedError):
-            self.service.log.failed()
+            self.service.log.count_defect()
             log.error("%s %s failed: request %s", self.method, self.pattern, self.request_id, exc_info=error)
 
     def ended(self) -> None:
         """Count the request at the end of its response."""
-        if self._ended:  # as by an error behind the response
+        if self._ended:  # such as after an error that follows the response
             return
         self._ended = True
         service, seconds = self.service, perf_counter() - self.began_s
@@ -287,7 +269,7 @@ class RequestContext:
             line = {"method": self.method, "endpoint": self.pattern, "status": self.status}
             line |= {"ms": round(seconds * 1000, 3), "bytes": self.sent_bytes, "id": self.request_id}
             subject = self.grant.subject if self.grant else ""
-            log.finished(line, self.refused_for, self.traceparent, self.client_address, subject)
+            log.write_line(line, self.refused_for, self.traceparent, self.client_address, subject)
         service.running -= 1
         if service.lifecycle.state >= DRAINING and not service.running:
             service.idle.set()

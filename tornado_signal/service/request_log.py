@@ -19,7 +19,7 @@ _TRACEPARENT: Final = re.compile("(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{1
 
 
 class RequestLog:
-    """Metrics and access log of the requests of an application.
+    """Metrics and access log of the requests of a process.
 
     Attributes:
         metrics: the metrics.
@@ -55,8 +55,10 @@ class RequestLog:
         found = headers.get("Traceparent", "") if self.settings.access_log or self.tracer is not None else ""
         return found if _TRACEPARENT.fullmatch(found) else ""
 
-    def finished(self, fields: dict[str, Any], refused_for: str, traceparent: str, address: str, subject: str) -> None:
-        """Log the end of a request: these fields, those that are not empty, and those the operator wants."""
+    def write_line(
+        self, fields: dict[str, Any], refused_for: str, traceparent: str, address: str, subject: str
+    ) -> None:
+        """Write the line of a request: `fields`, other values that are not empty, and those that the settings add."""
         if refused_for:
             fields["reason"] = refused_for
         if traceparent:
@@ -67,18 +69,18 @@ class RequestLog:
             fields["subject"] = subject
         log.info("request", extra={"fields": fields})
 
-    def refused(self, status: int, reason: str) -> None:
+    def count_refusal(self, status: int, reason: str) -> None:
         """Count a refused request, including one whose response has already started."""
         self.metrics.refusals[status, reason] += 1
 
-    def failed(self) -> None:
-        """Log an internal error of a request."""
+    def count_defect(self) -> None:
+        """Count an internal error."""
         self.metrics.defects += 1
 
-    def refused_by_transport(self, status: int) -> str:
+    def count_transport_refusal(self, status: int) -> str:
         """Count a request that the transport refuses before a handler. Return its id."""
         name = new_request_id()
-        self.refused(status, "transport")
+        self.count_refusal(status, "transport")
         if self.written:
             log.info("request", extra={"fields": {"status": status, "id": name, "reason": "transport"}})
         return name

@@ -45,14 +45,14 @@ def parse(text: bytes | bytearray) -> Any:
 
 
 def _parse_leniently(text: bytes | bytearray) -> Any:
-    """JSON that orjson refuses but whose parameters can be named: a lone surrogate is the parameter's fault (B3)."""
+    """Parse JSON with lone surrogates, which orjson refuses, so that the error can name the invalid parameter."""
     try:
-        return json.loads(text.decode(), parse_constant=_refuse)
+        return json.loads(text.decode(), parse_constant=_reject_constant)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
 
 
-def _refuse(constant: str) -> NoReturn:
+def _reject_constant(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")
 
 

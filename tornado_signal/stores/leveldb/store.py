@@ -72,19 +72,19 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def _refusing(
+def _raising_unavailable(
     operation: Callable[Concatenate["LevelDBStore", P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate["LevelDBStore", P], Coroutine[Any, Any, T]]:
     """Make an operation raise Unavailable instead of LevelDB's errors."""
 
     @functools.wraps(operation)
-    async def refusing(self: "LevelDBStore", /, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def raising_unavailable(self: "LevelDBStore", /, *args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return await operation(self, *args, **kwargs)
         except plyvel.Error as error:
             raise self.database.failed(error) from error
 
-    return refusing
+    return raising_unavailable
 
 
 class LevelDBStore:
@@ -206,7 +206,7 @@ class LevelDBStore:
     def capacity_bytes(self) -> int:
         return self.space.capacity_bytes
 
-    @_refusing
+    @_raising_unavailable
     async def probe(self) -> None:
         await self._committer.commit([], Change([], []), lambda: None, counted=True)
         records.counters(self.database.view)
@@ -225,7 +225,7 @@ class LevelDBStore:
 
     # Publishing and connecting
 
-    @_refusing
+    @_raising_unavailable
     async def create(
         self,
         origin: str,
@@ -296,7 +296,7 @@ class LevelDBStore:
             self._reservations.release(origin, topic)
         return code, expires_ms
 
-    @_refusing
+    @_raising_unavailable
     async def answer(self, origin: str, code: bytes, answer: str, *, secret_hash: bytes = b"") -> None:
         now_ms = self._clock.now_ms()
         self.space.admit(utf8_length(answer))
@@ -318,7 +318,7 @@ class LevelDBStore:
 
             await self._committer.commit([token], change, applied, counted=True)
 
-    @_refusing
+    @_raising_unavailable
     async def add_candidates(
         self, origin: str, code: bytes, side: Side, candidates: Sequence[str], *, secret_hash: bytes = b""
     ) -> None:
@@ -331,7 +331,7 @@ class LevelDBStore:
         change = changes.candidates_added(key, side, enumerate(candidates, first))
         await self._committer.commit([token], change, functools.partial(self.watches.changed, key))
 
-    @_refusing
+    @_raising_unavailable
     async def read(
         self,
         origin: str,
@@ -349,13 +349,13 @@ class LevelDBStore:
             raise StalePosition
         return records.news(self.database.view, key, access, reader.other, since.number)
 
-    @_refusing
+    @_raising_unavailable
     async def withdraw(self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"") -> None:
         now_ms = self._clock.now_ms()
         token, session, _ = await self._acquire(origin, code, side, secret_hash, now_ms)
         await self._withdraw(origin, token, session, now_ms)
 
-    @_refusing
+    @_raising_unavailable
     async def refresh(self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"") -> int:
         now_ms = self._clock.now_ms()
         token, session, _ = await self._acquire(origin, code, side, secret_hash, now_ms)
@@ -363,7 +363,7 @@ class LevelDBStore:
 
     # Holding offers
 
-    @_refusing
+    @_raising_unavailable
     async def hold(self, origin: str, code: bytes, lease: bytes, *, secret_hash: bytes = b"") -> int:
         now_ms = self._clock.now_ms()
         token, session, access = await self._acquire(origin, code, Side.OFFERER, secret_hash, now_ms)
@@ -372,13 +372,13 @@ class LevelDBStore:
         session = session._replace(timeout_ms=max(session.timeout_ms, MIN_HELD_MS))
         return await self._move(origin, token, session, now_ms, lease)
 
-    @_refusing
+    @_raising_unavailable
     async def renew(self, origin: str, code: bytes, lease: bytes) -> int:
         now_ms = self._clock.now_ms()
         token, session, _ = await self._acquire_held(origin, code, lease, now_ms)
         return await self._move(origin, token, session, now_ms)
 
-    @_refusing
+    @_raising_unavailable
     async def release(self, origin: str, code: bytes, lease: bytes) -> None:
         now_ms = self._clock.now_ms()
         token, session, leases = await self._acquire_held(origin, code, lease, now_ms)
@@ -400,14 +400,14 @@ class LevelDBStore:
 
     # Discovery
 
-    @_refusing
+    @_raising_unavailable
     async def find_topic(self, origin: str, code: bytes) -> str:
         session = records.find(self.database.view, layout.pack_session_prefix(origin, code), code)
         if session is None or not session.live(self._clock.now_ms()):
             raise SessionNotFound
         return session.topic
 
-    @_refusing
+    @_raising_unavailable
     async def topics(self, origin: str, offset: int, limit: int) -> tuple[list[tuple[str, int]], int]:
         now_ms = self._clock.now_ms()
         while not self.state.index.prune(origin, now_ms, SETTLING_STEP):  # noqa: ASYNC110 (others get their turn)
@@ -441,7 +441,7 @@ class LevelDBStore:
         except plyvel.Error as error:
             raise self.database.failed(error) from error
 
-    @_refusing
+    @_raising_unavailable
     async def listing_state(self, origin: str, topic: str, since: Position | None = None) -> ListingState:
         prefix = layout.pack_listing_prefix(origin, topic)
         view = self.database.view
@@ -456,7 +456,7 @@ class LevelDBStore:
 
     # Events of a topic
 
-    @_refusing
+    @_raising_unavailable
     async def begin_topic(self, origin: str, topic: str, since: Position | None) -> tuple[Position, bool]:
         if since is not None:
             assert isinstance(since, TopicPosition)
@@ -466,7 +466,7 @@ class LevelDBStore:
         await self.expiry.expire_due(self._clock.now_ms())
         return TopicPosition(records.counters(self.database.view).serial, 0), False
 
-    @_refusing
+    @_raising_unavailable
     async def topic_step(self, origin: str, topic: str, position: Position) -> EventBatch:
         assert isinstance(position, TopicPosition)
         now_ms = self._clock.now_ms()
