@@ -15,7 +15,7 @@ from .handlers import Handler
 HEARTBEAT_S: Final = 15.0
 RETRY_MS: Final = 2000  # after which a client whose stream broke off comes back
 RETURN_MS: Final = (500, 5000)  # the same when the server stops: not all at one moment
-LAST_EVENT_ID: Final = "Last-FeedEvent-ID"
+LAST_EVENT_ID: Final = "Last-Event-ID"
 
 
 class Stream(Handler):
