@@ -25,11 +25,7 @@ STARTING, SERVING, LEAVING, DRAINING, CLOSED = State
 
 
 class Lifecycle:
-    """The state of one process.
-
-    Attributes:
-        state: the current state.
-    """
+    """The state of one process."""
 
     def __init__(self) -> None:
         self.state = STARTING

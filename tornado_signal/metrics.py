@@ -22,18 +22,14 @@ class Histogram:
 
     Args:
         bounds: the upper bounds of the ranges, ascending and inclusive. The last range has no bound.
-
-    Attributes:
-        counts: the number of values in each range.
-        sum: the sum of all values.
     """
 
     __slots__ = ("bounds", "counts", "sum")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.sum = 0.0
+        self.counts = [0] * (len(bounds) + 1)  # the number of values in each range
+        self.sum = 0.0  # the sum of all values
 
     def observe(self, value: float) -> None:
         self.counts[bisect_left(self.bounds, value)] += 1
@@ -77,39 +73,26 @@ class Durations(dict[Kind, Histogram]):
 
 
 class SessionMetrics:
-    """Metrics of sessions.
-
-    Attributes:
-        created: the number of published sessions.
-        withdrawn: the number of withdrawn sessions.
-        swept: the number of sessions that expired. Redis deletes answered ones itself, so they are not counted there.
-        offers_waited: seconds between an offer and its answer.
-    """
+    """Metrics of sessions."""
 
     def __init__(self) -> None:
-        self.created = 0
-        self.withdrawn = 0
+        self.created = 0  # the number of published sessions
+        self.withdrawn = 0  # the number of withdrawn sessions
+        # The number of sessions that expired. Redis deletes answered ones itself, so they are not counted there.
         self.swept = 0
-        self.offers_waited = Histogram(_OFFER_S)
+        self.offers_waited = Histogram(_OFFER_S)  # seconds between an offer and its answer
 
 
 class WebhookMetrics:
-    """Metrics of webhooks.
-
-    Attributes:
-        sent: the number of events that the receiver has accepted.
-        dropped: the number of events that were not delivered, by reason.
-        failed: the number of failed requests.
-        queued: the number of events that wait for their delivery.
-        succeeded_s: the time of the last successful request, Unix seconds. 0 before the first one.
-    """
+    """Metrics of webhooks."""
 
     def __init__(self) -> None:
-        self.sent = 0
+        self.sent = 0  # the number of events that the receiver has accepted
+        # The number of events that were not delivered, by reason.
         self.dropped = Counter(dict.fromkeys(("full", "off", "rejected", "stopped"), 0))
-        self.failed = 0
-        self.queued = 0
-        self.succeeded_s = 0.0
+        self.failed = 0  # the number of failed requests
+        self.queued = 0  # the number of events that wait for their delivery
+        self.succeeded_s = 0.0  # the time of the last successful request, Unix seconds. 0 before the first one
 
     def families(self) -> Iterator[Family]:
         """Yield all metrics."""
@@ -123,29 +106,18 @@ class WebhookMetrics:
 
 
 class RequestMetrics:
-    """Metrics of requests and of the event loop.
-
-    Attributes:
-        requests: durations of requests that did not wait.
-        waits: durations of long polls and streams.
-        waiting: the number of requests waiting now, by path pattern.
-        wake_ups: seconds from a change, as this process learns of it, to the turn of a waiting request.
-        refusals: refused requests by status and reason.
-        by_origin: requests by allow-list entry of their origin, path pattern and status.
-        tokens: presented tokens, by the reason of their refusal or `accepted`.
-        defects: requests that failed because of an internal error.
-        held: the number of offers that WebSockets hold now.
-        loop_lag: delays of the event loop in seconds.
-    """
+    """Metrics of requests and of the event loop."""
 
     def __init__(self) -> None:
-        self.requests = Durations(_REQUEST_S)
-        self.waits = Durations(_WAIT_S)
-        self.waiting: Counter[str] = Counter()
+        self.requests = Durations(_REQUEST_S)  # durations of requests that did not wait
+        self.waits = Durations(_WAIT_S)  # durations of long polls and streams
+        self.waiting: Counter[str] = Counter()  # the number of requests waiting now, by path pattern
+        # Seconds from a change, as this process learns of it, to the turn of a waiting request.
         self.wake_ups = Histogram(_WAKE_UP_S)
-        self.refusals: Counter[tuple[int, str]] = Counter()
+        self.refusals: Counter[tuple[int, str]] = Counter()  # refused requests by status and reason
+        # Requests by allow-list entry of their origin, path pattern and status.
         self.by_origin: Counter[tuple[str, str, int]] = Counter()
-        self.tokens: Counter[str] = Counter()
-        self.defects = 0
-        self.held = 0
-        self.loop_lag = Histogram(_LAG_S)
+        self.tokens: Counter[str] = Counter()  # presented tokens, by the reason of their refusal or `accepted`
+        self.defects = 0  # requests that failed because of an internal error
+        self.held = 0  # the number of offers that WebSockets hold now
+        self.loop_lag = Histogram(_LAG_S)  # delays of the event loop in seconds

@@ -22,17 +22,13 @@ METHODS: Final = ("GET", "HEAD", "OPTIONS", "POST", "WS")  # llhttp accepts abou
 
 
 class Exposition(Collector):
-    """All server metrics except those of the process.
-
-    Attributes:
-        registry: all metrics of `/metrics`.
-    """
+    """All server metrics except those of the process."""
 
     def __init__(self, service: Service, transport: ServerState, tls: Tls | None) -> None:
         self._service = service
         self._tls = tls
         self._transport = transport
-        self.registry = CollectorRegistry()
+        self.registry = CollectorRegistry()  # all metrics of `/metrics`
         self.registry.register(self)
         self.registry.register(ProcessCollector())
         PlatformCollector(registry=self.registry)

@@ -35,10 +35,6 @@ class WorkerListener:
     Args:
         number: the number of the worker.
         path: the path of its Unix socket.
-
-    Attributes:
-        number: the number of the worker.
-        restarts: the number of restarts.
     """
 
     def __init__(self, number: int, path: Path) -> None:

@@ -148,9 +148,6 @@ class Bearer:
     """A connection, a stream or a wait that ends with its grant. Make it with `Authority.hold`, and `close` it.
 
     Without a token it ends after the grace period, unless something is allowed without one.
-
-    Attributes:
-        grant: the current grant, or None without a token.
     """
 
     __slots__ = ("_authority", "_began_s", "_end", "_now_s", "_timer", "grant")
@@ -161,7 +158,7 @@ class Bearer:
         self._end = end
         self._began_s = now_s()
         self._timer: asyncio.TimerHandle | None = None
-        self.grant = grant
+        self.grant = grant  # the current grant, or None without a token
         self._schedule()
 
     def renew(self, grant: Grant) -> None:

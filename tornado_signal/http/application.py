@@ -24,17 +24,11 @@ MAX_UNFINISHED_BYTES: Final = 64 * 1024 * 1024  # of all bodies together that ar
 
 @dataclass(frozen=True)
 class Route:
-    """The handler of a path.
+    """The handler of a path."""
 
-    Attributes:
-        pattern: the name of the path in logs and metrics.
-        handler: the class of the handler.
-        arguments: the arguments of its `initialize`.
-    """
-
-    pattern: str
+    pattern: str  # the name of the path in logs and metrics
     handler: type[Handler]
-    arguments: dict[str, Any] = field(default_factory=dict)
+    arguments: dict[str, Any] = field(default_factory=dict)  # the arguments of its `initialize`
 
 
 MakeRoutes = Callable[[tuple[Operation, ...], Settings], Mapping[str, Route]]

@@ -95,9 +95,6 @@ class ServingProcess:
         settings: the settings at the start.
         lifecycle: the life cycle of the process.
         inherited: what the supervisor has passed, or None without one.
-
-    Attributes:
-        live: the settings in force.
     """
 
     service: Service

@@ -57,9 +57,6 @@ class Worker:
         balance: the descriptor of the shared memory of `Balance`.
         directory: the directory for the socket of its admin listener.
         stuck_s: the time without a response after which it counts as stuck.
-
-    Attributes:
-        listener: its admin listener.
     """
 
     def __init__(

@@ -19,17 +19,12 @@ _TRACEPARENT: Final = re.compile("(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{1
 
 
 class RequestLog:
-    """Metrics and access log of the requests of a process.
-
-    Attributes:
-        metrics: the metrics.
-        tracer: receives the requests as spans, or None without `--otlp-endpoint`.
-    """
+    """Metrics and access log of the requests of a process."""
 
     def __init__(self, live: LiveSettings, metrics: RequestMetrics, tracer: Tracer | None = None) -> None:
         self._live = live
         self.metrics = metrics
-        self.tracer = tracer
+        self.tracer = tracer  # receives the requests as spans, or None without `--otlp-endpoint`
 
     @property
     def settings(self) -> Settings:

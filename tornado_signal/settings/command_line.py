@@ -13,16 +13,11 @@ T = TypeVar("T")
 
 
 class CommandLine(argparse.ArgumentParser):
-    """A parser that lists its commands and their arguments, from which the manual page is made.
-
-    Attributes:
-        arguments: the arguments and flags, in order of definition.
-        commands: the parser of each command, by name.
-    """
+    """A parser that lists its commands and their arguments, from which the manual page is made."""
 
     def __init__(self, **options: Any) -> None:
-        self.arguments: list[argparse.Action] = []
-        self.commands: dict[str, CommandLine] = {}
+        self.arguments: list[argparse.Action] = []  # the arguments and flags, in order of definition
+        self.commands: dict[str, CommandLine] = {}  # the parser of each command, by name
         self._command_group: Any = None
         super().__init__(**options)
 

@@ -4,13 +4,9 @@ from .settings import Settings
 
 
 class LiveSettings:
-    """The only owner of the settings in force. All other parts read them here when they need them.
-
-    Attributes:
-        current: the settings in force. A reload or an action of the operator replaces them.
-    """
+    """The only owner of the settings in force. All other parts read them here when they need them."""
 
     __slots__ = ("current",)
 
     def __init__(self, settings: Settings) -> None:
-        self.current = settings
+        self.current = settings  # the settings in force. A reload or an action of the operator replaces them

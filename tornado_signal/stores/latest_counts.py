@@ -14,12 +14,10 @@ class LatestCounts:
 
     Args:
         store: the store.
-
-    Attributes:
-        value: the numbers of listed sessions and of their topics, or None before the first count.
     """
 
     def __init__(self, store: Store) -> None:
+        # The numbers of listed sessions and of their topics, or None before the first count.
         self.value: tuple[int, int] | None = None
         self._store = store
         self._counting: asyncio.Task[None] | None = None

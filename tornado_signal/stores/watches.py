@@ -108,15 +108,11 @@ class Watch:
 
 
 class Watches:
-    """All watches of a process, on one event loop.
-
-    Attributes:
-        ending: whether all watches end and no new wait starts.
-    """
+    """All watches of a process, on one event loop."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
-        self.ending = False
+        self.ending = False  # whether all watches end and no new wait starts
         self._by_key: dict[bytes, set[Watch]] = {}
         self._by_tick: dict[int, set[Watch]] = {}
         self._tick = 0

@@ -16,16 +16,13 @@ class Notifier:
 
     Args:
         environ: the environment. Variables for this process only are removed from it.
-
-    Attributes:
-        listening: whether there is a service manager.
-        watchdog_s: the longest pause that the watchdog allows between two `alive`, or None without a watchdog.
     """
 
     def __init__(self, environ: MutableMapping[str, str]) -> None:
         address = environ.pop("NOTIFY_SOCKET", "")
         self._address = "\0" + address[1:] if address.startswith("@") else address
-        self.listening = bool(address)
+        self.listening = bool(address)  # whether there is a service manager
+        # The longest pause that the watchdog allows between two `alive`, or None without a watchdog.
         self.watchdog_s: float | None = None
         microseconds = environ.pop("WATCHDOG_USEC", "")
         # The variable may be inherited and meant for another process.

@@ -31,16 +31,11 @@ class Certificate:
 
 
 class Tls:
-    """TLS for a listener, whose certificate can be replaced.
-
-    Attributes:
-        context: the context of the listener, across reloads.
-        certificate: the certificate of later handshakes. Open connections keep theirs.
-    """
+    """TLS for a listener, whose certificate can be replaced."""
 
     def __init__(self, certificate: Certificate) -> None:
-        self.certificate = certificate
-        self.context = certificate.context
+        self.certificate = certificate  # the certificate of later handshakes. Open connections keep theirs
+        self.context = certificate.context  # the context of the listener, across reloads
         # If a certificate with another key type is loaded into a context, the context also keeps the old one. After a
         # mismatch it has neither. So each handshake uses the context that was read last.
         self.context.sni_callback = self._begin_handshake

@@ -14,15 +14,11 @@ EXPORTERS: Final = "opentelemetry.exporter."
 
 
 class Reasons(logging.Handler):
-    """Handler of the SDK's log. It keeps the first line of an exporter, and logs each other message once.
-
-    Attributes:
-        first: the first line of an exporter since it was cleared, or an empty text.
-    """
+    """Handler of the SDK's log. It keeps the first line of an exporter, and logs each other message once."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.first = ""
+        self.first = ""  # the first line of an exporter since it was cleared, or an empty text
         self._logged: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -30,9 +30,6 @@ class Webhooks:
 
     Args:
         service: the service, whose store and connections it observes.
-
-    Attributes:
-        metrics: the metrics.
     """
 
     def __init__(self, service: Service) -> None:

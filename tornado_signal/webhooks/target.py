@@ -24,14 +24,11 @@ LOCAL_SUFFIXES: Final = (".localhost", ".local", ".internal")
 
 
 class RequestFailed(Exception):
-    """A request that the receiver did not accept.
-
-    Attributes:
-        retry_after_s: the time of the next attempt that the receiver asks for, in seconds from now. 0 for none.
-    """
+    """A request that the receiver did not accept."""
 
     def __init__(self, reason: str, retry_after_s: float = 0.0) -> None:
         super().__init__(reason)
+        # The time of the next attempt that the receiver asks for, in seconds from now. 0 for none.
         self.retry_after_s = retry_after_s
 
 

@@ -100,12 +100,6 @@ class RpcConnection(ClientConnection):
         client: the client, whose handshake is complete.
         methods: the methods by name.
         holds: the held offers.
-
-    Attributes:
-        waiting: the waiting requests, including subscriptions.
-        cancellable: the requests in progress that can wait, by their ids.
-        lease: the lease of its offers in the store.
-        reserved: the number of reserved places for held offers.
     """
 
     pattern = PATTERN
@@ -129,11 +123,11 @@ class RpcConnection(ClientConnection):
 
     def __init__(self, client: Client, methods: Mapping[str, Method], holds: Holds) -> None:
         super().__init__(client)
-        self.waiting: list[RpcRequestContext] = []
-        self.cancellable: dict[bytes, RpcRequestContext] = {}
+        self.waiting: list[RpcRequestContext] = []  # the waiting requests, including subscriptions
+        self.cancellable: dict[bytes, RpcRequestContext] = {}  # the requests in progress that can wait, by their ids
         self.held: list[Hold] = []
-        self.reserved = 0
-        self.lease = holds.make_lease()
+        self.reserved = 0  # the number of reserved places for held offers
+        self.lease = holds.make_lease()  # the lease of its offers in the store
         self._methods = methods
         self._holds = holds
         self._last_subscription = 0

@@ -43,28 +43,18 @@ class Holder(Protocol):
 
 
 class Hold:
-    """An offer that is held by a connection.
-
-    Attributes:
-        key: the origin and code of the offer.
-        topic: its topic, or None if another connection has published it.
-        lease: the lease of the offer in the store, until another connection takes it over.
-        secret_hash: the hash of the owner's secret, or empty.
-        counts: what its client has open.
-        holder: the connection, or None after its end.
-        due: the tick of its next renewal or withdrawal.
-    """
+    """An offer that is held by a connection."""
 
     __slots__ = ("counts", "due", "holder", "key", "lease", "secret_hash", "topic")
 
     def __init__(self, key: Key, topic: str | None, secret_hash: bytes, holder: Holder) -> None:
-        self.key = key
-        self.topic = topic
-        self.lease = holder.lease
-        self.secret_hash = secret_hash
-        self.counts = holder.counts
-        self.holder: Holder | None = holder
-        self.due = 0
+        self.key = key  # the origin and code of the offer
+        self.topic = topic  # its topic, or None if another connection has published it
+        self.lease = holder.lease  # the lease of the offer in the store, until another connection takes it over
+        self.secret_hash = secret_hash  # the hash of the owner's secret, or empty
+        self.counts = holder.counts  # what its client has open
+        self.holder: Holder | None = holder  # the connection, or None after its end
+        self.due = 0  # the tick of its next renewal or withdrawal
 
 
 class Holds:

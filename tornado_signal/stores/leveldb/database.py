@@ -45,18 +45,13 @@ OnCommitted = Callable[[bool], None]
 
 
 class Group:
-    """Changes that share one write.
-
-    Attributes:
-        changes: for each change, the function to call and the future to set at its end.
-        took_s: the duration of the write with its sync.
-        size: the size of all keys and values in bytes.
-    """
+    """Changes that share one write."""
 
     def __init__(self, db: Any, sync: bool) -> None:
+        # For each change, the function to call and the future to set at its end.
         self.changes: list[tuple[OnCommitted, asyncio.Future[None]]] = []
-        self.took_s = 0.0
-        self.size = 0
+        self.took_s = 0.0  # the duration of the write with its sync
+        self.size = 0  # the size of all keys and values in bytes
         self._batch = db.write_batch(sync=sync)
         self._change = db.write_batch()
 
@@ -91,10 +86,6 @@ class Database:
         load: called with each newly opened database, in the thread that opened it. Returns the argument of `loaded`.
         loaded: called on the loop with the result of `load`, before the first read.
         start_empty: whether to move a damaged directory aside at any time, and start with an empty one.
-
-    Attributes:
-        space: the disk space.
-        metrics: the metrics.
     """
 
     def __init__(
@@ -109,7 +100,7 @@ class Database:
         metrics: DatabaseMetrics,
         turn: Turn,
     ) -> None:
-        self.space = space
+        self.space = space  # the disk space
         self.metrics = metrics
         self._path = path
         self._sync = sync

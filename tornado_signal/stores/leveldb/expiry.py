@@ -16,17 +16,13 @@ STEP_S = 0.002
 
 
 class Expiry:
-    """Delists and deletes expired sessions. The removal from a listing is recorded for `remember_ms`.
-
-    Attributes:
-        observer: is called for each session that expires unanswered, or None.
-    """
+    """Delists and deletes expired sessions. The removal from a listing is recorded for `remember_ms`."""
 
     def __init__(self, committer: Committer, metrics: SessionMetrics, remember_ms: int) -> None:
         self._committer = committer
         self._database, self._state, self._locks = committer.database, committer.state, committer.locks
         self._metrics = metrics
-        self.observer: Observer | None = None
+        self.observer: Observer | None = None  # is called for each session that expires unanswered, or None
         self._remember_ms = remember_ms
         self._delisting = asyncio.Lock()
 

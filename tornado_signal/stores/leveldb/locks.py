@@ -10,22 +10,16 @@ class Token:
     """The right to change a session in the current event-loop iteration.
 
     An entered token becomes the session's lock, unless the session already has one.
-
-    Attributes:
-        key: the key of the session.
-        appends: whether the changes that hold the lock only append.
-        turn: the event-loop iteration in which it was granted.
-        count: the number of changes that hold the lock.
-        waiting: for each waiting change, in order, a future and whether the change only appends.
     """
 
     __slots__ = ("appends", "count", "key", "turn", "waiting")
 
     def __init__(self, key: bytes, appends: bool, turn: int) -> None:
-        self.key = key
-        self.appends = appends
-        self.turn = turn
-        self.count = 0
+        self.key = key  # the key of the session
+        self.appends = appends  # whether the changes that hold the lock only append
+        self.turn = turn  # the event-loop iteration in which it was granted
+        self.count = 0  # the number of changes that hold the lock
+        # For each waiting change, in order, a future and whether the change only appends.
         self.waiting: list[tuple[asyncio.Future[None], bool]] = []
 
     def advance(self) -> None:

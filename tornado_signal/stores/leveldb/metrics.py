@@ -8,24 +8,15 @@ _CHANGES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0)
 
 
 class DatabaseMetrics:
-    """Metrics of the LevelDB engine.
-
-    Attributes:
-        writes: durations of writes in seconds, syncs included.
-        changes: the number of changes per write.
-        failed: the number of failed writes.
-        reopened: the number of times that the database was reopened.
-        sweeps: durations of sweeps in seconds.
-        compactions: durations of compactions in seconds.
-    """
+    """Metrics of the LevelDB engine."""
 
     def __init__(self) -> None:
-        self.writes = Histogram(WORK_S)
-        self.changes = Histogram(_CHANGES)
-        self.failed = 0
-        self.reopened = 0
-        self.sweeps = Histogram(WORK_S)
-        self.compactions = Histogram(WORK_S)
+        self.writes = Histogram(WORK_S)  # durations of writes in seconds, syncs included
+        self.changes = Histogram(_CHANGES)  # the number of changes per write
+        self.failed = 0  # the number of failed writes
+        self.reopened = 0  # the number of times that the database was reopened
+        self.sweeps = Histogram(WORK_S)  # durations of sweeps in seconds
+        self.compactions = Histogram(WORK_S)  # durations of compactions in seconds
 
     def families(self) -> Iterator[Family]:
         """Yield all metrics."""

@@ -100,20 +100,6 @@ class LevelDBStore:
         start_empty: whether to move a damaged directory aside and start with an empty one.
         sweep_interval_ms: the pause between two sweeps.
         hold_grace_ms: how long an offer that an earlier process held waits for its holder, in addition to COME_BACK_S.
-
-    Attributes:
-        metrics: metrics of sessions.
-        process_id: see `Store`.
-        database_metrics: metrics of the database.
-        space: the disk space, unlimited if not given.
-        database: the database.
-        state: the state in memory.
-        locks: locks of the sessions.
-        watches: watches of sessions and topics.
-        expiry: expiry of sessions.
-        maintenance: see `Store`.
-        shared_redis: see `Store`.
-        sweeper: the background work.
     """
 
     def __init__(
@@ -141,8 +127,8 @@ class LevelDBStore:
         self.metrics = SessionMetrics()
         self._observer: Observer | None = None
         self.database_metrics = DatabaseMetrics()
-        self.space = space or Space(path)
-        self.watches = Watches()
+        self.space = space or Space(path)  # the disk space, unlimited if not given
+        self.watches = Watches()  # watches of sessions and topics
         turn = Turn()
         self.locks = SessionLocks(turn)
         self.state = StoreState(self.watches, self.locks.held)
@@ -160,7 +146,7 @@ class LevelDBStore:
         self.expiry = Expiry(self._committer, self.metrics, timeout_ms)
         self.maintenance = DirectoryMaintenance(self.database, clock)
         self.shared_redis = None
-        self.sweeper = Sweeper(self.expiry, self.database, clock, sweep_interval_ms)
+        self.sweeper = Sweeper(self.expiry, self.database, clock, sweep_interval_ms)  # the background work
 
     async def open(self) -> None:
         await self.database.open()

@@ -72,14 +72,10 @@ class _Origin:
 
 
 class TopicIndex:
-    """The counts and the alphabetical order behind `GET /topics`.
-
-    Attributes:
-        topic_count: the number of topics of all origins, including expired ones that are not pruned yet.
-    """
+    """The counts and the alphabetical order behind `GET /topics`."""
 
     def __init__(self) -> None:
-        self.topic_count = 0
+        self.topic_count = 0  # the number of topics of all origins, including expired ones that are not pruned yet
         self._origins: dict[str, _Origin] = {}
 
     def fill(self, topics: Iterable[tuple[str, str, "array[int]"]]) -> None:

@@ -8,15 +8,11 @@ class Turn:
     """Numbers the event-loop iterations in which `current` is called.
 
     A callback ends the iteration. It runs before any task that starts to wait after the call of `current`.
-
-    Attributes:
-        number: the number of the current iteration.
-        on_end: called at the end of an iteration.
     """
 
     def __init__(self) -> None:
-        self.number = 0
-        self.on_end: Callable[[], None] = lambda: None
+        self.number = 0  # the number of the current iteration
+        self.on_end: Callable[[], None] = lambda: None  # called at the end of an iteration
         self._loop = asyncio.get_running_loop()
         self._begun = False
 

@@ -187,11 +187,6 @@ class ChangeFeed:
         watches: the watches, whose keys are channels.
         metrics: the metrics to update.
         on_message: called with the channel and the content of each message. None to wake the watches.
-
-    Attributes:
-        watches: the watches to wake.
-        on_message: as given.
-        pending: channels that are not subscribed yet. Readers that must not miss a change wait for the future.
     """
 
     def __init__(
@@ -203,6 +198,7 @@ class ChangeFeed:
         on_message: Callable[[bytes, bytes], object] | None = None,
     ) -> None:
         self.topology = topology
+        # Channels that are not subscribed yet. Readers that must not miss a change wait for the future.
         self.pending: dict[bytes, asyncio.Future[None]] = {}
         self._access = access
         self.watches = watches

@@ -33,9 +33,6 @@ class Client:
         topology: the primaries and their slots.
         timeout_s: the time limit of a call with all its retries.
         metrics: the metrics to update.
-
-    Attributes:
-        read_ms: the node's Unix time in milliseconds at the last read. Valid until the caller awaits anything else.
     """
 
     def __init__(self, topology: Topology, timeout_s: float, metrics: RedisMetrics) -> None:
@@ -43,6 +40,7 @@ class Client:
         self._timeout_s = timeout_s
         self._metrics = metrics
         self._loop = asyncio.get_running_loop()
+        # The node's Unix time in milliseconds at the last read. Valid until the caller awaits anything else.
         self.read_ms = 0
         self._closed = False
         self._refusals = Refusals()

@@ -7,22 +7,14 @@ from ...metrics import WORK_S, Family, Histogram
 
 
 class RedisMetrics:
-    """Metrics of the engine on Redis.
-
-    Attributes:
-        seconds: durations of calls, with all repetitions.
-        retries: the number of repeated calls by reason.
-        failed: the number of failed calls.
-        failovers: the number of changes of primaries.
-        subscribed: the number of subscribed channels.
-    """
+    """Metrics of the engine on Redis."""
 
     def __init__(self) -> None:
-        self.seconds = Histogram(WORK_S)
-        self.retries: Counter[str] = Counter()
-        self.failed = 0
-        self.failovers = 0
-        self.subscribed = 0
+        self.seconds = Histogram(WORK_S)  # durations of calls, with all repetitions
+        self.retries: Counter[str] = Counter()  # the number of repeated calls by reason
+        self.failed = 0  # the number of failed calls
+        self.failovers = 0  # the number of changes of primaries
+        self.subscribed = 0  # the number of subscribed channels
 
     def families(self) -> Iterator[Family]:
         """Yield all metrics."""

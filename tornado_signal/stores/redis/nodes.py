@@ -107,9 +107,6 @@ class Pipeline:
         access: the credentials.
         acknowledgement: the rule for acknowledging writes, or None for reads.
         confirm: confirms that a node with fewer replicas than before is still the primary. None in a cluster.
-
-    Attributes:
-        now_ms: the node's Unix time in milliseconds at the last batch of reads.
     """
 
     def __init__(
@@ -124,7 +121,7 @@ class Pipeline:
         self._acknowledgement = acknowledgement
         self._confirm = confirm
         self._confirming: asyncio.Task[None] | None = None
-        self.now_ms = 0
+        self.now_ms = 0  # the node's Unix time in milliseconds at the last batch of reads
         self._replicas = 0  # replicas to wait for, if more than configured
         self._history = b""
         self._history_s = 0.0  # when the request for it was sent
@@ -309,12 +306,6 @@ class Node:
         access: the credentials.
         acknowledgement: the rule for acknowledging writes.
         confirm: see `Pipeline`.
-
-    Attributes:
-        reads: the pipeline for commands that change nothing, or whose changes are not acknowledged.
-        writes: the pipeline for acknowledged writes.
-        problem: the reason for the last missing response, or empty.
-        clock_ahead_s: seconds by which its clock is ahead of the event loop's.
     """
 
     def __init__(
@@ -325,11 +316,12 @@ class Node:
         confirm: Callable[[Address], Awaitable[bool]] | None = None,
     ) -> None:
         self.address = address
+        # The pipeline for commands that change nothing, or whose changes are not acknowledged.
         self.reads = Pipeline(address, access)
-        self.writes = Pipeline(address, access, acknowledgement, confirm)
-        self.problem = ""
+        self.writes = Pipeline(address, access, acknowledgement, confirm)  # the pipeline for acknowledged writes
+        self.problem = ""  # the reason for the last missing response, or empty
         self._lost_s = 0.0
-        self.clock_ahead_s: float | None = None
+        self.clock_ahead_s: float | None = None  # seconds by which its clock is ahead of the event loop's
 
     async def look(self) -> None:
         """Check whether it responds, and read its clock."""

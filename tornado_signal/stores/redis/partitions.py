@@ -33,12 +33,6 @@ class Partition:
         prefix: the prefix of all keys.
         origin: the origin.
         number: the number of the partition.
-
-    Attributes:
-        origin: as given.
-        name: the hash that represents the origin in the names of keys.
-        slot: its hash slot.
-        shared: the keys that its sessions share.
     """
 
     __slots__ = ("_tag", "name", "origin", "shared", "slot")
@@ -47,9 +41,10 @@ class Partition:
         self.origin = origin
         # Long enough that nobody can find two origins with the same hash.
         digest = hashlib.sha256(origin.encode("utf-8", "surrogatepass")).digest()[:16]
-        self.name = urlsafe_b64encode(digest).rstrip(b"=")
+        self.name = urlsafe_b64encode(digest).rstrip(b"=")  # the hash that represents the origin in the names of keys
         self._tag = b"%b{%b.%x}:" % (prefix, self.name, number)
-        self.slot = key_slot(self._tag)
+        self.slot = key_slot(self._tag)  # its hash slot
+        # The keys that its sessions share.
         self.shared = tuple(self._tag + kind for kind in (b"m", b"l", b"e", b"u", b"n", b"d", b"f"))
 
     @property

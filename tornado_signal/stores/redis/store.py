@@ -67,17 +67,6 @@ class RedisStore:
         codes: `random` or `content` (docs/decisions.md#deterministic-identifiers).
         quotas: the quotas. Concurrent processes can slightly exceed those of an origin.
         hold_grace_ms: the time that the held offers of a lost process wait for their holders.
-
-    Attributes:
-        metrics: metrics of the sessions that this process changed.
-        process_id: see `Store`.
-        redis_metrics: metrics of the engine.
-        topology: the primaries and their slots.
-        client: calls to Redis.
-        shared_redis: see `Store`.
-        partitions: the partitions of each origin.
-        watching: subscriptions, and watches of sessions and topics.
-        origins: the origins with sessions.
     """
 
     def __init__(
@@ -97,7 +86,7 @@ class RedisStore:
     ) -> None:
         if not 1 <= partitions <= MAX_PARTITIONS:
             raise ValueError(partitions)
-        self.metrics = SessionMetrics()
+        self.metrics = SessionMetrics()  # metrics of the sessions that this process changed
         self.redis_metrics = RedisMetrics()
         self.process_id = os.urandom(8)
         self.capacity_bytes = 0
@@ -106,10 +95,11 @@ class RedisStore:
         self._access = access = access or Credentials()
         self._sentinel_access = sentinel_access or Credentials(timeout_s=access.timeout_s)
         self._acknowledgement = dataclasses.replace(acknowledgement)
-        self.partitions = Partitions(prefix, partitions)
+        self.partitions = Partitions(prefix, partitions)  # the partitions of each origin
         self._timeout_ms = timeout_ms
         self._codes = codes
         self._quotas = quotas
+        # The primaries and their slots.
         self.topology = Topology(
             addresses, sentinel, access, self._sentinel_access, self._acknowledgement, self.redis_metrics
         )
@@ -119,6 +109,7 @@ class RedisStore:
         )
         watches = Watches()
         change_feed = ChangeFeed(self.topology, access, watches, self.redis_metrics)
+        # Subscriptions, and watches of sessions and topics.
         self.watching = Watching(self.client, change_feed, watches, access.timeout_s)
         self._identity = StoreIdentity()
         self._observer: Observer | None = None

@@ -66,10 +66,6 @@ class Topology:
         sentinel_access: credentials of the Sentinels.
         acknowledgement: when a write is acknowledged.
         metrics: the metrics to update.
-
-    Attributes:
-        cluster: whether it is a cluster.
-        primaries: all primaries.
     """
 
     def __init__(
@@ -81,7 +77,7 @@ class Topology:
         acknowledgement: Acknowledgement,
         metrics: RedisMetrics,
     ) -> None:
-        self.cluster = False
+        self.cluster = False  # whether it is a cluster
         self._metrics = metrics
         self._addresses = list(addresses)
         self._sentinel = sentinel
@@ -90,7 +86,7 @@ class Topology:
         self._acknowledgement = acknowledgement
         self._nodes: dict[Address, Node] = {}
         self._by_slot: list[Node] = []
-        self.primaries: list[Node] = []
+        self.primaries: list[Node] = []  # all primaries
         self._claims: dict[Address, Claim] = {}
         self._reports: list[Report] = []
         self._announced: list[Node] = []  # the primaries that are in the log
