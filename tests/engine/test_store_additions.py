@@ -117,10 +117,10 @@ async def test_side_with_a_secret_requires_it(opened, wrong, reopened, restarted
         assert await refused(*as_answerer(one, code, wrong))
     assert await refused(*as_answerer(one, code, MINE))
     assert await held(one, code) == before
-    *answering, leaving = as_answerer(one, code, THEIRS)
+    *answering, removal = as_answerer(one, code, THEIRS)
     for operation in (*answering, *as_offerer(one, code, MINE)):
         await operation
-    assert await refused(leaving)  # it could have, but the offerer has withdrawn it already
+    assert await refused(removal)  # it could have, but the offerer has withdrawn it already
 
 
 async def test_side_without_a_secret_requires_none(one):

@@ -14,7 +14,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tornado_signal.protocols import peerjs
 from tornado_signal.protocols.connection import ProtocolConnection
-from tornado_signal.settings.origins import Origins
+from tornado_signal.settings.origins import AllowedOrigins
 from tornado_signal.websocket import rpc
 
 MESSAGES = {  # a message that is processed at once, and one whose work is awaited
@@ -82,7 +82,7 @@ async def test_client_without_an_origin_is_refused_unless_the_protocol_is_shared
 
 async def test_other_origins_than_the_allowed_are_refused(protocol, start_service):
     _, path, _ = protocol
-    service = await start_service(allowed_origins=Origins(frozenset({ORIGIN})))
+    service = await start_service(allowed_origins=AllowedOrigins(frozenset({ORIGIN})))
     for origin in (OTHER, "null"):
         with pytest.raises(InvalidStatus, match="403"):
             await open_socket(service, path, origin)
@@ -125,7 +125,7 @@ async def test_stopping_server_closes_the_connections(protocol, service):
 async def test_messages_are_logged_and_counted_without_their_content(protocol, start_service, caplog):
     caplog.set_level("INFO")
     name, path, message = protocol
-    service = await start_service(access_log=True, allowed_origins=Origins(frozenset({ORIGIN})))
+    service = await start_service(access_log=True, allowed_origins=AllowedOrigins(frozenset({ORIGIN})))
     async with opened(service, path) as socket:
         for sent in (message, "hidden"):
             await socket.send(sent)

@@ -24,7 +24,7 @@ from tornado_signal import errors
 from tornado_signal.lifecycle import DRAINING
 from tornado_signal.limits import per_address
 from tornado_signal.service.statuses import STATUS
-from tornado_signal.settings.origins import Origins
+from tornado_signal.settings.origins import AllowedOrigins
 from tornado_signal.settings.settings import Settings
 
 GET = ("GET", "HEAD", "OPTIONS")
@@ -217,7 +217,7 @@ async def test_a_get_without_an_origin_has_that_of_its_referer(service):
 
 
 async def test_the_origin_of_a_referer_must_be_allowed(start_service):
-    service = await start_service(allowed_origins=Origins(frozenset([ORIGIN])))
+    service = await start_service(allowed_origins=AllowedOrigins(frozenset([ORIGIN])))
     for page, status in ((ORIGIN, 200), (PAGE, 403)):
         response = await service.call("GET", "/topics", origin=None, headers=[("Referer", page + "/")])
         assert response.status == status
@@ -242,7 +242,7 @@ async def test_one_warning_names_the_setting_of_the_proxy(host, settings, servic
 
 
 MAX_BODY_BYTES = Settings().max_body_bytes
-LISTED = {"allowed_origins": Origins(frozenset([ORIGIN, "null"]))}
+LISTED = {"allowed_origins": AllowedOrigins(frozenset([ORIGIN, "null"]))}
 
 
 async def test_origin_outside_the_allow_list_is_403_everywhere(start_service):
@@ -273,7 +273,7 @@ async def test_origins_on_the_allow_list_are_served(start_service):
 
 
 async def test_wildcard_of_the_allow_list_applies_everywhere(start_service):
-    service = await start_service(allowed_origins=Origins(frozenset(["https://*.app.example"])))
+    service = await start_service(allowed_origins=AllowedOrigins(frozenset(["https://*.app.example"])))
     inside = "https://a.b.app.example"
     code = await service.offer(origin=inside)
     paths = [("GET", "/topics"), ("OPTIONS", "/poll"), ("HEAD", "/lobby/events"), ("GET", "/ws"), ("GET", "/nowhere")]

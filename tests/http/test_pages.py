@@ -7,7 +7,7 @@ import logging
 import pytest
 from support.service import ORIGIN, OTHER, allowed_origin, refused
 
-from tornado_signal.settings.origins import Origins
+from tornado_signal.settings.origins import AllowedOrigins
 from tornado_signal.system import assets
 
 MODULE = "text/javascript; charset=utf-8"
@@ -173,7 +173,7 @@ async def test_openapi_document_needs_no_origin(service):
 
 @pytest.mark.parametrize("path", ["/client.js", "/openapi.json"])
 async def test_files_are_not_readable_from_origins_outside_the_allow_list(path, start_service, caplog):
-    service = await start_service(allowed_origins=Origins(frozenset({ORIGIN})))
+    service = await start_service(allowed_origins=AllowedOrigins(frozenset({ORIGIN})))
     response = await service.call("GET", path, origin="https://other.example")
     assert (refused(response), allowed_origin(response)) == ((403, "Origin not allowed"), None)
     for origin in (None, ORIGIN):

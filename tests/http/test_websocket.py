@@ -25,7 +25,7 @@ from support.service import (
 from websockets.exceptions import InvalidStatus
 
 from tornado_signal.service.operations import declare
-from tornado_signal.settings.origins import Origins
+from tornado_signal.settings.origins import AllowedOrigins
 from tornado_signal.settings.settings import Settings
 from tornado_signal.transport import listener, websocket
 from tornado_signal.transport.state import MemoryBudget
@@ -78,7 +78,7 @@ async def test_invalid_handshake_is_400_and_the_connection_stays_open(changes, s
 
 
 async def test_handshake_checks_the_origin_and_the_method(start_service):
-    service = await start_service(allowed_origins=Origins(frozenset({ORIGIN})))
+    service = await start_service(allowed_origins=AllowedOrigins(frozenset({ORIGIN})))
     for origin, expected in ((None, (400, invalid("Origin"))), (OTHER, (403, "Origin not allowed"))):
         assert refused(await service.call("GET", "/ws", origin=origin, headers=handshake())) == expected
     response = await service.call("POST", "/ws", {}, headers=handshake())

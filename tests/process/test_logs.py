@@ -21,7 +21,7 @@ from support.service import NO_SUCH_CODE, ORIGIN, head
 from support.traffic import SECRETS, send, traffic
 from support.y_webrtc import RawClient
 
-from tornado_signal.settings.origins import Origins
+from tornado_signal.settings.origins import AllowedOrigins
 from tornado_signal.system import logs
 
 pytest_plugins = ["support.http_fixtures"]
@@ -340,7 +340,7 @@ def test_operator_error_is_one_formatted_line(form, tmp_path):
 
 
 async def test_each_response_has_one_request_id(start_service):
-    service = await start_service(allowed_origins=Origins(frozenset([ORIGIN])))
+    service = await start_service(allowed_origins=AllowedOrigins(frozenset([ORIGIN])))
     names = []
     for method, path, body, origin in [
         ("GET", "/health", None, ORIGIN),

@@ -13,7 +13,7 @@ from support.tokens import write_secret
 from tornado_signal.http import openapi
 from tornado_signal.lifecycle import DRAINING
 from tornado_signal.service.operations import SUBSCRIPTIONS, declare
-from tornado_signal.settings.origins import Origins
+from tornado_signal.settings.origins import AllowedOrigins
 from tornado_signal.settings.settings import Settings
 from tornado_signal.system import assets
 
@@ -143,7 +143,7 @@ def resolve(part):
 @pytest.mark.parametrize(
     ("status", "settings"),
     [
-        (403, {"allowed_origins": Origins(frozenset({"https://other.example"}))}),
+        (403, {"allowed_origins": AllowedOrigins(frozenset({"https://other.example"}))}),
         (413, {}),
         (429, {"rate_per_address": 1, "unlimited_addresses": ()}),
         (503, {}),

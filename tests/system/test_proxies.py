@@ -20,7 +20,7 @@ from support.sse import open_stream
 
 from tornado_signal.client import SignalClient
 from tornado_signal.http.error_responses import make_refusal
-from tornado_signal.settings.origins import Origins
+from tornado_signal.settings.origins import AllowedOrigins
 from tornado_signal.settings.settings import SETTINGS
 from tornado_signal.system.sockets import open_sockets
 from tornado_signal.transport import Server as Listener
@@ -372,7 +372,7 @@ async def test_websocket_passes_the_proxy(kind, hop, start_through):
 
 
 async def test_refused_handshake_has_a_json_response(kind, start_through):
-    through = await start_through(kind, allowed_origins=Origins(frozenset({ORIGIN})))
+    through = await start_through(kind, allowed_origins=AllowedOrigins(frozenset({ORIGIN})))
     key = [("Sec-WebSocket-Key", "MDEyMzQ1Njc4OTAxMjM0NQ=="), ("Sec-WebSocket-Version", "13")]
     handshake = [("Connection", "Upgrade"), ("Upgrade", "websocket"), *key]
     other = await through.call("GET", "/ws", origin="https://other.example", headers=handshake)

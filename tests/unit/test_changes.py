@@ -24,9 +24,9 @@ def apply(*events):
     return entries
 
 
-def departure(reason):
-    key = layout.pack_departure_prefix(ORIGIN, "topic", expired=reason is Reason.EXPIRED) + layout.pack_number(7)
-    return {key: layout.pack_departure_value(SESSION, reason), layout.pack_expiry_key(99, key): b""}
+def removal_entries(reason):
+    key = layout.pack_removal_prefix(ORIGIN, "topic", expired=reason is Reason.EXPIRED) + layout.pack_number(7)
+    return {key: layout.pack_removal_value(SESSION, reason), layout.pack_expiry_key(99, key): b""}
 
 
 CREATED = changes.created(ORIGIN, SESSION, "offer")
@@ -45,7 +45,7 @@ def test_answer_removes_the_session_from_the_listing():
     before = apply(CREATED)
     after = apply(CREATED, changes.answered(ORIGIN, SESSION, ANSWER, REMOVAL))
     del before[LISTING]
-    assert after == before | {KEY + layout.ANSWER: layout.pack_answer(ANSWER)} | departure(Reason.ANSWERED)
+    assert after == before | {KEY + layout.ANSWER: layout.pack_answer(ANSWER)} | removal_entries(Reason.ANSWERED)
 
 
 @pytest.mark.parametrize(
@@ -72,21 +72,21 @@ def test_refreshed_session_has_one_expiry_and_keeps_its_place(expires_ms, answer
 
 
 @pytest.mark.parametrize("reason", [Reason.EXPIRED, Reason.WITHDRAWN])
-def test_delisted_session_leaves_a_departure_with_its_reason(reason):
+def test_delisted_session_leaves_a_removal_with_its_reason(reason):
     before = apply(CREATED)
     del before[LISTING]
-    assert apply(CREATED, changes.delisted(ORIGIN, SESSION, REMOVAL._replace(reason=reason))) == before | departure(
-        reason
-    )
+    assert apply(
+        CREATED, changes.delisted(ORIGIN, SESSION, REMOVAL._replace(reason=reason))
+    ) == before | removal_entries(reason)
 
 
 @pytest.mark.parametrize(
     "removal", [changes.delisted(ORIGIN, SESSION, REMOVAL), changes.answered(ORIGIN, SESSION, ANSWER, REMOVAL)]
 )
-def test_removed_session_leaves_only_its_departure(removal):
+def test_removed_session_leaves_only_its_removal(removal):
     events = [CREATED, changes.candidates_added(KEY, Side.OFFERER, [(4, "a")]), removal]
     parts = [key for key in apply(*events) if key.startswith(KEY)]
-    assert apply(*events, changes.removed(KEY, SESSION, parts)) == departure(Reason.ANSWERED)
+    assert apply(*events, changes.removed(KEY, SESSION, parts)) == removal_entries(Reason.ANSWERED)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tornado_signal.__main__ import make_parser
-from tornado_signal.settings.origins import Origins
+from tornado_signal.settings.origins import AllowedOrigins
 from tornado_signal.settings.settings import REPLACED, SETTINGS, Settings
 from tornado_signal.settings.sources import CONFIG_VARIABLE, ConfigError, load
 
@@ -47,19 +47,39 @@ VALUES = [
     ("redis_sentinel_user", "none", '"none"', ""),
     ("redis_sentinel_user", "signal", '"signal"', "signal"),
     ("allowed_origins", "any", '"any"', None),
-    ("allowed_origins", "HTTPS://B.example", '["https://b.example:443"]', Origins(frozenset({"https://b.example"}))),
-    ("allowed_origins", "http://[::A]:80", '["http://[::a]"]', Origins(frozenset({"http://[::a]"}))),
+    (
+        "allowed_origins",
+        "HTTPS://B.example",
+        '["https://b.example:443"]',
+        AllowedOrigins(frozenset({"https://b.example"})),
+    ),
+    ("allowed_origins", "http://[::A]:80", '["http://[::a]"]', AllowedOrigins(frozenset({"http://[::a]"}))),
     (
         "allowed_origins",
         "https://b:80,file://",
         '"https://b:80,file://"',
-        Origins(frozenset({"https://b:80", "file://"})),
+        AllowedOrigins(frozenset({"https://b:80", "file://"})),
     ),
-    ("allowed_origins", "https://*.A.b:443", '"https://*.a.b"', Origins(frozenset({"https://*.a.b"}))),
-    ("allowed_origins", "http://a:1, null", '["http://a:1", "null"]', Origins(frozenset({"http://a:1", "null"}))),
-    ("allowed_origins", "app://x/,http://b", '"app://x/,http://b"', Origins(frozenset({"app://x/", "http://b"}))),
-    ("allowed_origins", "https://*.a.b:1", '"https://*.a.b:1"', Origins(frozenset({"https://*.a.b:1"}))),
-    ("allowed_origins", "http://*.localhost", '["http://*.localhost"]', Origins(frozenset({"http://*.localhost"}))),
+    ("allowed_origins", "https://*.A.b:443", '"https://*.a.b"', AllowedOrigins(frozenset({"https://*.a.b"}))),
+    (
+        "allowed_origins",
+        "http://a:1, null",
+        '["http://a:1", "null"]',
+        AllowedOrigins(frozenset({"http://a:1", "null"})),
+    ),
+    (
+        "allowed_origins",
+        "app://x/,http://b",
+        '"app://x/,http://b"',
+        AllowedOrigins(frozenset({"app://x/", "http://b"})),
+    ),
+    ("allowed_origins", "https://*.a.b:1", '"https://*.a.b:1"', AllowedOrigins(frozenset({"https://*.a.b:1"}))),
+    (
+        "allowed_origins",
+        "http://*.localhost",
+        '["http://*.localhost"]',
+        AllowedOrigins(frozenset({"http://*.localhost"})),
+    ),
     ("trusted_proxies", "none", '"none"', ()),
     ("trusted_proxies", "10.0.0.0/8,::1", '["10.0.0.0/8", "::1"]', PROXIES),
     ("trusted_proxies", "10.0.0.0/8 , ::1", '"10.0.0.0/8 , ::1"', PROXIES),
@@ -473,7 +493,7 @@ def test_unreadable_file_is_refused_with_the_reason(name, reason, tmp_path):
 
 
 def test_wildcard_matches_exactly_the_subdomains():
-    origins = Origins(frozenset({"https://*.a.example", "http://*.b.example:8080", "https://c.example"}))
+    origins = AllowedOrigins(frozenset({"https://*.a.example", "http://*.b.example:8080", "https://c.example"}))
     allowed = {
         "https://x.a.example": "https://*.a.example",
         "https://x-1.y_z.a.example": "https://*.a.example",

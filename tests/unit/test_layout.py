@@ -61,11 +61,11 @@ TOPIC = b"t\xc3\xb6\x00\xff\x00\x00"  # the packed topic of SESSION
             b"L" + PACKED + TOPIC + b"\xff" * 7 + b"\xfe" + b"\xff" * 7 + b"\xfc",
         ),
         (layout.pack_listing_value(SESSION), SESSION.code + bytes(6) + b"\x01\x02"),
-        (layout.pack_departure_prefix("https://o", "tö\x00", expired=False), b"G" + PACKED + TOPIC + b"\x00"),
-        (layout.pack_departure_prefix("https://o", "tö\x00", expired=True), b"G" + PACKED + TOPIC + b"\x01"),
-        (layout.pack_departure_value(SESSION, Reason.ANSWERED), SESSION.code + bytes(7) + b"\x03" + b"\x01"),
-        (layout.pack_departure_value(SESSION, Reason.EXPIRED), SESSION.code + bytes(7) + b"\x03" + b"\x02"),
-        (layout.pack_departure_value(SESSION, Reason.WITHDRAWN), SESSION.code + bytes(7) + b"\x03" + b"\x03"),
+        (layout.pack_removal_prefix("https://o", "tö\x00", expired=False), b"G" + PACKED + TOPIC + b"\x00"),
+        (layout.pack_removal_prefix("https://o", "tö\x00", expired=True), b"G" + PACKED + TOPIC + b"\x01"),
+        (layout.pack_removal_value(SESSION, Reason.ANSWERED), SESSION.code + bytes(7) + b"\x03" + b"\x01"),
+        (layout.pack_removal_value(SESSION, Reason.EXPIRED), SESSION.code + bytes(7) + b"\x03" + b"\x02"),
+        (layout.pack_removal_value(SESSION, Reason.WITHDRAWN), SESSION.code + bytes(7) + b"\x03" + b"\x03"),
         (
             layout.pack_expiry_key(258, b"S" + PACKED + SESSION.code),
             b"E" + bytes(6) + b"\x01\x02S" + PACKED + SESSION.code,
@@ -112,13 +112,13 @@ def test_listing_keys_sort_by_origin_topic_and_newest_first(first, second):
 @example(("o", "", False, 1), ("o", "\x00", False, 1))
 def test_departure_keys_sort_by_origin_topic_and_serial(first, second):
     def key(origin, topic, expired, serial):
-        return layout.pack_departure_prefix(origin, topic, expired=expired) + layout.pack_number(serial)
+        return layout.pack_removal_prefix(origin, topic, expired=expired) + layout.pack_number(serial)
 
     def order(origin, topic, expired, serial):
         return origin.encode("latin-1"), topic.encode(), expired, serial
 
     assert (key(*first) < key(*second)) == (order(*first) < order(*second))
-    prefix = layout.pack_departure_prefix(second[0], second[1], expired=second[2])
+    prefix = layout.pack_removal_prefix(second[0], second[1], expired=second[2])
     within = key(*second) <= key(*first) < prefix + layout.AFTER_NUMBERS
     assert within == (first[:3] == second[:3] and first[3] >= second[3])
     assert key(*first).startswith(prefix) == (first[:3] == second[:3])
@@ -159,8 +159,8 @@ def test_session_values_unpack(session):
     access = (session.expires_ms, session.serial, session.secret_hash)
     assert layout.unpack_head_access(layout.pack_head(session)) == access
     for reason in Reason:
-        departure = layout.unpack_departure_value(layout.pack_departure_value(session, reason))
-        assert departure == (session.code, session.serial, reason)
+        removal = layout.unpack_removal_value(layout.pack_removal_value(session, reason))
+        assert removal == (session.code, session.serial, reason)
 
 
 @given(st.builds(StoreCounters, numbers, numbers, numbers), st.builds(Answer, topics, numbers, hashes))
@@ -176,7 +176,7 @@ def test_topics_sort_by_code_point(names):
 
 def test_every_table_has_its_own_first_byte():
     tables = [layout.FORMAT_KEY, layout.IDENTITY_KEY, layout.COUNTERS_KEY]
-    tables += [layout.SESSIONS, layout.LISTING, layout.DEPARTURES, layout.EXPIRY]
+    tables += [layout.SESSIONS, layout.LISTING, layout.REMOVALS, layout.EXPIRY]
     assert len({table[:1] for table in tables}) == len(tables)
     assert all(layout.BEFORE_ALL < table < layout.AFTER_ALL for table in tables)
 

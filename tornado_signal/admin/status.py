@@ -13,7 +13,7 @@ from ..limits.per_address import ClientCounts
 from ..metrics import Histogram, RequestMetrics
 from ..service.client_connection import ClientConnection
 from ..service.service import HeldOffer, Service
-from ..settings.origins import Origins
+from ..settings.origins import AllowedOrigins
 from ..settings.settings import SETTINGS, Settings
 from ..settings.value_types import MODE
 from ..stores import Store
@@ -300,7 +300,7 @@ def as_text(value: object, value_type: object) -> str:
         return "true" if value else "false"
     if value_type is MODE:
         return f"{value:03o}"
-    if isinstance(value, Origins):
+    if isinstance(value, AllowedOrigins):
         return ",".join(sorted(value.entries))
     if isinstance(value, tuple):
         return ",".join(":".join(map(str, item)) if isinstance(item, tuple) else str(item) for item in value)

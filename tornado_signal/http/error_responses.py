@@ -12,7 +12,7 @@ from ..service import wire
 from ..service.request_log import RequestLog
 from ..service.schemas import MAX_ORIGIN
 from ..service.statuses import STATUS
-from ..settings.origins import Origins
+from ..settings.origins import AllowedOrigins
 
 REFUSED_RETRY_AFTER_S: Final = 5  # for a connection too many
 
@@ -42,7 +42,7 @@ def error_response(error: BaseException) -> tuple[int, list[tuple[str, str]], by
     return status, headers, wire.encode({"error": text})
 
 
-def cors(origin: str, allowed: Origins | None) -> list[tuple[str, str]]:
+def cors(origin: str, allowed: AllowedOrigins | None) -> list[tuple[str, str]]:
     """Return the CORS headers for an allowed origin."""
     headers = [("Access-Control-Allow-Origin", origin)]
     if allowed is not None:  # else a cookie of the operator's proxy would be every page's

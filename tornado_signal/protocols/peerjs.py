@@ -307,7 +307,7 @@ class PeerJsUpgrade(ProtocolUpgrade):
         return token if token.count(".") == 2 else ""
 
 
-class PeerId(ProtocolHandler):
+class PeerIdHandler(ProtocolHandler):
     """GET /{key}/id: a new id as text."""
 
     def get(self, key: str) -> None:
@@ -317,7 +317,7 @@ class PeerId(ProtocolHandler):
     head = get
 
 
-class Peers(ProtocolHandler):
+class PeersHandler(ProtocolHandler):
     """GET /{key}/peers: the connected ids, if the operator allows it."""
 
     action = "list"

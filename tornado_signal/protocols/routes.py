@@ -24,8 +24,8 @@ def protocol_routes(relay: Relay, settings: Settings) -> dict[str, Route]:
     routes = {
         "peerjs": [
             ("/peerjs", upgrade(peerjs.PATH, "peerjs", peerjs.PeerJsConnection, peerjs.PeerJsUpgrade)),
-            ("/{topic}/id", Route("/{key}/id", peerjs.PeerId, arguments)),
-            ("/{topic}/peers", Route("/{key}/peers", peerjs.Peers, arguments)),
+            ("/{topic}/id", Route("/{key}/id", peerjs.PeerIdHandler, arguments)),
+            ("/{topic}/peers", Route("/{key}/peers", peerjs.PeersHandler, arguments)),
         ],
         "y-webrtc": [(yjs.PATH, upgrade(yjs.PATH, "y-webrtc", yjs.YConnection, yjs.YUpgrade))],
         "tracker": [

@@ -12,7 +12,7 @@ PATTERN: Final = rf"https?://\*\.(localhost|{_LABEL}(\.{_LABEL})+)(:[0-9]{{1,5}}
 
 
 @dataclass(frozen=True)
-class Origins:
+class AllowedOrigins:
     """An allow-list."""
 
     # Origins, compared byte for byte, and patterns. A pattern matches every subdomain at any depth, but not the domain

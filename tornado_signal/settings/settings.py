@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from .origins import Origins
+from .origins import AllowedOrigins
 from .value_types import (
     ACTION,
     ADDRESS,
@@ -185,9 +185,9 @@ class Settings:
         one_of("random", "content"),
         "how session codes are made: at random, or from origin, topic and offer, so that equal offers have equal codes",
     )
-    allowed_origins: Origins | None = setting(
+    allowed_origins: AllowedOrigins | None = setting(
         "any",
-        keyword_or("any", None, converted(lambda entries: Origins(frozenset(entries)), list_of(ALLOWED_ORIGIN))),
+        keyword_or("any", None, converted(lambda entries: AllowedOrigins(frozenset(entries)), list_of(ALLOWED_ORIGIN))),
         "origins to serve; https://*.example.com stands for every subdomain, but not for example.com itself",
         live=True,
     )

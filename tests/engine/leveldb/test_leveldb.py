@@ -231,7 +231,7 @@ def change_counters(db, **fields):
     db.put(layout.COUNTERS_KEY, layout.pack_counters(counters._replace(**fields)))
 
 
-DEPARTURE = layout.pack_departure_prefix(ORIGIN, "topic", expired=False)
+REMOVAL = layout.pack_removal_prefix(ORIGIN, "topic", expired=False)
 
 
 def harm_listing(db, key, session):
@@ -255,8 +255,8 @@ def harm_candidate(db, key, session):
 
 
 def harm_order_of_leaving(db, key, session):
-    gone = DEPARTURE + layout.pack_number(session.serial - 1)
-    db.put(gone, layout.pack_departure_value(session, Reason.ANSWERED))
+    gone = REMOVAL + layout.pack_number(session.serial - 1)
+    db.put(gone, layout.pack_removal_value(session, Reason.ANSWERED))
     db.put(layout.pack_expiry_key(2**60, gone), b"")
 
 
@@ -279,8 +279,8 @@ REMEMBERED = "removals and their expiry entries do not match"
         (lambda db, _, session: change_counters(db, created_ms=session.created_ms - 1), "newer than the counters"),
         (lambda db, *_: change_counters(db, serial=0), "serials are not distinct or are beyond the counters"),
         (harm_candidate, "has two parts with number 1"),
-        (lambda db, *_: db.put(DEPARTURE + layout.pack_number(1), bytes(24) + b"\x01"), REMEMBERED),
-        (lambda db, *_: db.put(layout.pack_expiry_key(5, DEPARTURE + layout.pack_number(1)), b""), REMEMBERED),
+        (lambda db, *_: db.put(REMOVAL + layout.pack_number(1), bytes(24) + b"\x01"), REMEMBERED),
+        (lambda db, *_: db.put(layout.pack_expiry_key(5, REMOVAL + layout.pack_number(1)), b""), REMEMBERED),
         (harm_order_of_leaving, "records a removal that is older than its session"),
     ],
 )
@@ -319,7 +319,7 @@ async def test_events_after_a_long_absence_are_delivered_in_steps(store, one, cl
     clock.ms += 1
     whole = await one.news(begun)
     assert [code for code, _ in whole] == codes[:30] + codes[60:]
-    monkeypatch.setattr(records, "DEPARTURES_STEP", 7)
+    monkeypatch.setattr(records, "REMOVALS_STEP", 7)
     monkeypatch.setattr(records, "LISTING_STEP", 7)
     monkeypatch.setattr(records, "PASSING_STEP", 7)
     position, found, steps, more = begun, [], 0, True
@@ -381,7 +381,7 @@ async def test_leveldb_errors_are_unavailable_and_defects_propagate(
         raise error
 
     with monkeypatch.context() as patch:
-        for name in ("news", "listing_step", "newest_serial", "departures", "find", "entries_step"):
+        for name in ("news", "listing_step", "newest_serial", "removals", "find", "entries_step"):
             patch.setattr(records, name, failing)
         asked = {
             "read": lambda: one.read(code, OFFERER),

@@ -159,7 +159,7 @@ async def test_every_sweep_step_reads_the_clock(store, one, clock, monkeypatch):
     monkeypatch.setattr(store.expiry, "sweep", slow)
     await store.sweeper.sweep()
     left = {key[:1] for key in store.database.view.iterator(include_value=False)}
-    assert left == {b"E", b"F", b"G", b"I", b"M"}  # departures are remembered for a while
+    assert left == {b"E", b"F", b"G", b"I", b"M"}  # removals are remembered for a while
 
 
 async def test_settling_does_not_wait_for_a_sweep(store, one, clock):

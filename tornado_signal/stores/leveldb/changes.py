@@ -36,9 +36,9 @@ def created(origin: str, session: Session, offer: str) -> Change:
     return Change(puts, [], 1)
 
 
-def answered(origin: str, session: Session, answer: Answer, leaving: Removal) -> Change:
+def answered(origin: str, session: Session, answer: Answer, removal: Removal) -> Change:
     """Return the change for the first answer, which also removes the session from its listing."""
-    change = delisted(origin, session, leaving)
+    change = delisted(origin, session, removal)
     key = layout.pack_session_prefix(origin, session.code)
     change.puts.append((key + layout.ANSWER, layout.pack_answer(answer)))
     return change
@@ -62,16 +62,16 @@ def refreshed(origin: str, before: Session, after: Session, *, listed: bool) -> 
     return Change(puts, [layout.pack_expiry_key(before.expires_ms, key)])
 
 
-def delisted(origin: str, session: Session, leaving: Removal) -> Change:
+def delisted(origin: str, session: Session, removal: Removal) -> Change:
     """Return the change that removes a session from its listing and records the removal."""
-    prefix = layout.pack_departure_prefix(origin, session.topic, expired=leaving.reason is Reason.EXPIRED)
-    departure_key = prefix + layout.pack_number(leaving.serial)
+    prefix = layout.pack_removal_prefix(origin, session.topic, expired=removal.reason is Reason.EXPIRED)
+    removal_key = prefix + layout.pack_number(removal.serial)
     puts = [
-        (departure_key, layout.pack_departure_value(session, leaving.reason)),
-        (layout.pack_expiry_key(leaving.forget_ms, departure_key), b""),
+        (removal_key, layout.pack_removal_value(session, removal.reason)),
+        (layout.pack_expiry_key(removal.forget_ms, removal_key), b""),
     ]
     deletes = [layout.pack_listing_key(origin, session)]
-    if leaving.held:
+    if removal.held:
         deletes.append(layout.pack_leases_key(layout.pack_session_prefix(origin, session.code)))
     return Change(puts, deletes, -1)
 

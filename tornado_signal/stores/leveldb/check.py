@@ -57,17 +57,17 @@ def problems(view: Any, index: TopicIndex, now_ms: int) -> list[str]:
             issues.append(f"session {code.hex()} is listed twice")
         listed[origin, code] = expires_ms
         counts[origin, topic] += now_ms < expires_ms
-    departures = set()
-    for key, value in view.iterator(prefix=layout.DEPARTURES):
-        departures.add(key)
+    removals = set()
+    for key, value in view.iterator(prefix=layout.REMOVALS):
+        removals.add(key)
         serials.append(layout.unpack_number(key[-8:]))
-        if layout.unpack_departure_value(value)[1] >= serials[-1]:
+        if layout.unpack_removal_value(value)[1] >= serials[-1]:
             issues.append(f"{key!r} records a removal that is older than its session")
     expected_expiries = [(session.expires_ms, layout.pack_session_prefix(*name)) for name, session in sessions.items()]
     expiries = [layout.unpack_expiry_key(key) for key in view.iterator(prefix=layout.EXPIRY, include_value=False)]
     if sorted(expected_expiries) != [entry for entry in expiries if entry[1][:1] == layout.SESSIONS]:
         issues.append("sessions and their expiry entries do not match")
-    if sorted(departures) != sorted(key for _, key in expiries if key[:1] == layout.DEPARTURES):
+    if sorted(removals) != sorted(key for _, key in expiries if key[:1] == layout.REMOVALS):
         issues.append("removals and their expiry entries do not match")
     for name, held in parts.items():
         owner = sessions.get(name)

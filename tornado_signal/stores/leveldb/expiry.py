@@ -54,13 +54,13 @@ class Expiry:
         """
         state, view = self._state, self._database.view
         until_s = time.monotonic() + STEP_S
-        leavings: list[tuple[Token, str, Session, Removal]] = []
+        removals: list[tuple[Token, str, Session, Removal]] = []
         blocked: bytes | None = None
         reached = stop
         with view.iterator(start=state.undelisted, stop=stop, include_value=False) as entries:
             for entry in entries:
                 key = layout.unpack_expiry_key(entry)[1]
-                if not key.startswith(layout.DEPARTURES):
+                if not key.startswith(layout.REMOVALS):
                     is_acquired = acquired is not None and acquired.key == key
                     token = acquired if is_acquired else self._locks.try_acquire(key)
                     if token is None:
@@ -69,26 +69,26 @@ class Expiry:
                     listed = self._listed(key)
                     if listed is not None:
                         forget_ms = now_ms + self._remember_ms
-                        leaving = Removal(state.next_serial(), Reason.EXPIRED, forget_ms, key in state.leases)
-                        leavings.append((token, *listed, leaving))
+                        removal = Removal(state.next_serial(), Reason.EXPIRED, forget_ms, key in state.leases)
+                        removals.append((token, *listed, removal))
                 if time.monotonic() >= until_s:
                     reached = entry + b"\x00"
                     break
         state.undelisted = reached
-        if leavings:
+        if removals:
             state.advance_time(now_ms)  # expired sessions stay expired if the clock is set back
 
             def applied() -> None:
-                for _, origin, session, leaving in leavings:
-                    state.on_removed(origin, session, leaving)
+                for _, origin, session, removal in removals:
+                    state.on_removed(origin, session, removal)
                     if self.observer is not None:
                         times = (session.created_ms, session.expires_ms)
                         self.observer("expired", origin, session.code, session.topic, *times)
 
             change = changes.merge(
-                *(changes.delisted(origin, session, leaving) for _, origin, session, leaving in leavings)
+                *(changes.delisted(origin, session, removal) for _, origin, session, removal in removals)
             )
-            await self._committer.commit([token for token, *_ in leavings], change, applied, counted=True)
+            await self._committer.commit([token for token, *_ in removals], change, applied, counted=True)
         elif reached != stop and blocked is None:
             await asyncio.sleep(0)
         return blocked
@@ -124,7 +124,7 @@ class Expiry:
         with view.iterator(start=state.unswept, stop=stop, include_value=False) as entries:
             for entry in entries:
                 key = layout.unpack_expiry_key(entry)[1]
-                if key.startswith(layout.DEPARTURES):
+                if key.startswith(layout.REMOVALS):
                     deletes += key, entry
                     forgotten = max(forgotten, layout.unpack_number(key[-8:]))
                 elif (token := self._locks.try_acquire(key)) is None:

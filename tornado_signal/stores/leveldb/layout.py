@@ -36,7 +36,7 @@ IDENTITY_KEY: Final = b"I"
 COUNTERS_KEY: Final = b"M"
 SESSIONS: Final = b"S"
 LISTING: Final = b"L"
-DEPARTURES: Final = b"G"
+REMOVALS: Final = b"G"
 EXPIRY: Final = b"E"
 LEASES: Final = b"H"
 # Not keys of the store. One sorts before all of them, the other after all.
@@ -68,7 +68,7 @@ _TWO_NUMBERS: Final = struct.Struct(">QQ")
 _THREE_NUMBERS: Final = struct.Struct(">QQQ")
 _HEAD: Final = struct.Struct(">QQQQHB")
 _ANSWER: Final = struct.Struct(">QB")
-_DEPARTURE: Final = struct.Struct(">16sQB")
+_REMOVAL: Final = struct.Struct(">16sQB")
 
 pack_number = _NUMBER.pack
 
@@ -251,18 +251,18 @@ def unpack_listing_value(value: bytes) -> tuple[bytes, int]:
 
 
 # Key: G origin topic expired serial   Value: code, serial, reason
-def pack_departure_prefix(origin: str, topic: str, *, expired: bool) -> bytes:
+def pack_removal_prefix(origin: str, topic: str, *, expired: bool) -> bytes:
     """Return the prefix of a topic's removals, with expiries apart. Byte order is the order of removal."""
-    return DEPARTURES + pack_origin(origin) + pack_string(topic.encode()) + (b"\x01" if expired else b"\x00")
+    return REMOVALS + pack_origin(origin) + pack_string(topic.encode()) + (b"\x01" if expired else b"\x00")
 
 
-def pack_departure_value(session: Session, reason: Reason) -> bytes:
-    return _DEPARTURE.pack(session.code, session.serial, reason.value)
+def pack_removal_value(session: Session, reason: Reason) -> bytes:
+    return _REMOVAL.pack(session.code, session.serial, reason.value)
 
 
-def unpack_departure_value(value: bytes) -> tuple[bytes, int, Reason]:
-    """Inverse of `pack_departure_value`: code, the session's serial, reason."""
-    code, serial, reason = _DEPARTURE.unpack(value)
+def unpack_removal_value(value: bytes) -> tuple[bytes, int, Reason]:
+    """Inverse of `pack_removal_value`: code, the session's serial, reason."""
+    code, serial, reason = _REMOVAL.unpack(value)
     return code, serial, Reason(reason)
 
 

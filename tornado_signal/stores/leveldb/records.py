@@ -19,7 +19,7 @@ from .topic_index import TopicIndex
 LISTING_STEP = 50  # sessions
 LISTING_STEP_BYTES = 256 * 1024  # of sessions; the last one can exceed it
 PASSING_STEP = 2000  # skipped expired entries
-DEPARTURES_STEP = 1000
+REMOVALS_STEP = 1000
 ENTRIES_STEP = 500  # entries of any kind
 ENTRIES_STEP_BYTES = 64 * 1024
 
@@ -196,7 +196,7 @@ def newest_serial(view: Any, origin: str, topic: str) -> int:
     came = layout.pack_listing_prefix(origin, topic)
     with view.iterator(prefix=came, include_value=False) as entries:
         newest = next(entries, None)
-    taken = layout.pack_departure_prefix(origin, topic, expired=False)
+    taken = layout.pack_removal_prefix(origin, topic, expired=False)
     with view.iterator(prefix=taken, include_value=False, reverse=True) as entries:
         last = next(entries, None)
     return max(
@@ -225,24 +225,24 @@ def listing_position(view: Any, start: bytes, stop: bytes, serial: int) -> tuple
         return (start, False) if next(entries, None) else (stop, True)
 
 
-def departures(
+def removals(
     view: Any, origin: str, topic: str, since: int
 ) -> tuple[list[tuple[int, tuple[bytes, int, Reason]]], bool]:
     """Return the removals from a topic's listing after a serial, in their order, and whether there are more.
 
-    Each has its serial and the result of `layout.unpack_departure_value`.
+    Each has its serial and the result of `layout.unpack_removal_value`.
     """
     with contextlib.ExitStack() as open_iterators:
         some = []
         for expired in (False, True):
-            prefix = layout.pack_departure_prefix(origin, topic, expired=expired)
+            prefix = layout.pack_removal_prefix(origin, topic, expired=expired)
             start, stop = prefix + layout.pack_number(since), prefix + layout.AFTER_NUMBERS
             some.append(open_iterators.enter_context(view.iterator(start=start, include_start=False, stop=stop)))
         removed = [
-            (layout.unpack_number(key[-8:]), layout.unpack_departure_value(value))
-            for key, value in itertools.islice(heapq.merge(*some, key=lambda entry: entry[0][-8:]), DEPARTURES_STEP + 1)
+            (layout.unpack_number(key[-8:]), layout.unpack_removal_value(value))
+            for key, value in itertools.islice(heapq.merge(*some, key=lambda entry: entry[0][-8:]), REMOVALS_STEP + 1)
         ]
-    return removed[:DEPARTURES_STEP], len(removed) > DEPARTURES_STEP
+    return removed[:REMOVALS_STEP], len(removed) > REMOVALS_STEP
 
 
 def entries_step(view: Any, after: bytes) -> list[tuple[bytes, bytes]]:

@@ -97,13 +97,13 @@ class StoreState:
         # An earlier session can have had the same content-derived code, and watches can still wait for it.
         self.watches.changed(key)
 
-    def on_removed(self, origin: str, session: Session, leaving: Removal | None) -> None:
-        """Update the state after a session was deleted, or delisted as `leaving` says."""
-        if leaving is not None:  # otherwise it was removed from the count before
+    def on_removed(self, origin: str, session: Session, removal: Removal | None) -> None:
+        """Update the state after a session was deleted, or delisted as `removal` says."""
+        if removal is not None:  # otherwise it was removed from the count before
             self.leases.pop(layout.pack_session_prefix(origin, session.code), None)
             self.index.remove(origin, session.topic, session.expires_ms)
             # An expiry does not count: readers notice it by the number of live sessions.
-            serial = 0 if leaving.reason is Reason.EXPIRED else leaving.serial
+            serial = 0 if removal.reason is Reason.EXPIRED else removal.serial
             self._on_listing_changed(origin, session.topic, serial)
         self.watches.changed(layout.pack_session_prefix(origin, session.code))
 

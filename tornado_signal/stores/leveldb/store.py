@@ -248,8 +248,8 @@ class LevelDBStore:
                 return code, await self._move(origin, token, before, now_ms, leases)
             tokens.append(token)
             if before is not None:
-                ended, leaving = self._removal(origin, key, before, Reason.EXPIRED, now_ms)
-                expired = before if leaving is not None else None
+                ended, removal = self._removal(origin, key, before, Reason.EXPIRED, now_ms)
+                expired = before if removal is not None else None
         state = self.state
         state.index.prune(origin, now_ms, SETTLING_BY_CREATE)
         self._reservations.reserve(state.index, origin, topic)
@@ -291,14 +291,14 @@ class LevelDBStore:
         before = records.find_answer(self.database.view, key) if access.answer_number else None
         if changes_answer(before, answer):
             number = self._take_numbers(key, access, Side.ANSWERER, [answer], candidates=False)
-            leaving = self._leaving(key, Reason.ANSWERED, now_ms)
-            change = changes.answered(origin, session, Answer(answer, number, secret_hash), leaving)
+            removal = self._make_removal(key, Reason.ANSWERED, now_ms)
+            change = changes.answered(origin, session, Answer(answer, number, secret_hash), removal)
 
             def applied() -> None:
                 self.metrics.offers_waited.observe(max(0, now_ms - session.created_ms) / 1000)
                 access.answer_hash, access.answer_number = secret_hash, number
                 self.state.keep_access(key, access)
-                self.state.on_removed(origin, session, leaving)
+                self.state.on_removed(origin, session, removal)
                 if self._observer is not None:
                     self._observer("answered", origin, code, session.topic, session.created_ms, session.expires_ms)
 
@@ -463,25 +463,25 @@ class LevelDBStore:
         at = await self._place(prefix, position)
         view = self.database.view
         counters = records.counters(view)
-        departures, more = records.departures(view, origin, topic, max(position.serial, self.state.forgotten))
+        removals, more = records.removals(view, origin, topic, max(position.serial, self.state.forgotten))
         removed = [
             Removed(TopicPosition(serial, position.listed), code, reason)
-            for serial, (code, session_serial, reason) in departures
+            for serial, (code, session_serial, reason) in removals
             if session_serial <= position.listed
         ]
         if more:
-            return EventBatch(removed, [], TopicPosition(departures[-1][0], position.listed, at), more=True)
-        arrivals: list[ListedSession] = []
+            return EventBatch(removed, [], TopicPosition(removals[-1][0], position.listed, at), more=True)
+        listed_sessions: list[ListedSession] = []
         next_key = None
         if self.state.index.sizes(origin, topic)[2]:
-            arrivals, next_key = records.listing_step(
+            listed_sessions, next_key = records.listing_step(
                 view, origin, prefix, at, now_ms, records.LISTING_STEP, self.state.accesses, oldest_first=True
             )
         if next_key is None:
             end = TopicPosition(counters.serial, counters.serial, layout.pack_listing_position(prefix, counters))
         else:
             end = TopicPosition(counters.serial, layout.unpack_listing_key(next_key)[3], next_key)
-        added = [Added(TopicPosition(counters.serial, listed.session.serial), listed) for listed in arrivals]
+        added = [Added(TopicPosition(counters.serial, listed.session.serial), listed) for listed in listed_sessions]
         return EventBatch(removed, added, end, more=next_key is not None)
 
     async def _place(self, prefix: bytes, position: TopicPosition) -> bytes:
@@ -604,18 +604,18 @@ class LevelDBStore:
         return token, session, leases
 
     async def _withdraw(self, origin: str, token: Token, session: Session, now_ms: int) -> None:
-        change, leaving = self._removal(origin, token.key, session, Reason.WITHDRAWN, now_ms)
+        change, removal = self._removal(origin, token.key, session, Reason.WITHDRAWN, now_ms)
 
         def applied() -> None:
             self.metrics.withdrawn += 1
-            self.state.on_removed(origin, session, leaving)
+            self.state.on_removed(origin, session, removal)
             if self._observer is not None:
                 times = (session.created_ms, session.expires_ms)
                 self._observer("withdrawn", origin, session.code, session.topic, *times)
 
         await self._committer.commit([token], change, applied, counted=True)
 
-    def _leaving(self, key: bytes, reason: Reason, now_ms: int) -> Removal:
+    def _make_removal(self, key: bytes, reason: Reason, now_ms: int) -> Removal:
         return Removal(self.state.next_serial(), reason, now_ms + self._timeout_ms, key in self.state.leases)
 
     def _removal(
@@ -626,8 +626,8 @@ class LevelDBStore:
         change = changes.removed(key, session, records.part_keys(view, key, self.state.accesses.get(key)))
         if not records.is_listed(view, origin, session):
             return change, None
-        leaving = self._leaving(key, reason, now_ms)
-        return changes.merge(change, changes.delisted(origin, session, leaving)), leaving
+        removal = self._make_removal(key, reason, now_ms)
+        return changes.merge(change, changes.delisted(origin, session, removal)), removal
 
     async def _move(self, origin: str, token: Token, before: Session, now_ms: int, leases: bytes = b"") -> int:
         """Set a session's expiry to `now_ms` plus its timeout, and its leases if given. Return the expiry."""

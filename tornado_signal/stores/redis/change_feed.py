@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from ...errors import Unavailable
-from .connections import Address, Connection, Credentials, ErrorReply
+from .connections import Address, Credentials, ErrorReply, RedisConnection
 from .metrics import RedisMetrics
 from .nodes import Node
 from .topology import Topology
@@ -46,7 +46,7 @@ class PubSubConnection:
         self.address: Address = node.address
         self._change_feed = change_feed
         self._access = access
-        self._connection: Connection | None = None
+        self._connection: RedisConnection | None = None
         self._unsent: deque[tuple[bytes, bytes]] = deque()
         self._sending = False
         self._in_flight: deque[tuple[bytes, bytes]] = deque()  # commands without a reply, in order

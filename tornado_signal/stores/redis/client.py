@@ -26,7 +26,7 @@ AWAY: Final = frozenset({"NodeLost", "READONLY", "CLUSTERDOWN", "MASTERDOWN", "L
 AGAIN: Final = AWAY | {"TRYAGAIN", "NotReplicated"}
 
 
-class Client:
+class RedisClient:
     """Calls to the primary of a slot.
 
     Args:

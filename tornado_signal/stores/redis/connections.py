@@ -38,7 +38,7 @@ class ErrorReply(Failure):
         return int(slot), (host or sender[0], int(port))
 
 
-class Connection(asyncio.Protocol):
+class RedisConnection(asyncio.Protocol):
     """An open connection. Replies arrive in the order of the commands.
 
     Args:
@@ -105,8 +105,8 @@ class Credentials:
 
     async def connect(
         self, address: Address, on_reply: Callable[[Any], None], on_lost: Callable[[], None]
-    ) -> Connection:
-        """Open a connection. The arguments are those of `Connection`.
+    ) -> RedisConnection:
+        """Open a connection. The arguments are those of `RedisConnection`.
 
         Raises:
             OSError: the node cannot be reached in time.
@@ -114,7 +114,7 @@ class Credentials:
         """
         loop = asyncio.get_running_loop()
         replies: asyncio.Queue[Any] = asyncio.Queue()
-        connection = Connection(replies.put_nowait, lambda: replies.put_nowait(ConnectionError("closed")))
+        connection = RedisConnection(replies.put_nowait, lambda: replies.put_nowait(ConnectionError("closed")))
         try:
             async with asyncio.timeout(self.timeout_s):
                 await loop.create_connection(lambda: connection, *address, ssl=self._context)

@@ -11,7 +11,7 @@ from ...metrics import SessionMetrics
 from ...session import Added, EventBatch, ListedSession, ListingState, Observer, Position, Reason, Removed, Side
 from ..quotas import UNLIMITED
 from . import records, scripts
-from .client import Client
+from .client import RedisClient
 from .partitions import Partition, Partitions
 from .positions import StoreIdentity, TopicPosition
 from .watching import Watching
@@ -41,7 +41,7 @@ class Discovery:
 
     def __init__(
         self,
-        client: Client,
+        client: RedisClient,
         partitions: Partitions,
         watching: Watching,
         identity: StoreIdentity,

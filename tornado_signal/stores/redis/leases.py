@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from ...errors import SessionNotFound, Unavailable
-from .client import Client
+from .client import RedisClient
 from .partitions import key_slot
 
 BEAT_S: Final = 2.0
@@ -35,7 +35,7 @@ class Leases:
 
     def __init__(
         self,
-        client: Client,
+        client: RedisClient,
         prefix: str,
         process_id: bytes,
         grace_ms: int,

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from .connections import Address, Command, Connection, Credentials, ErrorReply, Failure
+from .connections import Address, Command, Credentials, ErrorReply, Failure, RedisConnection
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ class Pipeline:
         self._history = b""
         self._history_s = 0.0  # when the request for it was sent
         self._wait: Command | None = None
-        self._connection: Connection | None = None
+        self._connection: RedisConnection | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._queue: list[Entry] = []
         self._batch: list[Entry] = []

@@ -6,7 +6,7 @@ import operator
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from ...errors import Unavailable
-from .client import Client
+from .client import RedisClient
 from .partitions import Partitions, key_slot
 
 COUNTS_STEP = 8  # origins counted in parallel
@@ -15,7 +15,7 @@ COUNTS_PAUSES = 20  # a pause is this many times as long as the work
 REGISTERED_KEPT = 10_000
 
 
-class Origins:
+class StoredOrigins:
     """The registry of origins, which all processes share.
 
     Args:
@@ -28,7 +28,7 @@ class Origins:
 
     def __init__(
         self,
-        client: Client,
+        client: RedisClient,
         prefix: str,
         partitions: Partitions,
         sizes: Callable[[str], Awaitable[list[tuple[int, int]]]],

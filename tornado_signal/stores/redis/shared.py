@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from .client import Client
+from .client import RedisClient
 from .connections import Credentials
 from .metrics import RedisMetrics
 from .topology import Topology
@@ -13,7 +13,7 @@ class SharedRedis:
     """The nodes of a store."""
 
     topology: Topology  # the primaries and their slots
-    client: Client  # calls to the nodes
+    client: RedisClient  # calls to the nodes
     access: Credentials
     metrics: RedisMetrics  # metrics of the engine
     prefix: str  # the prefix of all keys and channels

@@ -31,14 +31,14 @@ from ..watches import Watch, Watches
 from . import records, scripts
 from .change_feed import ChangeFeed
 from .checks import check_clocks, check_node
-from .client import Client
+from .client import RedisClient
 from .connections import Address, Credentials
 from .counts import OriginCounts
 from .discovery import Discovery
 from .leases import Leases
 from .metrics import RedisMetrics
 from .nodes import Acknowledgement, Node
-from .origins import Origins
+from .origins import StoredOrigins
 from .partitions import MAX_PARTITIONS, Partitions, key_slot
 from .positions import StoreIdentity, TopicPosition
 from .shared import SharedRedis
@@ -103,7 +103,7 @@ class RedisStore:
         self.topology = Topology(
             addresses, sentinel, access, self._sentinel_access, self._acknowledgement, self.redis_metrics
         )
-        self.client = Client(self.topology, access.timeout_s, self.redis_metrics)
+        self.client = RedisClient(self.topology, access.timeout_s, self.redis_metrics)
         self.shared_redis = SharedRedis(
             self.topology, self.client, access, self.redis_metrics, prefix, self.process_id, hold_grace_ms
         )
@@ -119,7 +119,7 @@ class RedisStore:
         self.topics, self.sessions = discovery.topics, discovery.sessions
         self.listing_state = discovery.listing_state
         self.begin_topic, self.topic_step = discovery.begin_topic, discovery.topic_step
-        self.origins = Origins(self.client, prefix, self.partitions, discovery.sizes, timeout_ms)
+        self.origins = StoredOrigins(self.client, prefix, self.partitions, discovery.sizes, timeout_ms)
         self.counts, self.largest_origins = self.origins.counts, self.origins.largest
         self._counts = OriginCounts(self.partitions, discovery.sizes, quotas)
         self._asides: set[asyncio.Task[None]] = set()

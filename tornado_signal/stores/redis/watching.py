@@ -5,7 +5,7 @@ import functools
 
 from ..watches import Watch, Watches
 from .change_feed import ChangeFeed
-from .client import Client
+from .client import RedisClient
 from .partitions import key_slot
 
 LOOK_AGAIN_S = 0.005  # delay after an expiry, because clocks are not read at the same instant
@@ -21,7 +21,7 @@ class Watching:
         timeout_s: the time limit of a subscription.
     """
 
-    def __init__(self, client: Client, change_feed: ChangeFeed, watches: Watches, timeout_s: float) -> None:
+    def __init__(self, client: RedisClient, change_feed: ChangeFeed, watches: Watches, timeout_s: float) -> None:
         self._client = client
         self.change_feed = change_feed
         self.watches = watches
