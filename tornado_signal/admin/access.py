@@ -56,6 +56,15 @@ class AdminHandler(web.RequestHandler):
             super().log_exception(typ, value, tb)
 
 
+class LivenessHandler(AdminHandler):
+    """GET /healthz: whether the event loop runs."""
+
+    def get(self) -> None:
+        respond(self, 200, {"status": "ok"})
+
+    head = get
+
+
 class RestrictedHandler(AdminHandler):
     """A handler for the operator only.
 

@@ -15,7 +15,7 @@ from ..lifecycle import DRAINING, LEAVING
 from ..service.service import Service
 from ..system.tls import Tls
 from ..transport import ServerState
-from .access import AdminApplication, AdminHandler, AdminPolicy, RestrictedHandler, respond
+from .access import AdminApplication, AdminHandler, AdminPolicy, LivenessHandler, RestrictedHandler, respond
 from .actions import compact
 from .exposition import Exposition
 from .operator import Operator, operator_routes
@@ -28,15 +28,6 @@ class ServiceHandler(AdminHandler):
         self.service = service
         self.policy = policy
         self.exposition = exposition
-
-
-class LivenessHandler(ServiceHandler):
-    """GET /healthz: whether the event loop runs."""
-
-    def get(self) -> None:
-        respond(self, 200, {"status": "ok"})
-
-    head = get
 
 
 class ReadinessHandler(ServiceHandler):
@@ -126,13 +117,13 @@ def make_admin_application(
         tls: the certificate, if any.
     """
     handlers: dict[str, type[ServiceHandler]] = {
-        "/healthz": LivenessHandler,
         "/readyz": ReadinessHandler,
         "/metrics": MetricsHandler,
     }
     if service.store.maintenance is not None:
         handlers |= {"/inspect": InspectHandler, "/compact": CompactHandler}
     common = {"service": service, "exposition": Exposition(service, transport, tls), "policy": policy or AdminPolicy()}
-    routes: list[Any] = [(path, handler, common) for path, handler in handlers.items()]
+    routes: list[Any] = [("/healthz", LivenessHandler)]
+    routes += [(path, handler, common) for path, handler in handlers.items()]
     routes += operator_routes(operator, policy or AdminPolicy())
     return AdminApplication(routes)

@@ -153,11 +153,7 @@ class Control:
     # Between processes
 
     async def _call(self, name: str, fields: dict[str, Any], by: str) -> tuple[list[dict[str, Any]], list[str]]:
-        """Send a request to all other processes.
-
-        Returns:
-            Their replies, and the names of the processes without a reply.
-        """
+        """Send a request to all other processes. Return the replies, and the names of processes without one."""
         try:
             members = await self._relay.members(PROCESSES)
         except Unavailable:

@@ -16,7 +16,7 @@ from tornado import web
 
 from ..errors import Unavailable
 from ..system import logs
-from .access import AdminApplication, AdminHandler, AdminPolicy, respond
+from .access import AdminApplication, AdminHandler, AdminPolicy, LivenessHandler, respond
 from .actions import InvalidAction, audit, check_names
 from .control import now_ms
 from .exposition import PREFIX
@@ -114,16 +114,7 @@ class AggregatingHandler(AdminHandler):
         return {listener.number: response for listener, response in responses if response is not None}
 
 
-class LivenessHandler(AggregatingHandler):
-    """GET /healthz: whether the supervisor's event loop runs."""
-
-    def get(self) -> None:
-        respond(self, 200, {"status": "ok"})
-
-    head = get
-
-
-class ReadinessHandler(AggregatingHandler):
+class WorkersReadinessHandler(AggregatingHandler):
     """GET /readyz: whether a worker can serve."""
 
     async def get(self) -> None:
@@ -136,7 +127,7 @@ class ReadinessHandler(AggregatingHandler):
     head = get
 
 
-class MetricsHandler(AggregatingHandler):
+class WorkersMetricsHandler(AggregatingHandler):
     """GET /metrics: the metrics of all workers, for Prometheus."""
 
     async def get(self) -> None:
@@ -236,11 +227,11 @@ def make_workers_application(
     listeners: Sequence[WorkerListener], operator: WorkersOperator, policy: AdminPolicy
 ) -> web.Application:
     """Make the application of the admin listener of several workers."""
-    handlers: dict[str, type[AggregatingHandler]] = {
-        "/healthz": LivenessHandler,
-        "/readyz": ReadinessHandler,
-        "/metrics": MetricsHandler,
-    }
-    routes: list[Any] = [(path, handler, {"listeners": listeners}) for path, handler in handlers.items()]
+    common = {"listeners": listeners}
+    routes: list[Any] = [
+        ("/healthz", LivenessHandler),
+        ("/readyz", WorkersReadinessHandler, common),
+        ("/metrics", WorkersMetricsHandler, common),
+    ]
     routes += operator_routes(operator, policy)
     return AdminApplication(routes)

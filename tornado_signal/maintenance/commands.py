@@ -98,11 +98,7 @@ COMMANDS = {command.__name__: command for command in (inspect, check, compact)}
 
 
 def _server(arguments: Arguments, settings: Settings) -> str | None:
-    """Return the URL of the server that has the data directory open. None to open the directory here.
-
-    Raises:
-        OperatorError: the directory is in use by a server whose admin listener is not known.
-    """
+    """Return the URL of the server that has the data directory open. None to open the directory here."""
     if arguments.admin_url is not None:
         return remote.admin_url(settings, arguments.admin_url)
     path = settings.data_dir

@@ -193,11 +193,7 @@ def is_utf8(name: str) -> bool:
 
 
 def _parse(message: bytes) -> Any:
-    """Parse JSON that can be encoded again.
-
-    Raises:
-        ValueError: the message is not JSON, or it is nested too deeply.
-    """
+    """Parse JSON that can be encoded again. Raise ValueError if it is not JSON, or nested too deeply."""
     dump: Callable[[Any], object] = orjson.dumps
     try:
         try:

@@ -406,8 +406,6 @@ REPLACED = {
 """The names of removed settings, each with its replacement."""
 FIXED_PRESENCE = ("auth_keys", "tls_certificate", "tls_key")
 """Settings that a running server can change, but neither set nor remove: connections began with or without them."""
-LIVE = frozenset(setting.name for setting in SETTINGS if setting.live)
-"""The names of the settings that a running server can apply."""
 
 
 def merge(running: Settings, read: Settings) -> tuple[Settings, list[str], list[str]]:

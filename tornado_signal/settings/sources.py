@@ -126,14 +126,7 @@ def _read_toml(path: str, named_by: str) -> dict[str, object]:
 def _read_all(
     source: Mapping[str, object], settings: Mapping[str, Setting], replaced: Mapping[str, str], where: str
 ) -> dict[str, Any]:
-    """Check one source and return its values.
-
-    Args:
-        source: the names and values.
-        settings: the settings by their names in this source.
-        replaced: the names of removed settings, each with its replacement.
-        where: the prefix of names in messages.
-    """
+    """Check one source, given its names of the settings and of their replacements, and return its values."""
     values = {}
     for name, raw in source.items():
         if name not in settings:

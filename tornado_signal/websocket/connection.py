@@ -293,11 +293,7 @@ class RpcConnection(ClientConnection):
             raise
 
     async def _send_next(self, pieces: Pieces, context: RpcRequestContext) -> "asyncio.Future[None] | None":
-        """Send the next piece of a result.
-
-        Returns:
-            A future that is done when more can be sent, or None after the last piece.
-        """
+        """Send the next piece of a result. Return a future for more to send, or None after the last piece."""
         following = await anext(pieces, None)
         if following is None:
             return None
@@ -450,11 +446,7 @@ class RpcConnection(ClientConnection):
             self._unsubscribed()
 
     async def _send_events(self, feed: Feed, context: RpcRequestContext) -> "asyncio.Future[None] | None":
-        """Send the next events of a subscription.
-
-        Returns:
-            A future that is done when more can be sent, or None once the subscription has ended.
-        """
+        """Send the next events of a subscription. Return a future for more to send, or None at its end."""
         events = await feed.next(feed.watch.now_s() + MAX_SILENCE_S)
         if events is None:
             return None

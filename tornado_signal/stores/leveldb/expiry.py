@@ -47,10 +47,7 @@ class Expiry:
     async def _delist_some(self, stop: bytes, now_ms: int, acquired: Token | None) -> bytes | None:
         """Delist one step of the sessions whose expiry entries are before `stop`.
 
-        A session with an uncommitted change blocks the step, unless its lock was acquired.
-
-        Returns:
-            The key of the session that blocks, None if none does.
+        A session with an uncommitted change blocks the step, unless its lock was acquired. Return its key, or None.
         """
         state, view = self._state, self._database.view
         until_s = time.monotonic() + STEP_S

@@ -575,11 +575,7 @@ class LevelDBStore:
     def _take_numbers(
         self, key: bytes, access: SessionAuth, side: Side, texts: Sequence[str], *, candidates: bool
     ) -> int:
-        """Return the first of the next numbers of a side. Uncommitted messages have numbers already.
-
-        Raises:
-            TooMany: the candidates exceed the quotas of a side in number or bytes.
-        """
+        """Return the first of the next numbers of a side. Uncommitted messages have numbers already."""
         if side not in access.numbers:
             access.numbers[side], access.sizes[side] = records.sent(self.database.view, key, side)
         last = access.numbers[side] + len(texts)
