@@ -43,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit status.
     """
+    logs.open_standard_streams()
     if os.getpid() == 1:  # as process 1 of a container: the kernel ignores signals without a handler
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(CLEAN))
     arguments = make_parser().parse_args(argv)

@@ -1,10 +1,13 @@
 """The log: formats, priorities, the access log, and no content of peers."""
 
+import contextlib
+import http.client
 import ipaddress
 import json
 import logging
 import os
 import re
+import signal
 import socket
 import sys
 import urllib.error
@@ -65,6 +68,11 @@ def ask(server, method, path, body=None, origin=ORIGIN, **headers):
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.headers.get_all("X-Request-Id"), error.read()
+
+
+def accepts(port):
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 def lines(server):
@@ -337,6 +345,61 @@ def test_operator_error_is_one_formatted_line(form, tmp_path):
         found = json.loads(line.removeprefix("<3>"))
         assert (found["level"], found["logger"]) == ("error", "tornado-signal")
         assert found["message"].startswith("cannot open the database")
+
+
+def test_unread_log_stops_nothing_and_lost_records_are_counted(start):
+    """The pipe of standard error is not read, as behind a collector that hangs."""
+    server = start("--admin-port", "0", "--access-log", "--log-format", "json")
+    url = urlsplit(server.url)
+    with contextlib.closing(http.client.HTTPConnection(url.hostname, url.port, timeout=BOUND_S)) as connection:
+        for _ in range(1000):
+            connection.request("GET", "/health", headers={"Origin": ORIGIN})
+            assert connection.getresponse().read()
+    _, _, metrics = server.exchange("/metrics", base=server.admin_url)
+    dropped = int(re.search(rb"^tornado_signal_log_dropped_records_total (\d+)", metrics, re.MULTILINE)[1])
+    assert 0 < dropped < 1000
+    server.log = [server.process.stderr.readline() for _ in range(1000 - dropped)]  # no line is cut
+    assert {message for each in lines(server) if (message := each["message"])} > {"request"}
+    notice = json.loads(server.log[1000 - dropped])
+    assert notice["level"] == "warning"
+    assert notice["message"] == f"{dropped} log records were dropped because standard error was not read"
+
+
+def test_rest_of_a_cut_record_is_no_part_of_the_next_line():
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "w") as stream, os.fdopen(reading, "rb", buffering=0) as reader:
+        handler = logs.StandardErrorHandler()
+        handler.setStream(stream)
+        handler.emit(record("x" * 1_000_000))
+        assert handler.dropped == 1
+        while len(reader.read(1 << 20)) == 1 << 20:
+            pass
+        handler.emit(record("next"))
+        handler.setStream(sys.__stderr__)
+        rest, notice, line, end = reader.read(1 << 20).split(b"\n")
+    assert (rest, end) == (b"", b"")
+    assert notice == b"1 log records were dropped because standard error was not read"
+    assert line == b"next"
+
+
+def test_server_without_standard_streams_runs_and_stops(tmp_path):
+    port = free_port()
+    with begin("serve", "--port", port, cwd=tmp_path, prefix=["sh", "-c", 'exec "$@" 0<&- 1>&- 2>&-', "sh"]) as process:
+        try:
+            until(lambda: accepts(port))
+            assert {os.readlink(f"/proc/{process.pid}/fd/{number}") for number in range(3)} == {"/dev/null"}
+            process.terminate()
+            assert process.wait(BOUND_S) == 0
+        finally:
+            process.kill()
+
+
+def test_signals_without_a_meaning_are_logged_and_ignored(start):
+    server = start()
+    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM):
+        server.process.send_signal(number)
+        assert f"{number.name} is ignored" in server.process.stderr.readline()
+    assert server.stop() == 0
 
 
 async def test_each_response_has_one_request_id(start_service):

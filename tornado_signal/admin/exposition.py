@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 from ..lifecycle import LEAVING
 from ..metrics import Histogram
 from ..service.service import Service
+from ..system import logs
 from ..system.tls import Tls
 from ..system.usage import read_usage, started_s
 from ..transport import ServerState
@@ -58,6 +59,8 @@ class Exposition(Collector):
         yield from self._of_connections(self._transport)
         lag = self._service.log.metrics.loop_lag
         yield histogram("event_loop_lag_seconds", "How late timers of the event loop fire.", lag)
+        meaning = "Log records that were dropped because standard error was not read."
+        yield counter("log_dropped_records", meaning, logs.dropped())
         yield gauge("tasks", "Tasks of the event loop that are not done.", len(asyncio.all_tasks()))
 
     def _of_connections(self, transport: ServerState) -> Iterator[Metric]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import signal
 from collections.abc import Callable, Coroutine
 
@@ -10,6 +11,8 @@ from ..service.service import Service
 from ..settings.settings import MAX_DRAIN_DELAY_MS
 from ..transport import Server
 from ..transport.listener import HANDSHAKE_S
+
+log = logging.getLogger(__name__)
 
 LAST_REQUEST_S = 1.0  # for open connections to send one more request
 CLOSE_WEBSOCKETS_S = 2.0  # over which WebSockets are closed, so that clients do not all reconnect at once
@@ -20,10 +23,15 @@ REQUESTS_S = MAX_DRAIN_DELAY_MS / 1000 + HANDSHAKE_S + LAST_REQUEST_S + DRAIN_LI
 
 
 def handle_signals(lifecycle: Lifecycle) -> None:
-    """Stop on SIGTERM and SIGINT, and ignore SIGHUP until `on_hangup`. Needs a running event loop."""
+    """Stop on SIGTERM and SIGINT, and ignore SIGHUP until `on_hangup`. Needs a running event loop.
+
+    Signals without a meaning here would end the process without a word. They are logged and ignored.
+    """
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, lifecycle.stop)
+    for other in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM):
+        loop.add_signal_handler(other, log.warning, "%s is ignored", other.name)
     on_hangup(lambda: None)
 
 

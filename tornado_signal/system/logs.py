@@ -4,10 +4,13 @@ A record may carry `fields` (`log.info(…, extra={"fields": {…}})`): they fol
 of the JSON object.
 """
 
+import contextlib
 import json
 import logging
 import os
 import re
+import select
+import stat
 import sys
 import traceback
 from collections import deque
@@ -113,7 +116,74 @@ class Recent(logging.Handler):
         )
 
 
-_handler: Final = logging.StreamHandler(sys.stderr)
+class StandardErrorHandler(logging.StreamHandler[IO[str]]):
+    """Writes records to standard error, and never waits for its reader.
+
+    A pipe without a reader or a stopped terminal would otherwise stop the event loop. Records that do not fit are
+    dropped. The next one that fits is preceded by their number.
+
+    Attributes:
+        dropped: the number of dropped records.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(sys.stderr)
+        self.dropped = 0
+        self._unreported = 0
+        self._is_cut = False  # the last line lacks its end
+        self._descriptor: int | None = None
+        self._own: int | None = None  # a descriptor to close
+
+    def setStream(self, stream: IO[str]) -> None:
+        """Replace the stream."""
+        super().setStream(stream)
+        if self._own is not None:
+            os.close(self._own)
+        self._own = self._descriptor = None
+        with contextlib.suppress(OSError, ValueError):  # a stream without a descriptor
+            self._own = open_without_waiting(stream.fileno())
+            self._descriptor = stream.fileno() if self._own is None else self._own
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._descriptor is None:
+            super().emit(record)
+            return
+        line = self.format(record)
+        if self._unreported:
+            text = f"{self._unreported} log records were dropped because standard error was not read"
+            line = self.format(logging.LogRecord(__name__, logging.WARNING, "", 0, text, None, None)) + "\n" + line
+        if self._write(self._descriptor, f"{line}\n".encode(errors="backslashreplace")):
+            self._unreported = 0
+        else:
+            self.dropped += 1
+            self._unreported += 1
+
+    def _write(self, descriptor: int, data: bytes) -> bool:
+        """Write data as far as possible without waiting. Return whether all of it is written."""
+        writable = select.poll()
+        writable.register(descriptor, select.POLLOUT)
+        if self._is_cut:
+            data = b"\n" + data
+        with contextlib.suppress(OSError):  # its reader has closed it, or another process has just filled it
+            while data and writable.poll(0):
+                written = os.write(descriptor, data[: select.PIPE_BUF])  # a writable pipe has room for so much
+                self._is_cut = data[written - 1 : written] != b"\n"
+                data = data[written:]
+        return not data
+
+
+def open_without_waiting(descriptor: int) -> int | None:
+    """Open a pipe or terminal a second time, for writes that never wait. Return None for others.
+
+    O_NONBLOCK belongs to an open file, which other processes may share. So it is not set on the given descriptor.
+    """
+    if stat.S_ISFIFO(os.fstat(descriptor).st_mode) or os.isatty(descriptor):
+        with contextlib.suppress(OSError):  # it belongs to another user
+            return os.open(f"/dev/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    return None
+
+
+_handler: Final = StandardErrorHandler()
 _recent: Final = Recent()
 _handler.setFormatter(Formatter())
 
@@ -137,8 +207,27 @@ def recent() -> list[dict[str, str]]:
     return list(_recent.records)
 
 
+def dropped() -> int:
+    """Return the number of log records that were dropped because standard error was not read."""
+    return _handler.dropped
+
+
+def open_standard_streams() -> None:
+    """Open the standard streams that are closed.
+
+    Otherwise the next socket or file of the store would have the number of standard error.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            with contextlib.suppress(OSError):
+                os.fstat(number)
+                continue
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            setattr(sys, name, os.fdopen(number, "r" if name == "stdin" else "w", closefd=False))
+
+
 def report_error(error: Exception) -> None:
     """Print the error that ends the program: a sentence, or a line of JSON if the log is JSON."""
     level = logging.ERROR
     record = logging.LogRecord(PROGRAM, level, "", 0, str(error), None, None)
-    print(_handler.format(record), file=sys.stderr)
+    _handler.emit(record)
