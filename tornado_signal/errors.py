@@ -128,8 +128,6 @@ class TooMany(TransientError):
     """A rate limit or a quota is exceeded.
 
     Args:
-        reason: as in `TransientError`.
-        retry_after_s: as in `TransientError`.
         persists: whether the client ignores such errors, so that its connection is to be closed.
     """
 

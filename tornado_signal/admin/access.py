@@ -109,11 +109,7 @@ class NotFoundHandler(AdminHandler):
 
 
 class StartOfBody(httputil.HTTPMessageDelegate):
-    """Passes a request on with no more than the start of its body. The rest would be kept in memory.
-
-    Args:
-        delegate: Tornado's delegate of the request.
-    """
+    """Passes a request on with no more than the start of its body. The rest would be kept in memory."""
 
     def __init__(self, delegate: httputil.HTTPMessageDelegate) -> None:
         self._delegate = delegate
@@ -136,11 +132,7 @@ class StartOfBody(httputil.HTTPMessageDelegate):
 
 
 class AdminApplication(web.Application):
-    """The application of an admin listener. It keeps at most `MAX_BODY_BYTES` and one byte of a body.
-
-    Args:
-        routes: the routes.
-    """
+    """The application of an admin listener. It keeps at most `MAX_BODY_BYTES` and one byte of a body."""
 
     def __init__(self, routes: list[Any]) -> None:
         super().__init__(routes, default_handler_class=NotFoundHandler, log_function=lambda handler: None)

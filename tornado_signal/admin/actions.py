@@ -59,7 +59,6 @@ class Actions:
     """The actions on one process.
 
     Args:
-        service: the service.
         transport: the connections of its clients.
         stop: starts to stop the server.
         apply: applies a change of settings.

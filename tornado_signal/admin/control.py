@@ -40,12 +40,7 @@ class Control:
     """This process as a member of its group. `Operator` describes its operations.
 
     Args:
-        relay: the channels and the group.
-        process_id: the identifier of this process.
         name: the name of this process, without spaces.
-        status: the state of this process.
-        stored: the sessions of the store.
-        actions: the actions on this process.
         lifecycle: when it reaches LEAVING, streams end.
     """
 

@@ -64,10 +64,8 @@ class Status:
     """The state of one process.
 
     Args:
-        service: the service.
         transport: the connections of its clients.
         current: returns the settings in force.
-        server: the name of the server.
         worker: the number of the worker, or 0 if the server is one process.
     """
 
@@ -198,12 +196,7 @@ class Status:
 
 
 class StoredSessions:
-    """The origins and topics with the most unanswered sessions, read in the background while they are requested.
-
-    Args:
-        store: the store.
-        show_topics: returns whether topics are read.
-    """
+    """The origins and topics with the most unanswered sessions, read in the background while they are requested."""
 
     def __init__(self, store: Store, show_topics: Callable[[], bool]) -> None:
         self._store = store

@@ -30,12 +30,7 @@ ACTION_S = 3600.0  # the same for an action
 
 
 class WorkerListener:
-    """The admin listener of one worker.
-
-    Args:
-        number: the number of the worker.
-        path: the path of its Unix socket.
-    """
+    """The admin listener of one worker."""
 
     def __init__(self, number: int, path: Path) -> None:
         self.number = number
@@ -146,9 +141,7 @@ class WorkersOperator:
     """All workers of this server, and the servers that share their store. `Operator` describes its operations.
 
     Args:
-        listeners: the workers.
         policy: the access rules of the workers.
-        server: the name of the server.
         of_server: performs the actions that the supervisor performs itself, by name.
     """
 

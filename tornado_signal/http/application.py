@@ -41,7 +41,6 @@ class Application(web.Application):
     """The routes, and the size of bodies in transit. It needs a running event loop.
 
     Args:
-        service: the shared state of all requests.
         make_others: returns more routes by path, given the declared operations and the settings.
 
     Attributes:

@@ -20,7 +20,6 @@ class Reloader:
     """Replaces the settings in force, and the files that they name: all of them, or none.
 
     Args:
-        live: the settings in force.
         resources: the files, as read at the start.
         use: makes the process use other settings and files. It does not raise.
     """

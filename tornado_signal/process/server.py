@@ -92,8 +92,6 @@ class ServingProcess:
     """The parts of a process that serves clients, and how they are opened.
 
     Args:
-        settings: the settings at the start.
-        lifecycle: the life cycle of the process.
         inherited: what the supervisor has passed, or None without one.
     """
 

@@ -52,7 +52,6 @@ class Worker:
 
     Args:
         number: the number of the worker, from 1.
-        settings: the settings of the server.
         public: the public listener's sockets, which all workers share.
         balance: the descriptor of the shared memory of `Balance`.
         directory: the directory for the socket of its admin listener.

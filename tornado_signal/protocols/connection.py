@@ -25,12 +25,7 @@ MAX_INTEGER_LENGTH: Final = 20  # of 64-bit integers; larger ones become doubles
 
 
 class ProtocolConnection(ClientConnection):
-    """A client of another library. A subclass handles the messages of one protocol.
-
-    Args:
-        relay: channels and groups.
-        scope: the isolation scope.
-    """
+    """A client of another library. A subclass handles the messages of one protocol."""
 
     __slots__ = ("_acquired", "_channels", "relay", "scope")
 

@@ -43,10 +43,6 @@ def id_group(scope: str, number: int) -> Channel:
 class Absent:
     """Messages to an absent id, until it arrives or they expire.
 
-    Args:
-        sender: the connection that sent them.
-        peer_id: the absent id.
-
     Attributes:
         channel: the channel of its arrival.
         messages: the messages in order.
@@ -73,8 +69,6 @@ class PeerJsConnection(ProtocolConnection):
     """A PeerJS client.
 
     Args:
-        client: the client, whose handshake is complete.
-        relay: channels and groups.
         origin: the origin, or None if all origins share their ids.
     """
 

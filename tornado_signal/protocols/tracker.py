@@ -51,8 +51,6 @@ class TrackerConnection(ProtocolConnection):
     """A client of a tracker.
 
     Args:
-        client: the client, whose handshake is complete.
-        relay: channels and groups.
         origin: the origin, or None if all origins share their swarms.
     """
 

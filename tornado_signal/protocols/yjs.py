@@ -23,8 +23,6 @@ class YConnection(ProtocolConnection):
     it needs a token for offers and for answers.
 
     Args:
-        client: the client, whose handshake is complete.
-        relay: channels and groups.
         origin: the origin, or None if all origins share their rooms.
     """
 

@@ -51,9 +51,6 @@ class RedisRelay:
     """A relay through Redis. `Relay` describes its operations.
 
     Receivers on this server get messages directly, without Redis.
-
-    Args:
-        shared: the connections of the store.
     """
 
     def __init__(self, shared: SharedRedis) -> None:

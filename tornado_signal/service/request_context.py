@@ -30,8 +30,6 @@ class RequestContext:
     """The context of one request. End it by `ended`, or use it as a context manager.
 
     Args:
-        service: the shared state of all requests.
-        client_address: the client's IP address.
         method: the method in logs and metrics.
         pattern: the name of the path in logs and metrics.
 

@@ -10,11 +10,7 @@ LIMIT_S = 0.5  # the time that a caller waits for a count
 
 
 class LatestCounts:
-    """The latest successful counts of a store.
-
-    Args:
-        store: the store.
-    """
+    """The latest successful counts of a store."""
 
     def __init__(self, store: Store) -> None:
         # The numbers of listed sessions and of their topics, or None before the first count.

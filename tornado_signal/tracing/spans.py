@@ -47,7 +47,6 @@ class SpanTracer:
     """Receiver of spans that exports them in batches, in a thread of its own.
 
     Args:
-        provider: the provider of OpenTelemetry.
         scheme: the scheme of the public listener.
     """
 

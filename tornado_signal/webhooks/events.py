@@ -89,7 +89,6 @@ class EventQueue:
 
     Args:
         server: the identifier of this process in each event.
-        metrics: the metrics to update.
     """
 
     def __init__(self, server: str, metrics: WebhookMetrics) -> None:

@@ -94,13 +94,7 @@ class RpcRequestContext(RequestContext):
 
 
 class RpcConnection(ClientConnection):
-    """A client of `/ws`.
-
-    Args:
-        client: the client, whose handshake is complete.
-        methods: the methods by name.
-        holds: the held offers.
-    """
+    """A client of `/ws`."""
 
     pattern = PATTERN
 

@@ -96,7 +96,6 @@ class LevelDBStore:
         timeout_ms: the lifetime of a session, and of the record of its removal from a listing.
         durability: `fsync` (acknowledged means on disk) or `os` (acknowledged means with the operating system).
         codes: `random` or `content` (docs/decisions.md#deterministic-identifiers).
-        quotas: the quotas.
         start_empty: whether to move a damaged directory aside and start with an empty one.
         sweep_interval_ms: the pause between two sweeps.
         hold_grace_ms: how long an offer that an earlier process held waits for its holder, in addition to COME_BACK_S.

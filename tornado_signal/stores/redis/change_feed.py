@@ -37,9 +37,7 @@ class PubSubConnection:
     """The subscribed channels of one node, on a separate connection.
 
     Args:
-        node: the node.
         change_feed: the owner, which is notified.
-        access: the credentials.
     """
 
     def __init__(self, node: Node, change_feed: "ChangeFeed", access: Credentials) -> None:
@@ -182,10 +180,7 @@ class ChangeFeed:
     """The subscriptions of all watched channels.
 
     Args:
-        topology: the primaries and their slots.
-        access: the credentials.
         watches: the watches, whose keys are channels.
-        metrics: the metrics to update.
         on_message: called with the channel and the content of each message. None to wake the watches.
     """
 

@@ -30,9 +30,7 @@ class RedisClient:
     """Calls to the primary of a slot.
 
     Args:
-        topology: the primaries and their slots.
         timeout_s: the time limit of a call with all its retries.
-        metrics: the metrics to update.
     """
 
     def __init__(self, topology: Topology, timeout_s: float, metrics: RedisMetrics) -> None:

@@ -32,11 +32,6 @@ class OriginCounts:
     A script knows only its own partition, so it gets the quota that the other partitions leave. The less is left, the
     more often the counts are read. Only offers of origins near their quotas wait for it, because some partitions can
     be unavailable.
-
-    Args:
-        partitions: the partitions of the store.
-        read: reads the counts of an origin.
-        quotas: the quotas.
     """
 
     def __init__(self, partitions: Partitions, read: Callable[[str], Awaitable[Sizes]], quotas: Quotas) -> None:

@@ -26,11 +26,6 @@ class Discovery:
     """The operations of `Store` that read listings.
 
     Args:
-        client: calls to Redis.
-        partitions: the partitions of the store.
-        watching: watches of sessions and topics.
-        identity: the identity of the store.
-        metrics: metrics of the sessions that this process changed.
         timeout_ms: the time for which removals are recorded.
 
     Attributes:

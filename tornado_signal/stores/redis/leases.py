@@ -25,9 +25,6 @@ class Leases:
     """The held offers of all processes of a store.
 
     Args:
-        client: calls to the nodes.
-        prefix: the prefix of all keys.
-        process_id: see `Store`.
         grace_ms: the time that the offers of a process wait for their holders.
         timeout_ms: the lifetime of a session.
         release: releases all leases of an offer that begin with a process id.

@@ -103,8 +103,6 @@ class Pipeline:
     """Commands to one node on one connection, a batch at a time.
 
     Args:
-        address: the address of the node.
-        access: the credentials.
         acknowledgement: the rule for acknowledging writes, or None for reads.
         confirm: confirms that a node with fewer replicas than before is still the primary. None in a cluster.
     """
@@ -302,10 +300,7 @@ class Node:
     """A node.
 
     Args:
-        address: its host and port.
-        access: the credentials.
         acknowledgement: the rule for acknowledging writes.
-        confirm: see `Pipeline`.
     """
 
     def __init__(

@@ -19,9 +19,6 @@ class StoredOrigins:
     """The registry of origins, which all processes share.
 
     Args:
-        client: calls to Redis.
-        prefix: the prefix of all keys.
-        partitions: the partitions of the store.
         sizes: reads the sessions and topics of an origin, by partition.
         timeout_ms: the time for which an origin stays registered after its last session.
     """

@@ -27,13 +27,7 @@ def key_slot(key: bytes) -> int:
 
 
 class Partition:
-    """One partition of an origin.
-
-    Args:
-        prefix: the prefix of all keys.
-        origin: the origin.
-        number: the number of the partition.
-    """
+    """One partition of an origin."""
 
     __slots__ = ("_tag", "name", "origin", "shared", "slot")
 
@@ -90,7 +84,6 @@ class Partitions:
     """All partitions of a store.
 
     Args:
-        prefix: the prefix of all keys.
         count: the number of partitions of each origin.
     """
 

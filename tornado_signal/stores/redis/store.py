@@ -58,7 +58,6 @@ class RedisStore:
     Args:
         addresses: addresses of any nodes, or of Sentinels.
         sentinel: the name of the primary at the Sentinels, or empty without Sentinels.
-        access: credentials of the nodes.
         sentinel_access: credentials of the Sentinels.
         acknowledgement: when a write is acknowledged.
         prefix: the prefix of all keys and channels.

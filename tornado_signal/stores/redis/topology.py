@@ -62,10 +62,8 @@ class Topology:
     Args:
         addresses: addresses of any nodes, or of Sentinels.
         sentinel: the name of the primary at the Sentinels, or empty without Sentinels.
-        access: credentials of the nodes.
         sentinel_access: credentials of the Sentinels.
         acknowledgement: when a write is acknowledged.
-        metrics: the metrics to update.
     """
 
     def __init__(

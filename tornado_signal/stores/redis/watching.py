@@ -16,7 +16,6 @@ class Watching:
 
     Args:
         client: the clocks of the nodes.
-        change_feed: subscriptions.
         watches: the watches by channel.
         timeout_s: the time limit of a subscription.
     """
