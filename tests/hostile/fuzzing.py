@@ -23,7 +23,7 @@ from support.service import Service
 
 from tornado_signal import transport
 from tornado_signal.admin.application import make_admin_application
-from tornado_signal.http.error_responses import make_refusal
+from tornado_signal.http.error_responses import make_error_responder
 
 from .inputs import Input, Maker
 
@@ -140,7 +140,7 @@ class Fuzzer:
         service = Service(self._room / "data")
         await service.start()
         application = service.application
-        refusal = make_refusal(application.service.log)
+        refusal = make_error_responder(application.service.log)
         public = transport.Server(
             transport.ServerState(application, refusal, limiter=getattr(application, "limits", None))
         )

@@ -13,7 +13,7 @@ from tornado.escape import json_decode
 from tornado.netutil import bind_sockets
 
 from tornado_signal.http.application import Route
-from tornado_signal.http.error_responses import make_refusal
+from tornado_signal.http.error_responses import make_error_responder
 from tornado_signal.http.handlers import Handler
 from tornado_signal.service.operations import declare
 from tornado_signal.session import Side
@@ -485,7 +485,7 @@ async def test_a_client_that_leaves_during_prepare_ends_the_body(start_service):
         put = data_received
 
     listening = bind_sockets(0, "127.0.0.1")
-    refusal = make_refusal((await start_service()).shared.log)
+    refusal = make_error_responder((await start_service()).shared.log)
     async with (
         TRANSPORTS["own"](web.Application([("/", Upload)]), listening, refusal),
         asyncio.timeout(BOUND_S),
@@ -609,4 +609,4 @@ async def test_operations_and_files_are_the_same_on_both_servers(app, ours, serv
 
 @pytest.fixture
 def serve_ours(ours, serve):
-    return serve(ours, make_refusal(ours.service.log))
+    return serve(ours, make_error_responder(ours.service.log))

@@ -17,7 +17,7 @@ from support.maintenance import run_refused
 from support.service import WHO
 
 from tornado_signal.errors import OperatorError
-from tornado_signal.http.error_responses import make_refusal
+from tornado_signal.http.error_responses import make_error_responder
 from tornado_signal.system.sockets import open_sockets, url
 from tornado_signal.transport import Server as Listener
 from tornado_signal.transport import ServerState
@@ -266,7 +266,7 @@ async def test_forwarded_headers_over_unix_sockets_require_trust(
 ):
     service = await start_service(trusted_proxies=trusted)
     service.application.routes["/who"] = WHO
-    listener = Listener(ServerState(service.application, make_refusal(service.shared.log)))
+    listener = Listener(ServerState(service.application, make_error_responder(service.shared.log)))
     await listener.start([open_one()])
     said = {
         "X-Forwarded-For": "192.0.2.1, 198.51.100.7",

@@ -14,7 +14,7 @@ import uvloop
 from tornado import web
 from tornado.netutil import bind_sockets
 
-from tornado_signal.http.error_responses import make_refusal
+from tornado_signal.http.error_responses import make_error_responder
 from tornado_signal.metrics import RequestMetrics
 from tornado_signal.service.request_log import RequestLog
 from tornado_signal.settings.live import LiveSettings
@@ -77,7 +77,7 @@ class Running:
         self.application = make()
         sockets = bind_sockets(0, "127.0.0.1")
         self.port = sockets[0].getsockname()[1]
-        self._serving = TRANSPORTS[kind](self.application, sockets, make_refusal(LOG), tls=tls, limiter=limiter)
+        self._serving = TRANSPORTS[kind](self.application, sockets, make_error_responder(LOG), tls=tls, limiter=limiter)
         self.server = await self._serving.__aenter__()
 
     async def close(self) -> None:

@@ -16,7 +16,7 @@ from tornado_signal import transport
 from tornado_signal.admin.application import make_admin_application
 from tornado_signal.auth import Authority
 from tornado_signal.http.application import Application, Route
-from tornado_signal.http.error_responses import make_refusal
+from tornado_signal.http.error_responses import make_error_responder
 from tornado_signal.http.handlers import Handler
 from tornado_signal.limits.per_address import Limits
 from tornado_signal.metrics import RequestMetrics
@@ -206,7 +206,7 @@ class Service:
         self.store = await open_store(self.settings, self.clock)
         self.application = applying(self.store, self.clock, self.settings)
         self.shared = self.application.service
-        refusal = make_refusal(self.shared.log)
+        refusal = make_error_responder(self.shared.log)
         self.server, self.port = await self._listen(self.application, refusal, self.shared.limits)
         state = getattr(self.server, "state", None) or ServerState(self.application, refusal)
         name, relay = f"localhost:{self.port}", self.application.relay

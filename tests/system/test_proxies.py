@@ -19,7 +19,7 @@ from support.service import ORIGIN, WHO, Connection, allowed_origin, head, inval
 from support.sse import open_stream
 
 from tornado_signal.client import SignalClient
-from tornado_signal.http.error_responses import make_refusal
+from tornado_signal.http.error_responses import make_error_responder
 from tornado_signal.settings.origins import AllowedOrigins
 from tornado_signal.settings.settings import SETTINGS
 from tornado_signal.system.sockets import open_sockets
@@ -128,7 +128,7 @@ def start_through(io_loop, start_service, start_proxy, pair, tmp_path):
         upstream = service.port
         if hop == "unix":
             upstream = tmp_path / "signal.sock"
-            listener = Listener(ServerState(service.application, make_refusal(service.shared.log)))
+            listener = Listener(ServerState(service.application, make_error_responder(service.shared.log)))
             sockets = open_sockets(f"unix:{upstream}", 0, "--port", 0o600)
             await listener.start(sockets)
             listeners.append((listener, *sockets))

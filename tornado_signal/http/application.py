@@ -69,7 +69,7 @@ class Application(web.Application):
         }
         if settings.demo:
             version = routes["/"]
-            routes["/"] = replace(version, arguments={**version.arguments, "door": assets.DEMO_PAGE})
+            routes["/"] = replace(version, arguments={**version.arguments, "navigation_redirect": assets.DEMO_PAGE})
         routes |= {
             subscription.path: Route(subscription.pattern, Stream, {"subscription": subscription})
             for subscription in SUBSCRIPTIONS

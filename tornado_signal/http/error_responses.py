@@ -50,14 +50,14 @@ def cors(origin: str, allowed: AllowedOrigins | None) -> list[tuple[str, str]]:
     return headers
 
 
-def make_refusal(log: RequestLog) -> Callable[[int, httputil.HTTPHeaders], Response]:
+def make_error_responder(log: RequestLog) -> Callable[[int, httputil.HTTPHeaders], Response]:
     """Return the function that makes responses to requests that reach no handler, in JSON and with CORS.
 
     Returns:
         A function of the status and of the parsed headers of the request.
     """
 
-    def refusal(status: int, headers: httputil.HTTPHeaders) -> Response:
+    def respond(status: int, headers: httputil.HTTPHeaders) -> Response:
         date = httputil.format_timestamp(time.time())
         answer = httputil.HTTPHeaders({"Content-Type": wire.JSON, "Date": date, "Vary": "Origin"})
         answer["Cache-Control"] = "no-store"
@@ -71,4 +71,4 @@ def make_refusal(log: RequestLog) -> Callable[[int, httputil.HTTPHeaders], Respo
             answer["Retry-After"] = str(REFUSED_RETRY_AFTER_S)
         return answer, wire.encode({"error": http.HTTPStatus(status).phrase.capitalize()})
 
-    return refusal
+    return respond

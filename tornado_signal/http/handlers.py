@@ -206,10 +206,10 @@ class Document(Handler):
 class OperationHandler(Handler):
     """An operation over HTTP, with the topic if it has one in its path."""
 
-    def initialize(self, operation: Operation, door: str = "") -> None:
+    def initialize(self, operation: Operation, navigation_redirect: str = "") -> None:
         self.operation = operation
         self.action = operation.action
-        self.door = door
+        self.navigation_redirect = navigation_redirect
 
     async def answer(self, segment: str | None = None) -> None:
         """Check the parameters and answer with the result, as fast as the client reads it if it is long."""
@@ -249,12 +249,12 @@ class Query(OperationHandler):
 
     def prepare(self) -> None:
         """Redirect a person without an Origin to a page (docs/decisions.md#browser-navigation)."""
-        self.anonymous = bool(self.door) and self.request.navigates
+        self.anonymous = bool(self.navigation_redirect) and self.request.navigates
         super().prepare()
         if self.anonymous:
             self.clear_header("Content-Type")
             self.vary = "Origin, Referer, Accept, Sec-Fetch-Mode, Sec-Fetch-Dest"
-            self.redirect(self.door, status=HTTPStatus.SEE_OTHER)
+            self.redirect(self.navigation_redirect, status=HTTPStatus.SEE_OTHER)
 
     get = head = OperationHandler.answer
 

@@ -172,8 +172,8 @@ class Request(httputil.HTTPServerRequest, RequestContext):
         if not isinstance(error, web.HTTPError) or error.status_code >= 500:
             super().count_error(error)
             return
-        self.refused_for = "handler"
-        self.service.log.count_refusal(error.status_code, self.refused_for)
+        self.refusal_reason = "handler"
+        self.service.log.count_refusal(error.status_code, self.refusal_reason)
         if message := error.get_message():
             log.warning("%s %s: %s: request %s", self.method, self.pattern, message, self.request_id)
 

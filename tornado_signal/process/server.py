@@ -14,7 +14,7 @@ from .. import COMMIT
 from ..auth import Authority
 from ..errors import OperatorError
 from ..http.application import Application, Route
-from ..http.error_responses import make_refusal
+from ..http.error_responses import make_error_responder
 from ..lifecycle import CLOSED, LEAVING, SERVING, Lifecycle
 from ..limits.per_address import Limits
 from ..metrics import RequestMetrics
@@ -144,7 +144,7 @@ class ServingProcess:
         relay = open_relay(store)
         stages.opened("relay", relay.close)
         self.application = Application(service, functools.partial(all_routes, Holds(service), relay))
-        refusal = make_refusal(request_log)
+        refusal = make_error_responder(request_log)
         self.tls = None if resources.certificate is None else Tls(resources.certificate)
         context = self.tls.context if self.tls else None
         self.state = ServerState(self.application, refusal, context, limits, settings.max_unsent_bytes)

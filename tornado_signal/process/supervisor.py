@@ -14,7 +14,7 @@ from pathlib import Path
 from ..admin.access import AdminPolicy
 from ..admin.workers import WorkerListener, WorkersOperator, make_workers_application
 from ..errors import OperatorError
-from ..http.error_responses import make_refusal
+from ..http.error_responses import make_error_responder
 from ..lifecycle import LEAVING, SERVING, Lifecycle
 from ..metrics import RequestMetrics
 from ..service.request_log import RequestLog
@@ -238,7 +238,7 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
         of_server = actions_of_server(lambda: lifecycle.reach(LEAVING), live, reloader.apply)
         operator = WorkersOperator(listeners, policy, server_name(public), of_server)
         workers_application = make_workers_application(listeners, operator, policy)
-        admin_server = make_admin_server(workers_application, make_refusal(request_log))
+        admin_server = make_admin_server(workers_application, make_error_responder(request_log))
         await admin_server.start(admin)
         urls = [url(listening, "https" if settings.tls_certificate else "http") for listening in public]
         log_start(urls, admin, settings)

@@ -40,7 +40,7 @@ class RequestContext:
         request_id: the id in the log.
         status: the HTTP status of the response.
         sent_bytes: the size of its response so far.
-        refused_for: the reason of a refusal, or an empty text.
+        refusal_reason: the reason of a refusal, or an empty text.
         waited: whether the request is a long poll or a stream that has waited.
         gone: whether the client has disconnected.
         grant: what the client's token allows, or None if it has none.
@@ -60,7 +60,7 @@ class RequestContext:
         "now_ms",
         "origin",
         "pattern",
-        "refused_for",
+        "refusal_reason",
         "request_id",
         "sent_bytes",
         "service",
@@ -77,7 +77,7 @@ class RequestContext:
         self.method = method
         self.pattern = pattern
         self.client = service.limits.client(client_address)
-        self.origin = self.request_id = self.refused_for = self.traceparent = self.span = ""
+        self.origin = self.request_id = self.refusal_reason = self.traceparent = self.span = ""
         self.now_ms = self.status = self.sent_bytes = 0
         self.waited = self.gone = self._ended = False
         self.grant: Grant | None = None
@@ -240,7 +240,7 @@ class RequestContext:
     def count_error(self, error: BaseException) -> None:
         """Count an error. Log an internal error without the content of the request, which holds people's addresses."""
         if isinstance(error, SignalError):
-            self.refused_for = error.reason
+            self.refusal_reason = error.reason
             self.service.log.count_refusal(STATUS[type(error)], error.reason)
         elif not isinstance(error, StreamClosedError):
             self.service.log.count_defect()
@@ -267,7 +267,7 @@ class RequestContext:
             line = {"method": self.method, "endpoint": self.pattern, "status": self.status}
             line |= {"ms": round(seconds * 1000, 3), "bytes": self.sent_bytes, "id": self.request_id}
             subject = self.grant.subject if self.grant else ""
-            log.write_line(line, self.refused_for, self.traceparent, self.client_address, subject)
+            log.write_line(line, self.refusal_reason, self.traceparent, self.client_address, subject)
         service.running -= 1
         if service.lifecycle.state >= DRAINING and not service.running:
             service.idle.set()
@@ -295,7 +295,7 @@ class RequestContext:
                 self.pattern,
                 self.rpc_method,
                 self.status,
-                self.refused_for,
+                self.refusal_reason,
                 waited_s if stream else now_s - self.began_s,
                 waited_s,
                 self.span or self.traceparent,

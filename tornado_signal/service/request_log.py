@@ -51,11 +51,11 @@ class RequestLog:
         return found if _TRACEPARENT.fullmatch(found) else ""
 
     def write_line(
-        self, fields: dict[str, Any], refused_for: str, traceparent: str, address: str, subject: str
+        self, fields: dict[str, Any], refusal_reason: str, traceparent: str, address: str, subject: str
     ) -> None:
         """Write the line of a request: `fields`, other values that are not empty, and those that the settings add."""
-        if refused_for:
-            fields["reason"] = refused_for
+        if refusal_reason:
+            fields["reason"] = refusal_reason
         if traceparent:
             fields["traceparent"] = traceparent
         if self.settings.access_log == "addresses":

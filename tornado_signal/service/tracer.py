@@ -10,7 +10,7 @@ class Span(NamedTuple):
     pattern: str  # the name of the path in logs and metrics
     rpc_method: str  # the JSON-RPC method, or empty for another request
     status: int  # the HTTP status, or 0 if there was no response
-    refused_for: str  # the reason of a refusal, or empty
+    refusal_reason: str  # the reason of a refusal, or empty
     seconds: float  # the time from its arrival until now
     waited_s: float  # the part of that time from the begin of its wait. 0 if it has not waited
     parent: str  # the parent as a valid `traceparent`, or empty

@@ -59,8 +59,8 @@ class SpanTracer:
         """Record a span that ends now. Return its own `traceparent`, for its children."""
         ended_ns = time_ns()
         name, attributes, failed = self._describe(span)
-        if span.refused_for:
-            attributes["tornado_signal.refusal"] = span.refused_for
+        if span.refusal_reason:
+            attributes["tornado_signal.refusal"] = span.refusal_reason
         made = self._tracer.start_span(
             name,
             read_traceparent(span.parent) if span.parent else NO_CONTEXT,
