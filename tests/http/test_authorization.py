@@ -352,7 +352,7 @@ async def test_same_is_allowed_without_a_token_over_every_protocol(number, prote
 
 @pytest.mark.parametrize("whole", [1000, 0], ids=["one step", "bisection"])
 async def test_topics_show_only_those_covered(whole, protected, monkeypatch):
-    monkeypatch.setattr("tornado_signal.service.covered_topics.WHOLE", whole)
+    monkeypatch.setattr("tornado_signal.service.covered_topics.MAX_TOPICS_READ", whole)
     service = await protected()
     names = ["a", "a/1", "a/2", "a/3", "b", "ba", "c", "z\U0001f600", "é"]
     for name in names:

@@ -121,12 +121,12 @@ def test_listed_session_has_the_documented_fields():
 
 def test_news_has_the_fields_of_the_polling_side():
     candidates = [(2, "c"), (7, "d")]
-    assert wire.news(Side.OFFERER, SessionUpdate(None, 0, [], 5)) == {"answer": None, "answerCandidates": []}
-    assert wire.news(Side.OFFERER, SessionUpdate("a", 3, candidates, 5)) == {
+    assert wire.poll_result(Side.OFFERER, SessionUpdate(None, 0, [], 5)) == {"answer": None, "answerCandidates": []}
+    assert wire.poll_result(Side.OFFERER, SessionUpdate("a", 3, candidates, 5)) == {
         "answer": "a",
         "answerCandidates": ["c", "d"],
     }
-    assert wire.news(Side.ANSWERER, SessionUpdate("o", 1, candidates, 5)) == {
+    assert wire.poll_result(Side.ANSWERER, SessionUpdate("o", 1, candidates, 5)) == {
         "offer": "o",
         "offerCandidates": ["c", "d"],
     }

@@ -41,8 +41,8 @@ class Exposition(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the current value of every metric."""
-        yield from self._of_requests()
-        yield from self._of_sessions()
+        yield from self._request_metrics()
+        yield from self._session_metrics()
         for kind, name, meaning, values, labels in self._service.store.metric_families():
             yield KINDS[kind](name, meaning, values, *labels)
         if self._service.observer is not None:
@@ -56,14 +56,14 @@ class Exposition(Collector):
         if self._tls is not None:
             meaning = "Expiry of the current certificate, Unix time."
             yield gauge("certificate_expiry_timestamp_seconds", meaning, self._tls.certificate.expires_s)
-        yield from self._of_connections(self._transport)
+        yield from self._connection_metrics(self._transport)
         lag = self._service.log.metrics.loop_lag
         yield histogram("event_loop_lag_seconds", "How late timers of the event loop fire.", lag)
         meaning = "Log records that were dropped because standard error was not read."
         yield counter("log_dropped_records", meaning, logs.dropped())
         yield gauge("tasks", "Tasks of the event loop that are not done.", len(asyncio.all_tasks()))
 
-    def _of_connections(self, transport: ServerState) -> Iterator[Metric]:
+    def _connection_metrics(self, transport: ServerState) -> Iterator[Metric]:
         yield gauge("connections", "Open connections of clients.", len(transport.connections))
         yield gauge("websockets", "Open connections that are WebSockets.", transport.websockets)
         yield gauge("unsent_bytes", "Unread data of slow clients.", transport.unsent.bytes)
@@ -76,7 +76,7 @@ class Exposition(Collector):
         }
         yield counter("connections_ended", "Connections closed without a response, by reason.", ended, "reason")
 
-    def _of_requests(self) -> Iterator[Metric]:
+    def _request_metrics(self) -> Iterator[Metric]:
         metrics = self._service.log.metrics
         numbers: Counter[tuple[str, ...]] = Counter()
         for requests in (metrics.requests, metrics.waits):
@@ -112,7 +112,7 @@ class Exposition(Collector):
         yield gauge("held_offers", "Offers that live as long as their WebSocket.", metrics.held)
         yield counter("defects", "Requests that failed because of a bug in the server.", metrics.defects)
 
-    def _of_sessions(self) -> Iterator[Metric]:
+    def _session_metrics(self) -> Iterator[Metric]:
         metrics = self._service.store.metrics
         if self._service.counts.value is not None:
             listed, topics = self._service.counts.value

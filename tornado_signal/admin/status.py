@@ -36,7 +36,7 @@ URLS: Final = ("otlp_endpoint", "webhook_url")
 T = TypeVar("T")
 
 
-class Use:
+class Usage:
     """The use of this process by the clients of an origin or a topic.
 
     Attributes:
@@ -85,7 +85,7 @@ class Status:
     async def describe(self) -> dict[str, Any]:
         """Return the state as a JSON object."""
         service = self._service
-        origins, topics = await self._find_use()
+        origins, topics = await self._find_usage()
         return {
             **self._identity,
             "state": service.lifecycle.state.name.lower(),
@@ -93,8 +93,10 @@ class Status:
             "refusals": [[status, reason, count] for (status, reason), count in self._metrics.refusals.items()],
             "addresses": await self._find_addresses(),
             "blocks": [[str(network), until_ms] for network, until_ms in service.limits.blocks.items()],
-            "origins": [{"origin": origin, **use.as_json()} for origin, use in largest(origins)],
-            "topics": [{"origin": origin, "topic": topic, **use.as_json()} for (origin, topic), use in largest(topics)]
+            "origins": [{"origin": origin, **usage.as_json()} for origin, usage in largest(origins)],
+            "topics": [
+                {"origin": origin, "topic": topic, **usage.as_json()} for (origin, topic), usage in largest(topics)
+            ]
             if service.settings.admin_topics
             else None,
             "settings": describe_settings(self._current()),
@@ -160,31 +162,31 @@ class Status:
             for address, client in largest_clients
         ]
 
-    async def _find_use(self) -> tuple[dict[str, Use], dict[tuple[str, str], Use]]:
+    async def _find_usage(self) -> tuple[dict[str, Usage], dict[tuple[str, str], Usage]]:
         """Return the use by origin, and by origin and topic if topics are shown."""
-        origins: dict[str, Use] = {}
-        topics: dict[tuple[str, str], Use] = {}
+        origins: dict[str, Usage] = {}
+        topics: dict[tuple[str, str], Usage] = {}
         show_topics, looked_up = self._service.settings.admin_topics, 0
         async for waits in slices(self._service.waits.items(), SLICE):
             for waiting, topic in waits:
-                origins.setdefault(waiting.origin, Use()).watchers += 1
+                origins.setdefault(waiting.origin, Usage()).watchers += 1
                 if topic and show_topics:
-                    topics.setdefault((waiting.origin, topic), Use()).watchers += 1
+                    topics.setdefault((waiting.origin, topic), Usage()).watchers += 1
         async for connections in slices(self._transport.connections, SLICE):
             for receiver in receivers(connections):
-                use = origins.setdefault(receiver.origin, Use())
-                use.sockets[receiver.pattern] += 1
-                use.held += len(receiver.held)
+                usage = origins.setdefault(receiver.origin, Usage())
+                usage.sockets[receiver.pattern] += 1
+                usage.held += len(receiver.held)
                 if not show_topics:
                     continue
                 for name in receiver.names:
-                    topics.setdefault((receiver.origin, name), Use()).sockets[receiver.pattern] += 1
+                    topics.setdefault((receiver.origin, name), Usage()).sockets[receiver.pattern] += 1
                 for held in list(receiver.held):
                     if held.topic is None and looked_up < MAX_LOOKED_UP:
                         looked_up += 1
                         await self._look_up(held)
                     if held.topic is not None:
-                        topics.setdefault((receiver.origin, held.topic), Use()).held += 1
+                        topics.setdefault((receiver.origin, held.topic), Usage()).held += 1
         return origins, topics
 
     async def _look_up(self, held: HeldOffer) -> None:
@@ -260,9 +262,9 @@ def receivers(connections: Iterable[object]) -> Iterator[ClientConnection]:
             yield cast(ClientConnection, connection.receiver)
 
 
-def largest(uses: dict[Any, Use]) -> list[tuple[Any, Use]]:
+def largest(usages: dict[Any, Usage]) -> list[tuple[Any, Usage]]:
     """Return the largest entries, in descending order."""
-    return heapq.nlargest(MAX_ITEMS, uses.items(), key=lambda entry: entry[1].size)
+    return heapq.nlargest(MAX_ITEMS, usages.items(), key=lambda entry: entry[1].size)
 
 
 def as_buckets(histogram: Histogram) -> dict[str, list[float]]:

@@ -142,7 +142,7 @@ class WorkersOperator:
 
     Args:
         policy: the access rules of the workers.
-        of_server: performs the actions that the supervisor performs itself, by name.
+        server_actions: performs the actions that the supervisor performs itself, by name.
     """
 
     def __init__(
@@ -150,12 +150,12 @@ class WorkersOperator:
         listeners: Sequence[WorkerListener],
         policy: AdminPolicy,
         server: str,
-        of_server: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]],
+        server_actions: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]],
     ) -> None:
         self._listeners = listeners
         self._headers = {"Authorization": f"Bearer {policy.token.decode()}"} if policy.token else {}
         self._server = server
-        self._of_server = of_server
+        self._server_actions = server_actions
         self.stopping = asyncio.Event()
 
     async def describe(self) -> dict[str, Any]:
@@ -184,9 +184,9 @@ class WorkersOperator:
     describe_process = describe
 
     async def perform(self, name: str, fields: dict[str, Any], by: str) -> dict[str, Any]:
-        if name in self._of_server:
+        if name in self._server_actions:
             check_names(name, fields)
-            result = self._of_server[name](fields)
+            result = self._server_actions[name](fields)
             audit(name, fields, by, result)
             return {"results": [{"process": self._server, **result}], "missing": []}
         response = await self._first(f"/actions/{name}", ACTION_S, "POST", by, json=fields)

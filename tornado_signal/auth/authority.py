@@ -15,7 +15,7 @@ MAX_CACHED_BYTES: Final = 8 * 1024 * 1024  # of all of them
 MAX_HEADERS: Final = 64
 MAX_TOPICS: Final = 10_000  # sessions whose topics are known
 GRACE_S: Final = 25.0  # after the expiry, for other clocks, and for a client to renew its token
-LONGEST_TIMER_S: Final = 60.0  # then the wall clock is read again, because it can jump
+MAX_TIMER_S: Final = 60.0  # then the wall clock is read again, because it can jump
 
 End = Callable[[], None]
 
@@ -192,10 +192,10 @@ class Bearer:
         ends_s = self._began_s if self.grant is None else self.grant.ends_s
         left_s = ends_s + GRACE_S - self._now_s()
         self._timer = asyncio.get_running_loop().call_later(
-            min(max(left_s, 0.0), LONGEST_TIMER_S), self._look, left_s > LONGEST_TIMER_S
+            min(max(left_s, 0.0), MAX_TIMER_S), self._on_timer, left_s > MAX_TIMER_S
         )
 
-    def _look(self, again: bool) -> None:
+    def _on_timer(self, again: bool) -> None:
         if again:
             self._schedule()
         else:

@@ -87,7 +87,7 @@ def parse_claims(payload: bytes, key: Key, issuer: str, audience: str) -> Grant:
     claims = _parse(payload)
     if issuer and claims.get("iss") != issuer:
         raise Unauthorized("token of another issuer")
-    if audience and not _names(claims.get("aud"), audience):
+    if audience and not _includes_audience(claims.get("aud"), audience):
         raise Unauthorized("token for another audience")
     if "exp" not in claims:
         raise Unauthorized("token without exp")
@@ -151,7 +151,7 @@ def _is_list_of(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: type(value) is list and all(type(each) is str and check(each) for each in value)
 
 
-def _names(value: object, audience: str) -> bool:
+def _includes_audience(value: object, audience: str) -> bool:
     return value == audience or (type(value) is list and audience in value)
 
 

@@ -162,8 +162,8 @@ class Request(httputil.HTTPServerRequest, RequestContext):
         self.connection.context.abort()
         return True
 
-    def _wait_over(self) -> None:
-        super()._wait_over()
+    def _release_wait(self) -> None:
+        super()._release_wait()
         if self._bearer is not None:
             self._bearer.close()
 

@@ -47,7 +47,7 @@ class Stream(Handler):
             await self.flush()
             if request.method == "HEAD":
                 return
-            request.stream_begins()
+            request.record_stream_start()
             while await self._write_next(feed):
                 await self.flush()
             if not (feed.finished or watch.closed):

@@ -55,7 +55,7 @@ def changed(settings: Settings, changes: dict[str, Any]) -> Settings:
     return dataclasses.replace(settings, **changes, sources=sources)
 
 
-def actions_of_server(
+def make_server_actions(
     stop: Callable[[], None], live: LiveSettings, apply: Callable[[Settings], object]
 ) -> dict[str, Callable[[Fields], dict[str, Any]]]:
     """Return the actions of a supervisor by name.

@@ -24,7 +24,7 @@ from ..system import logs
 from ..system.notify import Notifier
 from ..system.repeating import Repeating
 from ..system.sockets import UnixSocket, is_local, url
-from .administration import actions_of_server, server_name
+from .administration import make_server_actions, server_name
 from .balance import share
 from .draining import CLOSE_LIMIT_S, handle_signals, on_hangup, run_until_closed
 from .handover import encode
@@ -235,8 +235,8 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
         request_log = RequestLog(live, RequestMetrics())
         policy = AdminPolicy(resources.admin_token, all(map(is_local, admin)))
         listeners = [worker.listener for worker in workers]
-        of_server = actions_of_server(lambda: lifecycle.reach(LEAVING), live, reloader.apply)
-        operator = WorkersOperator(listeners, policy, server_name(public), of_server)
+        server_actions = make_server_actions(lambda: lifecycle.reach(LEAVING), live, reloader.apply)
+        operator = WorkersOperator(listeners, policy, server_name(public), server_actions)
         workers_application = make_workers_application(listeners, operator, policy)
         admin_server = make_admin_server(workers_application, make_error_responder(request_log))
         await admin_server.start(admin)

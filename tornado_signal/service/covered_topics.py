@@ -9,7 +9,7 @@ from .schemas import MAX_LIMIT
 
 TopicPage = tuple[list[tuple[str, int]], int]
 
-WHOLE: Final = MAX_LIMIT  # topics that are read at once, of which the covered ones are selected
+MAX_TOPICS_READ: Final = MAX_LIMIT  # topics that are read at once, of which the covered ones are selected
 
 
 async def covered_topics(context: RequestContext, offset: int, limit: int) -> TopicPage:
@@ -24,7 +24,7 @@ async def covered_topics(context: RequestContext, offset: int, limit: int) -> To
     grant, store = context.grant, context.service.store
     if grant is None or grant.topics is None:
         return await store.topics(context.origin, offset, limit)
-    found, total = await store.topics(context.origin, 0, WHOLE)
+    found, total = await store.topics(context.origin, 0, MAX_TOPICS_READ)
     if total <= len(found):
         covered = [entry for entry in found if grant.covers(entry[0])]
         return covered[offset : offset + limit], len(covered)

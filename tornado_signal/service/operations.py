@@ -254,12 +254,12 @@ async def poll(
     """POST /poll."""
     store = context.service.store
     if wait is None and since is None:
-        return wire.encode(wire.news(side, await store.read(context.origin, session, side, secret_hash=secret)))
+        return wire.encode(wire.poll_result(side, await store.read(context.origin, session, side, secret_hash=secret)))
     position = since.position if since else None
-    news = await wait_for_update(context, session, side, position, secret, wait or 0)
-    latest = SessionPosition(news.serial, max(news.last, position.number if position else 0))
+    update = await wait_for_update(context, session, side, position, secret, wait or 0)
+    latest = SessionPosition(update.serial, max(update.last, position.number if position else 0))
     cursor = format_cursor(store, poll_scope(context, wire.format_code(session), side.value), latest)
-    return wire.encode(wire.news(side, news) | {"cursor": cursor})
+    return wire.encode(wire.poll_result(side, update) | {"cursor": cursor})
 
 
 @dataclass(frozen=True)

@@ -203,7 +203,7 @@ class RequestContext:
         except SignalError:
             watch.close()
             raise
-        watch.on_close = self._wait_over
+        watch.on_close = self._release_wait
         self._watch = watch
         self.waited = True
         self.waits_since_s = perf_counter()
@@ -213,7 +213,7 @@ class RequestContext:
             watch.close()
         return watch
 
-    def _wait_over(self) -> None:
+    def _release_wait(self) -> None:
         self.service.limits.release_wait(self.client)
 
     def client_gone(self) -> None:
@@ -263,7 +263,7 @@ class RequestContext:
         allowed = service.settings.allowed_origins
         if allowed is not None and (entry := allowed.find(self.origin)) is not None:
             log.metrics.by_origin[entry, self.pattern, self.status] += 1
-        if log.written:
+        if log.enabled:
             line = {"method": self.method, "endpoint": self.pattern, "status": self.status}
             line |= {"ms": round(seconds * 1000, 3), "bytes": self.sent_bytes, "id": self.request_id}
             subject = self.grant.subject if self.grant else ""
@@ -281,7 +281,7 @@ class RequestContext:
         """The JSON-RPC method, or an empty text."""
         return ""
 
-    def stream_begins(self) -> None:
+    def record_stream_start(self) -> None:
         """Record the span of a request whose response is a stream, which can last for hours."""
         if self.service.log.tracer is not None:
             self._record_span(self.service.log.tracer)

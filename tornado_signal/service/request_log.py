@@ -32,8 +32,8 @@ class RequestLog:
         return self._live.current
 
     @property
-    def written(self) -> bool:
-        """Whether each request has a line."""
+    def enabled(self) -> bool:
+        """Whether the access log is on."""
         return bool(self.settings.access_log)
 
     def request_id(self, headers: Mapping[str, str], remote_ip: str) -> str:
@@ -76,7 +76,7 @@ class RequestLog:
         """Count a request that the transport refuses before a handler. Return its id."""
         name = new_request_id()
         self.count_refusal(status, "transport")
-        if self.written:
+        if self.enabled:
             log.info("request", extra={"fields": {"status": status, "id": name, "reason": "transport"}})
         return name
 

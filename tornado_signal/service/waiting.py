@@ -48,17 +48,17 @@ async def wait_for_update(
         while True:
             try:
                 await watch.opened()
-                news = await store.read(context.origin, code, side, since=since, secret_hash=secret_hash)
+                update = await store.read(context.origin, code, side, since=since, secret_hash=secret_hash)
             except StalePosition:  # the same content was published again
                 raise SessionNotFound if has_read else InvalidParameter("since") from None
             except Unavailable:
                 if not has_read or not await wait_for_store(context, watch, until_s):
                     raise
                 continue
-            has_read, since = True, SessionPosition(news.serial, known)
-            if news.last > known or watch.now_s() >= until_s or watch.over:
-                return news
-            await watch.wait(next_read_s(store, watch, until_s, news.expires_ms))
+            has_read, since = True, SessionPosition(update.serial, known)
+            if update.last > known or watch.now_s() >= until_s or watch.over:
+                return update
+            await watch.wait(next_read_s(store, watch, until_s, update.expires_ms))
             await context.turn()
 
 
@@ -222,7 +222,7 @@ class SessionFeed:
         self._position = (
             parse_cursor(self._store.parse_session_position, self._scope, cursor, parameter) if cursor else None
         )
-        self._news: SessionUpdate | None = None  # read from the store but not sent
+        self._update: SessionUpdate | None = None  # read from the store but not sent
         self._expires_ms = 0
         self.watch = self._store.watch_session(context.origin, self._code)
 
@@ -238,7 +238,7 @@ class SessionFeed:
         if (checking := self._context.require_session(self._code)) is not None:
             await checking
         try:
-            self._news = await self._read()
+            self._update = await self._read()
         except StalePosition:
             raise InvalidParameter(self._parameter) from None
 
@@ -247,9 +247,9 @@ class SessionFeed:
             return None
         retry_s = math.inf
         while True:
-            if self._news is not None:
-                events = self._format_events(self._news)
-                self._news = None
+            if self._update is not None:
+                events = self._format_events(self._update)
+                self._update = None
                 if events:
                     return events
             read_s = next_read_s(self._store, self.watch, until_s, self._expires_ms)
@@ -258,7 +258,7 @@ class SessionFeed:
             idle = self.watch.now_s() >= until_s
             await self._context.turn()
             try:
-                self._news = await self._read()
+                self._update = await self._read()
             except (SessionNotFound, StalePosition):
                 self.finished = True
                 expired = self._store.now_ms(self.watch) >= self._expires_ms
@@ -270,7 +270,7 @@ class SessionFeed:
                 retry_s = self.watch.now_s() + STORE_RETRY_S
                 continue
             retry_s = math.inf
-            if idle and self._news.last <= self._number:
+            if idle and self._update.last <= self._number:
                 return b""
 
     @property
@@ -282,16 +282,16 @@ class SessionFeed:
             self._context.origin, self._code, self._side, since=self._position, secret_hash=self._secret_hash
         )
 
-    def _format_events(self, news: SessionUpdate) -> bytes:
+    def _format_events(self, update: SessionUpdate) -> bytes:
         """Return the messages after the position in order, and advance the position."""
-        self._expires_ms = news.expires_ms
-        items = [(number, "candidate", text) for number, text in news.candidates]
-        if news.description is not None and news.description_number > self._number:
+        self._expires_ms = update.expires_ms
+        items = [(number, "candidate", text) for number, text in update.candidates]
+        if update.description is not None and update.description_number > self._number:
             name = "answer" if self._side is Side.OFFERER else "offer"
-            items.append((news.description_number, name, news.description))
-        self._position = SessionPosition(news.serial, max(news.last, self._number))
+            items.append((update.description_number, name, update.description))
+        self._position = SessionPosition(update.serial, max(update.last, self._number))
         return b"".join(
-            self._event(name, {name: text}, SessionPosition(news.serial, number))
+            self._event(name, {name: text}, SessionPosition(update.serial, number))
             for number, name, text in sorted(items)
         )
 

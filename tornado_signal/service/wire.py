@@ -106,7 +106,7 @@ def listed_session(listed: ListedSession) -> dict[str, Any]:
     }
 
 
-def news(side: Side, update: SessionUpdate) -> dict[str, Any]:
+def poll_result(side: Side, update: SessionUpdate) -> dict[str, Any]:
     """Return the response of POST /poll for a side."""
     candidates = [text for _, text in update.candidates]
     if side is Side.OFFERER:
