@@ -51,11 +51,11 @@ class ByAddress:
         admission = self._limits.connected(address, now_ms)
         if admission is None:
             return None
-        self._open[address, admission.refusal].append(admission)
-        return admission.refusal
+        self._open[address, admission.reject_status].append(admission)
+        return admission.reject_status
 
-    def disconnected(self, address, refusal):
-        self._open[address, refusal].pop(0).release()
+    def disconnected(self, address, reject_status):
+        self._open[address, reject_status].pop(0).release()
 
 
 def limits_for_all(**settings):
@@ -181,7 +181,7 @@ def test_each_closed_connection_frees_its_place():
     limits.disconnected("192.0.2.9", 503)
     limits.disconnected("192.0.2.0", 0)
     assert limits.connected("192.0.2.9", 0) == 0
-    assert Limits(Settings(max_connections=5), 0).connected("192.0.2.1", 0).refusal == 503
+    assert Limits(Settings(max_connections=5), 0).connected("192.0.2.1", 0).reject_status == 503
 
 
 def test_excess_connections_of_an_address_do_not_use_the_places_of_others():

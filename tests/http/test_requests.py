@@ -21,7 +21,7 @@ from tornado_signal import errors
 from tornado_signal.http.handlers import Handler
 from tornado_signal.http.request import Request
 from tornado_signal.service import wire
-from tornado_signal.transport import connection, exchange
+from tornado_signal.transport import connection, stream
 from tornado_signal.transport.frames import FrameReader
 from tornado_signal.transport.websocket import WebSocket
 from tornado_signal.websocket.connection import RpcConnection, RpcRequestContext
@@ -230,7 +230,7 @@ def without_garbage_collection():
     gc.collect()
 
 
-KINDS = (connection.Connection, exchange.HTTPStream, Request, Handler)
+KINDS = (connection.Connection, stream.HTTPStream, Request, Handler)
 
 
 def live_objects():

@@ -17,7 +17,7 @@ from tornado.iostream import StreamClosedError
 
 from tornado_signal.transport import connection, listener
 from tornado_signal.transport.connection import Connection
-from tornado_signal.transport.exchange import HTTPStream
+from tornado_signal.transport.stream import HTTPStream
 
 HOST = b"Host: a.example\r\n"
 CLOSE = b"Connection: close\r\n"
@@ -215,7 +215,7 @@ def test_bytes_read_after_waiting_requests_share_a_limit(running, monkeypatch):
             until(lambda number=number: len(running.application.waiting) == number)
         stable_value(lambda: running.call(lambda: running.server.state.unfinished.bytes))
         assert 100_000 < running.call(lambda: running.server.state.unfinished.bytes) <= 1_000_000
-        assert sum(served._refused == 503 for served in running.server.state.connections) > 10
+        assert sum(served._reject_status == 503 for served in running.server.state.connections) > 10
         small_client = stack.enter_context(running.connect())
         small_client.sendall(small_input)
         until(lambda: len(running.application.waiting) == 31)

@@ -15,7 +15,7 @@ from support.service import ORIGIN, head, with_origin
 from support.sse import open_stream
 
 from tornado_signal.http.request import Request
-from tornado_signal.transport import connection, exchange, listener
+from tornado_signal.transport import connection, listener, stream
 
 pytest_plugins = ["support.http_fixtures"]
 
@@ -90,7 +90,7 @@ async def test_waiter_is_released_when_its_client_disconnects(kind, goodbye, ser
     await reaches(lambda: len(service.store.watches), 0)  # long before the wait is over
     client.close()
     del client
-    await reaches(lambda: len(alive(connection.Connection, exchange.HTTPStream, Request)), 0)
+    await reaches(lambda: len(alive(connection.Connection, stream.HTTPStream, Request)), 0)
 
 
 @pytest.mark.parametrize("whose", ["topic", "session"])

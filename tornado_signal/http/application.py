@@ -173,7 +173,7 @@ class RequestReader(httputil.HTTPMessageDelegate):
         self._count(0)
         self._body = b""
 
-    def _submit(self, refusal: errors.SignalError | None) -> None:
+    def _submit(self, error: errors.SignalError | None) -> None:
         """Have the request answered at its client's turn, or at once if its body is refused."""
         self._submitted = True
         if self._unfinished_bytes:
@@ -181,8 +181,8 @@ class RequestReader(httputil.HTTPMessageDelegate):
         body, self._body = self._body, b""
         application = self._application
         request = Request(application.service, self._connection, self._start_line, self._headers)
-        if refusal is not None:
-            request.refusal = refusal
+        if error is not None:
+            request.body_error = error
             application.run(request, b"")
         else:
             application.service.queue.submit(request.client, lambda: application.run(request, bytes(body)))

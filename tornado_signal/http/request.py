@@ -31,10 +31,6 @@ class Request(httputil.HTTPServerRequest, RequestContext):
         connection: the request's side of the connection.
         start_line: method, target and version.
         headers: the headers.
-
-    Attributes:
-        refusal: the reason why the body was not kept, or None.
-        begun: whether a part of the response has been sent.
     """
 
     remote_ip: str
@@ -64,8 +60,8 @@ class Request(httputil.HTTPServerRequest, RequestContext):
         if not service.proxy_reported and self.remote_ip in ("", client_address) and "X-Forwarded-For" in headers:
             service.report_proxy(self.remote_ip)
         RequestContext.__init__(self, service, client_address, self.method, "unknown")
-        self.refusal: errors.SignalError | None = None
-        self.begun = False
+        self.body_error: errors.SignalError | None = None  # the reason why the body was not kept, or None
+        self.begun = False  # whether a part of the response has been sent
         self._bearer: Bearer | None = None
 
     # Attributes of Tornado's requests
@@ -146,8 +142,8 @@ class Request(httputil.HTTPServerRequest, RequestContext):
             Unavailable: all bodies in transit together take too much memory.
             InvalidParameter: `body`.
         """
-        if self.refusal is not None:
-            raise self.refusal
+        if self.body_error is not None:
+            raise self.body_error
         return wire.parse_body(self.body)
 
     def waiting(self, watch: Watch, topic: str = "") -> Watch:

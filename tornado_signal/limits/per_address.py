@@ -49,67 +49,55 @@ class ConnectionCounts:
     def __init__(self) -> None:
         self.connections = self.refused = 0
 
-    def count(self, refusal: int, by: int) -> None:
-        """Count an opened (1) or closed (-1) connection. `refusal` is 0 if it is served."""
-        if refusal:
+    def count(self, reject_status: int, by: int) -> None:
+        """Count an opened (1) or closed (-1) connection. `reject_status` is 0 if it is served."""
+        if reject_status:
             self.refused += by
         else:
             self.connections += by
 
 
 class Admission:
-    """A counted connection, until `release`.
+    """A counted connection, until `release`."""
 
-    Attributes:
-        refusal: 0 if it is served, else the HTTP status for refusing it.
-    """
+    __slots__ = ("_counts", "reject_status")
 
-    __slots__ = ("_counts", "refusal")
-
-    def __init__(self, refusal: int, *counts: ConnectionCounts) -> None:
-        self.refusal = refusal
+    def __init__(self, reject_status: int, *counts: ConnectionCounts) -> None:
+        self.reject_status = reject_status  # 0 if it is served, else the HTTP status for refusing it
         self._counts = counts
         for each in counts:
-            each.count(refusal, 1)
+            each.count(reject_status, 1)
 
     def release(self) -> None:
         """Stop counting the closed connection."""
         for each in self._counts:
-            each.count(self.refusal, -1)
+            each.count(self.reject_status, -1)
 
 
 class AdminConnectionLimiter(ConnectionCounts):
-    """The connections of the operator's listener, counted without regard to addresses.
-
-    Attributes:
-        make_room: closes a connection without a complete request and returns whether there was one. Otherwise anybody
-            who reaches the listener could keep probes out with idle connections.
-    """
+    """The connections of the operator's listener, counted without regard to addresses."""
 
     def __init__(self) -> None:
         super().__init__()
+        # Closes a connection without a complete request and returns whether there was one. Otherwise anybody who
+        # reaches the listener could keep probes out with idle connections.
         self.make_room: Callable[[], bool] = lambda: False
 
     def connected(self, address: str, now_ms: int) -> Admission | None:
-        refusal = 0 if self.connections < ADMIN_CONNECTIONS or self.make_room() else 503
-        if refusal and self.refused >= SPARE_CONNECTIONS_PER_CLIENT:
+        reject_status = 0 if self.connections < ADMIN_CONNECTIONS or self.make_room() else 503
+        if reject_status and self.refused >= SPARE_CONNECTIONS_PER_CLIENT:
             return None
-        return Admission(refusal, self)
+        return Admission(reject_status, self)
 
 
 class TokenBucket:
-    """A token bucket. Tokens return at a constant rate.
-
-    Attributes:
-        tokens: the number of tokens at `at_ms`.
-        at_ms: the time of the last update in Unix milliseconds.
-    """
+    """A token bucket. Tokens return at a constant rate."""
 
     __slots__ = ("at_ms", "tokens")
 
     def __init__(self, most: float) -> None:
-        self.tokens = most
-        self.at_ms = 0
+        self.tokens = most  # the number of tokens at `at_ms`
+        self.at_ms = 0  # the time of the last update in Unix milliseconds
 
     def take(self, most: float, per_ms: float, now_ms: int, count: int = 1) -> int:
         """Take tokens, all or none.
@@ -319,21 +307,21 @@ class Limits(ConnectionCounts):
         """
         client = self.client(address)
         settings = self._settings
-        refusal = 0
+        reject_status = 0
         if client.limited:
             if client.arrivals.take(most_arrivals(settings), 2 * self._rate_per_ms, now_ms):
                 return None
             if client.connections >= settings.max_connections_per_address:
-                refusal = 429
-        if not refusal and self.connections >= self._max_connections:
-            refusal = 503
+                reject_status = 429
+        if not reject_status and self.connections >= self._max_connections:
+            reject_status = 503
         if self.blocks and self.is_blocked(address):
-            refusal = 429
-        if refusal and (
+            reject_status = 429
+        if reject_status and (
             self.refused >= SPARE_CONNECTIONS or (client.limited and client.refused >= SPARE_CONNECTIONS_PER_CLIENT)
         ):
             return None
-        return Admission(refusal, self, client)
+        return Admission(reject_status, self, client)
 
     def admit_forwarded(self, client: ClientCounts) -> None:
         """Check that a proxy can keep one more connection open for a client.

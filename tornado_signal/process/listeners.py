@@ -15,7 +15,7 @@ from ..system.activation import passed_sockets
 from ..system.sockets import is_local, open_sockets, url
 from ..system.tls import Tls
 from ..transport import Server, ServerState
-from ..transport.state import Refusal
+from ..transport.state import ErrorResponder
 from ..webhooks import unencrypted
 
 log = logging.getLogger(__name__)
@@ -52,10 +52,10 @@ def load_admin_application(
     return make_admin_application(service, operator, state, AdminPolicy(token, local), tls)
 
 
-def make_admin_server(application: web.Application, refusal: Refusal) -> Server:
+def make_admin_server(application: web.Application, error_responder: ErrorResponder) -> Server:
     """Make the server of the admin listener. At its connection limit, a new connection replaces an idle one."""
     limiter = AdminConnectionLimiter()
-    server = Server(ServerState(application, refusal, limiter=limiter))
+    server = Server(ServerState(application, error_responder, limiter=limiter))
     limiter.make_room = server.make_room
     return server
 

@@ -144,10 +144,10 @@ class ServingProcess:
         relay = open_relay(store)
         stages.opened("relay", relay.close)
         self.application = Application(service, functools.partial(all_routes, Holds(service), relay))
-        refusal = make_error_responder(request_log)
+        error_responder = make_error_responder(request_log)
         self.tls = None if resources.certificate is None else Tls(resources.certificate)
         context = self.tls.context if self.tls else None
-        self.state = ServerState(self.application, refusal, context, limits, settings.max_unsent_bytes)
+        self.state = ServerState(self.application, error_responder, context, limits, settings.max_unsent_bytes)
         self.webhooks = Webhooks(service)
         stages.opened("webhooks", self.webhooks.close)
         self.reloader = Reloader(self.live, resources, self.use)
@@ -161,7 +161,7 @@ class ServingProcess:
         if admin:
             token = resources.admin_token
             admin_application = load_admin_application(service, control, self.state, admin, token, self.tls)
-        self.admin_server = make_admin_server(admin_application, refusal)
+        self.admin_server = make_admin_server(admin_application, error_responder)
         await self.admin_server.start(admin)
         stages.opened("admin listener", functools.partial(self.admin_server.close, 0))
         self.webhooks.use(resources.webhooks, settings)

@@ -41,7 +41,7 @@ from .waiting import Feed, SessionFeed, TopicFeed, wait_for_change, wait_for_upd
 
 ENTRY_BYTES: Final = 64  # that an entry of the store takes in addition to its text, origin and topic
 OFFER_ENTRIES: Final = 4
-PIECE_BYTES: Final = 64 * 1024  # of a listing that is not sent in one piece
+LISTING_PIECE_BYTES: Final = 64 * 1024  # of a listing that is not sent in one piece
 
 
 Pieces = AsyncGenerator[tuple[bytes, bool], None]
@@ -196,7 +196,7 @@ async def _listing(context: RequestContext, topic: str, most: int | None, end: b
             written += between + b",".join(wire.encode(wire.listed_session(listed)) for listed in step)
             between = b","
             del step
-            if len(written) >= PIECE_BYTES:
+            if len(written) >= LISTING_PIECE_BYTES:
                 pieces = [(written, False)]
                 written = b""
                 yield pieces.pop()

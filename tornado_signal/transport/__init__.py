@@ -5,7 +5,7 @@ limits on connections, slow readers, unfinished input and the time of each phase
 instructions and memory. Tornado's own `WebSocketHandler` is not supported.
 
 `listener` accepts connections. `connection` is a client's connection with the order of its requests and its deadlines.
-`state` is shared by the connections of a server. `parser` parses requests. `exchange` is one request and its response,
+`state` is shared by the connections of a server. `parser` parses requests. `stream` is one request and its response,
 which Tornado calls the HTTPConnection. `syntax` has checks that are stricter than llhttp's. `websocket` is a
 connection after its upgrade.
 

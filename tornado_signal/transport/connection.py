@@ -9,10 +9,10 @@ from typing import Any, Final, cast
 from tornado import httputil
 from tornado.iostream import StreamClosedError
 
-from .exchange import HTTPStream
 from .headers import Headers
 from .parser import PIECE_BYTES, RequestParser
 from .state import Admission, MakeProtocol, ServerState
+from .stream import HTTPStream
 from .syntax import BadRequest, format_head
 
 IDLE_S: Final = 75.0  # between two requests
@@ -20,7 +20,7 @@ HEAD_S: Final = 15.0  # for request line and headers, from their first byte
 BODY_S: Final = 60.0  # for the body, from its headers
 STALLED_S: Final = 30.0  # for a client to read anything at all of what waits for it
 LINGER_S: Final = 2.0  # how long to discard input after the last response; closing at once could reset it away
-REFUSED_S: Final = 0.8  # how long to wait for the first request of a refused connection, to respond to it
+REJECT_S: Final = 0.8  # how long to wait for the first request of a refused connection, to respond to it
 HIGH_WATER_BYTES: Final = 16 * 1024  # unsent, above which a connection is counted with those that read too slowly
 
 
@@ -44,11 +44,11 @@ class Connection(asyncio.Protocol):
         "_closing",
         "_drained",
         "_ended",
-        "_exchanges",
         "_held",
         "_parser",
         "_paused",
-        "_refused",
+        "_reject_status",
+        "_streams",
         "_transport",
         "_unsent_bytes",
         "_waiting",
@@ -67,7 +67,7 @@ class Connection(asyncio.Protocol):
         self.deadline_s = 0.0
         self._parser = RequestParser(self)
         # Those that are not finished: the first has its turn, the last may still be arriving.
-        self._exchanges: tuple[HTTPStream, ...] = ()
+        self._streams: tuple[HTTPStream, ...] = ()
         self._held: asyncio.Future[Any] | None = None  # work of the first request, which holds back the rest of it
         self._waiting = b""  # what has been read and not been parsed, while a request waits for its turn or is held
         self._paused = False  # whether reading is
@@ -75,7 +75,7 @@ class Connection(asyncio.Protocol):
         self._unsent_bytes = 0  # when the deadline for its reading was set
         self._written_bytes = 0  # since it last read fast enough
         self._admission = admission
-        self._refused = 0  # the status for what cannot be understood, to be sent behind the answers that are due
+        self._reject_status = 0  # the status for what cannot be understood, to be sent behind the answers that are due
         self._ended = False  # whether the client has said that it sends no more
         self._closing = False
 
@@ -85,13 +85,13 @@ class Connection(asyncio.Protocol):
 
     @property
     def idle(self) -> bool:
-        return not self._exchanges and not self._parser.in_head
+        return not self._streams and not self._parser.in_head
 
     @property
     def replaceable(self) -> bool:
         """Whether it is served, waits for its client, and no response is under way."""
-        under_way = self._exchanges and self._exchanges[0].complete and not self._closing
-        served = self._admission is not None and not self._admission.refusal
+        under_way = self._streams and self._streams[0].complete and not self._closing
+        served = self._admission is not None and not self._admission.reject_status
         return served and self.deadline_s > 0 and not under_way
 
     # From asyncio
@@ -107,8 +107,8 @@ class Connection(asyncio.Protocol):
         self._set_deadline()
         if self._admission is None:
             self.abort()
-        elif self._admission.refusal:
-            self.state.loop.call_later(REFUSED_S, self.abort)
+        elif self._admission.reject_status:
+            self.state.loop.call_later(REJECT_S, self.abort)
         if self.state.stopping:
             self.close()
 
@@ -124,19 +124,19 @@ class Connection(asyncio.Protocol):
         drained, self._drained = self._drained, None
         if drained is not None and not drained.done():
             end(drained)
-        exchanges, self._exchanges = self._exchanges, ()
-        for exchange in exchanges:
-            exchange.client_gone()
+        streams, self._streams = self._streams, ()
+        for stream in streams:
+            stream.client_gone()
 
     def eof_received(self) -> bool:
         """Keep the connection open for pending responses after the client's end of input."""
         self._ended = True
-        if not self._exchanges or self._closing or self.protocol == "https":
+        if not self._streams or self._closing or self.protocol == "https":
             return False
-        if not self._exchanges[-1].complete:
-            self._refuse(http.HTTPStatus.BAD_REQUEST)
-        for exchange in self._exchanges:
-            exchange.client_gone()
+        if not self._streams[-1].complete:
+            self._reject(http.HTTPStatus.BAD_REQUEST)
+        for stream in self._streams:
+            stream.client_gone()
         return True
 
     def pause_writing(self) -> None:
@@ -157,36 +157,36 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of requests, split anywhere."""
-        if self._closing or self._refused:
+        if self._closing or self._reject_status:
             return  # read, so that the answer is not lost with the connection, and forgotten
         self._advance(data)
 
     def _advance(self, data: bytes = b"") -> None:
-        """Give the first exchange its turn, unless the client does not read, and parse what waits and has come."""
+        """Give the first stream its turn, unless the client does not read, and parse what waits and has come."""
         if self._closing:
             return
         try:
             if self._held is not None and self._held.done():
                 held, self._held = self._held, None
                 held.result()
-                if self._exchanges:
-                    self._exchanges[0].go_on()
+                if self._streams:
+                    self._streams[0].go_on()
                 self._set_deadline()
-            if self._exchanges and self._drained is None:
-                self._exchanges[0].begin()
+            if self._streams and self._drained is None:
+                self._streams[0].begin()
             self._parse(data)
-        except BadRequest as refused:
-            self._refuse(refused.status)
+        except BadRequest as error:
+            self._reject(error.status)
         except httputil.HTTPInputError:
-            if self._exchanges:  # raised by Tornado, for the first of them, which is not going to be answered
-                self._exchanges = self._exchanges[:1]
-                self._exchanges[0].complete = False
-            self._refuse(http.HTTPStatus.BAD_REQUEST)
+            if self._streams:  # raised by Tornado, for the first of them, which is not going to be answered
+                self._streams = self._streams[:1]
+                self._streams[0].complete = False
+            self._reject(http.HTTPStatus.BAD_REQUEST)
         except BaseException:
             self.abort()
             raise
-        if self._refused and not self._exchanges:
-            self._refuse(self._refused)
+        if self._reject_status and not self._streams:
+            self._reject(self._reject_status)
 
     def _parse(self, data: bytes) -> None:
         if self._waiting:
@@ -194,14 +194,14 @@ class Connection(asyncio.Protocol):
             self._keep(b"")
         taken = 0
         # Not beyond the piece in which a request comes that has to wait for its turn.
-        while taken < len(data) and not self._closing and len(self._exchanges) < 2 and self._held is None:
+        while taken < len(data) and not self._closing and len(self._streams) < 2 and self._held is None:
             taken += self._parser.feed(data[taken : taken + PIECE_BYTES])
         if taken < len(data):
             self._keep(data[taken:])
         if self._parser.progressed and not self._closing:
             self._parser.progressed = False
             self._set_deadline()
-        pauses = len(self._exchanges) > 1 or bool(self._waiting)
+        pauses = len(self._streams) > 1 or bool(self._waiting)
         if pauses != self._paused and not self._closing and not self._transport.is_closing():
             self._paused = not self._paused
             (self._transport.pause_reading if self._paused else self._transport.resume_reading)()
@@ -218,7 +218,7 @@ class Connection(asyncio.Protocol):
             return
         unfinished.record(self, len(data))
         if unfinished.bytes > unfinished.max_bytes and len(data) > PIECE_BYTES:
-            self._refuse(http.HTTPStatus.SERVICE_UNAVAILABLE)
+            self._reject(http.HTTPStatus.SERVICE_UNAVAILABLE)
 
     @property
     def unfinished_bytes(self) -> int:
@@ -228,22 +228,22 @@ class Connection(asyncio.Protocol):
     # From the parser
 
     def request_received(self, start_line: httputil.RequestStartLine, headers: Headers, keep_alive: bool) -> None:
-        if self._admission is not None and self._admission.refusal:
-            raise BadRequest(self._admission.refusal)
-        exchange = HTTPStream(self, start_line, headers, keep_alive)
-        self._exchanges += (exchange,)
-        if self._drained is None and self._exchanges[0] is exchange:
-            exchange.begin()
+        if self._admission is not None and self._admission.reject_status:
+            raise BadRequest(self._admission.reject_status)
+        stream = HTTPStream(self, start_line, headers, keep_alive)
+        self._streams += (stream,)
+        if self._drained is None and self._streams[0] is stream:
+            stream.begin()
 
     def body_received(self, chunk: bytes) -> None:
-        if self._exchanges:
-            self._exchanges[-1].data_received(chunk)
+        if self._streams:
+            self._streams[-1].data_received(chunk)
 
     def request_complete(self) -> None:
-        if self._exchanges:
-            self._exchanges[-1].message_complete()
+        if self._streams:
+            self._streams[-1].message_complete()
 
-    # From the exchanges and the server
+    # From the streams and the server
 
     def send(self, data: bytes) -> "asyncio.Future[None]":
         if self._closing or self._transport.is_closing():
@@ -275,31 +275,31 @@ class Connection(asyncio.Protocol):
         """The bytes in memory for the client. The transport keeps a write until all of it has been taken."""
         return max(self._written_bytes, self._transport.get_write_buffer_size())
 
-    def exchange_finished(self, exchange: httputil.HTTPConnection) -> None:
-        """Start the next exchange, become idle or close, because the current response is complete."""
-        exchanges = self._exchanges
-        if not exchanges or exchanges[0] is not exchange or self._closing:
+    def stream_finished(self, stream: httputil.HTTPConnection) -> None:
+        """Start the next stream, become idle or close, because the current response is complete."""
+        streams = self._streams
+        if not streams or streams[0] is not stream or self._closing:
             return
-        first = exchanges[0]
-        more = len(exchanges) > 1 or bool(self._waiting)
+        first = streams[0]
+        more = len(streams) > 1 or bool(self._waiting)
         if not first.keep_alive or ((self._ended or self.state.stopping) and not more):
             # Input after the last request may still arrive.
             self._end(linger=not first.complete or self._transport.can_write_eof())
             return
-        self._exchanges = exchanges[1:]
+        self._streams = streams[1:]
         self._held = None
-        if more or self._refused:
+        if more or self._reject_status:
             self.state.loop.call_soon(self._advance)
         self._set_deadline()
 
     def hand_over(self, head: bytes, make: MakeProtocol) -> bool:
-        early = len(self._exchanges) > 1 or self._waiting or self._refused or self._parser.in_head
+        early = len(self._streams) > 1 or self._waiting or self._reject_status or self._parser.in_head
         if self._closing or self._ended or self._transport.is_closing() or early:
             self.abort()  # what was sent before the answer was taken for requests
             return False
         self._transport.write(head)
         self._closing = True
-        self._exchanges = ()
+        self._streams = ()
         self._parser.close()
         self.state.connections.discard(self)
         self.state.unsent.forget(self)
@@ -316,7 +316,7 @@ class Connection(asyncio.Protocol):
         elif waits or self.idle:
             self.abort()
         else:
-            self._refuse(http.HTTPStatus.REQUEST_TIMEOUT)
+            self._reject(http.HTTPStatus.REQUEST_TIMEOUT)
 
     def close(self) -> None:
         self._end(linger=False)
@@ -331,33 +331,33 @@ class Connection(asyncio.Protocol):
         """Whenever it is another's turn to act."""
         if self._drained is not None:
             self._wait_for_reader(STALLED_S)
-        elif self._held is not None or (self._exchanges and self._exchanges[-1].complete and not self._parser.in_head):
+        elif self._held is not None or (self._streams and self._streams[-1].complete and not self._parser.in_head):
             self.deadline_s = 0.0
         else:
-            seconds = HEAD_S if self._parser.in_head else BODY_S if self._exchanges else IDLE_S
+            seconds = HEAD_S if self._parser.in_head else BODY_S if self._streams else IDLE_S
             self.deadline_s = self.state.loop.time() + seconds
 
     def _wait_for_reader(self, seconds: float) -> None:
         self._unsent_bytes = self._transport.get_write_buffer_size()
         self.deadline_s = self.state.loop.time() + seconds
 
-    def _refuse(self, status: int) -> None:
+    def _reject(self, status: int) -> None:
         """Answer what cannot be understood, behind the answers to what came before it, and end the connection."""
-        exchanges, headers_so_far = self._exchanges, self._parser.partial_headers
-        if exchanges and not exchanges[-1].complete:
-            incomplete = exchanges[-1]
-            exchanges = self._exchanges = exchanges[:-1]
+        streams, headers_so_far = self._streams, self._parser.partial_headers
+        if streams and not streams[-1].complete:
+            incomplete = streams[-1]
+            streams = self._streams = streams[:-1]
             incomplete.client_gone()
             if incomplete.started:
                 self._end(linger=True)
                 return
             headers_so_far = incomplete.headers
-        if exchanges:
-            self._refused = status
+        if streams:
+            self._reject_status = status
             self._keep(b"")
             self.deadline_s = 0.0
             return
-        headers, body = self.state.refusal(status, cast(httputil.HTTPHeaders, headers_so_far or Headers([])))
+        headers, body = self.state.error_responder(status, cast(httputil.HTTPHeaders, headers_so_far or Headers([])))
         headers["Content-Length"] = str(len(body))
         headers["Connection"] = "close"
         self.send(format_head(status, "", list(headers.get_all())) + body)

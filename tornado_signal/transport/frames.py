@@ -64,17 +64,12 @@ def _is_valid(code: int) -> bool:
 
 
 class InvalidFrame(Exception):
-    """A client violates the protocol or sends a message that is not accepted.
-
-    Attributes:
-        code: the code to close the connection with.
-        reason: the reason for the close frame.
-    """
+    """A client violates the protocol or sends a message that is not accepted."""
 
     def __init__(self, code: CloseCode, reason: str) -> None:
         super().__init__(reason)
-        self.code = code
-        self.reason = reason
+        self.code = code  # the code to close the connection with
+        self.reason = reason  # the reason for the close frame
 
 
 class FrameReader:
@@ -83,9 +78,6 @@ class FrameReader:
     Args:
         max_message_bytes: the largest message.
         binary: whether binary messages are accepted like text.
-
-    Attributes:
-        data: the data that is not parsed.
     """
 
     __slots__ = ("_at", "_binary", "_is_text", "_max_message_bytes", "_message", "data")
@@ -93,7 +85,7 @@ class FrameReader:
     def __init__(self, max_message_bytes: int, *, binary: bool = False) -> None:
         self._max_message_bytes = max_message_bytes
         self._binary = binary
-        self.data: bytes | bytearray = b""
+        self.data: bytes | bytearray = b""  # the data that is not parsed
         self._at = 0  # offset of the next frame
         self._message: bytearray | None = None  # the fragments so far
         self._is_text = True

@@ -15,13 +15,10 @@ class Headers(Mapping[str, str]):
 
     Args:
         fields: names in lower case and values, in the order of arrival.
-
-    Attributes:
-        sent: the raw values by lower-case name.
     """
 
     def __init__(self, fields: list[tuple[bytes, bytes]]) -> None:
-        self.sent = dict(fields)
+        self.sent = dict(fields)  # the raw values by lower-case name
         self._repeated: dict[bytes, list[bytes]] = {}
         self._decoded: dict[str, str] = {}
         if len(self.sent) < len(fields):

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Iterable
 from typing import Final
 
-from .connection import HEAD_S, REFUSED_S, Connection
+from .connection import HEAD_S, REJECT_S, Connection
 from .state import Admission, OpenConnection, ServerState
 from .websocket import WebSocket
 
@@ -169,7 +169,7 @@ class Server:
                 lambda: connection,
                 accepted,
                 ssl=self.state.tls,
-                ssl_handshake_timeout=REFUSED_S if admission.refusal else HEAD_S,
+                ssl_handshake_timeout=REJECT_S if admission.reject_status else HEAD_S,
             )
         except BaseException as error:
             accepted.close()

@@ -33,10 +33,6 @@ class RequestParser:
 
     llhttp checks every byte. The headers are taken from the block that it has checked, because a call for each of them
     costs more than the check, and because blocks repeat.
-
-    Attributes:
-        in_head: whether the request line has begun and the headers have not ended.
-        progressed: whether request line, headers or body have begun or ended since this was last set to False.
     """
 
     __slots__ = (
@@ -63,7 +59,8 @@ class RequestParser:
         self._begin_at = 0  # the offset in it where a request begins, at the earliest
         self._chunked = False
         self._complete = True
-        self.in_head = False
+        self.in_head = False  # whether the request line has begun and the headers have not ended
+        # Whether request line, headers or body have begun or ended since this was last set to False.
         self.progressed = False
 
     @property

@@ -9,17 +9,17 @@ from typing import Any, Protocol
 
 from tornado import httputil
 
-Refusal = Callable[[int, httputil.HTTPHeaders], tuple[httputil.HTTPHeaders, bytes]]
+ErrorResponder = Callable[[int, httputil.HTTPHeaders], tuple[httputil.HTTPHeaders, bytes]]
 
 
 class Admission(Protocol):
     """A counted connection.
 
     Attributes:
-        refusal: 0 if it is served, else the HTTP status for refusing its first request.
+        reject_status: 0 if it is served, else the HTTP status for refusing its first request.
     """
 
-    refusal: int
+    reject_status: int
 
     def release(self) -> None:
         """Stop counting the closed connection."""
@@ -35,7 +35,7 @@ class ConnectionLimiter(Protocol):
 class Unlimited:
     """The admission of every connection of a server without a limiter."""
 
-    refusal = 0
+    reject_status = 0
 
     def release(self) -> None:
         pass
@@ -81,8 +81,8 @@ class OpenConnection(Protocol):
         """End it at once."""
 
 
-class ClientConnection(OpenConnection, Protocol):
-    """A connection, as its exchanges know it."""
+class StreamConnection(OpenConnection, Protocol):
+    """A connection, as its streams know it."""
 
     @property
     def held(self) -> bool:
@@ -98,7 +98,7 @@ class ClientConnection(OpenConnection, Protocol):
             A future that is done when more can be sent. It fails with StreamClosedError if the client has disconnected.
         """
 
-    def exchange_finished(self, exchange: httputil.HTTPConnection) -> None:
+    def stream_finished(self, stream: httputil.HTTPConnection) -> None:
         """Handle the end of the current response."""
 
     def hand_over(self, head: bytes, make: "MakeProtocol") -> bool:
@@ -129,17 +129,12 @@ class MemoryBudget:
     Args:
         max_bytes: the budget.
         size_of: returns the size of a connection's data.
-
-    Attributes:
-        max_bytes: the budget.
-        bytes: the total of the sizes reported last.
-        ended: the number of connections closed for it.
     """
 
     def __init__(self, max_bytes: int, size_of: Callable[[Any], int]) -> None:
-        self.bytes = 0
-        self.ended = 0
-        self.max_bytes = max_bytes
+        self.bytes = 0  # the total of the sizes reported last
+        self.ended = 0  # the number of connections closed for it
+        self.max_bytes = max_bytes  # the budget
         self._size_of = size_of
         self._sizes: dict[OpenConnection, int] = {}
 
@@ -180,44 +175,32 @@ class ServerState:
     Args:
         limiter: counts connections and refuses those over the limits.
         max_unsent_bytes: the budget for unread data of all slow readers.
-
-    Attributes:
-        application: handles the requests.
-        refusal: makes headers and body of an answer to what is refused here, from its status and the headers
-            that were understood.
-        tls: certificate and key, for HTTPS.
-        protocol: `http` or `https`.
-        connections: the open connections.
-        all_closed: set when no connection is left while stopping.
-        unsent: the budget of slow readers.
-        unfinished: the budget of incomplete or unprocessed input.
-        websockets: the number of WebSockets.
-        turned_away: the number of connections closed immediately.
-        stopping: whether each response is the last of its connection.
-        done: a future that is done.
     """
 
     def __init__(
         self,
         application: httputil.HTTPServerConnectionDelegate,
-        refusal: Refusal,
+        error_responder: ErrorResponder,
         tls: ssl.SSLContext | None = None,
         limiter: ConnectionLimiter | None = None,
         max_unsent_bytes: int = 64 << 20,
     ) -> None:
-        self.application = application
-        self.refusal = refusal
-        self.tls = tls
-        self.protocol = "https" if tls else "http"
+        self.application = application  # handles the requests
+        # Makes headers and body of an answer to what is refused here, from its status and the headers that were
+        # understood.
+        self.error_responder = error_responder
+        self.tls = tls  # certificate and key, for HTTPS
+        self.protocol = "https" if tls else "http"  # `http` or `https`
         self.loop = asyncio.get_running_loop()
-        self.connections: set[OpenConnection] = set()
-        self.all_closed = asyncio.Event()
-        self.unsent = MemoryBudget(max_unsent_bytes, attrgetter("unsent_bytes"))
+        self.connections: set[OpenConnection] = set()  # the open connections
+        self.all_closed = asyncio.Event()  # set when no connection is left while stopping
+        self.unsent = MemoryBudget(max_unsent_bytes, attrgetter("unsent_bytes"))  # the budget of slow readers
+        # The budget of incomplete or unprocessed input.
         self.unfinished = MemoryBudget(max_unsent_bytes // 4, attrgetter("unfinished_bytes"))
-        self.websockets = 0
-        self.turned_away = 0
-        self.stopping = False
-        self.done: asyncio.Future[None] = self.loop.create_future()
+        self.websockets = 0  # the number of WebSockets
+        self.turned_away = 0  # the number of connections closed immediately
+        self.stopping = False  # whether each response is the last of its connection
+        self.done: asyncio.Future[None] = self.loop.create_future()  # a future that is done
         self.done.set_result(None)
         self._limiter = limiter
         self._posting: list[PostingConnection] = []

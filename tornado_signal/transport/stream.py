@@ -8,7 +8,7 @@ from tornado import httputil
 from tornado.iostream import StreamClosedError
 
 from .headers import Headers
-from .state import ClientConnection, MakeProtocol
+from .state import MakeProtocol, StreamConnection
 from .syntax import format_head
 
 NO_HEADERS = Headers([])
@@ -16,11 +16,7 @@ SWITCHING_PROTOCOLS: Final = 101
 
 
 class HTTPStream(httputil.HTTPConnection):
-    """One request and its response.
-
-    Attributes:
-        context: the connection. Tornado's handlers read its `remote_ip` and `protocol`.
-    """
+    """One request and its response."""
 
     started = False
     finished = False
@@ -34,9 +30,9 @@ class HTTPStream(httputil.HTTPConnection):
     _close_callback: Callable[[], None] | None = None
 
     def __init__(
-        self, connection: ClientConnection, start_line: httputil.RequestStartLine, headers: Headers, keep_alive: bool
+        self, connection: StreamConnection, start_line: httputil.RequestStartLine, headers: Headers, keep_alive: bool
     ) -> None:
-        self.context = connection
+        self.context = connection  # the connection. Tornado's handlers read its `remote_ip` and `protocol`
         self.start_line = start_line
         self.headers = headers
         self.keep_alive = keep_alive
@@ -46,7 +42,7 @@ class HTTPStream(httputil.HTTPConnection):
     # The request, from the connection to Tornado
 
     def begin(self) -> None:
-        """Start the exchange at its turn, and pass on the input received so far."""
+        """Start the stream at its turn, and pass on the input received so far."""
         if self._begun or self.finished:
             return
         self._begun = True
@@ -183,7 +179,7 @@ class HTTPStream(httputil.HTTPConnection):
             raise httputil.HTTPOutputError("less was written than its Content-Length")
         if self._chunked:
             self.context.send(b"0\r\n\r\n")
-        self.context.exchange_finished(self)
+        self.context.stream_finished(self)
 
     def detach(self) -> "HTTPStream":
         """Return what can give the connection to another protocol, after a 101 has been written."""
