@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from tornado_signal.stores.leveldb.locks import SessionLocks, Token
-from tornado_signal.stores.leveldb.turn import Turn
+from tornado_signal.stores.leveldb.iteration import LoopIteration
+from tornado_signal.stores.leveldb.locks import LockToken, SessionLocks
 
 KEY, OTHER = b"one session", b"another"
 
@@ -17,11 +17,11 @@ async def run_loop():
 
 def enter(locks, *keys, appends=False):
     """Enter the locks of sessions, even if they are held."""
-    locks.enter([Token(key, appends, locks._turn.current()) for key in keys])
+    locks.enter([LockToken(key, appends, locks._iteration.current()) for key in keys])
 
 
 def release(locks, *keys):
-    locks.release([Token(key, False, 0) for key in keys])
+    locks.release([LockToken(key, False, 0) for key in keys])
 
 
 def start_waiter(locks, appends, key=KEY):
@@ -38,7 +38,7 @@ def locks(io_loop):
     """Session locks of which one is held."""
 
     async def make():
-        session_locks = SessionLocks(Turn())
+        session_locks = SessionLocks(LoopIteration())
         enter(session_locks, KEY)
         return session_locks
 
@@ -47,7 +47,7 @@ def locks(io_loop):
 
 @pytest.mark.parametrize(("first", "second", "together"), [(0, 0, False), (0, 1, False), (1, 0, False), (1, 1, True)])
 async def test_appends_run_together_only_with_appends(io_loop, first, second, together):
-    locks = SessionLocks(Turn())
+    locks = SessionLocks(LoopIteration())
     enter(locks, KEY, appends=bool(first))
     task = start_waiter(locks, bool(second))
     await run_loop()
@@ -60,7 +60,7 @@ async def test_appends_run_together_only_with_appends(io_loop, first, second, to
 
 
 async def test_exclusive_change_waits_for_every_append(io_loop):
-    locks = SessionLocks(Turn())
+    locks = SessionLocks(LoopIteration())
     for _ in range(3):
         enter(locks, KEY, appends=True)
     task = start_waiter(locks, False)
@@ -89,7 +89,7 @@ async def test_exclusive_changes_run_one_at_a_time_in_order(locks):
 
 
 async def test_continuous_appends_do_not_starve_an_exclusive_change(io_loop):
-    locks = SessionLocks(Turn())
+    locks = SessionLocks(LoopIteration())
     enter(locks, KEY, appends=True)
     exclusive = start_waiter(locks, False)
     appends = []
@@ -129,7 +129,7 @@ async def test_waiter_that_does_not_enter_lets_others_proceed(locks):
 
 
 async def test_several_sessions_are_held_and_released_together(io_loop):
-    locks = SessionLocks(Turn())
+    locks = SessionLocks(LoopIteration())
     enter(locks, KEY, OTHER)
     tasks = [start_waiter(locks, False), start_waiter(locks, True, OTHER)]
     await run_loop()
@@ -158,12 +158,12 @@ async def test_cancelled_waiter_leaves_the_lock_to_others(locks, late):
 
 @pytest.mark.parametrize("contended", [False, True])
 async def test_token_entered_after_an_await_is_refused(contended, io_loop):
-    locks = SessionLocks(Turn())
+    locks = SessionLocks(LoopIteration())
     if contended:
         enter(locks, KEY)
         io_loop.call_later(0.01, release, locks, KEY)
     token = await locks.acquire(KEY)
-    assert token.turn == locks._turn.number
+    assert token.iteration == locks._iteration.number
     await asyncio.sleep(0)
     with pytest.raises(RuntimeError, match="before the next await"):
         locks.enter([token])
@@ -174,7 +174,7 @@ async def test_token_entered_after_an_await_is_refused(contended, io_loop):
 
 
 async def test_several_tokens_are_entered_all_or_none(io_loop):
-    locks = SessionLocks(Turn())
+    locks = SessionLocks(LoopIteration())
     old = await locks.acquire(KEY)
     await asyncio.sleep(0)
     new = await locks.acquire(OTHER)

@@ -9,10 +9,10 @@ from ..auth import ANY
 from ..errors import InvalidParameter
 from ..service.client_connection import Client
 from ..transport.state import Admission, ServerState
-from ..transport.websocket import Receiver, WebSocket, accept
+from ..transport.websocket import MessageReceiver, WebSocket, accept
 from .handlers import Handler
 
-MakeReceiver = Callable[[Client], Receiver]
+MakeReceiver = Callable[[Client], MessageReceiver]
 
 NO_SUBPROTOCOL: Final = ""
 

@@ -166,7 +166,7 @@ class StandardErrorHandler(logging.StreamHandler[IO[str]]):
             data = b"\n" + data
         with contextlib.suppress(OSError):  # its reader has closed it, or another process has just filled it
             while data and writable.poll(0):
-                written = os.write(descriptor, data[: select.PIPE_BUF])  # a writable pipe has room for so much
+                written = os.write(descriptor, data[: select.PIPE_BUF])  # a writable pipe has room for PIPE_BUF bytes
                 self._is_cut = data[written - 1 : written] != b"\n"
                 data = data[written:]
         return not data

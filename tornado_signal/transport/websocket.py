@@ -34,7 +34,7 @@ _KEY: Final = re.compile("[A-Za-z0-9+/]{21}[AQgw]==")  # 16 bytes
 _GUID: Final = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455, 1.3
 
 
-class Receiver(Protocol):
+class MessageReceiver(Protocol):
     """Receiver of a WebSocket's messages."""
 
     def connected(self) -> None:
@@ -99,7 +99,7 @@ class WebSocket(asyncio.Protocol):
     )
 
     idle = False  # a stopping server closes it in `Server.close_websockets`
-    receiver: Receiver
+    receiver: MessageReceiver
     _transport: asyncio.Transport
 
     def __init__(

@@ -14,9 +14,9 @@ from tornado_signal.stores.leveldb import database, layout
 from tornado_signal.stores.leveldb.binding import plyvel
 from tornado_signal.stores.leveldb.changes import Change
 from tornado_signal.stores.leveldb.database import Database, Group
+from tornado_signal.stores.leveldb.iteration import LoopIteration
 from tornado_signal.stores.leveldb.metrics import DatabaseMetrics
 from tornado_signal.stores.leveldb.space import Space
-from tornado_signal.stores.leveldb.turn import Turn
 
 OWN = [layout.FORMAT_KEY, layout.IDENTITY_KEY]
 
@@ -69,7 +69,9 @@ class Held:
         self.opened = asyncio.Event()
         self.metrics = DatabaseMetrics()
         options = {"load": lambda db: dict(db.iterator()), "sync": False, "start_empty": False} | options
-        self.db = Database(path, loaded=self.loaded, space=Space(path), metrics=self.metrics, turn=Turn(), **options)
+        self.db = Database(
+            path, loaded=self.loaded, space=Space(path), metrics=self.metrics, iteration=LoopIteration(), **options
+        )
 
     @classmethod
     async def open(cls, path, **options):

@@ -8,7 +8,7 @@ from . import layout
 from .changes import Change
 from .database import Database
 from .layout import StoreCounters
-from .locks import SessionLocks, Token
+from .locks import LockToken, SessionLocks
 from .state import StoreState
 
 
@@ -22,7 +22,7 @@ class Committer:
 
     def commit(
         self,
-        tokens: list[Token],
+        tokens: list[LockToken],
         change: Change,
         apply: Callable[[], None],
         *,

@@ -23,9 +23,9 @@ from ...errors import Unavailable
 from . import directory, files, layout
 from .changes import Change
 from .directory import Snapshot, View, reason
+from .iteration import LoopIteration
 from .metrics import DatabaseMetrics
 from .space import Space
-from .turn import Turn
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ class Database:
         start_empty: bool = False,
         space: Space,
         metrics: DatabaseMetrics,
-        turn: Turn,
+        iteration: LoopIteration,
     ) -> None:
         self.space = space  # the disk space
         self.metrics = metrics
@@ -114,8 +114,8 @@ class Database:
         self._open_sound = functools.partial(directory.open_sound, path, load, start_empty=start_empty)
         self._db: Any = None
         self._snapshot: Snapshot | None = None
-        self._turn = turn
-        turn.on_end = self._expire_view
+        self._iteration = iteration
+        iteration.on_end = self._expire_view
         self._view: View | None = None  # of the current event-loop iteration
         self._pinned: set[Snapshot] = set()  # snapshots that outlive an `await`
         self._group: Group
@@ -150,7 +150,7 @@ class Database:
             if self._snapshot is None:
                 raise Unavailable("the database is being reopened")
             view = self._view = View(self._snapshot)
-            self._turn.current()
+            self._iteration.current()
         return view
 
     def _expire_view(self) -> None:

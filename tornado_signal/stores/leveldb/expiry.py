@@ -8,7 +8,7 @@ from ...session import Observer, Reason, Session
 from . import changes, layout, records
 from .changes import Change, Removal
 from .committer import Committer
-from .locks import Token
+from .locks import LockToken
 
 # The bound of one step, which is one event-loop iteration. A session with more keys takes several steps.
 STEP = 1000  # keys
@@ -38,20 +38,20 @@ class Expiry:
         if self._state.undelisted >= stop and not self._delisting.locked():
             return
         async with self._delisting:  # one at a time: the sessions that another call delists are committed then
-            acquired: Token | None = None
+            acquired: LockToken | None = None
             while self._state.undelisted < stop:
                 blocked = await self._delist_some(stop, now_ms, acquired)
                 # Wait for the change that blocks it. A refresh that began before the expiry extends the session.
                 acquired = None if blocked is None else await self._locks.acquire(blocked)
 
-    async def _delist_some(self, stop: bytes, now_ms: int, acquired: Token | None) -> bytes | None:
+    async def _delist_some(self, stop: bytes, now_ms: int, acquired: LockToken | None) -> bytes | None:
         """Delist one step of the sessions whose expiry entries are before `stop`.
 
         A session with an uncommitted change blocks the step, unless its lock was acquired. Return its key, or None.
         """
         state, view = self._state, self._database.view
         until_s = time.monotonic() + STEP_S
-        removals: list[tuple[Token, str, Session, Removal]] = []
+        removals: list[tuple[LockToken, str, Session, Removal]] = []
         blocked: bytes | None = None
         reached = stop
         with view.iterator(start=state.undelisted, stop=stop, include_value=False) as entries:
@@ -113,7 +113,7 @@ class Expiry:
         state, view = self._state, self._database.view
         until_s = time.monotonic() + STEP_S
         deletes: list[bytes] = []
-        swept: list[Token] = []
+        swept: list[LockToken] = []
         forgotten = state.forgotten
         whole = 0  # completely deleted sessions
         remaining: bytes | None = None  # the first entry that this step does not delete

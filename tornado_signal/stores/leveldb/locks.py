@@ -3,21 +3,21 @@
 import asyncio
 from collections.abc import Collection
 
-from .turn import Turn
+from .iteration import LoopIteration
 
 
-class Token:
+class LockToken:
     """The right to change a session in the current event-loop iteration.
 
     An entered token becomes the session's lock, unless the session already has one.
     """
 
-    __slots__ = ("appends", "count", "key", "turn", "waiting")
+    __slots__ = ("appends", "count", "iteration", "key", "waiting")
 
-    def __init__(self, key: bytes, appends: bool, turn: int) -> None:
+    def __init__(self, key: bytes, appends: bool, iteration: int) -> None:
         self.key = key  # the key of the session
         self.appends = appends  # whether the changes that hold the lock only append
-        self.turn = turn  # the event-loop iteration in which it was granted
+        self.iteration = iteration  # the event-loop iteration in which it was granted
         self.count = 0  # the number of changes that hold the lock
         # For each waiting change, in order, a future and whether the change only appends.
         self.waiting: list[tuple[asyncio.Future[None], bool]] = []
@@ -25,10 +25,10 @@ class Token:
     def advance(self) -> None:
         """Pass the lock to the first waiting change, and to following ones that only append like it."""
         while self.waiting and (not self.count or (self.appends and self.waiting[0][1])):
-            turn, self.appends = self.waiting.pop(0)
-            if not turn.done():
+            granted, self.appends = self.waiting.pop(0)
+            if not granted.done():
                 self.count += 1
-                turn.set_result(None)
+                granted.set_result(None)
 
 
 class SessionLocks:
@@ -38,47 +38,47 @@ class SessionLocks:
     appends could keep an answer waiting forever.
     """
 
-    def __init__(self, turn: Turn) -> None:
-        self._locks: dict[bytes, Token] = {}
-        self._turn = turn
+    def __init__(self, iteration: LoopIteration) -> None:
+        self._locks: dict[bytes, LockToken] = {}
+        self._iteration = iteration
 
-    async def acquire(self, key: bytes, *, appends: bool = False) -> Token:
+    async def acquire(self, key: bytes, *, appends: bool = False) -> LockToken:
         """Wait until a change of this session can be decided, and return its token."""
         lock = self._locks.get(key)
         if lock is not None and not (appends and lock.appends and not lock.waiting):
             loop = asyncio.get_running_loop()
-            turn: asyncio.Future[None] = loop.create_future()
-            lock.waiting.append((turn, appends))
+            granted: asyncio.Future[None] = loop.create_future()
+            lock.waiting.append((granted, appends))
             try:
-                await turn
+                await granted
             finally:
-                if turn.done() and not turn.cancelled():
+                if granted.done() and not granted.cancelled():
                     # Release this hold once the token has been entered or dropped.
                     loop.call_soon(self.release, (lock,))
-        return Token(key, appends, self._turn.current())
+        return LockToken(key, appends, self._iteration.current())
 
-    def try_acquire(self, key: bytes) -> Token | None:
+    def try_acquire(self, key: bytes) -> LockToken | None:
         """Return a token for a session without uncommitted changes, or None."""
-        return None if key in self._locks else Token(key, False, self._turn.current())
+        return None if key in self._locks else LockToken(key, False, self._iteration.current())
 
     def held(self, key: bytes) -> bool:
         """Return whether a session has uncommitted changes."""
         return key in self._locks
 
-    def enter(self, tokens: Collection[Token]) -> None:
+    def enter(self, tokens: Collection[LockToken]) -> None:
         """Lock sessions until `release`.
 
         Raises:
             RuntimeError: an `await` came after `acquire`, so that another change may have been decided since.
         """
-        number = self._turn.number
+        number = self._iteration.number
         for token in tokens:
-            if token.turn != number:
+            if token.iteration != number:
                 raise RuntimeError("a session's lock must be entered before the next await")
         for token in tokens:
             self._locks.setdefault(token.key, token).count += 1
 
-    def release(self, tokens: Collection[Token]) -> None:
+    def release(self, tokens: Collection[LockToken]) -> None:
         """Unlock sessions whose change has been committed or has failed."""
         for token in tokens:
             lock = self._locks[token.key]

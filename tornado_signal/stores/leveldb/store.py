@@ -50,7 +50,8 @@ from .check import problems
 from .committer import Committer
 from .database import Database
 from .expiry import Expiry
-from .locks import SessionLocks, Token
+from .iteration import LoopIteration
+from .locks import LockToken, SessionLocks
 from .maintenance import DirectoryMaintenance
 from .metrics import DatabaseMetrics
 from .positions import TopicPosition
@@ -59,7 +60,6 @@ from .space import Space
 from .state import StoreState
 from .sweeper import Sweeper
 from .topic_index import Reservations
-from .turn import Turn
 
 # The number of topics to prune per event-loop iteration, and for each new session.
 SETTLING_STEP = 500
@@ -128,8 +128,8 @@ class LevelDBStore:
         self.database_metrics = DatabaseMetrics()
         self.space = space or Space(path)  # the disk space, unlimited if not given
         self.watches = Watches()  # watches of sessions and topics
-        turn = Turn()
-        self.locks = SessionLocks(turn)
+        iteration = LoopIteration()
+        self.locks = SessionLocks(iteration)
         self.state = StoreState(self.watches, self.locks.held)
         self.database = Database(
             path,
@@ -139,7 +139,7 @@ class LevelDBStore:
             start_empty=start_empty,
             space=self.space,
             metrics=self.database_metrics,
-            turn=turn,
+            iteration=iteration,
         )
         self._committer = Committer(self.database, self.state, self.locks)
         self.expiry = Expiry(self._committer, self.metrics, timeout_ms)
@@ -227,7 +227,7 @@ class LevelDBStore:
         timeout_ms = max(ttl_ms or self._timeout_ms, MIN_HELD_MS if lease else 0)
         ended: Change | None = None
         expired: Session | None = None
-        tokens: list[Token] = []
+        tokens: list[LockToken] = []
         if self._codes == "random":
             code = make_uuid(os.urandom(16), 4)
         else:
@@ -561,7 +561,7 @@ class LevelDBStore:
 
     async def _acquire(
         self, origin: str, code: bytes, side: Side, secret_hash: bytes, now_ms: int
-    ) -> tuple[Token, Session, SessionAuth]:
+    ) -> tuple[LockToken, Session, SessionAuth]:
         """Wait until a side can change a session. Return the token, the session and its access data."""
         key = layout.pack_session_prefix(origin, code)
         token = await self.locks.acquire(key)
@@ -588,7 +588,9 @@ class LevelDBStore:
         access.numbers[side], access.sizes[side] = last, size
         return last - len(texts) + 1
 
-    async def _acquire_held(self, origin: str, code: bytes, lease: bytes, now_ms: int) -> tuple[Token, Session, bytes]:
+    async def _acquire_held(
+        self, origin: str, code: bytes, lease: bytes, now_ms: int
+    ) -> tuple[LockToken, Session, bytes]:
         """Wait until a live offer with this lease can be changed. Return the token, the session and its leases."""
         key = layout.pack_session_prefix(origin, code)
         token = await self.locks.acquire(key)
@@ -598,7 +600,7 @@ class LevelDBStore:
             raise SessionNotFound
         return token, session, leases
 
-    async def _withdraw(self, origin: str, token: Token, session: Session, now_ms: int) -> None:
+    async def _withdraw(self, origin: str, token: LockToken, session: Session, now_ms: int) -> None:
         change, removal = self._removal(origin, token.key, session, Reason.WITHDRAWN, now_ms)
 
         def applied() -> None:
@@ -624,7 +626,7 @@ class LevelDBStore:
         removal = self._make_removal(key, reason, now_ms)
         return changes.merge(change, changes.delisted(origin, session, removal)), removal
 
-    async def _move(self, origin: str, token: Token, before: Session, now_ms: int, leases: bytes = b"") -> int:
+    async def _move(self, origin: str, token: LockToken, before: Session, now_ms: int, leases: bytes = b"") -> int:
         """Set a session's expiry to `now_ms` plus its timeout, and its leases if given. Return the expiry."""
         key = token.key
         after = before._replace(expires_ms=now_ms + before.timeout_ms)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 
-class Turn:
+class LoopIteration:
     """Numbers the event-loop iterations in which `current` is called.
 
     A callback ends the iteration. It runs before any task that starts to wait after the call of `current`.
