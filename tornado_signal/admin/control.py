@@ -26,7 +26,7 @@ REQUESTS: Final = Channel(SCOPE, "requests")
 PROCESSES: Final = Channel(SCOPE, "processes")
 MAX_PROCESSES: Final = 10_000
 REPLY_S: Final = 2.0
-JOIN_AGAIN_S: Final = 5.0
+JOIN_RETRY_S: Final = 5.0
 
 
 class Inbox:
@@ -107,7 +107,7 @@ class Control:
                 await self._relay.join(PROCESSES, Lease(self._id, self._id, data=self._name), MAX_PROCESSES)
                 break
             except Unavailable:
-                await asyncio.sleep(JOIN_AGAIN_S)
+                await asyncio.sleep(JOIN_RETRY_S)
         replies, _ = await self._call("blocks", {}, "")
         for reply in replies:
             for network, until_ms in reply.get("result", ()):

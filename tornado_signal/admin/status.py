@@ -36,7 +36,7 @@ URLS: Final = ("otlp_endpoint", "webhook_url")
 T = TypeVar("T")
 
 
-class Usage:
+class ScopeUsage:
     """The use of this process by the clients of an origin or a topic.
 
     Attributes:
@@ -162,31 +162,31 @@ class Status:
             for address, client in largest_clients
         ]
 
-    async def _find_usage(self) -> tuple[dict[str, Usage], dict[tuple[str, str], Usage]]:
+    async def _find_usage(self) -> tuple[dict[str, ScopeUsage], dict[tuple[str, str], ScopeUsage]]:
         """Return the use by origin, and by origin and topic if topics are shown."""
-        origins: dict[str, Usage] = {}
-        topics: dict[tuple[str, str], Usage] = {}
+        origins: dict[str, ScopeUsage] = {}
+        topics: dict[tuple[str, str], ScopeUsage] = {}
         show_topics, looked_up = self._service.settings.admin_topics, 0
         async for waits in slices(self._service.waits.items(), SLICE):
             for waiting, topic in waits:
-                origins.setdefault(waiting.origin, Usage()).watchers += 1
+                origins.setdefault(waiting.origin, ScopeUsage()).watchers += 1
                 if topic and show_topics:
-                    topics.setdefault((waiting.origin, topic), Usage()).watchers += 1
+                    topics.setdefault((waiting.origin, topic), ScopeUsage()).watchers += 1
         async for connections in slices(self._transport.connections, SLICE):
             for receiver in receivers(connections):
-                usage = origins.setdefault(receiver.origin, Usage())
+                usage = origins.setdefault(receiver.origin, ScopeUsage())
                 usage.sockets[receiver.pattern] += 1
                 usage.held += len(receiver.held)
                 if not show_topics:
                     continue
                 for name in receiver.names:
-                    topics.setdefault((receiver.origin, name), Usage()).sockets[receiver.pattern] += 1
+                    topics.setdefault((receiver.origin, name), ScopeUsage()).sockets[receiver.pattern] += 1
                 for held in list(receiver.held):
                     if held.topic is None and looked_up < MAX_LOOKED_UP:
                         looked_up += 1
                         await self._look_up(held)
                     if held.topic is not None:
-                        topics.setdefault((receiver.origin, held.topic), Usage()).held += 1
+                        topics.setdefault((receiver.origin, held.topic), ScopeUsage()).held += 1
         return origins, topics
 
     async def _look_up(self, held: HeldOffer) -> None:
@@ -262,7 +262,7 @@ def receivers(connections: Iterable[object]) -> Iterator[ClientConnection]:
             yield cast(ClientConnection, connection.receiver)
 
 
-def largest(usages: dict[Any, Usage]) -> list[tuple[Any, Usage]]:
+def largest(usages: dict[Any, ScopeUsage]) -> list[tuple[Any, ScopeUsage]]:
     """Return the largest entries, in descending order."""
     return heapq.nlargest(MAX_ITEMS, usages.items(), key=lambda entry: entry[1].size)
 

@@ -16,7 +16,7 @@ from ..settings.settings import Settings
 from .forwarded import parse_address, trusted
 
 CLIENTS_KEPT = 100_000
-DROP_STEP = 4  # clients looked at for each new one
+DROP_STEP = 4  # clients that are checked for each new one
 ADDRESSES_KEPT = 8192  # whose clients are found without parsing
 # Connections beyond the limits that are kept open for a refusal (429, 503), in all and of each client.
 SPARE_CONNECTIONS = 100

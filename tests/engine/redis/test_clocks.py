@@ -43,7 +43,7 @@ async def test_node_with_a_fast_clock_causes_no_busy_waits_and_is_reported(addre
     topics = [str(number) for number in range(20)]
     codes = [await one.create(topic) for topic in topics]
     ahead, *others = store.topology.primaries
-    store.client._looking.cancel()  # it would read the clocks again
+    store.client._clock_reading.cancel()  # it would read the clocks again
     assert "clock" not in caplog.text
     ahead.clock_ahead_s += 2
     check_clocks(store.topology.primaries)

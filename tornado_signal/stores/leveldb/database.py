@@ -201,7 +201,7 @@ class Database:
             self._show(None)
             if not self._writing:  # otherwise the end of that write continues here
                 self._writing = True
-                self._refuse(self._group)
+                self._fail_changes(self._group)
         return Unavailable(FAILED)
 
     def commit(self, change: Change, on_committed: OnCommitted) -> "asyncio.Future[None]":
@@ -301,7 +301,7 @@ class Database:
             if not waiter.done():
                 waiter.set_result(None)
         if broken:
-            self._refuse(self._group)
+            self._fail_changes(self._group)
         elif self._group.changes:
             self._send_soon()
         else:
@@ -312,9 +312,9 @@ class Database:
     def _failed(self, group: Group, error: Exception) -> None:
         self.metrics.failed += 1
         log.error("a write to %s failed (%s): refusing requests until it is reopened", self._path, reason(error))
-        self._refuse(group, self._group)
+        self._fail_changes(group, self._group)
 
-    def _refuse(self, *groups: Group) -> None:
+    def _fail_changes(self, *groups: Group) -> None:
         """Fail changes and reopen the database."""
         self._show(None)
         for failed in groups:

@@ -19,7 +19,7 @@ from .topology import Topology
 KEPT_S: Final = 5.0  # an unwatched channel stays subscribed this long, because polling clients return
 PING_S: Final = 1.0
 SILENT_S: Final = 3.0  # a connection counts as lost after this silence
-AGAIN_S: Final = 0.1  # delay before a refused channel is subscribed again
+RESUBSCRIBE_S: Final = 0.1  # delay before a refused channel is subscribed again
 IN_FLIGHT: Final = 500  # commands without a reply; more would delay the node and this process
 
 
@@ -106,7 +106,7 @@ class PubSubConnection:
                 self._lose()
             if not self._change_feed.lost(self):
                 return
-            await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(RESUBSCRIBE_S)
 
     async def _stay(self) -> None:
         """Wait until the connection is lost, has been silent for `SILENT_S`, or leads to a former primary.
@@ -283,7 +283,7 @@ class ChangeFeed:
         if channel in self._slots and not self._closed:
             self._miss(channel)
             self.topology.refresh_soon()
-            self.loop.call_later(AGAIN_S, self._again, channel)
+            self.loop.call_later(RESUBSCRIBE_S, self._resubscribe, channel)
 
     def lost(self, subscriber: PubSubConnection) -> bool:
         """Handle a lost connection: other nodes can have its slots now. Return whether it is still needed."""
@@ -305,7 +305,7 @@ class ChangeFeed:
         self.pending.setdefault(channel, self.loop.create_future())
         self._missed.add(channel)
 
-    def _again(self, channel: bytes) -> None:
+    def _resubscribe(self, channel: bytes) -> None:
         if channel in self._slots and not self._closed:
             self._subscribe(channel)
 

@@ -15,8 +15,8 @@ from .topology import Topology
 
 log = logging.getLogger(__name__)
 
-LOOK_S: Final = 1.0  # interval between two reads of each node's clock
-AWAY_LOOK_S: Final = 0.1  # the same while a primary does not respond
+CLOCK_READ_S: Final = 1.0  # interval between two reads of each node's clock
+OUTAGE_CLOCK_READ_S: Final = 0.1  # the same while a primary does not respond
 PAUSE_S: Final = 0.01  # delay of the first retry, doubled for each further one
 MAX_PAUSE_S: Final = 0.2
 REPEATED_S: Final = 60.0  # interval between log lines about the same error of a node
@@ -42,21 +42,21 @@ class RedisClient:
         self.read_ms = 0
         self._closed = False
         self._refusals = Refusals()
-        self._looking: asyncio.Task[None] | None = None
+        self._clock_reading: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Read the clocks of the nodes, now and at intervals."""
         for node in self.topology.primaries:
             await node.look()
-        self._looking = self._loop.create_task(self._look())
+        self._clock_reading = self._loop.create_task(self._read_clocks())
 
     async def close(self) -> None:
         """Stop reading the clocks. Further calls fail."""
         self._closed = True
         self._refusals.close()
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.wait((self._looking,))
+        if self._clock_reading is not None:
+            self._clock_reading.cancel()
+            await asyncio.wait((self._clock_reading,))
 
     def now_ms(self, slot: int | None = None) -> int:
         """Return the estimated time of the node that has a slot, or the latest of all nodes."""
@@ -154,13 +154,13 @@ class RedisClient:
         finally:
             timer.cancel()
 
-    async def _look(self) -> None:
+    async def _read_clocks(self) -> None:
         with contextlib.suppress(asyncio.CancelledError):
             while True:
-                await asyncio.sleep(LOOK_S if self.topology.available else AWAY_LOOK_S)
+                await asyncio.sleep(CLOCK_READ_S if self.topology.available else OUTAGE_CLOCK_READ_S)
                 reads = {self._loop.create_task(node.look()) for node in self.topology.primaries}
                 while reads:
-                    _, reads = await asyncio.wait(reads, timeout=AWAY_LOOK_S)
+                    _, reads = await asyncio.wait(reads, timeout=OUTAGE_CLOCK_READ_S)
                     if reads or not self.topology.available:  # a primary is slow, or does not respond
                         self.topology.refresh_soon()
 

@@ -8,7 +8,7 @@ from .change_feed import ChangeFeed
 from .client import RedisClient
 from .partitions import key_slot
 
-LOOK_AGAIN_S = 0.005  # delay after an expiry, because clocks are not read at the same instant
+EXPIRY_DELAY_S = 0.005  # delay after an expiry, because clocks are not read at the same instant
 
 
 class Watching:
@@ -51,7 +51,7 @@ class Watching:
             if scheduled[0] == expires_ms:
                 return
             scheduled[1].cancel()
-        wait_s = max(0, expires_ms - self._client.now_ms(key_slot(channel))) / 1000 + LOOK_AGAIN_S
+        wait_s = max(0, expires_ms - self._client.now_ms(key_slot(channel))) / 1000 + EXPIRY_DELAY_S
         timer = asyncio.get_running_loop().call_later(wait_s, self._expire, channel)
         self._expiring[channel] = expires_ms, timer
 
