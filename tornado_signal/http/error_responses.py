@@ -1,4 +1,4 @@
-"""Errors over HTTP: the responses that they become."""
+"""Responses to errors over HTTP."""
 
 import http.client
 import time

@@ -1,4 +1,4 @@
-"""Files for browsers: the module, and the page to try it."""
+"""Files for browsers: the client module and the demo page."""
 
 from collections.abc import Mapping
 from http import HTTPStatus

@@ -204,7 +204,7 @@ class Document(Handler):
 
 
 class OperationHandler(Handler):
-    """An operation over HTTP, with the topic if it has one in its path."""
+    """Base handler of operations. Its argument is the topic, if the path contains one."""
 
     def initialize(self, operation: Operation, navigation_redirect: str = "") -> None:
         self.operation = operation
@@ -245,7 +245,7 @@ class OperationHandler(Handler):
 
 
 class Query(OperationHandler):
-    """An operation that is asked for with GET."""
+    """Handler of operations with GET."""
 
     def prepare(self) -> None:
         """Redirect a person without an Origin to a page (docs/decisions.md#browser-navigation)."""
@@ -260,7 +260,7 @@ class Query(OperationHandler):
 
 
 class Command(OperationHandler):
-    """An operation that is asked for with POST."""
+    """Handler of operations with POST."""
 
     methods = ("POST", "OPTIONS")
     post = OperationHandler.answer

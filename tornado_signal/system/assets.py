@@ -1,4 +1,4 @@
-"""The files that the server hands out as they are, under `web/`: read once, with a compressed form of each."""
+"""The files under `web/` that the server serves unchanged: read once, each with a compressed form."""
 
 import functools
 import gzip
@@ -35,13 +35,13 @@ DEMO: Final = {
     "/demo/tile.js": ("tile.js", SCRIPT),
     "/demo/vendor/uqr.js": ("vendor/uqr.js", SCRIPT),
 }
-"""The same of the page to try it."""
+"""The same for the demo page."""
 OPERATOR: Final = {
     "/": ("operator.html", HTML),
     "/operator.css": ("operator.css", "text/css"),
     "/operator.js": ("operator.js", SCRIPT),
 }
-"""The same of the page of the admin listener."""
+"""The same for the page of the admin listener."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Asset:
 
 
 def load(paths: Mapping[str, tuple[str, str]]) -> dict[str, Asset]:
-    """Read files: by the path that each is served at, its name and its media type."""
+    """Read files, given their names and media types by the paths at which they are served."""
     return {path: _read(WEB / name, media_type) for path, (name, media_type) in paths.items()}
 
 

@@ -156,13 +156,13 @@ class Connection(asyncio.Protocol):
             self.state.loop.call_soon(self._advance)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of requests, split anywhere."""
+        """Parse bytes of requests, which can be split anywhere."""
         if self._closing or self._reject_status:
             return  # read, so that the answer is not lost with the connection, and forgotten
         self._advance(data)
 
     def _advance(self, data: bytes = b"") -> None:
-        """Give the first stream its turn, unless the client does not read, and parse what waits and has come."""
+        """Start the first stream, unless the client does not read, and parse the buffered and the new input."""
         if self._closing:
             return
         try:
@@ -328,7 +328,7 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def _set_deadline(self) -> None:
-        """Whenever it is another's turn to act."""
+        """Set the deadline of the next input or read by the client, or none while it waits for a handler."""
         if self._drained is not None:
             self._wait_for_reader(STALLED_S)
         elif self._held is not None or (self._streams and self._streams[-1].complete and not self._parser.in_head):
@@ -342,7 +342,7 @@ class Connection(asyncio.Protocol):
         self.deadline_s = self.state.loop.time() + seconds
 
     def _reject(self, status: int) -> None:
-        """Answer what cannot be understood, behind the answers to what came before it, and end the connection."""
+        """Respond with an error after the responses to earlier requests, and close the connection."""
         streams, headers_so_far = self._streams, self._parser.partial_headers
         if streams and not streams[-1].complete:
             incomplete = streams[-1]
@@ -379,7 +379,7 @@ class Connection(asyncio.Protocol):
 
 
 def end(room: "asyncio.Future[None]") -> "asyncio.Future[None]":
-    """Make a future fail because the client has disconnected. Nobody has to await it."""
+    """Make a future fail because the client has disconnected, also if it is never awaited."""
     room.set_exception(StreamClosedError())
     room.exception()
     return room

@@ -107,7 +107,7 @@ class RequestParser:
         return taken
 
     def close(self) -> None:
-        """There is nothing more to parse: nothing here need wait for the garbage collector."""
+        """Drop references after the last input, so that the garbage collector is not needed."""
         del self._parser, self._sink
 
     def _decline_upgrade(self) -> None:

@@ -186,18 +186,17 @@ class ServerState:
         max_unsent_bytes: int = 64 << 20,
     ) -> None:
         self.application = application  # handles the requests
-        # Makes headers and body of an answer to what is refused here, from its status and the headers that were
-        # understood.
+        # Makes headers and body of the response to a rejected request, given the status and the parsed headers.
         self.error_responder = error_responder
         self.tls = tls  # certificate and key, for HTTPS
-        self.protocol = "https" if tls else "http"  # `http` or `https`
+        self.protocol = "https" if tls else "http"
         self.loop = asyncio.get_running_loop()
-        self.connections: set[OpenConnection] = set()  # the open connections
+        self.connections: set[OpenConnection] = set()
         self.all_closed = asyncio.Event()  # set when no connection is left while stopping
         self.unsent = MemoryBudget(max_unsent_bytes, attrgetter("unsent_bytes"))  # the budget of slow readers
         # The budget of incomplete or unprocessed input.
         self.unfinished = MemoryBudget(max_unsent_bytes // 4, attrgetter("unfinished_bytes"))
-        self.websockets = 0  # the number of WebSockets
+        self.websockets = 0
         self.turned_away = 0  # the number of connections closed immediately
         self.stopping = False  # whether each response is the last of its connection
         self.done: asyncio.Future[None] = self.loop.create_future()  # a future that is done

@@ -20,7 +20,7 @@ _STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}"
 
 
 class BadRequest(Exception):
-    """A request that is not understood, or not wanted, before any handler sees it: the HTTP status to answer with."""
+    """A request that is rejected before any handler, with an HTTP status."""
 
     def __init__(self, status: int) -> None:
         super().__init__(status)
