@@ -27,20 +27,13 @@ class RequestTooLong(Unreachable):
 
 
 class _PendingRequest(NamedTuple):
-    """A sent request without a response.
+    """A sent request without a response."""
 
-    Attributes:
-        response: the future response. It becomes None when the connection is closed. It is cancelled when the caller
-            stops waiting.
-        size: the size of the request in bytes.
-        queue: receives the events of a subscription.
-        undo: called with a result that arrives after the caller has stopped waiting.
-    """
-
+    # The future response. It becomes None when the connection is closed. It is cancelled when the caller stops waiting.
     response: asyncio.Future[dict[str, Any] | None]
-    size: int
-    queue: asyncio.Queue[StreamEvent | None] | None
-    undo: Callable[[Fields], None] | None
+    size: int  # the size of the request in bytes
+    queue: asyncio.Queue[StreamEvent | None] | None  # receives the events of a subscription
+    undo: Callable[[Fields], None] | None  # called with a result that arrives after the caller has stopped waiting
 
 
 class RpcConnection:
@@ -49,15 +42,11 @@ class RpcConnection:
     Args:
         server: the server's address, for error messages.
         socket: the open WebSocket.
-
-    Attributes:
-        closed: set when the connection is closed.
-        lost_before_response: whether it was lost before any response (an intermediary may block frames).
     """
 
     def __init__(self, server: str, socket: ClientConnection) -> None:
-        self.closed = asyncio.Event()
-        self.lost_before_response = False
+        self.closed = asyncio.Event()  # set when the connection is closed
+        self.lost_before_response = False  # whether it was lost before any response (an intermediary may block frames)
         self._received_any = False
         self._server = server
         self._socket = socket

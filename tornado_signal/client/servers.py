@@ -30,17 +30,11 @@ def back_off_s(attempt: int, first_s: float = PAUSE_S) -> float:
 
 
 class Response(NamedTuple):
-    """The response of a server.
+    """The response of a server."""
 
-    Attributes:
-        server: the server's address.
-        result: the fields of the response.
-        connection: the connection that was used, or None for HTTP.
-    """
-
-    server: str
-    result: Fields
-    connection: RpcConnection | None
+    server: str  # the server's address
+    result: Fields  # the fields of the response
+    connection: RpcConnection | None  # the connection that was used, or None for HTTP
 
 
 class Servers:
@@ -54,9 +48,6 @@ class Servers:
         retry_timeout_s: see Attributes.
         websocket: whether to use WebSockets.
         token: as for `SignalClient`.
-
-    Attributes:
-        retry_timeout_s: how long to retry transient errors. Other errors fail immediately.
     """
 
     def __init__(
@@ -71,7 +62,7 @@ class Servers:
             raise ValueError("no server")
         self.urls = [url.rstrip("/") for url in urls]
         self._preference = tuple(self.urls)
-        self.retry_timeout_s = retry_timeout_s
+        self.retry_timeout_s = retry_timeout_s  # how long to retry transient errors. Other errors fail immediately
         self._origin = origin or "/".join(self.urls[0].split("/")[:3])
         self._tls = functools.cache(httpx.create_ssl_context)
         self._authorization = Authorization(token)
