@@ -1,6 +1,5 @@
 """The relay in memory, on one server of Valkey, and on a cluster. On Valkey it connects two processes."""
 
-import asyncio
 import contextlib
 import functools
 import inspect
@@ -9,6 +8,8 @@ import time
 
 import pytest
 from support import redis_servers
+from support.rpc import until
+from support.stores import Inbox
 
 from tornado_signal.errors import Unavailable
 from tornado_signal.relay import Channel, JoinResult, Lease, open_relay
@@ -20,7 +21,6 @@ from tornado_signal.stores.redis.store import RedisStore
 CHANNEL = Channel("scope", "channel")
 GROUP = Channel("scope", "group")
 MANY = 1000
-BOUND_S = 20
 
 
 @functools.cache
@@ -28,24 +28,8 @@ def server(cluster):
     return redis_servers.until_end(redis_servers.RedisCluster if cluster else redis_servers.RedisServer, "valkey")
 
 
-class Inbox:
-    """A receiver that keeps its messages."""
-
-    def __init__(self):
-        self.messages = []
-
-    def relayed(self, message):
-        self.messages.append(message)
-
-
 async def result_of(value):
     return await value if inspect.isawaitable(value) else value
-
-
-async def until(condition):
-    async with asyncio.timeout(BOUND_S):
-        while not await result_of(condition()):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 def make_store(backend, prefix):

@@ -7,12 +7,10 @@ import socket
 
 import pytest
 from support.frame_vectors import CLOSE, PING, TEXT, VECTORS, frame, message
-from support.service import ORIGIN, head, with_origin
+from support.service import HANDSHAKE, ORIGIN, head, with_origin
 from websockets.frames import Close, Opcode
 from websockets.protocol import CLIENT, OPEN, Protocol
 
-HANDSHAKE = [("Upgrade", "websocket"), ("Connection", "Upgrade"), ("Sec-WebSocket-Version", "13")]
-HANDSHAKE += [("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==")]
 ENDPOINTS = {"/ws": 1003, "/y-webrtc": None}  # and the code after a binary message
 LAST = "the last"
 BOUND_S = 30

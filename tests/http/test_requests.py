@@ -8,11 +8,11 @@ import dataclasses
 import gc
 import logging
 import socket
-import struct
 import sys
 import types
 
 import pytest
+from support.raw_http import reset
 from support.rpc import RpcClient
 from support.service import NO_SUCH_CODE, ORIGIN, head, refused, with_origin
 from tornado import web
@@ -213,11 +213,6 @@ async def test_context_variables_are_private_to_a_request(service, serve_root):
 
 
 # Requests of clients that disconnect midway leave nothing behind.
-
-
-def reset(client):
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    client.close()
 
 
 @pytest.fixture

@@ -6,12 +6,11 @@ import tracemalloc
 
 import pytest
 from support.frame_vectors import CONT, MORE, PING, TEXT, frame
-from support.service import ORIGIN, head, with_origin
+from support.rpc import until
+from support.service import HANDSHAKE, ORIGIN, head, with_origin
 
 from tornado_signal.transport import websocket
 
-HANDSHAKE = [("Upgrade", "websocket"), ("Connection", "Upgrade"), ("Sec-WebSocket-Version", "13")]
-HANDSHAKE += [("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==")]
 PATHS = ["/ws", "/peerjs?id=a&token=t&key=k", "/y-webrtc", "/tracker"]
 BOUND_S = 30
 
@@ -21,12 +20,6 @@ async def upgraded(stack, service, path="/ws"):
     await connection.send(head("GET", path, with_origin(ORIGIN, HANDSHAKE)))
     assert b" 101 " in await connection.reader.readuntil(b"\r\n\r\n")
     return connection
-
-
-async def until(condition):
-    async with asyncio.timeout(BOUND_S):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 async def ping(connections):

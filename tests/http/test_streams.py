@@ -7,7 +7,7 @@ import signal
 from urllib.parse import quote, urlencode
 
 import pytest
-from support.service import NOT_FOUND, ORIGIN, OTHER, TIMEOUT_MS, head, invalid, refused, with_origin
+from support.service import HANDSHAKE, NOT_FOUND, ORIGIN, OTHER, TIMEOUT_MS, head, invalid, refused, with_origin
 from support.sse import open_stream, summarize
 
 from tornado_signal.http import streams
@@ -72,20 +72,12 @@ async def test_stream_headers_forbid_caching_and_buffering(kind, method, service
         assert len(service.store.watches) == 0
 
 
-WEBSOCKET = [
-    ("Connection", "Upgrade"),
-    ("Upgrade", "websocket"),
-    ("Sec-WebSocket-Version", "13"),
-    ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
-]
-
-
 @pytest.mark.parametrize("kind", ["topic", "session"])
 async def test_upgrade_is_refused_for_streams_and_ignored_elsewhere(kind, service):
     code = await service.offer()
     target = "/lobby/events" if kind == "topic" else f"/events?code={code}&side=offerer"
     other = [[("Connection", "Upgrade"), ("Upgrade", "h2c")], [("Upgrade", "x")]]
-    for method, headers in itertools.product(("GET", "HEAD"), (WEBSOCKET, *other)):
+    for method, headers in itertools.product(("GET", "HEAD"), (HANDSHAKE, *other)):
         async with service.connect() as connection:
             await connection.send(head(method, target, with_origin(ORIGIN, headers)))
             response = await connection.receive(method)

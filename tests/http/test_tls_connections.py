@@ -5,13 +5,13 @@ import concurrent.futures
 import contextlib
 import socket
 import ssl
-import struct
 import threading
 import time
 
 import pytest
 from support.command import BOUND_S
-from support.raw_http import answers, read_all, serving
+from support.raw_http import answers, read_all, reset, serving
+from support.waiting import until
 
 from tornado_signal.limits.per_address import SPARE_CONNECTIONS_PER_CLIENT, Limits
 from tornado_signal.settings.settings import Settings
@@ -57,13 +57,6 @@ def status(client, context):
         return None
 
 
-def until(condition, limit_s=BOUND_S):
-    end_s = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end_s, "the condition did not become true"
-        time.sleep(0.01)
-
-
 @pytest.mark.parametrize("sent", [b"", HALF], ids=["silent", "half"])
 def test_connections_count_before_their_handshake(sent, limited, limits, trusting):
     with contextlib.ExitStack() as stack:
@@ -84,11 +77,6 @@ def test_connections_count_before_their_handshake(sent, limited, limits, trustin
         until(lambda: connection_counts(limits) == (12, 0))
     until(lambda: connection_counts(limits) == (0, 0))
     assert status(connect_from("127.0.0.3", limited.port), trusting) == 200
-
-
-def reset(client):
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    client.close()
 
 
 def send_nothing(client, trusting):

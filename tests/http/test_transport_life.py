@@ -5,13 +5,13 @@ import contextlib
 import gc
 import resource
 import socket
-import struct
 import subprocess
 import sys
 import time
 
 import pytest
-from support.raw_http import PATIENCE_S, answers, echo_application, read_all, serving
+from support.raw_http import PATIENCE_S, answers, echo_application, read_all, reset, serving
+from support.waiting import until
 from tornado import web
 from tornado.iostream import StreamClosedError
 
@@ -104,13 +104,6 @@ def shorten_deadlines(monkeypatch):
     return shorten_to
 
 
-def until(condition):
-    end_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < end_s, "the condition did not become true"
-        time.sleep(0.005)
-
-
 def stable_value(value):
     """Return a value once it has been stable for 50 ms."""
     before = None
@@ -126,11 +119,6 @@ def receive(client, size):
         assert chunk
         received += chunk
     return bytes(received)
-
-
-def reset(client):
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    client.close()
 
 
 def numbered_request(number, more=b""):

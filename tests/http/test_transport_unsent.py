@@ -2,12 +2,12 @@
 
 import contextlib
 import socket
-import time
 from operator import attrgetter
 from pathlib import Path
 
 import pytest
 from support.raw_http import PATIENCE_S, answers, echo_application, read_all, serving
+from support.waiting import until
 from tornado import web
 from tornado.iostream import StreamClosedError
 
@@ -156,13 +156,6 @@ def queued_bytes(port, other):
         if [int(address.partition(":")[2], 16) for address in (local, remote)] == [port, other]:
             return int(queues.partition(":")[0], 16)
     raise AssertionError("no such connection")
-
-
-def until(condition):
-    end_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < end_s, "the condition did not become true"
-        time.sleep(0.005)
 
 
 def test_unread_responses_stay_within_the_budget(running):

@@ -13,6 +13,7 @@ import pytest
 from support.frame_vectors import BINARY, CLOSE, CONT, MORE, PING, PONG, TEXT, frame
 from support.rpc import BOUND_S, RpcClient, open_socket, until
 from support.service import (
+    HANDSHAKE,
     ORIGIN,
     OTHER,
     TIMEOUT_MS,
@@ -50,13 +51,7 @@ def send_batch(client, method, count):
 
 def handshake(**changes):
     """Return the headers of a handshake with `changes`. A header changed to None is removed."""
-    headers = {
-        "Upgrade": "websocket",
-        "Connection": "Upgrade",
-        "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
-        "Sec-WebSocket-Version": "13",
-        **{name.replace("_", "-"): value for name, value in changes.items()},
-    }
+    headers = dict(HANDSHAKE) | {name.replace("_", "-"): value for name, value in changes.items()}
     return [(name, value) for name, value in headers.items() if value is not None]
 
 

@@ -5,11 +5,11 @@ import gc
 import json
 import os
 import socket
-import struct
 import time
 from pathlib import Path
 
 import pytest
+from support.raw_http import reset
 from support.redis_traffic import until
 from support.service import ORIGIN, head, with_origin
 from support.sse import open_stream
@@ -32,11 +32,6 @@ def open_socket(port, receive_bytes=None):
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
     client.connect(("127.0.0.1", port))
     return client
-
-
-def reset(client):
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    client.close()
 
 
 def half_close(client):

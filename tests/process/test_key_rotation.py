@@ -5,6 +5,7 @@ import os
 import signal
 import time
 
+from support.rpc import until
 from support.tokens import SECRET, make_token, write_secret
 
 from tornado_signal.client import SignalClient
@@ -12,11 +13,6 @@ from tornado_signal.client import SignalClient
 SECRETS = {"main": SECRET, "next": b"another secret that is also long enough"}
 CLIENTS = 6  # of each kind
 LIFE_S = 2  # of a token, which is renewed at half of it
-
-
-async def until(reached):
-    while not reached():  # noqa: ASYNC110 (several clients reach it)
-        await asyncio.sleep(0.02)
 
 
 async def wait_for_reload(server):

@@ -5,6 +5,7 @@ import contextlib
 import json
 import logging
 import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -139,6 +140,12 @@ def chopping(*sizes: int) -> Iterator[None]:
     with mock.patch.object(listener, "Connection", Chopped):
         Chopped.sizes = sizes
         yield
+
+
+def reset(client: socket.socket) -> None:
+    """Close a connection with a TCP reset."""
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
 
 
 def read_all(client: socket.socket) -> bytes:

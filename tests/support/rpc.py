@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import inspect
 import itertools
 import json
 
@@ -15,7 +16,7 @@ BOUND_S = 30
 async def until(condition):
     """Wait until a condition is true. It is a function or a coroutine function."""
     async with asyncio.timeout(BOUND_S):
-        while not (await result if asyncio.iscoroutine(result := condition()) else result):  # noqa: ASYNC110
+        while not (await result if inspect.isawaitable(result := condition()) else result):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 

@@ -45,6 +45,8 @@ TIMEOUT_MS = 300_000
 NEVER_MS = 3_600_000  # interval of background work that must not run in a test
 VERSION = "0123456789abcdef0123456789abcdef01234567"
 NO_SUCH_CODE = "00000000-0000-4000-8000-000000000000"
+HANDSHAKE = [("Upgrade", "websocket"), ("Connection", "Upgrade"), ("Sec-WebSocket-Version", "13")]
+HANDSHAKE += [("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==")]
 NOT_FOUND = "Session not found, expired, or origin mismatch"
 
 

@@ -264,3 +264,13 @@ async def sweep(store):
     while deleted := await store.expiry.sweep(store.now_ms()):
         steps.append(deleted)
     return steps
+
+
+class Inbox:
+    """A receiver of a relay that keeps its messages."""
+
+    def __init__(self):
+        self.messages = []
+
+    def relayed(self, message):
+        self.messages.append(message)

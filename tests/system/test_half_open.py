@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from support.networks import dropping
 from support.paths import TESTS
-from support.rpc import RpcClient
+from support.rpc import RpcClient, until
 from support.service import ORIGIN, Service, head, with_origin
 
 from tornado_signal.http import streams
@@ -117,12 +117,6 @@ async def held(client):
 
 async def offer(service):
     return (await service.call("POST", "/lobby/offer", {"info": "i", "offer": "o"})).json
-
-
-async def until(true):
-    async with asyncio.timeout(BOUND_S):
-        while not true():  # noqa: ASYNC110 (what happens in the kernel tells nobody here)
-            await asyncio.sleep(0.05)
 
 
 def network(state):

@@ -14,7 +14,7 @@ from support.certificates import client_context, make_pair
 from support.paths import SYSTEMD
 from support.proxies import PROXIES, put
 from support.redis_servers import free_port
-from support.rpc import RpcClient
+from support.rpc import RpcClient, until
 from support.service import ORIGIN, WHO, Connection, allowed_origin, head, invalid, refused, segment, with_origin
 from support.sse import open_stream
 
@@ -310,12 +310,6 @@ async def test_disconnected_client_releases_its_connections(through):
 def waits(through):
     """How many wait or listen at the server."""
     return len(through.service.store.watches)
-
-
-async def until(true):
-    async with asyncio.timeout(BOUND_S):
-        while not true():  # noqa: ASYNC110 (what happens in other processes tells nobody here)
-            await asyncio.sleep(0.01)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ import contextlib
 
 import pytest
 from support.redis_servers import KINDS, RedisCluster
+from support.stores import Inbox
 
 from tornado_signal.relay import Channel, open_relay
 from tornado_signal.stores.redis import change_feed, topology
@@ -34,16 +35,6 @@ async def opened(cluster):
     finally:
         await relay.close()
         await store.close()
-
-
-class Inbox:
-    """A receiver that keeps its messages."""
-
-    def __init__(self):
-        self.messages = []
-
-    def relayed(self, message):
-        self.messages.append(message)
 
 
 def subscribers(node, key):
