@@ -224,7 +224,8 @@ async def test_the_leases_of_a_lost_process_end(processes, monkeypatch):
     await one.join(GROUP, Lease("lost", "owner"), MANY)
     monkeypatch.setattr(redis_relay, "LIFETIME_MS", 60_000)
     await other.join(GROUP, Lease("kept", "owner"), MANY)
-    one._renewing.cancel()  # a process that was killed renews nothing
+    for each in one._repeated:  # a process that was killed renews nothing
+        await each.stop()
     began_s = time.monotonic()
 
     async def is_gone():

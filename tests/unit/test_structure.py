@@ -31,9 +31,9 @@ MAY_IMPORT = {
         "plyvel plyvel_next sortedcontainers"
     ),
     "stores.redis": (
-        "errors metrics session settings stores.census stores.position_text stores.quotas stores.watches hiredis"
+        "errors metrics session settings stores.census stores.position_text stores.quotas stores.watches system hiredis"
     ),
-    "relay": "errors stores stores.redis",
+    "relay": "errors stores stores.redis system",
     "auth": "errors settings system cryptography jwt",
     "limits": "errors settings",
     "service": (

@@ -18,6 +18,7 @@ from ..stores.redis.nodes import Pipeline
 from ..stores.redis.partitions import key_slot
 from ..stores.redis.scripts import Script
 from ..stores.redis.shared import SharedRedis
+from ..system.repeating import Repeating
 from .memory import MemoryRelay
 from .types import Channel, JoinResult, Lease, Members, Receiver
 
@@ -67,7 +68,7 @@ class RedisRelay:
         self._not_left: dict[tuple[Channel, str, str], float] = {}  # when to stop trying to release these leases
         self._failovers = 0
         self._loop = asyncio.get_running_loop()
-        self._renewing = self._loop.create_task(self._renew_regularly())
+        self._repeated = [Repeating(self._renew_all, RENEW_S), Repeating(self._leave_again, RENEW_S)]
 
     # Channels
 
@@ -199,19 +200,29 @@ class RedisRelay:
         sample = [_parse(member.decode(), lease) for member, lease in zip(leases[::2], leases[1::2], strict=True)]
         return Members({data.decode(): count for data, count in zip(counts[::2], counts[1::2], strict=True)}, sample)
 
-    async def _renew_regularly(self) -> None:
-        while True:
-            await asyncio.sleep(RENEW_S)
-            failovers, self._failovers = self._failovers, self._shared.metrics.failovers
-            if failovers != self._failovers:
-                self._unsure.update(self._leases)
-            self._unsure &= self._leases.keys()
-            groups = list(self._leases)
+    async def _renew_all(self) -> None:
+        """Renew the leases of all groups. Those of a node that does not respond delay no others."""
+        failovers, self._failovers = self._failovers, self._shared.metrics.failovers
+        if failovers != self._failovers:
+            self._unsure.update(self._leases)
+        self._unsure &= self._leases.keys()
+        groups = list(self._leases)
+        renewals: set[asyncio.Task[None]] = set()
+        try:
             for at in range(0, len(groups), RENEWED_AT_ONCE):
-                await asyncio.gather(*(self._renew(group) for group in groups[at : at + RENEWED_AT_ONCE]))
-            now_s = self._loop.time()
-            self._not_left = {left: until_s for left, until_s in self._not_left.items() if until_s > now_s}
-            await asyncio.gather(*(self.leave(*left) for left in self._not_left))
+                renewals |= {self._loop.create_task(self._renew(group)) for group in groups[at : at + RENEWED_AT_ONCE]}
+                _, renewals = await asyncio.wait(renewals, timeout=RENEW_S / 2 * RENEWED_AT_ONCE / len(groups))
+            if renewals:
+                _, renewals = await asyncio.wait(renewals, timeout=RENEW_S / 2)
+        finally:
+            for renewal in renewals:
+                renewal.cancel()
+
+    async def _leave_again(self) -> None:
+        """Release the leases that Redis did not release when it was asked to."""
+        now_s = self._loop.time()
+        self._not_left = {left: until_s for left, until_s in self._not_left.items() if until_s > now_s}
+        await asyncio.gather(*(self.leave(*left) for left in self._not_left))
 
     async def _renew(self, group: Channel) -> None:
         with contextlib.suppress(Unavailable):
@@ -235,8 +246,8 @@ class RedisRelay:
                 registered.on_lost()
 
     async def close(self) -> None:
-        self._renewing.cancel()
-        await asyncio.wait((self._renewing,))
+        for each in self._repeated:
+            await each.stop()
         calls = [self._call("renew", group, self._process, self._shared.grace_ms) for group in self._leases]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._shared.access.timeout_s):

@@ -28,10 +28,16 @@ async def open_on(node):
     return store
 
 
-def stop_beating(store):
+async def stop_beating(store):
     """Leave a store as a process that was killed leaves it."""
-    store._leases._beating.cancel()
-    store._leases._beating = None
+    for each in store._leases._repeated:
+        await each.stop()
+    store._leases._repeated = []
+
+
+def looked(node):
+    """Return how often processes have looked for lost ones and for their offers."""
+    return node.ask("INFO", "commandstats")["cmdstat_zrange"]["calls"]
 
 
 async def test_offers_held_by_a_dead_process_are_withdrawn(node, under, until, monkeypatch):
@@ -52,7 +58,7 @@ async def test_offers_held_by_a_dead_process_are_withdrawn(node, under, until, m
     await asyncio.sleep(5 * leases.BEAT_S)
     assert len(await two.codes()) == 13  # both are alive
 
-    stop_beating(gone)
+    await stop_beating(gone)
     beaten_ms = node.ask("ZSCORE", "tornado-signal:processes", gone.process_id)
     async with asyncio.timeout(30):
         while len(await two.codes()) > 3:
@@ -80,7 +86,7 @@ async def test_first_held_offer_is_recorded_although_the_heartbeat_fails(node, u
     assert node.ask("ZCARD", f"tornado-signal:held:{gone.process_id.hex()}") == 1
     node.ask("DEL", "tornado-signal:processes")
     await until(lambda: node.ask("ZRANGE", "tornado-signal:processes", 0, -1) == [gone.process_id])
-    stop_beating(gone)
+    await stop_beating(gone)
     await until(lambda: node.ask("ZCARD", "tornado-signal:processes") == 0)
     with pytest.raises(SessionNotFound):
         await under(other).read(code, Side.OFFERER)
@@ -98,3 +104,54 @@ async def test_outage_keeps_offers_held_by_living_processes(node, under, monkeyp
     assert set(await one.codes()) == codes
     for store in stores:
         await store.close()
+
+
+async def test_release_for_a_dead_process_costs_no_live_offer(node, under, until, monkeypatch):
+    monkeypatch.setattr(leases, "BEAT_S", 0.2)
+    monkeypatch.setattr(leases, "PIECE", 1)  # releasing takes several times as long as a heartbeat may be late
+    gone, *living = [await open_on(node) for _ in range(4)]
+    held = [under(gone).create(lease=gone.process_id + number.to_bytes(4, "big")) for number in range(2000)]
+    await asyncio.gather(*held)
+    live = {await under(store, "https://live.example").create(lease=store.process_id + b"more") for store in living}
+    await stop_beating(gone)
+
+    async def work(store):
+        """Publish and answer, as a busy server does."""
+        while True:
+            await under(store, "https://busy.example").answer(await under(store, "https://busy.example").create())
+
+    working = [asyncio.create_task(work(store)) for store in living]
+    await until(lambda: node.ask("ZSCORE", "tornado-signal:processes", gone.process_id) is None)
+    for task in working:
+        task.cancel()
+    await asyncio.gather(*working, return_exceptions=True)
+    assert await under(living[0]).codes() == []
+    assert set(await under(living[0], "https://live.example").codes()) == live
+    for store in (gone, *living):
+        await store.close()
+
+
+async def test_lost_claim_ends_the_release(node, under, until, monkeypatch):
+    monkeypatch.setattr(leases, "BEAT_S", 0.2)
+    monkeypatch.setattr(leases, "PIECE", 1)
+    gone, other = await open_on(node), await open_on(node)
+    for number in range(3):
+        await under(gone).create(lease=gone.process_id + number.to_bytes(4, "big"))
+    claim = f"tornado-signal:claim:{gone.process_id.hex()}"
+    remaining_ms = []
+
+    async def release(*arguments):
+        remaining_ms.append(node.ask("PTTL", claim))
+        node.ask("PEXPIRE", claim, 5000)
+        if len(remaining_ms) == 2:
+            node.ask("SET", claim, "another process", "PX", 60_000)
+
+    other._leases._release = release
+    await stop_beating(gone)
+    await until(lambda: len(remaining_ms) == 2)
+    looks = looked(node) + 3
+    await until(lambda: looked(node) >= looks)
+    assert len(remaining_ms) == 2
+    assert min(remaining_ms) > 5000  # each step has renewed the claim
+    await gone.close()
+    await other.close()

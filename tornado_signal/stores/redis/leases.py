@@ -10,13 +10,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from ...errors import SessionNotFound, Unavailable
+from ...system.repeating import Repeating
 from .client import RedisClient
 from .partitions import key_slot
 
 BEAT_S: Final = 2.0
 LATE_BEATS: Final = 2  # missed beats before the grace period. After both, and one more beat, a process counts as lost
 PIECE: Final = 50  # offers withdrawn per step
-CLAIM_MS: Final = 10_000  # time for which one process withdraws the offers of a lost one
+CLAIM_MS: Final = 10_000  # time for which one process withdraws the offers of a lost one, from each step on
 NOTE_MS: Final = 3_600_000  # lifetime of records when no process is left
 CODE_BYTES: Final = 16
 
@@ -49,17 +50,17 @@ class Leases:
         self._held = self._held_key(process_id)
         self._holds = False  # whether this process has ever held an offer
         self._suspects: dict[bytes, bytes] = {}  # late processes, with their last heartbeats
-        self._beating: asyncio.Task[None] | None = None
+        self._repeated: list[Repeating] = []
 
     def start(self) -> None:
-        """Start the heartbeat."""
-        self._beating = asyncio.create_task(self._beat())
+        """Start the heartbeat, and beside it the release of the offers of lost processes, which can take long."""
+        self._repeated = [Repeating(self._beat, BEAT_S), Repeating(self._release_lost, BEAT_S)]
 
     async def close(self) -> None:
         """Send the last heartbeat. The grace period of the holders starts now."""
-        if self._beating is not None:
-            self._beating.cancel()
-            await asyncio.wait((self._beating,))
+        if self._repeated:
+            for each in self._repeated:
+                await each.stop()
             with contextlib.suppress(Unavailable, TimeoutError):
                 async with asyncio.timeout(BEAT_S):
                     await self._show_alive()
@@ -80,11 +81,8 @@ class Leases:
         return self._client.call(key_slot(key), (name, key, *arguments), write=False)
 
     async def _beat(self) -> None:
-        while True:
-            with contextlib.suppress(Unavailable):
-                await self._show_alive()
-                await self._release_lost()
-            await asyncio.sleep(BEAT_S)
+        with contextlib.suppress(Unavailable):
+            await self._show_alive()
 
     async def _show_alive(self) -> None:
         if self._holds:
@@ -94,28 +92,38 @@ class Leases:
             await self._call(self._held, b"PEXPIRE", self._note_ms)
 
     async def _release_lost(self) -> None:
-        """Release the offers of processes whose heartbeats are overdue.
+        """Release the offers of processes whose heartbeats are overdue, one process at a time.
 
         After an outage of a node the heartbeats of all processes are late. So each gets one more interval.
         """
-        until_ms = self._client.now_ms() - self._late_ms
-        reply = await self._call(self._processes, b"ZRANGE", b"-inf", until_ms, b"BYSCORE", b"WITHSCORES")
-        late = dict(zip(reply[::2], reply[1::2], strict=True))
-        gone = [process_id for process_id, beaten in late.items() if self._suspects.get(process_id) == beaten]
-        self._suspects = late
-        for process_id in gone:
-            claim = f"{self._prefix}claim:{process_id.hex()}".encode()
-            if await self._call(claim, b"SET", self._process_id, b"NX", b"PX", CLAIM_MS):
+        with contextlib.suppress(Unavailable):
+            until_ms = self._client.now_ms() - self._late_ms
+            reply = await self._call(self._processes, b"ZRANGE", b"-inf", until_ms, b"BYSCORE", b"WITHSCORES")
+            late = dict(zip(reply[::2], reply[1::2], strict=True))
+            gone = [process_id for process_id, beaten in late.items() if self._suspects.get(process_id) == beaten]
+            self._suspects = late
+            for process_id in gone:
                 await self._release_all(process_id, late[process_id])
 
     async def _release_all(self, process_id: bytes, beaten: bytes) -> None:
         held = self._held_key(process_id)
-        while members := await self._call(held, b"ZRANGE", 0, PIECE - 1):
+        while await self._claim(process_id):
             if await self._call(self._processes, b"ZSCORE", process_id) != beaten:
-                return  # its heartbeat has returned
+                return  # its heartbeat has returned, or another process has released all
+            members = await self._call(held, b"ZRANGE", 0, PIECE - 1)
+            if not members:
+                await self._call(self._processes, b"ZREM", process_id)
+                return
             await asyncio.gather(*(self._release_one(member, process_id) for member in members))
             await self._call(held, b"ZREM", *members)
-        await self._call(self._processes, b"ZREM", process_id)
+
+    async def _claim(self, process_id: bytes) -> bool:
+        """Return whether this process releases the offers of a lost one for the next `CLAIM_MS`."""
+        claim = f"{self._prefix}claim:{process_id.hex()}".encode()
+        holder = await self._call(claim, b"SET", self._process_id, b"NX", b"GET", b"PX", CLAIM_MS)
+        if holder == self._process_id:
+            await self._call(claim, b"PEXPIRE", CLAIM_MS)
+        return holder in (None, self._process_id)
 
     async def _release_one(self, member: bytes, process_id: bytes) -> None:
         origin = member[CODE_BYTES:].decode("utf-8", "surrogatepass")

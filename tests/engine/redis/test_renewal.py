@@ -1,0 +1,48 @@
+"""Leases of groups are renewed although a node does not respond."""
+
+import pytest
+from support.redis_servers import RedisCluster
+
+from tornado_signal.relay import Channel, Lease, open_relay
+from tornado_signal.relay import redis as relay_module
+from tornado_signal.stores.redis.connections import Credentials
+from tornado_signal.stores.redis.nodes import Acknowledgement
+from tornado_signal.stores.redis.partitions import key_slot
+from tornado_signal.stores.redis.store import RedisStore
+
+GROUPS = [Channel("scope", f"group {number}") for number in range(40)]
+
+
+@pytest.fixture
+def cluster():
+    with RedisCluster("redis", 3, 0, "--cluster-require-full-coverage", "no") as made:
+        yield made
+
+
+async def test_silent_node_does_not_delay_the_renewal_at_others(cluster, until, monkeypatch):
+    monkeypatch.setattr(relay_module, "RENEW_S", 0.2)
+    monkeypatch.setattr(relay_module, "RENEWED_AT_ONCE", 10)
+    nodes = [(server.host, server.port) for server in cluster.servers]
+    access = Credentials(timeout_s=3600)  # calls of the silent node do not end
+    store = RedisStore(nodes, timeout_ms=60_000, acknowledgement=Acknowledgement("os"), access=access)
+    await store.open()
+    relay = open_relay(store)
+    for group in GROUPS:
+        await relay.join(group, Lease("member", "owner"), 10)
+    silent, *others = cluster.primaries
+    of_others = [relay._key(group) for group in GROUPS if key_slot(relay._key(group)) not in cluster.slots_of(silent)]
+    assert 10 < len(of_others) < 40
+    by_key = {key: node for node in others for key in of_others if key_slot(key) in cluster.slots_of(node)}
+
+    def renewed_until_ms():
+        return [node.ask("ZSCORE", key + b":p", relay._process) for key, node in by_key.items()]
+
+    silent.freeze()
+    try:
+        for _ in range(3):
+            before = max(renewed_until_ms())
+            await until(lambda before=before: min(renewed_until_ms()) > before)
+    finally:
+        silent.resume()
+    await relay.close()
+    await store.close()
