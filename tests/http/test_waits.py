@@ -112,7 +112,7 @@ BARE = [
     ("/poll", OFFERER | {"code": NO_SUCH_CODE}, 404, f'{{"error":"{NOT_FOUND}"}}'),
 ]
 HEAD = (
-    "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\n%sContent-Length: %d\r\n"
+    "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nCache-Control: no-store\r\n%sContent-Length: %d\r\n"
     "Vary: Origin\r\nAccess-Control-Allow-Origin: https://app.example\r\n\r\n"
 )
 EXPOSED = "Access-Control-Expose-Headers: Retry-After, X-Request-Id\r\n"
