@@ -47,7 +47,7 @@ from .listeners import load_admin_application, log_start, make_admin_server, ope
 from .reload import RELOAD_FAILED, Reloader
 from .resources import Resources, read_resources
 from .stages import Stages
-from .tuning import raise_descriptor_limit, tune_gc, tune_malloc
+from .tuning import GarbageCollection, raise_descriptor_limit, tune_malloc
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,6 @@ async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inh
         OperatorError: a resource cannot be used. Nothing has been served.
     """
     tune_malloc()
-    tune_gc()
     faulthandler.enable()  # SIGABRT from a watchdog logs where the loop is stuck
     lifecycle = Lifecycle()
     handle_signals(lifecycle)
@@ -151,6 +150,7 @@ class ServingProcess:
         self.webhooks = Webhooks(service)
         stages.opened("webhooks", self.webhooks.close)
         self.reloader = Reloader(self.live, resources, self.use)
+        stages.opened("garbage collection", GarbageCollection(lambda: len(self.state.connections)).stop)
         self.server = Server(self.state)
         await self.server.start(public)
         stages.opened("public listener", functools.partial(self.server.close, 0))

@@ -18,6 +18,7 @@ LIMITS_S: Final = {
     "admin listener": 1.0,
     "operator": 2.0,
     "public listener": 1.0,
+    "garbage collection": 1.0,
     "webhooks": 2.5,
     "relay": 1.5,
     "sockets": 1.0,

@@ -1,0 +1,75 @@
+"""Reference cycles are collected without a look at everything that is open."""
+
+import asyncio
+import gc
+import weakref
+
+import pytest
+
+from tornado_signal.process import tuning
+from tornado_signal.process.tuning import GarbageCollection
+
+BOUND_S = 10
+
+
+class Cycle:
+    def __init__(self):
+        self.itself = self
+
+
+@pytest.fixture(autouse=True)
+def restored():
+    thresholds = gc.get_threshold()
+    yield
+    gc.set_threshold(*thresholds)
+    gc.freeze()
+
+
+@pytest.fixture
+def collecting(monkeypatch):
+    """Return a function that starts the collection with a number of open connections."""
+    monkeypatch.setattr(tuning, "FREEZE_S", 0.01)
+    return lambda connections: GarbageCollection(lambda: connections)
+
+
+async def reaches(condition):
+    async with asyncio.timeout(BOUND_S):
+        while not condition():  # noqa: ASYNC110 (the collector reports nothing)
+            await asyncio.sleep(0.01)
+
+
+def full_collections():
+    return gc.get_stats()[2]["collections"]
+
+
+async def test_many_lasting_objects_cause_no_full_collection(collecting):
+    collection = collecting(10_000)
+    before = full_collections()
+    lasting = [[] for _ in range(200_000)]
+    await reaches(lambda: not any(gc.get_count()[1:]) and gc.get_freeze_count() > len(lasting))
+    lasting += [[] for _ in range(200_000)]
+    assert full_collections() == before
+    await collection.stop()
+
+
+async def test_young_cycle_is_freed_while_many_connections_are_open(collecting):
+    collection = collecting(10_000)
+    freed = weakref.ref(Cycle())
+    await reaches(lambda: freed() is None)
+    await collection.stop()
+
+
+@pytest.mark.parametrize(("setting", "connections"), [("COLLECT_IDLE_S", 0), ("COLLECT_S", 10_000)])
+async def test_old_cycle_is_freed_when_few_connections_are_open_and_after_a_day(
+    setting, connections, collecting, monkeypatch
+):
+    cycle = Cycle()
+    freed = weakref.ref(cycle)
+    collection = collecting(connections)
+    await reaches(lambda: gc.get_freeze_count() > 0)
+    del cycle
+    await asyncio.sleep(0)
+    assert freed() is not None
+    monkeypatch.setattr(tuning, setting, 0.0)
+    await reaches(lambda: freed() is None)
+    await collection.stop()
