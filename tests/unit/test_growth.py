@@ -9,6 +9,7 @@ from tornado_signal.limits.fair_queue import FairQueue
 from tornado_signal.limits.per_address import Limits
 from tornado_signal.settings.settings import Settings
 from tornado_signal.stores.watches import Watches
+from tornado_signal.transport.state import MemoryBudget
 
 FEW, MANY = 1_000, 110_000
 MOST = 6  # a scan of all waiting ones would make a step 110 times as expensive
@@ -47,7 +48,31 @@ async def find_new_clients(count):
     return (time.process_time() - began_s) * count / FEW
 
 
-@pytest.mark.parametrize("work", [serve_clients, wake_watches, find_new_clients])
+class Unfinished:
+    """A connection with 2 KB of an unfinished message."""
+
+    size = 2048
+
+    def __init__(self, number):
+        self.client_address = f"192.0.2.{number % 200}"
+
+    def abort(self):
+        pass
+
+
+async def shrink_budget(count):
+    """Exceed a memory budget with `count` connections, and return the processor time of the sweep."""
+    budget = MemoryBudget(Unfinished.size * count, lambda connection: connection.size)
+    connections = [Unfinished(number) for number in range(count + 1)]
+    for connection in connections[1:]:
+        budget.grown(connection, connection.size)
+    began_s = time.process_time()
+    budget.grown(connections[0], connections[0].size)
+    assert budget.ended > count / 5
+    return time.process_time() - began_s
+
+
+@pytest.mark.parametrize("work", [shrink_budget, serve_clients, wake_watches, find_new_clients])
 async def test_step_costs_the_same_at_any_number(work):
     few_s = min([await work(FEW) for _ in range(5)]) / FEW
     many_s = min([await work(MANY) for _ in range(2)]) / MANY

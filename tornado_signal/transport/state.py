@@ -1,13 +1,16 @@
 """The shared state of a server's connections."""
 
 import asyncio
+import heapq
 import ssl
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from tornado import httputil
+
+ABORT_STEP: Final = 100  # connections aborted per event-loop iteration
 
 ErrorResponder = Callable[[int, httputil.HTTPHeaders], tuple[httputil.HTTPHeaders, bytes]]
 
@@ -160,13 +163,32 @@ class MemoryBudget:
         by_address: defaultdict[str, list[OpenConnection]] = defaultdict(list)
         for connection in self._sizes:
             by_address[connection.client_address].append(connection)
+        size = self._sizes.__getitem__
+        # Heaps, so that the next address and its largest connection are found without a look at all others.
+        addresses = [(-sum(map(size, some)), address) for address, some in by_address.items()]
+        heapq.heapify(addresses)
+        in_order: set[str] = set()  # addresses whose connections are sorted by size
+        victims: list[OpenConnection] = []
         while self.bytes > self.max_bytes * 3 // 4:
-            most = max(by_address.values(), key=lambda some: sum(map(self._sizes.__getitem__, some)))
-            largest = max(most, key=self._sizes.__getitem__)
-            most.remove(largest)
+            total, address = addresses[0]
+            some = by_address[address]
+            if address not in in_order:
+                in_order.add(address)
+                some.sort(key=size)
+            largest = some.pop()
+            heapq.heapreplace(addresses, (total + size(largest), address))
             self.forget(largest)
-            self.ended += 1
-            largest.abort()
+            victims.append(largest)
+        self.ended += len(victims)
+        self._abort(victims)
+
+    def _abort(self, victims: list[OpenConnection]) -> None:
+        """Abort connections, a few per event-loop iteration."""
+        for connection in victims[-ABORT_STEP:]:
+            connection.abort()
+        del victims[-ABORT_STEP:]
+        if victims:
+            asyncio.get_running_loop().call_soon(self._abort, victims)
 
 
 class ServerState:
