@@ -132,7 +132,7 @@ async def test_messages_are_logged_and_counted_without_their_content(protocol, s
         await socket.send(message)
         for _ in range(3 if name == "tracker" else 2):
             await asyncio.wait_for(socket.recv(), BOUND_S)
-    count = 4 if name == "peerjs" else 3  # its OPEN is a message too
+    count = 4 if name == "peerjs" else 3  # its OPEN is also a message
     metrics = service.shared.log.metrics
     assert metrics.by_origin == {(ORIGIN, f"/{name}", 101): 1, (ORIGIN, f"/{name}", 200): count}
     assert metrics.defects == 0

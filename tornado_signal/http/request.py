@@ -109,7 +109,7 @@ class Request(httputil.HTTPServerRequest, RequestContext):
         return values[0]
 
     def _implied_origin(self) -> str | None:
-        """Return the origin of a GET or HEAD without one, to which browsers add no Origin on the page's own host.
+        """Return the origin of a GET or HEAD without one. Browsers add none to requests to the page's own host.
 
         A default proxy changes Host and scheme, and forwards the Referer. A page can send neither that of another
         origin, nor `Sec-Fetch-Site`.

@@ -53,7 +53,7 @@ class Leases:
         self._repeated: list[Repeating] = []
 
     def start(self) -> None:
-        """Start the heartbeat, and beside it the release of the offers of lost processes, which can take long."""
+        """Start the heartbeat, and separately the release of the offers of lost processes, which can take long."""
         self._repeated = [Repeating(self._beat, BEAT_S), Repeating(self._release_lost, BEAT_S)]
 
     async def close(self) -> None:
