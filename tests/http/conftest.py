@@ -15,8 +15,11 @@ def loop(request):
 
 
 @pytest.fixture
-def pass_time(io_loop, monkeypatch):
-    """A coroutine function that turns the clock of the event loop forward, and lets happen what is due then."""
+def pass_time(io_loop):
+    """A coroutine function that turns the clock of the event loop forward, and lets happen what is due then.
+
+    The clock is not turned back: timers of what the test has left would be due only minutes after its end.
+    """
     loop, passed_s = io_loop.asyncio_loop, 0.0
     time = loop.time
 
@@ -28,7 +31,7 @@ def pass_time(io_loop, monkeypatch):
             for _ in range(10):
                 await asyncio.sleep(0)
 
-    monkeypatch.setattr(loop, "time", lambda: time() + passed_s)
+    loop.time = lambda: time() + passed_s
     return pass_
 
 

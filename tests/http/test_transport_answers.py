@@ -136,6 +136,7 @@ def test_protocol_error_is_json_with_cors_for_the_parsed_origin(echo_server, sta
     assert response.headers.pop("date").endswith(" GMT")
     assert response.headers == {
         "content-type": "application/json",
+        "cache-control": "no-store",
         "vary": "Origin",
         "access-control-allow-origin": "https://a.example",
         "content-length": str(len(response.body)),

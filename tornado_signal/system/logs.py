@@ -230,5 +230,4 @@ def report_error(error: Exception) -> None:
     """Print the error that ends the program: a sentence, or a line of JSON if the log is JSON."""
     level = logging.ERROR
     record = logging.LogRecord(PROGRAM, level, "", 0, str(error), None, None)
-    _handler.setStream(sys.stderr)  # the log may not be set up
-    _handler.emit(record)
+    print(_handler.format(record), file=sys.stderr)
