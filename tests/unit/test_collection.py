@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import subprocess
+import sys
 import weakref
 
 import pytest
@@ -73,3 +75,35 @@ async def test_old_cycle_is_freed_when_few_connections_are_open_and_after_a_day(
     monkeypatch.setattr(tuning, setting, 0.0)
     await reaches(lambda: freed() is None)
     await collection.stop()
+
+
+def test_old_cycles_are_freed_when_memory_has_doubled():
+    """In a process of its own, whose memory is small."""
+    program = """
+import asyncio, gc, weakref
+from tornado_signal.process import tuning
+
+class Cycle(bytearray):
+    pass
+
+async def main():
+    tuning.FREEZE_S = 0.01
+    collection = tuning.GarbageCollection(lambda: 10_000)
+    cycle = Cycle(1)
+    cycle.itself, freed = cycle, weakref.ref(cycle)
+    frozen = gc.get_freeze_count()
+    while gc.get_freeze_count() <= frozen:
+        await asyncio.sleep(0.01)
+    del cycle
+    await asyncio.sleep(0.1)
+    print("kept" if freed() is not None else "freed")
+    much = b"x" * (2048 * tuning.peak_memory())
+    async with asyncio.timeout(10):
+        while freed() is not None:
+            await asyncio.sleep(0.01)
+    await collection.stop()
+
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == ("kept\n", "", 0)
