@@ -18,7 +18,7 @@ def loop(request):
 def pass_time(io_loop):
     """A coroutine function that turns the clock of the event loop forward, and lets happen what is due then.
 
-    The clock is not turned back: timers of what the test has left would be due only minutes after its end.
+    The clock is not turned back, or else timers that the test leaves would be due minutes later.
     """
     loop, passed_s = io_loop.asyncio_loop, 0.0
     time = loop.time
