@@ -18,7 +18,7 @@ from .paths import ROOT
 from .pythons import BUILD, do, required
 from .waiting import output, run_command, start_holder
 
-BOUND_S = 400  # of a command; a build beside other tests takes minutes
+BOUND_S = 400  # of a command; a build while other tests run takes minutes
 CACHE = ROOT / ".cache/containers"
 BASE = "localhost/base"
 IMAGE = "localhost/tornado-signal"

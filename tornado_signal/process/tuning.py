@@ -83,9 +83,8 @@ class GarbageCollection:
         self._repeating = Repeating(self._freeze, FREEZE_S)
 
     async def stop(self) -> None:
-        """Stop freezing, and let Python collect everything again."""
+        """Stop freezing. What is frozen stays so, as at the start."""
         await self._repeating.stop()
-        gc.unfreeze()
 
     def _freeze(self) -> None:
         since_s = time.monotonic() - self._collected_s
