@@ -3,6 +3,7 @@
 import asyncio
 import faulthandler
 import functools
+import gc
 import logging
 import os
 import socket
@@ -73,6 +74,7 @@ async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inh
         OperatorError: a resource cannot be used. Nothing has been served.
     """
     tune_malloc()
+    gc.freeze()  # the imported modules are never scanned
     faulthandler.enable()  # SIGABRT from a watchdog logs where the loop is stuck
     lifecycle = Lifecycle()
     handle_signals(lifecycle)

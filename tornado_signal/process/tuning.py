@@ -83,7 +83,7 @@ class GarbageCollection:
         self._repeating = Repeating(self._freeze, FREEZE_S)
 
     async def stop(self) -> None:
-        """Stop freezing. What is frozen stays so, as at the start."""
+        """Stop freezing. Frozen objects stay frozen."""
         await self._repeating.stop()
 
     def _freeze(self) -> None:
