@@ -20,10 +20,11 @@ from ..stores.latest_counts import LatestCounts
 from ..system.clock import Clock
 from .event_batches import EventBatchCache
 from .ice import IceServers
-from .notices import Notices
 from .request_log import RequestLog
 
 log = logging.getLogger(__name__)
+
+ORIGIN_WARNING_S: Final = 3600.0  # between two equal warnings
 
 TOKEN_EXPIRED: Final = "token expired"
 """The reason of the close frame when a token has expired."""
@@ -101,7 +102,8 @@ class Service:
     counts: LatestCounts = field(init=False)  # the counts of the store, for the operator
     observer: ConnectionObserver | None = None  # the observer of WebSockets, or None
     proxy_reported: bool = False  # whether a proxy whose clients have no limits has been logged
-    notices: Notices = field(default_factory=Notices)  # the log lines that clients can cause
+    # When the next warning about a proxy may be logged (in the event loop's time), by what it changes.
+    origin_warnings: dict[str, float] = field(default_factory=dict)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 
@@ -134,7 +136,9 @@ class Service:
             remedy += " Apache: ProxyPreserveHost On)"
         else:
             cause, remedy = "scheme", "let it set X-Forwarded-Proto, and name it in --trusted-proxies"
-        if self.notices.due("origin", cause):
+        now_s = self._loop.time()
+        if now_s >= self.origin_warnings.get(cause, 0.0):  # clients can cause it at will
+            self.origin_warnings[cause] = now_s + ORIGIN_WARNING_S
             log.warning("a proxy changes the %s of requests for pages of this host; %s", cause, remedy)
 
     def hold_grant(self, grant: Grant | None, end: Callable[[], None]) -> Bearer | None:

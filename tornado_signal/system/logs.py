@@ -121,15 +121,12 @@ class StandardErrorHandler(logging.StreamHandler[IO[str]]):
 
     A pipe without a reader or a stopped terminal would otherwise stop the event loop. Records that do not fit are
     dropped. The next one that fits is preceded by their number.
-
-    Attributes:
-        dropped: the number of dropped records.
     """
 
     def __init__(self) -> None:
         super().__init__(sys.stderr)
-        self.dropped = 0
-        self._unreported = 0
+        self.dropped = 0  # the number of dropped records
+        self._unreported = 0  # those since the last line
         self._is_cut = False  # the last line lacks its end
         self._descriptor: int | None = None
         self._own: int | None = None  # a descriptor to close

@@ -17,7 +17,7 @@ from .partitions import key_slot
 BEAT_S: Final = 2.0
 LATE_BEATS: Final = 2  # missed beats before the grace period. After both, and one more beat, a process counts as lost
 PIECE: Final = 50  # offers withdrawn per step
-CLAIM_MS: Final = 10_000  # time for which one process withdraws the offers of a lost one, from each step on
+CLAIM_MS: Final = 10_000  # how long one process may withdraw the offers of a lost one; each step renews it
 NOTE_MS: Final = 3_600_000  # lifetime of records when no process is left
 CODE_BYTES: Final = 16
 
