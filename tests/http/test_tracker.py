@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ipaddress
 import json
 
 import pytest
@@ -275,6 +276,22 @@ async def test_full_swarm_closes_the_connection(service, tracker, monkeypatch):
     await other.send(announce("b"))
     assert await other.closed() == (1008, "too many members of a swarm")
     assert await counts(one) == (0, 1)
+
+
+async def test_share_of_an_address_in_a_swarm_is_limited(start_service, tracker, monkeypatch):
+    monkeypatch.setattr("tornado_signal.protocols.tracker.MAX_PEERS_PER_ADDRESS", 2)
+    service = await start_service(unlimited_addresses=(ipaddress.ip_network("127.0.0.2"),))
+    unlimited = [await tracker(service, local_addr=("127.0.0.2", 0)) for _ in range(3)]
+    for number, client in enumerate(unlimited):
+        assert await client.ask(announce(str(number))) == response(0, number + 1)
+    first, second, other = [await tracker(service) for _ in range(3)]
+    await first.ask(announce("a"))
+    await second.ask(announce("b"))
+    assert (await second.ask(announce("b")))["incomplete"] == 5  # announced again, not counted again
+    await other.send(announce("c"))
+    assert await other.closed() == (1008, "too many peers of an address in a swarm")
+    await first.ask(announce("a", event="stopped"))
+    assert (await (await tracker(service)).ask(announce("c")))["incomplete"] == 5
 
 
 async def test_swarms_of_a_connection_are_limited(service, tracker, monkeypatch):

@@ -8,8 +8,8 @@ memory is bounded.
 import functools
 import ipaddress
 import math
-from collections import OrderedDict
-from collections.abc import Callable
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable
 
 from ..errors import TooMany, Unavailable
 from ..settings.settings import Settings
@@ -187,6 +187,7 @@ class Limits(ConnectionCounts):
         self.blocks: dict[Network, int] = {}  # blocked networks, each with the end of its block in Unix milliseconds
         self._blocked: dict[str, bool] = {}  # by address; empty while no network is blocked
         self.waiting = 0
+        self._peers: Counter[tuple[ClientCounts, Hashable]] = Counter()  # in each swarm
         self._set(settings)
 
     def apply(self, settings: Settings) -> None:
@@ -296,6 +297,22 @@ class Limits(ConnectionCounts):
         if client.limited and client.held >= self._settings.max_sessions_per_address:
             raise TooMany("held offers of an address", 5)
         client.held += 1
+
+    def acquire_peer(self, client: ClientCounts, swarm: Hashable, most: int) -> None:
+        """Count a peer in a swarm, until `release_peer`.
+
+        Raises:
+            TooMany: the client has `most` peers in the swarm.
+        """
+        if client.limited and self._peers[client, swarm] >= most:
+            raise TooMany("peers of an address in a swarm")
+        self._peers[client, swarm] += 1
+
+    def release_peer(self, client: ClientCounts, swarm: Hashable) -> None:
+        """Stop counting what `acquire_peer` counted."""
+        self._peers[client, swarm] -= 1
+        if not self._peers[client, swarm]:
+            del self._peers[client, swarm]
 
     def connected(self, address: str, now_ms: int) -> Admission | None:
         """Count a connection.

@@ -19,6 +19,7 @@ INTERVAL_S: Final = 120  # between two announcements of a client
 MIN_SCRAPE_INTERVAL_S: Final = 600
 MAX_OFFERS: Final = 10  # of an announcement
 MAX_MEMBERS: Final = 1000  # of a swarm
+MAX_PEERS_PER_ADDRESS: Final = MAX_MEMBERS // 10
 MAX_PEERS: Final = 10  # of a connection in a swarm: clients of one page share a connection
 MAX_HASHES: Final = 255  # of a scrape
 MAX_ECHOED: Final = 256  # characters of an invalid info_hash in the response
@@ -142,7 +143,7 @@ class TrackerConnection(ProtocolConnection):
                 await opening
             if self.closed:
                 return
-            self.acquire()
+            self._acquire_peer(info_hash)
         else:  # as in the original, a complete peer stays complete
             complete = complete or event == "completed" or earlier.data == COMPLETE
         lease = Lease(peer_id, self._owner, "", COMPLETE if complete else INCOMPLETE)
@@ -158,7 +159,17 @@ class TrackerConnection(ProtocolConnection):
             if not peers:
                 del self._swarms[info_hash]
             self.release()
+            self.client.service.limits.release_peer(self.counts, self._swarm(info_hash))
             await self.relay.leave(self._swarm(info_hash), peer_id, self._owner)
+
+    def _acquire_peer(self, info_hash: str) -> None:
+        """Count a peer of the address in a swarm."""
+        self.acquire()
+        try:
+            self.client.service.limits.acquire_peer(self.counts, self._swarm(info_hash), MAX_PEERS_PER_ADDRESS)
+        except errors.TooMany:
+            self.release()
+            raise
 
     async def _answer(self, info_hash: str, peer_id: str, to_peer_id: str, message: dict[str, Any]) -> None:
         lease = await self.relay.find(self._swarm(info_hash), to_peer_id)
