@@ -42,6 +42,14 @@ async def test_created_answered_and_withdrawn_sessions_are_reported_with_what_is
     ]
 
 
+async def test_observer_that_raises_stops_no_operation(store, one, caplog):
+    store.observe(lambda *report: 1 // 0)
+    code = await one.create()
+    await one.answer(code)
+    assert await one.codes() == []
+    assert caplog.text.count("ZeroDivisionError:") == 2
+
+
 async def test_repetitions_and_refusals_are_not_events(one, reports):
     code = await one.create()
     await one.answer(code)

@@ -163,6 +163,23 @@ async def test_held_offers_are_renewed_rarely_even_with_a_short_ttl(service, mon
         assert len(renewals) <= 11 * len(codes)
 
 
+async def test_held_offer_is_renewed_after_an_internal_error(service, monkeypatch, pass_time, caplog):
+    renew, failing = service.store.renew, [KeyError()]
+
+    async def failing_renew(*args):
+        if failing:
+            raise failing.pop()
+        return await renew(*args)
+
+    monkeypatch.setattr(service.store, "renew", failing_renew)
+    async with open_socket(service) as client:
+        code = await hold(client, ttl=1000)
+        await live(service, pass_time)
+        assert (await listed(service), failing) == ([code], [])
+    assert "KeyError" in caplog.text
+    caplog.clear()
+
+
 async def test_offer_with_equal_content_is_listed_while_any_connection_holds_it(start_service):
     service = await start_service(hold_grace_ms=50, codes="content")
     async with open_socket(service) as first:

@@ -54,6 +54,19 @@ async def test_events_that_are_never_accepted_are_dropped_and_reported(
     await until(lambda: webhooks.metrics.queued == 0)
 
 
+@pytest.mark.parametrize("part", ["take", "_deliver"])
+async def test_internal_error_drops_events_and_delivery_goes_on(service, webhooks, receiver, monkeypatch, caplog, part):
+    with monkeypatch.context() as broken:
+        broken.setattr(webhooks._queue if part == "take" else webhooks, part, lambda *batch: 1 // 0)
+        await service.offer()
+        await until(lambda: webhooks.metrics.dropped["rejected"] == 1)
+    assert webhooks.metrics.queued == 0
+    await service.offer()
+    await until(lambda: receiver.events)
+    assert "ZeroDivisionError" in caplog.text
+    caplog.clear()
+
+
 async def test_full_queue_drops_new_events_and_requests_go_on(service, webhooks, receiver, monkeypatch, caplog):
     monkeypatch.setattr(events, "MAX_EVENTS", 10)
     receiver.usual = status(500)

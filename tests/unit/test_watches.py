@@ -248,3 +248,20 @@ async def test_closed_watch_leaves_nothing_behind(all_watches, without_gc):
     del watch, watching, others
     await asyncio.sleep(0)
     assert not [obj for obj in gc.get_objects() if isinstance(obj, watches.Watch)]
+
+
+@pytest.mark.parametrize("timed", [True, False])
+async def test_watch_that_cannot_be_woken_stops_no_other(all_watches, watching, monkeypatch, timed):
+    """The event loop logs the exception."""
+    failed = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: failed.append(type(context["exception"])))
+    waiting = watching(b"k", 100)
+    waits = [watch.wait(0.01 + asyncio.get_running_loop().time() if timed else soon()) for watch in waiting]
+    broken = {id(watch) for watch in waiting[::9]}
+    wake = watches.Watch.wake
+    monkeypatch.setattr(watches.Watch, "wake", lambda watch: 1 // 0 if id(watch) in broken else wake(watch))
+    if not timed:
+        all_watches.changed(b"k")
+    await asyncio.wait_for(asyncio.gather(*(wait for at, wait in enumerate(waits) if at % 9)), 60)
+    monkeypatch.undo()
+    assert set(failed) == {ZeroDivisionError}

@@ -2,6 +2,8 @@
 
 import asyncio
 import base64
+import contextlib
+import logging
 import os
 import pickle
 import socket
@@ -9,7 +11,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..settings.settings import Settings
+from ..system.guard import guarded
 from .balance import Balance
+
+log = logging.getLogger(__name__)
 
 MAX_ENCODED_BYTES = 1 << 24
 
@@ -35,10 +40,15 @@ def decode(line: bytes) -> Any:
 
 
 async def watch_pipe(supervisor_pipe: int, apply: Callable[[Settings], None], stop: Callable[[], None]) -> None:
-    """Apply the settings that arrive on a pipe, and call `stop` at its end."""
+    """Apply the settings that arrive on a pipe, and call `stop` at its end or when it cannot be read."""
     reader = asyncio.StreamReader(limit=MAX_ENCODED_BYTES)
     loop = asyncio.get_running_loop()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(supervisor_pipe, "rb"))
-    while (line := await reader.readline()).endswith(b"\n"):
-        apply(decode(line))
+    try:
+        file = os.fdopen(supervisor_pipe, "rb")
+        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), file)
+        with contextlib.closing(transport):
+            while (line := await reader.readline()).endswith(b"\n"):
+                guarded(lambda line: apply(decode(line)), line)
+    except Exception:
+        log.exception("cannot read from the supervisor: stopping")
     stop()

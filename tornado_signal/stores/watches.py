@@ -197,16 +197,17 @@ class Watches:
             changed.pop(watch, None)
 
     def _next_tick(self) -> None:
-        now = int(self.loop.time() / TICK_S)
-        while self._tick < now:
-            self._tick += 1
-            self._late.extend(self._by_tick.pop(self._tick, ()))
-        if self._late:
-            self._wake_soon()
-        if self._by_tick:
-            self.loop.call_later(TICK_S, self._next_tick)
-        else:
-            self._ticking = False
+        try:
+            now = int(self.loop.time() / TICK_S)
+            while self._tick < now:
+                self._tick += 1
+                self._late.extend(self._by_tick.pop(self._tick, ()))
+            if self._late:
+                self._wake_soon()
+        finally:
+            self._ticking = bool(self._by_tick)
+            if self._ticking:
+                self.loop.call_later(TICK_S, self._next_tick)
 
     def _wake_soon(self) -> None:
         if not self._waking:
@@ -214,19 +215,22 @@ class Watches:
             self.loop.call_soon(self._wake_some)
 
     def _wake_some(self) -> None:
-        for _ in range(WAKE_STEP):
-            if self._late:
-                self._late.popleft().wake()
-            if self._turns:
-                key = self._turns.popleft()
-                watching = self._changed[key]
-                if watching:
-                    watch, changed_s = watching.popitem()
-                    self._turns.append(key)
-                    watch.change(changed_s)
-                else:
-                    del self._changed[key]
-            elif not self._late:
-                self._waking = False
-                return
-        self.loop.call_soon(self._wake_some)
+        try:
+            for _ in range(WAKE_STEP):
+                if self._late:
+                    self._late.popleft().wake()
+                if self._turns:
+                    key = self._turns.popleft()
+                    watching = self._changed[key]
+                    if watching:
+                        watch, changed_s = watching.popitem()
+                        self._turns.append(key)
+                        watch.change(changed_s)
+                    else:
+                        del self._changed[key]
+                elif not self._late:
+                    break
+        finally:  # an error of one watch must not stop the others
+            self._waking = bool(self._late or self._turns)
+            if self._waking:
+                self.loop.call_soon(self._wake_some)

@@ -1,5 +1,6 @@
 """The queue of events, bounded in number and bytes, and the bodies of the requests. No I/O."""
 
+import itertools
 from collections import deque
 from typing import Any, Final, NamedTuple
 
@@ -119,16 +120,15 @@ class EventQueue:
         first = self._events[0][0]
         encoded: list[bytes] = []
         size = 0
-        while self._events and len(encoded) < BATCH_EVENTS:
-            sequence, cost, event = self._events[0]
+        for sequence, _, event in itertools.islice(self._events, BATCH_EVENTS):
             known = {name: value for name, value in event.fields().items() if value is not None}
             text = encode({"sequence": sequence, "server": self._server, **known})
             if encoded and size + len(text) > BATCH_BYTES:
                 break
             encoded.append(text)
             size += len(text)
-            self._events.popleft()
-            self._bytes -= cost
+        for _ in encoded:
+            self._bytes -= self._events.popleft()[1]
         body = b'{"events":[%b],"dropped":%d}' % (b",".join(encoded), self._unreported)
         return Batch(f"{self._server}-{first}", body, len(encoded), self._unreported)
 

@@ -130,7 +130,7 @@ class Webhooks:
             log.warning("the server stops: %d events of webhooks were not delivered", dropped)
 
     async def _run(self) -> None:
-        reason: str | None = None
+        reason = ""
         while reason != STOPPED and (self._queue or not self._closing):
             if not self._queue:
                 self._filled.clear()
@@ -139,11 +139,23 @@ class Webhooks:
                 await self._pause(GATHER_S)
             if not self._queue:
                 continue
-            batch, reason = self._queue.take(), None
             try:
-                reason = await self._deliver(batch)
-            finally:
-                self._queue.done(batch, self._reason if reason is None else reason)
+                reason = await self._send(self._queue.take())
+            except Exception:
+                log.exception("webhooks: cannot send the queued events; dropping them")
+                self._queue.clear("rejected")
+
+    async def _send(self, batch: Batch) -> str:
+        """Deliver a batch and count it. Return an empty text, or why it is dropped."""
+        reason = "rejected"
+        try:
+            reason = await self._deliver(batch)
+        except asyncio.CancelledError:
+            reason = self._reason
+            raise
+        finally:
+            self._queue.done(batch, reason)
+        return reason
 
     @property
     def _reason(self) -> str:

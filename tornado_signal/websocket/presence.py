@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import functools
 import itertools
+import logging
 import random
 from typing import Final, Protocol
 
@@ -12,6 +13,9 @@ from ..lifecycle import LEAVING
 from ..service.client_connection import ClientCounts
 from ..service.service import Service
 from ..session import LEASE_BYTES, Side
+from ..system.guard import guarded
+
+log = logging.getLogger(__name__)
 
 MAX_HELD: Final = 1000  # of a connection
 CHECKED_AT_ONCE: Final = 10  # oldest offers of a connection that are checked when it holds as many as it may
@@ -200,11 +204,14 @@ class Holds:
             entries = self._due.pop(self._tick, [])
             self._entries -= len(entries)
             for hold in entries:
-                if hold.due == self._tick and self._is_kept(hold):
-                    self._service.turns.submit(hold.counts, functools.partial(self._begin, hold))
+                guarded(self._submit, hold)
         self._ticking = bool(self._due)
         if self._ticking:
             self._loop.call_later(TICK_S, self._next_tick)
+
+    def _submit(self, hold: Hold) -> None:
+        if hold.due == self._tick and self._is_kept(hold):
+            self._service.turns.submit(hold.counts, functools.partial(self._begin, hold))
 
     def _begin(self, hold: Hold) -> None:
         self._service.start(self._process(hold))
@@ -224,7 +231,9 @@ class Holds:
             await self._store.release(*hold.key, hold.lease)
         except SessionNotFound:  # answered, withdrawn, expired, or held elsewhere
             pass
-        except Unavailable:
+        except Exception as error:  # also after an unknown one the offer must be renewed or released
+            if not isinstance(error, Unavailable):
+                log.exception("cannot renew or release a held offer: trying again")
             if hold.due == due:  # otherwise its connection has ended in the meantime
                 self._schedule(hold, STORE_RETRY_S)
             return

@@ -269,6 +269,33 @@ async def test_failed_write_refuses_everything_until_reopened(held, disk, caplog
     assert str(held.db._path) in caplog.text
 
 
+@pytest.mark.parametrize("writing", [True, False])
+async def test_callback_that_raises_stops_no_other_change(writing, held, disk, caplog):
+    """The state in memory, which such a callback updates, is loaded again."""
+
+    def fail(ok):
+        raise ZeroDivisionError
+
+    held.opened.clear()
+    disk.failing = not writing
+    waiters = [held.put(b"a"), held.db.commit(Change([(b"b", b"")], []), fail), held.put(b"c")]
+    assert await asyncio.wait_for(outcomes(*waiters), 60) == [writing] * 3
+    assert held.told == [(b"a", writing), (b"c", writing)]
+    disk.failing = False
+    await asyncio.wait_for(held.opened.wait(), 60)
+    assert await outcomes(held.put(b"d")) == [True]
+    assert held.keys() == [b"a", b"b", b"c", b"d"] if writing else [b"d"]
+    assert "ZeroDivisionError" in caplog.text
+
+
+async def test_error_of_a_measurement_does_not_stop_the_writer(held, monkeypatch, caplog):
+    monkeypatch.setattr(held.db.space, "measure", lambda: 1 // 0)
+    monkeypatch.setattr(Space, "stale", True)
+    for _ in range(2):
+        assert await asyncio.wait_for(outcomes(held.put(b"a")), 60) == [True]
+    assert "ZeroDivisionError" in caplog.text
+
+
 async def test_repeated_failures_lose_nothing_confirmed(held, disk):
     for number in range(5):
         held.opened.clear()

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import Unavailable
+from ...system.guard import guarded
 from . import directory, files, layout
 from .changes import Change
 from .directory import Snapshot, View, reason
@@ -296,7 +297,14 @@ class Database:
         broken = self._snapshot is None  # a read failed during the write
         self._show(Snapshot(self._db))
         for on_committed, _ in group.changes:
-            on_committed(True)
+            try:
+                on_committed(True)
+            except Exception:
+                # The state in memory can be wrong now. Reopening loads it again.
+                log.exception(
+                    "a change of %s failed after its commit: refusing requests until it is reopened", self._path
+                )
+                broken = True
         for _, waiter in group.changes:
             if not waiter.done():
                 waiter.set_result(None)
@@ -319,7 +327,7 @@ class Database:
         self._show(None)
         for failed in groups:
             for on_committed, _ in failed.changes:
-                on_committed(False)
+                guarded(on_committed, False)
             for _, waiter in failed.changes:
                 if not waiter.done():
                     waiter.set_exception(Unavailable(FAILED))
@@ -358,7 +366,7 @@ class Database:
     # In the writer's thread
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
-            job()
+            guarded(job)
         with self._compacting:
             self._db.close()
         self._loop.call_soon_threadsafe(self._closed.set_result, None)
@@ -375,12 +383,12 @@ class Database:
                 self.space.measure()
 
     def _reopen(self) -> None:
-        with self._compacting:
-            self._db.close()
         complaint = ""
         while True:
             began_s = time.monotonic()
             try:
+                with self._compacting:
+                    self._db.close()
                 self.space.release_ballast()
                 db, loaded = self._open_sound()
             except Exception as error:

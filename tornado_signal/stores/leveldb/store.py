@@ -40,6 +40,7 @@ from ...session import (
     utf8_length,
 )
 from ...system.clock import Clock
+from ...system.guard import guarded
 from .. import position_text
 from ..quotas import Quotas
 from ..watches import Watch, Watches
@@ -182,7 +183,7 @@ class LevelDBStore:
         yield from self.database_metrics.families()
 
     def observe(self, observer: Observer | None) -> None:
-        self._observer = self.expiry.observer = observer
+        self._observer = self.expiry.observer = observer and functools.partial(guarded, observer)
 
     def use_passwords(self, password: str | None, sentinel_password: str | None) -> None:
         """Do nothing: a directory has no password."""

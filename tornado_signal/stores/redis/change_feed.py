@@ -6,6 +6,7 @@ and its watches are woken, so that no change is missed.
 
 import asyncio
 import contextlib
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
@@ -15,6 +16,8 @@ from .connections import Address, Credentials, ErrorReply, RedisConnection
 from .metrics import RedisMetrics
 from .nodes import Node
 from .topology import Topology
+
+log = logging.getLogger(__name__)
 
 KEPT_S: Final = 5.0  # an unwatched channel stays subscribed this long, because polling clients return
 PING_S: Final = 1.0
@@ -102,6 +105,8 @@ class PubSubConnection:
                 await self._stay()
             except (OSError, ErrorReply):
                 pass
+            except Exception:
+                log.exception("cannot subscribe at %s:%d: trying again", *self.address)
             finally:
                 self._lose()
             if not self._change_feed.lost(self):

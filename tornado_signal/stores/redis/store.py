@@ -6,6 +6,7 @@ and a few counts, so all processes respond alike. The time is that of the nodes.
 
 import asyncio
 import dataclasses
+import functools
 import os
 from collections.abc import Coroutine, Iterator, Sequence
 from typing import Literal
@@ -25,6 +26,7 @@ from ...session import (
     owns,
 )
 from ...settings.settings import Settings
+from ...system.guard import guarded
 from .. import position_text
 from ..quotas import Quotas
 from ..watches import Watch, Watches
@@ -208,7 +210,7 @@ class RedisStore:
         yield from self.redis_metrics.families()
 
     def observe(self, observer: Observer | None) -> None:
-        self._observer = self._discovery.observer = observer
+        self._observer = self._discovery.observer = observer and functools.partial(guarded, observer)
 
     def _report(self, outcome: Outcome, origin: str, code: bytes, known: Sequence[bytes]) -> None:
         """Report an event with the topic, the creation and the expiry if the script has returned them."""
