@@ -355,8 +355,8 @@ def test_client_that_half_closes_gets_every_response(running, sent, statuses):
     [
         ("IDLE_S", b"", []),
         ("IDLE_S", b"\r\n", []),
-        ("IDLE_S", numbered_request(1), [200]),
-        ("IDLE_S", numbered_request(1) * 3, [200, 200, 200]),
+        ("keep_alive_s", numbered_request(1), [200]),
+        ("keep_alive_s", numbered_request(1) * 3, [200, 200, 200]),
         ("HEAD_S", b"G", [408]),
         ("HEAD_S", b"GET / HTTP/1.1\r\nHost: a\r\nX", [408]),
         ("HEAD_S", numbered_request(1) + b"GET / HTTP", [200, 408]),
@@ -368,7 +368,10 @@ def test_client_that_half_closes_gets_every_response(running, sent, statuses):
     ],
 )
 def test_every_waiting_state_has_a_deadline(shorten_deadlines, running, deadline, sent, statuses):
-    shorten_deadlines(deadline)
+    if deadline == "keep_alive_s":
+        running.server.state.keep_alive_s = SOON_S
+    else:
+        shorten_deadlines(deadline)
     began_s = time.monotonic()
     with running.connect() as client:
         client.sendall(sent)
@@ -396,7 +399,7 @@ def test_slow_sending_does_not_extend_the_deadline(shorten_deadlines, running, p
 
 
 def test_slowly_read_connection_is_closed_when_idle(shorten_deadlines, running):
-    shorten_deadlines("IDLE_S")
+    running.server.state.keep_alive_s = SOON_S
     with running.connect() as client:
         client.sendall(LARGE + b"\r\n")
         until(lambda: running.application.sent)
@@ -407,6 +410,7 @@ def test_slowly_read_connection_is_closed_when_idle(shorten_deadlines, running):
 
 def test_handlers_have_no_deadline(shorten_deadlines, running):
     shorten_deadlines("IDLE_S", "HEAD_S", "BODY_S", "STALLED_S", "LINGER_S", seconds=0.05)
+    running.server.state.keep_alive_s = 0.05
     with running.connect() as client:
         client.sendall(WAIT)
         time.sleep(0.4)

@@ -23,7 +23,7 @@ from support.service import (
 
 from tornado_signal.system.clock import Clock
 
-LONG_S = 60  # longer than any of these tests takes
+LONG_S = 45  # the longest wait, longer than any of these tests takes
 BOUND_S = 20  # limit for each response
 
 
@@ -41,6 +41,17 @@ async def until_over(service, pass_time, wait_s, *waiters):
     await service.get("/health")
     assert not any(waiter.task.done() for waiter in waiters)
     await pass_time(0.2 * wait_s + 1)
+
+
+async def test_waits_end_after_45_seconds(service, pass_time):
+    """Proxies give up after 50 or 60."""
+    body = {"code": await service.offer(), "side": "offerer", "wait": 60}
+    waiters = [
+        Waiter(service.call("POST", "/poll", body)),
+        Waiter(service.call("GET", "/other/sessions?wait=60")),
+    ]
+    await until_over(service, pass_time, 45, *waiters)
+    assert [(await waiter.response()).status for waiter in waiters] == [200, 200]
 
 
 class Waiter:

@@ -114,6 +114,44 @@ def test_each_address_of_a_host_name_is_listened_on(start):
     assert start("--address", "localhost").call("/health")[0] == 200
 
 
+@pytest.mark.parametrize("limit", ["max-connections", "max-connections-per-address"])
+def test_idle_connections_are_closed_when_places_are_short(limit, start):
+    server = start(f"--{limit}", 5, "--unlimited-addresses", "none")
+    port = int(server.url.rsplit(":", 1)[1])
+    raw = b"GET /health HTTP/1.1\r\nHost: x\r\nOrigin: https://a.example\r\n\r\n"
+    with contextlib.ExitStack() as stack:
+
+        def connect(sent):
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", port), BOUND_S))
+            connection.sendall(sent)
+            return connection
+
+        def answered(connection):
+            return connection.recv(10_000).startswith(b"HTTP/1.1 200 ")
+
+        busy = connect(raw + raw[:20])
+        assert answered(busy)
+        idle = []
+        for _ in range(10):
+            idle.append(connect(raw))
+            assert answered(idle[-1])
+        closed = idle[:6]
+        assert [connection.recv(1) for connection in closed] == [b""] * 6
+        for connection in (busy, *idle[6:]):
+            connection.sendall(raw[20:] if connection is busy else raw)
+            assert answered(connection)
+
+
+def test_connections_stay_open_between_requests_for_the_set_time(start):
+    server = start("--keep-alive-s", 1)
+    port = int(server.url.rsplit(":", 1)[1])
+    with socket.create_connection(("127.0.0.1", port), BOUND_S) as connection:
+        began_s = time.monotonic()
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nOrigin: https://a.example\r\n\r\n")
+        assert b"200 OK" in whole(connection)
+        assert time.monotonic() - began_s >= 1
+
+
 def test_check_opens_and_reports_what_serve_needs(tmp_path):
     flags = ("--stun-servers", "stun:stun.example.com", "--otlp-endpoint", "http://127.0.0.1:9")
     done = call("serve", "--check", "--port", 0, "--admin-port", 0, *flags, cwd=tmp_path)

@@ -254,6 +254,7 @@ for name, (least, greatest) in {
     "drain_delay_ms": (0, 5000),
     "sweep_interval_ms": (10, 3_600_000),
     "min_free_bytes": (0, 2**53),
+    "keep_alive_s": (1, 86_400),
     "hold_grace_ms": (0, 300_000),
     "admin_port": (0, 65_535),
     "turn_ttl_s": (120, 2_592_000),

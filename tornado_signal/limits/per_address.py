@@ -174,6 +174,9 @@ class Limits(ConnectionCounts):
         settings: the settings in force.
         max_connections: the number of connections for which the process has descriptors.
         room_bytes: returns the bytes that one address can store at present.
+
+    Attributes:
+        close_idle: closes an idle connection, of the chosen addresses if given, and returns whether there was one.
     """
 
     def __init__(
@@ -181,6 +184,7 @@ class Limits(ConnectionCounts):
     ) -> None:
         super().__init__()
         self._room_bytes = room_bytes
+        self.close_idle: Callable[[Callable[[str], bool] | None], bool] = lambda chosen: False
         self._descriptors = max_connections
         self._clients: OrderedDict[tuple[bool, str], ClientCounts] = OrderedDict()
         self._key = functools.lru_cache(ADDRESSES_KEPT)(self._find_key)
@@ -328,9 +332,11 @@ class Limits(ConnectionCounts):
         if client.limited:
             if client.arrivals.take(most_arrivals(settings), 2 * self._rate_per_ms, now_ms):
                 return None
-            if client.connections >= settings.max_connections_per_address:
+            if client.connections >= settings.max_connections_per_address and not self.close_idle(
+                lambda other: self.client(other) is client
+            ):
                 reject_status = 429
-        if not reject_status and self.connections >= self._max_connections:
+        if not reject_status and self.connections >= self._max_connections and not self.close_idle(None):
             reject_status = 503
         if self.blocks and self.is_blocked(address):
             reject_status = 429

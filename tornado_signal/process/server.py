@@ -148,12 +148,14 @@ class ServingProcess:
         error_responder = make_error_responder(request_log)
         self.tls = None if resources.certificate is None else Tls(resources.certificate)
         context = self.tls.context if self.tls else None
-        self.state = ServerState(self.application, error_responder, context, limits, settings.max_unsent_bytes)
+        self.state = ServerState(self.application, error_responder, context, limits)
+        self._limit_connections(settings)
         self.webhooks = Webhooks(service)
         stages.opened("webhooks", self.webhooks.close)
         self.reloader = Reloader(self.live, resources, self.use)
         stages.opened("garbage collection", GarbageCollection(lambda: len(self.state.connections)).stop)
         self.server = Server(self.state)
+        limits.close_idle = self.server.close_idle
         await self.server.start(public)
         stages.opened("public listener", functools.partial(self.server.close, 0))
         control = make_control(service, relay, self.state, self.reloader.apply, server_name(public), self._worker)
@@ -246,9 +248,13 @@ class ServingProcess:
         service.store.allow(quotas_of(settings))
         service.store.use_passwords(*resources.redis_passwords)
         service.limits.apply(settings)
-        self.state.limit_memory(settings.max_unsent_bytes)
+        self._limit_connections(settings)
         self.webhooks.use(resources.webhooks, settings)
         self.application.make_routes(settings)
+
+    def _limit_connections(self, settings: Settings) -> None:
+        self.state.limit_memory(settings.max_unsent_bytes)
+        self.state.keep_alive_s = settings.keep_alive_s
 
     async def _drain(self, lag: Lag) -> None:
         """Complete the open requests, unless a second signal arrives."""

@@ -53,7 +53,7 @@ TIME: Final[Schema] = {"type": "integer", "description": "Milliseconds since the
 WAIT: Final[Schema] = {
     "minimum": 0,
     "maximum": MAX_WAIT_S,
-    "description": "Seconds to wait for news.",
+    "description": "Seconds to wait for news. The response comes after 45 at the latest.",
     "type": "number",
 }
 SINCE: Final[Schema] = {"minLength": 1, "description": "The `cursor` of an earlier answer.", "type": "string"}

@@ -13,6 +13,7 @@ from .event_batches import Encode, EncodedBatch, FeedEvent
 from .request_context import RequestContext
 
 MIN_READ_PAUSE_S: Final = 0.005  # between two reads around an expiry, because the clock is not exact
+MAX_WAIT_S: Final = 45.0  # proxies give up after 50 or 60
 STORE_RETRY_S: Final = 0.5  # after the store was unavailable; the wait continues
 
 
@@ -44,7 +45,7 @@ async def wait_for_update(
     known = since.number if since else 0
     has_read = False
     with context.waiting(store.watch_session(context.origin, code)) as watch:
-        until_s = watch.now_s() + wait_s
+        until_s = watch.now_s() + min(wait_s, MAX_WAIT_S)
         while True:
             try:
                 await watch.opened()
@@ -71,7 +72,7 @@ async def wait_for_change(
     """
     store = context.service.store
     with context.waiting(store.watch_topic(context.origin, topic), topic) as watch:
-        until_s = watch.now_s() + wait_s
+        until_s = watch.now_s() + min(wait_s, MAX_WAIT_S)
         has_read = False
         while True:
             try:

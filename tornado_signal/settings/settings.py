@@ -245,6 +245,14 @@ class Settings:
         "open connections per address, and waiting requests per address",
         live=True,
     )
+    keep_alive_s: int = setting(
+        620,
+        integer(1, 86_400),
+        "how long a connection stays open between two requests, longer than proxies keep theirs; when places are "
+        "short, the connection that has been idle for longest is closed first",
+        "s",
+        live=True,
+    )
     max_unsent_bytes: int = setting(
         67_108_864,
         COUNT,

@@ -15,7 +15,7 @@ from .state import Admission, MakeProtocol, ServerState
 from .stream import HTTPStream
 from .syntax import BadRequest, format_head
 
-IDLE_S: Final = 75.0  # between two requests
+IDLE_S: Final = 75.0  # for the first request
 HEAD_S: Final = 15.0  # for request line and headers, from their first byte
 BODY_S: Final = 60.0  # for the body, from its headers
 STALLED_S: Final = 30.0  # for a client to read anything at all of what waits for it
@@ -104,7 +104,8 @@ class Connection(asyncio.Protocol):
             peer = transport.get_extra_info("peername")
             self.remote_ip = self.client_address = peer[0] if isinstance(peer, tuple) else ""
             self._admission = self.state.admit(self.remote_ip)
-        self._set_deadline()
+        self.state.idle[self] = None
+        self.deadline_s = self.state.loop.time() + IDLE_S
         if self._admission is None:
             self.abort()
         elif self._admission.reject_status:
@@ -230,6 +231,7 @@ class Connection(asyncio.Protocol):
     def request_received(self, start_line: httputil.RequestStartLine, headers: Headers, keep_alive: bool) -> None:
         if self._admission is not None and self._admission.reject_status:
             raise BadRequest(self._admission.reject_status)
+        self.state.idle.pop(self, None)
         stream = HTTPStream(self, start_line, headers, keep_alive)
         self._streams += (stream,)
         if self._drained is None and self._streams[0] is stream:
@@ -290,6 +292,8 @@ class Connection(asyncio.Protocol):
         self._held = None
         if more or self._reject_status:
             self.state.loop.call_soon(self._advance)
+        elif not self._streams:
+            self.state.idle[self] = None
         self._set_deadline()
 
     def hand_over(self, head: bytes, make: MakeProtocol) -> bool:
@@ -334,7 +338,7 @@ class Connection(asyncio.Protocol):
         elif self._held is not None or (self._streams and self._streams[-1].complete and not self._parser.in_head):
             self.deadline_s = 0.0
         else:
-            seconds = HEAD_S if self._parser.in_head else BODY_S if self._streams else IDLE_S
+            seconds = HEAD_S if self._parser.in_head else BODY_S if self._streams else self.state.keep_alive_s
             self.deadline_s = self.state.loop.time() + seconds
 
     def _wait_for_reader(self, seconds: float) -> None:

@@ -6,7 +6,7 @@ import logging
 import os
 import random
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from .connection import HEAD_S, REJECT_S, Connection
@@ -88,6 +88,29 @@ class Server:
         if replaceable_connections:
             min(replaceable_connections, key=lambda connection: connection.deadline_s).abort()
         return bool(replaceable_connections)
+
+    def close_idle(self, chosen: Callable[[str], bool] | None = None) -> bool:
+        """Close the connection that has been idle for longest, and return whether there was one.
+
+        Args:
+            chosen: returns whether an address of the other end is chosen. A tenth of its idle connections is closed,
+                because they are searched for among all.
+        """
+        idle = self.state.idle
+        if chosen is not None:
+            found = [connection for connection in idle if connection.idle and chosen(connection.remote_ip)]
+            del found[1 + len(found) // 10 :]
+            for connection in found:
+                del idle[connection]
+                connection.abort()
+            return bool(found)
+        while idle:
+            connection = next(iter(idle))
+            del idle[connection]
+            if connection.idle:  # otherwise a request has begun to arrive
+                connection.abort()
+                return True
+        return False
 
     async def accept_no_more(self) -> None:
         """Leave new connections in the kernel's queue, and serve the accepted ones.

@@ -197,6 +197,7 @@ class ServerState:
     Args:
         limiter: counts connections and refuses those over the limits.
         max_unsent_bytes: the budget for unread data of all slow readers.
+        keep_alive_s: how long a connection stays open between two requests.
     """
 
     def __init__(
@@ -206,6 +207,7 @@ class ServerState:
         tls: ssl.SSLContext | None = None,
         limiter: ConnectionLimiter | None = None,
         max_unsent_bytes: int = 64 << 20,
+        keep_alive_s: float = 75.0,
     ) -> None:
         self.application = application  # handles the requests
         # Makes headers and body of the response to a rejected request, given the status and the parsed headers.
@@ -214,6 +216,9 @@ class ServerState:
         self.protocol = "https" if tls else "http"
         self.loop = asyncio.get_running_loop()
         self.connections: set[OpenConnection] = set()
+        # Those without a request, the one that has been idle for longest first.
+        self.idle: dict[OpenConnection, None] = {}
+        self.keep_alive_s = keep_alive_s
         self.all_closed = asyncio.Event()  # set when no connection is left while stopping
         self.unsent = MemoryBudget(max_unsent_bytes, attrgetter("unsent_bytes"))  # the budget of slow readers
         # The budget of incomplete or unprocessed input.
@@ -253,6 +258,7 @@ class ServerState:
     def remove(self, connection: OpenConnection) -> None:
         """Remove a closed connection."""
         self.connections.discard(connection)
+        self.idle.pop(connection, None)
         self.unsent.forget(connection)
         self.unfinished.forget(connection)
         if self.stopping and not self.connections:
