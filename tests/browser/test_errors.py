@@ -3,9 +3,10 @@
 import re
 
 import pytest
-from support.browsers import until
+from support.browsers import Site, until
 from support.documents import sections
 from support.paths import ROOT
+from support.waiting import Handler, LocalServer
 
 pytest_plugins = ["support.browser_fixtures"]
 
@@ -57,6 +58,47 @@ def test_response_of_another_server_is_named(page, site):
     page.evaluate(f"enter('lobby', {{url: '{site.origin}'}})")
     reported = "seen.some(([name, message]) => name === 'error' && message.endsWith(' is not a tornado-signal server'))"
     until(lambda: page.evaluate(reported))
+
+
+class Redirecting(Handler):
+    """Redirects all but a page to a target, which records the requests."""
+
+    def do_GET(self):
+        length = int(self.headers.get("Content-Length", 0))
+        headers = {"Access-Control-Allow-Origin": "*", "Access-Control-Allow-Headers": "authorization,content-type"}
+        if self.path.startswith("/connect"):
+            return self.send(200, Site.CONNECT.read_bytes(), {"Content-Type": "text/html"})
+        if self.server.target:
+            return self.send(307, b"", {"Location": self.server.target + self.path, **headers})
+        self.server.requests.append(f"{self.command} {self.path} {self.headers} {self.rfile.read(length).decode()}")
+        self.send(200, b"{}", headers)
+
+    do_POST = do_OPTIONS = do_GET
+
+
+@pytest.mark.parametrize("browser", ["chromium", "firefox"])
+def test_redirect_gets_no_token_and_no_secret(server, browser, request, profiles):
+    with LocalServer(Redirecting) as target, LocalServer(Redirecting) as redirecting:
+        target.target, target.requests = None, []
+        redirecting.target = f"http://127.0.0.1:{target.server_port}"
+        url = f"http://localhost:{redirecting.server_port}"
+        page = request.getfixturevalue("firefox") if browser == "firefox" else profiles.open("about:blank")
+        page.goto(f"{url}/connect?{server.url}")
+        until(lambda: page.evaluate("window.ready"))
+        for socket in ("true", "false"):
+            page.evaluate(f"window.api = new SignalClient('{url}', {{socket: {socket}, token: 'confidential'}})")
+            for call in (
+                "api.offer('a', {info: 'i', offer: 'o', secret: 'confidential'})",
+                "api.topics()",
+                "api.events({code: 'c', side: 'offerer', secret: 'confidential'}).next()",
+            ):
+                code, message = error(page, call)
+                assert code == "not-a-server"
+                assert message.startswith(f"{url}/")
+                assert f" redirects to {redirecting.target}/" in message
+            page.evaluate("api.leave('c', 'offerer', {secret: 'confidential'})")
+        assert target.requests
+        assert not [text for text in target.requests if "confidential" in text]
 
 
 def test_server_that_does_not_respond_is_named(server, site, page):

@@ -37,6 +37,10 @@ def connect(service, token, *, websocket):
     return SignalClient(f"http://127.0.0.1:{service.port}", ORIGIN, 0, websocket=websocket, token=token)
 
 
+def port_of(server):
+    return server.sockets[0].getsockname()[1]
+
+
 async def use(client):
     """Make one call of each kind and return the code of an offer."""
     code = await client.offer(*OFFER, hold=True)
@@ -83,6 +87,29 @@ async def check_refusals(service, token, websocket):
         with pytest.raises(APIError, match="401"):
             async with aclosing(client.topic_events("lobby")) as events:
                 await anext(events)
+
+
+@pytest.mark.parametrize("websocket", [True, False])
+async def test_redirect_to_another_host_gets_no_token(websocket, protected):
+    other = await protected()
+
+    async def redirect(reader, writer):
+        target = (await reader.readuntil(b"\r\n\r\n")).split()[1].decode()
+        location = f"http://127.0.0.1:{other.port}{target}"
+        writer.write(f"HTTP/1.1 307 x\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n".encode())
+        writer.close()
+
+    async with (
+        await asyncio.start_server(redirect, "127.0.0.1", 0) as server,
+        SignalClient(f"http://127.0.0.1:{port_of(server)}", ORIGIN, 0, websocket=websocket, token=make()) as client,
+    ):
+        text = f"http://127.0.0.1:{port_of(server)} redirects to http://127.0.0.1:{other.port}, which is not followed"
+        for call in (client.sessions("lobby", wait_s=0), client.offer(*OFFER), anext(client.topic_events("lobby"))):
+            with pytest.raises(APIError, match=text):
+                await call
+    metrics = other.shared.log.metrics
+    assert not metrics.tokens
+    assert not metrics.requests
 
 
 @pytest.mark.parametrize("websocket", [True, False])

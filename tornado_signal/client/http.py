@@ -191,6 +191,9 @@ def _json_object(message: "httpx.Response | ServerSentEvent") -> dict[str, Any] 
 
 
 def _error_of(response: httpx.Response) -> APIError:
+    if response.next_request is not None:  # another host would receive the token and the secrets
+        hosts = (f"{url.scheme}://{url.netloc.decode()}" for url in (response.url, response.next_request.url))
+        return APIError(response.status_code, "{} redirects to {}, which is not followed".format(*hosts))
     text = (_json_object(response) or {}).get("error")
     text = text if isinstance(text, str) else response.reason_phrase
     return APIError(response.status_code, text, _retry_after_s(response.headers.get("Retry-After")))

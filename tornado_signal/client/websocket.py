@@ -26,6 +26,13 @@ MAX_RENEWAL_S: Final = 3600.0
 SUBPROTOCOL: Final = Subprotocol("signal.v1")
 
 
+class _Connect(connect):
+    """An opening WebSocket that does not follow redirects: another host would receive the token."""
+
+    def process_redirect(self, exc: Exception) -> Exception | str:
+        return exc
+
+
 class WebSocket:
     """The WebSocket of one server, with at most one connection at a time.
 
@@ -113,7 +120,7 @@ class WebSocket:
 
     async def _connect(self) -> None:
         try:
-            socket = await connect(
+            socket = await _Connect(
                 f"ws{self._server.removeprefix('http')}/ws",
                 origin=self._origin,
                 subprotocols=[SUBPROTOCOL],

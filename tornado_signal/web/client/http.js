@@ -33,16 +33,30 @@ export function pathOf(topic, last, fields = {}) {
  * @param {RequestInit} init
  */
 export async function request(url, init) {
-  const response = await fetch(url, init).catch((error) => {
+  // Another host would receive the token and the secrets.
+  const response = await fetch(url, { ...init, redirect: "manual" }).catch((error) => {
     throw refusal(error).name === "TypeError" ? unreachable(url, error) : error;
   });
   if (response.ok) return response;
+  if (response.type === "opaqueredirect" || response.headers.has("Location")) throw await redirected(url, init);
   const { error } = await json(response).catch((failure) => {
     if (response.status === 404) throw failure; // the URL is that of another server
     return { error: undefined }; // an intermediary responds in any format
   });
   const retryAfterMs = parseInt(/** @type {string} */ (response.headers.get("Retry-After")), 10) * 1000 || undefined;
   throw new SignalError(response.status, error ?? response.statusText, retryAfterMs);
+}
+
+/**
+ * Make the error for a redirect. Browsers hide its target, so a request without a token and a secret follows it.
+ *
+ * @param {string} url
+ * @param {RequestInit} init
+ */
+async function redirected(url, { signal }) {
+  const [path] = url.split("?");
+  const { url: target = "another host" } = await fetch(path, { signal }).catch(() => new Response());
+  return foreign(path, `redirects to ${target}, which is not followed`);
 }
 
 /** @param {Response} response */

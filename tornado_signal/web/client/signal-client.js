@@ -181,14 +181,12 @@ export class SignalClient {
   leave(code, side, { secret } = {}) {
     const body = JSON.stringify({ code, side, secret });
     const send = () => {
-      const path = `${this.url}/withdraw`;
       const { token } = this.#authorization;
-      if (!token) return globalThis.navigator?.sendBeacon?.(path, body);
-      const headers = { ...JSON_BODY, ...bearer(token) }; // which a beacon cannot have
-      fetch(path, { method: "POST", headers, body, keepalive: true }).catch(() => {});
-      return true;
+      const headers = token ? { ...JSON_BODY, ...bearer(token) } : {}; // without them the browser sends it at once
+      const init = /** @type {const} */ ({ method: "POST", keepalive: true, redirect: "error" }); // unlike a beacon
+      fetch(`${this.url}/withdraw`, { ...init, headers, body }).catch(() => {});
     };
-    if (hidden && send()) return;
+    if (hidden) return send();
     withdrawals.add(send);
     const withdraw = () => this.withdraw(code, side, { secret });
     retry(withdraw, new AbortController().signal, WITHDRAW_TRIES)

@@ -69,8 +69,8 @@ export function unreachable(url, cause) {
  *
  * @param {string} url
  */
-export const foreign = (url) =>
-  Object.assign(new TypeError(`${url} is not a tornado-signal server`), { code: "not-a-server" });
+export const foreign = (url, why = "is not a tornado-signal server") =>
+  Object.assign(new TypeError(`${url} ${why}`), { code: "not-a-server" });
 
 /**
  * The fields of an error that can be a SignalError. Otherwise its `status` is undefined, which equals no number.
