@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import inspect
+import json
 import re
 import time
 
@@ -15,7 +16,10 @@ from tornado_signal.errors import Unavailable
 from tornado_signal.relay import Channel, JoinResult, Lease, open_relay
 from tornado_signal.relay import redis as redis_relay
 from tornado_signal.relay.memory import MAX_BACKLOG_BYTES, RECEIVER_BYTES, SLICE, MemoryRelay
+from tornado_signal.relay.redis import PROCESS_BYTES
+from tornado_signal.relay.types import SENT_BYTES_PER_UNIT
 from tornado_signal.stores.redis.nodes import Acknowledgement
+from tornado_signal.stores.redis.partitions import key_slot
 from tornado_signal.stores.redis.store import RedisStore
 
 CHANNEL = Channel("scope", "channel")
@@ -42,8 +46,26 @@ def backend(request):
     return request.param
 
 
+class Budget:
+    """The units that publishers may still cause at other processes, and what was charged."""
+
+    def __init__(self):
+        self.units = 10
+        self.charged = []
+
+    def charge(self, publisher, units):
+        self.charged.append((publisher, units))
+        self.units -= units
+        return self.units >= 0
+
+
 @pytest.fixture
-def processes(io_loop, backend, request):
+def budget():
+    return Budget()
+
+
+@pytest.fixture
+def processes(io_loop, backend, budget, request):
     """The relays of two processes that share a backend. In memory both are the same."""
     if backend == "memory":
         relay = MemoryRelay()
@@ -57,7 +79,7 @@ def processes(io_loop, backend, request):
             store = make_store(backend, f"{request.node.name.partition('[')[0]}:")
             stores.append(store)
             await store.open()
-            relays.append(open_relay(store))
+            relays.append(open_relay(store, budget.charge))
 
     async def stop():
         for relay in relays:
@@ -167,6 +189,44 @@ async def test_the_backlog_of_small_messages_to_many_receivers_is_bounded():
     await until(lambda: len(inboxes[-1].messages) == accepted)
 
 
+REDIS = pytest.mark.parametrize("backend", ["redis", "cluster"], indirect=True)
+
+
+@REDIS
+@pytest.mark.parametrize("publisher", ["192.0.2.7", "2001:db8:1::7", "255.255.255.255", "::"])
+async def test_receivers_at_another_process_are_charged_there_or_get_nothing(publisher, budget, processes):
+    one, other = processes
+    near, far = await subscribe(one), [await subscribe(other) for _ in range(3)]
+    large = b"{%s}" % bytes(SENT_BYTES_PER_UNIT)
+    for message in (large, large, b"{}", large, large, b"{1}"):  # three units for each large one
+        one.publish(CHANNEL, message, publisher)
+    await until(lambda: far[-1].messages[4:])
+    assert near.messages == [large, large, b"{}", large, large, b"{1}"]
+    assert all(inbox.messages == [large, large, b"{}", large, b"{1}"] for inbox in far)
+    assert budget.charged == [(publisher, 3)] * 4
+    one.publish(CHANNEL, large)  # a message of the server itself
+    await until(lambda: far[-1].messages[5:])
+    assert len(budget.charged) == 4
+
+
+@REDIS
+async def test_processes_of_an_earlier_version_exchange_messages_with_those_of_this_one(budget, processes):
+    """They send a process id and the message, and pass on everything after the id."""
+    one, other = processes
+    inbox = await subscribe(other)
+    large = json.dumps({"data": "x" * SENT_BYTES_PER_UNIT}).encode()
+    key = one._key(CHANNEL)
+    await one._shared.client.call(key_slot(key), (b"SPUBLISH", key, b"earlier." + large), write=False)
+    await until(lambda: inbox.messages)
+    assert (inbox.messages, budget.charged) == ([large], [])
+    seen = []
+    other._feed.on_message = lambda channel, message: seen.append(message[PROCESS_BYTES:])
+    one.publish(CHANNEL, large, "2001:db8::7")
+    one.publish(CHANNEL, b"arrived")
+    await until(lambda: seen[1:])
+    assert [json.loads(seen[0]), seen[1]] == [json.loads(large), b"arrived"]
+
+
 async def test_a_member_is_found_until_its_owner_leaves(processes):
     one, other = processes
     lease = Lease("member\0 ÿ", "owner", "token", "data")
@@ -217,7 +277,7 @@ async def test_a_sample_is_random_and_without_duplicates(processes):
     assert len((await other.members(GROUP, 100)).sample) == 50
 
 
-@pytest.mark.parametrize("backend", ["redis", "cluster"], indirect=True)
+@REDIS
 async def test_the_leases_of_a_lost_process_end(processes, monkeypatch):
     one, other = processes
     monkeypatch.setattr(redis_relay, "LIFETIME_MS", 500)
@@ -249,7 +309,7 @@ def lose_keys(backend):
         primary.ask("FLUSHALL")
 
 
-@pytest.mark.parametrize("backend", ["redis", "cluster"], indirect=True)
+@REDIS
 async def test_leases_that_redis_has_lost_are_registered_again(backend, renewing):
     one, other = renewing
     await one.join(GROUP, Lease("member", "owner"), MANY)
@@ -258,7 +318,7 @@ async def test_leases_that_redis_has_lost_are_registered_again(backend, renewing
     await until(lambda: other.find(GROUP, "member"))
 
 
-@pytest.mark.parametrize("backend", ["redis", "cluster"], indirect=True)
+@REDIS
 @pytest.mark.parametrize("token", ["its-token", "another"])
 async def test_a_lost_lease_with_another_owner_is_reported_and_not_taken_back(token, backend, renewing):
     one, other = renewing

@@ -186,7 +186,7 @@ def applying(store, clock, settings):
     authority = None if resources.keys is None else Authority(resources.keys, settings)
     request_log = RequestLog(live, RequestMetrics())
     shared = Shared(store, live, clock, resources.ice, VERSION, Limits(settings), request_log, authority)
-    relay = open_relay(store) if store else MemoryRelay()
+    relay = open_relay(store, shared.charge_publisher) if store else MemoryRelay()
     application = Application(shared, functools.partial(all_routes, Holds(shared), relay))
     application.relay = relay
     return application

@@ -10,15 +10,13 @@ from typing import Any, Final
 import orjson
 
 from .. import errors
-from ..relay import Channel, Relay
+from ..relay import Channel, Relay, units_of_receivers
 from ..service.client_connection import METHOD, Client, ClientConnection, Slot
 from ..service.request_context import RequestContext
 from ..service.statuses import STATUS
 from ..transport.frames import CloseCode
 
 MAX_CHANNELS: Final = 1000  # channels and groups of a connection
-RECEIVERS_PER_UNIT: Final = 100  # a publication counts as one more request for this many receivers
-SENT_BYTES_PER_UNIT: Final = 64 * 1024  # and as one more for this many bytes that are sent to them
 MAX_NAME: Final = 256  # code points of an id or the name of a room
 MAX_DEPTH: Final = 254  # levels of JSON that orjson encodes; it parses more
 MAX_INTEGER_LENGTH: Final = 20  # of 64-bit integers; larger ones become doubles, as by orjson
@@ -101,16 +99,15 @@ class ProtocolConnection(ClientConnection):
             self.release()
 
     def publish(self, channel: Channel, message: bytes, context: RequestContext) -> "int | Future[int]":
-        """Publish a message, and charge its receivers. See `Relay.publish`.
+        """Publish a message, and charge the client for its receivers. See `Relay.publish`.
 
         Raises:
             TooMany: the address exceeds its rate.
         """
-        receivers = self.relay.receivers(channel)
-        units = receivers // RECEIVERS_PER_UNIT + receivers * len(message) // SENT_BYTES_PER_UNIT
+        units = units_of_receivers(self.relay.receivers(channel), len(message))
         if units:
             context.charge(units)
-        return self.relay.publish(channel, message)
+        return self.relay.publish(channel, message, self.client.address if self.counts.limited else "")
 
     # From the base
 

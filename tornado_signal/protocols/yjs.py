@@ -94,7 +94,8 @@ class YConnection(ProtocolConnection):
             self.publish(self._relay_room(topic), relayed, context)
             return
         room = self._room(topic)
-        message["clients"] = self.relay.receivers(room)
+        # The receivers at this process alone would show a client which of its connections are at the same one.
+        message["clients"] = 1 if self.relay.shared else self.relay.receivers(room)
         self.publish(room, encode(message), context)
 
 

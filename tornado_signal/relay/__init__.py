@@ -6,16 +6,31 @@ member of a group for as long as its connection exists. With `--store redis` all
 
 from ..stores import Store
 from .memory import MemoryRelay
-from .types import Channel, JoinResult, Lease, Members, Receiver, Relay
+from .types import Channel, Charge, JoinResult, Lease, Members, Receiver, Relay, units_of_receivers
 
-__all__ = ["Channel", "JoinResult", "Lease", "Members", "Receiver", "Relay", "open_relay"]
+__all__ = [
+    "Channel",
+    "Charge",
+    "JoinResult",
+    "Lease",
+    "Members",
+    "Receiver",
+    "Relay",
+    "open_relay",
+    "units_of_receivers",
+]
 
 
-def open_relay(store: Store) -> Relay:
-    """Return the relay of a server: through the Redis of its store, if it has one, otherwise in memory."""
+def open_relay(store: Store, charge: Charge) -> Relay:
+    """Return the relay of a server: through the Redis of its store, if it has one, otherwise in memory.
+
+    Args:
+        store: the store.
+        charge: charges the publishers at other servers for the receivers at this one.
+    """
     shared = store.shared_redis
     if shared is None:
         return MemoryRelay()
     from .redis import RedisRelay
 
-    return RedisRelay(shared)
+    return RedisRelay(shared, charge)

@@ -60,6 +60,8 @@ class Subscribers:
 class MemoryRelay:
     """A relay within one process. `Relay` describes its operations."""
 
+    shared = False
+
     def __init__(self) -> None:
         self._channels: dict[Channel, Subscribers] = {}
         self._groups: dict[Channel, dict[str, Lease]] = {}
@@ -81,7 +83,7 @@ class MemoryRelay:
         subscribers = self._channels.get(channel)
         return 0 if subscribers is None else len(subscribers.receivers)
 
-    def publish(self, channel: Channel, message: bytes) -> int:
+    def publish(self, channel: Channel, message: bytes, publisher: str = "") -> int:
         subscribers = self._channels.get(channel)
         return 0 if subscribers is None else subscribers.deliver(message)
 

@@ -6,10 +6,13 @@ processes that own them. A process renews its entry of each of its groups.
 
 import asyncio
 import contextlib
+import functools
 import hashlib
+import ipaddress
+import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from ..errors import Unavailable
 from ..stores.redis.change_feed import ChangeFeed
@@ -20,7 +23,7 @@ from ..stores.redis.scripts import Script
 from ..stores.redis.shared import SharedRedis
 from ..system.repeating import Repeating
 from .memory import MemoryRelay
-from .types import Channel, JoinResult, Lease, Members, Receiver
+from .types import Channel, Charge, JoinResult, Lease, Members, Receiver, units_of_receivers
 
 LIFETIME_MS: Final = 25_000  # of a process in a group; the leases of a lost process end within 30 s
 RENEW_S: Final = 8.0
@@ -29,6 +32,13 @@ MAX_UNCONFIRMED_BYTES: Final = 16 << 20  # messages that Redis has not received 
 MESSAGE_BYTES: Final = 1024  # approximate memory of such a message, in addition to its content
 MAX_NOT_LEFT: Final = 10_000  # leases to release when Redis responds again; others expire with their process
 PROCESS_BYTES: Final = 8  # the process id before each message
+PUBLISHERS_KEPT: Final = 4096  # whose addresses are not encoded or decoded again
+
+# The bits of a publisher's address precede its message as spaces and tabs. Processes of an earlier version pass them on
+# to their clients, and JSON may begin with them.
+_PUBLISHER: Final = re.compile(b"[ \t]{0,%d}" % ipaddress.IPV6LENGTH)
+_FROM_BITS: Final = bytes.maketrans(b"01", b" \t")
+_TO_BITS: Final = bytes.maketrans(b" \t", b"01")
 
 
 def _load(name: str) -> Script:
@@ -54,8 +64,11 @@ class RedisRelay:
     Receivers on this server get messages directly, without Redis.
     """
 
-    def __init__(self, shared: SharedRedis) -> None:
+    shared = True
+
+    def __init__(self, shared: SharedRedis, charge: Charge) -> None:
         self._shared = shared
+        self._charge = charge
         self._topology = shared.topology
         self._process = shared.process_id.hex()
         self._local = MemoryRelay()
@@ -107,13 +120,13 @@ class RedisRelay:
     def receivers(self, channel: Channel) -> int:
         return self._local.receivers(channel)
 
-    def publish(self, channel: Channel, message: bytes) -> "int | asyncio.Future[int]":
+    def publish(self, channel: Channel, message: bytes, publisher: str = "") -> "int | asyncio.Future[int]":
         reached = self._local.publish(channel, message)
         if self._unconfirmed_bytes + len(message) + MESSAGE_BYTES > MAX_UNCONFIRMED_BYTES:
             return reached
         key = self._key(channel)
         counted: asyncio.Future[int] = self._loop.create_future()
-        self._send(key, self._shared.process_id + message, counted, moved=False)
+        self._send(key, self._shared.process_id + _encode_publisher(publisher) + message, counted, moved=False)
         return reached or counted
 
     def _send(self, key: bytes, message: bytes, counted: "asyncio.Future[int]", *, moved: bool) -> None:
@@ -140,8 +153,13 @@ class RedisRelay:
 
     def _on_message(self, key: bytes, message: bytes) -> None:
         channel = self._channels.get(key)
-        if channel is not None and not message.startswith(self._shared.process_id):
-            self._local.publish(channel, message[PROCESS_BYTES:])
+        if channel is None or message.startswith(self._shared.process_id):
+            return
+        publisher = cast("re.Match[bytes]", _PUBLISHER.match(message, PROCESS_BYTES))
+        message = message[publisher.end() :]
+        units = units_of_receivers(self._local.receivers(channel), len(message))
+        if not (units and publisher[0]) or self._charge(_decode_publisher(publisher[0]), units):
+            self._local.publish(channel, message)
 
     # Groups
 
@@ -260,3 +278,17 @@ class RedisRelay:
 def _parse(member: str, lease: bytes) -> Lease:
     _, owner, token, data = lease.decode().split(" ")
     return Lease(member, owner, token, data)
+
+
+@functools.lru_cache(PUBLISHERS_KEPT)
+def _encode_publisher(address: str) -> bytes:
+    if not address:
+        return b""
+    parsed = ipaddress.ip_address(address)
+    return f"{int(parsed):0{parsed.max_prefixlen}b}".encode().translate(_FROM_BITS)
+
+
+@functools.lru_cache(PUBLISHERS_KEPT)
+def _decode_publisher(publisher: bytes) -> str:
+    make = ipaddress.IPv4Address if len(publisher) == ipaddress.IPV4LENGTH else ipaddress.IPv6Address
+    return str(make(int(publisher.translate(_TO_BITS), 2)))

@@ -3,7 +3,13 @@
 from asyncio import Future
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
+
+RECEIVERS_PER_UNIT: Final = 100  # a publication counts as one more request for this many receivers
+SENT_BYTES_PER_UNIT: Final = 64 * 1024  # and as one more for this many bytes that are sent to them
+
+Charge = Callable[[str, int], bool]
+"""Charges a client, given by its address, for a number of requests. Returns whether its rate allows them."""
 
 
 class Channel(NamedTuple):
@@ -52,7 +58,13 @@ class Receiver(Protocol):
 
 
 class Relay(Protocol):
-    """Channels and groups of one server, or of all servers that share a Redis."""
+    """Channels and groups of one server, or of all servers that share a Redis.
+
+    Attributes:
+        shared: whether other processes can have receivers of the same channels.
+    """
+
+    shared: bool
 
     def subscribe(self, channel: Channel, receiver: Receiver) -> Awaitable[None] | None:
         """Subscribe a receiver to a channel. A second subscription changes nothing.
@@ -70,8 +82,14 @@ class Relay(Protocol):
     def receivers(self, channel: Channel) -> int:
         """Return the number of receivers on this server."""
 
-    def publish(self, channel: Channel, message: bytes) -> "int | Future[int]":
+    def publish(self, channel: Channel, message: bytes, publisher: str = "") -> "int | Future[int]":
         """Send a message to all receivers of a channel.
+
+        Args:
+            channel: the channel.
+            message: the message. It does not begin with a space or a tab.
+            publisher: the address of the client that other processes charge for their receivers. If the rate of the
+                client is used up there, they drop the message. Empty for a message that costs nothing.
 
         Returns:
             The number of receivers on this server if there are any. Otherwise the number of other servers reached,
@@ -112,3 +130,8 @@ class Relay(Protocol):
 
     async def close(self) -> None:
         """Release the leases and disconnect."""
+
+
+def units_of_receivers(receivers: int, size: int) -> int:
+    """Return as how many further requests a message of a size counts, because of its receivers."""
+    return receivers // RECEIVERS_PER_UNIT + receivers * size // SENT_BYTES_PER_UNIT

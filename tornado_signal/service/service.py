@@ -5,6 +5,7 @@ import logging
 import sys
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, Final, Protocol, cast
 
 from ..auth import Authority, Bearer, Grant
@@ -140,6 +141,13 @@ class Service:
         if now_s >= self.origin_warnings.get(cause, 0.0):  # clients can cause it at will
             self.origin_warnings[cause] = now_s + ORIGIN_WARNING_S
             log.warning("a proxy changes the %s of requests for pages of this host; %s", cause, remedy)
+
+    def charge_publisher(self, address: str, units: int) -> bool:
+        """Charge a client for what another process has published for it. Return whether its rate allows that."""
+        refused = self.limits.charge_request(self.limits.client(address), self.clock.now_ms(), units)
+        if refused:
+            self.log.count_refusal(HTTPStatus.TOO_MANY_REQUESTS, "requests of an address")
+        return not refused
 
     def hold_grant(self, grant: Grant | None, end: Callable[[], None]) -> Bearer | None:
         """Have `end` called soon after a grant expires. Return None if requests need no token."""

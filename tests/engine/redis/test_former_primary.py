@@ -5,7 +5,7 @@ import contextlib
 
 import pytest
 from support.redis_servers import KINDS, RedisCluster
-from support.stores import Inbox
+from support.stores import Inbox, unlimited
 
 from tornado_signal.relay import Channel, open_relay
 from tornado_signal.stores.redis import change_feed, topology
@@ -29,7 +29,7 @@ async def opened(cluster):
     nodes = [(server.host, server.port) for server in cluster.servers]
     store = RedisStore(nodes, timeout_ms=60_000, acknowledgement=Acknowledgement("os"))
     await store.open()
-    relay = open_relay(store)
+    relay = open_relay(store, unlimited)
     try:
         yield relay
     finally:

@@ -2,6 +2,7 @@
 
 import pytest
 from support.redis_servers import RedisCluster
+from support.stores import unlimited
 
 from tornado_signal.relay import Channel, Lease, open_relay
 from tornado_signal.relay import redis as relay_module
@@ -26,7 +27,7 @@ async def test_silent_node_does_not_delay_the_renewal_at_others(cluster, until, 
     access = Credentials(timeout_s=3600)  # calls of the silent node do not end
     store = RedisStore(nodes, timeout_ms=60_000, acknowledgement=Acknowledgement("os"), access=access)
     await store.open()
-    relay = open_relay(store)
+    relay = open_relay(store, unlimited)
     for group in GROUPS:
         await relay.join(group, Lease("member", "owner"), 10)
     silent, *others = cluster.primaries
