@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import contextlib
+import gc
 import socket
 import ssl
 import threading
@@ -17,6 +18,7 @@ from tornado_signal.limits.per_address import SPARE_CONNECTIONS_PER_CLIENT, Limi
 from tornado_signal.settings.settings import Settings
 from tornado_signal.system.tls import Tls, read_certificate
 from tornado_signal.transport import listener
+from tornado_signal.transport.connection import Connection
 
 HALF = bytes.fromhex("160301020001000100")  # the first bytes of a ClientHello that announces more
 HEALTHY = b"GET / HTTP/1.1\r\nHost: x\r\nOrigin: https://app.example\r\nConnection: close\r\n\r\n"
@@ -160,8 +162,19 @@ HANDSHAKES = [
 ]
 
 
+@pytest.fixture
+def uncollected():
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("uncollected")
 @pytest.mark.parametrize("handshake", HANDSHAKES, ids=lambda handshake: handshake.__name__)
-def test_connection_is_no_longer_counted_however_its_handshake_ends(handshake, limited, limits, trusting, monkeypatch):
+def test_connection_is_not_counted_or_kept_however_its_handshake_ends(
+    handshake, limited, limits, trusting, monkeypatch
+):
     with monkeypatch.context() as patch:
         if handshake in (miss_deadline, send_half_and_miss_deadline):
             patch.setattr(listener, "HEAD_S", 0.1)
@@ -176,6 +189,7 @@ def test_connection_is_no_longer_counted_however_its_handshake_ends(handshake, l
     assert status(connect_from("127.0.0.2", limited.port), trusting) == 200
     until(lambda: not limited.server._handshakes and connection_counts(limits) == (0, 0))
     assert status(connect_from("127.0.0.3", limited.port), trusting) == 200
+    until(lambda: not any(isinstance(each, Connection) for each in gc.get_objects()))
 
 
 def test_concurrent_failing_handshakes_leave_correct_counts(limited, limits, trusting):

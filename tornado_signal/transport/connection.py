@@ -113,12 +113,20 @@ class Connection(asyncio.Protocol):
         if self.state.stopping:
             self.close()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._closing = True
-        self.state.remove(self)
+    def handshake_failed(self) -> None:
+        """Release everything, unless the connection was made, and its end is or will be reported."""
+        if not hasattr(self, "_transport"):
+            self._release()
+
+    def _release(self) -> None:
         if self._admission is not None:
             self._admission.release()
         self._parser.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closing = True
+        self.state.remove(self)
+        self._release()
         self._keep(b"")
         # An exception that has been raised refers to what raised it: kept here, it would keep the request and its
         # response for as long as the garbage collector likes.

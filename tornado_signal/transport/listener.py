@@ -196,10 +196,11 @@ class Server:
             )
         except BaseException as error:
             accepted.close()
-            if connection not in self.state.connections:
-                admission.release()
+            connection.handshake_failed()
             if not isinstance(error, OSError):  # of the client, or its time is over
                 raise
+            # The loop's future with this exception refers to the frames, and these to the future and the connection.
+            error.__traceback__ = None
 
     def _close_listeners(self) -> None:
         self._closed = True
