@@ -48,6 +48,22 @@ async def test_large_message_before_silence_leaves_nothing_in_memory(service):
 
 
 @pytest.mark.parametrize("path", PATHS)
+async def test_query_of_a_handshake_is_not_kept(path, service):
+    query = "&token=" if "?" in path else "?token="
+    async with contextlib.AsyncExitStack() as stack:
+        tracemalloc.start()
+        try:
+            for number in range(30):
+                await upgraded(
+                    stack, service, f"{path.replace('id=a', f'id={number}')}{query}{number}".ljust(24_000, "x")
+                )
+            kept_bytes, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert kept_bytes < 30 * 16_000
+
+
+@pytest.mark.parametrize("path", PATHS)
 async def test_messages_that_are_done_are_not_unfinished(path, service):
     async with contextlib.AsyncExitStack() as stack:
         connection = await upgraded(stack, service, path)

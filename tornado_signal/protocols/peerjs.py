@@ -80,7 +80,7 @@ class PeerJsConnection(ProtocolConnection):
         peer_id, token, key = (
             client.query.get(name, [b""])[0].decode("utf-8", "replace") for name in ("id", "token", "key")
         )
-        super().__init__(client._replace(query={}), relay, make_scope("peerjs", origin, key))
+        super().__init__(client, relay, make_scope("peerjs", origin, key))
         # A token can be a JSON Web Token, of which only the hash is kept.
         valid = peer_id and token and key and max(len(peer_id), len(key)) <= MAX_NAME
         self._peer_id = peer_id if valid else ""

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import ClassVar, Final, NamedTuple
 
 from ..auth import Grant
@@ -13,6 +13,8 @@ from .request_context import RequestContext, units_of
 from .service import TOKEN_EXPIRED, HeldOffer, Service
 
 log = logging.getLogger(__name__)
+
+NO_QUERY: Final[Mapping[str, list[bytes]]] = {}
 
 METHOD: Final = "WS"
 """The method of WebSocket messages in logs and metrics."""
@@ -28,7 +30,7 @@ class Client(NamedTuple):
     traceparent: str  # the span that the handshake belongs to, or an empty text
     forwarded: bool  # whether a proxy keeps the connection open for the client
     socket: WebSocket
-    query: dict[str, list[bytes]]  # the values of the query by name
+    query: Mapping[str, list[bytes]]  # the values of the query by name
     grant: Grant | None  # what its token allows, or None if it has none
 
 
@@ -77,7 +79,7 @@ class ClientConnection:
     __slots__ = ("_bearer", "_is_busy", "_last_id", "_messages", "client", "closed", "counts", "grant")
 
     def __init__(self, client: Client) -> None:
-        self.client = client
+        self.client = client._replace(query=NO_QUERY)  # it can be large, and contain a token
         self.grant = client.grant
         self.closed = False
         self._messages: list[bytes] = []  # received and not started
