@@ -125,6 +125,19 @@ class EventBatch(NamedTuple):
     more: bool  # whether further changes are available now
 
 
+class TopicRange(NamedTuple):
+    """A topic, or all topics with a prefix. They are adjacent in the order of code points."""
+
+    text: str
+    is_prefix: bool
+
+    @property
+    def bounds(self) -> tuple[bytes, bytes]:
+        """The first name in UTF-8, and a bound above the last one."""
+        name = self.text.encode("utf-8", "surrogatepass")
+        return name, name + (b"\xff" if self.is_prefix else b"\x00")
+
+
 class ListingState(NamedTuple):
     """The state of a topic's listing at one instant."""
 

@@ -1,14 +1,15 @@
 """All operations of every store: exact times, concurrency and restarts."""
 
 import asyncio
+import itertools
 import uuid
 from contextlib import suppress
 
 import pytest
-from support.stores import BEGIN_MS, TIMEOUT_MS, sweep
+from support.stores import BEGIN_MS, TIMEOUT_MS, covers, sweep
 
 from tornado_signal.errors import AlreadyAnswered, SessionNotFound, Unavailable
-from tornado_signal.session import ListedSession, Session, SessionUpdate, Side
+from tornado_signal.session import ListedSession, Session, SessionUpdate, Side, TopicRange
 
 ORIGIN, OTHER = "https://one.example", "https://two.example"
 OFFERER, ANSWERER = Side.OFFERER, Side.ANSWERER
@@ -190,9 +191,13 @@ async def test_pages_of_topics_are_alphabetical(one):
     for number, name in enumerate(names):
         await asyncio.gather(*[one.create(name) for _ in range(number + 1)])
     expected = [(name, names.index(name) + 1) for name in sorted(names)]
-    for limit in (1, 3, 100):
-        for offset in (0, 1, 9, 10, 11, 2**53 * 1000):
-            assert await one.topics(offset, limit) == (expected[offset : offset + limit], len(names))
+    single = [TopicRange(name, False) for name in sorted(["missing", "\ud83d", *names[::2]])]
+    prefixes = [TopicRange(name, True) for name in ("", "a", "e", "é", "\ud83d", "\U0001f600")]
+    for limit, offset in itertools.product((1, 3, 100), (0, 1, 9, 10, 11, 2**53 * 1000)):
+        assert await one.topics(offset, limit) == (expected[offset : offset + limit], len(names))
+        for ranges in (single, prefixes[:1], prefixes[1:], single[:3] + prefixes[3:]):
+            covered = [each for each in expected if covers(ranges, each[0])]
+            assert await one.topics(offset, limit, ranges) == (covered[offset : offset + limit], len(covered))
 
 
 async def test_concurrent_changes_do_not_tear_a_listing(store, one):

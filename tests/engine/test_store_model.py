@@ -19,10 +19,10 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from support.stores import ENGINES, NEVER_MS, HandClock, Under, sweep
+from support.stores import ENGINES, NEVER_MS, HandClock, Under, covers, sweep
 
 from tornado_signal.errors import AlreadyAnswered, SessionNotFound
-from tornado_signal.session import MIN_HELD_MS, Position, SessionPosition, Side, hash_secret
+from tornado_signal.session import MIN_HELD_MS, Position, SessionPosition, Side, TopicRange, hash_secret
 
 ORIGINS = ["https://one.example", "https://one.example\x00", "null"]
 TOPICS = ["a", "a\x00", "a\x00\xff", "b", "\U0010ffff"]
@@ -38,6 +38,14 @@ sides = st.sampled_from(Side)
 leases = st.sampled_from([bytes([number]) * 12 for number in range(3)])
 secrets = st.just(b"") | st.sampled_from([hash_secret("one"), hash_secret("two")])
 foreign = st.none() | st.sampled_from(ORIGINS)
+topic_ranges = st.none() | st.sampled_from(
+    [
+        [],
+        [TopicRange("", True)],
+        [TopicRange("a", True), TopicRange("b", False)],
+        [TopicRange("a", False), TopicRange("a\x00", True), TopicRange("c", False), TopicRange("\U0010ffff", True)],
+    ]
+)
 
 
 async def await_all(operations):
@@ -424,10 +432,11 @@ class Model(RuleBasedStateMachine):
         self.open(timeout_ms, by_content)
         assert self.wall_ms <= self.clock.ms <= max(before_ms, self.wall_ms)
 
-    @rule(origin=st.sampled_from(ORIGINS), offset=st.integers(0, 6), limit=st.integers(1, 6))
-    def topics(self, origin, offset, limit):
-        expected = self.counts(origin)
-        assert self.run(self.under(origin).topics(offset, limit)) == (expected[offset : offset + limit], len(expected))
+    @rule(origin=st.sampled_from(ORIGINS), offset=st.integers(0, 6), limit=st.integers(1, 6), ranges=topic_ranges)
+    def topics(self, origin, offset, limit, ranges):
+        covered = [(name, count) for name, count in self.counts(origin) if covers(ranges, name)]
+        found = self.run(self.under(origin).topics(offset, limit, ranges))
+        assert found == (covered[offset : offset + limit], len(covered))
 
     def counts(self, origin):
         names = [session.topic for _, session in self.listed(origin)]

@@ -249,8 +249,8 @@ class Under:
     async def codes(self, topic="topic"):
         return [listed.session.code for listed in await self.sessions(topic)]
 
-    async def topics(self, offset=0, limit=1000):
-        return await self.store.topics(self.origin, offset, limit)
+    async def topics(self, offset=0, limit=1000, ranges=None):
+        return await self.store.topics(self.origin, offset, limit, ranges)
 
 
 async def sweep(store):
@@ -269,6 +269,13 @@ async def sweep(store):
 def unlimited(publisher, units):
     """Charge a publisher at another process nothing."""
     return True
+
+
+def covers(ranges, topic):
+    """Return whether a listing of topics that is restricted to ranges shows a topic. None stands for all topics."""
+    return ranges is None or any(
+        topic.startswith(each.text) if each.is_prefix else topic == each.text for each in ranges
+    )
 
 
 class Inbox:

@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import OperatorError
 from ..metrics import Family, SessionMetrics
-from ..session import EventBatch, ListedSession, ListingState, Observer, Position, SessionPosition, SessionUpdate, Side
+from ..session import (
+    EventBatch,
+    ListedSession,
+    ListingState,
+    Observer,
+    Position,
+    SessionPosition,
+    SessionUpdate,
+    Side,
+    TopicRange,
+)
 from ..settings.settings import Settings
 from ..system.clock import Clock
 from ..system.secrets import redis_passwords
@@ -240,8 +250,16 @@ class Store(Protocol):
             SessionNotFound: it does not exist, has expired, or is another origin's.
         """
 
-    async def topics(self, origin: str, offset: int, limit: int) -> tuple[list[tuple[str, int]], int]:
+    async def topics(
+        self, origin: str, offset: int, limit: int, ranges: Sequence[TopicRange] | None = None
+    ) -> tuple[list[tuple[str, int]], int]:
         """Return a page of the topics with unanswered sessions, ordered by code points.
+
+        Args:
+            origin: the origin.
+            offset: the number of topics before the page.
+            limit: the maximum number of topics.
+            ranges: disjoint ranges in their order, to which the listing is restricted. None for all topics.
 
         Returns:
             Pairs of topic and number of unanswered sessions, and the total number of topics.

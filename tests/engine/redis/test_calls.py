@@ -11,7 +11,7 @@ from support.redis_servers import RedisServer, with_hand_clock
 from support.waiting import LocalServer, until
 
 from tornado_signal.errors import Unavailable
-from tornado_signal.session import Side
+from tornado_signal.session import Side, TopicRange
 from tornado_signal.stores.redis import change_feed, nodes, scripts
 from tornado_signal.stores.redis.connections import Credentials
 from tornado_signal.stores.redis.nodes import Acknowledgement, Pipeline
@@ -42,6 +42,11 @@ async def opened(*addresses, **options):
 def calls(redis, name):
     """Return how often a node has executed a command."""
     return redis.ask("INFO", "commandstats").get(f"cmdstat_{name}", {"calls": 0})["calls"]
+
+
+def all_calls(redis):
+    """Return how many commands a node has executed, those of scripts included."""
+    return sum(stat["calls"] for stat in redis.ask("INFO", "commandstats").values())
 
 
 async def test_call_behind_a_replica_wait_keeps_its_deadline(redis):
@@ -168,6 +173,15 @@ async def test_page_in_the_middle_of_the_topics_reads_few_more_than_the_first(re
             assert ([name for name, _ in page], count) == (names[offset : offset + 100], len(names))
             read.append(calls(redis, "hget") - before)  # one for each topic, and those of the counts
         assert max(read) < 2 * read[0]
+        for ranges, expected, most in (
+            ([TopicRange(name, False) for name in names[::60]], names[::60], 300),
+            ([TopicRange(f"topic-{number:02}", True) for number in range(0, 60, 12)], None, 600),
+        ):
+            expected = expected or [name for name in names if int(name[6:8]) % 12 == 0]
+            before = all_calls(redis)
+            page, count = await one.topics(0, 100, ranges)
+            assert ([name for name, _ in page], count) == (expected[:100], len(expected))
+            assert all_calls(redis) - before < most
 
 
 class HoldingProxy(LocalServer):

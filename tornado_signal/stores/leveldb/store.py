@@ -30,6 +30,7 @@ from ...session import (
     SessionPosition,
     SessionUpdate,
     Side,
+    TopicRange,
     add_lease,
     changes_answer,
     content_code,
@@ -394,12 +395,14 @@ class LevelDBStore:
         return session.topic
 
     @_raising_unavailable
-    async def topics(self, origin: str, offset: int, limit: int) -> tuple[list[tuple[str, int]], int]:
+    async def topics(
+        self, origin: str, offset: int, limit: int, ranges: Sequence[TopicRange] | None = None
+    ) -> tuple[list[tuple[str, int]], int]:
         now_ms = self._clock.now_ms()
         while not self.state.index.prune(origin, now_ms, SETTLING_STEP):  # noqa: ASYNC110 (others get their turn)
             await asyncio.sleep(0)
         _ = self.database.view  # raises if the database cannot be read, since the counts are in memory
-        return self.state.index.page(origin, offset, limit)
+        return self.state.index.page(origin, offset, limit, ranges)
 
     async def sessions(
         self, origin: str, topic: str, limit: int | None = None

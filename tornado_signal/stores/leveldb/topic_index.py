@@ -16,6 +16,7 @@ from typing import TypeAlias
 from sortedcontainers import SortedDict, SortedList
 
 from ...errors import TooMany
+from ...session import TopicRange
 from ..quotas import Quotas
 
 RETRY_AFTER_S = 10  # it is unknown when the next session will be answered or expire
@@ -148,8 +149,10 @@ class TopicIndex:
         self._tidy(origin, held)
         return True
 
-    def page(self, origin: str, offset: int, limit: int) -> tuple[list[tuple[str, int]], int]:
-        """Return a page of an origin's topics in alphabetical order. It is exact once `prune` has returned True.
+    def page(
+        self, origin: str, offset: int, limit: int, ranges: Sequence[TopicRange] | None = None
+    ) -> tuple[list[tuple[str, int]], int]:
+        """Return a page of an origin's topics, or of those in ranges. It is exact once `prune` has returned True.
 
         Returns:
             Pairs of topic and count, and the total number of topics.
@@ -157,8 +160,18 @@ class TopicIndex:
         held = self._origins.get(origin)
         if held is None:
             return [], 0
-        names = held.topics.keys()[offset : offset + limit]
-        return [(name.decode(), len(_sorted(held.topics[name]))) for name in names], len(held.topics)
+        names = held.topics.keys()
+        ranks = [(0, len(names))]
+        if ranges is not None:
+            rank = held.topics.bisect_left
+            ranks = [(rank(start), rank(end)) for start, end in (each.bounds for each in ranges)]
+        page: list[bytes] = []
+        total = 0
+        for start, end in ranks:
+            skipped = max(0, offset - total)
+            page += names[start + skipped : min(end, start + skipped + limit - len(page))]
+            total += end - start
+        return [(name.decode(), len(_sorted(held.topics[name]))) for name in page], total
 
     def counted(self, origin: str, topic: str, now_ms: int) -> tuple[int, int | None]:
         """Return the number of live sessions of a topic and the earliest expiry, or None without sessions."""

@@ -4,11 +4,22 @@ import asyncio
 import heapq
 import itertools
 import math
-from collections.abc import AsyncGenerator, Sequence
-from typing import Any
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from typing import Any, TypeAlias
 
 from ...metrics import SessionMetrics
-from ...session import Added, EventBatch, ListedSession, ListingState, Observer, Position, Reason, Removed, Side
+from ...session import (
+    Added,
+    EventBatch,
+    ListedSession,
+    ListingState,
+    Observer,
+    Position,
+    Reason,
+    Removed,
+    Side,
+    TopicRange,
+)
 from ..quotas import UNLIMITED
 from . import records, scripts
 from .client import RedisClient
@@ -20,6 +31,13 @@ LISTING_STEP = 50  # sessions of a listing read in parallel
 EVENTS_STEP = 50
 TOPICS_DIRECT = 256  # up to this offset the topics before a page are read instead of counted
 GUESSES = 8  # guesses of the start of a page before bisection
+
+Bounds: TypeAlias = tuple[tuple[bytes, bytes], ...]
+"""Ranges of names: of each the first possible name, and a bound above the last one."""
+
+Part: TypeAlias = tuple[Partition, Bounds]
+
+WHOLE: Bounds = ((b"", b"\xff"),)
 
 
 class Discovery:
@@ -51,25 +69,27 @@ class Discovery:
         self._timeout_ms = timeout_ms
         self._expiring = asyncio.Lock()
 
-    async def topics(self, origin: str, offset: int, limit: int) -> tuple[list[tuple[str, int]], int]:
-        partitions = self._partitions.all(origin)
-        starts, ends = [0] * len(partitions), [0] * len(partitions)
+    async def topics(
+        self, origin: str, offset: int, limit: int, ranges: Sequence[TopicRange] | None = None
+    ) -> tuple[list[tuple[str, int]], int]:
+        bounded = list(zip(self._partitions.all(origin), self._bounds(ranges), strict=True))
+        parts = [part for part in bounded if part[1]]
+        starts, ends = [0] * len(parts), [0] * len(parts)
         if offset > TOPICS_DIRECT:
-            ends = [topics for _, topics in await self.sizes(origin)]
+            ends = await self._count_topics(parts)
             if offset >= sum(ends):
                 return [], sum(ends)
-            starts = await self._find_rank(partitions, ends, offset)
+            starts = await self._find_rank(parts, ends, offset)
         needed = offset + limit - sum(starts)
-        by_partition: list[list[tuple[bytes, int]]] = [[] for _ in partitions]
-        complete = [False] * len(partitions)
-        step_length = needed // len(partitions) + 3 * math.isqrt(needed // len(partitions) + 1) + 4
+        by_part: list[list[tuple[bytes, int]]] = [[] for _ in parts]
+        complete = [False] * len(parts)
+        step_length = needed // (len(parts) or 1)
+        step_length += 3 * math.isqrt(step_length + 1) + 4
         while True:
             replies = await asyncio.gather(
                 *(
-                    self._topics(partition, start + len(topics_read), step_length)
-                    for partition, start, topics_read, done in zip(
-                        partitions, starts, by_partition, complete, strict=True
-                    )
+                    self._topics(*part, start + len(topics_read), step_length)
+                    for part, start, topics_read, done in zip(parts, starts, by_part, complete, strict=True)
                     if not done
                 )
             )
@@ -77,26 +97,39 @@ class Discovery:
             for at, done in enumerate(complete):
                 if not done:
                     _, ends[at], topics_read = next(left)
-                    by_partition[at] += topics_read
+                    by_part[at] += topics_read
                     complete[at] = len(topics_read) < step_length
             # The order is unknown after the last topic of a partition that was not read completely.
             bound = min(
-                (topics_read[-1][0] for topics_read, done in zip(by_partition, complete, strict=True) if not done),
+                (topics_read[-1][0] for topics_read, done in zip(by_part, complete, strict=True) if not done),
                 default=None,
             )
-            merged = list(heapq.merge(*by_partition))
+            merged = list(heapq.merge(*by_part))
             ordered = len(merged) if bound is None else sum(topic <= bound for topic, _ in merged)
             if bound is None or ordered >= needed:
                 page = merged[offset - sum(starts) :][:limit]
                 return [(topic.decode(), count) for topic, count in page], sum(ends)
             step_length *= 2
 
-    async def _find_rank(self, partitions: Sequence[Partition], ends: Sequence[int], offset: int) -> list[int]:
+    def _bounds(self, ranges: Sequence[TopicRange] | None) -> list[Bounds]:
+        """Return the ranges in which a listing reads each partition. Only one partition can have a single topic."""
+        if ranges is None:
+            return [WHOLE] * self._partitions.count
+        bounds: list[list[tuple[bytes, bytes]]] = [[] for _ in range(self._partitions.count)]
+        for each in ranges:
+            for of_partition in bounds if each.is_prefix else [bounds[self._partitions.number(each.text)]]:
+                of_partition.append(each.bounds)
+        return [tuple(of_partition) for of_partition in bounds]
+
+    async def _count_topics(self, parts: Iterable[Part]) -> list[int]:
+        return [count for _, count, _ in await asyncio.gather(*(self._topics(*part, 0, 0) for part in parts))]
+
+    async def _find_rank(self, parts: Sequence[Part], ends: Sequence[int], offset: int) -> list[int]:
         """Return a rank in each partition so that slightly fewer than `offset` topics precede them in total.
 
         Topics are spread evenly, so the rank of a topic in one partition estimates its rank in all of them.
         """
-        low, high = [0] * len(partitions), list(ends)
+        low, high = [0] * len(parts), list(ends)
         for step in itertools.count():
             left, width = offset - sum(low), sum(high) - sum(low)
             sizes = [above - below for below, above in zip(low, high, strict=True)]
@@ -104,22 +137,17 @@ class Discovery:
             if left <= TOPICS_DIRECT // 2 or width <= 0:
                 break
             # Aim below the page by the usual error of a guess.
-            aim = left - math.sqrt(left * len(partitions)) if step < GUESSES else width / 2
+            aim = left - math.sqrt(left * len(parts)) if step < GUESSES else width / 2
             middle = low[at] + int(sizes[at] * aim / width)
             if middle <= low[at]:
                 break
-            topic = await self._client.call(
-                partitions[at].slot, (b"ZRANGE", partitions[at].topics, middle, middle), write=False
-            )
-            if not topic:
+            _, _, found = await self._topics(*parts[at], middle, 1)
+            if not found:
                 break
-            ranks = await asyncio.gather(
-                *(
-                    self._client.call(
-                        partition.slot, (b"ZLEXCOUNT", partition.topics, b"-", b"(" + topic[0]), write=False
-                    )
-                    for partition in partitions
-                )
+            topic = found[0][0]
+            ranks = await self._count_topics(
+                (partition, tuple((first, min(end, topic)) for first, end in bounds if first < topic))
+                for partition, bounds in parts
             )
             if sum(map(max, zip(low, ranks, strict=True))) <= offset:
                 low = [max(pair) for pair in zip(low, ranks, strict=True)]
@@ -127,24 +155,29 @@ class Discovery:
                 high = [min(pair) for pair in zip(high, ranks, strict=True)]
         return low
 
-    async def _topics(self, partition: Partition, first: int, many: int) -> tuple[int, int, list[tuple[bytes, int]]]:
-        """Return the session and topic counts of a partition, and some of its topics with their counts."""
+    async def _topics(
+        self, partition: Partition, bounds: Bounds, first: int, many: int
+    ) -> tuple[int, int, list[tuple[bytes, int]]]:
+        """Return the counts of a partition's sessions and of its topics in ranges, and some of these topics."""
         call = scripts.call("topics", first=first, many=many, remember_ms=self._timeout_ms)
-        again, *reply = await self._run(partition, call)
+        more = list(itertools.chain.from_iterable(bounds))
+        again, *reply = await self._run(partition, call, *more)
         if again:
             # Many have expired. Remove a few at a time, and pause twice as long so that the node can serve others.
             loop = asyncio.get_running_loop()
             async with self._expiring:
                 while again:
                     began_s = loop.time()
-                    again, *reply = await self._run(partition, call)
+                    again, *reply = await self._run(partition, call, *more)
                     await asyncio.sleep(2 * (loop.time() - began_s))
-        sessions, topics, _, *names = reply
+        sessions, topics, *names = reply
         return sessions, topics, list(zip(names[::2], names[1::2], strict=True))
 
     async def sizes(self, origin: str) -> list[tuple[int, int]]:
         """Return the counts of sessions and topics of an origin, by partition."""
-        counts = await asyncio.gather(*(self._topics(partition, 0, 0) for partition in self._partitions.all(origin)))
+        counts = await asyncio.gather(
+            *(self._topics(partition, WHOLE, 0, 0) for partition in self._partitions.all(origin))
+        )
         return [(sessions, topics) for sessions, topics, _ in counts]
 
     async def sessions(
@@ -271,9 +304,9 @@ class Discovery:
 
     # Expired sessions
 
-    async def _run(self, partition: Partition, call: scripts.Call) -> list[Any]:
+    async def _run(self, partition: Partition, call: scripts.Call, *more: bytes) -> list[Any]:
         """Run a script of topics, and report the sessions that it removed. Return the rest of its reply."""
-        again, expired, *reply = await self._client.run(partition.slot, partition.topic_keys, call, write=False)
+        again, expired, *reply = await self._client.run(partition.slot, partition.topic_keys, call, *more, write=False)
         self.report_expired(partition, expired)
         return [again, *reply]
 
