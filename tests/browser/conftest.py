@@ -1,7 +1,31 @@
 """Fixtures of several files of this folder, in addition to `support.browser_fixtures`."""
 
+import functools
+import shutil
+
 import pytest
-from support.browsers import Windowed, until
+from support.browsers import FLAGS, Windowed, until
+from support.needs import require
+from support.waiting import end_all
+
+
+@pytest.fixture(scope="package")
+def playwright():
+    """Playwright for all files of this folder. While it is open, no test can run an event loop of its own."""
+    require("playwright")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        yield playwright
+
+
+@pytest.fixture(scope="package")
+def chromium(playwright):
+    """A function that returns the headless browser process with a number. Windows would take three times as long."""
+    require("chromium-headless-shell")
+    program = shutil.which("chromium-headless-shell")
+    with end_all(playwright.chromium.launch, lambda browser: browser.close()) as launch:
+        yield functools.cache(lambda number: launch(executable_path=program, headless=True, args=FLAGS))
 
 
 @pytest.fixture(params=["socket", "http"])

@@ -12,12 +12,8 @@ import pytest
 from support.browsers import FLAGS, until
 from support.demo import FOCUSED, PHONE, connected, enter, send_files, told
 from support.needs import require
-from support.service import refused
 
-from tornado_signal.system import assets
-from tornado_signal.system.assets import POLICY
-
-pytest_plugins = ["support.http_fixtures", "support.browser_fixtures", "support.tls_fixtures"]
+pytest_plugins = ["support.browser_fixtures", "support.tls_fixtures"]
 
 FILE_BYTES = 6_500_000
 # Do not read the file of 100,000 bytes before it is released.
@@ -42,42 +38,6 @@ ONLY_RELAY = """
     };
   }
 """
-
-
-async def test_policy_blocks_external_resources(service):
-    response = await service.call("GET", "/demo", origin=None, port=service.port)
-    assert response.headers["Content-Security-Policy"] == POLICY
-    assert response.headers["Content-Type"] == "text/html; charset=utf-8"
-    assert "'unsafe" not in POLICY
-    assert POLICY.startswith("default-src 'none'; script-src 'self'; style-src 'self';")
-    html = response.body.decode()
-    assert not re.search(r"<style|\sstyle=|\son\w+=|<script(?![^>]*\ssrc=)", html)
-    assert not re.search(r"(src|href)=\"(https?:)?//", html)
-
-
-async def test_demo_can_be_disabled(start_service):
-    service = await start_service(demo=False)
-    document = await service.get("/openapi.json")
-    for path in assets.DEMO:
-        assert refused(await service.call("GET", path)) == (404, "Not found")
-        assert path not in document["paths"]
-    assert "/client.js" in document["paths"]
-
-
-async def test_vendored_file_is_unchanged_and_licensed(service):
-    body = (await service.call("GET", "/demo/vendor/uqr.js", origin=None, port=service.port)).body
-    header, end, published = body.partition(b" */\n")
-    assert end
-    assert hashlib.sha256(published).hexdigest() in header.decode()
-    for words in ("uqr 0.1.3", "npm package", "MIT License", "Copyright (c)", "Permission is hereby granted"):
-        assert words in header.decode()
-
-
-def test_every_file_is_served():
-    named = {name for name, _ in (assets.CLIENT | assets.DEMO | assets.OPERATOR).values()}
-    assert named | {"package.json", "README.md", "LICENSE", "client/types.d.ts"} == {
-        str(path.relative_to(assets.WEB)) for path in assets.WEB.rglob("*") if path.is_file()
-    }
 
 
 def test_chat_and_files_both_ways(server, open_demo, tmp_path):

@@ -6,7 +6,7 @@ import socket
 import pytest
 from support.browsers import TURN_SECRET, until
 
-pytest_plugins = ["support.http_fixtures", "support.browser_fixtures"]
+pytest_plugins = ["support.browser_fixtures"]
 
 RESULTS = """
   [...document.querySelectorAll("#results li")].map((item) => [

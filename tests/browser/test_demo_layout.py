@@ -4,7 +4,7 @@ import pytest
 from support.browsers import until
 from support.demo import PHONE, connected, enter, send_files, told
 
-pytest_plugins = ["support.http_fixtures", "support.browser_fixtures"]
+pytest_plugins = ["support.browser_fixtures"]
 
 NAMES = ("Alice", "Bob", "Carol", "Dave " * 12, "Erin", "Frank", "Grace", "Heidi")
 SIZES = {

@@ -8,7 +8,7 @@ import pytest
 from support.browsers import Windowed, until
 from support.demo import connected, enter, told
 
-pytest_plugins = ["support.http_fixtures", "support.browser_fixtures"]
+pytest_plugins = ["support.browser_fixtures"]
 
 RECORD = """
   () => {

@@ -9,7 +9,7 @@ import pytest
 from support.browsers import until
 from support.documents import DOCS
 
-pytest_plugins = ["support.http_fixtures", "support.browser_fixtures"]
+pytest_plugins = ["support.browser_fixtures"]
 
 CAMERAS = {"permissions": ["microphone", "camera"]}
 DESK = {"viewport": {"width": 1100, "height": 740}, "device_scale_factor": 1.5, **CAMERAS}

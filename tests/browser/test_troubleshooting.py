@@ -35,11 +35,9 @@ def messages(heading):
 
 
 @pytest.fixture
-def open_page():
+def open_page(playwright):
     """A function that opens a page of another port in Chromium. It returns the page and the texts of its console."""
-    require("playwright", "chromium-headless-shell")
-    from playwright.sync_api import sync_playwright
-
+    require("chromium-headless-shell")
     with contextlib.ExitStack() as stack:
         command = [sys.executable, "-u", "-m", "http.server", "--bind", "127.0.0.1", "--directory", ROOT / "docs", "0"]
         server = stack.enter_context(
@@ -47,11 +45,10 @@ def open_page():
         )
         stack.callback(server.terminate)
         port = re.search(r"port (\d+)", server.stdout.readline())[1]
-        chromium = stack.enter_context(sync_playwright()).chromium
 
         def opening(*flags, host="127.0.0.1"):
             given = [*FLAGS, *(flag.replace("PORT", port) for flag in flags)]
-            browser = chromium.launch(executable_path=shutil.which("chromium-headless-shell"), args=given)
+            browser = playwright.chromium.launch(executable_path=shutil.which("chromium-headless-shell"), args=given)
             stack.callback(browser.close)
             page, console = browser.new_page(), []
             page.on("console", lambda message: console.append(message.text))

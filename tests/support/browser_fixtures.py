@@ -1,16 +1,14 @@
 """Fixtures for tests with real browsers. Load them with `pytest_plugins = ["support.browser_fixtures"]`."""
 
 import contextlib
-import functools
 import itertools
-import shutil
 import socket
 import subprocess
 
 import pytest
 
 from . import npm_package
-from .browsers import FLAGS, TURN_SECRET, Firefox, Profiles, Site
+from .browsers import TURN_SECRET, Firefox, Profiles, Site
 from .needs import require
 from .proxies import Blocking
 from .waiting import end_all, until
@@ -20,18 +18,6 @@ from .waiting import end_all, until
 def site():
     with Site() as site:
         yield site
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    """A function that returns the headless browser process with a number. Windows would take three times as long."""
-    require("playwright", "chromium-headless-shell")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        program = shutil.which("chromium-headless-shell")
-        with end_all(playwright.chromium.launch, lambda browser: browser.close()) as launch:
-            yield functools.cache(lambda number: launch(executable_path=program, headless=True, args=FLAGS))
 
 
 @pytest.fixture(scope="session")
