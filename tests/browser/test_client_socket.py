@@ -87,14 +87,16 @@ def test_idle_websocket_is_closed(server, connect_page):
     traffic = Traffic(page)
     page.evaluate(WATCH, "lobby")
     page.evaluate(f"async () => {{ window.api = {API}; await api.version(); }}")
-    page.evaluate(
-        "() => { window.waiting = failure(api.sessions('lobby', {wait: 60, since: '', signal: stop.signal})); }"
-    )
+    page.evaluate("() => { window.waiting = failure(api.sessions('lobby', {wait: 45, signal: stop.signal})); }")
     page.clock.fast_forward(20_000)
     page.evaluate("api.health()")
     assert [each.is_closed() for each in traffic.now().sockets] == [False]
     page.evaluate("stop.abort()")
-    until(lambda: "unsubscribe" in traffic.now().methods)
+    until(lambda: {"cancel", "unsubscribe"} < set(traffic.now().methods))
+    crossing = (
+        "({onmessage}, id) => ['result', 'error'].map((key) => onmessage({data: JSON.stringify({id, [key]: {}})}))"
+    )
+    page.evaluate(f"async () => [1, 2, 3].map(({crossing}).bind(null, await api.open()))")
     assert page.evaluate("told") == [["AbortError"]]
     until(lambda: page.clock.fast_forward(20_000) or traffic.now().sockets[0].is_closed())
     assert page.evaluate("api.health()")["status"] == "ok"

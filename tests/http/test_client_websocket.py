@@ -365,6 +365,25 @@ async def test_offer_of_a_cancelled_caller_is_withdrawn(service):
         assert proxy.paths == ["/ws"]
 
 
+@pytest.mark.parametrize("answered", [False, True])
+async def test_wait_of_a_cancelled_caller_ends_at_the_server(answered, service):
+    """The response can be on its way at that time."""
+    async with Proxy(service) as proxy, SignalClient(proxy.url, ORIGIN) as client:
+        pending = asyncio.ensure_future(client.sessions("lobby", wait_s=40))
+        await until(requests_waiting(service, 1))
+        proxy.open.clear()
+        if answered:
+            await service.offer()
+            await until(requests_waiting(service, 0))
+        pending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await pending
+        await until(requests_waiting(service, 0))
+        proxy.open.set()
+        assert len((await client.sessions("lobby", wait_s=0)).sessions) == answered
+        assert proxy.paths == ["/ws"]
+
+
 async def test_stream_of_a_cancelled_caller_ends_at_the_server(service):
     async with Proxy(service) as proxy, SignalClient(proxy.url, ORIGIN) as client:
         proxy.open.clear()

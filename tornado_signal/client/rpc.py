@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import itertools
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from typing import Any, Final, NamedTuple, cast
@@ -50,7 +49,7 @@ class RpcConnection:
         self._received_any = False
         self._server = server
         self._socket = socket
-        self._ids = itertools.count(1)
+        self._last_id = 0
         self._pending: dict[int, _PendingRequest] = {}
         self._subscriptions: dict[int, asyncio.Queue[StreamEvent | None]] = {}
         self._subscription_count = 0  # including pending `subscribe` requests
@@ -133,10 +132,11 @@ class RpcConnection:
     ) -> Fields:
         if self.closed.is_set():
             raise unreachable(self._server, HUNG_UP, sent=False)
-        id_ = next(self._ids)
+        id_ = self._last_id + 1
         text = _request(method, params, id=id_)
         if len(text) > MAX_BYTES:
             raise RequestTooLong(f"{method} is too long", sent=False)
+        self._last_id = id_
         call = self._pending[id_] = _PendingRequest(asyncio.get_running_loop().create_future(), len(text), queue, undo)
         try:
             async with asyncio.timeout(RESPONSE_S + params.get("wait", 0)):
@@ -146,6 +146,9 @@ class RpcConnection:
                 except asyncio.CancelledError:
                     if call.response.done() and not call.response.cancelled():
                         self._undo(call, call.response.result())
+                    elif params.get("wait"):
+                        self._pending.pop(id_, None)
+                        self._notify("cancel", {"id": id_})
                     call.response.cancel()
                     raise
         except ConnectionClosed:
@@ -213,7 +216,11 @@ class RpcConnection:
                 self._unsubscribe({"subscription": params["subscription"]})
                 queue.put_nowait(None)
             return
-        call = self._pending.pop(message["id"])
+        call = self._pending.pop(message["id"], None)
+        if call is None and 0 < message["id"] <= self._last_id:  # it was sent before its cancellation arrived
+            return
+        if call is None:
+            raise LookupError
         if call.response.cancelled():
             self._undo(call, message)
             return

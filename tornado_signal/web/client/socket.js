@@ -177,6 +177,7 @@ export class Socket {
       deadline.signal.addEventListener("abort", () => {
         if (!this.#calls.delete(id)) return;
         if (params.hold) this.#calls.set(id, { abandoned: { side: "offerer", secret: params.secret } });
+        if (params.wait) this.tell("cancel", { id });
         if (deadline.passed && this.#heardMs <= askedMs) this.#broken();
       });
       this.#send({ id, method, params });
