@@ -84,7 +84,6 @@ class LevelDB:
     @staticmethod
     def take_small_steps(monkeypatch):
         monkeypatch.setattr(records, "LISTING_STEP", 3)
-        monkeypatch.setattr(records, "PASSING_STEP", 2)
         monkeypatch.setattr(store_module, "SETTLING_STEP", 1)
         monkeypatch.setattr(expiry, "STEP", 8)
 

@@ -101,9 +101,10 @@ def test_listing_keys_sort_by_origin_topic_and_newest_first(first, second):
 
     assert (key(*first) < key(*second)) == (order(*first) < order(*second))
     assert layout.unpack_listing_key(key(*first)) == first
+    value = layout.pack_listing_value(Session(bytes(range(16)), "", "", 0, 7, 0, 0))
+    assert layout.unpack_listed(key(*first), value) == (7, first[3], bytes(range(16)))
     prefix = layout.pack_listing_prefix(*second[:2])
-    within = prefix < key(*first) < layout.pack_listing_stop(prefix)
-    assert within == key(*first).startswith(prefix) == (first[:2] == second[:2])
+    assert key(*first).startswith(prefix) == (first[:2] == second[:2])
     assert (layout.listing_prefix(key(*first)) == prefix) == (first[:2] == second[:2])
     assert layout.unpack_listing_prefix(prefix) == layout.unpack_listing_prefix(key(*second)) == second[:2]
 

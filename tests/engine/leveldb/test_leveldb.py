@@ -47,7 +47,7 @@ async def test_long_listing_is_read_in_steps(store, one):
 
 
 async def test_listing_skips_expired_entries_in_steps(one, clock, monkeypatch):
-    monkeypatch.setattr(records, "PASSING_STEP", 10)
+    monkeypatch.setattr(records, "LISTING_STEP", 10)
     live = await one.create(ttl_ms=2 * TIMEOUT_MS)
     for _ in range(3):
         await asyncio.gather(*[one.create() for _ in range(35)])
@@ -302,8 +302,13 @@ async def test_check_finds_each_disagreement(io_loop, tmp_path, clock, under, ha
 async def test_check_finds_wrong_counts(io_loop, tmp_path, clock, under):
     store = await open_leveldb(tmp_path / "data", clock)
     await under(store).create()
-    store.state.index.add(ORIGIN, "topic", clock.ms + 1)
+    index = store.state.index
+    ((serial, _),) = index.listing(ORIGIN, "topic", 0, 2**64)
+    index.add(ORIGIN, "topic", clock.ms + 1, serial + 1, bytes(16))
     with pytest.raises(AssertionError, match="counts of"):
+        store.check()
+    index.remove(ORIGIN, "topic", clock.ms + TIMEOUT_MS, serial)
+    with pytest.raises(AssertionError, match="the listing of"):
         store.check()
     await store.close()
 
@@ -321,7 +326,6 @@ async def test_events_after_a_long_absence_are_delivered_in_steps(store, one, cl
     assert [code for code, _ in whole] == codes[:30] + codes[60:]
     monkeypatch.setattr(records, "REMOVALS_STEP", 7)
     monkeypatch.setattr(records, "LISTING_STEP", 7)
-    monkeypatch.setattr(records, "PASSING_STEP", 7)
     position, found, steps, more = begun, [], 0, True
     while more:
         step = await store.topic_step(ORIGIN, "topic", position)
@@ -370,7 +374,7 @@ async def test_state_increases_when_departures_are_forgotten(store, one, clock):
 @pytest.mark.parametrize(
     "error", [plyvel.CorruptionError(b"bad block"), ZeroDivisionError()], ids=["leveldb", "defect"]
 )
-@pytest.mark.parametrize("question", ["read", "sessions", "state", "events", "answer", "inspect"])
+@pytest.mark.parametrize("question", ["read", "sessions", "events", "answer", "inspect"])
 async def test_leveldb_errors_are_unavailable_and_defects_propagate(
     store, one, monkeypatch, caplog, question, error, until
 ):
@@ -381,12 +385,11 @@ async def test_leveldb_errors_are_unavailable_and_defects_propagate(
         raise error
 
     with monkeypatch.context() as patch:
-        for name in ("news", "listing_step", "newest_serial", "removals", "find", "entries_step"):
+        for name in ("news", "listing_step", "removals", "find", "entries_step"):
             patch.setattr(records, name, failing)
         asked = {
             "read": lambda: one.read(code, OFFERER),
             "sessions": one.sessions,
-            "state": one.state,
             "events": lambda: one.events(position),
             "answer": lambda: one.answer(code),
             "inspect": lambda: store.maintenance.inspect(1),

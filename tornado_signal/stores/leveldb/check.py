@@ -1,14 +1,14 @@
 """Consistency checks of a store's tables and of the state in memory. They read the whole store."""
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import Any
 
 from ...errors import DamagedListing
 from ...session import Session, Side
 from . import directory, layout, records
 from .binding import plyvel
-from .topic_index import TopicIndex
+from .topic_index import ANY_SERIAL, TopicIndex
 
 
 def flaws(db: Any) -> list[str]:
@@ -45,6 +45,7 @@ def problems(view: Any, index: TopicIndex, now_ms: int) -> list[str]:
                 issues.append(f"session {code.hex()} has two parts with number {sent[1]}")
             numbers.add((origin, code, sent))
     listed: dict[tuple[str, bytes], int] = {}
+    listings: defaultdict[tuple[str, str], list[tuple[int, bytes]]] = defaultdict(list)
     counts: Counter[tuple[str, str]] = Counter()
     for key, value in view.iterator(prefix=layout.LISTING):
         origin, topic, created_ms, serial = layout.unpack_listing_key(key)
@@ -57,6 +58,8 @@ def problems(view: Any, index: TopicIndex, now_ms: int) -> list[str]:
             issues.append(f"session {code.hex()} is listed twice")
         listed[origin, code] = expires_ms
         counts[origin, topic] += now_ms < expires_ms
+        if now_ms < expires_ms:
+            listings[origin, topic].append((serial, code))
     removals = set()
     for key, value in view.iterator(prefix=layout.REMOVALS):
         removals.add(key)
@@ -95,4 +98,12 @@ def problems(view: Any, index: TopicIndex, now_ms: int) -> list[str]:
         held_counts, total = index.page(origin, 0, len(expected) + 1)
         if held_counts != expected or total != len(expected):
             issues.append(f"counts of {origin}: {held_counts[:10]}, the listing has {expected[:10]}")
+        for topic, _ in expected:
+            in_memory = [
+                (serial, code)
+                for serial, code in index.listing(origin, topic, 0, ANY_SERIAL)
+                if now_ms < listed.get((origin, code), now_ms + 1)
+            ]
+            if in_memory != listings[origin, topic]:
+                issues.append(f"the listing of {origin} {topic} in memory differs")
     return issues

@@ -207,20 +207,10 @@ def pack_listing_prefix(origin: str, topic: str) -> bytes:
     return LISTING + pack_origin(origin) + pack_string(topic.encode())
 
 
-def pack_listing_stop(prefix: bytes) -> bytes:
-    """Return the upper bound of the keys with a listing prefix."""
-    return prefix + b"\xff" * (_TWO_NUMBERS.size + 1)
-
-
 def pack_listing_key(origin: str, session: Session) -> bytes:
     """Return the key of an unanswered session in its topic's listing."""
     order = _TWO_NUMBERS.pack(_LAST - session.created_ms, _LAST - session.serial)
     return pack_listing_prefix(origin, session.topic) + order
-
-
-def pack_listing_position(prefix: bytes, counters: StoreCounters) -> bytes:
-    """Return a bound between the listing keys that existed at these counters and all later ones."""
-    return prefix + _TWO_NUMBERS.pack(_LAST - counters.created_ms, _LAST - counters.serial)
 
 
 def listing_prefix(key: bytes) -> bytes:
@@ -248,6 +238,11 @@ def pack_listing_value(session: Session) -> bytes:
 def unpack_listing_value(value: bytes) -> tuple[bytes, int]:
     """Inverse of `pack_listing_value`: code and expires_ms."""
     return value[:CODE_BYTES], unpack_number(value[CODE_BYTES:])
+
+
+def unpack_listed(key: bytes, value: bytes) -> tuple[int, int, bytes]:
+    """Return expires_ms, serial and code of an entry of a listing."""
+    return unpack_number(value[CODE_BYTES:]), _LAST - unpack_number(key[-_NUMBER.size :]), value[:CODE_BYTES]
 
 
 # Key: G origin topic expired serial   Value: code, serial, reason

@@ -1,6 +1,6 @@
 """Positions of readers of a topic or a listing in this engine."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,8 +10,6 @@ class TopicPosition:
     Sessions and events share one sequence of serials.
     """
 
-    serial: int  # the serial of the last known event. For a listing: of its newest change
+    serial: int  # the serial of the last known event. For a listing: of its newest session
     # The serial of the last known session, lower while the first listing is read. For a listing: its length.
     listed: int
-    # The key in the listing if it is known. Otherwise it is searched.
-    key: bytes | None = field(default=None, compare=False)

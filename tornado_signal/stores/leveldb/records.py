@@ -3,9 +3,8 @@
 import contextlib
 import heapq
 import itertools
-from array import array
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -16,9 +15,8 @@ from .layout import StoreCounters
 from .topic_index import TopicIndex
 
 # Bounds of the reads in one event-loop iteration, for a millisecond or two.
-LISTING_STEP = 50  # sessions
+LISTING_STEP = 50  # sessions, expired ones included
 LISTING_STEP_BYTES = 256 * 1024  # of sessions; the last one can exceed it
-PASSING_STEP = 2000  # skipped expired entries
 REMOVALS_STEP = 1000
 ENTRIES_STEP = 500  # entries of any kind
 ENTRIES_STEP_BYTES = 64 * 1024
@@ -136,50 +134,35 @@ def sent(view: Any, key: bytes, side: Side) -> tuple[int, int]:
 def listing_step(
     view: Any,
     origin: str,
-    start: bytes,
-    stop: bytes,
+    entries: Iterable[tuple[int, bytes]],
     now_ms: int,
     max_items: int,
     accesses: Mapping[bytes, SessionAuth],
-    *,
-    oldest_first: bool = False,
-) -> tuple[list[ListedSession], bytes | None]:
-    """Read some of a topic's listing.
+) -> tuple[list[ListedSession], int | None]:
+    """Read some sessions of a topic's listing. Those that have expired by `now_ms` are skipped.
 
     Args:
         view: the view to read.
         origin: the origin of the listing.
-        start: the lower bound, exclusive: a listing key or the topic's prefix.
-        stop: the upper bound, exclusive.
-        now_ms: sessions that have expired by this time are skipped.
+        entries: serial and code of the sessions to read, in order.
+        now_ms: the time.
         max_items: the maximum number of sessions.
         accesses: cached access data of some sessions.
-        oldest_first: whether to read backwards, from `stop` to `start`.
 
     Returns:
-        The sessions, and the key from which to continue. The key is None at the end of the listing.
+        The sessions, and the serial of the last entry. It is None after all entries.
     """
     step: list[ListedSession] = []
-    size = passed = 0
-    last: bytes | None = None
-    if oldest_first:  # searching backwards beyond the newest session would skip all deleted entries of another topic
-        with view.iterator(start=start, include_start=False, stop=stop, include_value=False) as entries:
-            last = next(entries, None)
-        if last is None:
-            return step, None
-    with view.iterator(start=start, include_start=False, stop=stop, reverse=oldest_first) as entries:
-        for entry, value in entries:
-            code, expires_ms = layout.unpack_listing_value(value)
-            if now_ms < expires_ms:
-                key = layout.pack_session_prefix(origin, code)
-                step.append(listed(view, key, code, accesses.get(key)))
-                size += len(step[-1].offer) + sum(map(len, step[-1].candidates))
-            else:
-                passed += 1
-            if entry == last:
-                break
-            if len(step) == max_items or passed == PASSING_STEP or size >= LISTING_STEP_BYTES:
-                return step, entry
+    size = count = last = 0
+    for serial, code in entries:
+        if count == LISTING_STEP or len(step) == max_items or size >= LISTING_STEP_BYTES:
+            return step, last
+        key = layout.pack_session_prefix(origin, code)
+        found = listed(view, key, code, accesses.get(key))
+        if found.session.live(now_ms):
+            step.append(found)
+            size += len(found.offer) + sum(map(len, found.candidates))
+        count, last = count + 1, serial
     return step, None
 
 
@@ -191,58 +174,41 @@ def listed(view: Any, key: bytes, code: bytes, access: SessionAuth | None) -> Li
     return ListedSession(layout.unpack_head(code, head), offer.decode(), [text.decode() for text in candidates])
 
 
-def newest_serial(view: Any, origin: str, topic: str) -> int:
-    """Return the serial of the last addition to or removal from a topic's listing. Expiries do not count."""
-    came = layout.pack_listing_prefix(origin, topic)
-    with view.iterator(prefix=came, include_value=False) as entries:
-        newest = next(entries, None)
-    taken = layout.pack_removal_prefix(origin, topic, expired=False)
-    with view.iterator(prefix=taken, include_value=False, reverse=True) as entries:
-        last = next(entries, None)
-    return max(
-        0 if newest is None else layout.unpack_listing_key(newest)[3],
-        0 if last is None else layout.unpack_number(last[-8:]),
-    )
-
-
 def counters(view: Any) -> StoreCounters:
     """Return the counters of the store."""
     return layout.unpack_counters(view.get(layout.COUNTERS_KEY, layout.NO_COUNTERS))
 
 
-def listing_position(view: Any, start: bytes, stop: bytes, serial: int) -> tuple[bytes, bool]:
-    """Find the newest session between two listing keys that is not newer than a serial.
-
-    Returns:
-        Its listing key, or `stop` if there is none, and True. If the search is unfinished: the key from which to
-        continue, and False.
-    """
-    with view.iterator(start=start, include_start=False, stop=stop, include_value=False) as entries:
-        for entry in itertools.islice(entries, PASSING_STEP):
-            if layout.unpack_listing_key(entry)[3] <= serial:
-                return entry, True
-            start = entry
-        return (start, False) if next(entries, None) else (stop, True)
-
-
 def removals(
-    view: Any, origin: str, topic: str, since: int
+    view: Any, origin: str, topic: str, since: int, newest: Callable[[bytes], tuple[int, bool]]
 ) -> tuple[list[tuple[int, tuple[bytes, int, Reason]]], bool]:
     """Return the removals from a topic's listing after a serial, in their order, and whether there are more.
 
-    Each has its serial and the result of `layout.unpack_removal_value`.
+    `newest` returns the bound of the removals with a prefix, see `StoreState.newest_removal`. Searching beyond it would
+    skip all deleted entries of other topics. Each removal has its serial and the result of
+    `layout.unpack_removal_value`.
     """
     with contextlib.ExitStack() as open_iterators:
         some = []
         for expired in (False, True):
             prefix = layout.pack_removal_prefix(origin, topic, expired=expired)
-            start, stop = prefix + layout.pack_number(since), prefix + layout.AFTER_NUMBERS
-            some.append(open_iterators.enter_context(view.iterator(start=start, include_start=False, stop=stop)))
-        removed = [
-            (layout.unpack_number(key[-8:]), layout.unpack_removal_value(value))
-            for key, value in itertools.islice(heapq.merge(*some, key=lambda entry: entry[0][-8:]), REMOVALS_STEP + 1)
-        ]
-    return removed[:REMOVALS_STEP], len(removed) > REMOVALS_STEP
+            last, exact = newest(prefix)
+            if last > since:
+                entries = _removals(view, prefix, since, last if exact else None)
+                some.append(open_iterators.enter_context(contextlib.closing(entries)))
+        removed = list(itertools.islice(heapq.merge(*some), REMOVALS_STEP + 1))
+    unpacked = [(serial, layout.unpack_removal_value(value)) for serial, value in removed[:REMOVALS_STEP]]
+    return unpacked, len(removed) > REMOVALS_STEP
+
+
+def _removals(view: Any, prefix: bytes, since: int, last: int | None) -> Generator[tuple[int, bytes], None, None]:
+    start, stop = prefix + layout.pack_number(since), prefix + layout.AFTER_NUMBERS
+    with view.iterator(start=start, include_start=False, stop=stop) as entries:
+        for key, value in entries:
+            serial = layout.unpack_number(key[-8:])
+            yield serial, value
+            if serial == last:
+                return
 
 
 def entries_step(view: Any, after: bytes) -> list[tuple[bytes, bytes]]:
@@ -289,13 +255,13 @@ def load(db: Any) -> Loaded:
     read_all(db)
     listed = 0
 
-    def topics() -> Iterator[tuple[str, str, "array[int]"]]:
+    def topics() -> Iterator[tuple[str, str, list[tuple[int, int, bytes]]]]:
         nonlocal listed
         with db.iterator(prefix=layout.LISTING) as entries:
             for prefix, group in itertools.groupby(entries, key=lambda entry: layout.listing_prefix(entry[0])):
-                expiries = array("Q", (layout.unpack_listing_value(value)[1] for _, value in group))
-                listed += len(expiries)
-                yield (*layout.unpack_listing_prefix(prefix), expiries)
+                sessions = [layout.unpack_listed(key, value) for key, value in group]
+                listed += len(sessions)
+                yield (*layout.unpack_listing_prefix(prefix), sessions)
 
     index = TopicIndex()
     index.fill(topics())

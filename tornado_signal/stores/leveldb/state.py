@@ -13,7 +13,7 @@ from .records import Loaded, SessionAuth
 from .topic_index import TopicIndex
 
 ACCESSES_KEPT = 10_000  # sessions
-NEWEST_KEPT = 10_000  # topics
+REMOVALS_KEPT = 10_000  # topics
 
 T = TypeVar("T")
 
@@ -39,7 +39,6 @@ class StoreState:
         created_ms: the latest time that the store has seen. No session is newer.
         serial: the serial of the newest event.
         listed: the number of unanswered sessions, including expired ones that are still listed.
-        newest: for some listings, by prefix, the serial of the last addition or answer.
         forgotten: no removal up to this serial is stored.
         leases: the leases of held sessions, by key.
         unswept: no expiry entry is before this key, so that iterators skip what LevelDB has deleted.
@@ -60,7 +59,9 @@ class StoreState:
         self.created_ms, self.serial, self.listed = loaded.counters
         self.forgotten = 0
         self.unswept = self.undelisted = layout.EXPIRY
-        self.newest: dict[bytes, int] = {}
+        # For some topics, by removal prefix, the serial of the last removal. That of others is not above `_unknown`.
+        self._removed: dict[bytes, int] = {}
+        self._unknown = self.serial
 
     def advance_time(self, now_ms: int) -> int:
         """Advance the store's time to at least `now_ms` and return it (docs/decisions.md#clock-changes)."""
@@ -72,13 +73,10 @@ class StoreState:
         self.serial += 1
         return self.serial
 
-    def newest_serial(self, prefix: bytes, read: Callable[[], int]) -> int:
-        """Return the serial of the last addition to or answer in a listing. `read` gets it from disk."""
-        serial = self.newest.get(prefix)
-        if serial is None:
-            serial = self.newest[prefix] = read()
-            _bound(self.newest, NEWEST_KEPT)
-        return serial
+    def newest_removal(self, prefix: bytes) -> tuple[int, bool]:
+        """Return an upper bound of the serials of a topic's removals, and whether it is that of the last one."""
+        serial = self._removed.get(prefix)
+        return (self._unknown, False) if serial is None else (serial, True)
 
     def keep_access(self, key: bytes, access: SessionAuth) -> None:
         """Cache the access data of a session."""
@@ -88,8 +86,8 @@ class StoreState:
     # Called after a commit
 
     def on_created(self, origin: str, session: Session, offer: str) -> None:
-        self.index.add(origin, session.topic, session.expires_ms)
-        self._on_listing_changed(origin, session.topic, session.serial)
+        self.index.add(origin, session.topic, session.expires_ms, session.serial, session.code)
+        self.watches.changed(layout.pack_listing_prefix(origin, session.topic))
         key = layout.pack_session_prefix(origin, session.code)
         numbers, sizes = {Side.OFFERER: 1, Side.ANSWERER: 0}, {Side.OFFERER: len(offer.encode()), Side.ANSWERER: 0}
         access = SessionAuth(session.expires_ms, session.serial, session.secret_hash, numbers=numbers, sizes=sizes)
@@ -101,15 +99,15 @@ class StoreState:
         """Update the state after a session was deleted, or delisted as `removal` says."""
         if removal is not None:  # otherwise it was removed from the count before
             self.leases.pop(layout.pack_session_prefix(origin, session.code), None)
-            self.index.remove(origin, session.topic, session.expires_ms)
-            # An expiry does not count: readers notice it by the number of live sessions.
-            serial = 0 if removal.reason is Reason.EXPIRED else removal.serial
-            self._on_listing_changed(origin, session.topic, serial)
+            self.index.remove(origin, session.topic, session.expires_ms, session.serial)
+            expired = removal.reason is Reason.EXPIRED
+            self._keep_removal(layout.pack_removal_prefix(origin, session.topic, expired=expired), removal.serial)
+            self.watches.changed(layout.pack_listing_prefix(origin, session.topic))
         self.watches.changed(layout.pack_session_prefix(origin, session.code))
 
     def on_expiry_changed(self, origin: str, before: Session, after: Session) -> None:
-        self.index.remove(origin, before.topic, before.expires_ms)
-        self.index.add(origin, after.topic, after.expires_ms)
+        self.index.remove(origin, before.topic, before.expires_ms, before.serial)
+        self.index.add(origin, after.topic, after.expires_ms, after.serial, after.code)
 
     def on_expiries(self, keys: Iterable[bytes]) -> None:
         """Update the lower bounds after new expiry entries."""
@@ -117,8 +115,9 @@ class StoreState:
             self.unswept = min(self.unswept, key)
             self.undelisted = min(self.undelisted, key)
 
-    def _on_listing_changed(self, origin: str, topic: str, serial: int) -> None:
-        prefix = layout.pack_listing_prefix(origin, topic)
-        if prefix in self.newest:
-            self.newest[prefix] = max(self.newest[prefix], serial)
-        self.watches.changed(prefix)
+    def _keep_removal(self, prefix: bytes, serial: int) -> None:
+        self._removed.pop(prefix, None)  # the oldest are first
+        self._removed[prefix] = serial
+        if len(self._removed) > REMOVALS_KEPT:
+            for old in list(itertools.islice(self._removed, REMOVALS_KEPT // 2)):
+                self._unknown = max(self._unknown, self._removed.pop(old))

@@ -61,7 +61,7 @@ from .records import SessionAuth
 from .space import Space
 from .state import StoreState
 from .sweeper import Sweeper
-from .topic_index import Reservations
+from .topic_index import ANY_SERIAL, Reservations
 
 # The number of topics to prune per event-loop iteration, and for each new session.
 SETTLING_STEP = 500
@@ -229,6 +229,7 @@ class LevelDBStore:
         timeout_ms = max(ttl_ms or self._timeout_ms, MIN_HELD_MS if lease else 0)
         ended: Change | None = None
         expired: Session | None = None
+        removal: Removal | None = None
         tokens: list[LockToken] = []
         if self._codes == "random":
             code = make_uuid(os.urandom(16), 4)
@@ -268,6 +269,8 @@ class LevelDBStore:
 
             def applied() -> None:
                 self.metrics.created += 1
+                if expired is not None:
+                    state.on_removed(origin, expired, removal)
                 state.on_created(origin, session, offer)
                 if lease:
                     state.leases[key] = lease
@@ -408,33 +411,30 @@ class LevelDBStore:
         self, origin: str, topic: str, limit: int | None = None
     ) -> AsyncGenerator[list[ListedSession], None]:
         now_ms = self._clock.now_ms()
-        prefix = layout.pack_listing_prefix(origin, topic)
-        stop = layout.pack_listing_stop(prefix)
-        at: bytes | None = prefix
-        # The count bounds the search: looking for more would skip deleted entries one by one.
+        before: int | None = ANY_SERIAL
+        # Some sessions of the listing can have expired. The count says when all others have been read.
         remaining, _ = self.state.index.counted(origin, topic, now_ms)
         if limit is not None:
             remaining = min(remaining, limit)
         try:
-            _ = self.database.view  # raises if the database cannot be read, since the counts are in memory
-            while at is not None and remaining:
-                max_items = min(remaining, records.LISTING_STEP)
-                *steps, at = records.listing_step(
-                    self.database.view, origin, at, stop, now_ms, max_items, self.state.accesses
-                )
+            _ = self.database.view  # raises if the database cannot be read, since the listing is in memory
+            while before is not None and remaining:
+                entries = self.state.index.listing(origin, topic, 0, before)
+                view, accesses = self.database.view, self.state.accesses
+                *steps, before = records.listing_step(view, origin, entries, now_ms, remaining, accesses)
                 remaining -= len(steps[0])
                 if steps[0]:
                     yield steps.pop()  # free the step: many clients can read slowly
-                if at is not None and remaining:
+                if before is not None and remaining:
                     await asyncio.sleep(0)
         except plyvel.Error as error:
             raise self.database.failed(error) from error
 
     @_raising_unavailable
     async def listing_state(self, origin: str, topic: str, since: Position | None = None) -> ListingState:
-        prefix = layout.pack_listing_prefix(origin, topic)
-        view = self.database.view
-        serial = self.state.newest_serial(prefix, lambda: records.newest_serial(view, origin, topic))
+        _ = self.database.view  # raises if the database cannot be read, since the listing is in memory
+        # A removal lowers the number, unless sessions were added since, which have greater serials.
+        serial = self.state.index.newest_serial(origin, topic)
         live, changes_ms = self.state.index.counted(origin, topic, self._clock.now_ms())
         position = TopicPosition(serial, live)
         if since is None:
@@ -462,42 +462,24 @@ class LevelDBStore:
         await self.expiry.expire_due(
             now_ms
         )  # expired sessions are delisted now, so that reading the listing does not skip them
-        prefix = layout.pack_listing_prefix(origin, topic)
-        at = await self._place(prefix, position)
-        view = self.database.view
-        counters = records.counters(view)
-        removals, more = records.removals(view, origin, topic, max(position.serial, self.state.forgotten))
+        view, state = self.database.view, self.state
+        serial = records.counters(view).serial
+        since = max(position.serial, state.forgotten)
+        removals, more = records.removals(view, origin, topic, since, state.newest_removal)
         removed = [
-            Removed(TopicPosition(serial, position.listed), code, reason)
-            for serial, (code, session_serial, reason) in removals
+            Removed(TopicPosition(removed_serial, position.listed), code, reason)
+            for removed_serial, (code, session_serial, reason) in removals
             if session_serial <= position.listed
         ]
         if more:
-            return EventBatch(removed, [], TopicPosition(removals[-1][0], position.listed, at), more=True)
-        listed_sessions: list[ListedSession] = []
-        next_key = None
-        if self.state.index.sizes(origin, topic)[2]:
-            listed_sessions, next_key = records.listing_step(
-                view, origin, prefix, at, now_ms, records.LISTING_STEP, self.state.accesses, oldest_first=True
-            )
-        if next_key is None:
-            end = TopicPosition(counters.serial, counters.serial, layout.pack_listing_position(prefix, counters))
-        else:
-            end = TopicPosition(counters.serial, layout.unpack_listing_key(next_key)[3], next_key)
-        added = [Added(TopicPosition(counters.serial, listed.session.serial), listed) for listed in listed_sessions]
-        return EventBatch(removed, added, end, more=next_key is not None)
-
-    async def _place(self, prefix: bytes, position: TopicPosition) -> bytes:
-        """Return the listing key up to which the reader knows a listing."""
-        stop = layout.pack_listing_stop(prefix)
-        if position.key is not None or not position.listed:
-            return position.key or stop
-        at, complete = prefix, False
-        while not complete:
-            at, complete = records.listing_position(self.database.view, at, stop, position.listed)
-            if not complete:
-                await asyncio.sleep(0)
-        return at
+            return EventBatch(removed, [], TopicPosition(removals[-1][0], position.listed), more=True)
+        entries = state.index.listing(origin, topic, position.listed, ANY_SERIAL, oldest_first=True)
+        listed_sessions, last = records.listing_step(
+            view, origin, entries, now_ms, records.LISTING_STEP, state.accesses
+        )
+        added = [Added(TopicPosition(serial, listed.session.serial), listed) for listed in listed_sessions]
+        end = TopicPosition(serial, serial if last is None else last)
+        return EventBatch(removed, added, end, more=last is not None)
 
     # Waiting
 

@@ -1,45 +1,89 @@
-"""The numbers of unanswered sessions of topics at any instant, in memory and without scanning. No I/O.
+"""The listings of topics, and their numbers of unanswered sessions at any instant, in memory and without scanning.
 
-An origin has its topics in alphabetical order, and for each topic the sorted expiries of its unanswered sessions. The
-first expiries of all topics are also in order of time. Most topics have one session, so every byte counts there: one
-byte string is both its expiry and its place in that order.
+An origin has its topics in alphabetical order, and for each topic the sorted expiries of its unanswered sessions and
+their codes, oldest first. The first expiries of all topics are also in order of time. Most topics have one session, so
+every byte counts there: one byte string is both the session and its topic's place in that order. No I/O.
 """
 
 import heapq
 import itertools
 import operator
+import struct
 from array import array
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from sortedcontainers import SortedDict, SortedList
 
 from ...errors import TooMany
 from ...session import TopicRange
 from ..quotas import Quotas
+from .layout import CODE_BYTES
 
+ANY_SERIAL: Final = 2**64  # greater than every serial
 RETRY_AFTER_S = 10  # it is unknown when the next session will be answered or expire
 
-Expiries: TypeAlias = "bytes | array[int]"
-"""The expiries of one topic's sessions: the result of `_due` for one session, an array of 8-byte integers for more."""
+_PLACE: Final = struct.Struct(f">QQ{CODE_BYTES}s")  # expires_ms, serial, code
 
 
-def _sorted(expiries: Expiries) -> Sequence[int]:
-    return (int.from_bytes(expiries[:8], "big"),) if isinstance(expiries, bytes) else expiries
+class _Sessions:
+    """The unanswered sessions of a topic with several. Expired ones stay in the listing until they are removed."""
+
+    __slots__ = ("codes", "expiries", "serials")
+
+    def __init__(self) -> None:
+        self.expiries = array("Q")  # sorted, without those that were pruned
+        self.serials = array("Q")  # of the listing, ascending
+        self.codes = bytearray()  # of the listing, in the order of their serials
+
+    def add(self, expires_ms: int, serial: int, code: bytes) -> None:
+        insort(self.expiries, expires_ms)
+        at = bisect_left(self.serials, serial)
+        self.serials.insert(at, serial)
+        self.codes[CODE_BYTES * at : CODE_BYTES * at] = code
+
+    def remove(self, expires_ms: int, serial: int) -> bool:
+        """Remove a session, and return whether it was still counted."""
+        at = bisect_left(self.serials, serial)
+        if at < len(self.serials) and self.serials[at] == serial:
+            del self.serials[at]
+            del self.codes[CODE_BYTES * at : CODE_BYTES * (at + 1)]
+            at = bisect_left(self.expiries, expires_ms)
+            if at < len(self.expiries) and self.expiries[at] == expires_ms:
+                del self.expiries[at]
+                return True
+        return False
 
 
-def _without(expiries: Expiries, start: int, stop: int) -> Sequence[int]:
-    """Return the expiries without a range. An array is changed in place."""
-    if isinstance(expiries, bytes):
-        return ()
-    del expiries[start:stop]
-    return expiries
+Topic = bytes | _Sessions
+"""The sessions of a topic: for one session `_PLACE` and the topic's name."""
 
 
-def _due(expires_ms: int, name: bytes) -> bytes:
-    """Return a topic's place in the order of time: the big-endian expiry, then the name."""
-    return expires_ms.to_bytes(8, "big") + name
+def _place(name: bytes, topic: Topic) -> bytes:
+    """Return a topic's place in the order of time. It ends with the name."""
+    return topic if isinstance(topic, bytes) else _PLACE.pack(topic.expiries[0], 0, b"") + name
+
+
+def _sessions(topic: Topic) -> _Sessions:
+    if isinstance(topic, _Sessions):
+        return topic
+    sessions = _Sessions()
+    sessions.add(*_PLACE.unpack_from(topic))
+    return sessions
+
+
+def _packed(name: bytes, sessions: _Sessions) -> Topic | None:
+    """Return the sessions in their shortest form, or None if all have expired or are removed."""
+    if not sessions.expiries:
+        return None
+    if len(sessions.serials) > 1:
+        return sessions
+    return _PLACE.pack(sessions.expiries[0], sessions.serials[0], bytes(sessions.codes)) + name
+
+
+def _expiries(topic: Topic) -> "tuple[int] | array[int]":
+    return topic.expiries if isinstance(topic, _Sessions) else (_PLACE.unpack_from(topic)[0],)
 
 
 class _Origin:
@@ -47,84 +91,104 @@ class _Origin:
 
     def __init__(self) -> None:
         # Keys are UTF-8, which sorts by code point (docs/decisions.md#alphabetical-order).
-        self.topics: SortedDict[bytes, Expiries] = SortedDict()
+        self.topics: SortedDict[bytes, Topic] = SortedDict()
         self.due: SortedList[bytes] = SortedList()
-        self.count = 0  # number of sessions
+        self.count = 0  # number of counted sessions
 
-    def replace(self, name: bytes, first_ms: int | None, expiries: Sequence[int]) -> int:
-        """Replace the expiries of a topic. `first_ms` was its first expiry, None for a new topic.
+    def replace(self, name: bytes, place: bytes | None, topic: Topic | None) -> int:
+        """Replace the sessions of a topic. `place` was its place in the order of time, None for a new topic.
 
         Returns:
             The change in the number of topics: 1, 0 or -1.
         """
-        due = _due(expiries[0], name) if expiries else b""
-        if first_ms is None or not expiries or expiries[0] != first_ms:
-            if first_ms is not None:
-                self.due.remove(_due(first_ms, name))
-            if expiries:
-                self.due.add(due)
-        if not expiries:
+        new = None if topic is None else _place(name, topic)
+        if new != place:
+            if place is not None:
+                self.due.remove(place)
+            if new is not None:
+                self.due.add(new)
+        if topic is None:
             del self.topics[name]
-        elif len(expiries) == 1:
-            self.topics[name] = due
-        elif isinstance(expiries, array):
-            self.topics[name] = expiries
-        return bool(expiries) - (first_ms is not None)
+        else:
+            self.topics[name] = topic
+        return (new is not None) - (place is not None)
 
 
 class TopicIndex:
-    """The counts and the alphabetical order behind `GET /topics`."""
+    """The listings of topics, and the counts and the alphabetical order behind `GET /topics`."""
 
     def __init__(self) -> None:
         self.topic_count = 0  # the number of topics of all origins, including expired ones that are not pruned yet
         self._origins: dict[str, _Origin] = {}
 
-    def fill(self, topics: Iterable[tuple[str, str, "array[int]"]]) -> None:
-        """Count the sessions of a whole store: origin, topic and expiries, grouped by origin."""
+    def fill(self, topics: Iterable[tuple[str, str, list[tuple[int, int, bytes]]]]) -> None:
+        """Add the sessions of a whole store: origin, topic, and expiry, serial and code of each, grouped by origin."""
         for origin, group in itertools.groupby(topics, key=lambda topic: topic[0]):
             held = self._origins[origin] = _Origin()
-            counted: dict[bytes, Expiries] = {}
-            due = []
-            for _, topic, expiries in group:
+            packed: dict[bytes, Topic] = {}
+            for _, topic, sessions in group:
                 name = topic.encode()
-                first = _due(min(expiries), name)
-                counted[name] = first if len(expiries) == 1 else array("Q", sorted(expiries))
-                due.append(first)
-                held.count += len(expiries)
-            self.topic_count += len(counted)
-            held.topics.update(counted)
-            held.due.update(due)
+                if len(sessions) == 1:
+                    packed[name] = _PLACE.pack(*sessions[0]) + name
+                else:
+                    packed[name] = several = _Sessions()
+                    several.expiries = array("Q", sorted(expires_ms for expires_ms, _, _ in sessions))
+                    by_serial = sorted(sessions, key=operator.itemgetter(1))
+                    several.serials = array("Q", (serial for _, serial, _ in by_serial))
+                    several.codes = bytearray().join(code for _, _, code in by_serial)
+                held.count += len(sessions)
+            self.topic_count += len(packed)
+            held.topics.update(packed)
+            held.due.update(_place(name, value) for name, value in packed.items())
 
-    def add(self, origin: str, topic: str, expires_ms: int) -> None:
-        """Count one unanswered session."""
+    def add(self, origin: str, topic: str, expires_ms: int, serial: int, code: bytes) -> None:
+        """Add one unanswered session."""
         held = self._origins.get(origin)
         if held is None:
             held = self._origins[origin] = _Origin()
         held.count += 1
         name = topic.encode()
-        expiries = held.topics.get(name)
-        if expiries is None:
-            self.topic_count += held.replace(name, None, (expires_ms,))
+        before = held.topics.get(name)
+        if before is None:
+            self.topic_count += held.replace(name, None, _PLACE.pack(expires_ms, serial, code) + name)
             return
-        first_ms = _sorted(expiries)[0]
-        if isinstance(expiries, bytes):
-            expiries = array("Q", (first_ms,))
-        insort(expiries, expires_ms)
-        held.replace(name, first_ms, expiries)
+        place, sessions = _place(name, before), _sessions(before)
+        sessions.add(expires_ms, serial, code)
+        held.replace(name, place, sessions)
 
-    def remove(self, origin: str, topic: str, expires_ms: int) -> None:
-        """Stop counting a session. Do nothing if its expiry has already removed it from the count."""
+    def remove(self, origin: str, topic: str, expires_ms: int, serial: int) -> None:
+        """Remove a session. Its expiry may have removed it from the count, or with its whole topic, before."""
         held = self._origins.get(origin)
         name = topic.encode()
-        expiries = held.topics.get(name) if held else None
-        if held is None or expiries is None:
+        before = held.topics.get(name) if held else None
+        if held is None or before is None:
             return
-        times = _sorted(expiries)
-        at = bisect_left(times, expires_ms)
-        if at < len(times) and times[at] == expires_ms:
-            held.count -= 1
-            self.topic_count += held.replace(name, times[0], _without(expiries, at, at + 1))
-            self._tidy(origin, held)
+        place, sessions = _place(name, before), _sessions(before)
+        held.count -= sessions.remove(expires_ms, serial)
+        self.topic_count += held.replace(name, place, _packed(name, sessions))
+        self._tidy(origin, held)
+
+    def listing(
+        self, origin: str, topic: str, after: int, before: int, *, oldest_first: bool = False
+    ) -> Iterator[tuple[int, bytes]]:
+        """Yield serial and code of the listed sessions between two serials, newest first by default.
+
+        Some may have expired. The index must not change during the iteration.
+        """
+        held = self._origins.get(origin)
+        found = held.topics.get(topic.encode()) if held else None
+        if isinstance(found, bytes):
+            _, serial, code = _PLACE.unpack_from(found)
+            if after < serial < before:
+                yield serial, code
+        elif found is not None:
+            places = range(bisect_right(found.serials, after), bisect_left(found.serials, before))
+            for at in places if oldest_first else reversed(places):
+                yield found.serials[at], bytes(found.codes[CODE_BYTES * at : CODE_BYTES * (at + 1)])
+
+    def newest_serial(self, origin: str, topic: str) -> int:
+        """Return the serial of the newest listed session of a topic, 0 without one."""
+        return next((serial for serial, _ in self.listing(origin, topic, 0, ANY_SERIAL)), 0)
 
     def prune(self, origin: str, now_ms: int, steps: int) -> bool:
         """Remove expired sessions from an origin's counts, for at most `steps` topics.
@@ -135,17 +199,18 @@ class TopicIndex:
         held = self._origins.get(origin)
         if held is None:
             return True
-        begun = _due(now_ms + 1, b"")
+        begun = _PLACE.pack(now_ms + 1, 0, b"")
         while held.due and held.due[0] < begun:
             if steps == 0:
                 return False
             steps -= 1
-            name = held.due[0][8:]
-            expiries = held.topics[name]
-            times = _sorted(expiries)
-            expired = bisect_right(times, now_ms)
+            place = held.due[0]
+            name = place[_PLACE.size :]
+            sessions = _sessions(held.topics[name])
+            expired = bisect_right(sessions.expiries, now_ms)
+            del sessions.expiries[:expired]
             held.count -= expired
-            self.topic_count += held.replace(name, times[0], _without(expiries, 0, expired))
+            self.topic_count += held.replace(name, place, _packed(name, sessions))
         self._tidy(origin, held)
         return True
 
@@ -171,15 +236,15 @@ class TopicIndex:
             skipped = max(0, offset - total)
             page += names[start + skipped : min(end, start + skipped + limit - len(page))]
             total += end - start
-        return [(name.decode(), len(_sorted(held.topics[name]))) for name in page], total
+        return [(name.decode(), len(_expiries(held.topics[name]))) for name in page], total
 
     def counted(self, origin: str, topic: str, now_ms: int) -> tuple[int, int | None]:
         """Return the number of live sessions of a topic and the earliest expiry, or None without sessions."""
         held = self._origins.get(origin)
-        expiries = held.topics.get(topic.encode()) if held else None
-        if expiries is None:
+        found = held.topics.get(topic.encode()) if held else None
+        if found is None:
             return 0, None
-        times = _sorted(expiries)
+        times = _expiries(found)
         live = bisect_right(times, now_ms)
         return len(times) - live, times[live] if live < len(times) else None
 
@@ -188,8 +253,8 @@ class TopicIndex:
         held = self._origins.get(origin)
         if held is None:
             return 0, 0, 0
-        expiries = held.topics.get(topic.encode())
-        return held.count, len(held.topics), 0 if expiries is None else len(_sorted(expiries))
+        found = held.topics.get(topic.encode())
+        return held.count, len(held.topics), 0 if found is None else len(_expiries(found))
 
     def origins(self) -> list[str]:
         """Return the origins with counted sessions."""
