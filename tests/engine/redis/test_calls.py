@@ -12,7 +12,8 @@ from support.waiting import LocalServer, until
 
 from tornado_signal.errors import Unavailable
 from tornado_signal.session import Side, TopicRange
-from tornado_signal.stores.redis import change_feed, nodes, scripts
+from tornado_signal.stores.redis import change_feed, discovery, nodes, scripts
+from tornado_signal.stores.redis.check import flaws
 from tornado_signal.stores.redis.connections import Credentials
 from tornado_signal.stores.redis.nodes import Acknowledgement, Pipeline
 from tornado_signal.stores.redis.partitions import key_slot
@@ -182,6 +183,36 @@ async def test_page_in_the_middle_of_the_topics_reads_few_more_than_the_first(re
             page, count = await one.topics(0, 100, ranges)
             assert ([name for name, _ in page], count) == (expected[:100], len(expected))
             assert all_calls(redis) - before < most
+
+
+async def test_session_that_is_withdrawn_while_it_is_read_costs_no_search(redis, under, monkeypatch):
+    async with opened((redis.host, redis.port)) as store:
+        one = under(store)
+        codes = [await one.create() for _ in range(3)]
+        position, listed = await one.begin(), store._discovery._listed
+
+        async def withdraw_and_list(partition, asked):
+            monkeypatch.undo()
+            await one.withdraw(codes[1])
+            return await listed(partition, asked)
+
+        monkeypatch.setattr(store._discovery, "_listed", withdraw_and_list)
+        before = calls(redis, "evalsha")
+        assert [code for code, _ in await one.news(position)] == [codes[0], codes[2]]
+        assert calls(redis, "evalsha") - before == 3  # two steps and the withdrawal
+
+
+async def test_evicted_session_is_searched_in_steps(redis, under, monkeypatch):
+    monkeypatch.setattr(discovery, "HEAL_STEP", 10)
+    async with opened((redis.host, redis.port)) as store:
+        one = under(store)
+        codes = [await one.create() for _ in range(35)]
+        position = await one.begin()
+        redis.ask("DEL", store.partitions.of_topic(one.origin, "topic").session(codes[-2]))
+        before = calls(redis, "evalsha")
+        assert [code for code, _ in await one.news(position)] == codes[:-2] + codes[-1:]
+        assert calls(redis, "evalsha") - before == 4 + 2
+        assert (await one.topics(), await flaws(store)) == (([("topic", 34)], 1), [])
 
 
 class HoldingProxy(LocalServer):

@@ -29,6 +29,7 @@ from .watching import Watching
 
 LISTING_STEP = 50  # sessions of a listing read in parallel
 EVENTS_STEP = 50
+HEAL_STEP = 500  # entries searched per step
 TOPICS_DIRECT = 256  # up to this offset the topics before a page are read instead of counted
 GUESSES = 8  # guesses of the start of a page before bisection
 
@@ -184,8 +185,7 @@ class Discovery:
         self, origin: str, topic: str, limit: int | None = None
     ) -> AsyncGenerator[list[ListedSession], None]:
         partition = self._partitions.of_topic(origin, topic)
-        name = topic.encode()
-        prefix = len(name).to_bytes(2, "big") + name
+        prefix = partition.listing_prefix(topic)
         stop = b"(" + prefix + b"\xff"
         left = UNLIMITED if limit is None else limit
         while left:
@@ -298,9 +298,24 @@ class Discovery:
         return identity.decode() or self._identity.nothing, int(newest), removals, additions
 
     async def _heal(self, partition: Partition, topic: str, member: bytes) -> None:
-        serial, code = int.from_bytes(member[:8], "big"), member[8:]
-        call = scripts.call("heal", code=code, topic=topic.encode(), serial=serial, remember_ms=self._timeout_ms)
-        self.report_expired(partition, await self._client.run(partition.slot, partition.keys(code), call))
+        """Remove a listed session that is missing. Only a bug or an eviction can cause this."""
+        start = partition.listing_prefix(topic)
+        score = (b"ZSCORE", partition.listing, start + member)
+        if await self._client.call(partition.slot, score, write=False) is None:
+            return  # it was answered or withdrawn while it was read, which is frequent
+        code = member[8:]
+        while start:
+            call = scripts.call(
+                "heal",
+                code=code,
+                topic=topic.encode(),
+                serial=int.from_bytes(member[:8], "big"),
+                start=start,
+                max_items=HEAL_STEP,
+                remember_ms=self._timeout_ms,
+            )
+            start, expired = await self._client.run(partition.slot, partition.keys(code), call)
+            self.report_expired(partition, expired)
 
     # Expired sessions
 

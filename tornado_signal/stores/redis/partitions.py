@@ -57,10 +57,14 @@ class Partition:
         return self.shared[4]
 
     @staticmethod
-    def listing_member(session: Session) -> bytes:
+    def listing_prefix(topic: str) -> bytes:
+        """Return the beginning of the members of the listing for a topic."""
+        name = topic.encode()
+        return len(name).to_bytes(2, "big") + name
+
+    def listing_member(self, session: Session) -> bytes:
         """Return the member of the listing for a session."""
-        topic = session.topic.encode()
-        return len(topic).to_bytes(2, "big") + topic + session.serial.to_bytes(8, "big") + session.code
+        return self.listing_prefix(session.topic) + session.serial.to_bytes(8, "big") + session.code
 
     def session(self, code: bytes) -> bytes:
         """Return the key of a session, which is also the channel of its changes."""
