@@ -17,6 +17,7 @@ from .request import Request
 
 PREFLIGHT_MAX_AGE_S: Final = 7200
 READING: Final = ("GET", "HEAD", "OPTIONS")
+OK: Final = HTTPStatus.OK.value  # reading a member of an enumeration costs more
 
 
 @web.stream_request_body  # otherwise Tornado parses forms before `prepare`
@@ -94,13 +95,22 @@ class Handler(web.RequestHandler):
         self._headers["Content-Type"] = wire.JSON
         self._headers["Cache-Control"] = "no-store"
         self._write_buffer = []
-        self.set_status(HTTPStatus.OK)
+        self.set_status(OK)
         self.set_default_headers()
+
+    def set_header(self, name: str, value: Any) -> None:
+        if type(value) is int:  # the Content-Length of each response, which Tornado's check finds last
+            self._headers[name] = str(value)
+        else:
+            super().set_header(name, value)
 
     def write(self, chunk: str | bytes | dict[str, Any]) -> None:
         super().write(chunk)
-        if self.request.method != "HEAD":
-            self.request.sent_bytes += len(escape.utf8(escape.json_encode(chunk) if isinstance(chunk, dict) else chunk))
+        request = self.request
+        if request.method != "HEAD":
+            if type(chunk) is not bytes:
+                chunk = escape.utf8(escape.json_encode(chunk) if isinstance(chunk, dict) else chunk)
+            request.sent_bytes += len(chunk)
 
     def flush(self, include_footers: bool = False) -> "asyncio.Future[None]":
         """Set the common headers first. Doing it at the end saves memory while thousands of requests wait."""
@@ -109,17 +119,21 @@ class Handler(web.RequestHandler):
             request.begun = True
             request.status = self.get_status()
             service = request.service
-            self.set_header("Date", service.clock.http_date(request.now_ms))
-            self.set_header("Vary", self.vary)
-            self.set_header("X-Request-Id", request.request_id)
+            headers = self._headers  # not by `set_header`, whose check costs more: none of them can be unsafe
+            headers["Date"] = service.clock.http_date(request.now_ms)
+            headers["Vary"] = self.vary
+            headers["X-Request-Id"] = request.request_id
             if request.origin:
                 for name, value in cors(request.origin, service.settings.allowed_origins):
-                    self.set_header(name, value)
+                    headers[name] = value
         return super().flush(include_footers)
 
     def compute_etag(self) -> str | None:
         """Return None: only files have one."""
         return None
+
+    def check_etag_header(self) -> bool:
+        return "If-None-Match" in self.request.headers and super().check_etag_header()
 
     def on_finish(self) -> None:
         self.request.ended()
