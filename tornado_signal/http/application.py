@@ -1,10 +1,12 @@
 """The public application: routes to Tornado's handlers, each run at its client's turn with its body received."""
 
+import asyncio
+import types
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
 
-from tornado import httputil, web
+from tornado import gen, httputil, web
 
 from .. import errors
 from ..service import wire
@@ -29,6 +31,20 @@ class Route:
     pattern: str  # the name of the path in logs and metrics
     handler: type[Handler]
     arguments: dict[str, Any] = field(default_factory=dict)  # the arguments of its `initialize`
+
+
+_tasks: set[asyncio.Task[Any]] = set()  # the event loop alone would let the garbage collector end a task
+
+
+def start_coroutine(coroutine: "types.CoroutineType[Any, Any, Any]") -> "asyncio.Task[Any]":
+    """Start a coroutine as Tornado does, but without a search for what it is. That is 5 % of a request."""
+    task = asyncio.get_running_loop().create_task(coroutine)
+    _tasks.add(task)
+    task.add_done_callback(_tasks.discard)
+    return task
+
+
+cast(Any, gen.convert_yielded).register(types.CoroutineType, start_coroutine)  # documented there
 
 
 MakeRoutes = Callable[[tuple[Operation, ...], Settings], Mapping[str, Route]]
