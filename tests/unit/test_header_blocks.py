@@ -1,5 +1,6 @@
 """Header blocks that repeat are parsed once, and are the same however the bytes are segmented."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -80,17 +81,32 @@ def test_repeated_block_is_parsed_like_a_new_one(data):
     sent = b"".join(data.draw(st.lists(requests(block), min_size=1, max_size=6)))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(sent)), max_size=8)))
     pieces = [sent[start:end] for start, end in zip([0, *cuts], [*cuts, len(sent)], strict=True)]
-    syntax.parse_cached.cache_clear()
+    syntax._heads.clear()
+    syntax._fields.clear()
     first = parse_pieces(pieces)
     assert parse_pieces(pieces) == first
     assert parse_pieces([bytes([byte]) for byte in sent]) == first
 
 
-def test_only_small_blocks_are_kept():
-    small = b"HTTP/1.1\r\nHost: h"
-    large = small + b"\r\nX: " + b"x" * syntax.MAX_CACHED_BYTES
-    assert parse_head(small) is parse_head(small)
-    assert parse_head(large) is not parse_head(large)
+@pytest.mark.parametrize(
+    ("field", "kept"),
+    [
+        (b"X: x", True),
+        (b"X: " + b"x" * syntax.MAX_CACHED_BYTES, False),
+        *[(name + b": x", False) for name in (b"Authorization", b"COOKIE", b"proxy-authorization")],
+    ],
+)
+def test_only_small_blocks_without_credentials_are_kept(field, kept):
+    block = b"HTTP/1.1\r\nHost: h\r\n" + field
+    assert (parse_head(block) is parse_head(block)) == kept
+    assert (field in syntax._fields) == kept
+
+
+def test_caches_are_bounded():
+    for number in range(2 * syntax.CACHED_FIELDS):
+        parse_head(b"HTTP/1.1\r\nHost: h\r\nX: %d" % number)
+        assert len(syntax._heads) <= syntax.CACHED_HEADS
+        assert len(syntax._fields) <= syntax.CACHED_FIELDS
 
 
 def test_host_of_a_target_is_that_of_one_request():

@@ -1,22 +1,28 @@
 """Strict checks of targets, hosts and codings that llhttp accepts. A refusal closes the connection."""
 
-import functools
 import http
 import re
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, TypeVar
 
 from .headers import Headers
 
 MAX_HEADERS: Final = 128  # each takes much more memory than bytes on the wire; browsers send fifteen, proxies add some
 MAX_CACHED_BYTES: Final = 4096  # of a head; a longer one is parsed for each request
-CACHED_HEADS: Final = 256  # clients repeat them, and many of them differ only in the address behind a proxy
+CACHED_HEADS: Final = 256  # clients repeat them
+CACHED_FIELDS: Final = 1024  # of other heads; behind a proxy many of them differ only in the client's address
+MAX_CACHED_FIELD_BYTES: Final = 256
+# What is not kept for longer than its request: others could read it in the memory of this process.
+CREDENTIALS: Final = (b"authorization", b"proxy-authorization", b"cookie")
 _VERSION: Final = re.compile(rb"HTTP/[0-9]\.[0-9]")
 _TARGET: Final = re.compile(rb"[!-~\x80-\xff]+")
 _ABSOLUTE: Final = re.compile(rb"https?://([^/?#]+)", re.IGNORECASE)
 _HOST: Final = re.compile(rb"(?:([A-Za-z0-9._~!$&'()*+;=-]|%[0-9A-Fa-f]{2})*|\[[0-9A-Fa-f:.]+\])(:[0-9]*)?")
 _LENGTH: Final = re.compile(rb"[0-9]{1,20}")  # larger than any body; Python refuses to parse thousands of digits
 _STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}" for status in http.HTTPStatus}
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class BadRequest(Exception):
@@ -49,9 +55,22 @@ def check_target(method: bytes, target: bytes) -> tuple[str, bytes]:
 
 
 def split_fields(lines: Iterable[bytes]) -> list[tuple[bytes, bytes]]:
-    """Return names in lower case and values of header lines."""
-    pairs = (line.partition(b":") for line in lines)
-    return [(name.lower(), value.strip(b" \t")) for name, _, value in pairs]
+    """Return names in lower case and values of header lines.
+
+    Raises:
+        BadRequest: a line is folded or contains a line break.
+    """
+    return [_fields.get(line) or _split_field(line) for line in lines]
+
+
+def _split_field(line: bytes) -> tuple[bytes, bytes]:
+    if line.startswith((b" ", b"\t")) or b"\n" in line:
+        raise BadRequest(http.HTTPStatus.BAD_REQUEST)
+    name, _, value = line.partition(b":")
+    field = name.lower(), value.strip(b" \t")
+    if len(line) <= MAX_CACHED_FIELD_BYTES and field[0] not in CREDENTIALS:
+        keep(_fields, line, field, CACHED_FIELDS)
+    return field
 
 
 def parse_head(head: bytes) -> tuple[str, Headers]:
@@ -63,21 +82,29 @@ def parse_head(head: bytes) -> tuple[str, Headers]:
     Raises:
         BadRequest: there are too many headers, or one is ambiguous. It has the fitting status.
     """
-    return parse_cached(head) if len(head) <= MAX_CACHED_BYTES else _parse(head)
-
-
-def _parse(head: bytes) -> tuple[str, Headers]:
+    if head in _heads:
+        return _heads[head]
     first, *lines = head.split(b"\r\n")
     if len(lines) > MAX_HEADERS:
         raise BadRequest(http.HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
-    if not _VERSION.fullmatch(first) or head.count(b"\n") != len(lines) or b"\n " in head or b"\n\t" in head:
-        raise BadRequest(http.HTTPStatus.BAD_REQUEST)  # such as RTSP, and folded lines
-    version, headers = first.decode(), Headers(split_fields(lines))
+    if not _VERSION.fullmatch(first):
+        raise BadRequest(http.HTTPStatus.BAD_REQUEST)  # such as RTSP
+    version, headers = parsed = first.decode(), Headers(split_fields(lines))
     check_headers(headers, version)
-    return version, headers
+    if len(head) <= MAX_CACHED_BYTES and headers.sent.keys().isdisjoint(CREDENTIALS):
+        keep(_heads, head, parsed, CACHED_HEADS)
+    return parsed
 
 
-parse_cached: Final = functools.lru_cache(CACHED_HEADS)(_parse)
+_heads: Final[dict[bytes, tuple[str, Headers]]] = {}
+_fields: Final[dict[bytes, tuple[bytes, bytes]]] = {}
+
+
+def keep(cache: dict[K, V], key: K, value: V, most: int) -> None:
+    """Add an entry to a cache of at most `most` entries. A full one is emptied first, which costs the least."""
+    if len(cache) >= most:
+        cache.clear()
+    cache[key] = value
 
 
 def check_headers(headers: Headers, version: str) -> None:
