@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from tornado.httputil import HTTPHeaders
 
 from tornado_signal.limits.forwarded import client_address, own_origin, trusted
+from tornado_signal.limits.per_address import Limits
+from tornado_signal.settings.settings import Settings
 
 NO_PROXIES = ()
 PROXIES = tuple(map(ipaddress.ip_network, ["127.0.0.1", "10.0.0.0/8", "2001:db8::/32", "fe80::/10"]))
@@ -35,9 +37,9 @@ def test_unix_sockets_are_trusted_by_the_name_unix():
 @pytest.mark.parametrize(
     ("peer", "forwarded_for", "client"),
     [
-        ("192.0.2.1", None, "192.0.2.1"),
+        ("192.0.2.1", "", "192.0.2.1"),
         ("192.0.2.1", "198.51.100.7", "192.0.2.1"),  # not a trusted proxy: the header is ignored
-        ("127.0.0.1", None, "127.0.0.1"),
+        ("127.0.0.1", "", "127.0.0.1"),
         ("127.0.0.1", "198.51.100.7", "198.51.100.7"),
         ("127.0.0.1", "203.0.113.5, 198.51.100.7", "198.51.100.7"),  # the client sent 203.…, the proxy appended 198.…
         ("127.0.0.1", "203.0.113.5, 198.51.100.7, 10.1.1.1", "198.51.100.7"),
@@ -64,9 +66,8 @@ def test_unix_sockets_are_trusted_by_the_name_unix():
     ],
 )
 def test_client_is_the_rightmost_untrusted_address(peer, forwarded_for, client):
-    headers = {} if forwarded_for is None else {"X-Forwarded-For": forwarded_for}
-    assert client_address(peer, headers, PROXIES) == client
-    assert client_address(peer, headers, NO_PROXIES) == peer.removeprefix("::ffff:")
+    assert client_address(peer, forwarded_for, PROXIES) == client
+    assert client_address(peer, forwarded_for, NO_PROXIES) == peer.removeprefix("::ffff:")
 
 
 @pytest.mark.parametrize(
@@ -81,9 +82,16 @@ def test_client_is_the_rightmost_untrusted_address(peer, forwarded_for, client):
     ],
 )
 def test_client_behind_a_unix_socket(peer, proxies, client):
-    headers = {"X-Forwarded-For": "203.0.113.5, 198.51.100.7, unix:, 10.1.1.1"}
-    assert client_address(peer, headers, proxies) == client
-    assert client_address(peer, {}, proxies) == (peer or "unix")
+    assert client_address(peer, "203.0.113.5, 198.51.100.7, unix:, 10.1.1.1", proxies) == client
+    assert client_address(peer, "", proxies) == (peer or "unix")
+
+
+def test_forwarded_addresses_are_kept_until_other_settings():
+    limits = Limits(Settings(trusted_proxies=PROXIES))
+    assert [limits.client_address("127.0.0.1", "198.51.100.7") for _ in range(2)] == ["198.51.100.7"] * 2
+    assert limits.client_address("192.0.2.1", "198.51.100.7") == "192.0.2.1"
+    limits.apply(Settings())
+    assert limits.client_address("127.0.0.1", "198.51.100.7") == "127.0.0.1"
 
 
 def test_last_of_repeated_headers_is_used():
@@ -95,15 +103,15 @@ def test_last_of_repeated_headers_is_used():
     ):
         for value in values:
             headers.add(name, value)
-    assert client_address("127.0.0.1", headers, PROXIES) == "198.51.100.7"
+    assert client_address("127.0.0.1", headers["X-Forwarded-For"], PROXIES) == "198.51.100.7"
     assert own_origin("http", "127.0.0.1", headers, PROXIES) == "https://app.example"
 
 
 @given(st.text(), st.lists(st.sampled_from(["10.1.1.1", "127.0.0.1"]), max_size=3))
 def test_client_cannot_forge_its_address(forged, hops):
     line = ", ".join([forged, "198.51.100.7", *hops])
-    assert client_address("127.0.0.1", {"X-Forwarded-For": line}, PROXIES) == "198.51.100.7"
-    assert client_address("", {"X-Forwarded-For": line + ", unix:"}, LOCAL) == "198.51.100.7"
+    assert client_address("127.0.0.1", line, PROXIES) == "198.51.100.7"
+    assert client_address("", line + ", unix:", LOCAL) == "198.51.100.7"
 
 
 @pytest.mark.parametrize(

@@ -53,9 +53,9 @@ class Request(httputil.HTTPServerRequest, RequestContext):
         context = connection.context  # type: ignore[attr-defined]
         self.remote_ip = context.remote_ip or ""
         self.protocol = context.protocol
-        client_address, proxies = self.remote_ip, service.settings.trusted_proxies
-        if proxies or not client_address:
-            client_address = forwarded.client_address(client_address, headers, proxies)
+        client_address = self.remote_ip
+        if service.settings.trusted_proxies or not client_address:
+            client_address = service.limits.client_address(client_address, headers.get("X-Forwarded-For", ""))
             context.client_address = client_address
         if not service.proxy_reported and self.remote_ip in ("", client_address) and "X-Forwarded-For" in headers:
             service.report_proxy(self.remote_ip)

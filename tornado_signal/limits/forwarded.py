@@ -53,10 +53,13 @@ def trusted(peer: str, proxies: tuple[Proxy, ...]) -> bool:
     return bool(proxies) and _among(parse_address(peer), proxies)
 
 
-def client_address(peer: str, headers: Mapping[str, str], proxies: tuple[Proxy, ...]) -> str:
+def client_address(peer: str, forwarded_for: str, proxies: tuple[Proxy, ...]) -> str:
     """Return the right-most address that is not a trusted proxy (docs/proxies.md).
 
-    `peer` is the address at the other end of the connection, or empty for a Unix socket.
+    Args:
+        peer: the address at the other end of the connection, or empty for a Unix socket.
+        forwarded_for: the value of X-Forwarded-For, or empty.
+        proxies: the trusted proxies.
 
     Returns:
         An IP address in canonical form. `unix` for a program that connects over a Unix socket and either is not a
@@ -64,7 +67,7 @@ def client_address(peer: str, headers: Mapping[str, str], proxies: tuple[Proxy, 
     """
     client = parse_address(peer)
     if proxies and _among(client, proxies):
-        for text in reversed(headers.get("X-Forwarded-For", "").split(",")):
+        for text in reversed(forwarded_for.split(",")):
             if not text.strip():
                 continue
             hop = _parse_hop(text.strip())

@@ -13,11 +13,14 @@ from collections.abc import Callable, Hashable
 
 from ..errors import TooMany, Unavailable
 from ..settings.settings import Settings
+from . import forwarded
 from .forwarded import parse_address, trusted
 
 CLIENTS_KEPT = 100_000
 DROP_STEP = 4  # clients that are checked for each new one
 ADDRESSES_KEPT = 8192  # whose clients are found without parsing
+FORWARDED_KEPT = 4096  # the same for what proxies forward
+FORWARDED_LENGTH = 128  # the longest of those; a few proxies in a row need less
 # Connections beyond the limits that are kept open for a refusal (429, 503), in all and of each client.
 SPARE_CONNECTIONS = 100
 SPARE_CONNECTIONS_PER_CLIENT = 4
@@ -188,6 +191,7 @@ class Limits(ConnectionCounts):
         self._descriptors = max_connections
         self._clients: OrderedDict[tuple[bool, str], ClientCounts] = OrderedDict()
         self._key = functools.lru_cache(ADDRESSES_KEPT)(self._find_key)
+        self._forwarded = functools.lru_cache(FORWARDED_KEPT)(self._find_address)
         self.blocks: dict[Network, int] = {}  # blocked networks, each with the end of its block in Unix milliseconds
         self._blocked: dict[str, bool] = {}  # by address; empty while no network is blocked
         self.waiting = 0
@@ -201,6 +205,7 @@ class Limits(ConnectionCounts):
         """
         self._set(settings)
         self._key.cache_clear()
+        self._forwarded.cache_clear()
 
     def _set(self, settings: Settings) -> None:
         self._settings = settings
@@ -384,6 +389,14 @@ class Limits(ConnectionCounts):
             client = self._clients[key] = ClientCounts(self._settings, limited=key[0])
             self._drop_idle()
         return client
+
+    def client_address(self, peer: str, forwarded_for: str) -> str:
+        """Return the address of a client. See `forwarded.client_address`."""
+        find = self._forwarded if len(forwarded_for) <= FORWARDED_LENGTH else self._find_address
+        return find(peer, forwarded_for)
+
+    def _find_address(self, peer: str, forwarded_for: str) -> str:
+        return forwarded.client_address(peer, forwarded_for, self._settings.trusted_proxies)
 
     def limits_address(self, address: str) -> bool:
         """Return whether per-address limits apply to an address."""
