@@ -201,7 +201,7 @@ class RequestReader(httputil.HTTPMessageDelegate):
             request.body_error = error
             application.run(request, b"")
         else:
-            application.service.queue.submit(request.client, lambda: application.run(request, bytes(body)))
+            application.service.queue.start(request.client, lambda: application.run(request, bytes(body)))
 
     def _count(self, unfinished_bytes: int) -> None:
         self._application.unfinished_bytes += unfinished_bytes - self._unfinished_bytes

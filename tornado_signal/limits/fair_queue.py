@@ -26,7 +26,24 @@ class FairQueue:
         self._clients: deque[Hashable] = deque()  # those of `_waiting` in the order of their turns
         self._most = MAX_STARTED
         self._begun_s = 0.0  # when the work of the last turn began
+        self._direct_s = 0.0  # when the last span began in which functions are called directly
+        self._direct = 0  # how many have been called in it
         self._running = False
+
+    def start(self, client: Hashable, begin: Callable[[], object]) -> None:
+        """Call a function directly if nothing waits and few have been called just now. Otherwise `submit` it.
+
+        What the function does at once must be little, such as to create a task.
+        """
+        if not self._running:
+            now_s = perf_counter()
+            if now_s - self._direct_s > TURN_S:
+                self._direct_s, self._direct = now_s, 0
+            if self._direct < MAX_STARTED:
+                self._direct += 1
+                self._context.run(begin)
+                return
+        self.submit(client, begin)
 
     def submit(self, client: Hashable, begin: Callable[[], object], *, next_: bool = False) -> None:
         """Queue a function, which is called in one of the next event-loop iterations.
