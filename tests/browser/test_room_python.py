@@ -489,6 +489,21 @@ def test_programs_and_pages_exchange_values(page, python):
     until(lambda: [event for event in members["a"].evaluate("seen") if event[0] == "Message"] == expected)
 
 
+def test_program_can_print_and_send_what_a_page_sends(page, python):
+    a, x = python("a"), page()
+    a.evaluate("enter()")
+    x.evaluate(r"enter('lobby', {info: 'x', me: 'Party \ud83c'})")
+    all_together({"a": a, "x": x})
+    assert a.evaluate("[peer.name for peer in room.peers.values()]") == ["Party \ufffd"]
+    json_texts = [r'"\ud800"', r'{"\ude00": ["\ud83d\ude00"]}', "NaN", "1e400", "[" * 950 + "]" * 950]
+    texts = [f"\x1e{text}" for text in json_texts]
+    x.evaluate("(texts) => { for (const text of texts) [...here.peers.values()][0].channel.send(text); }", texts)
+    values = ["\ufffd", {"\ufffd": ["😀"]}, *texts[2:]]
+    until(lambda: [event[2] for event in a.evaluate("seen") if event[0] == "Message"] == values)
+    a.evaluate("[(str(event[2]).encode(), room.send(event[2])) for event in seen if event[0] == 'Message'] and None")
+    until(lambda: [data for name, _, data, _ in x.evaluate("seen") if name == "message"] == values)
+
+
 def test_unsendable_values_of_a_program_are_errors(python):
     a, b = python("a"), python("b")
     for program in (a, b):

@@ -132,6 +132,20 @@ def test_listings_on_a_terminal_escape_control_characters(server):
         assert terminal.rest() == ('{"topic": "lobby", "count": 3}\n', 0)
 
 
+def test_offer_and_answer_escape_control_characters_on_a_terminal(server):
+    text = "v=0\r\n\x1b]0;title\x07\x9b2J\n日本"
+    code = server.offer("lobby", "i", text)
+    with server.terminal("answer", code) as terminal:
+        terminal.until(re.escape("v=0\n\\x1b]0;title\\x07\\x9b2J\n日本\n"))
+        terminal.type("an answer\n\x04")
+        assert terminal.rest()[1] == 0
+    with server.terminal("offer", "lobby") as terminal:
+        terminal.type("an offer\n\x04")
+        code = terminal.until(r"code: (\S+)\n")[1]
+        server.call("/answer", {"code": code, "side": "answerer", "answer": text})
+        assert terminal.rest() == ("v=0\n\\x1b]0;title\\x07\\x9b2J\n日本\n", 0)
+
+
 @pytest.mark.parametrize(
     "arguments", [["topics"], ["sessions", "lobby"], ["watch"], ["watch", "lobby"], ["answer", "lobby"], ["ping"]]
 )

@@ -98,7 +98,7 @@ def with_client(
         if interrupted is not None:
             raise OperatorError(interrupted) from None
     except APIError as error:
-        raise OperatorError(sentence(error)) from None
+        raise OperatorError(terminal.printable(sentence(error))) from None
     except ModuleNotFoundError as error:
         raise OperatorError(str(error)) from error
     except BrokenPipeError:

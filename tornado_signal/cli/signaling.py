@@ -27,7 +27,7 @@ def offer(arguments: argparse.Namespace) -> None:
         code = await client.offer(arguments.topic, arguments.info, text, secret=secret, hold=True)
         client.retry_timeout_s = run.OUTAGE_S
         try:
-            print(f"code: {code}", file=sys.stderr, flush=True)
+            print(f"code: {terminal.printable(code)}", file=sys.stderr, flush=True)
             await client.candidates(code, "offerer", arguments.candidate, secret=secret)
             async with time_limit(arguments.wait, "answer"):
                 update = await wait_for_answer(client, code, secret)
@@ -39,7 +39,7 @@ def offer(arguments: argparse.Namespace) -> None:
         if arguments.json:
             terminal.print_line({"code": code, "answer": update.description, "answerCandidates": update.candidates})
         else:
-            print(update.description)
+            terminal.print_text(update.description or "")
 
     run.with_client(arguments, work, interrupted="interrupted; the offer has been withdrawn")
 
@@ -50,11 +50,11 @@ def answer(arguments: argparse.Namespace) -> None:
     async def work(client: SignalClient) -> None:
         async with time_limit(arguments.wait, "offer"):
             code, text, candidates = await find_session(client, arguments.target)
-        print(f"code: {code}", file=sys.stderr, flush=True)
+        print(f"code: {terminal.printable(code)}", file=sys.stderr, flush=True)
         if arguments.json:
             terminal.print_line({"code": code, "offer": text, "offerCandidates": candidates})
         else:
-            print(text)
+            terminal.print_text(text)
         # The program that makes the answer may read the offer until the end of the output.
         sys.stdout.flush()
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

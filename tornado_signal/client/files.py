@@ -12,6 +12,7 @@ from typing import BinaryIO, Literal
 
 from aiortc import RTCDataChannel, RTCPeerConnection
 
+from .parsing import parse_json
 from .types import Fields
 
 PROTOCOL = "tornado-signal-file"  # of the data channels
@@ -249,7 +250,7 @@ def _tell(channel: RTCDataChannel, **fields: object) -> None:
 
 def _fields(data: str | bytes) -> Fields:
     """Return the fields of an untrusted message, which can be empty."""
-    with contextlib.suppress(ValueError, RecursionError):
-        if isinstance(fields := json.loads(data), dict):
+    with contextlib.suppress(ValueError):
+        if isinstance(fields := parse_json(data), dict):
             return fields
     return {}

@@ -14,10 +14,11 @@ import httpx
 
 from .authorization import Authorization, bearer
 from .errors import FOREIGN, HUNG_UP, RESPONSE_S, SLOW, APIError, Unreachable, unreachable
+from .parsing import parse_json
 from .types import Fields, StreamEvent
 
 if TYPE_CHECKING:
-    from httpx_sse import EventSource, ServerSentEvent
+    from httpx_sse import EventSource
 
 # httpx logs every URL at INFO, and the query can contain a secret.
 logging.getLogger("httpx").setLevel(logging.WARNING)
@@ -88,7 +89,7 @@ class HttpClient:
             token = newer
         if response.status_code != 200:
             raise _error_of(response)
-        result = _json_object(response)
+        result = _json_object(response.content)
         if result is None:
             raise APIError(response.status_code, FOREIGN)
         return result
@@ -150,7 +151,7 @@ async def _events(server: str, source: "EventSource") -> AsyncGenerator[StreamEv
 
     try:
         async for sse in source.aiter_sse():
-            data = _json_object(sse) if sse.data else None
+            data = _json_object(sse.data) if sse.data else None
             if sse.data and data is None:
                 raise APIError(200, FOREIGN)
             yield StreamEvent(sse.event, data, sse.id or None, None if sse.retry is None else sse.retry / 1000)
@@ -181,10 +182,10 @@ def _unreachable(server: str, error: httpx.TransportError) -> Unreachable:
     return unreachable(server, why, sent)
 
 
-def _json_object(message: "httpx.Response | ServerSentEvent") -> dict[str, Any] | None:
+def _json_object(text: str | bytes) -> dict[str, Any] | None:
     """Return the JSON object in a response or event, or None if the content is not a JSON object."""
     try:
-        value = message.json()
+        value = parse_json(text)
     except ValueError:
         return None
     return value if isinstance(value, dict) else None
@@ -194,7 +195,7 @@ def _error_of(response: httpx.Response) -> APIError:
     if response.next_request is not None:  # another host would receive the token and the secrets
         hosts = (f"{url.scheme}://{url.netloc.decode()}" for url in (response.url, response.next_request.url))
         return APIError(response.status_code, "{} redirects to {}, which is not followed".format(*hosts))
-    text = (_json_object(response) or {}).get("error")
+    text = (_json_object(response.content) or {}).get("error")
     text = text if isinstance(text, str) else response.reason_phrase
     return APIError(response.status_code, text, _retry_after_s(response.headers.get("Retry-After")))
 

@@ -16,6 +16,7 @@ except ModuleNotFoundError as error:
 from .api import SignalClient
 from .files import PROTOCOL, IncomingFile, IncomingFiles
 from .messages import decode, encode
+from .parsing import parse_json
 from .types import Closable, Fields, IceServer, Side
 
 CLOSE_S = 2.0  # timeout for unsent messages
@@ -136,7 +137,7 @@ class Connection(Closable):
                 await self._add_candidates(update.candidates)
 
     async def _set_remote_description(self, description: str) -> None:
-        fields = json.loads(description)
+        fields = parse_json(description)
         await set_remote_description(self.peer, fields)
         if isinstance(fields.get("info"), str):
             self.info = fields["info"]
@@ -148,8 +149,8 @@ class Connection(Closable):
             if text in self._added:
                 continue
             self._added.add(text)
-            with contextlib.suppress(ValueError, RecursionError):
-                await add_candidate(self.peer, json.loads(text))
+            with contextlib.suppress(ValueError):
+                await add_candidate(self.peer, parse_json(text))
 
     def _use_channel(self, channel: RTCDataChannel) -> None:
         if hasattr(self, "channel") or channel.protocol == PROTOCOL:  # ignore further channels of the other side

@@ -8,6 +8,8 @@ from typing import Any
 
 from aiortc import RTCPeerConnection
 
+from .parsing import parse_json
+
 MARK = "\x1e"  # precedes JSON, as in RFC 7464. Text that begins with it is also sent as JSON
 SMALL = 16_384  # bytes that every implementation takes
 DEFAULT_LIMIT = 65_536  # bytes, where the other side does not announce a limit
@@ -46,6 +48,6 @@ def _limit(connection: RTCPeerConnection) -> int:
 def decode(message: str | bytes) -> Any:
     """Return a received message: text, bytes or a JSON value."""
     if isinstance(message, str) and message.startswith(MARK):
-        with contextlib.suppress(ValueError, RecursionError):  # otherwise it is of a program that does not use the mark
-            return json.loads(message[1:])
+        with contextlib.suppress(ValueError):  # otherwise it is of a program that does not use the mark
+            return parse_json(message[1:])
     return message

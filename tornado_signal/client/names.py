@@ -11,6 +11,7 @@ import secrets
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from .parsing import parse_json
 from .types import Fields
 
 SIGNED = "@"  # prefix of the id of a member with a secret
@@ -69,7 +70,7 @@ class Identity:
         at = 0 if text.startswith("{") else SIGNATURE
         signature, text = text[:at], text[at:]
         try:
-            fields = json.loads(text)
+            fields = parse_json(text)
             member = fields[sender]
             if not isinstance(member, str) or member.startswith(SIGNED) != bool(signature):
                 return None
@@ -78,7 +79,7 @@ class Identity:
                 if member != SIGNED + _text_of(key):  # otherwise one key would have several ids
                     return None
                 Ed25519PublicKey.from_public_bytes(key).verify(_bytes_of(signature), self._signed(text, recipient))
-        except (ValueError, TypeError, LookupError, RecursionError, InvalidSignature):
+        except (ValueError, TypeError, LookupError, InvalidSignature):
             return None
         if not signature or not _is_name(fields.get("me")):
             fields.pop("me", None)

@@ -10,6 +10,7 @@ from typing import Any
 from .files import IncomingFile, IncomingFiles
 from .link import add_candidate, description_fields, drain, new_connection, set_remote_description
 from .messages import decode
+from .parsing import parse_json
 from .types import Fields, IceServer
 
 OFFER_S = 15.0  # timeout for gathering this side's candidates and sending them
@@ -145,8 +146,8 @@ class Peer:
             self._on_event(FileOffered(self, file))
 
     def _receive_description(self, text: str | bytes) -> None:
-        with contextlib.suppress(ValueError, RecursionError):
-            if isinstance(mail := json.loads(text), dict):
+        with contextlib.suppress(ValueError):
+            if isinstance(mail := parse_json(text), dict):
                 self.deliver(mail)
 
     def _on_connection_state(self) -> None:

@@ -12,6 +12,7 @@ from websockets.frames import CloseCode
 from websockets.protocol import State
 
 from .errors import FOREIGN, HUNG_UP, RESPONSE_S, SLOW, APIError, Unreachable, unreachable
+from .parsing import parse_json
 from .types import Fields, StreamEvent
 
 IDLE_S: Final = 30.0  # an unused connection is closed after this time
@@ -196,7 +197,7 @@ class RpcConnection:
                     if not (self._pending or self._subscription_count or self._held_count):
                         break
                 else:
-                    self._process(json.loads(message))
+                    self._process(parse_json(message))
         except (ConnectionClosed, ValueError, LookupError, TypeError):  # the last three: invalid JSON-RPC
             pass
         finally:

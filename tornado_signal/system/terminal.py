@@ -21,6 +21,11 @@ def print_line(fields: Mapping[str, Any]) -> None:
     print(json.dumps(fields), flush=True)
 
 
+def print_text(text: str) -> None:
+    """Print text from peers. On a terminal, control characters other than line breaks are escaped."""
+    print("\n".join(map(printable, text.splitlines())) if sys.stdout.isatty() else text)
+
+
 def discard_output() -> None:
     """Discard further output, because its reader has closed the pipe. Otherwise Python would report it at the exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

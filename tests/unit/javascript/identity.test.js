@@ -1,11 +1,16 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { Identity, seal, unseal } from "../../../tornado_signal/web/client/identity.js";
+import { Identity, parse, seal, unseal } from "../../../tornado_signal/web/client/identity.js";
 
-const { topic, identities, accepted, ignored } = JSON.parse(
-  readFileSync(new URL("../../room-vectors.json", import.meta.url), "utf8"),
-);
+const {
+  topic,
+  identities,
+  accepted,
+  ignored,
+  json,
+  "no json": noJson,
+} = JSON.parse(readFileSync(new URL("../../room-vectors.json", import.meta.url), "utf8"));
 
 test("an id is made from its secret", async () => {
   for (const { secret, id } of identities) assert.equal((await Identity.of(secret)).id, id);
@@ -20,6 +25,11 @@ for (const { what, field, to, text, fields } of accepted) {
 for (const { what, field, to, text } of ignored) {
   test(`ignored: ${what}`, async () => assert.deepEqual(await unseal(topic, text, field, to), {}));
 }
+
+test("half of a surrogate pair is replaced", () => {
+  for (const [text, value] of json) assert.deepEqual(parse(text), value);
+  for (const text of noJson) assert.throws(() => parse(text), SyntaxError);
+});
 
 test("what is sealed is unsealed", async () => {
   const identity = await Identity.of("of Alice");

@@ -1,6 +1,6 @@
 /* The data of an application: messages over one data channel, and files over a channel each. */
 
-import { parsed } from "./identity.js";
+import { parse, parsed } from "./identity.js";
 import { PeerError } from "./timing.js";
 
 /** @import { FileOptions, IncomingFile as PublicFile } from "../client.d.ts" */
@@ -56,7 +56,7 @@ function sizeOf(message) {
 export function decode(data) {
   if (typeof data !== "string" || !data.startsWith(MARK)) return data;
   try {
-    return JSON.parse(data.slice(1));
+    return parse(data.slice(1));
   } catch {
     return data; // of a program that does not use the mark
   }

@@ -112,6 +112,16 @@ export function ownSecret() {
   }
 }
 
+// The group is half of a surrogate pair without the other half.
+const ESCAPE = /\\(?:ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}|(ud[89a-f][0-9a-f]{2})|.)/gis;
+
+/**
+ * Parse JSON of another peer. Half of a surrogate pair becomes the replacement character, U+FFFD.
+ *
+ * @param {string} text
+ */
+export const parse = (text) => JSON.parse(text.replace(ESCAPE, (all, half) => (half ? "\\ufffd" : all)));
+
 /**
  * Parse the JSON of another peer; `{}` if it is not JSON.
  *
@@ -120,7 +130,7 @@ export function ownSecret() {
  */
 export function parsed(text) {
   try {
-    return JSON.parse(text) ?? {};
+    return parse(text) ?? {};
   } catch {
     return {};
   }

@@ -1,7 +1,7 @@
 /* One side of one session, from its description to the open channel. */
 
 import { decode, encode, Files, offerFile } from "./data.js";
-import { ownInfo, random } from "./identity.js";
+import { ownInfo, parse, random } from "./identity.js";
 import { keepMessages, Negotiation, newConnection } from "./negotiation.js";
 import { publishHeld } from "./servers.js";
 import { backOff, dispatch, PAUSE_MS, PeerError, passing, refusal, retry, sleep, taken } from "./timing.js";
@@ -262,7 +262,7 @@ export class Link {
     if (answer && !peerConnection.remoteDescription) {
       this.step("answered");
       try {
-        const { info, ...description } = JSON.parse(answer);
+        const { info, ...description } = parse(answer);
         if (typeof info === "string") this.info = info;
         await peerConnection.setRemoteDescription(description);
       } catch (error) {

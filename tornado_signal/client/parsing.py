@@ -1,0 +1,51 @@
+"""JSON of servers and other peers, parsed into values that can be printed, stored and sent."""
+
+import json
+import math
+import re
+from typing import Any
+
+MAX_DEPTH = 256  # nested arrays and objects: a program with a deep stack can still encode them
+
+# An escape sequence. The group is half of a surrogate pair without the other half.
+_ESCAPE = re.compile(
+    r"\\(?:ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}|(ud[89a-f][0-9a-f]{2})|.)", re.IGNORECASE | re.DOTALL
+)
+
+
+def parse_json(text: str | bytes) -> Any:
+    r"""Parse JSON. Half of a surrogate pair becomes the replacement character, U+FFFD.
+
+    Raises:
+        ValueError: it is not JSON in UTF-8, is nested too deeply, or contains a number beyond those of a float.
+    """
+    if isinstance(text, bytes):
+        text = text.decode()
+    if r"\ud" in text or r"\uD" in text:
+        text = _ESCAPE.sub(lambda escape: r"\ufffd" if escape[1] else escape[0], text)
+    try:
+        value = json.loads(text, parse_constant=_finite, parse_float=_finite)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if text.count("[") + text.count("{") > MAX_DEPTH:
+        _check_depth(value)
+    return value
+
+
+def _check_depth(value: Any) -> None:
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH):
+        level = [child for each in level for child in _children(each)]
+    if level:
+        raise ValueError("nested too deeply")
+
+
+def _children(value: list[Any] | dict[str, Any]) -> list[Any]:
+    values = value.values() if isinstance(value, dict) else value
+    return [child for child in values if isinstance(child, list | dict)]
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text} is not finite")
+    return number
