@@ -135,6 +135,10 @@ def test_reload_replaces_the_environment_file_of_the_start(configured, tmp_path)
     assert status(server, "/lobby/offer", {"info": "i", "offer": "o" * 300}) == 200
     later.write_bytes(b"TORNADO_SIGNAL_MAX_OFER=200\0")
     assert "such as TORNADO_SIGNAL_MAX_OFFER" in reload(server)[0]
+    until(lambda: "such as TORNADO_SIGNAL_MAX_OFFER" in (tmp_path / "environment.result").read_text())
+    later.unlink()
+    assert reload(server)[0].endswith("applied: --max-offer")
+    until(lambda: (tmp_path / "environment.result").read_text() == "reloaded")
     assert server.stop() == 0
 
 

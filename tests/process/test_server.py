@@ -18,6 +18,7 @@ from support.command import BOUND_S, ORIGIN, call, run, with_sockets
 from support.paths import ROOT
 from support.redis_traffic import until
 from support.rpc import RpcClient
+from support.scraping import scrape
 from support.service_manager import receive_message, wait_for_message
 
 from tornado_signal import COMMIT
@@ -459,9 +460,11 @@ def test_drain_delay_warns_load_balancers_and_serves_until_a_second_signal(start
     assert any("stopping at once" in line for line in server.log)
 
 
-def test_service_manager_is_notified_of_each_state(start, manager):
+def test_service_manager_is_notified_of_each_state(start, manager, tmp_path):
     manager, name = manager
-    server = start(NOTIFY_SOCKET=name, WATCHDOG_USEC="400000")
+    config = tmp_path / "signal.toml"
+    config.write_text("")
+    server = start("--config", config, "--admin-port", 0, NOTIFY_SOCKET=name, WATCHDOG_USEC="400000")
     ready = wait_for_message(manager, "READY")
     assert ready == {"READY": "1", "STATUS": f"listening on {server.url}, 0 sessions listed"}
     assert server.offer()
@@ -471,9 +474,14 @@ def test_service_manager_is_notified_of_each_state(start, manager):
     for _ in range(5):
         assert receive_message(manager) == {"WATCHDOG": "1", "STATUS": f"listening on {server.url}, 1 sessions listed"}
     assert time.monotonic() - began_s > 0.5
-    server.process.send_signal(signal.SIGHUP)
-    assert set(wait_for_message(manager, "RELOADING")) == {"RELOADING", "MONOTONIC_USEC"}
-    assert receive_message(manager)["READY"] == "1"
+    for text, failed in ("max_offer = 1", True), ("", False):
+        config.write_text(text)
+        server.process.send_signal(signal.SIGHUP)
+        assert set(wait_for_message(manager, "RELOADING")) == {"RELOADING", "MONOTONIC_USEC"}
+        ready = receive_message(manager)
+        assert ready["READY"] == "1"
+        assert ("; reload failed, keeping the previous settings: file " in ready["STATUS"]) == failed
+        assert scrape(server.admin_url).one("last_reload_successful") == (not failed)
     with connect(server):
         server.process.send_signal(signal.SIGTERM)
         assert wait_for_message(manager, "STOPPING")["STATUS"].startswith("draining, ")

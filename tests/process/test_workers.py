@@ -22,7 +22,7 @@ from support.command import BOUND_S, Server, call, run
 from support.needs import require
 from support.redis_servers import RedisServer
 from support.redis_traffic import in_background, until
-from support.scraping import scrape
+from support.scraping import PREFIX, scrape
 from support.service_manager import receive_message, wait_for_message
 from support.tokens import SECRET, make_token, write_secret
 
@@ -240,6 +240,8 @@ def test_unusable_file_on_reload_is_refused_once_and_changes_no_worker(start, tm
         config.write_text("max_offer = 100")
         server.process.send_signal(signal.SIGHUP)
         assert re.search(expected, server.process.stderr.readline())
+        ours = rf"^{PREFIX}last_reload_successful {float('INFO' in expected)}$"
+        until(lambda ours=ours: re.search(ours, scrape(server.admin_url).text, re.MULTILINE))
     assert server.stop() == 0
     assert sum("reload" in line for line in server.log) == 0
 

@@ -35,6 +35,12 @@ with open("/var/lib/tornado-signal/data/LOCK", "r+") as lock:
     print("locked", flush=True)
     sys.stdin.read()
 """
+# Wrong usage, a file that the service may not read, and a unit that cannot run at all.
+WRONG = {
+    "Environment=TORNADO_SIGNAL_CODES=none": "TORNADO_SIGNAL_CODES = 'none'",
+    "Environment=TORNADO_SIGNAL_ADMIN_TOKEN_FILE=/etc/shadow": "Permission denied",
+    "EnvironmentFile=/nowhere": "Failed to load environment files",
+}
 
 pytestmark = [
     pytest.mark.slow,
@@ -155,13 +161,28 @@ def ready_when_the_store_is_open(machine):
 
 
 def a_wrong_setting(machine):
-    override(machine, "Environment=TORNADO_SIGNAL_CODES=none")
-    assert machine.run(RESTART).returncode == 1
-    ended = {"ActiveState": "failed", "ExecMainStatus": "2", "NRestarts": "0"}
-    assert show(machine, *ended) == ended
-    assert "TORNADO_SIGNAL_CODES = 'none'" in machine.do(LOG)
-    override(machine, "")
-    machine.do(RESTART)
+    # The start is tried for ever, also by clients, and succeeds at once when the setting is corrected.
+    for wrong, reason in WRONG.items():
+        override(machine, f"{wrong}\nRestartSec=10ms")
+        machine.run(f"{RESTART} --no-block")
+        with subprocess.Popen(curl(machine, "/health"), stdout=subprocess.PIPE) as early:
+            restarts = 12 if "/nowhere" in wrong else 2  # without a process the attempts are fast
+            until(lambda restarts=restarts: int(show(machine, "NRestarts")["NRestarts"]) >= restarts)
+            assert show(machine, "ActiveState", unit=SOCKET) == {"ActiveState": "active"}
+            override(machine, "")
+            machine.do(RESTART)
+            assert json.loads(early.communicate(timeout=BOUND_S)[0])["status"] == "ok"
+        until(lambda reason=reason: reason in machine.do(LOG))
+
+
+def a_wrong_setting_on_reload(machine):
+    settings = "/etc/tornado-signal/tornado-signal.env"
+    machine.do(f"cp {settings} /srv/kept && echo TORNADO_SIGNAL_MAX_OFFER=no >>{settings}")
+    assert machine.run(RELOAD).returncode == 1
+    assert "keeping the previous settings: environment variable TORNADO_SIGNAL_MAX_OFFER" in machine.do(STATUS)
+    assert ask(machine, "/health")["status"] == "ok"
+    machine.do(f"cp /srv/kept {settings} && {RELOAD}")
+    assert "keeping" not in show(machine, "StatusText")["StatusText"]
 
 
 def the_log_and_the_numbers(machine):
@@ -386,8 +407,8 @@ def remove(machine):
     assert machine.run(f"{SOURCE}/{REMOVE} --all").returncode == 1
 
 
-STEPS = (install, ready_when_the_store_is_open, a_wrong_setting, the_log_and_the_numbers, watchdog, workers, sandbox)
-STEPS += (restarts_under_load, a_unix_socket, look_after_it, stop, remove)
+STEPS = (install, ready_when_the_store_is_open, a_wrong_setting, a_wrong_setting_on_reload, the_log_and_the_numbers)
+STEPS += (watchdog, workers, sandbox, restarts_under_load, a_unix_socket, look_after_it, stop, remove)
 
 
 def test_life_of_the_service(machine, subtests):

@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 from ..lifecycle import LEAVING
 from ..metrics import Histogram
 from ..service.service import Service
+from ..settings.live import LiveSettings
 from ..system import logs
 from ..system.tls import Tls
 from ..system.usage import read_usage, started_s
@@ -53,6 +54,7 @@ class Exposition(Collector):
         )
         ready = self._service.store.available and self._service.lifecycle.state < LEAVING
         yield gauge("ready", "Whether the server serves: 0 while it stops or its store is unavailable.", ready)
+        yield reload_gauge(self._service.live)
         if self._tls is not None:
             meaning = "Expiry of the current certificate, Unix time."
             yield gauge("certificate_expiry_timestamp_seconds", meaning, self._tls.certificate.expires_s)
@@ -157,6 +159,11 @@ def counter(name: str, meaning: str, values: Values | float, *labels: str) -> Me
 def gauge(name: str, meaning: str, values: Values | float, *labels: str) -> Metric:
     """Return a gauge, or one for each combination of labels."""
     return _with_values(GaugeMetricFamily(PREFIX + name, meaning, labels=labels), values)
+
+
+def reload_gauge(live: LiveSettings) -> Metric:
+    """Return the gauge of the last reload."""
+    return gauge("last_reload_successful", "Whether the last reload applied its settings.", not live.reload_error)
 
 
 def _with_values(family: CounterMetricFamily | GaugeMetricFamily, values: Values | float) -> Metric:

@@ -15,11 +15,12 @@ from prometheus_client.registry import Collector
 from tornado import web
 
 from ..errors import Unavailable
+from ..settings.live import LiveSettings
 from ..system import logs
 from .access import AdminApplication, AdminHandler, AdminPolicy, LivenessHandler, respond
 from .actions import InvalidAction, audit, check_names
 from .control import now_ms
-from .exposition import PREFIX
+from .exposition import PREFIX, reload_gauge
 from .operator import FORWARDED_BY, operator_routes
 
 logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every request at level info
@@ -68,11 +69,13 @@ class WorkersCollector(Collector):
     Args:
         listeners: the workers' listeners.
         texts: the metrics of each worker that has responded, by number.
+        live: the settings in force.
     """
 
-    def __init__(self, listeners: Sequence[WorkerListener], texts: dict[int, str]) -> None:
+    def __init__(self, listeners: Sequence[WorkerListener], texts: dict[int, str], live: LiveSettings) -> None:
         self._listeners = listeners
         self._texts = texts
+        self._live = live
 
     def collect(self) -> Iterable[Metric]:
         """Yield all metrics."""
@@ -83,7 +86,8 @@ class WorkersCollector(Collector):
         for listener in self._listeners:
             restarts.add_metric([str(listener.number)], listener.restarts)
         yield restarts
-        merged: dict[str, Metric] = {}
+        reload = reload_gauge(self._live)  # of the supervisor, without the label
+        merged: dict[str, Metric] = {reload.name: reload}
         for number, text in self._texts.items():
             for family in text_string_to_metric_families(text):
                 combined = merged.setdefault(family.name, Metric(family.name, family.documentation, family.type))
@@ -95,8 +99,9 @@ class WorkersCollector(Collector):
 class AggregatingHandler(AdminHandler):
     """Base handler that aggregates the workers' responses."""
 
-    def initialize(self, listeners: Sequence[WorkerListener]) -> None:
+    def initialize(self, listeners: Sequence[WorkerListener], live: LiveSettings) -> None:
         self.listeners = listeners
+        self.live = live
 
     async def gather(self) -> dict[int, httpx.Response]:
         """Send this request to all workers.
@@ -130,7 +135,7 @@ class WorkersMetricsHandler(AggregatingHandler):
         texts = {
             number: response.text for number, response in (await self.gather()).items() if response.status_code == 200
         }
-        registry.register(WorkersCollector(self.listeners, texts))
+        registry.register(WorkersCollector(self.listeners, texts, self.live))
         self.set_header("Content-Type", CONTENT_TYPE_LATEST)
         self.finish(generate_latest(registry))
 
@@ -217,10 +222,10 @@ def json_of(response: httpx.Response | None) -> dict[str, Any] | None:
 
 
 def make_workers_application(
-    listeners: Sequence[WorkerListener], operator: WorkersOperator, policy: AdminPolicy
+    listeners: Sequence[WorkerListener], operator: WorkersOperator, policy: AdminPolicy, live: LiveSettings
 ) -> web.Application:
     """Make the application of the admin listener of several workers."""
-    common = {"listeners": listeners}
+    common = {"listeners": listeners, "live": live}
     routes: list[Any] = [
         ("/healthz", LivenessHandler),
         ("/readyz", WorkersReadinessHandler, common),

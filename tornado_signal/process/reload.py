@@ -1,17 +1,25 @@
 """Reloading of settings, and of the files that they name."""
 
 import logging
+import os
 from collections.abc import Callable
+from pathlib import Path
 
 from ..errors import OperatorError
 from ..settings.live import LiveSettings
 from ..settings.settings import Settings, merge
-from ..settings.sources import ConfigError
+from ..settings.sources import RELOAD_VARIABLE, ConfigError
 from .resources import Resources, changed_contents, read_resources
 
 log = logging.getLogger(__name__)
 
 RELOAD_FAILED = "reload failed, keeping the current settings: %s. Fix it and reload again"
+
+
+def reload_status(live: LiveSettings) -> str:
+    """Return the end of the status line: why the last reload failed, or nothing."""
+    return f"; reload failed, keeping the previous settings: {live.reload_error}" if live.reload_error else ""
+
 
 Use = Callable[[Settings, Resources], None]
 
@@ -45,17 +53,26 @@ class Reloader:
         return changed
 
     def reload(self, read: Callable[[], Settings]) -> None:
-        """Re-read the settings, and apply those that need no restart. Log the result.
+        """Re-read the settings, and apply those that need no restart. Log the result and report it to `ExecReload=`.
 
         Args:
             read: reads the settings. Raises ConfigError if they are invalid.
         """
         try:
-            settings, applied, waiting = merge(self._live.current, read())
-            applied += self.apply(settings)
+            self._reload(read)
+            self._live.reload_error = ""
         except (ConfigError, OperatorError) as error:
             log.error(RELOAD_FAILED, error)
-            return
+            self._live.reload_error = " ".join(str(error).split())
+        if path := os.environ.get(RELOAD_VARIABLE):
+            try:
+                Path(f"{path}.result").write_text(self._live.reload_error or "reloaded")
+            except OSError as error:
+                log.warning("cannot report the result of the reload: %s", error)
+
+    def _reload(self, read: Callable[[], Settings]) -> None:
+        settings, applied, waiting = merge(self._live.current, read())
+        applied += self.apply(settings)
         log.info("settings reloaded, applied: %s", ", ".join(applied) or "nothing new")
         if waiting:
             log.warning("changed settings that need a restart: %s", ", ".join(waiting))

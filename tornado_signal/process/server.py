@@ -45,7 +45,7 @@ from .balance import PERIOD_S
 from .draining import drain, handle_signals, on_hangup, run_until_closed
 from .handover import Inherited, watch_pipe
 from .listeners import load_admin_application, log_start, make_admin_server, open_all_sockets
-from .reload import RELOAD_FAILED, Reloader
+from .reload import RELOAD_FAILED, Reloader, reload_status
 from .resources import Resources, read_resources
 from .stages import Stages
 from .tuning import GarbageCollection, raise_descriptor_limit, tune_malloc
@@ -186,6 +186,9 @@ class ServingProcess:
                 self.reloader.apply(merge(self.live.current, sent)[0])
             except OperatorError as error:
                 log.error(RELOAD_FAILED, error)
+                self.live.reload_error = str(error)
+            else:
+                self.live.reload_error = ""
 
         leave = functools.partial(self._lifecycle.reach, LEAVING)
         following = asyncio.create_task(watch_pipe(inherited.supervisor_pipe, on_sent, leave))
@@ -234,7 +237,7 @@ class ServingProcess:
             return f"draining, {len(self.state.connections)} connections left"
         counted = self.service.counts.value
         listed = "" if counted is None else f", {counted[0]} sessions listed"
-        return f"listening on {', '.join(self._urls)}{listed}"
+        return f"listening on {', '.join(self._urls)}{listed}{reload_status(self.live)}"
 
     def use(self, settings: Settings, resources: Resources) -> None:
         """Use other settings and files. Everything else is read from `live` when it is needed."""

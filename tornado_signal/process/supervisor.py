@@ -29,7 +29,7 @@ from .balance import share
 from .draining import CLOSE_LIMIT_S, handle_signals, on_hangup, run_until_closed
 from .handover import encode
 from .listeners import log_start, make_admin_server, open_all_sockets
-from .reload import Reloader
+from .reload import Reloader, reload_status
 from .resources import Resources, read_resources
 from .server import STATUS_S
 from .stages import LIMITS_S
@@ -237,7 +237,7 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
         listeners = [worker.listener for worker in workers]
         server_actions = make_server_actions(lambda: lifecycle.reach(LEAVING), live, reloader.apply)
         operator = WorkersOperator(listeners, policy, server_name(public), server_actions)
-        workers_application = make_workers_application(listeners, operator, policy)
+        workers_application = make_workers_application(listeners, operator, policy, live)
         admin_server = make_admin_server(workers_application, make_error_responder(request_log))
         await admin_server.start(admin)
         urls = [url(listening, "https" if settings.tls_certificate else "http") for listening in public]
@@ -247,7 +247,7 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
             if lifecycle.state >= LEAVING:
                 return f"draining {number} workers"
             restarts = sum(worker.listener.restarts for worker in workers)
-            return f"listening on {', '.join(urls)}, {number} workers, restarted {restarts} times"
+            return f"listening on {', '.join(urls)}, {number} workers, restarted {restarts} times{reload_status(live)}"
 
         def on_reload() -> None:
             if lifecycle.state < LEAVING:
