@@ -31,3 +31,24 @@ async def test_offers_of_an_earlier_process_are_withdrawn_unless_held_again(tmp_
     assert {each.offer for each in await one.sessions()} == {"free", "back"}
     store.check()
     await store.close()
+
+
+async def test_offers_of_an_earlier_process_are_withdrawn_in_groups(tmp_path, until, monkeypatch, caplog):
+    """One failure does not keep the others."""
+    monkeypatch.setattr(leveldb, "COME_BACK_S", 0.3)
+    options = {"timeout_ms": 300_000, "hold_grace_ms": 0}
+    store = await open_leveldb(tmp_path / "data", **options)
+    codes = [await Under(store, ORIGIN).create(lease=OLD) for _ in range(2 * leveldb.RELEASED_AT_ONCE + 1)]
+    await store.close()
+
+    store = await open_leveldb(tmp_path / "data", **options)
+    release = store.release
+    monkeypatch.setattr(
+        store, "release", lambda origin, code, lease: release(origin, None if code == codes[0] else code, lease)
+    )
+    await until(lambda: store._abandoned.done())
+    assert await Under(store, ORIGIN).codes() == codes[:1]
+    assert sum(store.database_metrics.changes.counts) <= 3
+    assert "cannot release a held offer" in caplog.text
+    store.check()
+    await store.close()

@@ -8,6 +8,7 @@ simultaneous answers wins, and no acknowledgement depends on a change that can s
 import asyncio
 import contextlib
 import functools
+import logging
 import os
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
@@ -69,6 +70,9 @@ ORIGINS_STEP = 1000  # counted per event-loop iteration
 SETTLING_BY_CREATE = 2
 # The longest pause between two attempts of our clients to reconnect and hold their offers again.
 COME_BACK_S = 10.0
+RELEASED_AT_ONCE = 50  # offers of an earlier process whose withdrawals share a write
+
+log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -382,11 +386,18 @@ class LevelDBStore:
     async def _release_abandoned(self, leases: dict[bytes, bytes]) -> None:
         """Release the leases of an earlier process whose holders have not held their offers again in time."""
         await asyncio.sleep(COME_BACK_S + self._hold_grace_s)
-        for key, held in leases.items():
-            origin, code, _ = layout.unpack_session_key(key)
-            for lease in split_leases(held):
-                with contextlib.suppress(SessionNotFound, Unavailable):
-                    await self.release(origin, code, lease)
+        abandoned = [(key, lease) for key, held in leases.items() for lease in split_leases(held)]
+        for at in range(0, len(abandoned), RELEASED_AT_ONCE):
+            await asyncio.gather(*(self._release_one(*each) for each in abandoned[at : at + RELEASED_AT_ONCE]))
+
+    async def _release_one(self, key: bytes, lease: bytes) -> None:
+        origin, code, _ = layout.unpack_session_key(key)
+        try:
+            await self.release(origin, code, lease)
+        except (SessionNotFound, Unavailable):
+            pass  # the offer is held again, has ended, or expires because its lease is not renewed
+        except Exception:  # the others are released nevertheless
+            log.exception("cannot release a held offer of an earlier process")
 
     # Discovery
 
