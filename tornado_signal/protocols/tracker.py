@@ -192,6 +192,7 @@ class TrackerConnection(ProtocolConnection):
             context.require_topic(topic_of_hash(value))
         if len(hashes) > 1:
             context.charge(len(hashes) - 1)
+        hashes = list(dict.fromkeys(hashes))
         swarms = await asyncio.gather(*(self.relay.members(self._swarm(name), 0) for name in hashes))
         files = {
             name: {

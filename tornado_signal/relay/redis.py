@@ -166,7 +166,7 @@ class RedisRelay:
     async def _call(self, name: str, group: Channel, *arguments: str | int) -> Any:
         key = self._key(group)
         script = SCRIPTS[name]
-        command = (b"EVALSHA", script.sha, 2, key + b":l", key + b":p", *arguments)
+        command = (b"EVALSHA", script.sha, 3, key + b":l", key + b":p", key + b":c", *arguments)
         return await self._shared.client.call(key_slot(key), command, write=False, script=script)
 
     async def join(
@@ -216,7 +216,9 @@ class RedisRelay:
     async def members(self, group: Channel, max_items: int | None = None) -> Members:
         leases, counts = await self._call("members", group, -1 if max_items is None else max_items)
         sample = [_parse(member.decode(), lease) for member, lease in zip(leases[::2], leases[1::2], strict=True)]
-        return Members({data.decode(): count for data, count in zip(counts[::2], counts[1::2], strict=True)}, sample)
+        return Members(
+            {data.decode(): int(count) for data, count in zip(counts[::2], counts[1::2], strict=True)}, sample
+        )
 
     async def _renew_all(self) -> None:
         """Renew the leases of all groups. Those of a node that does not respond delay no others."""

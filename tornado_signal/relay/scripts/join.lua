@@ -12,6 +12,11 @@ if earlier then
         return 'taken'
     end
 end
-redis.call('HSET', leases, member, table.concat({process, owner, token, data}, ' '))
+local lease = table.concat({process, owner, token, data}, ' ')
+redis.call('HSET', leases, member, lease)
+if earlier then
+    count(earlier, -1)
+end
+count(lease, 1)
 extend(process, lifetime_ms)
 return earlier and 'renewed' or 'new'
