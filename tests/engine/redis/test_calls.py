@@ -161,6 +161,34 @@ async def test_channels_are_subscribed_in_batches(redis):
                 watch.close()
 
 
+async def test_lost_connection_with_many_channels_is_handled_in_pieces(redis, monkeypatch):
+    monkeypatch.setattr(change_feed, "PIECE", 50)
+    async with opened((redis.host, redis.port)) as store:
+        feed, pieces = store.watching.change_feed, []
+        watches = [store.watch_topic("https://one.example", str(number)) for number in range(1000)]
+        await feed.flush()
+        miss = feed._miss
+
+        def count(channel):
+            pieces[-1] += 1
+            miss(channel)
+
+        async def turn():
+            while True:
+                pieces.append(0)
+                await asyncio.sleep(0)
+
+        monkeypatch.setattr(feed, "_miss", count)
+        turning = asyncio.create_task(turn())
+        redis.ask("CLIENT", "KILL", "TYPE", "pubsub")
+        async with asyncio.timeout(60):
+            await asyncio.gather(*(watch.wait(feed.loop.time() + 3600) for watch in watches))
+        turning.cancel()
+        assert (max(pieces), sum(pieces)) == (50, 1000)
+        for watch in watches:
+            watch.close()
+
+
 async def test_page_in_the_middle_of_the_topics_reads_few_more_than_the_first(redis, under):
     async with opened((redis.host, redis.port), access=Credentials(timeout_s=30)) as store:
         one = under(store)

@@ -8,10 +8,11 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from typing import Final, Protocol
 
 from ...errors import Unavailable
+from ...system.repeating import Repeating
 from .connections import Address, Credentials, ErrorReply, RedisConnection
 from .metrics import RedisMetrics
 from .nodes import Node
@@ -23,6 +24,7 @@ KEPT_S: Final = 5.0  # an unwatched channel stays subscribed this long, because 
 PING_S: Final = 1.0
 SILENT_S: Final = 3.0  # a connection counts as lost after this silence
 RESUBSCRIBE_S: Final = 0.1  # delay before a refused channel is subscribed again
+PIECE: Final = 1000  # channels looked at in one iteration of the event loop
 IN_FLIGHT: Final = 500  # commands without a reply; more would delay the node and this process
 
 
@@ -100,8 +102,8 @@ class PubSubConnection:
                 self._lost.clear()
                 connection = await self._access.connect(self.address, self._on_reply, self._lost.set)
                 self._connection = connection
-                for channel in self.channels:
-                    self._queue(b"SSUBSCRIBE", channel)
+                self._unsent.extend([(b"SSUBSCRIBE", channel) for channel in self.channels])
+                self._send_soon()
                 await self._stay()
             except (OSError, ErrorReply):
                 pass
@@ -109,7 +111,7 @@ class PubSubConnection:
                 log.exception("cannot subscribe at %s:%d: trying again", *self.address)
             finally:
                 self._lose()
-            if not self._change_feed.lost(self):
+            if not await self._change_feed.lost(self):
                 return
             await asyncio.sleep(RESUBSCRIBE_S)
 
@@ -181,6 +183,14 @@ class PubSubConnection:
         await asyncio.wait((self._task,))
 
 
+async def _in_pieces(channels: Collection[bytes]) -> AsyncIterator[bytes]:
+    """Yield the current channels, which can be dropped meanwhile. Other work of the event loop comes in between."""
+    for at, channel in enumerate(list(channels), 1):
+        yield channel
+        if not at % PIECE:
+            await asyncio.sleep(0)
+
+
 class ChangeFeed:
     """The subscriptions of all watched channels.
 
@@ -209,7 +219,7 @@ class ChangeFeed:
         self._unwatched: dict[bytes, float] = {}  # by channel, since when
         self._subscribers: dict[Address, PubSubConnection] = {}
         self.loop = asyncio.get_running_loop()
-        self._tidying: asyncio.TimerHandle | None = None
+        self._tidying: Repeating | None = None
         self._closed = False
 
     def want(self, channel: bytes, slot: int) -> None:
@@ -220,7 +230,7 @@ class ChangeFeed:
             self._metrics.subscribed += 1
             self._subscribe(channel)
             if self._tidying is None:
-                self._tidying = self.loop.call_later(KEPT_S, self._tidy)
+                self._tidying = Repeating(self._tidy, KEPT_S / 2)
 
     def _subscribe(self, channel: bytes) -> None:
         if channel not in self.pending:
@@ -231,14 +241,13 @@ class ChangeFeed:
             subscriber = self._subscribers[node.address] = PubSubConnection(node, self, self._access)
         subscriber.subscribe(channel)
 
-    def _tidy(self) -> None:
+    async def _tidy(self) -> None:
         now_s = self.loop.time()
-        for channel in list(self._slots):
-            if self.watches.watched(channel):
+        async for channel in _in_pieces(self._slots):
+            if channel not in self._slots or self.watches.watched(channel):
                 self._unwatched.pop(channel, None)
             elif now_s - self._unwatched.setdefault(channel, now_s) >= KEPT_S:
                 self.drop(channel)
-        self._tidying = self.loop.call_later(KEPT_S / 2, self._tidy) if self._slots else None
 
     def drop(self, channel: bytes) -> None:
         """Unsubscribe from a channel."""
@@ -290,12 +299,12 @@ class ChangeFeed:
             self.topology.refresh_soon()
             self.loop.call_later(RESUBSCRIBE_S, self._resubscribe, channel)
 
-    def lost(self, subscriber: PubSubConnection) -> bool:
+    async def lost(self, subscriber: PubSubConnection) -> bool:
         """Handle a lost connection: other nodes can have its slots now. Return whether it is still needed."""
         self.topology.refresh_soon()
-        for channel in list(subscriber.channels):
+        async for channel in _in_pieces(subscriber.channels):
             slot = self._slots.get(channel)
-            if slot is None:
+            if slot is None or channel not in subscriber.channels:
                 subscriber.channels.discard(channel)
                 continue
             self._miss(channel)
@@ -324,7 +333,7 @@ class ChangeFeed:
         """Disconnect."""
         self._closed = True
         if self._tidying is not None:
-            self._tidying.cancel()
+            await self._tidying.stop()
         for channel in list(self.pending):
             self._release(channel)
         for subscriber in self._subscribers.values():
