@@ -10,6 +10,7 @@ from ...errors import Unavailable
 from .connections import Address, Command, ErrorReply, Failure
 from .metrics import RedisMetrics
 from .nodes import HISTORY, NodeLost, NotReplicated, Pipeline, advised
+from .partitions import key_slot
 from .scripts import SCRIPTS, Call, Script
 from .topology import Topology
 
@@ -99,6 +100,15 @@ class RedisClient:
             raise
         finally:
             self._metrics.seconds.observe(self._loop.time() - began_s)
+
+    async def claim(self, key: bytes, process_id: bytes, claim_ms: int) -> bool:
+        """Claim a task for a process, or renew its claim. Return whether it has the claim."""
+        slot = key_slot(key)
+        claim = (b"SET", key, process_id, b"NX", b"GET", b"PX", claim_ms)
+        holder = await self.call(slot, claim, write=False)
+        if holder == process_id:
+            await self.call(slot, (b"PEXPIRE", key, claim_ms), write=False)
+        return holder in (None, process_id)
 
     async def _try(self, slot: int, command: Command, write: bool, script: Script | None, until_s: float) -> Any:
         node = self.topology.node(slot)

@@ -176,10 +176,13 @@ class Discovery:
 
     async def sizes(self, origin: str) -> list[tuple[int, int]]:
         """Return the counts of sessions and topics of an origin, by partition."""
-        counts = await asyncio.gather(
-            *(self._topics(partition, WHOLE, 0, 0) for partition in self._partitions.all(origin))
-        )
-        return [(sessions, topics) for sessions, topics, _ in counts]
+        return await asyncio.gather(*map(self._size, self._partitions.all(origin)))
+
+    async def _size(self, partition: Partition) -> tuple[int, int]:
+        if not int(await self._client.call(partition.slot, (b"HGET", partition.meta, b"n"), write=False) or 0):
+            return 0, 0  # so an origin with few topics costs few scripts
+        sessions, topics, _ = await self._topics(partition, WHOLE, 0, 0)
+        return sessions, topics
 
     async def sessions(
         self, origin: str, topic: str, limit: int | None = None

@@ -120,10 +120,7 @@ class Leases:
     async def _claim(self, process_id: bytes) -> bool:
         """Return whether this process releases the offers of a lost one for the next `CLAIM_MS`."""
         claim = f"{self._prefix}claim:{process_id.hex()}".encode()
-        holder = await self._call(claim, b"SET", self._process_id, b"NX", b"GET", b"PX", CLAIM_MS)
-        if holder == self._process_id:
-            await self._call(claim, b"PEXPIRE", CLAIM_MS)
-        return holder in (None, self._process_id)
+        return await self._client.claim(claim, self._process_id, CLAIM_MS)
 
     async def _release_one(self, member: bytes, process_id: bytes) -> None:
         origin = member[CODE_BYTES:].decode("utf-8", "surrogatepass")

@@ -3,7 +3,7 @@
 import asyncio
 import heapq
 import operator
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
 from ...errors import Unavailable
 from .client import RedisClient
@@ -11,7 +11,11 @@ from .partitions import Partitions, key_slot
 
 COUNTS_STEP = 8  # origins counted in parallel
 COUNTS_WORK_S = 0.05  # time of counting before a pause
-COUNTS_PAUSES = 20  # a pause is this many times as long as the work
+COUNTS_PAUSES = 10  # a pause is this many times as long as the work
+COUNTED_ALONE = 100  # up to this many origins each process counts for itself
+COUNTS_KEPT_MS = 1000  # other processes use a result at least this long
+COUNTS_POLL_S = 0.5
+CLAIM_MS = 20_000
 REGISTERED_KEPT = 10_000
 
 
@@ -27,12 +31,15 @@ class StoredOrigins:
         self,
         client: RedisClient,
         prefix: str,
+        process_id: bytes,
         partitions: Partitions,
         sizes: Callable[[str], Awaitable[list[tuple[int, int]]]],
         timeout_ms: int,
     ) -> None:
         self._client = client
         self._prefix = prefix
+        self._process_id = process_id
+        self._claim_key = f"{prefix}claim:counts".encode()
         self._partitions = partitions
         self._sizes = sizes
         self._timeout_ms = timeout_ms
@@ -65,9 +72,37 @@ class StoredOrigins:
         return [origin.decode() for origin in origins]
 
     async def counts(self) -> tuple[int, int]:
-        """Count the sessions and topics of all origins."""
+        """Return the numbers of sessions and topics of all origins.
+
+        With many origins the processes take turns. The others use the result for as long as the count took.
+        """
+        key = f"{self._prefix}counts".encode()
+        slot = key_slot(key)
+        while True:
+            counted = await self._client.call(slot, (b"GET", key), write=False)
+            if counted is not None:
+                sessions, topics = map(int, counted.split())
+                return sessions, topics
+            origins = await self.all()
+            if len(origins) <= COUNTED_ALONE:
+                return await self._count(origins)
+            if await self._claim():
+                began_s = asyncio.get_running_loop().time()
+                result = await self._count(origins)
+                took_ms = int((asyncio.get_running_loop().time() - began_s) * 1000)
+                counted = (b"SET", key, b"%d %d" % result, b"PX", max(COUNTS_KEPT_MS, took_ms))
+                await self._client.call(slot, counted, write=False)
+                await self._client.call(key_slot(self._claim_key), (b"DEL", self._claim_key), write=False)
+                return result
+            await asyncio.sleep(COUNTS_POLL_S)
+
+    async def _claim(self) -> bool:
+        """Return whether this process counts for all for the next `CLAIM_MS`."""
+        return await self._client.claim(self._claim_key, self._process_id, CLAIM_MS)
+
+    async def _count(self, origins: Sequence[str]) -> tuple[int, int]:
         sessions = topics = 0
-        async for _, of_origin, its_topics in self._all_sizes():
+        async for _, of_origin, its_topics in self._all_sizes(origins):
             sessions += of_origin
             topics += its_topics
         return sessions, topics
@@ -75,21 +110,22 @@ class StoredOrigins:
     async def largest(self, max_items: int) -> list[tuple[str, int, int]]:
         """Return the origins with the most sessions: origin, number of sessions, and number of topics."""
         largest: list[tuple[str, int, int]] = []
-        async for sizes in self._all_sizes():
+        async for sizes in self._all_sizes(await self.all()):
             if sizes[1]:
                 largest = heapq.nlargest(max_items, [*largest, sizes], key=operator.itemgetter(1))
         return largest
 
-    async def _all_sizes(self) -> AsyncGenerator[tuple[str, int, int], None]:
+    async def _all_sizes(self, origins: Sequence[str]) -> AsyncGenerator[tuple[str, int, int], None]:
         """Yield each origin with the numbers of its sessions and topics, at a limited rate."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
-        origins = await self.all()
         for first in range(0, len(origins), COUNTS_STEP):
-            # An origin costs one script for each partition, and one address can publish in thousands of origins.
+            # An origin costs a command for each partition, and one address can publish in thousands of origins.
             worked_s = loop.time() - began_s
             if worked_s > COUNTS_WORK_S:
                 await asyncio.sleep(COUNTS_PAUSES * worked_s)
+                if len(origins) > COUNTED_ALONE:
+                    await self._claim()  # renews it
                 began_s = loop.time()
             step = origins[first : first + COUNTS_STEP]
             for origin, sizes in zip(step, await asyncio.gather(*map(self._sizes, step)), strict=True):

@@ -120,7 +120,7 @@ class RedisStore:
         self.topics, self.sessions = discovery.topics, discovery.sessions
         self.listing_state = discovery.listing_state
         self.begin_topic, self.topic_step = discovery.begin_topic, discovery.topic_step
-        self.origins = StoredOrigins(self.client, prefix, self.partitions, discovery.sizes, timeout_ms)
+        self.origins = StoredOrigins(self.client, prefix, self.process_id, self.partitions, discovery.sizes, timeout_ms)
         self.counts, self.largest_origins = self.origins.counts, self.origins.largest
         self._counts = OriginCounts(self.partitions, discovery.sizes, quotas)
         self._asides: set[asyncio.Task[None]] = set()
