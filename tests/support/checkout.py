@@ -30,8 +30,8 @@ def previous_version(copy):
     assert packing.returncode == 0
 
 
-def run(*command: str | Path, **env: str) -> str:
-    return output(run_command(*command, stderr=subprocess.STDOUT, env=os.environ | env))
+def run(*command: str | Path, cwd: Path | None = None, **env: str) -> str:
+    return output(run_command(*command, cwd=cwd, stderr=subprocess.STDOUT, env=os.environ | env))
 
 
 def git(directory: Path, *arguments: str) -> str:
