@@ -19,8 +19,10 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from .checkout import copy_checkout
+from . import npm_package
+from .checkout import copy_checkout, new_repository
 from .command import COMMAND
+from .documents import all_blocks
 from .paths import ROOT
 from .waiting import output, run_command
 
@@ -29,6 +31,8 @@ BINDINGS = ("plyvel", "plyvel-next")
 SETUP = configparser.ConfigParser()
 SETUP.read(ROOT / "setup.cfg")
 PROMISED = SpecifierSet(SETUP["options"]["python_requires"])
+STATED = json.loads((npm_package.WEB / "package.json").read_text())["version"]
+RELEASING = all_blocks((ROOT / "CONTRIBUTING.md").read_text())
 NAME = re.compile(r"python3(\.\d+)?")
 # Prints nothing for other implementations, prereleases and free-threaded builds, for which no binding has wheels.
 ASK = """
@@ -57,16 +61,15 @@ class Python(NamedTuple):
         return name
 
     def installed(self, base: Path) -> Path:
-        """Return the command of this Python, installed from a copy of the checkout. `base` is as for `once`."""
+        """Return the command of this Python, installed from the wheel of a release. `base` is as for `once`."""
         if self.version == platform.python_version():
             return COMMAND
 
-        def make(checkout: Path) -> None:
-            copy_checkout(checkout)
-            do(self.path, "-m", "venv", "--without-pip", checkout / ".venv")
-            self.install(checkout / ".venv", checkout)
+        def make(environment: Path) -> None:
+            do(self.path, "-m", "venv", "--without-pip", environment)
+            self.install(environment, *release(base).glob("dist/*.whl"))
 
-        return once(base, f"with-{self.version}", make) / ".venv/bin/tornado-signal"
+        return once(base, f"with-{self.version}", make) / "bin/tornado-signal"
 
     def install(self, path: Path, *what: str | Path) -> None:
         """Install packages into an environment with the tests' pip, which is faster than adding pip to it."""
@@ -103,6 +106,19 @@ def once(base: Path, name: str, make: Callable[[Path], None]) -> Path:
             make(place)
             made.touch()
     return place
+
+
+def release(base: Path) -> Path:
+    """Return a copy of the checkout where the commands of CONTRIBUTING.md made a release. `base` is as for `once`."""
+
+    def make(source: Path) -> None:
+        copy_checkout(source)
+        new_repository(source)
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        me = {"GIT_COMMITTER_NAME": "Tester", "GIT_COMMITTER_EMAIL": "tester@example.invalid"}
+        do("bash", "-ec", RELEASING[-1][1].replace("0.2.0", STATED), cwd=source, PATH=path, **me)
+
+    return once(base, "release", make)
 
 
 @functools.cache

@@ -1,28 +1,24 @@
-"""Artefacts of a release: sdist, wheel and npm package install and work in empty environments."""
+"""Artefacts of a release: the wheel, made from the sdist, and the npm package work in empty environments."""
 
 import json
-import os
 import re
 import runpy
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from packaging.utils import canonicalize_name
 from support import npm_package
-from support.checkout import copy_checkout, git, new_repository
+from support.checkout import git
 from support.command import ORIGIN, Server
 from support.documents import all_blocks, pages
 from support.paths import ROOT
-from support.pythons import do, once
+from support.pythons import RELEASING, STATED, do, release
 
 from tornado_signal.system import assets
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.needs("git", "build", "node", "cyclonedx_py")]
 
-STATED = json.loads((npm_package.WEB / "package.json").read_text())["version"]
-RELEASING = all_blocks((ROOT / "CONTRIBUTING.md").read_text())
 ASK = """
 import { SignalClient } from "tornado-signal";
 const [url, origin] = process.argv.slice(1);
@@ -33,25 +29,18 @@ console.log((await new SignalClient(url, { origin }).version()).version);
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     """The commit of a release, and the folder with what the commands of CONTRIBUTING.md make of it."""
-
-    def make(source):
-        copy_checkout(source)
-        new_repository(source)
-        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        me = {"GIT_COMMITTER_NAME": "Tester", "GIT_COMMITTER_EMAIL": "tester@example.invalid"}
-        do("bash", "-ec", RELEASING[-1][1].replace("0.2.0", STATED), cwd=source, PATH=path, **me)
-
-    source = once(tmp_path_factory.getbasetemp(), "release", make)
+    source = release(tmp_path_factory.getbasetemp())
     return git(source, "rev-parse", "HEAD"), source / "dist"
 
 
-@pytest.fixture(params=["wheel", "sdist"])
-def installed(request, built, tmp_path):
-    (found,) = built[1].glob({"wheel": "*.whl", "sdist": "*.tar.gz"}[request.param])
+@pytest.fixture
+def installed(built, tmp_path):
+    """The command of the wheel in an empty environment. `python -m build` makes the wheel from the sdist."""
+    (wheel,) = built[1].glob("*.whl")
     do(sys.executable, "-m", "venv", "--without-pip", tmp_path / "empty")
     python = tmp_path / "empty" / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--python", python]
-    do(*pip, "install", "--no-compile", found)
+    do(*pip, "install", "--no-compile", wheel)
     return python.with_name("tornado-signal")
 
 
