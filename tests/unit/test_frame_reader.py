@@ -202,7 +202,7 @@ def parse_by_wsproto(pieces):
 
 OTHERS = {"websockets": parse_by_websockets, "wsproto": parse_by_wsproto}
 NAMES = ["websockets", pytest.param("wsproto", marks=pytest.mark.needs("wsproto"))]
-SEEDS = [seed if seed < 3 else pytest.param(seed, marks=pytest.mark.slow) for seed in range(31)]
+SEEDS = [seed if seed < 3 else pytest.param(seed, marks=pytest.mark.weekly) for seed in range(31)]
 
 
 @pytest.mark.parametrize("name", NAMES)
