@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from support.browsers import FLAGS, until
-from support.demo import FOCUSED, PHONE, connected, enter, send_files, told
+from support.demo import FOCUSED, PHONE, connected, enter, receive, send_files, told
 from support.needs import require
 
 pytest_plugins = ["support.browser_fixtures", "support.tls_fixtures"]
@@ -61,6 +61,7 @@ def test_chat_and_files_both_ways(server, open_demo, tmp_path):
     (tmp_path / "a photo.jpg").write_bytes(data)
     (tmp_path / "empty.txt").write_bytes(b"")
     send_files(bob, tmp_path / "a photo.jpg", tmp_path / "empty.txt")
+    receive(alice, "a photo.jpg (6.5 MB)", "empty.txt")
     with alice.expect_download() as download:
         alice.get_by_role("link", name="Save a photo.jpg (6.5 MB)").click()
     got = download.value.path().read_bytes()
@@ -108,6 +109,7 @@ def test_progress_bars_advance_and_little_is_buffered(server, open_demo, tmp_pat
     connected(bob, "Alice")
     (tmp_path / "big").write_bytes(bytes(20_000_000))
     send_files(bob, tmp_path / "big")
+    receive(alice, "big")
     alice.get_by_role("link", name="Save big (20.0 MB)").wait_for()
     assert 0 < bob.evaluate("most") <= 1024 * 1024 + 64 * 1024
     for page in (alice, bob):
@@ -131,9 +133,11 @@ def test_failed_files_are_reported(server, open_demo, tmp_path):
     send_files(alice, tmp_path / "first", tmp_path / "second")
     (tmp_path / "second").write_text("shorter")
     alice.evaluate("release()")
+    receive(bob, "first", "second")
     told(bob, "Alice: Save first (40.0 MB)")
     told(alice, "second did not get to Bob: the browser can no longer read it.")
     send_files(bob, tmp_path / "third")
+    receive(alice, "third")
     told(alice, "Bob: receiving third")
     bob.close()
     told(alice, "Bob: third (400.0 MB) did not arrive: the connection ended.")
@@ -147,6 +151,7 @@ def test_leaving_cancels_a_file(server, open_demo, tmp_path):
     with (tmp_path / "big").open("wb") as file:
         file.truncate(400_000_000)
     send_files(alice, tmp_path / "big")
+    receive(bob, "big")
     told(bob, "Alice: receiving big")
     alice.get_by_role("button", name="Leave").click()
     told(bob, "Alice: big (400.0 MB) did not arrive: the connection ended.")
@@ -195,15 +200,68 @@ def test_keyboard_alone_enters_and_sends(server, open_demo):
     told(alice, "Bob: typed at once")
 
 
-def test_reload_leaves_and_a_dead_server_is_reported(start, open_demo):
+def test_files_wait_for_a_click_and_take_no_memory_afterwards(server, open_demo, tmp_path):
+    alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob")
+    alice.evaluate("""() => {
+        window.urls = 0;
+        const {createObjectURL, revokeObjectURL} = URL;
+        URL.createObjectURL = (file) => (urls++, createObjectURL(file));
+        URL.revokeObjectURL = (href) => (urls--, revokeObjectURL(href));
+    }""")
+    enter(alice, bob)
+    connected(bob, "Alice")
+    paths = [tmp_path / f"file {letter}" for letter in "abcdefghijkl"]
+    for path in paths:
+        path.write_text("content")
+    send_files(bob, *paths)
+    told(alice, "was refused: others wait already.")
+    until(lambda: alice.get_by_role("button", name="Receive").count() == 10)
+    told(bob, "did not get to Alice: it was refused.")
+    alice.get_by_role("button", name="Refuse").first.click()
+    told(alice, "file a (7 bytes) was refused.")
+    receive(alice, "file b", "file c")
+    until(lambda: alice.evaluate("urls") == 2)
+    alice.get_by_role("button", name="Leave").click()
+    until(lambda: alice.evaluate("urls") == 0)
+
+
+def test_made_room_is_shared_by_its_link(server, open_demo):
+    alice, bob = open_demo(server, "Alice", topic=""), open_demo(server, "Bob")
+    alice.get_by_role("button", name="Make a room").click()
+    link = until(lambda: "topic=lobby" not in (found := alice.locator("#link").text_content()) and found)
+    alice.get_by_role("button", name="Close").click()
+    bob.goto("about:blank")
+    bob.goto(link)
+    enter(bob)
+    connected(alice, "Bob")
+    bob.get_by_label("Message").fill("see https://other.example/a?b=c.")
+    bob.keyboard.press("Enter")
+    shown = alice.get_by_role("link", name="https://other.example/a?b=c", exact=True)
+    assert shown.get_attribute("rel") == "noopener noreferrer"
+    alice.get_by_role("button", name="Enlarge Bob").click()
+    until(lambda: not alice.get_by_role("heading", name="Alice (me)").is_visible())
+    bob.get_by_role("button", name="Leave").click()
+    until(lambda: alice.get_by_role("heading", name="Alice (me)").is_visible())
+
+
+def test_shown_code_connects_pages(server, open_demo, profiles, site):
+    code = open_demo(server, "Alice").locator("#code").text_content()
+    assert len(code.splitlines()) == 10
+    pages = [profiles.open(f"{site.origin}/connect?{server.url}") for _ in range(2)]
+    for page in pages:
+        page.set_content(code)
+    for page in pages:
+        told(page, "somebody is here")
+        told(page, "Hello")
+
+
+def test_reload_comes_back_and_a_dead_server_is_reported(start, open_demo):
     server = start()
     alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob")
     enter(alice, bob)
     connected(bob, "Alice")
     alice.reload()
     told(bob, "Alice has left.")
-    assert alice.get_by_label("Your name").input_value() == "Alice"
-    enter(alice)
     connected(bob, "Alice")
     server.process.kill()
     server.wait()
@@ -420,6 +478,8 @@ def test_files_are_dropped_onto_the_chat(server, open_demo, tmp_path):
     for size in sizes:
         drop("#log", size)
     drop("#tiles", 7)  # neither sent nor opened instead of the page
+    for _ in sizes:
+        bob.get_by_role("button", name="Receive").first.click()
     for size, shown in sizes.items():
         bob.get_by_role("link", name=f"Save {size} bytes ({shown})", exact=True).wait_for()
         told(alice, f"me: sent {size} bytes ({shown})")

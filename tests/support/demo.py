@@ -29,3 +29,9 @@ def send_files(page, *paths):
     with page.expect_file_chooser() as chooser:
         page.get_by_role("button", name="Send files").click()
     chooser.value.set_files(paths)
+
+
+def receive(page, *labels):
+    """Accept the files that others offer."""
+    for label in labels:
+        page.get_by_role("listitem").filter(has_text=label).get_by_role("button", name="Receive").click()

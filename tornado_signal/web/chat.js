@@ -3,7 +3,10 @@
 import { $, make } from "./tile.js";
 
 export const MAX_TEXT = 10_000; // characters, which every browser accepts
-const MAX_FILE = 512 * 1024 * 1024; // bytes that this page receives without asking
+const MAX_FILE = 512 * 1024 * 1024; // bytes, which a browser may keep in memory
+const MAX_OFFERED = 10; // files of one member that wait for a click
+const MAX_LINES = 500; // older ones are removed, with their files
+const LINK = /https?:\/\/[^\s<>"]*[^\s<>"'.,:;!?)\]]/g;
 
 function size(bytes) {
   if (bytes < 1000) return bytes === 1 ? "1 byte" : `${bytes} bytes`;
@@ -13,12 +16,33 @@ function size(bytes) {
 const label = ({ name, size: bytes }) => `${name} (${size(bytes)})`;
 
 /** Append a line to the conversation, and scroll to it unless an earlier part is being read. */
-function line(text, className = "") {
-  const item = make("li", text, { className });
+function line(content, className = "") {
+  const item = make("li", "", { className });
+  item.append(...[content].flat());
   const follow = atEnd;
   $("lines").append(item);
+  if ($("lines").childElementCount > MAX_LINES) release($("lines").firstElementChild);
   if (follow) toEnd();
   return item;
+}
+
+/** Remove a line. Its file, if it has one, takes no memory then. */
+function release(item) {
+  const { href } = item.querySelector("a[download]") ?? {};
+  if (href) URL.revokeObjectURL(href);
+  item.dispatchEvent(new Event("released"));
+  item.remove();
+}
+
+/** Return a text as parts in which addresses of pages are links. */
+function linked(text) {
+  const parts = [];
+  let end = 0;
+  for (const { 0: href, index } of text.matchAll(LINK)) {
+    parts.push(text.slice(end, index), make("a", href, { href, target: "_blank", rel: "noopener noreferrer" }));
+    end = index + href.length;
+  }
+  return [...parts, text.slice(end)];
 }
 
 let atEnd = true; // whether the end of the conversation is visible
@@ -33,14 +57,13 @@ $("log").addEventListener("scroll", ({ target }) => {
 // A phone's keyboard makes the conversation smaller.
 new ResizeObserver(() => atEnd && toEnd()).observe($("log"));
 
-/** Append a line with a progress bar. */
-function bar(text, max, className) {
-  const item = line("", className);
+/** Show a text and a progress bar in a line, and return the bar. */
+function bar(item, text, max) {
   const progress = make("progress", "", { max: max || 1, value: 0 });
   const label = make("label", text);
   label.append(progress);
-  item.append(label);
-  return { item, progress };
+  item.replaceChildren(label);
+  return progress;
 }
 
 /** Why a file did not arrive. */
@@ -60,6 +83,7 @@ function text(data) {
 export class Chat {
   #room;
   #nameOf;
+  #offered = new Map(); // how many files wait for a click, by peer
 
   /** `nameOf` returns the name of a peer that is shown. */
   constructor(room, nameOf) {
@@ -70,20 +94,46 @@ export class Chat {
     const on = (event, act) => room.addEventListener(event, act);
     on("join", ({ peer }) => line(`${nameOf(peer)} is here.`, "note"));
     on("leave", ({ peer }) => line(`${nameOf(peer)} has left.`, "note"));
-    on("message", ({ peer, data }) => line(`${nameOf(peer)}: ${text(data)}`));
+    on("message", ({ peer, data }) => line(linked(`${nameOf(peer)}: ${text(data)}`)));
     on("file", ({ peer, file }) => this.#receive(peer, file));
   }
 
+  /** Remove the files, which would take memory. */
+  close() {
+    for (const part of $("lines").querySelectorAll("a[download], button:first-of-type")) release(part.parentElement);
+  }
+
+  /** Ask whether to receive a file. */
   async #receive(peer, file) {
     const from = this.#nameOf(peer);
-    if (file.size > MAX_FILE) {
+    const offered = this.#offered.get(peer) ?? 0;
+    if (file.size > MAX_FILE || offered >= MAX_OFFERED) {
       file.cancel();
-      return line(`${from}: ${label(file)} is too large for this page.`, "bad");
+      const reason = offered >= MAX_OFFERED ? "was refused: others wait already" : "is too large for this page";
+      return line(`${from}: ${label(file)} ${reason}.`, "bad");
     }
-    const { item, progress } = bar(`${from}: receiving ${label(file)}`, file.size);
+    this.#offered.set(peer, offered + 1);
+    const [receive, refuse] = ["Receive", "Refuse"].map((text) => make("button", text, { type: "button" }));
+    const item = line([`${from}: ${label(file)} `, receive, refuse]);
+    item.addEventListener("released", () => file.cancel());
+    const accepted = await new Promise((resolve) => {
+      receive.onclick = () => resolve(true);
+      refuse.onclick = () => resolve(false);
+      file.addEventListener("close", () => resolve(true)); // the reason is its error
+    });
+    this.#offered.set(peer, this.#offered.get(peer) - 1);
+    if (accepted) return this.#save(from, file, item);
+    file.cancel();
+    item.replaceChildren(`${from}: ${label(file)} was refused.`);
+  }
+
+  async #save(from, file, item) {
+    const progress = bar(item, `${from}: receiving ${label(file)}`, file.size);
     file.addEventListener("progress", () => (progress.value = file.received));
     try {
-      const href = URL.createObjectURL(await file.accept());
+      const received = await file.accept();
+      if (!item.isConnected) return;
+      const href = URL.createObjectURL(received);
       item.replaceChildren(`${from}: `, make("a", `Save ${label(file)}`, { href, download: file.name }));
     } catch (error) {
       item.replaceChildren(`${from}: ${label(file)} did not arrive: ${reason(error)}.`);
@@ -92,7 +142,7 @@ export class Chat {
   }
 
   say(message) {
-    line(`me: ${message}`, "mine");
+    line(linked(`me: ${message}`), "mine");
     this.#room.send(message);
     if (!this.#room.peers.size) line("No other page is here to read it.", "note");
   }
@@ -101,7 +151,8 @@ export class Chat {
   async send(file) {
     const peers = this.#room.peers.size;
     if (!peers) return line(`${file.name} was not sent: no other page is here.`, "bad");
-    const { item, progress } = bar(`me: sending ${label(file)}`, file.size * peers, "mine");
+    const item = line("", "mine");
+    const progress = bar(item, `me: sending ${label(file)}`, file.size * peers);
     const sent = new Map();
     const onprogress = ({ peer, loaded }) => {
       sent.set(peer, loaded);

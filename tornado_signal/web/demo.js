@@ -17,6 +17,19 @@ const MEDIA = {
   screen: () => navigator.mediaDevices.getDisplayMedia({ video: true }),
 };
 
+// How another page does it.
+const CODE = `<script type="module">
+  import { room } from "${new URL("../client.js", import.meta.url)}";
+  const lobby = room("lobby");
+  const show = (text) => document.body.append(text, document.createElement("br"));
+  lobby.addEventListener("join", ({ peer }) => {
+    show("somebody is here");
+    lobby.send("Hello", peer);
+  });
+  lobby.addEventListener("message", ({ data }) => show(data));
+</script>
+`;
+
 const api = new SignalClient(new URL("..", import.meta.url));
 let here; // the room
 let chat;
@@ -80,9 +93,10 @@ function unable() {
 // In the room.
 
 function enter() {
+  keep("inside", topic());
   here = room(topic(), { info: name() });
   chat = new Chat(here, nameOf);
-  own = new Tile(`${shorten(name())} (me)`, { muted: true });
+  own = new Tile(shorten(name()), { muted: true });
   const on = (event, act) => here.addEventListener(event, act);
   on("listed", refresh);
   on("join", ({ peer }) => {
@@ -106,8 +120,14 @@ function enter() {
   message.focus({ preventScroll: true });
 }
 
+async function leave() {
+  keep("inside", "");
+  await here?.leave();
+}
+
 function left() {
   for (const id of sent.keys()) stop(id);
+  chat.close();
   own.remove();
   here = undefined;
   complain("", "media-problem");
@@ -121,7 +141,7 @@ function present(inside) {
   document.body.classList.toggle("inside", inside);
   $("title").textContent = inside ? topic() : "";
   $("title").hidden = $("room").hidden = $("leave").hidden = !inside;
-  $("entry").hidden = $("diagnose").hidden = inside;
+  for (const id of ["start", "entry", "own-page", "diagnose"]) $(id).hidden = inside;
 }
 
 /** Update the names, which depend on who is here, and the status line. */
@@ -248,7 +268,7 @@ function look() {
 /** Enter another room, if this page is in one. */
 async function go(value) {
   const inside = here;
-  await inside?.leave();
+  await leave();
   $("topic").value = value;
   changed();
   if (inside) enter();
@@ -273,11 +293,7 @@ function changed() {
   const draw = () => renderSVG(link.href, { ecc: "M", border: 4 }); // the margin that readers need
   if (fits) $("qr").src = `data:image/svg+xml,${encodeURIComponent(draw())}`;
   $("how").textContent = howToOpen(fits);
-  try {
-    sessionStorage.setItem("name", $("name").value.trim());
-  } catch {
-    // Not everywhere may a page keep something.
-  }
+  keep("name", $("name").value.trim());
 }
 
 const linked = () => new URLSearchParams(location.hash.slice(1)).get("topic") || topic();
@@ -286,7 +302,7 @@ const linked = () => new URLSearchParams(location.hash.slice(1)).get("topic") ||
 async function route() {
   const checking = location.hash === "#check";
   const checked = !$("check").hidden;
-  if (checking) await here?.leave();
+  if (checking) await leave();
   $("rooms").hidden = checking;
   $("check").hidden = !checking;
   if (checking) {
@@ -308,23 +324,42 @@ async function runCheck() {
   $("again").ariaDisabled = "false";
 }
 
-function storedName() {
+// A reload of the page keeps these values, unless the storage is blocked.
+
+function keep(key, value) {
   try {
-    return sessionStorage.getItem("name");
+    sessionStorage.setItem(key, value);
+  } catch {}
+}
+
+function kept(key) {
+  try {
+    return sessionStorage.getItem(key);
   } catch {
-    return null; // the storage is blocked
+    return null;
   }
 }
 
+/** Enter a room that has no members yet, and show how others get there. */
+function makeRoom() {
+  const bytes = crypto.getRandomValues(new Uint8Array(8));
+  $("topic").value = [...bytes].map((byte) => (byte % 32).toString(32)).join("");
+  changed();
+  enter();
+  $("invitation").showModal();
+}
+
 function begin() {
-  $("name").value = storedName() || `Guest ${Math.floor(1000 + Math.random() * 9000)}`;
+  $("name").value = kept("name") || `Guest ${Math.floor(1000 + Math.random() * 9000)}`;
   $("topic").value = linked(); // "lobby" without one
   const origins = LOOPBACK ? " “localhost” and “127.0.0.1” are two different origins." : "";
   $("alone").textContent = `The origin of this page is ${location.origin}. Others need the same one.${origins}`;
+  $("code").textContent = CODE;
   listen();
   const reason = unable();
   // Until now a click would have submitted the form to the server.
-  for (const button of document.querySelectorAll("#entry button, #bar button")) button.disabled = Boolean(reason);
+  for (const button of document.querySelectorAll("#start button, #entry button, #bar button"))
+    button.disabled = Boolean(reason);
   if (reason) {
     complain(reason);
   } else {
@@ -332,6 +367,7 @@ function begin() {
     look();
   }
   if (location.hash === "#check") route();
+  else if (!reason && kept("inside") === topic()) enter(); // after a reload
 }
 
 function listen() {
@@ -343,7 +379,8 @@ function listen() {
   });
   $("name").addEventListener("change", changed);
   $("topic").addEventListener("change", changed);
-  $("leave").addEventListener("click", () => here.leave());
+  $("make").addEventListener("click", makeRoom);
+  $("leave").addEventListener("click", leave);
   $("say").addEventListener("submit", (event) => {
     event.preventDefault();
     say();
@@ -361,6 +398,7 @@ function listen() {
   document.addEventListener("visibilitychange", look);
   $("invite").addEventListener("click", () => $("invitation").showModal());
   $("close").addEventListener("click", () => $("invitation").close());
+  $("copy-code").addEventListener("click", () => copy($("copy-code"), CODE));
   $("copy").addEventListener("click", () => copy($("copy"), $("link").href));
 }
 

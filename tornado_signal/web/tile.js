@@ -20,16 +20,19 @@ export class Tile {
   constructor(name, { muted = false } = {}) {
     this.muted = muted;
     this.name = name;
+    if (muted) this.#find("h2").append(" (me)");
+    this.#tile.addEventListener("click", () => this.#enlarge());
     $("tiles").append(this.#tile);
   }
 
   get name() {
-    return this.#find("h2").textContent;
+    return this.#find("h2 span").textContent;
   }
 
   set name(name) {
-    const heading = this.#find("h2");
-    heading.textContent = heading.title = name;
+    const shown = this.#find("h2 span");
+    shown.textContent = shown.title = name;
+    this.#find(".enlarge").ariaLabel = `Enlarge ${name}`;
     for (const video of this.#pictures.values()) video.ariaLabel = `What ${name} sends`;
     this.#initial();
   }
@@ -42,6 +45,13 @@ export class Tile {
   #initial() {
     const seen = [...this.#pictures.values()].some((each) => !each.classList.contains("sound"));
     this.#tile.dataset.initial = seen ? "" : [...this.name][0]?.toUpperCase();
+  }
+
+  /** Show this tile alone, or all of them again. */
+  #enlarge() {
+    const large = $("tiles").classList.toggle("enlarged");
+    this.#tile.classList.toggle("large", large);
+    this.#find(".enlarge").ariaPressed = String(large);
   }
 
   show(stream) {
@@ -73,6 +83,7 @@ export class Tile {
 
   remove() {
     this.#stop.abort();
+    if (this.#tile.classList.contains("large")) this.#enlarge();
     this.#tile.remove();
   }
 }
