@@ -461,7 +461,8 @@ def test_streams_are_shown_to_all_without_the_server(start, connect_page):
         assert page.evaluate(shown, 0) == 300 - 100 * number
         assert len(happened(page, "stream")) == 1
     enter(pages[2], "2")
-    with_others(pages[2], "0", "1")
+    for number, page in enumerate(pages):
+        with_others(page, *({*"012"} - {str(number)}))
     until(lambda: len(happened(pages[2], "stream")) == 2)
     assert sorted(pages[2].evaluate(shown, number) for number in (0, 1)) == [200, 300]
     server.stop()

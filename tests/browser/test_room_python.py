@@ -266,8 +266,7 @@ def test_programs_and_pages_in_one_room(page, python):
         sees(program, ("Left", "x"))
     pages["x"].wait_for_function("() => window.ready")
     pages["x"].evaluate("enter('lobby', {info: 'again'})")
-    for info, member in programs.items():
-        with_others(member, "again", "y", "z", *({*"ab"} - {info}))
+    all_together(programs | {"again": pages["x"], "y": pages["y"], "z": pages["z"]})
     programs["a"].evaluate("room.send('bye')")
     programs["a"].evaluate("room.leave()")
     events = "seen.map((each) => each.slice(0, 3))"
