@@ -250,6 +250,15 @@ async def test_a_takeover_needs_the_token(processes):
     assert (await one.find(GROUP, "member")).owner == "second"
 
 
+async def test_one_of_several_tokens_is_enough_for_a_takeover(processes):
+    one, other = processes
+    await one.join(GROUP, Lease("member", "first", "address,token"), MANY)
+    for token in ("addr", "dress", "address.token", "a,b", "ken,add", "addres+", ""):
+        assert await other.join(GROUP, Lease("member", "thief", token), MANY) is JoinResult.TAKEN
+    for token in ("another,token", "another", "subject,another"):
+        assert await other.join(GROUP, Lease("member", "second", token), MANY) is JoinResult.RENEWED
+
+
 async def test_without_a_token_everybody_may_take_over(processes):
     one, other = processes
     await one.join(GROUP, Lease("member", "first"), MANY)

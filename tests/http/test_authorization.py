@@ -874,13 +874,48 @@ async def test_ids_of_peerjs_are_topics(protected):
         await each.close()
 
 
-async def test_peerjs_id_is_not_taken_over_with_another_token(protected):
+@pytest.mark.parametrize(
+    ("claims", "other", "first"),
+    [
+        ({"sub": "alice"}, {"sub": "mallory"}, "ID-TAKEN"),
+        ({"sub": "alice"}, {}, "ID-TAKEN"),
+        ({}, {"sub": "alice"}, "ID-TAKEN"),
+        ({"jti": "first"}, {"jti": "second"}, "ID-TAKEN"),
+        ({"sub": "alice", "jti": "first"}, {"sub": "alice", "jti": "renewed"}, "OPEN"),
+    ],
+)
+async def test_peerjs_id_is_taken_over_with_the_same_token_or_subject_only(claims, other, first, protected):
     service = await protected()
-    peer = await open_peer(service.port, "a", token_of(service, sub="alice"))
-    other = await connect_peer(service.port, key="peerjs", id="a", token=token_of(service, sub="mallory"))
-    assert (await other.next())["type"] == "ID-TAKEN"
-    await peer.nothing_before(("a", "marker"))
-    await peer.close()
+    peer = await open_peer(service.port, "a", token_of(service, **claims))
+    later = await connect_peer(service.port, key="peerjs", id="a", token=token_of(service, **other))
+    assert (await later.next())["type"] == first
+    if first == "OPEN":
+        assert await peer.closed() == (1000, "taken over")
+        await later.close()
+    else:
+        await peer.nothing_before(("a", "marker"))
+        await peer.close()
+
+
+async def test_peer_of_a_tracker_is_taken_over_with_the_same_subject_only(protected):
+    service = await protected()
+    announcement = {"action": "announce", "info_hash": HASHES[0], "peer_id": "p" * 20}
+    offering = announcement | {"peer_id": "q" * 20, "offers": [{"offer": 1, "offer_id": "o" * 20}]}
+    subjects = ("alice", "mallory", "alice")
+    queries = [urlencode({"token": token_of(service, sub=sub, jti=f"{at}")}) for at, sub in enumerate(subjects)]
+    async with contextlib.AsyncExitStack() as stack:
+        owner, other, renewed = [
+            await stack.enter_async_context(RawClient(f"ws://127.0.0.1:{service.port}/tracker?{query}", ORIGIN))
+            for query in queries
+        ]
+        for client, receiver in ((owner, owner), (other, owner), (renewed, renewed)):
+            await client.send(announcement)
+            assert (await client.receive())["incomplete"] == 1
+            await other.send(offering)
+            await other.receive()
+            assert (await receiver.receive())["peer_id"] == "q" * 20
+            await other.send(offering | {"event": "stopped"})
+            await other.receive()
 
 
 async def test_anonymous_peers_use_the_token_of_the_library(protected):

@@ -210,6 +210,42 @@ async def test_peer_belongs_to_the_connection_that_announced_it_last(service, tr
     assert await counts(other) == (0, 2)
 
 
+@pytest.mark.parametrize(
+    ("path", "other_path", "other_address", "moves"),
+    [
+        ("/tracker", "/tracker", "127.0.0.3", False),
+        ("/tracker?token=x", "/tracker?token=y", "127.0.0.3", False),
+        ("/tracker?token=x", "/announce?token=x", "127.0.0.3", True),
+        ("/tracker?token=x", "/tracker", "127.0.0.2", True),
+    ],
+)
+async def test_peer_of_a_live_connection_moves_to_the_same_address_or_token_only(
+    path, other_path, other_address, moves, service, tracker
+):
+    owner = await tracker(service, path=path, local_addr=("127.0.0.2", 0))
+    thief = await tracker(service, path=other_path, local_addr=(other_address, 0))
+    other = await tracker(service)
+    await owner.ask(announce("a"))
+    await other.ask(announce("b"))
+    assert await thief.ask(announce("a", offers=offers(1))) == response(0, 2)
+    await thief.send(announce("a", answer=SDP, offer_id=f"{2:020}", to_peer_id=peer("b")))
+    for _ in range(2 * moves):  # nothing is sent in the name of another one's peer
+        assert (await other.next())["peer_id"] == peer("a")
+    await other.nothing()
+    await other.ask(announce("b", offers=offers(3)))
+    assert (await (thief if moves else owner).next())["offer_id"] == f"{3:020}"
+    await (owner if moves else thief).nothing()
+    assert await thief.ask(announce("a", event="stopped")) == response(0, 1 if moves else 2)
+    thief.socket.transport.abort()
+    owner.socket.transport.abort()
+
+    async def is_free():
+        return await counts(other) == (0, 1)
+
+    await until(is_free)
+    assert await (await tracker(service)).ask(announce("a")) == response(0, 2)
+
+
 async def test_peers_of_one_connection_meet(service, tracker):
     """Clients of one page share a connection to each tracker."""
     client, other = await tracker(service), await tracker(service)

@@ -398,6 +398,10 @@ class Limits(ConnectionCounts):
     def _find_address(self, peer: str, forwarded_for: str) -> str:
         return forwarded.client_address(peer, forwarded_for, self._settings.trusted_proxies)
 
+    def client_name(self, address: str) -> str:
+        """Return the name of a client, which is the same for all of its addresses."""
+        return self._key(address)[1]
+
     def limits_address(self, address: str) -> bool:
         """Return whether per-address limits apply to an address."""
         parsed = parse_address(address)

@@ -1,5 +1,6 @@
 """The connection of a client of another library: its messages in order, its limits, and what it subscribed to."""
 
+import hashlib
 import json
 import math
 from asyncio import CancelledError, Future
@@ -177,6 +178,12 @@ def encode(message: Any) -> bytes:
         return orjson.dumps(message)
     except TypeError:
         return json.dumps(message, separators=(",", ":")).encode()
+
+
+def hash_owner(kind: str, value: str) -> str:
+    """Return a hash of what identifies the owner of a lease."""
+    text = value.encode(errors="backslashreplace")
+    return hashlib.blake2b(text, digest_size=16, person=kind.encode()).hexdigest()
 
 
 def is_utf8(name: str) -> bool:

@@ -17,7 +17,7 @@ from ..service.client_connection import Client
 from ..service.request_context import RequestContext
 from ..service.statuses import STATUS
 from ..transport.frames import CloseCode
-from .connection import MAX_NAME, ProtocolConnection, encode, is_utf8
+from .connection import MAX_NAME, ProtocolConnection, encode, hash_owner, is_utf8
 from .endpoint import ProtocolHandler, ProtocolUpgrade, make_scope
 
 PATH: Final = "/peerjs"
@@ -81,10 +81,11 @@ class PeerJsConnection(ProtocolConnection):
             client.query.get(name, [b""])[0].decode("utf-8", "replace") for name in ("id", "token", "key")
         )
         super().__init__(client, relay, make_scope("peerjs", origin, key))
-        # A token can be a JSON Web Token, of which only the hash is kept.
         valid = peer_id and token and key and max(len(peer_id), len(key)) <= MAX_NAME
         self._peer_id = peer_id if valid else ""
-        self._token = hashlib.sha256(token.encode()).hexdigest()[:32]
+        # A token can be a JSON Web Token, of which only a hash is kept. A renewed one has the same subject.
+        subject = self.grant.subject if self.grant is not None else ""
+        self._token = hash_owner("subject", subject) if subject else hashlib.sha256(token.encode()).hexdigest()[:32]
         self._owner = os.urandom(8).hex()
         self._member = False
         self._early: list[bytes] | None = []  # messages for the client, until OPEN has been sent

@@ -6,10 +6,11 @@ from collections.abc import Coroutine
 from typing import Any, Final
 
 from .. import errors
+from ..http.fields import query_token
 from ..relay import Channel, JoinResult, Lease, Relay
 from ..service.client_connection import Client
 from ..service.request_context import RequestContext
-from .connection import ProtocolConnection, encode
+from .connection import ProtocolConnection, encode, hash_owner
 from .endpoint import make_scope
 
 PATH: Final = "/tracker"
@@ -57,11 +58,18 @@ class TrackerConnection(ProtocolConnection):
 
     pattern = PATH
 
-    __slots__ = ("_owner", "_swarms")
+    __slots__ = ("_owner", "_swarms", "_token")
 
     def __init__(self, client: Client, relay: Relay, origin: str | None) -> None:
-        super().__init__(client, relay, make_scope("tracker", origin))
+        token = query_token(client.query)
+        super().__init__(client._replace(query={}), relay, make_scope("tracker", origin))
         self._owner = os.urandom(8).hex()
+        # The subject of a token binds its peers. Without it a client that comes back is known by address or token.
+        if self.grant is not None and self.grant.subject:
+            self._token = hash_owner("subject", self.grant.subject)
+        else:
+            address = hash_owner("address", client.service.limits.client_name(client.address))
+            self._token = f"{address},{hash_owner('token', token)}" if token else address
         self._swarms: dict[str, dict[str, Lease]] = {}  # by info_hash, the own peers by id
 
     @property
@@ -121,9 +129,13 @@ class TrackerConnection(ProtocolConnection):
             await self._leave(info_hash, peer_id)
         else:
             await self._join(info_hash, peer_id, event, message.get("left"))
+        owns = peer_id in self._swarms.get(info_hash, {})
         if answer is not None:
-            await self._answer(info_hash, peer_id, to_peer_id, message)
+            if owns:
+                await self._answer(info_hash, peer_id, to_peer_id, message)
             return
+        if not owns:
+            offers = []
         swarm = await self.relay.members(self._swarm(info_hash), len(offers) + 1 if offers else 0)
         counts = {kind: swarm.counts.get(kind, 0) for kind in (COMPLETE, INCOMPLETE)}
         self.send({**counts, "action": "announce", "interval": INTERVAL_S, "info_hash": info_hash})
@@ -146,21 +158,30 @@ class TrackerConnection(ProtocolConnection):
             self._acquire_peer(info_hash)
         else:  # as in the original, a complete peer stays complete
             complete = complete or event == "completed" or earlier.data == COMPLETE
-        lease = Lease(peer_id, self._owner, "", COMPLETE if complete else INCOMPLETE)
+        lease = Lease(peer_id, self._owner, self._token, COMPLETE if complete else INCOMPLETE)
         self._swarms.setdefault(info_hash, {})[peer_id] = lease
-        if await self.relay.join(self._swarm(info_hash), lease, MAX_MEMBERS) is JoinResult.FULL:
+        joined = await self.relay.join(self._swarm(info_hash), lease, MAX_MEMBERS)
+        if joined is JoinResult.FULL:
             raise errors.TooMany("members of a swarm")
+        if joined is JoinResult.TAKEN:
+            self._forget(info_hash, peer_id)
         if self.closed:  # its release can have overtaken the call
             await self.relay.leave(self._swarm(info_hash), peer_id, self._owner)
 
     async def _leave(self, info_hash: str, peer_id: str) -> None:
-        peers = self._swarms.get(info_hash, {})
-        if peers.pop(peer_id, None) is not None:
-            if not peers:
-                del self._swarms[info_hash]
-            self.release()
-            self.client.service.limits.release_peer(self.counts, self._swarm(info_hash))
+        if self._forget(info_hash, peer_id):
             await self.relay.leave(self._swarm(info_hash), peer_id, self._owner)
+
+    def _forget(self, info_hash: str, peer_id: str) -> bool:
+        """Stop counting an own peer. Return whether it was one."""
+        peers = self._swarms.get(info_hash, {})
+        if peers.pop(peer_id, None) is None:
+            return False
+        if not peers:
+            del self._swarms[info_hash]
+        self.release()
+        self.client.service.limits.release_peer(self.counts, self._swarm(info_hash))
+        return True
 
     def _acquire_peer(self, info_hash: str) -> None:
         """Count a peer of the address in a swarm."""

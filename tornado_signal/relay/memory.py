@@ -94,7 +94,7 @@ class MemoryRelay:
         earlier = members.get(lease.member)
         if earlier is None and len(members) >= max_members:
             return JoinResult.FULL
-        if earlier is not None and earlier.token not in ("", lease.token):
+        if earlier is not None and earlier.token and not _have_common(earlier.token, lease.token):
             return JoinResult.TAKEN
         members[lease.member] = lease
         return JoinResult.NEW if earlier is None else JoinResult.RENEWED
@@ -118,3 +118,7 @@ class MemoryRelay:
     async def close(self) -> None:
         self._channels.clear()
         self._groups.clear()
+
+
+def _have_common(needed: str, given: str) -> bool:
+    return not set(needed.split(",")).isdisjoint(given.split(","))

@@ -24,7 +24,8 @@ class Lease(NamedTuple):
 
     member: str  # the name of the member
     owner: str  # an id of the connection that owns the lease, without spaces
-    token: str = ""  # a hash of the secret that a takeover needs, without spaces. Empty if everybody may take over
+    # Hashes without spaces, separated by commas. A takeover needs one of them. Empty if everybody may take over.
+    token: str = ""
     data: str = ""  # a short text about the member, without spaces
 
 
@@ -33,7 +34,7 @@ class JoinResult(Enum):
 
     NEW: the member was not in the group.
     RENEWED: the lease replaces an earlier one of the same member.
-    TAKEN: refused, because the earlier lease has another token.
+    TAKEN: refused, because the earlier lease has other tokens.
     FULL: refused, because the group is full.
     """
 
