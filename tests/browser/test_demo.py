@@ -126,7 +126,7 @@ def test_failed_files_are_reported(server, open_demo, tmp_path):
     enter(bob)
     connected(bob, "Alice")
     connected(alice, "Bob")
-    for name, size in (("first", 40_000_000), ("second", 100_000), ("third", 400_000_000)):
+    for name, size in (("first", 4_000_000), ("second", 100_000), ("third", 400_000_000)):
         with (tmp_path / name).open("wb") as file:
             file.truncate(size)
     alice.evaluate(READ_SECOND_LATER)
@@ -134,7 +134,7 @@ def test_failed_files_are_reported(server, open_demo, tmp_path):
     (tmp_path / "second").write_text("shorter")
     alice.evaluate("release()")
     receive(bob, "first", "second")
-    told(bob, "Alice: Save first (40.0 MB)")
+    told(bob, "Alice: Save first (4.0 MB)")
     told(alice, "second did not get to Bob: the browser can no longer read it.")
     send_files(bob, tmp_path / "third")
     receive(alice, "third")

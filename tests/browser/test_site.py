@@ -76,17 +76,17 @@ def test_every_command_has_its_section(site):
 
 
 def test_search_works_without_external_requests(site, address, profiles):
+    files = r"<(?:script|link|img|iframe|source)\b[^>]*\s(?:src|href)=\"?(?:https?:)?//"
+    assert [path.name for path in site.glob("*.html") if re.search(files, path.read_text())] == []
     asked = set()
     page = profiles.open("about:blank")
     page.on("request", lambda request: asked.add(request.url))
-    for path in site.glob("*.html"):
-        page.goto(f"{address}/{path.name}")
     page.goto(f"{address}/index.html", wait_until="networkidle")  # else nothing looks for what is typed
     page.get_by_placeholder("Search").press_sequentially("hold_grace")
     link = page.locator("a.md-search-result__link[href*='settings.html']").first.get_attribute("href")
     page.goto(urljoin(page.url, link))  # a click may come while the results are drawn again
     assert page.locator("h1").inner_text().startswith("Settings")
-    assert len(asked) > len(pages())
+    assert len(asked) > 5
     assert {urlsplit(each).netloc for each in asked} == {urlsplit(address).netloc}
 
 
