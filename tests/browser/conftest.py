@@ -1,9 +1,10 @@
-"""Fixtures of several files of this folder, in addition to `support.browser_fixtures`."""
+"""Fixtures of several files of this folder."""
 
 import functools
 import shutil
 
 import pytest
+from support.browser_fixtures import *  # noqa: F403
 from support.browsers import FLAGS, Windowed, until
 from support.needs import require
 from support.waiting import end_all

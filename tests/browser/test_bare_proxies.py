@@ -5,8 +5,6 @@ from support.browsers import until
 from support.demo import connected, enter
 from support.proxies import BareApache, BareNginx
 
-pytest_plugins = ["support.browser_fixtures"]
-
 VERDICT = "document.getElementById('verdict').textContent"
 RESULTS = """
   Object.fromEntries([...document.querySelectorAll("#results li")].map((item) => [

@@ -12,8 +12,6 @@ from support.needs import require
 from support.node import Node
 from support.proxies import PROXIES
 
-pytest_plugins = ["support.browser_fixtures"]
-
 SCRIPT = Path(__file__).with_name("websocket.js").read_text()
 ORIGIN = "https://app.example"
 SECRET = "a secret of the offerer"

@@ -16,8 +16,6 @@ from support.documents import ADDRESS, blocks
 
 import tornado_signal
 
-pytest_plugins = ["support.browser_fixtures"]
-
 WEB = Path(tornado_signal.__file__).parent / "web"
 MODULES = [WEB / "client.js", *sorted((WEB / "client").glob("*.js"))]
 TYPES = (WEB / "client.d.ts").read_text()

@@ -8,8 +8,6 @@ import pytest
 from support.browsers import listed, until
 from support.scraping import scrape
 
-pytest_plugins = ["support.browser_fixtures"]
-
 GRACE_MS = 1000
 MORE_MS = 30_000  # until the others are notified, on a busy machine; without notification it takes 40 s
 API = "new SignalClient(location.search.slice(1))"

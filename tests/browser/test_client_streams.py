@@ -11,8 +11,6 @@ import pytest
 from support.browsers import until
 from support.node import Node, fetch_module
 
-pytest_plugins = ["support.browser_fixtures"]
-
 SECRET = "0123456789abcdef0123456789abcdef"
 WAYS = ("socket", "http")  # outside of browsers both are HTTP
 # Streams of a page: the events of each, its end, and the number of failed attempts.

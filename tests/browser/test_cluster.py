@@ -4,7 +4,6 @@ import pytest
 from support.browsers import listed, until
 from support.redis_servers import RedisCluster
 
-pytest_plugins = ["support.browser_fixtures"]
 pytestmark = pytest.mark.slow
 
 REPLICAS = 2  # one takes over, the other has what is written then

@@ -13,7 +13,7 @@ from support.browsers import FLAGS, until
 from support.demo import FOCUSED, PHONE, connected, enter, receive, send_files, told
 from support.needs import require
 
-pytest_plugins = ["support.browser_fixtures", "support.tls_fixtures"]
+pytest_plugins = ["support.tls_fixtures"]
 
 FILE_BYTES = 6_500_000
 # Do not read the file of 100,000 bytes before it is released.

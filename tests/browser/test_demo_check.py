@@ -6,8 +6,6 @@ import socket
 import pytest
 from support.browsers import TURN_SECRET, until
 
-pytest_plugins = ["support.browser_fixtures"]
-
 RESULTS = """
   [...document.querySelectorAll("#results li")].map((item) => [
     item.querySelector("h3").textContent,

@@ -4,8 +4,6 @@ import pytest
 from support.browsers import until
 from support.demo import PHONE, connected, enter, receive, send_files, told
 
-pytest_plugins = ["support.browser_fixtures"]
-
 NAMES = ("Alice", "Bob", "Carol", "Dave " * 12, "Erin", "Frank", "Grace", "Heidi")
 SIZES = {
     "desktop": (1100, 740),

@@ -8,8 +8,6 @@ import pytest
 from support.browsers import Windowed, until
 from support.demo import connected, enter, told
 
-pytest_plugins = ["support.browser_fixtures"]
-
 RECORD = """
   () => {
     window.happened = [];

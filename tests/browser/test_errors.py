@@ -8,8 +8,6 @@ from support.documents import sections
 from support.paths import ROOT
 from support.waiting import Handler, LocalServer
 
-pytest_plugins = ["support.browser_fixtures"]
-
 TYPES = (ROOT / "tornado_signal" / "web" / "client.d.ts").read_text()
 CODES = set(
     re.findall(r'"([a-z-]+)"', re.search(r"^export type ErrorCode =(.*?);", TYPES, re.MULTILINE | re.DOTALL)[1])

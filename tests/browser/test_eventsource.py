@@ -10,8 +10,6 @@ from support.browsers import until
 from support.certificates import make_pair
 from support.proxies import PROXIES
 
-pytest_plugins = ["support.browser_fixtures"]
-
 PAGE = Path(__file__).with_name("eventsource.html")
 
 

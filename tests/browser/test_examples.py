@@ -17,7 +17,6 @@ from support.paths import ROOT, TESTS
 from support.redis_servers import free_port
 from support.tokens import write_secret
 
-pytest_plugins = ["support.browser_fixtures"]
 pytestmark = [pytest.mark.slow, pytest.mark.needs("node")]
 
 EXAMPLES = ROOT / "examples"

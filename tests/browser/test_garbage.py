@@ -2,8 +2,6 @@
 
 from support.browsers import until
 
-pytest_plugins = ["support.browser_fixtures"]
-
 # Each kind is counted by weak references. `kept` shows that the count sees what is referenced. `lasting` is the signal
 # of all calls, as in an application that has one signal for its life.
 TRACK = """

@@ -5,8 +5,6 @@ from support.browsers import TURN_SECRET as SECRET
 from support.browsers import until
 from support.command import run
 
-pytest_plugins = ["support.browser_fixtures"]
-
 TURN = ("turn:turn.example:3478?transport=udp", "turns:turn.example")
 
 

@@ -6,7 +6,6 @@ from support.paths import ROOT
 from support.proxies import CaddyPath, NginxPath
 from support.waiting import end_all
 
-pytest_plugins = ["support.browser_fixtures"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 EXAMPLES = ROOT / "examples"

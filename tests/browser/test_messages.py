@@ -5,8 +5,6 @@ import json
 import pytest
 from support.browsers import until
 
-pytest_plugins = ["support.browser_fixtures"]
-
 VALUES = [
     {"x": 1, "name": "Ada", "nested": [1, None, {"y": 0.5}]},
     ["a", 1],

@@ -4,8 +4,6 @@ import pytest
 from support.browsers import until
 from support.documents import ADDRESS, blocks
 
-pytest_plugins = ["support.browser_fixtures"]
-
 TEXT = "document.querySelector('pre').innerText"
 
 

@@ -7,7 +7,6 @@ from support.browser_fixtures import serve_turn
 from support.browsers import launch_in, open_connect, until
 from support.networks import Lan, own_network
 
-pytest_plugins = ["support.browser_fixtures"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.needs("root", "ip", "nft", "turnserver")]
 
 # The types of the selected candidates of the only peer: this side's and the other side's.

@@ -4,8 +4,6 @@ import pytest
 from support.browsers import until
 from support.redis_servers import RedisServer
 
-pytest_plugins = ["support.browser_fixtures"]
-
 PHONE = {"viewport": {"width": 390, "height": 844}, "color_scheme": "dark"}
 SCROLLS = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
 TOKEN = "a token of the operator"

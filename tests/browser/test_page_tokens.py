@@ -9,8 +9,6 @@ import pytest
 from support.browsers import listed, until
 from support.tokens import SECRET, make_token, write_secret
 
-pytest_plugins = ["support.browser_fixtures"]
-
 API = "new SignalClient(location.search.slice(1), {socket: %s, token: makeToken})"
 OTHER_SECRET = b"another secret that is also long enough"
 

@@ -5,8 +5,6 @@ import time
 import pytest
 from support.browsers import listed, until
 
-pytest_plugins = ["support.browser_fixtures"]
-
 STRANGERS = "pair%2Fstrangers"
 MEET_AT = """
   ([topic, info, at, options]) => {

@@ -10,7 +10,6 @@ from support.browsers import until
 from support.proxies import HOST, Nginx, Proxy
 from support.waiting import end_all
 
-pytest_plugins = ["support.browser_fixtures"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 HERE = Path(__file__).parent

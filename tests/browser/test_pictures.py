@@ -9,8 +9,6 @@ import pytest
 from support.browsers import until
 from support.documents import DOCS
 
-pytest_plugins = ["support.browser_fixtures"]
-
 CAMERAS = {"permissions": ["microphone", "camera"]}
 DESK = {"viewport": {"width": 1100, "height": 740}, "device_scale_factor": 1.5, **CAMERAS}
 PHONE = {"viewport": {"width": 390, "height": 740}, "device_scale_factor": 1.5, "color_scheme": "dark", **CAMERAS}

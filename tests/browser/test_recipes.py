@@ -4,8 +4,6 @@ import pytest
 from support.browsers import listed, until
 from support.documents import ADDRESS, blocks, sections
 
-pytest_plugins = ["support.browser_fixtures"]
-
 TEXT = "document.body.innerText"
 
 

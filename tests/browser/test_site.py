@@ -17,8 +17,6 @@ from support.pythons import once
 from tornado_signal.__main__ import make_parser
 from tornado_signal.settings.settings import SETTINGS
 
-pytest_plugins = ["support.browser_fixtures"]
-
 
 def build(source, site, **variables):
     """Build the site with MkDocs, without a network. Return whether it succeeded, and its output."""
