@@ -1,9 +1,7 @@
-"""PeerJS clients at two servers of one Redis cluster, which lose a primary, are drained, and are killed."""
+"""PeerJS clients at two servers of one Redis cluster."""
 
 import asyncio
 import json
-import signal
-import time
 import urllib.request
 
 import pytest
@@ -14,13 +12,12 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 pytestmark = pytest.mark.slow
 
-FREE_S = 30  # after which the ids of a killed server are free
 BOUND_S = 60
 
 
 @pytest.fixture
 def cluster():
-    cluster = RedisCluster("valkey", 3, 1, "--cluster-require-full-coverage", "no")
+    cluster = RedisCluster("valkey", 3)
     yield cluster
     cluster.kill()
 
@@ -134,77 +131,6 @@ async def absent_ids_that_arrive_immediately_miss_nothing(cluster, servers):
     await sender.close()
 
 
-async def ids_survive_the_loss_of_a_primary(cluster, servers):
-    peers = {f"peer {number}": await opened(servers[number % 2], f"peer {number}") for number in range(12)}
-    primary = cluster.primaries_now()[0]
-    primary.kill()
-    async with asyncio.timeout(BOUND_S):
-        while not await asyncio.to_thread(cluster.replaced, primary):  # noqa: ASYNC110
-            await asyncio.sleep(0.1)
-    names = [*peers]
-    for name, other in zip(names, [*names[1:], names[0]], strict=True):
-        await reached_again(peers[name], name, peers[other], other)
-    async with asyncio.timeout(BOUND_S):
-        while await asyncio.to_thread(listed, servers[0]) != sorted(peers):  # noqa: ASYNC110
-            await asyncio.sleep(0.1)
-    for name in names:
-        peer, kind = await first_message(servers[0], name, "another token")
-        assert kind == "ID-TAKEN"
-        await peer.closed()
-    primary.start()
-    for peer in peers.values():
-        await peer.close()
-
-
-async def reached_again(sender, sender_id, receiver, receiver_id):
-    """Send until the receiver gets a message: messages during the failover can be lost."""
-    async with asyncio.timeout(BOUND_S):
-        while True:
-            await sender.send("LEAVE", receiver_id, payload=1)
-            try:
-                message = await asyncio.wait_for(receiver.socket.recv(), 0.5)
-            except TimeoutError:
-                continue
-            assert json.loads(message)["src"] == sender_id
-            return
-
-
-async def peer_of_a_drained_server_reconnects_elsewhere_with_its_id(cluster, servers):
-    one, other = servers
-    a, b = await opened(one, "a", "its token"), await opened(other, "b")
-    one.process.send_signal(signal.SIGTERM)
-    assert (await a.closed())[0] == 1012
-    peer, kind = await first_message(other, "a", "another token")
-    assert (kind, (await peer.closed())[0]) == ("ID-TAKEN", 1005)
-    a = await opened(other, "a", "its token")
-    await exchange(b, "b", a, "a")
-    assert await asyncio.to_thread(one.wait) == 0
-    await exchange(a, "a", b, "b")
-    assert [peer_id for peer_id in listed(other) if not peer_id.startswith("peer ")] == ["a", "b"]
-    await a.close()
-    await b.close()
-
-
-async def ids_of_a_killed_server_are_free_after_30_s_and_immediately_for_their_tokens(cluster, servers):
-    one, other = servers
-    a, c = await opened(one, "a", "its token"), await opened(one, "c", "its token")
-    b = await opened(other, "b")
-    one.process.kill()
-    killed_s = time.monotonic()
-    await a.closed()
-    await c.closed()
-    a = await opened(other, "a", "its token")
-    await exchange(b, "b", a, "a")
-    peer, kind = await first_message(other, "c", "another token")
-    assert kind == "ID-TAKEN"
-    await peer.closed()
-    c = await until_opened(other, "c", "another token")
-    assert time.monotonic() - killed_s < FREE_S
-    await exchange(b, "b", c, "c")
-    for peer in (a, b, c):
-        await peer.close()
-
-
 @pytest.mark.timeout(300)
 async def test_peers_of_two_servers_of_one_cluster(subtests, cluster, start):
     flags = ["--store", "redis", "--redis-nodes", cluster.address, "--durability", "os", "--peerjs-discovery"]
@@ -212,12 +138,8 @@ async def test_peers_of_two_servers_of_one_cluster(subtests, cluster, start):
         flow_between_two_servers,
         of_two_connections_that_claim_an_id_at_once_one_stays_its_owner,
         absent_ids_that_arrive_immediately_miss_nothing,
-        ids_survive_the_loss_of_a_primary,
-        peer_of_a_drained_server_reconnects_elsewhere_with_its_id,
-        ids_of_a_killed_server_are_free_after_30_s_and_immediately_for_their_tokens,
     ):
         with subtests.test(part.__name__):
-            cluster.wait_until_whole()
             servers = [start(*flags, "--hold-grace-ms", "2000") for _ in range(2)]
             await part(cluster, servers)
             for server in servers:

@@ -154,7 +154,7 @@ def test_flood_reaches_the_clients_of_another_server_at_the_rate_of_its_address(
 def test_clients_meet_after_the_loss_of_a_primary(cluster, serve):
     one, other = serve(), serve()
     near, far = subscribe(one, "kept"), subscribe(other, "kept")
-    holder, _ = open_peer(one, "kept", "token")
+    (holder, _), (friend, _) = open_peer(one, "kept", "token"), open_peer(other, "friend", "token")
     tracker = Client(one, "/tracker")
     tracker.send(**announcement("a", "kept"))
     tracker.next()
@@ -165,42 +165,53 @@ def test_clients_meet_after_the_loss_of_a_primary(cluster, serve):
 
         def reaches():
             near.send(type="publish", topic="kept", data=1)
+            friend.send(type="LEAVE", dst="kept", payload=1)
             with contextlib.suppress(TimeoutError):
-                return far.next(0.5)
+                return far.next(0.5) and holder.next(0.5)
 
         until(reaches)
         until(lambda: open_peer(other, "kept", "another")[1] == "ID-TAKEN")
         until(lambda: members(Client(other, "/tracker"), "kept") == 1)
-        with contextlib.suppress(TimeoutError):
-            while True:
-                far.next(0.5)
+        for client in (far, holder):
+            with contextlib.suppress(TimeoutError):
+                while True:
+                    client.next(0.5)
         meet(one, other)
         primary.start()
     assert holder.socket.protocol.close_rcvd is None
 
 
-def test_id_of_a_drained_server_is_kept_for_its_token(serve):
+def test_ids_of_a_drained_server_are_kept_for_their_tokens(serve):
+    """One client connects again while the server ends, and one later."""
     one, other = serve("--hold-grace-ms", "20000"), serve()
-    client, _ = open_peer(one, "drained", "token")
-    room, tracker = subscribe(one, "drained"), Client(one, "/tracker")
+    clients = [open_peer(one, name, "token")[0] for name in ("soon", "later")]
+    clients += [subscribe(one, "drained"), Client(one, "/tracker")]
+    friend, _ = open_peer(other, "friend", "token")
     one.process.send_signal(signal.SIGTERM)
-    assert [each.code() for each in (client, room, tracker)] == [1012] * 3
+    assert [each.code() for each in clients] == [1012] * 4
+    again = {"soon": open_peer(other, "soon", "token")}
     one.process.wait(BOUND_S)
-    assert open_peer(other, "drained", "another")[1] == "ID-TAKEN"
-    again, opened = open_peer(other, "drained", "token")
-    assert opened == "OPEN"
-    assert again.socket.protocol.close_rcvd is None
+    assert open_peer(other, "later", "another")[1] == "ID-TAKEN"
+    again["later"] = open_peer(other, "later", "token")
+    for name, (client, opened) in again.items():
+        assert opened == "OPEN"
+        assert open_peer(other, name, "another")[1] == "ID-TAKEN"
+        friend.send(type="OFFER", dst=name, payload=1)
+        assert client.next() == {"type": "OFFER", "src": "friend", "dst": name, "payload": 1}
+        assert client.socket.protocol.close_rcvd is None
 
 
 def test_ids_and_members_of_a_killed_server_are_free_after_30_s(serve):
     one, other = serve(), serve()
     open_peer(one, "killed", "token")
+    open_peer(one, "mine", "token")
     tracker = Client(one, "/tracker")
     tracker.send(**announcement("a", "killed"))
     tracker.next()
     one.process.kill()
     began_s = time.monotonic()
     scraping = Client(other, "/tracker")
+    assert open_peer(other, "mine", "token")[1] == "OPEN"
     assert open_peer(other, "killed", "another")[1] == "ID-TAKEN"
     assert members(scraping, "killed") == 1
     until(lambda: open_peer(other, "killed", "another")[1] == "OPEN", FREE_S)
