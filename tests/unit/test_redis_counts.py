@@ -2,13 +2,14 @@
 
 import asyncio
 import random
+import tracemalloc
 
 import pytest
 from redis.crc import key_slot as redis_slot
 
 from tornado_signal.stores.quotas import Quotas
 from tornado_signal.stores.redis.counts import OriginCounts
-from tornado_signal.stores.redis.partitions import Partitions, key_slot
+from tornado_signal.stores.redis.partitions import MAX_PARTITIONS, Partitions, key_slot
 
 PARTITIONS = Partitions("test:", 4)
 
@@ -16,6 +17,18 @@ PARTITIONS = Partitions("test:", 4)
 @pytest.mark.parametrize("key", [b"", b"plain", b"a{tag}b", b"{}empty", b"{open", b"{a}{b}", b"x}{y}", "ü{é}".encode()])
 def test_key_slots_match_those_of_redis_py(key):
     assert key_slot(key) == redis_slot(key)
+
+
+def test_partitions_of_an_origin_are_created_on_first_use():
+    tracemalloc.start()
+    try:
+        partitions = Partitions("test:", MAX_PARTITIONS)
+        assert partitions.of_topic("o", "topic") is partitions.of_topic("o", "topic")
+        assert tracemalloc.get_traced_memory()[0] < 20_000
+        assert len(partitions.all("o")) == MAX_PARTITIONS
+        assert tracemalloc.get_traced_memory()[0] > 200_000
+    finally:
+        tracemalloc.stop()
 
 
 def make_counts(quotas, sizes):

@@ -58,9 +58,8 @@ class OriginCounts:
         cached = self._cached.get(origin)
         if cached is None:
             return 0, 0
-        own = self._partitions.all(origin).index(partition)
-        sessions = sum(size[0] for size in cached.sizes) - cached.sizes[own][0]
-        return sessions, sum(size[1] for size in cached.sizes) - cached.sizes[own][1]
+        own = cached.sizes[partition.number]
+        return sum(size[0] for size in cached.sizes) - own[0], sum(size[1] for size in cached.sizes) - own[1]
 
     def note(self, origin: str, partition: Partition, sessions: int, topics: int) -> "asyncio.Task[None] | None":
         """Record the counts of a partition. Read those of the others if the quota may be near.
@@ -75,7 +74,7 @@ class OriginCounts:
                 return None
         else:
             near = cached.near
-            cached.sizes[self._partitions.all(origin).index(partition)] = sessions, topics
+            cached.sizes[partition.number] = sessions, topics
             cached.unread -= 1
             if cached.unread > 0 or self._loop.time() - cached.read_s < FRESH_S:
                 return None

@@ -14,7 +14,7 @@ from ...session import Session
 
 SLOTS = 16_384
 MAX_PARTITIONS = 1024
-ORIGINS_KEPT = 10_000
+PARTITIONS_KEPT = 10_000
 # The keys of a script in order: a session, its tombstone, and the shared keys of the partition.
 KEY_NAMES = ("session", "tomb", "meta", "listing", "expiries", "due", "topics", "departed", "forgetting")
 _KEY = re.compile(rb"\{([\w-]+)\.[0-9a-f]+\}:(?:m|s:([0-9a-f]{32}))$")
@@ -29,10 +29,11 @@ def key_slot(key: bytes) -> int:
 class Partition:
     """One partition of an origin."""
 
-    __slots__ = ("_tag", "name", "origin", "shared", "slot")
+    __slots__ = ("_tag", "name", "number", "origin", "shared", "slot")
 
     def __init__(self, prefix: bytes, origin: str, number: int) -> None:
         self.origin = origin
+        self.number = number
         # Long enough that nobody can find two origins with the same hash.
         digest = hashlib.sha256(origin.encode("utf-8", "surrogatepass")).digest()[:16]
         self.name = urlsafe_b64encode(digest).rstrip(b"=")  # the hash that represents the origin in the names of keys
@@ -94,26 +95,20 @@ class Partitions:
     def __init__(self, prefix: str, count: int) -> None:
         self.count = count
         name = prefix.encode()
-        self._of_origin = lru_cache(ORIGINS_KEPT)(
-            lambda origin: tuple(Partition(name, origin, number) for number in range(self.count))
-        )
+        # Most origins use few of their partitions.
+        self._partition = lru_cache(PARTITIONS_KEPT)(lambda origin, number: Partition(name, origin, number))
 
-    def use(self, count: int) -> None:
-        """Use another number of partitions."""
-        self.count = count
-        self._of_origin.cache_clear()
-
-    def all(self, origin: str) -> tuple[Partition, ...]:
+    def all(self, origin: str) -> list[Partition]:
         """Return the partitions of an origin."""
-        return self._of_origin(origin)
+        return [self._partition(origin, number) for number in range(self.count)]
 
     def of_topic(self, origin: str, topic: str) -> Partition:
         """Return the partition of a topic."""
-        return self._of_origin(origin)[self.number(topic)]
+        return self._partition(origin, self.number(topic))
 
     def of_code(self, origin: str, code: bytes) -> Partition:
         """Return the partition of a session, whether or not the session exists."""
-        return self._of_origin(origin)[int.from_bytes(code[:2], "big") % self.count]
+        return self._partition(origin, int.from_bytes(code[:2], "big") % self.count)
 
     def place(self, code: bytes, topic: str) -> bytes:
         """Return a code with the number of the topic's partition in it."""

@@ -156,7 +156,7 @@ class RedisStore:
         await self.topology.open()
         await self.client.open()
         _, partitions, _ = await self._kind()
-        self.partitions.use(int(partitions))
+        self.partitions.count = int(partitions)
 
     async def _kind(self) -> tuple[str, ...]:
         """Return format, partitions and identity of the store."""
