@@ -38,6 +38,10 @@ class Clock:
         """Return the Unix time of the wall clock in seconds, which other machines share and which can be set back."""
         return self._wall_ns() / 1e9
 
+    def ahead_s(self) -> float:
+        """Return how far this clock is ahead of the wall clock in seconds, 0 unless that was set back."""
+        return self.now_ms() / 1000 - self.wall_s()
+
     def http_date(self, now_ms: int) -> str:
         """Return `now_ms` as an HTTP Date header, formatted at most once a second."""
         now_s = now_ms // 1000

@@ -8,7 +8,7 @@ import pytest
 from support.stores import TIMEOUT_MS, sweep
 
 from tornado_signal.errors import SessionNotFound, Unavailable
-from tornado_signal.session import Reason, Side
+from tornado_signal.session import MIN_HELD_MS, Reason, Side
 from tornado_signal.stores.leveldb import expiry, layout
 from tornado_signal.stores.leveldb.database import Group
 from tornado_signal.stores.quotas import Quotas
@@ -182,6 +182,36 @@ async def test_expired_sessions_stay_expired_after_the_clock_is_set_back(how, op
             await one.read(code, Side.OFFERER)
     await one.create()
     assert (await one.sessions())[0].session.created_ms >= late_ms
+
+
+@pytest.mark.parametrize("change", ["refresh", "hold", "renew", "answer", "withdraw", "close", "kept"])
+async def test_time_continues_after_every_change_and_a_restart_with_an_earlier_clock(
+    change, opened, clock, monkeypatch
+):
+    """A session lives no longer than before, whatever wrote the store's time."""
+    store, one = await opened(timeout_ms=MIN_HELD_MS)
+    lease = b"l" * 12
+    changed = await one.create(lease=lease if change == "renew" else b"")
+    old = await one.create(ttl_ms=MIN_HELD_MS)
+    clock.ms += MIN_HELD_MS * 3 // 4
+    late_ms = clock.ms
+    if change == "kept":
+        monkeypatch.setattr(clock, "ahead_s", lambda: 1.0)
+        await store.sweeper.keep_time()
+    elif change != "close":
+        await getattr(one, change)(changed, *([lease] if change in ("hold", "renew") else []))
+    if change != "close":  # a killed server writes nothing more
+        monkeypatch.setattr(store.expiry, "write_time", raise_unavailable)
+    await store.close()
+    clock.ms -= MIN_HELD_MS // 2
+    _, one = await opened(timeout_ms=MIN_HELD_MS)
+    assert clock.ms == late_ms
+    clock.ms += MIN_HELD_MS // 4
+    assert old not in await one.codes()
+
+
+async def raise_unavailable(now_ms):
+    raise Unavailable("killed")
 
 
 async def test_new_session_is_not_older_than_an_expiry(opened, clock):

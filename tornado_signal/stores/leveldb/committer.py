@@ -26,7 +26,7 @@ class Committer:
         change: Change,
         apply: Callable[[], None],
         *,
-        counted: bool = False,
+        now_ms: int | None = None,
     ) -> "asyncio.Future[None]":
         """Commit a change and hold the locks of its sessions until it is committed or has failed.
 
@@ -34,15 +34,16 @@ class Committer:
             tokens: tokens of these locks, empty for a session that no other request can know yet.
             change: the change to write.
             apply: updates the state in memory after the commit.
-            counted: whether the change affects the store's time, the serial or the number of listed sessions.
+            now_ms: the time by which the change was decided. It is written, so that no later process decides by an
+                earlier one. None if the change affects neither times, serials nor the number of listed sessions.
 
         Returns:
             A future that is done after the commit, or fails with Unavailable.
         """
         state, locks = self.state, self.locks
         listed = state.listed + change.listed
-        if counted:
-            counters = StoreCounters(state.created_ms, state.serial, listed)
+        if now_ms is not None:
+            counters = StoreCounters(state.advance_time(now_ms), state.serial, listed)
             change.puts.append((layout.COUNTERS_KEY, layout.pack_counters(counters)))
         locks.enter(tokens)
         appends = bool(tokens) and tokens[0].appends

@@ -73,7 +73,6 @@ class Expiry:
                     break
         state.undelisted = reached
         if removals:
-            state.advance_time(now_ms)  # expired sessions stay expired if the clock is set back
 
             def applied() -> None:
                 for _, origin, session, removal in removals:
@@ -85,7 +84,7 @@ class Expiry:
             change = changes.merge(
                 *(changes.delisted(origin, session, removal) for _, origin, session, removal in removals)
             )
-            await self._committer.commit([token for token, *_ in removals], change, applied, counted=True)
+            await self._committer.commit([token for token, *_ in removals], change, applied, now_ms=now_ms)
         elif reached != stop and blocked is None:
             await asyncio.sleep(0)
         return blocked
@@ -139,7 +138,6 @@ class Expiry:
                 if len(deletes) >= STEP or time.monotonic() >= until_s:
                     break
         if deletes:
-            state.advance_time(now_ms)
 
             def applied() -> None:
                 self._metrics.swept += whole
@@ -148,5 +146,13 @@ class Expiry:
                     state.watches.changed(token.key)
 
             state.unswept = remaining or entry
-            await self._committer.commit(swept, Change([], deletes), applied, counted=True)
+            await self._committer.commit(swept, Change([], deletes), applied, now_ms=now_ms)
         return len(deletes)
+
+    async def write_time(self, now_ms: int) -> None:
+        """Write the store's time, so that it also continues after a restart.
+
+        Raises:
+            Unavailable: the database cannot be used now.
+        """
+        await self._committer.commit([], Change([], []), lambda: None, now_ms=now_ms)

@@ -165,6 +165,8 @@ class LevelDBStore:
             self._abandoned.cancel()
             await asyncio.wait((self._abandoned,))
         await self.sweeper.stop()
+        with contextlib.suppress(Unavailable):
+            await self.expiry.write_time(self._clock.now_ms())
         await self.database.close()
 
     def now_ms(self, watch: Watch | None = None) -> int:
@@ -199,7 +201,7 @@ class LevelDBStore:
 
     @_raising_unavailable
     async def probe(self) -> None:
-        await self._committer.commit([], Change([], []), lambda: None, counted=True)
+        await self.expiry.write_time(self._clock.now_ms())
         records.counters(self.database.view)
 
     async def counts(self) -> tuple[int, int]:
@@ -285,7 +287,7 @@ class LevelDBStore:
                         self._observer("expired", origin, code, topic, expired.created_ms, expired.expires_ms)
                     self._observer("created", origin, code, topic, created_ms, expires_ms)
 
-            await self._committer.commit(tokens, change, applied, counted=True)
+            await self._committer.commit(tokens, change, applied, now_ms=now_ms)
         finally:
             self._reservations.release(origin, topic)
         return code, expires_ms
@@ -310,7 +312,7 @@ class LevelDBStore:
                 if self._observer is not None:
                     self._observer("answered", origin, code, session.topic, session.created_ms, session.expires_ms)
 
-            await self._committer.commit([token], change, applied, counted=True)
+            await self._committer.commit([token], change, applied, now_ms=now_ms)
 
     @_raising_unavailable
     async def add_candidates(
@@ -607,7 +609,7 @@ class LevelDBStore:
                 times = (session.created_ms, session.expires_ms)
                 self._observer("withdrawn", origin, session.code, session.topic, *times)
 
-        await self._committer.commit([token], change, applied, counted=True)
+        await self._committer.commit([token], change, applied, now_ms=now_ms)
 
     def _make_removal(self, key: bytes, reason: Reason, now_ms: int) -> Removal:
         return Removal(self.state.next_serial(), reason, now_ms + self._timeout_ms, key in self.state.leases)
@@ -640,5 +642,5 @@ class LevelDBStore:
             if leases:
                 self.state.leases[key] = leases
 
-        await self._committer.commit([token], change, applied)
+        await self._committer.commit([token], change, applied, now_ms=now_ms)
         return after.expires_ms

@@ -35,7 +35,7 @@ class Sweeper:
 
     def start(self) -> None:
         """Start the work. A long sweep or compaction does not delay the removal from listings."""
-        for work in (self.expire_due, self.sweep):
+        for work in (self.expire_due, self.sweep, self.keep_time):
             self._repeated.append(Repeating(functools.partial(self._run, work), self._interval_s))
 
     async def stop(self) -> None:
@@ -52,6 +52,11 @@ class Sweeper:
 
     async def expire_due(self) -> None:
         await self._expiry.expire_due(self._clock.now_ms())
+
+    async def keep_time(self) -> None:
+        """Write the store's time while it is ahead of the wall clock, by which a killed server would start again."""
+        if self._clock.ahead_s() >= 1:
+            await self._expiry.write_time(self._clock.now_ms())
 
     async def sweep(self) -> None:
         """Delete all expired sessions in steps. The pause after each step is as long as the step, for requests."""
