@@ -46,6 +46,16 @@ async def test_turn_servers_come_with_timed_passwords(start_service, secret_file
     assert len(names) == 10  # a TURN server counts what each of them uses
 
 
+async def test_passwords_expire_by_the_wall_clock_although_the_store_is_ahead(start_service, secret_file, monkeypatch):
+    """A clock that was ahead once must not sign passwords that are valid for longer."""
+    service = await start_service(turn_servers=TURN, turn_secret_file=secret_file, turn_ttl_s=600)
+    monkeypatch.setattr(service.clock, "wall_s", lambda: NOW_MS / 1000)
+    service.clock.ms += 30 * 86_400_000
+    response = await service.get("/ice-servers")
+    assert response["expiresAt"] == NOW_MS + 600_000
+    assert response["iceServers"][1]["username"].startswith(f"{NOW_MS // 1000 + 600}:")
+
+
 @pytest.mark.needs("openssl")
 def test_password_equals_that_of_openssl():
     turn = IceServers((), TURN, b"north", 86_400).turn(1_433_895_918_506)

@@ -1,5 +1,6 @@
 """Jumps of the machine's clock under a running server. Its monotonic clock does not jump."""
 
+import signal
 import time
 
 import pytest
@@ -162,4 +163,23 @@ def test_tokens_are_accepted_again_after_a_wrong_clock_was_corrected(start, jump
     jump("+0")
     until(lambda: status() == 200)
     assert server_ms(server) >= now_ms() + HOUR_MS - 1000
+    assert server.stop() == 0
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_session_of_a_clock_that_was_ahead_does_not_return_after_a_restart(start, jump, end):
+    server = start("--admin-port", 0)
+    jump("+1h")
+    code = server.offer()
+    jump("+0")
+    until_gone(server, code)
+    assert 3500 < scrape(server.admin_url).one("store_clock_ahead_seconds") < 3700
+    while "ahead of this machine's clock" not in server.log[-1]:
+        server.log.append(server.process.stderr.readline())
+    server.stop(end)
+    assert "".join(server.log).count("ahead of this machine's clock") == 1
+    server = start()
+    assert server_ms(server) > now_ms() + HOUR_MS - 60_000
+    assert poll(server, code)[0] == 404
+    assert server.codes() == []
     assert server.stop() == 0

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tornado_signal.system.clock import Clock
+from tornado_signal.system.clock import Clock, ClockWarning
 
 SECOND_NS = 10**9
 
@@ -68,6 +68,20 @@ def test_starts_at_the_newest_session_of_the_store():
     assert clock.now_ms() == 1_700_000_005_000
     machine.pass_ns(7 * SECOND_NS)
     assert clock.now_ms() == 1_700_000_012_000
+
+
+def test_difference_from_the_store_is_logged_at_its_begin_and_its_end(caplog):
+    caplog.set_level("INFO")
+    ahead_s = 0.0
+    warning = ClockWarning(lambda: ahead_s)
+    for ahead_s in (0.0, 59.0, 3600.0, 3600.0, 60.0, 0.0, 0.0, -61.0, -70.0):  # noqa: B007 (read above)
+        warning.check()
+    logged = [(record.levelname, record.getMessage().partition(":")[0]) for record in caplog.records]
+    assert logged == [
+        ("WARNING", "the time of the store is 3600 s ahead of this machine's clock"),
+        ("INFO", "the time of the store agrees with this machine's clock again"),
+        ("WARNING", "the time of the store is 61 s behind this machine's clock"),
+    ]
 
 
 def test_http_date_follows_the_time():

@@ -54,6 +54,8 @@ class Exposition(Collector):
         )
         ready = self._service.store.available and self._service.lifecycle.state < LEAVING
         yield gauge("ready", "Whether the server serves: 0 while it stops or its store is unavailable.", ready)
+        meaning = "How far the time of the store is ahead of this machine's clock."
+        yield gauge("store_clock_ahead_seconds", meaning, self._service.store_ahead_s())
         yield reload_gauge(self._service.live)
         if self._tls is not None:
             meaning = "Expiry of the current certificate, Unix time."

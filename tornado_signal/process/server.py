@@ -29,7 +29,7 @@ from ..settings.live import LiveSettings
 from ..settings.settings import Settings, merge
 from ..stores import check_files, open_store, quotas_of
 from ..system import logs
-from ..system.clock import Clock
+from ..system.clock import Clock, ClockWarning
 from ..system.lag import Lag
 from ..system.notify import Notifier
 from ..system.repeating import Repeating
@@ -223,7 +223,11 @@ class ServingProcess:
         notifier.ready(self._status())
         pause_s = notifier.pause_s(STATUS_S)
         # Two, because counting can take longer than the watchdog allows.
-        repeated = [Repeating(lambda: notifier.alive(self._status()), pause_s), Repeating(count, pause_s)]
+        repeated = [
+            Repeating(lambda: notifier.alive(self._status()), pause_s),
+            Repeating(count, pause_s),
+            Repeating(ClockWarning(self.service.store_ahead_s).check, STATUS_S),
+        ]
 
         async def stop() -> None:
             for each in repeated:

@@ -158,8 +158,8 @@ def health(context: RequestContext) -> bytes:
 
 def ice_servers(context: RequestContext) -> bytes:
     """GET /ice-servers (docs/turn.md)."""
-    ice = context.service.ice
-    return wire.encode(wire.ice_servers(ice.stun, ice.turn(context.now_ms), ice.expires_ms(context.now_ms)))
+    ice, wall_ms = context.service.ice, int(context.service.clock.wall_s() * 1000)  # the time of the TURN servers
+    return wire.encode(wire.ice_servers(ice.stun, ice.turn(wall_ms), ice.expires_ms(wall_ms)))
 
 
 # Discovery

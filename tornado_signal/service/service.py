@@ -142,6 +142,10 @@ class Service:
             self.origin_warnings[cause] = now_s + ORIGIN_WARNING_S
             log.warning("a proxy changes the %s of requests for pages of this host; %s", cause, remedy)
 
+    def store_ahead_s(self) -> float:
+        """Return how far the store's time is ahead of this machine's clock, in seconds."""
+        return self.store.now_ms() / 1000 - self.clock.wall_s()
+
     def charge_publisher(self, address: str, units: int) -> bool:
         """Charge a client for what another process has published for it. Return whether its rate allows that."""
         refused = self.limits.charge_request(self.limits.client(address), self.clock.now_ms(), units)

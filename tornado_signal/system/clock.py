@@ -1,8 +1,41 @@
 """The server's time: the wall clock, except that it never goes backwards or stops."""
 
 import email.utils
+import logging
 import time
 from collections.abc import Callable
+from typing import Final
+
+log = logging.getLogger(__name__)
+
+MAX_DIFFERENCE_S: Final = 60.0  # between the store's time and the wall clock without a warning
+
+
+class ClockWarning:
+    """Logs when the store's time and the wall clock begin to differ, and when they agree again.
+
+    Args:
+        ahead_s: returns how far the store's time is ahead, in seconds.
+    """
+
+    def __init__(self, ahead_s: Callable[[], float]) -> None:
+        self._ahead_s = ahead_s
+        self._differs = False
+
+    def check(self) -> None:
+        """Compare the clocks."""
+        ahead_s = self._ahead_s()
+        differs = abs(ahead_s) >= MAX_DIFFERENCE_S
+        if differs and not self._differs:
+            log.warning(
+                "the time of the store is %.0f s %s this machine's clock: sessions expire by the store's time; "
+                "correct the clock if it is wrong",
+                abs(ahead_s),
+                "ahead of" if ahead_s > 0 else "behind",
+            )
+        elif self._differs and not differs:
+            log.info("the time of the store agrees with this machine's clock again")
+        self._differs = differs
 
 
 class Clock:
