@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -151,6 +152,25 @@ def test_connections_stay_open_between_requests_for_the_set_time(start):
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nOrigin: https://a.example\r\n\r\n")
         assert b"200 OK" in whole(connection)
         assert time.monotonic() - began_s >= 1
+
+
+def test_secrets_are_in_variables_or_in_files_that_others_cannot_read(tmp_path):
+    with tempfile.TemporaryDirectory(dir="/tmp") as public:  # the directories of tests are private
+        Path(public).chmod(0o755)
+        key, private = Path(public) / "key.secret", tmp_path / "token"
+        for file in (key, private):
+            file.write_text("s" * 32)
+            file.chmod(0o644)
+        flags = ("serve", "--check", "--port", 0, "--admin-port", 0)
+        done = call(*flags, "--auth-keys", key, "--admin-token-file", private, cwd=tmp_path)
+        assert done.returncode == 0
+        assert done.stderr.count("every user of this machine can read it") == 1
+        assert f"{key} holds a secret, and every user of this machine can read it; run: chmod o= {key}" in done.stderr
+    variables = {"TORNADO_SIGNAL_ADMIN_TOKEN": "t" * 32, "TORNADO_SIGNAL_AUTH_SECRET": "s" * 32}
+    done = call(*flags, cwd=tmp_path, **variables)
+    assert "admin token: environment variable TORNADO_SIGNAL_ADMIN_TOKEN\n" in done.stdout
+    assert "keys of tokens: main (HS256); " in done.stdout
+    refused(call(*flags, cwd=tmp_path, TORNADO_SIGNAL_AUTH_SECRET="short"), "AUTH_SECRET must hold one line")
 
 
 def test_check_opens_and_reports_what_serve_needs(tmp_path):

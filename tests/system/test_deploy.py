@@ -78,8 +78,8 @@ def test_coturn_takes_its_settings(tmp_path):
     files = sections_of("STUN and TURN")
     settings = settings_of(environment_file("STUN and TURN"))
     assert settings.turn_servers
-    (credential,) = re.findall("LoadCredential=(.*):", files["systemctl edit tornado-signal"])
-    assert settings.turn_secret_file.name == credential
+    (created,) = re.findall("/dev/stdin (.*)", "".join(blocks("deploy", "STUN and TURN", "sh")))
+    assert str(settings.turn_secret_file) == created
     file, log = tmp_path / "turnserver.conf", tmp_path / "log"
     file.write_text(files["/etc/turnserver.conf"] + "listening-ip=127.0.0.1\nlistening-port=0\n")
     command = ["turnserver", "-c", file, "--no-cli", "--log-file=stdout", f"--pidfile={tmp_path}/pid", "--db=:memory:"]

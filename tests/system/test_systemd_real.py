@@ -25,7 +25,7 @@ BOUND_S = 30
 SOURCE = "/srv/tornado-signal"
 SERVICE, SOCKET = "tornado-signal.service", "tornado-signal.socket"
 OFFLINE = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/srv/wheels"}
-INSTALL, STATUS, RESTART, RELOAD, LOG, REMOVE = (
+INSTALL, STATUS, RESTART, RELOAD, LOG, *SECRETS, REMOVE = (
     line.removeprefix("sudo ") for text in blocks("systemd", "systemd", "sh") for line in text.splitlines()
 )
 LOCK = """
@@ -158,6 +158,28 @@ def ready_when_the_store_is_open(machine):
             until(lambda: active(machine))
             assert code in early.communicate(timeout=BOUND_S)[0].decode()
     assert "data is in use by another process" in machine.do(LOG)
+
+
+def secrets(machine):
+    settings = "/etc/tornado-signal/tornado-signal.env"
+    (lines,) = blocks("systemd", "Secrets", "ini")
+    for command in SECRETS:
+        machine.do(command.replace("sudo ", ""))
+    text = f"{lines}TORNADO_SIGNAL_ADMIN_PORT=3001"
+    machine.do(f'cp {settings} /srv/kept && echo "$TEXT" >>{settings}', TEXT=text)
+    machine.do(RESTART)
+    refusing = "curl --silent --output /dev/null --write-out '%{http_code}'"
+    assert machine.do(f"{refusing} http://127.0.0.1:3001/status") == "401"
+    token = "/etc/tornado-signal/secrets/admin"
+    asking = f'{refusing} --header "Authorization: Bearer $(cat {token})" http://127.0.0.1:3001/status'
+    assert machine.do(asking) == "200"
+    assert machine.do(f"{refusing} --header 'Origin: {ORIGIN}' http://127.0.0.1:3000/topics") == "401"
+    machine.do(f"{SECRETS[-1].replace('sudo ', '')}.new.secret && {RELOAD}")
+    until(lambda: "settings reloaded, applied: keys of tokens" in machine.do(LOG))
+    assert "every user of this machine can read it" not in machine.do(LOG)
+    nobody = "setpriv --reuid=65534 --regid=65534 --clear-groups"
+    assert machine.run(f"{nobody} ls {Path(token).parent}").returncode != 0
+    machine.do(f"rm -r {Path(token).parent}/* && cp /srv/kept {settings} && {RESTART}")
 
 
 def a_wrong_setting(machine):
@@ -407,7 +429,14 @@ def remove(machine):
     assert machine.run(f"{SOURCE}/{REMOVE} --all").returncode == 1
 
 
-STEPS = (install, ready_when_the_store_is_open, a_wrong_setting, a_wrong_setting_on_reload, the_log_and_the_numbers)
+STEPS = (
+    install,
+    ready_when_the_store_is_open,
+    a_wrong_setting,
+    a_wrong_setting_on_reload,
+    secrets,
+    the_log_and_the_numbers,
+)
 STEPS += (watchdog, workers, sandbox, restarts_under_load, a_unix_socket, look_after_it, stop, remove)
 
 

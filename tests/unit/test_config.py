@@ -11,6 +11,15 @@ from tornado_signal.settings.origins import AllowedOrigins
 from tornado_signal.settings.settings import REPLACED, SETTINGS, Settings
 from tornado_signal.settings.sources import CONFIG_VARIABLE, ConfigError, load
 
+SECRET_VARIABLES = [
+    ("TORNADO_SIGNAL_ADMIN_TOKEN", "admin_token_file"),
+    ("TORNADO_SIGNAL_AUTH_SECRET", "auth_keys"),
+    ("TORNADO_SIGNAL_REDIS_PASSWORD", "redis_password_file"),
+    ("TORNADO_SIGNAL_REDIS_SENTINEL_PASSWORD", "redis_sentinel_password_file"),
+    ("TORNADO_SIGNAL_TURN_SECRET", "turn_secret_file"),
+    ("TORNADO_SIGNAL_WEBHOOK_SECRET", "webhook_secret_file"),
+]
+
 DEFAULTS = {"--address": "127.0.0.1", "--port": 3000, "--socket-mode": 0o660, "--admin-port": None}
 DEFAULTS |= {"--tls-certificate": None, "--tls-key": None, "--data-dir": Path("data"), "--codes": "random"}
 DEFAULTS |= {"--session-timeout-ms": 300_000, "--sweep-interval-ms": 1000, "--durability": "fsync"}
@@ -540,3 +549,19 @@ def test_removed_setting_is_refused_with_its_replacement(old, new, toml, capsys)
         load_settings(env={variable: "1000"})
     with pytest.raises(ConfigError, match=f"key {old} = 1000: expected {new}, which replaces it"):
         load_settings("--config", toml(f"{old} = 1000"))
+
+
+@pytest.mark.parametrize(("variable", "name"), SECRET_VARIABLES)
+def test_environment_variable_can_hold_a_secret_and_no_text_shows_it(variable, name):
+    arguments = make_parser().parse_args(["serve"])
+    settings = load(arguments, {variable: "hidden"})
+    assert getattr(settings, name).content == b"hidden"
+    assert "hidden" not in repr(settings)
+    assert str(getattr(settings, name)) == f"environment variable {variable}"
+    (flag,) = (setting.variable for setting in SETTINGS if setting.name == name)
+    with pytest.raises(ConfigError, match=f"^environment variable {flag} = 'path': expected to be absent, or "):
+        load(arguments, {variable: "hidden", flag: "path"})
+    with pytest.raises(ConfigError) as caught:
+        load(arguments, {variable + "S": "hidden"})
+    assert "hidden" not in str(caught.value)
+    assert {setting.name for setting in SETTINGS if setting.secret_variable} == {name for _, name in SECRET_VARIABLES}

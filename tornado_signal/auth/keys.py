@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from ..errors import OperatorError
+from ..settings.value_types import VariableSecret
 from ..system.secrets import read_bounded, read_secret
 
 FLAG: Final = "--auth-keys"
 MIN_SECRET_BYTES: Final = 32
 MIN_RSA_BITS: Final = 2048
+VARIABLE_KEY: Final = "main"  # the name of a key in an environment variable
 NAME: Final = re.compile("[A-Za-z0-9._-]{1,128}")
 
 
@@ -28,14 +30,17 @@ class Key(NamedTuple):
         return other is not None and (self.algorithm, self.source) == (other.algorithm, other.source)
 
 
-def load_keys(path: Path) -> dict[str, Key]:
-    """Return the keys in a file or a directory by name.
+def load_keys(path: Path | VariableSecret) -> dict[str, Key]:
+    """Return the keys in a file or a directory by name, or the one in an environment variable.
 
     Hidden entries of a directory are ignored, because mounted secrets of Kubernetes contain some.
 
     Raises:
         OperatorError: a file cannot be read or holds no valid key, or there is no key.
     """
+    if isinstance(path, VariableSecret):
+        secret = read_secret(path, "the key in", MIN_SECRET_BYTES)
+        return {VARIABLE_KEY: Key(VARIABLE_KEY, "HS256", secret, secret)}
     try:
         files = [path]
         if path.is_dir():

@@ -9,6 +9,7 @@ from ..settings.settings import Settings
 from ..stores import check_files, open_store, where
 from ..stores.latest_counts import LatestCounts
 from ..system.clock import Clock
+from ..system.secrets import warn_of_readable_secrets
 from ..system.sockets import url
 from ..tracing import open_tracing
 from ..webhooks import unencrypted
@@ -45,6 +46,7 @@ async def check(settings: Settings) -> list[str]:
     results.append(f"ICE servers: {', '.join((*ice.stun, *ice.turn_urls)) or NO_ICE_SERVERS}")
     if (target := resources.webhooks) is not None:
         results.append(f"webhooks: {target.name}, {', '.join(settings.webhook_events)}")
+    warn_of_readable_secrets(settings)
     if (host := unencrypted(settings)) is not None:
         log.warning("--webhook-url sends events to %s unencrypted; use https://", host)
     check_files(settings)

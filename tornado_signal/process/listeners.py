@@ -12,6 +12,7 @@ from ..service.ice import NO_ICE_SERVERS
 from ..service.service import Service
 from ..settings.settings import Settings
 from ..system.activation import passed_sockets
+from ..system.secrets import warn_of_readable_secrets
 from ..system.sockets import is_local, open_sockets, url
 from ..system.tls import Tls
 from ..transport import Server, ServerState
@@ -64,6 +65,7 @@ def log_start(urls: list[str], admin: list[socket.socket], settings: Settings) -
     """Log missing ICE servers, unencrypted webhooks, and the URLs of the public and the admin listener."""
     if not (settings.stun_servers or settings.turn_servers):
         log.info("ICE servers: %s", NO_ICE_SERVERS)
+    warn_of_readable_secrets(settings)
     if (host := unencrypted(settings)) is not None:
         log.warning("--webhook-url sends events to %s unencrypted; use https://", host)
     for public_url in urls:

@@ -9,6 +9,7 @@ from ..errors import OperatorError
 from ..settings.live import LiveSettings
 from ..settings.settings import Settings, merge
 from ..settings.sources import RELOAD_VARIABLE, ConfigError
+from ..system.secrets import warn_of_readable_secrets
 from .resources import Resources, changed_contents, read_resources
 
 log = logging.getLogger(__name__)
@@ -73,6 +74,7 @@ class Reloader:
     def _reload(self, read: Callable[[], Settings]) -> None:
         settings, applied, waiting = merge(self._live.current, read())
         applied += self.apply(settings)
+        warn_of_readable_secrets(settings)
         log.info("settings reloaded, applied: %s", ", ".join(applied) or "nothing new")
         if waiting:
             log.warning("changed settings that need a restart: %s", ", ".join(waiting))

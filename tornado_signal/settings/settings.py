@@ -36,6 +36,7 @@ from .value_types import (
     WEBHOOK_URL,
     Network,
     ValueType,
+    VariableSecret,
     converted,
     integer,
     keyword_or,
@@ -72,6 +73,13 @@ class Setting:
     def variable(self) -> str:
         """The name in the environment."""
         return PREFIX + self.name.upper()
+
+    @property
+    def secret_variable(self) -> str | None:
+        """The environment variable that can hold the secret itself, if the setting names the file of one."""
+        if self.name == "auth_keys":
+            return PREFIX + "AUTH_SECRET"
+        return self.variable.removesuffix("_FILE") if self.name.endswith("_file") else None
 
     @property
     def help(self) -> str:
@@ -134,11 +142,11 @@ class Settings:
         "prefix of all keys and channels",
     )
     redis_user: str = setting("none", keyword_or("none", "", NAME), "Redis user; none: the default user")
-    redis_password_file: Path | None = setting(
+    redis_password_file: Path | VariableSecret | None = setting(
         "none", OPTIONAL_PATH, "file with the password of the Redis user; re-read on SIGHUP", live=True
     )
     redis_sentinel_user: str = setting("none", keyword_or("none", "", NAME), "Sentinel user; none: the default user")
-    redis_sentinel_password_file: Path | None = setting(
+    redis_sentinel_password_file: Path | VariableSecret | None = setting(
         "none", OPTIONAL_PATH, "file with the password of the Sentinel user; re-read on SIGHUP", live=True
     )
     redis_tls: bool = setting("false", SWITCH, "whether to encrypt connections to Redis")
@@ -286,7 +294,7 @@ class Settings:
         "address of that listener; if other machines can reach it, they have only health and metrics without "
         "--admin-token-file",
     )
-    admin_token_file: Path | None = setting(
+    admin_token_file: Path | VariableSecret | None = setting(
         "none",
         OPTIONAL_PATH,
         "file with the token that everything but health and metrics of that listener requires (Authorization: "
@@ -325,7 +333,7 @@ class Settings:
     peerjs_discovery: bool = setting(
         "false", SWITCH, "whether PeerJS clients can list the ids of their origin (listAllPeers)", live=True
     )
-    auth_keys: Path | None = setting(
+    auth_keys: Path | VariableSecret | None = setting(
         "none",
         OPTIONAL_PATH,
         "file or directory of the keys that verify tokens: NAME.secret (HS256) or NAME.pem (public key of EdDSA, ES256 "
@@ -351,7 +359,7 @@ class Settings:
         "none", keyword_or("none", (), list_of(TURN)), "TURN servers for the peers", live=True
     )
     # A file, because every user who lists processes sees the flags.
-    turn_secret_file: Path | None = setting(
+    turn_secret_file: Path | VariableSecret | None = setting(
         "none", OPTIONAL_PATH, "file with the shared secret of the TURN servers", live=True
     )
     # Two minutes to a month: at least the lifetime of an offer of the browser module.
@@ -362,7 +370,7 @@ class Settings:
         "URL that receives events of sessions and connections as signed POST requests",
         live=True,
     )
-    webhook_secret_file: Path | None = setting(
+    webhook_secret_file: Path | VariableSecret | None = setting(
         "none",
         OPTIONAL_PATH,
         "file with the secret that signs these requests: whsec_ and the base64 of 24 to 64 bytes; re-read on SIGHUP",

@@ -7,12 +7,13 @@ the flag is dropped.
 import argparse
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from .settings import PREFIX, REPLACED, SETTINGS, Setting, Settings
-from .value_types import ValueType
+from .value_types import ValueType, VariableSecret
 
 T = TypeVar("T")
 
@@ -60,7 +61,8 @@ def load(namespace: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
     table = {} if path is None else _read_toml(path, named_by)
     from_file = _read_all(table, {setting.name: setting for setting in SETTINGS}, REPLACED, f"file {path}, key ")
     replaced = {PREFIX + old.upper(): PREFIX + new.upper() for old, new in REPLACED.items()}
-    from_environ = _read_all(
+    secrets = _take_secrets(variables)
+    from_environ = secrets | _read_all(
         variables, {setting.variable: setting for setting in SETTINGS}, replaced, "environment variable "
     )
     from_flags = {setting.name: getattr(namespace, setting.name) for setting in SETTINGS if setting.name in namespace}
@@ -78,6 +80,19 @@ def load(namespace: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
         if set_to is not None and other_set_to is None:
             raise ConfigError(flag, str(set_to), f"{other} to be set as well")
     return settings
+
+
+def _take_secrets(variables: dict[str, str]) -> dict[str, Any]:
+    """Remove the variables that hold secrets, and return them as values of their settings."""
+    secrets = {}
+    for setting in SETTINGS:
+        name = setting.secret_variable
+        if name is not None and name in variables:
+            secrets[setting.name] = VariableSecret(name, os.fsencode(variables.pop(name)))
+            if setting.variable in variables:
+                path = variables[setting.variable]
+                raise ConfigError(f"environment variable {setting.variable}", path, f"to be absent, or {name} to be")
+    return secrets
 
 
 def current_environment(environ: Mapping[str, str]) -> Mapping[str, str]:
@@ -133,6 +148,8 @@ def _read_all(
             if name in replaced:
                 raise ConfigError(where + name, raw, f"{replaced[name]}, which replaces it")
             similar = difflib.get_close_matches(name, settings, n=1)
+            if re.search("secret|password|token", name, re.IGNORECASE):
+                raw = "…"  # it can be a secret
             hint = f" such as {similar[0]}" if similar else ""
             raise ConfigError(where + name, raw, f"the name of a setting{hint} (serve --help lists them)")
         values[settings[name].name] = read_value(where + name, raw, settings[name].type)

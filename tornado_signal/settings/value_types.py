@@ -3,7 +3,7 @@
 import ipaddress
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, Literal, TypeVar
 from urllib.parse import urlsplit
@@ -28,6 +28,17 @@ class ValueType(Generic[T_co]):
     # Parses the text of a flag or an environment variable, or a TOML value. Raises ValueError.
     parse: Callable[[object], T_co]
     bare_flag: str | None = None  # the value of a flag without one, as text. None if a value is required
+
+
+@dataclass(frozen=True)
+class VariableSecret:
+    """A secret in an environment variable, in place of the path of a file."""
+
+    variable: str  # the name of the variable
+    content: bytes = field(repr=False)
+
+    def __str__(self) -> str:
+        return f"environment variable {self.variable}"
 
 
 def integer(low: int, high: int) -> ValueType[int]:

@@ -1,26 +1,34 @@
-"""Secrets of the operator. They are only in files, because every user who lists processes sees the flags."""
+"""Secrets of the operator: in files or environment variables, because every user who lists processes sees the flags."""
 
 import base64
+import logging
+import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from ..errors import OperatorError
-from ..settings.settings import Settings
+from ..settings.settings import SETTINGS, Settings
+from ..settings.value_types import VariableSecret
+
+log = logging.getLogger(__name__)
 
 MIN_BYTES: Final = 16
 MAX_BYTES: Final = 64 * 1024  # of a file
 
 
-def read_bounded(path: Path, flag: str) -> bytes:
-    """Return the content of a small file.
+def read_bounded(path: Path | VariableSecret, flag: str) -> bytes:
+    """Return the content of a small file, or of an environment variable.
 
     Args:
-        path: the file.
+        path: the file or the variable.
         flag: the setting that names it, for errors.
 
     Raises:
         OperatorError: the file cannot be read, or has more than `MAX_BYTES`.
     """
+    if isinstance(path, VariableSecret):
+        return path.content
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
@@ -35,11 +43,11 @@ _WEBHOOK_PREFIX: Final = b"whsec_"
 _NEW_WEBHOOK_SECRET: Final = 'echo "whsec_$(openssl rand -base64 32)" makes one'
 
 
-def read_secret(path: Path, flag: str, min_bytes: int = MIN_BYTES) -> bytes:
-    """Return the secret in a file.
+def read_secret(path: Path | VariableSecret, flag: str, min_bytes: int = MIN_BYTES) -> bytes:
+    """Return the secret in a file or an environment variable.
 
     Args:
-        path: the file.
+        path: the file or the variable.
         flag: the setting that names it, for errors.
         min_bytes: the minimum length.
 
@@ -104,10 +112,33 @@ def webhook_key(settings: Settings) -> bytes:
     return key
 
 
-def _read_password(path: Path | None, flag: str) -> str | None:
+def _read_password(path: Path | VariableSecret | None, flag: str) -> str | None:
     if path is None:
         return None
     try:
-        return path.read_text().rstrip("\n")
-    except (OSError, UnicodeDecodeError) as error:
+        return read_bounded(path, flag).decode().rstrip("\n")
+    except UnicodeDecodeError as error:
         raise OperatorError(f"{flag} {path}: {error}") from error
+
+
+def warn_of_readable_secrets(settings: Settings) -> None:
+    """Log a warning for each file with a secret that every user of this machine can read."""
+    for path in _secret_files(settings):
+        try:
+            whole = path.resolve(strict=True)
+            readable = whole.stat().st_mode & stat.S_IROTH
+            if readable and all(parent.stat().st_mode & stat.S_IXOTH for parent in whole.parents):
+                log.warning(
+                    "%s holds a secret, and every user of this machine can read it; run: chmod o= %s", path, whole
+                )
+        except OSError:  # reading it has succeeded or failed before
+            continue
+
+
+def _secret_files(settings: Settings) -> Iterator[Path]:
+    for setting in SETTINGS:
+        path = getattr(settings, setting.name)
+        if isinstance(path, Path) and (setting.secret_variable or setting.name == "tls_key"):
+            files = path.iterdir() if path.is_dir() else [path]
+            public = ".pem" if setting.name == "auth_keys" else None
+            yield from (file for file in files if file.is_file() and file.suffix != public)
