@@ -33,7 +33,7 @@ class FairQueue:
     def start(self, client: Hashable, begin: Callable[[], object]) -> None:
         """Call a function directly if nothing waits and few have been called just now. Otherwise `submit` it.
 
-        What the function does at once must be little, such as to create a task.
+        The function must do little at once, such as create a task.
         """
         if not self._running:
             now_s = perf_counter()
