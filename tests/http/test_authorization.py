@@ -478,7 +478,7 @@ async def test_known_token_is_refused_after_its_expiry_and_accepted_from_its_beg
         service.clock.ms, earlier = service.clock.ms + ms, service.clock.ms
         assert (await call(service, "GET", "/topics", token=token)).status == status, ms
         service.clock.ms = earlier
-    assert list(service.shared.authority._cache) == [token]
+    assert list(service.shared.authority._cache) == [hashlib.sha256(token.encode()).digest()]
 
 
 @pytest.mark.parametrize("algorithm", ["HS256", *MAKERS])
@@ -621,7 +621,8 @@ async def test_cache_of_tokens_is_bounded_in_number_and_bytes(keys, monkeypatch)
     assert len(verifier._cache) == 20
     monkeypatch.setattr(authority, "MAX_CACHED_BYTES", 1000)
     verifier.verify(tokens[2], ORIGIN, 0)
-    assert verifier._cached_bytes == sum(map(len, verifier._cache)) <= 1000
+    assert verifier._cached_bytes == sum(length for _, length in verifier._cache.values()) <= 1000
+    assert tokens[2] not in repr(vars(verifier))  # a digest is kept instead
 
 
 # Live connections

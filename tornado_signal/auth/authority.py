@@ -1,6 +1,7 @@
 """Verification of tokens, and the end of what was begun with one."""
 
 import asyncio
+import hashlib
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -11,7 +12,7 @@ from .keys import Key
 
 MAX_TOKEN_BYTES: Final = 8192
 MAX_CACHED: Final = 10_000  # verified tokens
-MAX_CACHED_BYTES: Final = 8 * 1024 * 1024  # of all of them
+MAX_CACHED_BYTES: Final = 8 * 1024 * 1024  # of all of them; what a grant contains is as long as its token
 MAX_HEADERS: Final = 64
 MAX_TOPICS: Final = 10_000  # sessions whose topics are known
 GRACE_S: Final = 25.0  # after the expiry, for other clocks, and for a client to renew its token
@@ -29,7 +30,8 @@ class Authority:
     """
 
     def __init__(self, keys: dict[str, Key], settings: Settings) -> None:
-        self._cache: dict[str, Grant] = {}  # by token, the oldest first
+        # Each with the length of its token, by its digest, the oldest first. Nobody can use a digest as a token.
+        self._cache: dict[bytes, tuple[Grant, int]] = {}
         self._cached_bytes = 0
         self._bearers: set[Bearer] = set()
         self._jws: Any = None  # of PyJWT
@@ -59,10 +61,12 @@ class Authority:
         Raises:
             Unauthorized: the token is invalid.
         """
-        grant = self._cache.get(token)
-        if grant is None:
+        digest = hashlib.sha256(token.encode(errors="surrogatepass")).digest()
+        if digest in self._cache:
+            grant, _ = self._cache[digest]
+        else:
             grant = self._verify(token)
-            self._keep(token, grant)
+            self._keep(digest, grant, len(token))
         if now_s >= grant.ends_s + GRACE_S:
             raise Unauthorized("token expired")
         if now_s < grant.begins_s - GRACE_S:
@@ -101,13 +105,12 @@ class Authority:
             raise Unauthorized("token of an unknown key")
         return key
 
-    def _keep(self, token: str, grant: Grant) -> None:
-        self._cache[token] = grant
-        self._cached_bytes += len(token)
+    def _keep(self, digest: bytes, grant: Grant, length: int) -> None:
+        self._cache[digest] = grant, length
+        self._cached_bytes += length
         while len(self._cache) > MAX_CACHED or self._cached_bytes > MAX_CACHED_BYTES:
-            oldest = next(iter(self._cache))
-            del self._cache[oldest]
-            self._cached_bytes -= len(oldest)
+            _, length = self._cache.pop(next(iter(self._cache)))
+            self._cached_bytes -= length
 
     def rights(self, grant: Grant | None) -> Grant:
         """Return a grant, or for None what is allowed without a token."""
