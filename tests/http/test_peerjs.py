@@ -74,7 +74,7 @@ async def is_taken(service, peer_id, **options):
 # Over HTTP
 
 
-@pytest.mark.parametrize("key", ["peerjs", "another%20key"])
+@pytest.mark.parametrize("key", ["peerjs", "another%20key", "peerjs/peerjs", "peerjs/another%20key"])
 async def test_id_is_a_new_uuid_as_text(key, service):
     target = f"/{key}/id?ts=17000.5&version=1.5.5"
     response = await service.raw(head("GET", target, with_origin(ORIGIN)))
@@ -91,7 +91,9 @@ async def test_peers_are_listed_only_if_the_operator_allows_it(start_service, op
     for peer_id, key in (("a", "peerjs"), ("b", "peerjs"), ("c", "another key")):
         await opened(open_, peer_id, key=key)
     assert await ids(open_) == ["a", "b"]
-    assert await ids(open_, "another%20key") == ["c"]
+    assert await ids(open_, "another%20key") == await ids(open_, "peerjs/another%20key") == ["c"]
+    await opened(open_, "d", prefix="/peerjs")
+    assert await ids(open_) == await ids(open_, "peerjs/peerjs") == ["a", "b", "d"]
     assert await ids(open_, origin=OTHER) == []
 
 

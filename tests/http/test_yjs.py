@@ -16,8 +16,8 @@ from tornado_signal.protocols.connection import MAX_CHANNELS, MAX_NAME
 PATH = "/y-webrtc"
 
 
-def open_socket(service, origin=ORIGIN, **options):
-    return RawClient(f"ws://127.0.0.1:{service.port}{PATH}", origin, **options)
+def open_socket(service, origin=ORIGIN, path=PATH, **options):
+    return RawClient(f"ws://127.0.0.1:{service.port}{path}", origin, **options)
 
 
 @pytest.fixture
@@ -231,6 +231,23 @@ async def test_request_over_http_gets_okay(service):
         assert (response.status, response.headers["Content-Type"]) == (200, "text/plain")
         assert response.body == (b"" if method == "HEAD" else b"okay")
         assert response.headers["Content-Length"] == "4"
+
+
+async def test_paths_below_are_the_same_endpoint_except_for_requests_of_the_api(service):
+    async with contextlib.AsyncExitStack() as stack:
+        paths = ("", "/", "/room", "/room?x=/y", "/sessions", "/a/b/id", "/peers", "//")
+        clients = [await stack.enter_async_context(open_socket(service, path=PATH + path)) for path in paths]
+        for client in clients:
+            await client.subscribe("room")
+        await clients[0].publish("room", 1)
+        for client in clients:
+            assert await client.receive() == published("room", 1, len(paths))
+    for path in ("/", "/room", "/a/b"):
+        response = await service.raw(request("GET", PATH + path, origin=None))
+        assert (response.status, response.body) == (200, b"okay")
+    await service.offer(topic="y-webrtc")
+    assert len(await service.sessions("y-webrtc")) == 1
+    assert (await service.call("GET", f"{PATH}x/room")).status == 404
 
 
 async def test_handshake_has_the_same_headers_as_that_of_the_api(service):

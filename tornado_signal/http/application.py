@@ -50,7 +50,8 @@ cast(Any, gen.convert_yielded).register(types.CoroutineType, start_coroutine)  #
 MakeRoutes = Callable[[tuple[Operation, ...], Settings], Mapping[str, Route]]
 
 UNKNOWN: Final = Route("unknown", Unknown)
-TOPIC: Final = "/{topic}/"  # the template of paths that begin with a topic
+TOPIC: Final = "/{topic}/"  # in the templates of paths whose last but one segment is a topic
+BELOW: Final = "/*"  # ends the templates of all paths below another one
 
 
 class Application(web.Application):
@@ -62,7 +63,8 @@ class Application(web.Application):
     Attributes:
         service: as given.
         routes: the routes by path.
-        topic_routes: the routes of paths of two segments by their last one. The first one is a topic.
+        topic_routes: the routes of paths with a topic, by their templates.
+        below_routes: the routes of WebSockets, and of other requests without a route, by the first segment of the path.
         unfinished_bytes: the size of all bodies in transit.
     """
 
@@ -95,24 +97,34 @@ class Application(web.Application):
         document = make_document(operations, {path: asset.media_type for path, asset in files.items()}, anonymous)
         routes["/openapi.json"] = document_route("/openapi.json", document)
         routes |= self._make_others(operations, settings)
-        self.routes = {path: route for path, route in routes.items() if not path.startswith(TOPIC)}
-        self.topic_routes = {
-            path.removeprefix(TOPIC): route for path, route in routes.items() if path.startswith(TOPIC)
-        }
+        self.topic_routes = {path: route for path, route in routes.items() if TOPIC in path}
+        below = [path for path in routes if path.endswith(BELOW)]
+        self.below_routes = {path.removesuffix(BELOW).removeprefix("/"): routes[path] for path in below}
+        self.routes = {path: route for path, route in routes.items() if path not in {*self.topic_routes, *below}}
 
     def start_request(self, server_conn: object, request_conn: httputil.HTTPConnection) -> "RequestReader":
         return RequestReader(self, request_conn)
 
     def find_handler(self, request: httputil.HTTPServerRequest, **kwargs: Any) -> Any:
         """Return Tornado's delegate for the handler of a request, which a `RequestReader` has made."""
-        route, segments = self.routes.get(request.path), []
-        if route is None and request.path.count("/") == 2:
-            _, topic, last = request.path.split("/")
-            route, segments = self.topic_routes.get(last), [topic]  # the topic is decoded by the handler
-        if route is None:
-            route, segments = UNKNOWN, []
+        route, segments = self._find_route(request)
         cast(Request, request).pattern = route.pattern
         return self.get_handler_delegate(request, route.handler, route.arguments, cast(Any, segments))
+
+    def _find_route(self, request: httputil.HTTPServerRequest) -> tuple[Route, list[str]]:
+        """Return the route of a request, and its topic if it has one, which the handler decodes."""
+        path = request.path
+        route = self.routes.get(path)
+        if route is not None:
+            return route, []
+        parent, _, last = path.rpartition("/")
+        parent, slash, topic = parent.rpartition("/")
+        route = self.topic_routes.get(f"{parent}{slash}{{topic}}/{last}")
+        if route is None or "Upgrade" in request.headers:
+            below = self.below_routes.get(path[1:].partition("/")[0])
+            if below is not None:
+                return below, []
+        return (UNKNOWN, []) if route is None else (route, [topic])
 
     def run(self, request: Request, body: bytes) -> None:
         """Have Tornado run the handler of a request whose body has been received."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from ..http.application import Route
+from ..http.application import BELOW, Route
 from ..http.upgrade import MakeReceiver
 from ..relay import Relay
 from ..service.client_connection import Client
@@ -21,13 +21,16 @@ def protocol_routes(relay: Relay, settings: Settings) -> dict[str, Route]:
         return Route(path, handler, {"protocol": protocol, "make_receiver": receiver_of(protocol, make, relay)})
 
     arguments = {"protocol": "peerjs", "relay": relay}
+    peers = {
+        peerjs.PATH: upgrade(peerjs.PATH, "peerjs", peerjs.PeerJsConnection, peerjs.PeerJsUpgrade),
+        "/{topic}/id": Route("/{key}/id", peerjs.PeerIdHandler, arguments),
+        "/{topic}/peers": Route("/{key}/peers", peerjs.PeersHandler, arguments),
+    }
+    rooms = upgrade(yjs.PATH, "y-webrtc", yjs.YConnection, yjs.YUpgrade)
     routes = {
-        "peerjs": [
-            ("/peerjs", upgrade(peerjs.PATH, "peerjs", peerjs.PeerJsConnection, peerjs.PeerJsUpgrade)),
-            ("/{topic}/id", Route("/{key}/id", peerjs.PeerIdHandler, arguments)),
-            ("/{topic}/peers", Route("/{key}/peers", peerjs.PeersHandler, arguments)),
-        ],
-        "y-webrtc": [(yjs.PATH, upgrade(yjs.PATH, "y-webrtc", yjs.YConnection, yjs.YUpgrade))],
+        # Many applications have the option `path: "/peerjs"`, and all paths of the library are below it then.
+        "peerjs": [*peers.items(), *((peerjs.PATH + path, route) for path, route in peers.items())],
+        "y-webrtc": [(yjs.PATH, rooms), (yjs.PATH + BELOW, rooms)],  # the original server has no paths
         "tracker": [
             (path, upgrade(tracker.PATH, "tracker", tracker.TrackerConnection, ProtocolUpgrade))
             for path in (tracker.PATH, tracker.ANNOUNCE_PATH)
