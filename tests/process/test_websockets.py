@@ -53,29 +53,6 @@ async def test_restart_closes_websockets_with_1012_and_keeps_offers_and_cursors(
     assert server.stop() == 0
 
 
-async def test_kill_loses_and_duplicates_nothing_for_clients_with_a_cursor(start):
-    server = start()
-    told, since = [], {}
-    for round_ in range(3):
-        async with connect(server) as client:
-            await client.call("subscribe", topic="lobby", **since)
-            published = [server.offer(info=f"{round_}-{number}") for number in range(5)]
-            for _ in published:
-                kind, data, cursor = await client.event()
-                told.append((kind, data["code"]))
-                since = {"since": cursor}
-            assert [code for _, code in told[-5:]] == published
-            missed = server.offer(info="not seen")
-            server.process.kill()
-            assert await client.closed() == 1006
-        server.wait()
-        server = start()
-        assert missed in server.codes()
-        server.call("/withdraw", {"code": missed, "side": "offerer"})
-    assert len(set(told)) == len(told)
-    assert server.stop() == 0
-
-
 async def test_websockets_over_tls(start, tmp_path):
     pair = make_pair(tmp_path)
     server = start(*pair.flags)
