@@ -1,8 +1,7 @@
 """Fixtures of the tests of stores."""
 
-import asyncio
-
 import pytest
+from support import rpc
 
 
 @pytest.fixture
@@ -35,11 +34,4 @@ def restarted(opened):
 
 @pytest.fixture
 def until():
-    """Return a coroutine function that polls a condition."""
-
-    async def wait(condition):
-        async with asyncio.timeout(60):
-            while not condition():  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-
-    return wait
+    return rpc.until

@@ -9,6 +9,7 @@ import socket
 
 import pytest
 from support.command import BOUND_S
+from support.rpc import until
 from support.service import ORIGIN, head
 
 from tornado_signal.errors import Unavailable
@@ -148,9 +149,7 @@ async def test_inspection_fails_if_the_store_closes(end, service, caplog):
     with pytest.raises(Unavailable) as refused:
         await inspecting
     assert refused.value.reason == "the database was closed or reopened"
-    async with asyncio.timeout(BOUND_S):
-        while end == "failed" and not service.store.available:  # noqa: ASYNC110 (there is no event for it)
-            await asyncio.sleep(0.01)
+    await until(lambda: end == "closed" or service.store.available)
     caplog.clear()
 
 

@@ -678,12 +678,10 @@ async def test_held_offers_end_with_their_connection(pass_time, protected):
         await let_expire(service, pass_time)
         assert await client.closed() == 1008
 
-    async def listed():
-        return (await call(service, "GET", "/lobby/sessions", token=token_of(service))).json["sessions"]
+    async def withdrawn():
+        return not (await call(service, "GET", "/lobby/sessions", token=token_of(service))).json["sessions"]
 
-    async with asyncio.timeout(BOUND_S):
-        while await listed():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+    await until(withdrawn)
 
 
 async def test_renewal_with_fewer_rights_closes_what_it_does_not_cover(protected):
@@ -734,9 +732,7 @@ async def test_offer_in_progress_does_not_outlive_its_rights(protected, monkeypa
         goes_on.set()
         with pytest.raises(ConnectionError):
             await offering
-    async with asyncio.timeout(BOUND_S):
-        while service.shared.running or service.shared.log.metrics.held:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: not service.shared.running and not service.shared.log.metrics.held)
     listed = await call(service, "GET", "/lobby/sessions", token=token_of(service))
     assert listed.json["sessions"] == []
 

@@ -9,6 +9,7 @@ from contextlib import aclosing
 from signal import SIGKILL, SIGTERM
 
 import pytest
+from support import rpc
 from support.service import ORIGIN
 from tornado import httpserver, netutil, web
 from tornado.httpclient import AsyncHTTPClient
@@ -243,9 +244,11 @@ async def test_withdrawal_is_repeated_until_the_server_is_available(start, webso
         with pytest.raises(Unreachable):
             await client.withdraw(code, "offerer")
         start(port=server.url.rsplit(":", 1)[1])
-        async with asyncio.timeout(BOUND_S):
-            while (await client.sessions("lobby")).sessions:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+
+        async def withdrawn():
+            return not (await client.sessions("lobby")).sessions
+
+        await rpc.until(withdrawn)
 
 
 # A stream in chunks of a few bytes, and the Last-Event-ID expected on each connection.
@@ -327,9 +330,7 @@ async def test_client_waits_for_the_retry_after_of_a_429(start_service, pass_tim
         client.retry_timeout_s = 10
         waiting = asyncio.ensure_future(client.health())
         requests = service.shared.log.metrics.refusals
-        async with asyncio.timeout(BOUND_S):
-            while requests[429, "requests of an address"] < 2:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await rpc.until(lambda: requests[429, "requests of an address"] >= 2)
         service.clock.ms += 10_000
         await pass_time(caught.value.retry_after_s * 0.7)
         assert not waiting.done()

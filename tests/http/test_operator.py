@@ -7,7 +7,7 @@ import json
 import logging
 
 import pytest
-from support.rpc import RpcClient
+from support.rpc import RpcClient, until
 from support.service import ORIGIN, OTHER, head, request
 
 from tornado_signal.admin import status
@@ -148,11 +148,9 @@ async def test_wake_ups_are_measured(service):
     code = await service.offer()
     before = sum((await process(service))["figures"]["wake_up_seconds"]["counts"])
     waiting = asyncio.create_task(service.post("/poll", code=code, side="offerer", wait=BOUND_S))
-    async with asyncio.timeout(BOUND_S):
-        while not service.shared.waits:  # noqa: ASYNC110 (there is no event for it)
-            await asyncio.sleep(0.01)
-        await service.post("/answer", code=code, answer="an answer", side="answerer")
-        assert (await waiting)["answer"] == "an answer"
+    await until(lambda: service.shared.waits)
+    await service.post("/answer", code=code, answer="an answer", side="answerer")
+    assert (await asyncio.wait_for(waiting, BOUND_S))["answer"] == "an answer"
     figures = (await process(service))["figures"]
     assert sum(figures["wake_up_seconds"]["counts"]) == before + 1
     assert figures["waiting_requests"] == 0
@@ -288,8 +286,7 @@ async def test_closed_stream_leaves_no_task(service):
         await read_line(reader)
         assert len(asyncio.all_tasks()) > before
         writer.close()
-        while len(asyncio.all_tasks()) > before:  # noqa: ASYNC110 (there is no event for it)
-            await asyncio.sleep(0.01)
+    await until(lambda: len(asyncio.all_tasks()) <= before)
 
 
 # Actions

@@ -13,7 +13,7 @@ import types
 
 import pytest
 from support.raw_http import reset
-from support.rpc import RpcClient
+from support.rpc import RpcClient, until
 from support.service import NO_SUCH_CODE, ORIGIN, head, refused, with_origin
 from tornado import web
 
@@ -56,12 +56,6 @@ def logged_errors(caplog):
         return error_types
 
     return take
-
-
-async def until_equal(measure, expected):
-    async with asyncio.timeout(BOUND_S):
-        while measure() != expected:  # noqa: ASYNC110 (objects are freed without notice)
-            await asyncio.sleep(0.01)
 
 
 # Handlers are ordinary coroutines.
@@ -263,11 +257,11 @@ async def test_response_that_is_not_read_is_freed(target, disconnect, start_serv
     service = await start_service(max_sessions_per_origin=1000)
     for number in range(60):
         await service.offer(offer=chr(97 + number % 26) * 255_000)
-    await until_equal(lambda: len(service.shared._tasks), 0)
+    await until(lambda: not service.shared._tasks)
     before, before_bytes = live_objects(), rss_bytes()
     for _ in range(12):
         await disconnect_midway(service, target, disconnect)
-    await until_equal(lambda: live_objects() - before, collections.Counter())
+    await until(lambda: not live_objects() - before)
     assert len(service.store.watches) == service.shared.limits.waiting == 0
     assert rss_bytes() - before_bytes < 40_000_000
     assert service.shared.running == 0
@@ -292,7 +286,7 @@ async def test_listing_generator_is_closed_when_the_client_disconnects(disconnec
     try:
         for _ in range(5):
             await disconnect_midway(service, "/lobby/sessions", disconnect)
-        await until_equal(lambda: service.shared.running, 0)
+        await until(lambda: not service.shared.running)
         gc.collect()
     finally:
         sys.set_asyncgen_hooks(*hooks)
@@ -334,9 +328,8 @@ def garbage():
 
 async def until_idle(service):
     """Wait until all requests and connections have ended."""
-    async with asyncio.timeout(30):
-        while service.shared.running or service.shared.limits.waiting or service.shared.limits.connections:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    limits = service.shared.limits
+    await until(lambda: not (service.shared.running or limits.waiting or limits.connections))
     await asyncio.sleep(0.05)
 
 
@@ -349,9 +342,7 @@ async def test_requests_leave_no_reference_cycles(service, garbage):
     for target in ("/lobby/events", f"/events?code={code}&side=offerer"):
         async with service.connect() as connection:
             await connection.send(head("GET", target, with_origin(ORIGIN)))
-            async with asyncio.timeout(30):
-                while not service.shared.limits.waiting:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
+            await until(lambda: service.shared.limits.waiting)
     await until_idle(service)
     assert garbage() == []
 
@@ -369,12 +360,12 @@ async def test_closed_websocket_is_freed_without_the_garbage_collector(end, star
         another = (await client.call("offer", topic="lobby", info="x", offer="x", hold=True))["code"]
         await client.call("withdraw", code=another, side="offerer")
         client.send("poll", code=code, side="offerer", wait=60)
-        await until_equal(lambda: service.shared.limits.waiting, 3)
+        await until(lambda: service.shared.limits.waiting == 3)
         if end == "abort":
             client.socket.transport.abort()
         elif end == "break the rules":
             client.socket.transport.write(b"\xff" * 20)
             assert await client.closed() == 1002
-    await until_equal(lambda: [each for each in gc.get_objects() if type(each) in kinds], [])
+    await until(lambda: not any(type(each) in kinds for each in gc.get_objects()))
     await until_idle(service)
     assert garbage() == []

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support import rpc
 from support.raw_http import reset
 from support.redis_traffic import until
 from support.service import ORIGIN, head, with_origin
@@ -62,13 +63,6 @@ def requests_that_wait(code):
     }
 
 
-async def reaches(found, expected):
-    """Wait until `found()` returns the expected value, while the event loop runs."""
-    async with asyncio.timeout(BOUND_S):
-        while found() != expected:  # noqa: ASYNC110 (objects that go tell nobody)
-            await asyncio.sleep(0.01)
-
-
 def alive(*kinds):
     gc.collect()
     return [each for each in gc.get_objects() if isinstance(each, kinds)]
@@ -80,12 +74,12 @@ async def test_waiter_is_released_when_its_client_disconnects(kind, goodbye, ser
     code = await service.offer()
     client = open_socket(service.port)
     client.sendall(requests_that_wait(code)[kind])
-    await reaches(lambda: len(service.store.watches), 1)
+    await rpc.until(lambda: len(service.store.watches) == 1)
     GOODBYES[goodbye](client)
-    await reaches(lambda: len(service.store.watches), 0)  # long before the wait is over
+    await rpc.until(lambda: not service.store.watches)  # long before the wait is over
     client.close()
     del client
-    await reaches(lambda: len(alive(connection.Connection, stream.HTTPStream, Request)), 0)
+    await rpc.until(lambda: not alive(connection.Connection, stream.HTTPStream, Request))
 
 
 @pytest.mark.parametrize("whose", ["topic", "session"])
@@ -97,7 +91,7 @@ async def test_stream_of_a_stalled_client_is_closed_with_little_memory(whose, st
     client = open_socket(service.port, 4096)
     kind = f"{whose}'s stream"
     client.sendall(requests_that_wait(code)[kind])
-    await reaches(lambda: len(service.store.watches), 1)
+    await rpc.until(lambda: len(service.store.watches) == 1)
     (kept,) = alive(connection.Connection)
     text = "x" * 100_000
     most = 0
@@ -110,9 +104,9 @@ async def test_stream_of_a_stalled_client_is_closed_with_little_memory(whose, st
         if not len(service.store.watches):
             break
     assert most < 1_000_000, "10 MB came, and most of it was kept for a reader that does not read"
-    await reaches(lambda: len(service.store.watches), 0)
+    await rpc.until(lambda: not service.store.watches)
     del kept
-    await reaches(lambda: len(alive(connection.Connection)), 0)
+    await rpc.until(lambda: not alive(connection.Connection))
     client.close()
     assert len(await service.sessions()) > (1 if whose == "topic" else 0)  # others are served normally
 

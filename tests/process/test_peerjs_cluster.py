@@ -8,6 +8,7 @@ import pytest
 from support.command import ORIGIN
 from support.peerjs import connect_peer, open_peer
 from support.redis_servers import RedisCluster
+from support.rpc import until
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 pytestmark = pytest.mark.slow
@@ -104,9 +105,7 @@ async def of_two_connections_that_claim_an_id_at_once_one_stays_its_owner(cluste
     owners = {name: await claim(name) for name in names}
     lost = await opened(one, "lost")
     lost.abort()
-    async with asyncio.timeout(BOUND_S):  # its grace period ends after those of the closed connections
-        while "lost" in await asyncio.to_thread(listed, other):  # noqa: ASYNC110
-            await asyncio.sleep(0.1)
+    await until(lambda: "lost" not in listed(other))  # its grace period ends after those of the closed connections
     assert listed(one) == sorted([*names, "sender"])
     for name, peer in owners.items():
         await exchange(sender, "sender", peer, name, 1)
