@@ -5,9 +5,8 @@ from typing import NamedTuple
 
 from support.networks import dropping
 from support.redis_servers import RedisCluster
+from support.redis_traffic import Publishers
 from support.waiting import until
-
-from .writers import Writers
 
 SERVER = "127.0.0.1"  # source address of the servers
 BOUND_S = 60
@@ -44,7 +43,7 @@ def minority(cluster, servers, primary, written_s=WRITTEN_S):
     near, far = cluster.replicas_of(primary)
     here = {primary.host, near.host}
     others = {node.host for node in cluster.servers} - here
-    writers = Writers(servers, cluster.slots_of(primary))
+    writers = Publishers(servers, 8, cluster.slots_of(primary))
     try:
         time.sleep(written_s)
         with dropping(*between([*here, SERVER], others)):
@@ -59,14 +58,14 @@ def cut_off(cluster, servers, primary, written_s=WRITTEN_S):
     """Isolate the primary in both directions."""
     cluster.mark_logs()
     replicas = cluster.replicas_of(primary)
-    writers = Writers(servers, cluster.slots_of(primary))
+    writers = Publishers(servers, 8, cluster.slots_of(primary))
     try:
         time.sleep(written_s)
         with dropping(f"ip saddr {primary.host}", f"ip daddr {primary.host}"):
             winner = until(lambda: next(filter(_has_won, replicas), None), BOUND_S, pause_s=0.002)
             won_s = time.monotonic()
             writers.wait_for(20)
-            found_s = next(time_s for time_s in writers.times_s if time_s > won_s) - won_s
+            found_s = next(time_s for time_s, _ in writers.writes if time_s > won_s) - won_s
         return _end(cluster, writers, primary, written_s, winner.address)._replace(found_s=found_s)
     finally:
         writers.stop()
@@ -76,7 +75,7 @@ def late_replica(cluster, servers, primary, written_s=WRITTEN_S):
     """Kill the primary after it has lost one replica. The other replica has every write and is late in the election."""
     cluster.mark_logs()
     good, bad = cluster.replicas_of(primary)
-    writers = Writers(servers, cluster.slots_of(primary))
+    writers = Publishers(servers, 8, cluster.slots_of(primary))
     try:
         time.sleep(written_s)
         with dropping(*between([primary.host], [bad.host])):
@@ -111,8 +110,9 @@ def _end(cluster, writers, primary, written_s, winner):
     cluster.wait_until_whole()
     writers.wait_for(20)
     time.sleep(written_s)
-    lost = writers.lost()
-    return Outcome(writers.acknowledged, writers.refused, len(lost), writers.longest_gap_s(), winner)
+    lost = writers.wrong()
+    refused = writers.statuses.total() - writers.statuses[200]
+    return Outcome(len(writers.writes), refused, len(lost), writers.longest_gap_s(), winner)
 
 
 SHAPES = {"cut-off": cut_off, "minority": minority, "late-replica": late_replica}

@@ -5,13 +5,12 @@ import uuid
 
 import pytest
 from faults import trials
-from faults.writers import Writers
 from support.certificates import make_pair
 from support.command import Server
 from support.networks import dropping, own_network
 from support.redis_servers import RedisCluster, RedisServer
 from support.redis_traffic import LosingProxy, Waiters, ready, topic_in
-from support.waiting import end_all, until
+from support.waiting import until
 
 from tornado_signal.stores.redis.scripts import SCRIPTS
 
@@ -39,13 +38,6 @@ def servers(cluster):
     for server in made:
         assert server.stop() == 0
         assert [line for line in server.log if "Traceback" in line] == []
-
-
-@pytest.fixture
-def write():
-    """A function that starts `Writers`, which stop with the test."""
-    with end_all(Writers, Writers.stop) as start:
-        yield start
 
 
 @pytest.fixture
@@ -151,29 +143,29 @@ def test_nothing_acknowledged_is_lost_in_a_single_fault(shape, cluster, servers,
 
 
 def test_two_servers_continue_when_the_third_dies_during_a_failover(
-    cluster, servers, primary, slots, waiters, serve, write
+    cluster, servers, primary, slots, waiters, serve, publish
 ):
     third = serve(cluster)
-    writers = write([*servers[:2], third], slots)
-    writers.wait_for(60)
+    publishers = publish([*servers[:2], third], slots=slots)
+    publishers.wait_for(60)
     primary.kill()
     third.end()
     until(lambda: cluster.replaced(primary))
-    writers.wait_for(60)
+    publishers.wait_for(60)
     primary.start()
-    assert writers.lost() == []
+    publishers.end(killed=True)
 
 
-def test_promoted_replica_with_fsync_has_acknowledged_data_on_disk(cluster, servers, primary, slots, write):
+def test_promoted_replica_with_fsync_has_acknowledged_data_on_disk(cluster, servers, primary, slots, publish):
     primary.kill()
     until(lambda: cluster.replaced(primary))
-    writers = write(servers[2:], slots)
-    writers.wait_for(60)
+    publishers = publish(servers[2:], slots=slots)
+    publishers.wait_for(60)
     cluster.kill()
     for node in cluster.servers:
         node.launch()
-    writers.wait_for(20)
-    assert writers.lost() == []
+    publishers.wait_for(20)
+    publishers.end()
 
 
 def test_acknowledged_data_is_on_the_disks_of_stopped_nodes(cluster, servers, primary, slots, waiters, publish):
@@ -218,19 +210,19 @@ def test_change_with_a_lost_reply_is_applied_once(servers, redis_server, serve):
     proxy.close()
 
 
-def test_cluster_with_tls_fails_over(tmp_path, start, write):
+def test_cluster_with_tls_fails_over(tmp_path, start, publish):
     pair = make_pair(tmp_path)
     cluster = RedisCluster("redis", 3, 1, "--cluster-require-full-coverage", "no", tls=pair)
     nodes = ",".join(f"127.0.0.1:{node.tls_port}" for node in cluster.servers)
     options = ("--redis-tls", "--redis-ca", pair.certificate, "--durability", "os")
     server = start("--store", "redis", "--redis-nodes", nodes, *options)
     primary = cluster.primaries_now()[0]
-    writers = write([server], cluster.slots_of(primary))
-    writers.wait_for(20)
+    publishers = publish([server], slots=cluster.slots_of(primary))
+    publishers.wait_for(20)
     primary.kill()
     until(lambda: cluster.replaced(primary))
-    writers.wait_for(20)
-    writers.stop()
+    publishers.wait_for(20)
+    publishers.stop()
     assert server.stop() == 0
     assert [line for line in server.log if "is a new primary" in line]
     cluster.kill()
@@ -275,24 +267,23 @@ def _knows_all(state):
 
 
 @pytest.mark.slow
-def test_isolated_primary_acknowledges_nothing_that_is_lost(watched, start, write):
+def test_isolated_primary_acknowledges_nothing_that_is_lost(watched, start, publish):
     primary, (near, far), sentinels = watched
     nodes = ",".join(sentinel.address for sentinel in sentinels)
     server = start("--store", "redis", "--redis-nodes", nodes, "--redis-sentinel", "main")
-    writers = write([server], range(16_384))
-    writers.wait_for(60)
+    publishers = publish([server])
+    publishers.wait_for(60)
     far.kill()
-    writers.wait_for(60)  # most Sentinels confirm the primary
+    publishers.wait_for(60)  # most Sentinels confirm the primary
     far.start()
     primary.wait(lambda: primary.replicas() == 2)
-    writers.wait_for(60)
+    publishers.wait_for(60)
     here = [SERVER, primary.host, near.host, sentinels[0].host]
     with dropping(*trials.between(here, [far.host, *(sentinel.host for sentinel in sentinels[1:])])):
         until(lambda: "MASTER MODE enabled" in far.log())
         # The primary gives the other replica up, and continues with the near one: nothing stops it.
         until(lambda: next(each["lag"] for each in primary.replicas_seen() if each["ip"] == far.host) > 6)
-        refused = writers.refused
-        until(lambda: writers.refused > refused)
+        publishers.wait_for_refusal()
     primary.wait(lambda: primary.ask("INFO", "replication")["role"] == "slave")
-    writers.wait_for(60)
-    assert writers.lost() == []
+    publishers.wait_for(60)
+    publishers.end()
