@@ -522,6 +522,33 @@ async def test_closing_and_failing_during_a_compaction(held, disk, first):
         await held.db.compact()
 
 
+async def test_closing_interrupts_a_compaction_between_two_slices(held, monkeypatch):
+    monkeypatch.setattr(database, "SLICE_BYTES", 100_000)
+    for number in range(4):
+        keys = [b"https://one.example/%d %d" % (number, each) for each in range(1000)]
+        await asyncio.gather(*[held.put(key, value=os.urandom(1000)) for key in keys])
+    await held.db.compact()
+    compacted = []
+    compact = held.db._compact
+
+    def noting(start, stop):
+        compacted.append((start, stop))
+        compact(start, stop)
+
+    monkeypatch.setattr(held.db, "_compact", noting)
+    slices = held.db._slices([(layout.BEFORE_ALL, layout.AFTER_ALL)])
+    assert (slices[0][0], slices[-1][1]) == (layout.BEFORE_ALL, layout.AFTER_ALL)
+    assert [stop for _, stop in slices[:-1]] == [start for start, _ in slices[1:]]
+    compaction = asyncio.create_task(held.db.compact())
+    while len(compacted) < 3:  # noqa: ASYNC110 (another thread's)
+        await asyncio.sleep(0)
+    await held.db.close()
+    with pytest.raises(Unavailable):
+        await compaction
+    assert len(compacted) < len(slices) / 2
+    assert len(slices) >= 20
+
+
 @pytest.mark.parametrize("tables", [1, 3])
 async def test_compaction_frees_space_during_changes(held, tables):
     await held.put(b"kept")

@@ -20,9 +20,9 @@ def compactions(store, monkeypatch):
     count = [0]
     compact = store.database.compact
 
-    async def counted():
+    async def counted(*tables):
         count[0] += 1
-        await compact()
+        await compact(*tables)
 
     monkeypatch.setattr(store.database, "compact", counted)
     return count
@@ -118,6 +118,24 @@ async def test_compactions_are_separated_by_a_pause(store, filled_and_swept, mon
     assert compactions == [3]
 
 
+async def test_sessions_are_compacted_only_after_the_store_has_doubled(
+    store, one, filled_and_swept, monotonic, monkeypatch
+):
+    compacted = []
+    compact = store.database.compact
+
+    async def noting(*tables):
+        compacted.append(tables)
+        await compact(*tables)
+
+    monkeypatch.setattr(store.database, "compact", noting)
+    for _ in range(40):
+        await one.create(offer=os.urandom(50_000).hex(), ttl_ms=100 * TIMEOUT_MS)
+    for number in (80, 80, 400):
+        await filled_and_swept(60.0, number=number)
+    assert compacted == [(), (b"E", b"G"), ()]
+
+
 async def test_compactions_pause_less_while_the_store_is_full(store, one, clock, monotonic, compactions):
     for passed_s, max_bytes, expected in [(0.0, UNLIMITED, 1), (5.1, UNLIMITED, 1), (0.0, 1, 2), (4.9, 1, 2)]:
         store.space.max_bytes = UNLIMITED
@@ -135,8 +153,8 @@ async def test_long_compaction_is_followed_by_a_long_pause(
     monkeypatch.setattr(sweeper_module, "COMPACT_PAUSE_S", 1.0)
     compact = store.database.compact
 
-    async def slow():
-        await compact()
+    async def slow(*tables):
+        await compact(*tables)
         monotonic[0] += 10.0
 
     monkeypatch.setattr(store.database, "compact", slow)

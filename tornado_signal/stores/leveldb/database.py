@@ -40,6 +40,8 @@ GATHER_AGAIN = 16
 MEASURE_S = 1.0  # the maximum time between two measurements of the disk
 REOPEN_PAUSE_S = 0.5
 REOPEN_SHARE = 10  # ratio of the pause after a failed attempt to its duration
+SLICE_BYTES = 16 << 20  # of a compaction, which takes about a second
+MAX_KEY_BYTES = 600  # of a key as far as it matters for a compaction; an origin has up to 512 characters
 FAILED = "the database failed"
 
 OnCommitted = Callable[[bool], None]
@@ -236,18 +238,24 @@ class Database:
             self._pause = self._loop.call_soon(self._send)
         return waiter
 
-    async def compact(self) -> None:
-        """Return the space of deleted entries to the disk. Reads and writes continue during this.
+    async def compact(self, *tables: bytes) -> None:
+        """Return the space of deleted entries to the disk, those of some tables or of all.
+
+        Reads and writes continue during this. It is done in slices, because closing waits for one.
 
         Raises:
             Unavailable: the database is being reopened, or is closed.
         """
+        spans = [(table, table + layout.AFTER_KEYS) for table in tables] or [(layout.BEFORE_ALL, layout.AFTER_ALL)]
         # LevelDB merges each level into the next one but does not rewrite the last. Entries that were written and
         # deleted in memory would stay forever. So first write a table that spans all keys, and then merge it down.
-        await asyncio.to_thread(self._compact, layout.AFTER_ALL)
-        await self.commit(Change([], [layout.BEFORE_ALL, layout.AFTER_ALL]), lambda committed: None)
-        await asyncio.to_thread(self._compact, layout.BEFORE_ALL)
-        await asyncio.to_thread(self._compact, layout.AFTER_ALL)  # deletes files that readers used until now
+        await asyncio.to_thread(self._compact, layout.AFTER_ALL, layout.AFTER_ALL)
+        await self.commit(Change([], [key for span in spans for key in span]), lambda committed: None)
+        for start, stop in await asyncio.to_thread(self._slices, spans):
+            _ = self.view  # raises if the database was closed or failed
+            await asyncio.to_thread(self._compact, start, stop)
+        # Delete the files that readers used until now.
+        await asyncio.to_thread(self._compact, layout.AFTER_ALL, layout.AFTER_ALL)
 
     async def close(self) -> None:
         """Write all submitted changes, then close. Later commits fail. A second call waits for the same end."""
@@ -405,8 +413,32 @@ class Database:
                 self._loop.call_soon_threadsafe(self._reopened, db, loaded)
                 return
 
-    def _compact(self, start: bytes) -> None:
+    def _slices(self, spans: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        """Divide spans of keys into slices with at most `SLICE_BYTES` on disk each. Return them in order."""
+        slices: list[tuple[bytes, bytes]] = []
+        remaining = spans[::-1]
+        with self._compacting:
+            while remaining and not self._db.closed:
+                start, stop = remaining.pop()
+                middle = _middle(start, stop)
+                if self._db.approximate_size(start, stop) > SLICE_BYTES and start < middle:
+                    remaining += (middle, stop), (start, middle)
+                elif (
+                    slices and slices[-1][1] == start and self._db.approximate_size(slices[-1][0], stop) <= SLICE_BYTES
+                ):
+                    slices[-1] = slices[-1][0], stop  # most halves are empty
+                else:
+                    slices.append((start, stop))
+        return slices
+
+    def _compact(self, start: bytes, stop: bytes) -> None:
         with self._compacting:
             if not self._db.closed and not self._closing.is_set():
                 # Both ends are named: plyvel takes a missing one for the empty key, and nothing lies before that.
-                self._db.compact_range(start=start, stop=layout.AFTER_ALL)
+                self._db.compact_range(start=start, stop=stop)
+
+
+def _middle(start: bytes, stop: bytes) -> bytes:
+    """Return a key in the middle between two, which is `start` if they are the same in `MAX_KEY_BYTES`."""
+    low, high = (int.from_bytes(key.ljust(MAX_KEY_BYTES, b"\x00")[:MAX_KEY_BYTES], "big") for key in (start, stop))
+    return ((low + high) // 2).to_bytes(MAX_KEY_BYTES, "big").rstrip(b"\x00")

@@ -42,6 +42,8 @@ LEASES: Final = b"H"
 # Not keys of the store. One sorts before all of them, the other after all.
 BEFORE_ALL: Final = b"\x00"
 AFTER_ALL: Final = b"\xff"
+AFTER_KEYS: Final = b"\xff" * 4  # after a table's byte: sorts after all keys of the table
+QUEUES: Final = (EXPIRY, REMOVALS)  # tables whose entries are deleted soon and in their order
 
 HEAD: Final = b"\x00"
 OFFER: Final = b"\x01"

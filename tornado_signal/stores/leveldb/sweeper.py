@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from ...errors import Unavailable
 from ...system.clock import Clock
 from ...system.repeating import Repeating
+from . import layout
 from .binding import plyvel
 from .database import Database
 from .expiry import Expiry
@@ -16,6 +17,7 @@ from .expiry import Expiry
 log = logging.getLogger(__name__)
 
 COMPACT_MIN_BYTES = 1 << 20
+COMPACT_GROWTH = 2  # the growth of the store since the last compaction of all tables, before the next one
 COMPACT_PAUSE_S = 60.0  # minimum pause between two compactions
 COMPACT_FULL_PAUSE_S = 5.0  # the same while the store is full
 COMPACT_SHARE = 20  # minimum ratio of the pause after a compaction to its duration
@@ -30,6 +32,7 @@ class Sweeper:
         self._clock = clock
         self._swept = 0
         self._next_compaction_s = 0.0
+        self._compacted_bytes = 0  # the size after the last compaction of all tables
         self._interval_s = interval_ms / 1000
         self._repeated: list[Repeating] = []
 
@@ -74,12 +77,18 @@ class Sweeper:
             await self._compact()
 
     async def _compact(self) -> None:
-        if self._database.size_bytes() < COMPACT_MIN_BYTES:
+        size_bytes = self._database.size_bytes()
+        if size_bytes < COMPACT_MIN_BYTES:
             return
+        whole = self._database.space.full or size_bytes >= COMPACT_GROWTH * self._compacted_bytes
         self._swept = 0
         began_s = time.monotonic()
-        await self._database.compact()
+        await self._database.compact(*(() if whole else layout.QUEUES))
         ended_s = time.monotonic()
         self._database.metrics.compactions.observe(ended_s - began_s)
         self._next_compaction_s = ended_s + max(COMPACT_PAUSE_S, COMPACT_SHARE * (ended_s - began_s))
-        log.info("compacted the store to %d bytes in %.1f s", self._database.size_bytes(), ended_s - began_s)
+        size_bytes = self._database.size_bytes()
+        if whole:
+            self._compacted_bytes = size_bytes
+        level = logging.INFO if whole else logging.DEBUG
+        log.log(level, "compacted the store to %d bytes in %.1f s", size_bytes, ended_s - began_s)
