@@ -232,7 +232,7 @@ async def test_equal_content_has_one_lease_for_each_holder(opened, clock):
 
 @pytest.mark.parametrize("end", ["expiry", "sweep", "answer", "withdrawal"])
 async def test_new_session_with_the_code_of_an_ended_one_has_no_lease_and_wakes_its_watches(
-    opened, restarted, clock, told, end
+    opened, restarted, clock, engine, told, end
 ):
     store, one = await opened(codes="content")
     code = await one.create(lease=LEASES[0])
@@ -245,6 +245,9 @@ async def test_new_session_with_the_code_of_an_ended_one_has_no_lease_and_wakes_
         clock.ms += MIN_HELD_MS
         if end == "sweep":
             await sweep(store)
+        await watch.opened()
+        await engine.settled(store)
+        await watch.wait(watch.now_s())  # the end itself
         assert await told(store, one.create(), session=watch) == (["session"], code)
     for _ in range(2):
         for lease in LEASES:

@@ -280,8 +280,6 @@ class LevelDBStore:
                 state.on_created(origin, session, offer)
                 if lease:
                     state.leases[key] = lease
-                elif ended is not None:
-                    state.leases.pop(key, None)
                 if self._observer is not None:
                     if expired is not None:
                         self._observer("expired", origin, code, topic, expired.created_ms, expired.expires_ms)
