@@ -188,6 +188,18 @@ async def test_large_message_is_charged_for_each_16_kib(path, service, monkeypat
         assert charged == [3]
 
 
+async def test_large_body_is_charged_for_each_16_kib_and_at_most_a_burst(start_service):
+    service = await start_service(unlimited_addresses=(), rate_per_address=1)
+    client = service.shared.limits.client("127.0.0.1")
+    for size, left in [(33, 7), (15, 6), (60, 2), (80, 2)]:
+        offer = {"info": "i", "offer": "o".ljust(size * 1024)}
+        response = await service.call("POST", "/lobby/offer", offer)
+        assert (response.status, int(client.requests.tokens)) == (200 if size < 80 else 429, left)
+    client.requests.tokens = 10.0
+    assert (await service.call("POST", "/lobby/offer", {"info": "i", "offer": "o".ljust(200 * 1024)})).status == 200
+    assert int(client.requests.tokens) == 0
+
+
 async def test_names_of_an_unsubscription_are_charged_like_those_of_a_subscription(start_service):
     service = await start_service(unlimited_addresses=(), rate_per_address=1)
     async with open_socket(service, "/y-webrtc") as socket:

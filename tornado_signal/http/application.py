@@ -209,6 +209,7 @@ class RequestReader(httputil.HTTPMessageDelegate):
         body, self._body = self._body, b""
         application = self._application
         request = Request(application.service, self._connection, self._start_line, self._headers)
+        request.received_bytes = len(body)
         if error is not None:
             request.body_error = error
             application.run(request, b"")

@@ -56,7 +56,7 @@ class Handler(web.RequestHandler):
         service = request.service
         request.request_id = service.log.request_id(request.headers, request.remote_ip)
         request.traceparent = service.log.traceparent(request.headers)
-        request.admit(self.find_origin)
+        request.admit(self.find_origin, request.received_bytes)
         if self.action and service.authority is not None and request.method != "OPTIONS":
             request.authorize(self.action, self.find_token())
 

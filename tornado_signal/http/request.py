@@ -61,6 +61,7 @@ class Request(httputil.HTTPServerRequest, RequestContext):
             service.report_proxy(self.remote_ip)
         RequestContext.__init__(self, service, client_address, self.method, "unknown")
         self.body_error: errors.SignalError | None = None  # the reason why the body was not kept, or None
+        self.received_bytes = 0  # of the body, also if it was not kept
         self.begun = False  # whether a part of the response has been sent
         self._bearer: Bearer | None = None
 

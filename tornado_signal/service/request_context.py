@@ -10,7 +10,7 @@ from tornado.iostream import StreamClosedError
 from ..auth import Authority, Grant
 from ..errors import OriginNotAllowed, SignalError, TooMany, Unauthorized, Unavailable
 from ..lifecycle import DRAINING
-from ..limits.per_address import BLOCKED_RETRY_S
+from ..limits.per_address import BLOCKED_RETRY_S, burst
 from ..stores.watches import Watch
 from .service import Service
 from .statuses import STATUS
@@ -22,7 +22,7 @@ BYTES_PER_UNIT: Final = 16 * 1024
 
 
 def units_of(size: int) -> int:
-    """Return how many requests a message counts as: one, and one more for each 16 KiB."""
+    """Return how many requests a message or body counts as: one, and one more for each 16 KiB."""
     return 1 + size // BYTES_PER_UNIT
 
 
@@ -100,7 +100,7 @@ class RequestContext:
         Args:
             find_origin: returns the Origin, or an empty text for an anonymous request. None if the connection was
                 admitted with its Origin.
-            size: the size of the message.
+            size: the size of the message or body.
 
         Raises:
             SignalError: the request is refused.
@@ -108,9 +108,8 @@ class RequestContext:
         service = self.service
         self.now_ms = service.clock.now_ms()
         blocked = service.limits.is_blocked(self.client_address)
-        retry_after_s = (
-            BLOCKED_RETRY_S if blocked else service.limits.charge_request(self.client, self.now_ms, units_of(size))
-        )
+        units = 1 if size < BYTES_PER_UNIT else min(units_of(size), int(burst(service.settings)))
+        retry_after_s = BLOCKED_RETRY_S if blocked else service.limits.charge_request(self.client, self.now_ms, units)
         if find_origin is not None:
             origin = find_origin()
             allowed = service.settings.allowed_origins
