@@ -34,7 +34,7 @@ MAY_IMPORT = {
         "errors metrics session settings stores.census stores.position_text stores.quotas stores.watches system hiredis"
     ),
     "relay": "errors stores stores.redis system",
-    "auth": "errors settings system cryptography jwt",
+    "auth": "errors settings system system.slices cryptography jwt",
     "limits": "errors settings",
     "service": (
         "auth errors lifecycle limits metrics session settings stores stores.latest_counts stores.watches system "
@@ -48,13 +48,14 @@ MAY_IMPORT = {
     "protocols": "auth errors http http.upgrade relay service service.client_connection settings transport orjson",
     "admin": (
         "errors lifecycle limits metrics relay service service.client_connection session settings stores system "
-        "transport httpx prometheus_client tornado"
+        "system.slices transport httpx prometheus_client tornado"
     ),
     "tracing": "errors service settings package opentelemetry",
     "webhooks": "metrics service session settings system tornado",
-    "transport": "httptools tornado",
+    "transport": "system.slices httptools tornado",
     "maintenance": "errors settings stores stores.leveldb stores.redis system",
     "settings": "",
+    "system.slices": "",
     "system": "errors metrics settings tornado",
     "process": (
         "admin auth errors http lifecycle limits metrics service settings stores stores.latest_counts system transport "

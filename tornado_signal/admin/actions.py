@@ -15,11 +15,11 @@ from ..service.client_connection import ClientConnection
 from ..service.service import Service
 from ..session import Session, Side
 from ..stores import Maintenance
+from ..system.slices import slices
 from ..transport import ServerState
 from ..transport.frames import CloseCode
 from ..transport.state import OpenConnection
 from ..transport.websocket import WebSocket
-from .status import slices
 
 log = logging.getLogger(__name__)
 

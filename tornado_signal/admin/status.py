@@ -5,8 +5,8 @@ import heapq
 import math
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from typing import Any, Final, TypeVar, cast
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, cast
 
 from ..errors import SessionNotFound, Unavailable
 from ..limits.per_address import ClientCounts
@@ -18,6 +18,7 @@ from ..settings.settings import SETTINGS, Settings
 from ..settings.value_types import MODE
 from ..stores import Store
 from ..system import logs
+from ..system.slices import slices
 from ..system.usage import read_usage, started_s
 from ..transport import ServerState
 from ..transport.websocket import WebSocket
@@ -32,8 +33,6 @@ FIRST_S: Final = 0.5  # for the first reading
 
 URLS: Final = ("otlp_endpoint", "webhook_url")
 """The settings whose path and query can contain secrets, which are not shown."""
-
-T = TypeVar("T")
 
 
 class ScopeUsage:
@@ -245,14 +244,6 @@ class StoredSessions:
         """Stop reading."""
         if self._reading is not None:
             self._reading.cancel()
-
-
-async def slices(items: Iterable[T], size: int) -> AsyncIterator[list[T]]:
-    """Yield `size` items at a time, and let the event loop run after each step."""
-    copied = list(items)
-    for at in range(0, len(copied), size):
-        yield copied[at : at + size]
-        await asyncio.sleep(0)
 
 
 def receivers(connections: Iterable[object]) -> Iterator[ClientConnection]:

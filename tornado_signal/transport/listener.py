@@ -7,10 +7,12 @@ import os
 import random
 import socket
 from collections.abc import Callable, Iterable
+from operator import methodcaller
 from typing import Final
 
+from ..system.slices import in_slices
 from .connection import HEAD_S, REJECT_S, Connection
-from .state import Admission, OpenConnection, ServerState
+from .state import ABORT_STEP, Admission, OpenConnection, ServerState
 from .websocket import WebSocket
 
 log = logging.getLogger(__name__)
@@ -23,6 +25,8 @@ ACCEPTED_S: Final = 0.1  # time for accepted sockets to become connections; a fe
 HANDSHAKE_S: Final = 1.0  # the same, over TLS
 ACCEPT_STEP: Final = 64  # TLS connections accepted per event-loop iteration
 DEADLINES_STEP: Final = 50  # expired deadlines handled per event-loop iteration
+CLOSE_STEP: Final = 100  # connections closed per event-loop iteration, if they are idle
+CLOSE_LATER_STEP: Final = 1000  # WebSockets whose end is planned per event-loop iteration
 ACCEPT_PAUSE_S: Final = 1.0  # after the kernel has refused to hand one over
 
 
@@ -124,9 +128,12 @@ class Server:
 
     def close_websockets(self, seconds: float) -> None:
         """Close all WebSockets, spread over `seconds`."""
-        for connection in self.state.connections:
-            if isinstance(connection, WebSocket):
-                self._loop.call_later(random.uniform(0, seconds), connection.close)
+
+        def close_later(connection: OpenConnection) -> None:
+            self._loop.call_later(random.uniform(0, seconds), connection.close)
+
+        websockets = [connection for connection in self.state.connections if isinstance(connection, WebSocket)]
+        in_slices(websockets, close_later, CLOSE_LATER_STEP)
 
     async def serve_the_rest(self, limit_s: float) -> None:
         """Give open connections some time for one more request, then close what is idle."""
@@ -141,9 +148,7 @@ class Server:
         self._close_listeners()
         for handshake in self._handshakes:
             handshake.cancel()
-        for connection in list(self.state.connections):
-            if connection.idle:
-                connection.close()
+        in_slices(list(self.state.connections), self._close_idle, CLOSE_STEP)
 
     async def close(self, limit_s: float) -> None:
         """Wait until all connections are gone, then end those that remain."""
@@ -152,10 +157,13 @@ class Server:
             try:
                 await asyncio.wait_for(self.state.all_closed.wait(), limit_s)
             except TimeoutError:
-                for connection in list(self.state.connections):
-                    connection.abort()
+                in_slices(list(self.state.connections), methodcaller("abort"), ABORT_STEP)
                 await self.state.all_closed.wait()
         self._tick.cancel()
+
+    def _close_idle(self, connection: OpenConnection) -> None:
+        if connection.idle:
+            connection.close()
 
     # With TLS an event loop reports a connection after its handshake. Until then a silent client occupies a
     # descriptor, so the connections are accepted and counted here.
@@ -221,17 +229,12 @@ class Server:
     def _check_deadlines(self) -> None:
         self._tick = self._loop.call_later(TICK_S, self._check_deadlines)
         now_s = self._loop.time()
-        self._pass([connection for connection in self.state.connections if 0 < connection.deadline_s < now_s])
+        due = [connection for connection in self.state.connections if 0 < connection.deadline_s < now_s]
+        in_slices(due, self._check_deadline, DEADLINES_STEP)  # pings of thousands of WebSockets can be due
 
-    def _pass(self, due: list[OpenConnection]) -> None:
-        """Handle a few per event-loop iteration, because pings of thousands of WebSockets can be due."""
-        now_s = self._loop.time()
-        for connection in due[-DEADLINES_STEP:]:
-            if connection in self.state.connections and 0 < connection.deadline_s < now_s:
-                connection.deadline_passed()
-        del due[-DEADLINES_STEP:]
-        if due:
-            self._loop.call_soon(self._pass, due)
+    def _check_deadline(self, connection: OpenConnection) -> None:
+        if connection in self.state.connections and 0 < connection.deadline_s < self._loop.time():
+            connection.deadline_passed()
 
 
 def prepare(listening: socket.socket) -> None:

@@ -5,10 +5,12 @@ import heapq
 import ssl
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
-from operator import attrgetter
+from operator import attrgetter, methodcaller
 from typing import Any, Final, Protocol
 
 from tornado import httputil
+
+from ..system.slices import in_slices
 
 ABORT_STEP: Final = 100  # connections aborted per event-loop iteration
 
@@ -180,15 +182,7 @@ class MemoryBudget:
             self.forget(largest)
             victims.append(largest)
         self.ended += len(victims)
-        self._abort(victims)
-
-    def _abort(self, victims: list[OpenConnection]) -> None:
-        """Abort connections, a few per event-loop iteration."""
-        for connection in victims[-ABORT_STEP:]:
-            connection.abort()
-        del victims[-ABORT_STEP:]
-        if victims:
-            asyncio.get_running_loop().call_soon(self._abort, victims)
+        in_slices(victims, methodcaller("abort"), ABORT_STEP)
 
 
 class ServerState:

@@ -1,0 +1,34 @@
+"""Work on many items, a few per event-loop iteration, so that it delays nobody else.
+
+What an item stands for can have ended when its turn comes.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def in_slices(items: list[T], work: Callable[[T], object], size: int) -> None:
+    """Call a function for each item, the last one first. The list is emptied.
+
+    Args:
+        items: the items.
+        work: the function. An exception ends its slice only.
+        size: the number of items per event-loop iteration.
+    """
+    due = items[-size:]
+    del items[-size:]
+    if items:
+        asyncio.get_running_loop().call_soon(in_slices, items, work, size)
+    while due:
+        work(due.pop())
+
+
+async def slices(items: Iterable[T], size: int) -> AsyncIterator[list[T]]:
+    """Yield `size` items at a time, and let the event loop run after each step."""
+    copied = list(items)
+    for at in range(0, len(copied), size):
+        yield copied[at : at + size]
+        await asyncio.sleep(0)
