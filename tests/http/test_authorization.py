@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import contextlib
+import functools
 import gc
 import hashlib
 import hmac
@@ -800,6 +801,33 @@ async def test_removed_and_replaced_keys_end_their_connections(protected, keys):
         (keys / "main.secret").unlink()
         with pytest.raises(OperatorError):
             reload_keys(service)
+
+
+@pytest.mark.parametrize("cause", ["equal expiry", "removed key"])
+async def test_many_bearers_end_a_few_per_iteration_unless_they_are_renewed(cause, keys, monkeypatch):
+    monkeypatch.setattr(authority, "SPREAD_S", 0.0)
+    write_secret(keys, "other", b"another secret, which stays as it is")
+    both = load_keys(keys)
+    checking, ended = Authority(both, Settings()), []
+    ends_s = 0.0 if cause == "equal expiry" else math.inf
+    grant = grants.Grant(frozenset(ACTIONS), ends_s=ends_s, key=both["main"])
+    renewed, closed, *others = [
+        checking.hold(grant, lambda: authority.GRACE_S, functools.partial(ended.append, number))
+        for number in range(502)
+    ]
+    if cause == "removed key":
+        checking.use({"other": both["other"]}, Settings())
+    renewed.renew(grants.Grant(frozenset(ACTIONS), key=both["other"]))
+    closed.close()
+    most = before = 0
+    async with asyncio.timeout(BOUND_S):
+        while len(ended) < len(others):
+            await asyncio.sleep(0)
+            most, before = max(most, len(ended) - before), len(ended)
+    assert most == authority.END_STEP
+    assert sorted(ended) == list(range(2, 502))
+    assert checking._bearers == {renewed}
+    renewed.close()
 
 
 async def test_token_may_come_with_the_handshake_of_a_program(protected):

@@ -2,11 +2,14 @@
 
 import asyncio
 import hashlib
+import random
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
 from ..errors import NotAllowed, Unauthorized
 from ..settings.settings import Settings
+from ..system.slices import in_slices
 from .grants import Grant, parse_claims
 from .keys import Key
 
@@ -16,6 +19,9 @@ MAX_CACHED_BYTES: Final = 8 * 1024 * 1024  # of all of them; what a grant contai
 MAX_HEADERS: Final = 64
 MAX_TOPICS: Final = 10_000  # sessions whose topics are known
 GRACE_S: Final = 25.0  # after the expiry, for other clocks, and for a client to renew its token
+SPREAD_S: Final = 2.0  # over which bearers with one expiry, or of one removed key, are ended
+CHECK_STEP: Final = 1000  # bearers checked per event-loop iteration after a change of keys
+END_STEP: Final = 20  # bearers ended per event-loop iteration
 MAX_TIMER_S: Final = 60.0  # then the wall clock is read again, because it can jump
 
 End = Callable[[], None]
@@ -37,18 +43,18 @@ class Authority:
         self._jws: Any = None  # of PyJWT
         self._by_header: dict[str, Key] = {}  # of verified tokens; a backend sends the same header with all of them
         self._topics: dict[tuple[str, bytes], str] = {}  # of sessions by origin and code, the oldest first
+        self._ending: deque[Bearer] = deque()  # to be ended, a few per event-loop iteration
         self.use(keys, settings)
 
     def use(self, keys: dict[str, Key], settings: Settings) -> None:
-        """Use other keys and settings. End everything that was begun with a removed key."""
+        """Use other keys and settings. Everything that was begun with a removed key ends within `SPREAD_S`."""
         self.keys = keys
         self.anonymous = Grant(frozenset(settings.auth_anonymous))
         self._issuer, self._audience = settings.auth_issuer, settings.auth_audience
         self._by_header.clear()
         self._cache.clear()
         self._cached_bytes = 0
-        for bearer in list(self._bearers):
-            bearer.check()
+        in_slices(list(self._bearers), self._check, CHECK_STEP)
 
     def verify(self, token: str, origin: str | None, now_s: float) -> Grant:
         """Return what a token allows.
@@ -142,6 +148,24 @@ class Authority:
         self._bearers.add(bearer)
         return bearer
 
+    def _check(self, bearer: "Bearer") -> None:
+        if bearer in self._bearers:
+            bearer.check()
+
+    def end_in_turn(self, bearer: "Bearer") -> None:
+        """End a bearer soon. Thousands can be due at the same moment."""
+        if not self._ending:
+            asyncio.get_running_loop().call_soon(self._end_some)
+        self._ending.append(bearer)
+
+    def _end_some(self) -> None:
+        try:
+            for _ in range(min(END_STEP, len(self._ending))):
+                self._ending.popleft().end_if_due()
+        finally:
+            if self._ending:
+                asyncio.get_running_loop().call_soon(self._end_some)
+
     def forget(self, bearer: "Bearer") -> None:
         """Forget a bearer."""
         self._bearers.discard(bearer)
@@ -153,7 +177,7 @@ class Bearer:
     Without a token it ends after the grace period, unless something is allowed without one.
     """
 
-    __slots__ = ("_authority", "_began_s", "_end", "_now_s", "_timer", "grant")
+    __slots__ = ("_authority", "_began_s", "_end", "_is_due", "_now_s", "_timer", "grant")
 
     def __init__(self, authority: Authority, grant: Grant | None, now_s: Callable[[], float], end: End) -> None:
         self._authority = authority
@@ -161,6 +185,7 @@ class Bearer:
         self._end = end
         self._began_s = now_s()
         self._timer: asyncio.TimerHandle | None = None
+        self._is_due = False  # whether it ends soon, unless it is renewed
         self.grant = grant  # the current grant, or None without a token
         self._schedule()
 
@@ -170,37 +195,46 @@ class Bearer:
         self._schedule()
 
     def check(self) -> None:
-        """End at once if the key of the grant has been removed."""
-        if self.grant is not None and self.grant.key is not None:
-            current = self._authority.keys.get(self.grant.key.name)
-            if not self.grant.key.is_same(current):
-                self.close()
-                self._end()
-                return
-        self._schedule()
+        """End soon if the key of the grant has been removed."""
+        if self.grant is None:
+            self._schedule()  # what is allowed without a token can have changed
+        elif self.grant.key is not None and not self.grant.key.is_same(self._authority.keys.get(self.grant.key.name)):
+            self._set_timer(0.0)
+
+    def end_if_due(self) -> None:
+        """End, unless it was renewed or closed meanwhile."""
+        if self._is_due:
+            self.close()
+            self._end()
 
     def close(self) -> None:
         """Stop watching the grant. Further calls do nothing."""
         self._authority.forget(self)
+        self._cancel()
+
+    def _cancel(self) -> None:
+        self._is_due = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _schedule(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         if self.grant is None and self._authority.anonymous.actions:
+            self._cancel()
             return
         ends_s = self._began_s if self.grant is None else self.grant.ends_s
-        left_s = ends_s + GRACE_S - self._now_s()
-        self._timer = asyncio.get_running_loop().call_later(
-            min(max(left_s, 0.0), MAX_TIMER_S), self._on_timer, left_s > MAX_TIMER_S
-        )
+        self._set_timer(ends_s + GRACE_S - self._now_s())
+
+    def _set_timer(self, left_s: float) -> None:
+        """End after a time, spread because many tokens can have the same expiry and their clients come back."""
+        self._cancel()
+        again = left_s > MAX_TIMER_S
+        seconds = MAX_TIMER_S if again else max(left_s, 0.0) + random.uniform(0, SPREAD_S)
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._on_timer, again)
 
     def _on_timer(self, again: bool) -> None:
         if again:
             self._schedule()
         else:
-            self.close()
-            self._end()
+            self._is_due = True
+            self._authority.end_in_turn(self)
