@@ -1,6 +1,6 @@
 """Work on many items, a few per event-loop iteration, so that it delays nobody else.
 
-What an item stands for can have ended when its turn comes.
+Connections and waits among the items can have ended when their turn comes.
 """
 
 import asyncio
