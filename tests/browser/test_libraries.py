@@ -1,7 +1,11 @@
 """The original clients of PeerJS, y-webrtc, WebTorrent, P2PT and trystero, unmodified, in Chromium."""
 
+import json
+import re
+
 import pytest
 from support import libraries
+from support.documents import pages
 from support.paths import ROOT
 from support.proxies import CaddyPath, NginxPath
 from support.waiting import end_all
@@ -10,6 +14,21 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 EXAMPLES = ROOT / "examples"
 ADDRESS = "http://127.0.0.1:3000"
+# Of the lines in README.md: what they need, and whether the page has reached the server and the other page with each.
+SURROUNDINGS = """
+  import * as Y from "yjs";
+  const used = (globalThis.used = []);
+  const id = location.hash.slice(1);
+  const doc = new Y.Doc();
+  const client = new WebTorrent({dht: false, lsd: false});
+  const files = [new File([id], `${id}.txt`)];
+  let announced = false;
+  client.on("torrent", (torrent) => torrent.once("trackerAnnounce", () => (announced = true)));
+  globalThis.reached = () => {
+    const [peer, provider, room] = used;
+    return peer.open && provider.room?.webrtcConns.size === 1 && Object.keys(room.getPeers()).length === 1 && announced;
+  };
+"""
 TEXT = "a file for everybody " * 5000
 
 
@@ -67,6 +86,24 @@ def greet(one, other, function, *arguments):
         page.evaluate(f"(all) => {function}(...all)", [*arguments, message])
     heard(one, f"{name} other")
     heard(other, f"{name} one")
+
+
+def test_lines_of_the_readme_as_they_stand(profiles, site, start, tmp_path):
+    port = start().url.rpartition(":")[2]
+    rows = re.findall(r"^\| \w\S* ([\d.]+) \| `(import .*?)` \| `(.*?)` \|", pages()["README"], re.MULTILINE)
+    assert len(rows) == 4
+    tested = json.loads((libraries.FOLDER / "package.json").read_text())["dependencies"]
+    for version, line, _ in rows:
+        assert tested[line.split('"')[1].partition("/dist")[0]] == version
+    lines = "\n".join(f"used.push({line});" for _, _, line in rows)
+    lines = lines.replace("wss://signal.example.com", f"ws://127.0.0.1:{port}")
+    lines = lines.replace('"signal.example.com"', f'"127.0.0.1", port: {port}')
+    imports = "\n".join(line for _, line, _ in rows)
+    source = tmp_path / "page.js"
+    source.write_text(f"{imports}\n{SURROUNDINGS}\n{lines}")
+    site.pages |= {"/": libraries.HTML, "/libraries.js": libraries.bundle(source)}
+    for page in [profiles.open(f"{site.origin}/#{name}") for name in ("alice", "bob")]:
+        page.wait_for_function("() => globalThis.used?.length === 4 && reached()")
 
 
 def test_peerjs_without_an_id_gets_one_of_the_server(open_page, url):
