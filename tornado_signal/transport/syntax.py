@@ -12,7 +12,7 @@ MAX_CACHED_BYTES: Final = 4096  # of a head; a longer one is parsed for each req
 CACHED_HEADS: Final = 256  # clients repeat them
 CACHED_FIELDS: Final = 1024  # of other heads; behind a proxy many of them differ only in the client's address
 MAX_CACHED_FIELD_BYTES: Final = 256
-# What is not kept for longer than its request: others could read it in the memory of this process.
+# Fields that are not kept for longer than their request: others could read them in the memory of this process.
 CREDENTIALS: Final = (b"authorization", b"proxy-authorization", b"cookie")
 _VERSION: Final = re.compile(rb"HTTP/[0-9]\.[0-9]")
 _TARGET: Final = re.compile(rb"[!-~\x80-\xff]+")

@@ -37,7 +37,7 @@ CONSTANTS: Final = {
 #   by_content: 1 if the code is derived from the content, else 0
 #   departed_serial, listed_serial, max_items: the last removal and session that a reader knows, and how many to read
 #   first, many: the rank of the first topic, and the number of topics to read
-#   serial, start: the serial of a session that no longer exists, and the entry after which to search that of its expiry
+#   serial, start: the serial of a session that is gone, and the entry after which its expiry is searched for
 _ARGUMENTS: Final = {
     "create": (
         "code topic head offer #lifetime_ms #remember_ms secret_hash #max_in_topic #max_sessions #max_topics identity "
