@@ -314,7 +314,7 @@ def waits(through):
 
 @pytest.mark.slow
 async def test_longest_waits_end_before_proxy_timeouts(start_through, monkeypatch):
-    """A wait of 60 s, a stream on which nothing happens meanwhile, and a WebSocket, which the server pings.
+    """The longest wait, of 45 s, a stream on which nothing happens meanwhile, and a WebSocket, which the server pings.
 
     A WebSocket that is not pinged ends where a proxy has less patience than ours have.
     """
@@ -324,13 +324,13 @@ async def test_longest_waits_end_before_proxy_timeouts(start_through, monkeypatc
         async with open_stream(through.proxy.port, f"/events?code={code}&side=offerer", tls=through.tls) as stream:
             began_s = time.monotonic()
             response = await through.call("POST", "/poll", {"code": code, "side": "offerer", "wait": 60}, bound_s=90)
-            assert time.monotonic() - began_s > 59
+            assert time.monotonic() - began_s > 44
             assert response.status == 200
             assert response.json["answer"] is None
             await through.post("/answer", code=code, side="answerer", answer="a")
             (event,) = await asyncio.wait_for(stream.take(), BOUND_S)
             assert (event.name, event.data) == ("answer", {"answer": "a"})
-            assert stream.comments >= 4
+            assert stream.comments >= 2
 
     throughs = [await start_through(kind) for kind in PROXIES]
     hasty = [await start_through(kind, idle_s=30) for kind in ("nginx", "haproxy")]
