@@ -104,7 +104,6 @@ class Connection(asyncio.Protocol):
             peer = transport.get_extra_info("peername")
             self.remote_ip = self.client_address = peer[0] if isinstance(peer, tuple) else ""
             self._admission = self.state.admit(self.remote_ip)
-        self.state.idle[self] = None
         self.deadline_s = self.state.loop.time() + IDLE_S
         if self._admission is None:
             self.abort()

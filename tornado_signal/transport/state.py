@@ -210,7 +210,7 @@ class ServerState:
         self.protocol = "https" if tls else "http"
         self.loop = asyncio.get_running_loop()
         self.connections: set[OpenConnection] = set()
-        # Those without a request, the one that has been idle for longest first.
+        # Those between two requests, the one that has been idle for longest first.
         self.idle: dict[OpenConnection, None] = {}
         self.keep_alive_s = keep_alive_s
         self.all_closed = asyncio.Event()  # set when no connection is left while stopping
