@@ -36,7 +36,7 @@ class Authority:
     """
 
     def __init__(self, keys: dict[str, Key], settings: Settings) -> None:
-        # Each with the length of its token, by its digest, the oldest first. Nobody can use a digest as a token.
+        # Each with the length of its token, by its digest, the oldest first. A digest cannot be used as a token.
         self._cache: dict[bytes, tuple[Grant, int]] = {}
         self._cached_bytes = 0
         self._bearers: set[Bearer] = set()

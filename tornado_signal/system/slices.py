@@ -1,4 +1,4 @@
-"""Work on many items, a few per event-loop iteration, so that it delays nobody else.
+"""Work on many items, a few per event-loop iteration, so that other work is not delayed.
 
 Connections and waits among the items can have ended when their turn comes.
 """

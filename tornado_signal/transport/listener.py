@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
 import random
@@ -26,6 +27,9 @@ HANDSHAKE_S: Final = 1.0  # the same, over TLS
 ACCEPT_STEP: Final = 64  # TLS connections accepted per event-loop iteration
 DEADLINES_STEP: Final = 50  # expired deadlines handled per event-loop iteration
 CLOSE_STEP: Final = 100  # connections closed per event-loop iteration, if they are idle
+IDLE_SEARCHED: Final = (
+    500  # idle connections, for those of one address. A client can cause this with each new connection
+)
 CLOSE_LATER_STEP: Final = 1000  # WebSockets whose end is planned per event-loop iteration
 ACCEPT_PAUSE_S: Final = 1.0  # after the kernel has refused to hand one over
 
@@ -97,12 +101,13 @@ class Server:
         """Close the connection that has been idle for longest, and return whether there was one.
 
         Args:
-            chosen: returns whether an address of the other end is chosen. A tenth of its idle connections is closed,
-                because they are searched for among all.
+            chosen: returns whether an address of the other end is chosen. Its connections are searched for among the
+                `IDLE_SEARCHED` that have been idle for longest, and a tenth of those found is closed.
         """
         idle = self.state.idle
         if chosen is not None:
-            found = [connection for connection in idle if connection.idle and chosen(connection.remote_ip)]
+            searched = itertools.islice(idle, IDLE_SEARCHED)
+            found = [connection for connection in searched if connection.idle and chosen(connection.remote_ip)]
             del found[1 + len(found) // 10 :]
             for connection in found:
                 del idle[connection]
