@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable
-from time import perf_counter
+from time import perf_counter, time_ns
 from typing import Final, Self
 
 from tornado.iostream import StreamClosedError
@@ -286,7 +286,8 @@ class RequestContext:
             self._record_span(self.service.log.tracer)
 
     def _record_span(self, tracer: Tracer) -> None:
-        now_s, stream = perf_counter(), bool(self.span)
+        now_s, now_ns = perf_counter(), time_ns()  # together: the start of a span is the difference
+        stream = bool(self.span)
         waited_s = now_s - self.waits_since_s if self.waited and self._ended else 0.0
         self.span = tracer.record(
             Span(
@@ -295,6 +296,7 @@ class RequestContext:
                 self.rpc_method,
                 self.status,
                 self.refusal_reason,
+                now_ns,
                 waited_s if stream else now_s - self.began_s,
                 waited_s,
                 self.span or self.traceparent,

@@ -9,7 +9,6 @@ import contextlib
 import logging
 import os
 import threading
-from time import time_ns
 from typing import Final
 
 from opentelemetry.context import Context
@@ -56,8 +55,7 @@ class SpanTracer:
         self._scheme = scheme
 
     def record(self, span: Span) -> str:
-        """Record a span that ends now. Return its own `traceparent`, for its children."""
-        ended_ns = time_ns()
+        """Record a span. Return its own `traceparent`, for its children."""
         name, attributes, failed = self._describe(span)
         if span.refusal_reason:
             attributes["tornado_signal.refusal"] = span.refusal_reason
@@ -66,11 +64,11 @@ class SpanTracer:
             read_traceparent(span.parent) if span.parent else NO_CONTEXT,
             SpanKind.INTERNAL if span.stream else SpanKind.SERVER,
             attributes,
-            start_time=ended_ns - round(span.seconds * 1e9),
+            start_time=span.ended_ns - round(span.seconds * 1e9),
         )
         if failed:
             made.set_status(Status(StatusCode.ERROR))
-        made.end(ended_ns)
+        made.end(span.ended_ns)
         found = made.get_span_context()
         return f"00-{found.trace_id:032x}-{found.span_id:016x}-{found.trace_flags:02x}"
 
