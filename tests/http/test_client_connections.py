@@ -301,6 +301,16 @@ async def test_cancelled_wait_ends_without_a_response_and_frees_its_place(servic
         await client.socket.send(json.dumps(batch))
         await client.socket.send(json.dumps(cancellation | {"params": {"id": "y"}}))
         assert [response["id"] for response in await asyncio.wait_for(arrived, BOUND_S)] == ["z"]
+        # Also before it begins, because a change of its session is under way.
+        params = {"code": code, "side": "offerer"}
+        for sent in (
+            {"jsonrpc": "2.0", "method": "answer", "params": params | {"candidate": "c"}},
+            message | {"id": "y"},
+            cancellation | {"params": {"id": "y"}},
+        ):
+            await client.socket.send(json.dumps(sent))
+        assert "expiresAt" in await client.call("refresh", **params)
+        await until(lambda: service.shared.limits.waiting == 1)
         assert await client.call("cancel", id="of no request") == {"success": True}
         assert (await client.refused("cancel", id=[]))[0] == 400
         assert service.shared.limits.waiting == 1

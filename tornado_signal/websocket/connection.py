@@ -77,7 +77,8 @@ class RpcRequestContext(RequestContext):
         self.connection.waiting.append(self)
         if self.connection.closed:
             watch.close()
-        elif watch.over:  # the server stops: who has been answered asks again, and the answer would come at once
+        elif watch.over and not self.gone:
+            # The server stops: who has been answered asks again, and the answer would come at once.
             self.connection.client.socket.close()
         return watch
 
