@@ -352,6 +352,7 @@ def test_name_survives_a_reload_and_cannot_be_taken(server, reached, connect_pag
     until(lambda: ada.evaluate("here.id"))
     enter(bob, "b", me="Bob", secret="of Bob, and of nothing else")
     with_others(ada, "b")
+    with_others(bob, "a")
     before = names(bob)
     assert [*before.values()] == ["Ada"]
     assert [*names(ada).values()] == ["Bob"]

@@ -78,17 +78,17 @@ def test_more_clients_than_descriptors_are_served_refused_or_closed(start):
             client.connect()
             with contextlib.suppress(OSError):
                 send(client, "/late/offer", info="i", offer="o")
+        refused = 0
+        for client in others:  # while no connection is idle, and would be closed for them
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                check_refusal(*answer(client))
+                refused += 1
+        assert refused >= SPARE_CONNECTIONS
         codes = []
         for number, client in enumerate(welcome):
             status, _, found = post(client, f"/{number}/offer", info="i", offer=OFFER)
             assert status == 200
             codes.append(found["code"])
-        refused = 0
-        for client in others:
-            with contextlib.suppress(OSError, http.client.HTTPException):
-                check_refusal(*answer(client))
-                refused += 1
-        assert refused >= SPARE_CONNECTIONS
         for client, code in zip(welcome, codes, strict=True):
             status, _, found = post(client, "/poll", code=code, side="answerer")
             assert (status, found["offer"]) == (200, OFFER)
