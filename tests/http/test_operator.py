@@ -10,8 +10,9 @@ import pytest
 from support.rpc import RpcClient, until
 from support.service import ORIGIN, OTHER, head, request
 
-from tornado_signal.admin import status
+from tornado_signal.admin import actions, status
 from tornado_signal.admin.access import MAX_BODY_BYTES
+from tornado_signal.errors import SessionNotFound, Unavailable
 from tornado_signal.lifecycle import LEAVING
 from tornado_signal.settings.settings import SETTINGS
 from tornado_signal.system import logs
@@ -131,6 +132,32 @@ async def test_topic_of_an_offer_that_was_taken_over_is_found(start_service):
         await second.call("hold", code=offer["code"], secret=secret)
         (topic,) = (await process(service))["topics"]
     assert (topic["topic"], topic["held_offers"]) == ("lobby", 1)
+
+
+def abort_all(service):
+    for connection in list(service.server.state.connections):
+        connection.abort()
+
+
+async def test_connections_that_end_while_topics_are_found_are_left_out(start_service, monkeypatch):
+    service = await start_service(admin_topics=True)
+    secret = "a secret of the peer"
+
+    async def find_topic(*_):
+        abort_all(service)
+        await asyncio.sleep(0)
+        raise SessionNotFound
+
+    monkeypatch.setattr(service.shared.store, "find_topic", find_topic)
+    async with contextlib.AsyncExitStack() as stack:
+        for number in range(3):
+            first, second = [await stack.enter_async_context(connect(service)) for _ in range(2)]
+            offer = await first.call(
+                "offer", topic="lobby", info="me", offer=f"held {number}", hold=True, secret=secret
+            )
+            await second.call("hold", code=offer["code"], secret=secret)
+        (origin,) = (await process(service))["origins"]
+    assert (origin["held_offers"], origin["websockets"]) == (3, {"/ws": 6})
 
 
 async def test_nothing_that_peers_send_is_shown(service):
@@ -303,6 +330,29 @@ async def test_connections_of_an_origin_are_closed_and_others_stay(service):
             await asyncio.wait_for(stream.reader.read(), BOUND_S)
 
 
+async def test_connections_that_end_during_an_action_are_left_out(service, monkeypatch, caplog):
+    monkeypatch.setattr(actions, "CLOSED_AT_ONCE", 1)
+    monkeypatch.setattr(actions, "end", lambda connection: abort_all(service))
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(4):
+            await stack.enter_async_context(connect(service))
+        assert await act(service, "disconnect", origin=ORIGIN) == {"connections": 1}
+    assert logged_actions(caplog) == ['disconnect {"origin": "https://app.example"}: {"connections": 1}']
+
+
+async def test_failed_action_is_logged(service, monkeypatch, caplog):
+    def sessions(*_):
+        raise Unavailable("test")
+
+    monkeypatch.setattr(service.shared.store, "sessions", sessions)
+    body = json.dumps({"origin": ORIGIN, "topic": "lobby"}).encode()
+    headers = [LOCAL, ("Content-Length", str(len(body)))]
+    asked = head("POST", "/actions/withdraw", headers) + body
+    assert (await service.raw(asked, "POST", service.admin_port)).status == 503
+    expected = 'withdraw {"origin": "https://app.example", "topic": "lobby"}: {"error": "Unavailable"}'
+    assert logged_actions(caplog) == [expected]
+
+
 async def test_connections_of_a_network_are_closed(service):
     async with connect(service) as client:
         assert await act(service, "disconnect", address="192.0.2.0/24") == {"connections": 0}
@@ -432,11 +482,15 @@ async def test_unknown_action_is_not_found(service):
     assert (await ask(service, "/actions/format", [LOCAL, ("Content-Length", "0")], "POST")).status == 404
 
 
+def logged_actions(caplog):
+    """The logged actions of an operator on this machine."""
+    records = [record for record in caplog.records if record.name == "tornado_signal.admin.actions"]
+    assert {record.levelname for record in records} <= {"WARNING"}
+    return [record.getMessage().removeprefix("operator at 127.0.0.1: ") for record in records]
+
+
 async def test_actions_are_logged(service, caplog):
     await act(service, "withdraw", origin=ORIGIN, topic='a "topic"\nwith lines')
-    (record,) = [record for record in caplog.records if record.name == "tornado_signal.admin.actions"]
-    assert record.levelname == "WARNING"
-    assert record.getMessage() == (
-        r'operator at 127.0.0.1: withdraw {"origin": "https://app.example", "topic": "a \"topic\"\nwith lines"}: '
-        '{"sessions": 0}'
-    )
+    assert logged_actions(caplog) == [
+        r'withdraw {"origin": "https://app.example", "topic": "a \"topic\"\nwith lines"}: {"sessions": 0}'
+    ]

@@ -6,7 +6,7 @@ import ipaddress
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, cast
 
 from ..errors import SessionNotFound
@@ -15,7 +15,7 @@ from ..service.client_connection import ClientConnection
 from ..service.service import Service
 from ..session import Session, Side
 from ..stores import Maintenance
-from ..system.slices import slices
+from ..system.slices import present
 from ..transport import ServerState
 from ..transport.frames import CloseCode
 from ..transport.state import OpenConnection
@@ -94,8 +94,8 @@ class Actions:
             Unavailable: the store cannot be used.
         """
         check_names(name, fields)
-        result: dict[str, Any] = await getattr(self, f"_{name.replace('-', '_')}")(fields)
-        audit(name, fields, by, result)
+        with audited(name, fields, by) as result:
+            result |= await getattr(self, f"_{name.replace('-', '_')}")(fields)
         return result
 
     # Connections
@@ -110,7 +110,7 @@ class Actions:
 
     async def _disconnect_network(self, network: Network) -> int:
         count = 0
-        async for connections in slices(self._transport.connections, CLOSED_AT_ONCE):
+        async for connections in present(self._transport.connections, CLOSED_AT_ONCE):
             for connection in connections:
                 if not contains(network, connection.client_address):
                     continue
@@ -123,12 +123,12 @@ class Actions:
 
     async def _disconnect_origin(self, origin: str) -> int:
         count = 0
-        async for connections in slices(self._transport.connections, CLOSED_AT_ONCE):
+        async for connections in present(self._transport.connections, CLOSED_AT_ONCE):
             for connection in connections:
                 if isinstance(connection, WebSocket) and cast(ClientConnection, connection.receiver).origin == origin:
                     end(connection)
                     count += 1
-        async for waits in slices(self._service.waits, CLOSED_AT_ONCE):
+        async for waits in present(self._service.waits.keys(), CLOSED_AT_ONCE):
             for waiting in waits:
                 count += waiting.origin == origin and waiting.disconnect()
         return count
@@ -232,8 +232,24 @@ def check_names(name: str, fields: Fields) -> None:
             raise InvalidAction(f"{name} has no field {field!r}")
 
 
-def audit(name: str, fields: Fields, by: str, result: Fields) -> None:
-    """Log an action. It is a warning, so that it is logged at every level but `error`."""
+@contextlib.contextmanager
+def audited(name: str, fields: Fields, by: str) -> Iterator[dict[str, Any]]:
+    """Log an action, as a warning. The block puts its result into the yielded dictionary.
+
+    If the block raises, the name of the exception is logged instead. An invalid action is not logged.
+    """
+    result: dict[str, Any] = {}
+    try:
+        yield result
+    except InvalidAction:
+        raise
+    except BaseException as error:
+        _audit(name, fields, by, {"error": type(error).__name__})
+        raise
+    _audit(name, fields, by, result)
+
+
+def _audit(name: str, fields: Fields, by: str, result: Fields) -> None:
     log.warning("operator at %s: %s %s: %s", by, name, json.dumps(dict(fields)), json.dumps(dict(result)))
 
 

@@ -1,6 +1,7 @@
 """The state of one process, as the operator's page shows it (docs/operator-page.md)."""
 
 import asyncio
+import contextlib
 import heapq
 import math
 import re
@@ -18,7 +19,7 @@ from ..settings.settings import SETTINGS, Settings
 from ..settings.value_types import MODE
 from ..stores import Store
 from ..system import logs
-from ..system.slices import slices
+from ..system.slices import present, slices
 from ..system.usage import read_usage, started_s
 from ..transport import ServerState
 from ..transport.websocket import WebSocket
@@ -165,13 +166,14 @@ class Status:
         """Return the use by origin, and by origin and topic if topics are shown."""
         origins: dict[str, ScopeUsage] = {}
         topics: dict[tuple[str, str], ScopeUsage] = {}
-        show_topics, looked_up = self._service.settings.admin_topics, 0
-        async for waits in slices(self._service.waits.items(), SLICE):
+        show_topics = self._service.settings.admin_topics
+        unknown: list[HeldOffer] = []  # whose topic is not known yet
+        async for waits in present(self._service.waits.items(), SLICE):
             for waiting, topic in waits:
                 origins.setdefault(waiting.origin, ScopeUsage()).watchers += 1
                 if topic and show_topics:
                     topics.setdefault((waiting.origin, topic), ScopeUsage()).watchers += 1
-        async for connections in slices(self._transport.connections, SLICE):
+        async for connections in present(self._transport.connections, SLICE):
             for receiver in receivers(connections):
                 usage = origins.setdefault(receiver.origin, ScopeUsage())
                 usage.sockets[receiver.pattern] += 1
@@ -180,20 +182,17 @@ class Status:
                     continue
                 for name in receiver.names:
                     topics.setdefault((receiver.origin, name), ScopeUsage()).sockets[receiver.pattern] += 1
-                for held in list(receiver.held):
-                    if held.topic is None and looked_up < MAX_LOOKED_UP:
-                        looked_up += 1
-                        await self._look_up(held)
+                for held in receiver.held:
                     if held.topic is not None:
                         topics.setdefault((receiver.origin, held.topic), ScopeUsage()).held += 1
+                    elif len(unknown) < MAX_LOOKED_UP:
+                        unknown.append(held)
+        # Connections can end during this, so none of them is used from here on.
+        for held in unknown:
+            with contextlib.suppress(SessionNotFound, Unavailable):
+                held.topic = await self._service.store.find_topic(*held.key)
+                topics.setdefault((held.key[0], held.topic), ScopeUsage()).held += 1
         return origins, topics
-
-    async def _look_up(self, held: HeldOffer) -> None:
-        """Find the topic of an offer that this connection took over from another one."""
-        try:
-            held.topic = await self._service.store.find_topic(*held.key)
-        except (SessionNotFound, Unavailable):
-            return
 
 
 class StoredSessions:

@@ -18,7 +18,7 @@ from ..errors import Unavailable
 from ..settings.live import LiveSettings
 from ..system import logs
 from .access import AdminApplication, AdminHandler, AdminPolicy, LivenessHandler, respond
-from .actions import InvalidAction, audit, check_names
+from .actions import InvalidAction, audited, check_names
 from .control import now_ms
 from .exposition import PREFIX, reload_gauge
 from .operator import FORWARDED_BY, operator_routes
@@ -191,8 +191,8 @@ class WorkersOperator:
     async def perform(self, name: str, fields: dict[str, Any], by: str) -> dict[str, Any]:
         if name in self._server_actions:
             check_names(name, fields)
-            result = self._server_actions[name](fields)
-            audit(name, fields, by, result)
+            with audited(name, fields, by) as result:
+                result |= self._server_actions[name](fields)
             return {"results": [{"process": self._server, **result}], "missing": []}
         response = await self._first(f"/actions/{name}", ACTION_S, "POST", by, json=fields)
         if response is None:

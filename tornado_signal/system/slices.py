@@ -4,7 +4,7 @@ Connections and waits among the items can have ended when their turn comes.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Set
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -32,3 +32,12 @@ async def slices(items: Iterable[T], size: int) -> AsyncIterator[list[T]]:
     for at in range(0, len(copied), size):
         yield copied[at : at + size]
         await asyncio.sleep(0)
+
+
+async def present(items: Set[T], size: int) -> AsyncIterator[list[T]]:
+    """Yield at most `size` items of a changing set at a time, without those that have been removed meanwhile.
+
+    The items of a step are present until the caller's next `await`.
+    """
+    async for some in slices(items, size):
+        yield [item for item in some if item in items]
