@@ -60,28 +60,29 @@ async def meet(client: SignalClient, topic: str, leaving: AsyncExitStack) -> Con
     info = f"peer-{uuid.uuid4()}"
     own = None
     try:
-        async with aclosing(client.listings(topic)) as listings:
-            async for listing in listings:
-                if own and (await client.poll(own.code, "offerer", secret=SECRET)).description:
-                    met, own = own, None
-                    return met
-                for session in reversed(listing.sessions):  # oldest first
-                    if session["info"] == info:
-                        break  # all further ones are newer
-                    if own and not await accepted(client, own.code, "withdrawn"):
-                        break  # answered a moment ago
-                    own = None
-                    if found := await answer(client, session, info, leaving):
-                        return found
-                else:
-                    if not own:
-                        own = await publish(client, topic, info, leaving)
-                        print("waiting", flush=True)
+        while True:
+            async with aclosing(client.listings(topic)) as listings:
+                async for listing in listings:
+                    if own and (await client.poll(own.code, "offerer", secret=SECRET)).description:
+                        met, own = own, None
+                        return met
+                    for session in reversed(listing.sessions):  # oldest first
+                        if session["info"] == info:
+                            break  # all further ones are newer
+                        if own and not await accepted(client, own.code, "withdrawn"):
+                            break  # answered a moment ago
+                        own = None
+                        if found := await answer(client, session, info, leaving):
+                            return found
+                    else:
+                        if not own:
+                            own = await publish(client, topic, info, leaving)
+                            print("waiting", flush=True)
+                            break  # if it is answered at once, the listing is the same as before: nothing to wait for
     finally:
         if own:  # nobody is to answer a peer that has left
             with suppress(APIError):
                 await client.withdraw(own.code, "offerer", secret=SECRET)
-    raise AssertionError("unreachable")
 
 
 async def talk(client: SignalClient, connection: Connection, message: str) -> None:
