@@ -167,9 +167,10 @@ def test_process_and_its_garbage_collections_are_described(server):
 @pytest.mark.needs("namespace")
 def test_process_metrics_work_with_a_restricted_proc():
     code = (
-        "import json; from tornado_signal.admin.exposition import ProcessCollector; from pathlib import Path;"
+        "import asyncio, json; from tornado_signal.admin.exposition import ProcessCollector; from pathlib import Path;"
         "assert not Path('/proc/stat').exists();"
-        "print(json.dumps({s.name: s.value for f in ProcessCollector().collect() for s in f.samples}))"
+        "process = ProcessCollector(); asyncio.run(process.update());"
+        "print(json.dumps({s.name: s.value for f in process.collect() for s in f.samples}))"
     )
     # An ordinary user can mount it only in its own PID namespace.
     own = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-rmpf"]

@@ -1,11 +1,15 @@
 """Metrics: histograms, requests by kind, and the lag of the event loop."""
 
 import asyncio
+import os
 import time
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
+from tornado_signal.admin.workers import MergedMetrics
 from tornado_signal.metrics import Durations, Histogram, RequestMetrics
+from tornado_signal.system import usage
 from tornado_signal.system.lag import PAUSE_S, Lag
 
 BOUNDS = (0.5, 1.0, 2.0)
@@ -56,3 +60,45 @@ async def test_lag_of_a_blocked_loop_is_measured():
     total = sum(seconds.counts)
     await asyncio.sleep(2 * PAUSE_S)
     assert sum(seconds.counts) == total
+
+
+def samples(text):
+    """The samples of each family, as the client library of Prometheus parses them."""
+    families = list(text_string_to_metric_families(text))
+    assert len({family.name for family in families}) == len(families)
+    return {
+        family.name: {(sample.name, *sorted(sample.labels.items())): sample.value for sample in family.samples}
+        for family in families
+    }
+
+
+def test_metrics_of_workers_are_merged_by_family():
+    one = (
+        "# HELP ready Whether it serves.\n# TYPE ready gauge\nready 1.0\n"
+        "# HELP asked_total Requests.\n# TYPE asked_total counter\n"
+        'asked_total{path="/a b} c",reason="\\"x\\"\\n# HELP y"} 2.0\n'
+    )
+    other = "# HELP ready Another meaning.\n# TYPE ready gauge\nready 0.0\n"
+    merged = MergedMetrics()
+    merged.add("# HELP ready Whether it serves.\n# TYPE ready gauge\nready 7.0\n")
+    merged.add(one, 1)
+    merged.add(other, 2)
+    assert samples("".join(merged.texts())) == {
+        "ready": {("ready",): 7, ("ready", ("worker", "1")): 1, ("ready", ("worker", "2")): 0},
+        "asked": {
+            ("asked_total", ("path", "/a b} c"), ("reason", '"x"\n# HELP y'), ("worker", "1")): 2,
+        },
+    }
+
+
+async def test_descriptors_are_counted_a_few_per_iteration(monkeypatch):
+    monkeypatch.setattr(usage, "COUNT_STEP", 2)
+    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(20)]
+    counting, iterations = asyncio.ensure_future(usage.count_descriptors()), 0
+    while not counting.done():
+        iterations += 1
+        await asyncio.sleep(0)
+    assert await counting == len(os.listdir("/proc/self/fd")) - 1
+    assert iterations > len(opened) / 2
+    for descriptor in opened:
+        os.close(descriptor)

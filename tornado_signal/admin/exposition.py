@@ -16,7 +16,7 @@ from ..service.service import Service
 from ..settings.live import LiveSettings
 from ..system import logs
 from ..system.tls import Tls
-from ..system.usage import read_usage, started_s
+from ..system.usage import count_descriptors, read_usage, started_s
 from ..transport import ServerState
 
 PREFIX: Final = "tornado_signal_"
@@ -32,13 +32,15 @@ class Exposition(Collector):
         self._transport = transport
         self.registry = CollectorRegistry()  # all metrics of `/metrics`
         self.registry.register(self)
-        self.registry.register(ProcessCollector())
+        self._process = ProcessCollector()
+        self.registry.register(self._process)
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)
 
     async def update(self) -> None:
-        """Count the sessions in the store. Otherwise `collect` yields the previous count."""
+        """Count sessions and descriptors. Otherwise `collect` yields the previous numbers."""
         await self._service.counts.refresh()
+        await self._process.update()
 
     def collect(self) -> Iterator[Metric]:
         """Yield the current value of every metric."""
@@ -134,6 +136,11 @@ class ProcessCollector(Collector):
 
     def __init__(self) -> None:
         self._started_s = started_s()  # computed once: the alerts would take a varying start time for a restart
+        self._descriptors = 0
+
+    async def update(self) -> None:
+        """Count the open descriptors."""
+        self._descriptors = await count_descriptors()
 
     def collect(self) -> Iterator[Metric]:
         """Yield the current value of each metric."""
@@ -143,7 +150,7 @@ class ProcessCollector(Collector):
             ("process_virtual_memory_bytes", "Virtual memory.", usage.virtual_bytes),
             ("process_resident_memory_bytes", "Resident memory.", usage.resident_bytes),
             ("process_start_time_seconds", "Start time of the process, Unix time.", self._started_s),
-            ("process_open_fds", "Open file descriptors.", usage.descriptors),
+            ("process_open_fds", "Open file descriptors.", self._descriptors),
             ("process_max_fds", "Maximum number of open file descriptors.", usage.max_descriptors),
         ):
             yield GaugeMetricFamily(name, meaning, value=value)

@@ -20,7 +20,7 @@ from ..settings.value_types import MODE
 from ..stores import Store
 from ..system import logs
 from ..system.slices import present, slices
-from ..system.usage import read_usage, started_s
+from ..system.usage import count_descriptors, read_usage, started_s
 from ..transport import ServerState
 from ..transport.websocket import WebSocket
 
@@ -135,7 +135,7 @@ class Status:
             "store_bytes": size_bytes[0] if size_bytes else None,
             "unsent_bytes": transport.unsent.bytes,
             "memory_bytes": usage.resident_bytes,
-            "descriptors": usage.descriptors,
+            "descriptors": await count_descriptors(),
             "wake_up_seconds": as_buckets(metrics.wake_ups),
             "loop_lag_seconds": as_buckets(metrics.loop_lag),
         }

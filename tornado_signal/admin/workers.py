@@ -10,7 +10,6 @@ from typing import Any
 import httpx
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 from tornado import web
 
@@ -64,36 +63,55 @@ class WorkerListener:
 
 
 class WorkersCollector(Collector):
-    """The workers' metrics with the label `worker`, and metrics about the workers.
+    """Metrics about the workers.
 
     Args:
         listeners: the workers' listeners.
-        texts: the metrics of each worker that has responded, by number.
+        serving: the number of workers that have responded.
         live: the settings in force.
     """
 
-    def __init__(self, listeners: Sequence[WorkerListener], texts: dict[int, str], live: LiveSettings) -> None:
+    def __init__(self, listeners: Sequence[WorkerListener], serving: int, live: LiveSettings) -> None:
         self._listeners = listeners
-        self._texts = texts
+        self._serving = serving
         self._live = live
 
     def collect(self) -> Iterable[Metric]:
         """Yield all metrics."""
         yield GaugeMetricFamily(f"{PREFIX}workers", "Configured worker processes.", len(self._listeners))
-        yield GaugeMetricFamily(f"{PREFIX}workers_serving", "Worker processes that respond.", len(self._texts))
+        yield GaugeMetricFamily(f"{PREFIX}workers_serving", "Worker processes that respond.", self._serving)
         meaning = "Restarts of a worker."
         restarts = CounterMetricFamily(f"{PREFIX}worker_restarts", meaning, labels=["worker"])
         for listener in self._listeners:
             restarts.add_metric([str(listener.number)], listener.restarts)
         yield restarts
-        reload = reload_gauge(self._live)  # of the supervisor, without the label
-        merged: dict[str, Metric] = {reload.name: reload}
-        for number, text in self._texts.items():
-            for family in text_string_to_metric_families(text):
-                combined = merged.setdefault(family.name, Metric(family.name, family.documentation, family.type))
-                for sample in family.samples:
-                    combined.add_sample(sample.name, sample.labels | {"worker": str(number)}, sample.value)
-        yield from merged.values()
+        yield reload_gauge(self._live)
+
+
+class MergedMetrics:
+    """The metrics of several processes in the text format of Prometheus, by family."""
+
+    def __init__(self) -> None:
+        self._families: dict[str, list[str]] = {}
+
+    def add(self, text: str, worker: int | None = None) -> None:
+        """Add the metrics of a process. Those of a worker get the label `worker`."""
+        for family in f"\n{text}".split("\n# HELP ")[1:]:
+            meaning, metric_type, *samples = family.rstrip("\n").split("\n")
+            name = meaning.partition(" ")[0]
+            lines = self._families.setdefault(name, [f"# HELP {meaning}", metric_type])
+            lines += samples if worker is None else (with_worker(sample, worker) for sample in samples)
+
+    def texts(self) -> Iterable[str]:
+        """Yield the text of each family."""
+        return ("\n".join([*lines, ""]) for lines in self._families.values())
+
+
+def with_worker(sample: str, worker: int) -> str:
+    """Return the line of a sample with the label `worker`."""
+    series, _, value = sample.rpartition(" ")
+    labels = f"{series[:-1]}," if series.endswith("}") else f"{series}{{"
+    return f'{labels}worker="{worker}"}} {value}'
 
 
 class AggregatingHandler(AdminHandler):
@@ -131,13 +149,21 @@ class WorkersMetricsHandler(AggregatingHandler):
     """GET /metrics: the metrics of all workers, for Prometheus."""
 
     async def get(self) -> None:
-        registry = CollectorRegistry(auto_describe=False)
+        """Merge the metrics, one worker and then one family per event-loop iteration."""
         texts = {
             number: response.text for number, response in (await self.gather()).items() if response.status_code == 200
         }
-        registry.register(WorkersCollector(self.listeners, texts, self.live))
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(WorkersCollector(self.listeners, len(texts), self.live))
+        merged = MergedMetrics()
+        merged.add(generate_latest(registry).decode())
+        for number, text in texts.items():
+            merged.add(text, number)
+            await asyncio.sleep(0)
         self.set_header("Content-Type", CONTENT_TYPE_LATEST)
-        self.finish(generate_latest(registry))
+        for text in merged.texts():
+            self.write(text)
+            await asyncio.sleep(0)
 
     head = get
 
