@@ -3,7 +3,7 @@
 import pytest
 from support.browsers import until
 from support.demo import connected, enter
-from support.proxies import BareApache, BareNginx
+from support.proxies import BareApache, BareNginx, BareNginxPath
 
 VERDICT = "document.getElementById('verdict').textContent"
 RESULTS = """
@@ -13,7 +13,11 @@ RESULTS = """
 """
 
 
-@pytest.fixture(params=["nginx", "nginx to a Unix socket", "apache"])
+ODD = r"a/b\c %2F d;e+f?g#h:i@j&k=l\"m~n🎉.."
+KINDS = {"apache": BareApache, "nginx below /signal/": BareNginxPath}
+
+
+@pytest.fixture(params=["nginx", "nginx to a Unix socket", *KINDS])
 def bare(request, start, tmp_path):
     """A server, and a proxy in front of it."""
     path = tmp_path / "signal.sock"
@@ -21,7 +25,7 @@ def bare(request, start, tmp_path):
     server = start("--stun-servers", "none", *(("--address", f"unix:{path}") if unix else ()))
     directory = tmp_path / "proxy"
     directory.mkdir()
-    kind = BareApache if request.param == "apache" else BareNginx
+    kind = KINDS.get(request.param, BareNginx)
     proxy = kind(directory, path if unix else int(server.url.rpartition(":")[2]))
     yield server, proxy
     proxy.stop()
@@ -43,3 +47,12 @@ def test_the_check_signals_as_a_page_does(bare, profiles):
     until(lambda: page.evaluate(VERDICT) not in ("", "Checking …"))
     results = page.evaluate(RESULTS)
     assert (results["HTTP"], results["Signaling"]) == ("ok", "ok"), page.evaluate(VERDICT)
+
+
+def test_members_of_a_room_with_an_odd_name_find_each_other(bare, site, connect_page):
+    _, proxy = bare
+    pages = [connect_page(proxy) for _ in range(2)]
+    for page in pages:
+        page.evaluate("(name) => { window.lobby = room(name, {url: location.search.slice(1)}); }", ODD)
+    for page in pages:
+        page.wait_for_function("() => window.lobby.peers.size === 1")

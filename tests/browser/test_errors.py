@@ -136,5 +136,5 @@ def test_page_alone_on_a_loopback_address_names_its_origin(page, connect_page, s
     page.clock.install()
     page.evaluate("enter('lobby')")
     until(lambda: page.clock.fast_forward(1000) or hints)
-    expected = f"No other page of {site.origin} is in room/lobby. localhost and 127.0.0.1 are different origins."
+    expected = f"No other page of {site.origin} is in room~lobby. localhost and 127.0.0.1 are different origins."
     assert hints == [expected]

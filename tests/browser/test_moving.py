@@ -33,4 +33,4 @@ def test_example_for_trystero(show, profiles, server):
     for page in pages:
         until(lambda page=page: page.evaluate(TEXT).count(": welcome\n") == 2)
     listed = server.call("/topics", origin=origin)[1]["topics"]
-    assert listed == [{"topic": "room/lobby", "count": 3}]
+    assert listed == [{"topic": "room~lobby", "count": 3}]

@@ -56,7 +56,7 @@ def test_peers_with_tokens_connect(over, reached, protected, open_page):
 
 
 def test_members_of_a_room_have_tokens(protected, open_page):
-    pages = [open_page(protected, lambda: make(topics=["room/lobby"])) for _ in range(2)]
+    pages = [open_page(protected, lambda: make(topics=["room~lobby"])) for _ in range(2)]
     for name, page in zip("ab", pages, strict=True):
         page.evaluate("(info) => enter('lobby', {info, token: makeToken})", name)
     for name, page in zip("ba", pages, strict=True):

@@ -5,7 +5,7 @@ import time
 import pytest
 from support.browsers import listed, until
 
-STRANGERS = "pair%2Fstrangers"
+STRANGERS = "pair~strangers"
 MEET_AT = """
   ([topic, info, at, options]) => {
     const begun = new Promise((resolve) => setTimeout(resolve, at - Date.now()));

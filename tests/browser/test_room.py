@@ -19,7 +19,7 @@ AT_ONCE_MS = 20_000
 AWAY_S = 10
 BACK_MS = 10_000
 SIGNATURE = string.ascii_letters + string.digits + "-_"
-ROOM = "room%2Flobby"
+ROOM = "room~lobby"
 DESCRIPTION = {"type": "offer", "sdp": "x"}
 # Enter at a time by the clock. Return how long it takes until `count` others are there.
 ENTER_AT = """
@@ -92,7 +92,7 @@ FAKE = """
   async (ids) => {
     const server = new client.SignalClient();
     const offers = ids.map((id) => JSON.stringify({id, at: 1}));
-    await Promise.all(offers.map((offer) => server.offer("room/lobby", {info: "mallory", offer})));
+    await Promise.all(offers.map((offer) => server.offer("room~lobby", {info: "mallory", offer})));
   }
 """
 # Enter with an id that is made from a number.
@@ -150,7 +150,7 @@ def hears(page, sender, text):
 
 def beacons(server, site, topic="lobby"):
     """The beacons in a room: info by the id of the member."""
-    found = listed(server, site.origin, f"room%2F{topic}")
+    found = listed(server, site.origin, f"room~{topic}")
     return {json.loads(each["offer"].lstrip(SIGNATURE))["id"]: each["info"] for each in found}
 
 
@@ -159,7 +159,7 @@ def test_two_simultaneous_members_connect_exactly_once(server, reached, site, co
     for number in range(10):
         assert max(together(pages, f"room {number}")) < AT_ONCE_MS
         topics = server.call("/topics", origin=site.origin)[1]["topics"]
-        assert {"topic": f"room/room {number}", "count": 2} in topics
+        assert {"topic": f"room~room {number}", "count": 2} in topics
         assert [happened(page) for page in pages] == [[["join", "1", None]], [["join", "0", None]]]
         for page in pages:
             page.evaluate("here.leave()")

@@ -224,7 +224,7 @@ def test_three_simultaneous_programs_connect_and_notice_a_leave(python):
     sees(b, ("Message", "a", "bye"), ("Left", "a"))
     assert b.evaluate("seen")[-1] == ["Left", "a"]
     with_others(c, "b")
-    assert len(b.evaluate("peers.client.sessions('room/lobby')")[0]) == 2
+    assert len(b.evaluate("peers.client.sessions('room~lobby')")[0]) == 2
     a.evaluate("enter()")
     with_others(a, "b", "c")
 
@@ -374,9 +374,9 @@ FOLLOWS = "me='Alice', secret='of Alice'"
 # Forged messages: unsigned, signed by another key, or signed for another room or member.
 FORGED = """(lambda fields, to: [
     json.dumps(fields),
-    Identity("room/lobby", None, "of Mallory").seal(fields, to),
-    Identity("room/other", "Bob", "of Bob").seal(fields, to),
-    Identity("room/lobby", "Bob", "of Bob").seal(fields, f"{to}other"),
+    Identity("room~lobby", None, "of Mallory").seal(fields, to),
+    Identity("room~other", "Bob", "of Bob").seal(fields, to),
+    Identity("room~lobby", "Bob", "of Bob").seal(fields, f"{to}other"),
 ])"""
 
 
@@ -387,17 +387,17 @@ def test_unsigned_messages_of_named_members_are_ignored(python):
     assert first < second
     with_others(alice, "b")
     (code,) = mallory.evaluate(
-        "[each['code'] for each in (await peers.client.sessions('room/lobby')).sessions if each['info'] == 'a']"
+        "[each['code'] for each in (await peers.client.sessions('room~lobby')).sessions if each['info'] == 'a']"
     )
     beacon = {"id": first, "at": 10**14}
-    mallory.evaluate(f"[await peers.client.offer('room/lobby', 'm', each) for each in {FORGED}({beacon}, '')]")
+    mallory.evaluate(f"[await peers.client.offer('room~lobby', 'm', each) for each in {FORGED}({beacon}, '')]")
     mail = {"from": first, "info": "m", "code": code, "connection": "another", "of": 1}
     mail["description"] = {"type": "offer", "sdp": "x"}
     mallory.evaluate(f"peers.client.candidates({code!r}, 'answerer', {FORGED}({mail}, {second!r}))")
     carol.evaluate("enter()")  # which sees the beacons of before, and whose mail comes after that
     all_together({"a": alice, "b": bob, "c": carol})
     assert nobody_left(alice, bob)
-    signed = f"Identity('room/lobby', 'Bob', 'of Bob').seal({mail}, {second!r})"
+    signed = f"Identity('room~lobby', 'Bob', 'of Bob').seal({mail}, {second!r})"
     mallory.evaluate(f"peers.client.candidates({code!r}, 'answerer', [{signed}])")
     sees(alice, ("Left", "b"))
     until(lambda: alice.evaluate("seen").count(["Joined", "b"]) == 2)
@@ -406,13 +406,13 @@ def test_unsigned_messages_of_named_members_are_ignored(python):
 def test_malformed_messages_of_strangers_change_nothing(python):
     alice, bob, mallory = map(python, "abm")
     alice.evaluate("enter()")
-    sessions = "(await peers.client.sessions('room/lobby')).sessions"
+    sessions = "(await peers.client.sessions('room~lobby')).sessions"
     alices = f"[each['code'] for each in {sessions} if each['info'] == 'a']"
     (code,) = until(lambda: mallory.evaluate(alices))
     deep = "'[' * 50_000"
     beacons = ["'no JSON'", "'null'", "'7'", "'{}'", deep, """'{"id": 7}'""", """'{"id": "x"}'""", "'@' * 200"]
     beacons += ["""'{"id": "nothing", "at": 1}'"""]
-    mallory.evaluate(f"[await peers.client.offer('room/lobby', 'm', each) for each in [{', '.join(beacons)}]]")
+    mallory.evaluate(f"[await peers.client.offer('room~lobby', 'm', each) for each in [{', '.join(beacons)}]]")
     description = {"type": "offer", "sdp": "x"}
     mail = {"from": "+", "info": "m", "code": "c", "connection": "c", "of": 1, "description": description}
     without_channel = "v=0\r\no=- 0 0 IN IP4 0.0.0.0\r\ns=-\r\nt=0 0\r\n"
@@ -445,7 +445,7 @@ def test_hundreds_of_dead_beacons_delay_nobody(python):
     mallory = python("m")
     for number, (member, secret) in enumerate(zip(members, reversed(SECRETS), strict=True)):
         offers = f"""[
-            peers.client.offer("room/lobby", "m", json.dumps({{"id": f"~{{number}}", "at": 1}}))
+            peers.client.offer("room~lobby", "m", json.dumps({{"id": f"~{{number}}", "at": 1}}))
             for number in range({number} * 100, {number} * 100 + 100)
         ]"""
         mallory.evaluate(f"len(await asyncio.gather(*{offers}))")

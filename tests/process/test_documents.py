@@ -291,9 +291,9 @@ def test_tokens_of_authorization_open_the_server(start, tmp_path):
         subprocess.check_output([sys.executable, "-c", make], cwd=tmp_path, text=True),
         bash(command, tmp_path, PATH=path),
     ):
-        assert server.exchange("/room%2Flobby/sessions", token=token.strip())[0] == 200
+        assert server.exchange("/room~lobby/sessions", token=token.strip())[0] == 200
         assert server.exchange("/lobby/sessions", token=token.strip())[0] == 403
-    assert server.exchange("/room%2Flobby/sessions")[0] == 401
+    assert server.exchange("/room~lobby/sessions")[0] == 401
 
 
 @pytest.mark.needs("openssl")

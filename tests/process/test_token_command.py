@@ -34,17 +34,17 @@ def check(token, *arguments):
 
 def test_server_accepts_the_token_and_check_explains_it(pair, start, tmp_path):
     signing, public = pair
-    claims = ["--topic", "lobby", "--topic", "room/*", "--action", "list", "--sub", "alice", "--info", "Alice"]
+    claims = ["--topic", "lobby", "--topic", "room~*", "--action", "list", "--sub", "alice", "--info", "Alice"]
     token = output(call("token", "--key", signing, *claims, "--ttl", "15m", "--issuer", "us", "--audience", "them"))
     explained = output(check(token, "--key", public, "--issuer", "us", "--audience", "them")).splitlines()
     assert explained[1] == "subject: alice"
-    assert explained[3:] == ["actions: list", "topics: lobby, room/*", "info: Alice", "origin: any"]
+    assert explained[3:] == ["actions: list", "topics: lobby, room~*", "info: Alice", "origin: any"]
     file = tmp_path / "token"
     file.write_text(token)
     server = start("--auth-keys", public, "--auth-issuer", "us", "--auth-audience", "them")
     listed = call("sessions", "lobby", "--json", "--url", server.url, "--token-file", file)
     assert output(listed) == ""
-    assert output(call("sessions", "room/1", "--json", "--url", server.url, SIGNAL_TOKEN_FILE=str(file))) == ""
+    assert output(call("sessions", "room~1", "--json", "--url", server.url, SIGNAL_TOKEN_FILE=str(file))) == ""
     for topic, text in (("attic", "403 Not allowed by the token"),):
         refused = call("sessions", topic, "--url", server.url, "--token-file", file)
         assert (refused.returncode, text in refused.stderr) == (1, True)

@@ -190,24 +190,34 @@ class BareNginx(Nginx):
 upstream server {{ server {server}; }}
 server {{
     listen 127.0.0.1:{port};
-    location / {{ proxy_pass http://{name}; }}
+    location {location} {{ proxy_pass http://{name}{path}; }}
     access_log off;
 }}
 """
+
+    location = "/"
 
     def __init__(self, directory, upstream):
         super().__init__(directory, None, upstream)
 
     def configure(self):
-        self.url = f"http://{HOST}:{self.port}"
+        self.url = f"http://{HOST}:{self.port}{self.location}".rstrip("/")
         tcp = isinstance(self.upstream, int)
         name = f"127.0.0.1:{self.upstream}" if tcp else "server"
         server = "127.0.0.1:9" if tcp else f"unix:{self.upstream}"
-        return self.command(self.SITE.format(port=self.port, name=name, server=server))
+        path = "" if self.location == "/" else "/"
+        values = {"port": self.port, "location": self.location, "name": name, "path": path, "server": server}
+        return self.command(self.SITE.format(**values))
+
+
+class BareNginxPath(BareNginx):
+    """The same for the paths below /signal/."""
+
+    location = "/signal/"
 
 
 class BareApache(Proxy):
-    """An Apache for plain HTTP with the line of its tutorials, and with topics that contain a slash."""
+    """An Apache for plain HTTP with the line of its tutorials."""
 
     name = "apache2"
     SITE = """
@@ -220,8 +230,7 @@ LoadModule mpm_event_module {modules}/mod_mpm_event.so
 LoadModule authz_core_module {modules}/mod_authz_core.so
 LoadModule proxy_module {modules}/mod_proxy.so
 LoadModule proxy_http_module {modules}/mod_proxy_http.so
-AllowEncodedSlashes NoDecode
-ProxyPass / http://127.0.0.1:{upstream}/ nocanon
+ProxyPass / http://127.0.0.1:{upstream}/
 """
 
     def __init__(self, directory, upstream):

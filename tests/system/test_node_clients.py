@@ -80,5 +80,5 @@ def test_tokens_of_the_node_js_program_of_the_documentation_are_accepted(start, 
     (tmp_path / "tokens.mjs").write_text(program + 'console.log(await makeToken("alice", "lobby"));\n')
     made = subprocess.run([*script("tokens.mjs")], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
     server = start("--auth-keys", keys)
-    assert server.exchange("/room%2Flobby/sessions", token=made.stdout.strip())[0] == 200
+    assert server.exchange("/room~lobby/sessions", token=made.stdout.strip())[0] == 200
     assert server.exchange("/lobby/sessions", token=made.stdout.strip())[0] == 403

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tornado_signal.client.names import Identity
+from tornado_signal.client.names import Identity, topic_of
 
-TOPIC = "room/lobby"
+TOPIC = "room~lobby"
 # Generated with the browser module.
 ID = "@O1ZyULHK0Ga4kOVyCnu8rGM7060oMaG5JAo2_IwFrnE"
 ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
@@ -16,7 +16,7 @@ READER = Identity(TOPIC, None, None)
 
 
 def test_id_depends_on_the_secret_only():
-    assert ALICE.id == Identity("room/other", None, "of Alice").id == ID
+    assert ALICE.id == Identity("room~other", None, "of Alice").id == ID
     assert Identity(TOPIC, None, "of Bob").id != ID
     plain = {Identity(TOPIC, None, None).id for _ in range(10)}
     assert len(plain) == 10
@@ -49,7 +49,7 @@ MAIL = ALICE.seal({"from": ID}, "x")
         MAIL[:86] + MAIL[86:].replace(ID, READER.id),
         ALICE.seal({"from": ID}, "y"),
         ALICE.seal({"from": ID}),
-        Identity("room/other", None, "of Alice").seal({"from": ID}, "x"),
+        Identity("room~other", None, "of Alice").seal({"from": ID}, "x"),
         Identity(TOPIC, None, "of Bob").seal({"from": ID}, "x"),
         ALICE.seal({"from": SAME_KEY}, "x"),
         ALICE.seal({"from": "@"}, "x"),
@@ -79,6 +79,11 @@ def test_name_without_secret_or_too_long_is_refused():
 
 
 VECTORS = json.loads((Path(__file__).parents[1] / "room-vectors.json").read_text())
+
+
+@pytest.mark.parametrize(("room", "topic"), VECTORS["topics"])
+def test_topics(room, topic):
+    assert topic_of(room) == topic
 
 
 def unseal_vector(vector):

@@ -1,4 +1,4 @@
-"""Identities of room members: an id, a protected name, and signed texts.
+"""Topics of rooms, and identities of room members: an id, a protected name, and signed texts.
 
 The id of a member with a secret is an Ed25519 public key. Its texts are verified against its id.
 """
@@ -6,6 +6,7 @@ The id of a member with a secret is an Ed25519 public key. Its texts are verifie
 import base64
 import hashlib
 import json
+import re
 import secrets
 
 from cryptography.exceptions import InvalidSignature
@@ -14,10 +15,17 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from .parsing import parse_json
 from .types import Fields
 
+ROOM = "room~"  # prefix of a room's topic on the server, so that `join` cannot answer a beacon
+ESCAPED = re.compile(r"[^\w .\-\x80-\ud7ff\ue000-\U0010ffff]", re.ASCII)  # proxies change or refuse some of them
 SIGNED = "@"  # prefix of the id of a member with a secret
 SIGNATURE = 86  # characters
 MAX_NAME = 256
 SALT = "tornado-signal room\n"
+
+
+def topic_of(room: str) -> str:
+    """Return the topic of a room."""
+    return ROOM + ESCAPED.sub(lambda match: f"~{ord(match[0]):x}~", room)
 
 
 class Identity:

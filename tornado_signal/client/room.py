@@ -20,7 +20,7 @@ from .errors import APIError
 from .files import FileError, IncomingFile, OutgoingFile
 from .link import wait_for_first
 from .messages import encode
-from .names import Identity
+from .names import Identity, topic_of
 from .offers import new_secret, publish_held
 from .room_peer import Event, FileOffered, Joined, Left, Message, Peer
 from .servers import back_off_s
@@ -38,7 +38,6 @@ __all__ = [
     "Room",
 ]
 
-TOPIC = "room/"  # prefix of a room's topic on the server, so that `join` cannot answer a beacon
 MAX_MAILS = 250  # to one beacon. The server's default limit is twice as high
 MAX_ATTEMPTS = 50  # concurrent attempts of this side, and as many of other members
 PAIR_S = 5.0  # timeout of the first attempt. Later ones have a multiple of it
@@ -158,7 +157,8 @@ class Room(Closable):
         self.topic = topic
         self._files = files
         self.peers: dict[str, Peer] = {}
-        self._identity = Identity(TOPIC + topic, me, secret)
+        self._topic = topic_of(topic)
+        self._identity = Identity(self._topic, me, secret)
         self.id = self._identity.id
         self._client, self._get_ice_servers, self._info, self._on_closed = client, ice_servers, info, on_closed
         self._ice_servers: list[IceServer] = []
@@ -284,7 +284,7 @@ class Room(Closable):
             NameTaken: another member has it.
         """
         if self._identity.name is not None:
-            for session in (await self._client.sessions(TOPIC + self.topic)).sessions:
+            for session in (await self._client.sessions(self._topic)).sessions:
                 fields = self._identity.unseal(session["offer"], "id")
                 if fields is not None and fields["id"] != self.id and fields.get("me") == self._identity.name:
                     raise NameTaken(f"another member has the name {self._identity.name}")
@@ -295,7 +295,7 @@ class Room(Closable):
         self._beacon_ms = max(time.time_ns() // 1_000_000, self._beacon_ms + 1)
         beacon = self._identity.seal({"id": self.id, "at": self._beacon_ms})
         previous = self._code
-        self._code = await publish_held(self._client, TOPIC + self.topic, self._info, beacon, self._secret)
+        self._code = await publish_held(self._client, self._topic, self._info, beacon, self._secret)
         self._failures = 0
         await self._withdraw(previous)
         # The new stream begins with the beacons of all current members.
@@ -315,7 +315,7 @@ class Room(Closable):
                 await self._client.withdraw(code, "offerer", secret=self._secret)
 
     async def _watch(self, code: Token) -> None:
-        async with aclosing(self._client.topic_events(TOPIC + self.topic, at=code.server)) as events:
+        async with aclosing(self._client.topic_events(self._topic, at=code.server)) as events:
             async for name, data in events:
                 if name == "gone":
                     self._on_unlisted(data["code"])

@@ -7,7 +7,7 @@ import { $, make, Tile } from "./tile.js";
 import { renderSVG } from "./vendor/uqr.js";
 
 const LOOK_MS = 3000; // between two polls of the other rooms
-const ROOM = "room/"; // the prefix of a room's topic on the server
+const ROOM = "room~"; // the prefix of a room's topic on the server, which has escapes (docs/room-protocol.md#topics)
 const MAX_NAME = 32; // characters; longer names are cut off
 const MAX_NAMES = 3; // in the status line
 const LOOPBACK = /^(localhost|.*\.localhost|127(\.\d+){3}|\[::1\])$/.test(location.hostname);
@@ -40,6 +40,8 @@ const tiles = new Map(); // by peer
 const opening = new Set(); // the ids of the buttons whose streams are being opened
 const sent = new Map(); // streams by the id of the button
 
+const nameOfRoom = (topic) =>
+  topic.slice(ROOM.length).replace(/~([\da-f]+)~/g, (_, hex) => String.fromCodePoint(parseInt(hex, 16)));
 const topic = () => $("topic").value.trim() || "lobby";
 const name = () => $("name").value.trim() || "Guest";
 const message = $("message");
@@ -237,7 +239,7 @@ async function watchRooms(signal) {
       const { topics } = await api.topics({ limit: 50, signal });
       const rooms = topics
         .filter((each) => each.topic.startsWith(ROOM))
-        .map((each) => ({ value: each.topic.slice(ROOM.length), count: each.count }));
+        .map((each) => ({ value: nameOfRoom(each.topic), count: each.count }));
       const others = rooms.filter(({ value }) => !here || value !== topic());
       const rows = others.map(({ value, count }) => {
         const item = make("li");

@@ -8,7 +8,7 @@ const secret = new TextEncoder().encode(readFileSync("keys/main.secret", "utf8")
 
 createServer(async (request, response) => {
   const user = new URL(request.url, "http://localhost").searchParams.get("user");
-  const token = await new SignJWT({ info: user, topics: ["room/lobby"] })
+  const token = await new SignJWT({ info: user, topics: ["room~lobby"] })
     .setProtectedHeader({ alg: "HS256", kid: "main" })
     .setSubject(user)
     .setExpirationTime("10m")

@@ -16,7 +16,7 @@ class Tokens(BaseHTTPRequestHandler):
 
     def do_GET(self):
         (user,) = parse_qs(urlsplit(self.path).query)["user"]
-        claims = {"sub": user, "info": user, "topics": ["room/lobby"], "exp": time.time() + 600}
+        claims = {"sub": user, "info": user, "topics": ["room~lobby"], "exp": time.time() + 600}
         self.send_response(200)
         self.send_header("Access-Control-Allow-Origin", "*")
         self.end_headers()

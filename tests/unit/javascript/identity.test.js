@@ -1,16 +1,21 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { Identity, parse, seal, unseal } from "../../../tornado_signal/web/client/identity.js";
+import { Identity, parse, seal, topicOf, unseal } from "../../../tornado_signal/web/client/identity.js";
 
 const {
   topic,
+  topics,
   identities,
   accepted,
   ignored,
   json,
   "no json": noJson,
 } = JSON.parse(readFileSync(new URL("../../room-vectors.json", import.meta.url), "utf8"));
+
+test("the topic of a room has no character that proxies change", () => {
+  for (const [name, expected] of topics) assert.equal(topicOf("room~", name), expected);
+});
 
 test("an id is made from its secret", async () => {
   for (const { secret, id } of identities) assert.equal((await Identity.of(secret)).id, id);

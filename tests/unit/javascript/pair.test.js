@@ -4,7 +4,7 @@ import { pair } from "../../../tornado_signal/web/client/connect.js";
 import { SignalError } from "../../../tornado_signal/web/client/timing.js";
 import { FakeServer, LinkedConnection } from "./fake_server.js";
 
-const TOPIC = "pair/test";
+const TOPIC = "pair~test";
 let server;
 beforeEach(() => (server = new FakeServer()));
 

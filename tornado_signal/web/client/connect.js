@@ -1,6 +1,6 @@
 /* Connections of two pages: `publish`, `join` and `pair`. */
 
-import { ownInfo } from "./identity.js";
+import { ownInfo, topicOf } from "./identity.js";
 import { createOffer, Link, WAIT_S, waitForAnswer } from "./link.js";
 import { Servers } from "./servers.js";
 import { Deadline, dispatch, PAUSE_MS, retry, sleep, taken } from "./timing.js";
@@ -13,7 +13,7 @@ import { Deadline, dispatch, PAUSE_MS, retry, sleep, taken } from "./timing.js";
 export const STAGGER_MS = 1500; // about: after this time another peer is tried in parallel with a silent one
 const AGAIN_MS = 2000; // in which a peer that was taken publishes its next offer
 export const MAX_PEERS = 100; // of a listing
-const PAIR = "pair/"; // the prefix of the topic of a pair on the server
+const PAIR = "pair~"; // the prefix of the topic of a pair on the server
 
 /** Offers under a topic, one unanswered at a time; events `connection`, `error` and `close`. */
 class Publication extends EventTarget {
@@ -250,7 +250,7 @@ export async function pair(topic, options = {}) {
   try {
     const servers = new Servers(options, signal, (error) => options.onstep?.("failed", error));
     const all = { ...options, pair: true };
-    return await servers.first((client) => new Pairing(client, PAIR + topic, all, servers).matchPair());
+    return await servers.first((client) => new Pairing(client, topicOf(PAIR, topic), all, servers).matchPair());
   } finally {
     stop.abort();
   }

@@ -1,4 +1,4 @@
-/* Random names, and names with keys that prove them. */
+/* Topics of rooms and pairs, random names, and names with keys that prove them. */
 
 import { PeerError } from "./timing.js";
 
@@ -10,6 +10,16 @@ export const random = (parts = 8) =>
 /** @type {string | undefined} */
 let pageInfo; // created on first use: not every version of Node.js has `crypto`
 export const ownInfo = () => (pageInfo ??= random());
+
+/**
+ * Return the topic of a room or pair. Proxies change or refuse some characters in a path, so these are escaped.
+ *
+ * @param {string} prefix
+ * @param {string} name
+ */
+export const topicOf = (prefix, name) =>
+  prefix +
+  name.replace(/[^\w .\-\u0080-\ud7ff\ue000-\u{10ffff}]/gu, (each) => `~${each.codePointAt(0)?.toString(16)}~`);
 
 export const MAX_NAME = 256;
 const STORED = "tornado-signal secret"; // the key of the page's secret in sessionStorage
