@@ -13,10 +13,13 @@ from urllib.parse import urlsplit
 import pytest
 from bench.processes import Target
 from support.command import BOUND_S, ORIGIN, run
+from support.fullness import check_fullness
 from support.redis_traffic import until
 
 from tornado_signal.limits.per_address import SPARE_CONNECTIONS
 from tornado_signal.process.tuning import DESCRIPTORS_KEPT
+
+pytest_plugins = ["support.service_manager"]
 
 ROOM = 40
 OFFER = os.urandom(45_000).hex()
@@ -95,7 +98,22 @@ def test_more_clients_than_descriptors_are_served_refused_or_closed(start):
     until(lambda: served(server))
     assert server.codes("late") == []
     assert server.stop() == 0
-    assert all(" INFO tornado_signal" in line for line in server.log)
+    assert all(" INFO tornado_signal" in line or "service.fullness: " in line for line in server.log)
+
+
+LIMITS = {
+    "connections": (["--max-connections", 3], [], "3 connections, by --max-connections"),
+    "descriptors": ([], ["prlimit", f"--nofile={DESCRIPTORS_KEPT + 3}"], "3 connections, by the limit of open files"),
+}
+
+
+@pytest.mark.parametrize("what", LIMITS)
+def test_full_server_is_visible_everywhere_and_logged_twice(what, start, manager):
+    manager, name = manager
+    flags, prefix, room = LIMITS[what]
+    server = start("--admin-port", 0, *flags, prefix=prefix, NOTIFY_SOCKET=name, WATCHDOG_USEC="400000")
+    check_fullness(server, manager, what, count=6)
+    assert any(f"room for {room}" in line for line in server.log)
 
 
 def check_refusal(status, headers, found):

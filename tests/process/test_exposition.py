@@ -94,7 +94,7 @@ def test_labels_contain_nothing_that_clients_send(after_traffic):
     assert not [word for word in [*SECRETS, "app.example", code] if word in found.text.lower()]
     ours = [family for name, family in found.families.items() if name.startswith("tornado_signal_")]
     labels = {label for family in ours for sample in family.samples for label in sample.labels}
-    assert labels == {"endpoint", "method", "status", "reason", "version", "le"}
+    assert labels == {"endpoint", "method", "status", "reason", "version", "what", "le"}
     routes = {*(path.replace("{topic}", ":topic") for path in declared()), "unknown"}
     assert {endpoint for endpoint, *_ in found.all("requests")} <= routes
     assert {method for _, method, _ in found.all("requests")} == {"GET", "HEAD", "POST", "OPTIONS", "other"}

@@ -280,7 +280,7 @@ def test_without_access_log_a_request_has_a_line_only_at_debug_and_without_an_or
     assert [line for line in server.log if line.endswith(said)] != []
     lines = [line for line in server.log if not re.search("swept|no Origin", line)]
     assert [line for line in lines if "request" in line] == []
-    assert len(lines) == 4  # ICE servers, listening, stopping, stopped
+    assert len(lines) == 5  # ICE servers, room, listening, stopping, stopped
 
 
 def test_log_at_level_warning_is_empty_without_problems(tmp_path):
@@ -322,7 +322,7 @@ TO_THE_JOURNAL = ("bash", "-c", 'export JOURNAL_STREAM=$(stat -L -c %d:%i /proc/
 def test_each_line_of_the_journal_has_its_priority(start, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(DEFECT)
     server = start("--access-log", prefix=TO_THE_JOURNAL, PYTHONPATH=str(tmp_path))
-    assert re.fullmatch(r"<6>INFO tornado_signal\.process\.listeners: listening on \S+\n", server.log[1])
+    assert re.fullmatch(r"<6>INFO tornado_signal\.process\.listeners: listening on \S+\n", server.log[2])
     assert server.call("/poll", {"code": NO_SUCH_CODE, "side": "offerer"})[0] == 500
     assert server.stop() == 0
     assert all(re.match("<[36]>", line) for line in server.log)

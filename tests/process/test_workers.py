@@ -19,6 +19,7 @@ import pytest
 import websockets.sync.client
 from support.certificates import client_context, make_pair
 from support.command import BOUND_S, Server, call, run
+from support.fullness import check_fullness
 from support.needs import require
 from support.redis_servers import RedisServer
 from support.redis_traffic import in_background, until
@@ -82,6 +83,13 @@ def gone(pid):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
         return True
+
+
+def test_status_line_and_readiness_say_what_is_full_in_any_worker(start, manager):
+    manager, name = manager
+    server = start("--max-connections", 3, number=2, NOTIFY_SOCKET=name, WATCHDOG_USEC="2000000")
+    check_fullness(server, manager, "connections", count=12)
+    assert any("room for 3 connections in each worker, by --max-connections" in line for line in server.log)
 
 
 def test_killed_worker_is_replaced_without_failed_requests_and_a_stop_ends_all(start):

@@ -13,6 +13,7 @@ from support.full_disks import post
 from support.maintenance import run_ok
 from support.scraping import scrape
 
+from tornado_signal.service.fullness import RESOURCES
 from tornado_signal.stores.leveldb import files
 
 MIB = 1 << 20
@@ -50,13 +51,14 @@ def serve(small_disk, start):
 
 
 def failures(server):
-    """Stop the server, and return the failures in its log."""
+    """Stop the server, and return the failures in its log. Being full does not count."""
     assert server.stop() == 0
-    return [line for line in server.log if "ERROR" in line or "WARNING" in line or "Traceback" in line]
+    lines = [line for line in server.log if "service.fullness: " not in line]
+    return [line for line in lines if "ERROR" in line or "WARNING" in line or "Traceback" in line]
 
 
-def gauge(server, name):
-    return scrape(server.admin_url).one(name)
+def gauge(server, name, *labels):
+    return scrape(server.admin_url).one(name, *labels)
 
 
 def test_own_sessions_do_not_fill_the_disk(small_disk, serve):
@@ -70,13 +72,21 @@ def test_own_sessions_do_not_fill_the_disk(small_disk, serve):
     assert code in server.codes()
     assert server.call("/refresh", {"code": code, "side": "offerer"})[0] == 200
     assert server.call("/withdraw", {"code": code, "side": "offerer"})[0] == 200
-    assert server.call("/readyz", base=server.admin_url, origin=None)[0] == 200
+    readiness = until(
+        lambda: (found := server.call("/readyz", base=server.admin_url, origin=None))[1].get("full") and found
+    )
+    assert readiness == (200, {"status": "ok", "full": ["disk"]})
+    assert gauge(server, "full", "disk") == 1
     publisher.until(200)
     for _ in range(3):  # under pressure that does not end
         publisher.until(503)
         publisher.until(200)
-    until(lambda: not gauge(server, "store_full"))
+    until(lambda: not gauge(server, "full", "disk"))
+    assert gauge(server, "store_full") == 0
     assert failures(server) == []
+    said = [line.partition("service.fullness: ")[2] for line in server.log if "service.fullness: " in line]
+    assert said[0] == f"clients are refused: {RESOURCES['disk']}\n"
+    assert said[-1].startswith("clients are served again: disk had no room for ")
     assert run_ok("check", "--data-dir", small_disk / "data").endswith("is sound\n")
 
 
@@ -139,6 +149,7 @@ def test_store_stays_near_its_bound(tmp_path, start):
     publisher = Publisher(server)
     assert gauge(server, "store_max_bytes") == most
     largest, before, changes = 0, 200, 0
+    until(lambda: publisher.publish() == 503 and gauge(server, "full", "store"))
     end_s = time.monotonic() + 2 * BOUND_S
     while changes < 3:  # full, and back, and full
         assert time.monotonic() < end_s

@@ -37,7 +37,8 @@ class ReadinessHandler(ServiceHandler):
         if self.service.lifecycle.state >= LEAVING:
             raise Unavailable("draining")
         await self.service.store.probe()
-        respond(self, 200, {"status": "ok"})
+        full = self.service.fullness.full
+        respond(self, 200, {"status": "ok", **({"full": full} if full else {})})
 
     head = get
 

@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 
 from ..lifecycle import LEAVING
 from ..metrics import Histogram
+from ..service.fullness import RESOURCES
 from ..service.service import Service
 from ..settings.live import LiveSettings
 from ..system import logs
@@ -71,6 +72,9 @@ class Exposition(Collector):
 
     def _connection_metrics(self, transport: ServerState) -> Iterator[Metric]:
         yield gauge("connections", "Open connections of clients.", len(transport.connections))
+        yield gauge("max_connections", "Connections for which there is room.", self._service.limits.max_connections)
+        full: Values = {(name,): name in self._service.fullness.full for name in RESOURCES}
+        yield gauge("full", "Whether clients are refused because a resource is full.", full, "what")
         yield gauge("websockets", "Open connections that are WebSockets.", transport.websockets)
         yield gauge("unsent_bytes", "Unread data of slow clients.", transport.unsent.bytes)
         meaning = "Data received after an unfinished request, and incomplete messages."

@@ -114,6 +114,31 @@ def with_worker(sample: str, worker: int) -> str:
     return f'{labels}worker="{worker}"}} {value}'
 
 
+async def gather(listeners: Sequence[WorkerListener], path: str) -> dict[int, httpx.Response]:
+    """Send a request to all workers.
+
+    Returns:
+        The responses by worker number, without those that timed out.
+    """
+    requests = (listener.request(path, RESPONSE_S) for listener in listeners)
+    responses = zip(listeners, await asyncio.gather(*requests), strict=True)
+    return {listener.number: response for listener, response in responses if response is not None}
+
+
+async def read_readiness(listeners: Sequence[WorkerListener]) -> tuple[int, dict[str, Any]]:
+    """Read /readyz of all workers.
+
+    Returns:
+        Status and body of a worker that is ready, or otherwise of another one. `full` lists that of all workers.
+    """
+    responses = sorted((await gather(listeners, "/readyz")).values(), key=lambda response: response.status_code)
+    if not responses:
+        return 503, {"status": "unavailable", "reason": "no worker responds"}
+    bodies = [response.json() for response in responses]
+    full = sorted({name for body in bodies for name in body.get("full", ())})
+    return responses[0].status_code, bodies[0] | ({"full": full} if full else {})
+
+
 class AggregatingHandler(AdminHandler):
     """Base handler that aggregates the workers' responses."""
 
@@ -121,26 +146,13 @@ class AggregatingHandler(AdminHandler):
         self.listeners = listeners
         self.live = live
 
-    async def gather(self) -> dict[int, httpx.Response]:
-        """Send this request to all workers.
-
-        Returns:
-            The responses by worker number, without those that timed out.
-        """
-        requests = (listener.request(self.request.path, RESPONSE_S) for listener in self.listeners)
-        responses = zip(self.listeners, await asyncio.gather(*requests), strict=True)
-        return {listener.number: response for listener, response in responses if response is not None}
-
 
 class WorkersReadinessHandler(AggregatingHandler):
     """GET /readyz: whether a worker can serve."""
 
     async def get(self) -> None:
         """Send the response of a worker that is ready, or otherwise that of another worker."""
-        responses = sorted((await self.gather()).values(), key=lambda response: response.status_code)
-        if not responses:
-            raise Unavailable("no worker responds")
-        respond(self, responses[0].status_code, responses[0].json())
+        respond(self, *await read_readiness(self.listeners))
 
     head = get
 
@@ -150,9 +162,8 @@ class WorkersMetricsHandler(AggregatingHandler):
 
     async def get(self) -> None:
         """Merge the metrics, one worker and then one family per event-loop iteration."""
-        texts = {
-            number: response.text for number, response in (await self.gather()).items() if response.status_code == 200
-        }
+        responses = await gather(self.listeners, "/metrics")
+        texts = {number: response.text for number, response in responses.items() if response.status_code == 200}
         registry = CollectorRegistry(auto_describe=False)
         registry.register(WorkersCollector(self.listeners, len(texts), self.live))
         merged = MergedMetrics()

@@ -179,6 +179,7 @@ class Limits(ConnectionCounts):
         room_bytes: returns the bytes that one address can store at present.
 
     Attributes:
+        full: the number of refusals by the resource that was full, `connections`, `descriptors` or `waits`.
         close_idle: closes an idle connection, of the chosen addresses if given, and returns whether there was one.
     """
 
@@ -195,6 +196,7 @@ class Limits(ConnectionCounts):
         self.blocks: dict[Network, int] = {}  # blocked networks, each with the end of its block in Unix milliseconds
         self._blocked: dict[str, bool] = {}  # by address; empty while no network is blocked
         self.waiting = 0
+        self.full: Counter[str] = Counter()
         self._peers: Counter[tuple[ClientCounts, Hashable]] = Counter()  # in each swarm
         self._set(settings)
 
@@ -210,9 +212,13 @@ class Limits(ConnectionCounts):
     def _set(self, settings: Settings) -> None:
         self._settings = settings
         self._unlimited = (*settings.unlimited_addresses, *settings.trusted_proxies)
-        self._max_connections = min(settings.max_connections, self._descriptors)
         self._rate_per_ms = settings.rate_per_address / 1000
         self._sessions_per_ms = settings.max_sessions_per_address / settings.session_timeout_ms
+
+    @property
+    def max_connections(self) -> int:
+        """The number of connections for which there is room."""
+        return min(self._settings.max_connections, self._descriptors)
 
     def charge_request(self, client: ClientCounts, now_ms: int, units: int = 1) -> int:
         """Count a request, or something that costs as much as several. Return 0, or the seconds until a retry."""
@@ -286,6 +292,7 @@ class Limits(ConnectionCounts):
             Unavailable: too many requests wait.
         """
         if self.waiting >= self._settings.max_connections:
+            self.full["waits"] += 1
             raise Unavailable("too many requests wait", retry_after_s=5)
         if client.limited and client.waiting >= self._settings.max_connections_per_address:
             raise TooMany("waiting requests of an address", 5)
@@ -341,10 +348,12 @@ class Limits(ConnectionCounts):
                 lambda other: self.client(other) is client
             ):
                 reject_status = 429
-        if not reject_status and self.connections >= self._max_connections and not self.close_idle(None):
+        if not reject_status and self.connections >= self.max_connections and not self.close_idle(None):
             reject_status = 503
         if self.blocks and self.is_blocked(address):
             reject_status = 429
+        if reject_status == 503:
+            self.full["connections" if self._settings.max_connections <= self._descriptors else "descriptors"] += 1
         if reject_status and (
             self.refused >= SPARE_CONNECTIONS or (client.limited and client.refused >= SPARE_CONNECTIONS_PER_CLIENT)
         ):

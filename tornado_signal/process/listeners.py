@@ -61,13 +61,19 @@ def make_admin_server(application: web.Application, error_responder: ErrorRespon
     return server
 
 
-def log_start(urls: list[str], admin: list[socket.socket], settings: Settings) -> None:
-    """Log missing ICE servers, unencrypted webhooks, and the URLs of the public and the admin listener."""
+def log_start(urls: list[str], admin: list[socket.socket], settings: Settings, descriptors: int) -> None:
+    """Log missing ICE servers, unencrypted webhooks, and the URLs of the public and the admin listener.
+
+    The log also names the room for connections. A process has descriptors for `descriptors` of them.
+    """
     if not (settings.stun_servers or settings.turn_servers):
         log.info("ICE servers: %s", NO_ICE_SERVERS)
     warn_of_readable_secrets(settings)
     if (host := unencrypted(settings)) is not None:
         log.warning("--webhook-url sends events to %s unencrypted; use https://", host)
+    limit = "--max-connections" if settings.max_connections <= descriptors else "the limit of open files"
+    each = "" if settings.workers == 1 else " in each worker"
+    log.info("room for %d connections%s, by %s", min(settings.max_connections, descriptors), each, limit)
     for public_url in urls:
         log.info("listening on %s", public_url)
     for listening in admin:

@@ -21,6 +21,7 @@ from ..limits.per_address import Limits
 from ..metrics import RequestMetrics
 from ..protocols.routes import protocol_routes
 from ..relay import Relay, open_relay
+from ..service.fullness import CHECK_S, describe_full
 from ..service.operations import Operation
 from ..service.request_log import RequestLog
 from ..service.service import Service
@@ -171,7 +172,7 @@ class ServingProcess:
         self.webhooks.use(resources.webhooks, settings)
         self._urls = [url(listening, self.state.protocol) for listening in public]
         if inherited is None:
-            log_start(self._urls, admin, settings)
+            log_start(self._urls, admin, settings, max_connections)
         else:
             self._follow(inherited, stages)
         await self._report(stages, read)
@@ -226,6 +227,7 @@ class ServingProcess:
         repeated = [
             Repeating(lambda: notifier.alive(self._status()), pause_s),
             Repeating(count, pause_s),
+            Repeating(self.service.fullness.check, CHECK_S),
             Repeating(ClockWarning(self.service.store_ahead_s).check, STATUS_S),
         ]
 
@@ -241,7 +243,8 @@ class ServingProcess:
             return f"draining, {len(self.state.connections)} connections left"
         counted = self.service.counts.value
         listed = "" if counted is None else f", {counted[0]} sessions listed"
-        return f"listening on {', '.join(self._urls)}{listed}{reload_status(self.live)}"
+        full = describe_full({"full": self.service.fullness.full})
+        return f"listening on {', '.join(self._urls)}{listed}{full}{reload_status(self.live)}"
 
     def use(self, settings: Settings, resources: Resources) -> None:
         """Use other settings and files. Everything else is read from `live` when it is needed."""

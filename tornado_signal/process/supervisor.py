@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..admin.access import AdminPolicy
-from ..admin.workers import WorkerListener, WorkersOperator, make_workers_application
+from ..admin.workers import WorkerListener, WorkersOperator, make_workers_application, read_readiness
 from ..errors import OperatorError
 from ..http.error_responses import make_error_responder
 from ..lifecycle import LEAVING, SERVING, Lifecycle
 from ..metrics import RequestMetrics
+from ..service.fullness import describe_full
 from ..service.request_log import RequestLog
 from ..settings.live import LiveSettings
 from ..settings.settings import Settings
@@ -203,7 +204,7 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
         OperatorError: the sockets cannot be opened.
         SystemExit: the first worker exited during its start, with the same status. It has logged the reason.
     """
-    raise_descriptor_limit()
+    descriptors = raise_descriptor_limit()
     lifecycle = Lifecycle()
     handle_signals(lifecycle)
     notifier = Notifier(os.environ)
@@ -241,13 +242,20 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
         admin_server = make_admin_server(workers_application, make_error_responder(request_log))
         await admin_server.start(admin)
         urls = [url(listening, "https" if settings.tls_certificate else "http") for listening in public]
-        log_start(urls, admin, settings)
+        log_start(urls, admin, settings, descriptors)
+
+        full = ""
+
+        async def look() -> None:
+            nonlocal full
+            full = describe_full((await read_readiness(listeners))[1])
 
         def status_line() -> str:
             if lifecycle.state >= LEAVING:
                 return f"draining {number} workers"
             restarts = sum(worker.listener.restarts for worker in workers)
-            return f"listening on {', '.join(urls)}, {number} workers, restarted {restarts} times{reload_status(live)}"
+            listening = f"listening on {', '.join(urls)}, {number} workers, restarted {restarts} times"
+            return f"{listening}{full}{reload_status(live)}"
 
         def on_reload() -> None:
             if lifecycle.state < LEAVING:
@@ -259,6 +267,7 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
 
         on_hangup(on_reload)
         reports = Repeating(lambda: notifier.alive(status_line()), notifier.pause_s(STATUS_S))
+        looks = Repeating(look, STATUS_S)
         notifier.ready(status_line())
         async with asyncio.TaskGroup() as group:
             keepers = [group.create_task(worker.keep_running()) for worker in workers]
@@ -273,6 +282,7 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
             listening.close()
         await stop(workers, lifecycle)
         await admin_server.close(0)
+        await looks.stop()
         await reports.stop()
     log.info("stopped")
 

@@ -20,6 +20,7 @@ from ..stores import Store
 from ..stores.latest_counts import LatestCounts
 from ..system.clock import Clock
 from .event_batches import EventBatchCache
+from .fullness import Fullness
 from .ice import IceServers
 from .request_log import RequestLog
 
@@ -101,6 +102,7 @@ class Service:
     # Resumes requests that have waited, so that thousands of them do not delay a new one.
     turns: FairQueue = field(default_factory=FairQueue)
     counts: LatestCounts = field(init=False)  # the counts of the store, for the operator
+    fullness: Fullness = field(init=False)  # what is full, for the operator
     observer: ConnectionObserver | None = None  # the observer of WebSockets, or None
     proxy_reported: bool = False  # whether a proxy whose clients have no limits has been logged
     # When the next warning about a proxy may be logged (in the event loop's time), by what it changes.
@@ -110,6 +112,7 @@ class Service:
 
     def __post_init__(self) -> None:
         self.counts = LatestCounts(self.store)
+        self.fullness = Fullness(self.store, self.limits)
 
     @property
     def settings(self) -> Settings:

@@ -106,6 +106,10 @@ class Store(Protocol):
         """Whether the store can serve, according to its last operation."""
 
     @property
+    def full(self) -> str:
+        """The full resource, because of which offers are refused: `store`, `disk`, `redis`, or empty."""
+
+    @property
     def capacity_bytes(self) -> int:
         """The maximum size of the store."""
 

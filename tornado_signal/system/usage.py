@@ -5,6 +5,7 @@ there.
 """
 
 import asyncio
+import errno
 import itertools
 import os
 import resource
@@ -44,6 +45,15 @@ async def count_descriptors() -> int:
             number += step
             await asyncio.sleep(0)
     return number - 1  # the one that lists them
+
+
+def descriptors_left() -> bool:
+    """Return whether this process can open one more file."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        return error.errno not in (errno.EMFILE, errno.ENFILE)
+    return True
 
 
 def started_s() -> float:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import math
 import os
 import random
 import socket
@@ -31,6 +32,7 @@ IDLE_SEARCHED: Final = (
     500  # idle connections, for those of one address. A client can cause this with each new connection
 )
 CLOSE_LATER_STEP: Final = 1000  # WebSockets whose end is planned per event-loop iteration
+ACCEPT_CALM_S: Final = 60.0  # without such an error, until the next one is logged
 ACCEPT_PAUSE_S: Final = 1.0  # after the kernel has refused to hand one over
 
 
@@ -51,6 +53,7 @@ class Server:
         self._paused: list[socket.socket] = []  # those of a server that leaves connections to other processes
         self._listeners: list[asyncio.Server] = []
         self._tls_sockets: list[socket.socket] = []
+        self._accept_failed_s = -math.inf
         self._handshakes: set[asyncio.Task[None]] = set()
 
     async def start(self, sockets: Iterable[socket.socket]) -> None:
@@ -184,7 +187,10 @@ class Server:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:  # such as no descriptors left
-                log.error("cannot accept connections: %s", error.strerror)
+                now_s = self._loop.time()
+                if now_s - self._accept_failed_s >= ACCEPT_CALM_S:
+                    log.error("cannot accept connections: %s", error.strerror)
+                self._accept_failed_s = now_s
                 self._loop.remove_reader(listening.fileno())
                 self._loop.call_later(ACCEPT_PAUSE_S, self._accept_from, listening)
                 return

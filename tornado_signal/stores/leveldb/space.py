@@ -1,8 +1,10 @@
 """The disk space of a store: its limits, the reserve, and a ballast file for emergencies."""
 
 import contextlib
+import math
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -13,6 +15,7 @@ from . import files
 
 UNLIMITED: Final = 2**53
 RETRY_AFTER_S: Final = 10  # expired sessions are swept by then
+REFUSED_S: Final = 5.0  # after a refusal, the store counts as full
 MEASURE_BYTES: Final = 1 << 20  # bytes written between two measurements
 MERGE_BYTES: Final = 256 << 20  # maximum that LevelDB writes in a merge before it deletes the merged tables
 
@@ -45,6 +48,7 @@ class Space:
         self._submitted_bytes = 0  # total, counted on the loop
         self._written_bytes = 0  # total written, counted in the writer's thread
         self._measured_bytes = 0  # total written at the last measurement
+        self._refused, self._refused_s = "", -math.inf
         self._ballast = path / files.BALLAST
         self._ballast_bytes = 0
 
@@ -54,15 +58,16 @@ class Space:
         return min(self.max_bytes, self.size_bytes + max(0, self.free_bytes - self.reserve_bytes) // 2)
 
     @property
-    def full(self) -> bool:
-        """Whether some offers must be refused."""
-        return not self._fits(MEASURE_BYTES)
+    def full(self) -> str:
+        """The full resource, because of which offers are refused: `store`, `disk`, or empty."""
+        recent = time.monotonic() - self._refused_s < REFUSED_S
+        return self._exhausted_by(MEASURE_BYTES) or (self._refused if recent else "")
 
     def families(self) -> Iterator[Family]:
         """Yield the limits and the free space."""
         yield Family("gauge", "store_max_bytes", "What the data directory may hold.", self.max_bytes)
         yield Family("gauge", "store_free_bytes", "What is free on its disk.", self.free_bytes)
-        yield Family("gauge", "store_full", "Whether nothing is published for want of room.", self.full)
+        yield Family("gauge", "store_full", "Whether nothing is published for want of room.", bool(self.full))
 
     def admit(self, size: int) -> None:
         """Check that new data fits.
@@ -70,19 +75,23 @@ class Space:
         Raises:
             Unavailable: there is no space for `size` bytes.
         """
-        if not self._fits(size):
+        if exhausted := self._exhausted_by(size):
+            self._refused, self._refused_s = exhausted, time.monotonic()
             raise Unavailable("the store is full", RETRY_AFTER_S)
 
     def submitted(self, size: int) -> None:
         """Count `size` bytes as submitted."""
         self._submitted_bytes += size
 
-    def _fits(self, size: int) -> bool:
+    def _exhausted_by(self, size: int) -> str:
+        """Return what has no room for `size` more bytes: `store`, `disk`, or empty."""
         added = self._submitted_bytes - self._measured_bytes + size
         held = self.size_bytes + added
         # LevelDB moves the log to a table, and both exist for a while.
         remaining = self.free_bytes - 2 * added - min(held, MERGE_BYTES)
-        return held <= self.max_bytes and (not self.wanted_bytes or remaining >= self.reserve_bytes)
+        if held > self.max_bytes:
+            return "store"
+        return "disk" if self.wanted_bytes and remaining < self.reserve_bytes else ""
 
     # In the writer's thread
 

@@ -196,6 +196,10 @@ class LevelDBStore:
         """Do nothing: a directory has no password."""
 
     @property
+    def full(self) -> str:
+        return self.space.full
+
+    @property
     def capacity_bytes(self) -> int:
         return self.space.capacity_bytes
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import math
 from collections import Counter
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ CLOCK_READ_S: Final = 1.0  # interval between two reads of each node's clock
 OUTAGE_CLOCK_READ_S: Final = 0.1  # the same while a primary does not respond
 PAUSE_S: Final = 0.01  # delay of the first retry, doubled for each further one
 MAX_PAUSE_S: Final = 0.2
+MEMORY_FULL_S: Final = 5.0  # after a node has refused a command because its memory is full
 REPEATED_S: Final = 60.0  # interval between log lines about the same error of a node
 
 # Kinds of errors after which the command is sent again, to the same node or another one.
@@ -41,6 +43,7 @@ class RedisClient:
         self._loop = asyncio.get_running_loop()
         # The node's Unix time in milliseconds at the last read. Valid until the caller awaits anything else.
         self.read_ms = 0
+        self._out_of_memory_s = -math.inf
         self._closed = False
         self._refusals = Refusals()
         self._clock_reading: asyncio.Task[None] | None = None
@@ -58,6 +61,11 @@ class RedisClient:
         if self._clock_reading is not None:
             self._clock_reading.cancel()
             await asyncio.wait((self._clock_reading,))
+
+    @property
+    def memory_full(self) -> bool:
+        """Whether a node has recently refused a command because its memory is full."""
+        return self._loop.time() - self._out_of_memory_s < MEMORY_FULL_S
 
     def now_ms(self, slot: int | None = None) -> int:
         """Return the estimated time of the node that has a slot, or the latest of all nodes."""
@@ -141,6 +149,8 @@ class RedisClient:
                 redirected = True
                 node, asking = self.topology.node_at(reply.elsewhere(address)[1]), ((b"ASKING",),)
             elif kind not in AGAIN:
+                if kind == "OOM":
+                    self._out_of_memory_s = self._loop.time()
                 self._refusals.log(address, kind, str(reply))
                 break
             if self._loop.time() > until_s:

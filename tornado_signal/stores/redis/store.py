@@ -226,6 +226,10 @@ class RedisStore:
     def available(self) -> bool:
         return self.topology.available
 
+    @property
+    def full(self) -> str:
+        return "redis" if self.client.memory_full else ""
+
     async def probe(self) -> None:
         await asyncio.gather(*(self._probe(node) for node in self.topology.primaries))
 
