@@ -15,6 +15,7 @@ import pytest
 
 from . import (
     cluster,
+    counter,
     figures,
     growth,
     instructions,
@@ -39,6 +40,7 @@ MEASURES += [
     growth.growth,
     latency.sweep,
     protocols.protocols,
+    instructions.instructions,
 ]
 PARTS = {measure.__name__: measure for measure in (*MEASURES, cluster.cluster)}
 
@@ -55,7 +57,7 @@ def parsed() -> argparse.Namespace:
     add("--only", metavar="PART", action="append", choices=PARTS, help=several)
     add("--seconds", type=float, help="how long `life` lasts (default: 120; --quick: 12)")
     add("--rate", type=float, help="pairs a second in `life` (default: 80)")
-    other = "`life` also measures the server of this checkout, in the same turns; it gets a .venv of its own"
+    other = "`life` and `instructions` also measure the server of this checkout, which gets a .venv of its own"
     add("--server", metavar="CHECKOUT", type=Path, action="append", default=[], help=other)
     add("--url", help="measure the server there instead: everything that needs no control over it")
     add("--pid", type=int, help="the process of that server (with its children), for CPU and memory")
@@ -86,7 +88,7 @@ def main() -> int:
         options = {
             "Measured": arguments.url or "tornado-signal of this checkout",
             "Options": f"{size} run; parts: {', '.join(parts)}",
-            "Instructions": instructions.counted(),
+            "Instructions": counter.counted(),
             "Read so": "ratios within this run hold; its absolute figures are this machine's, at this hour",
         }
         conditions = report.setup(options, bench.where)

@@ -34,6 +34,7 @@ AMOUNTS = {
     "away_s": (10, 10, 1),  # how long the network of a page is unavailable
     "life_s": (120, 12, 2),  # how long browser-like peers arrive
     "life_rate": (80, 80, 80),  # pairs of them per second, while a server is measured
+    "counted": (200, 40, 4),  # repetitions of an operation whose instructions are counted
     "idle": (10_000, 1000, 50),  # idle connections of another library's clients
     "protocol_turns": (10, 3, 1),  # turns of each server of such clients
     "cluster_waiting": (5000, 1000, 20),  # requests that wait at one server for messages sent to another

@@ -1,78 +1,214 @@
-"""Instructions that servers execute in user space. They repeat within a few percent, whereas CPU time scatters."""
+"""Instructions of single operations, which repeat within a few percent, whereas CPU time scatters.
 
-import os
+They include work of other threads. The memory of connections is measured next to them.
+"""
+
+import dataclasses
 import shutil
-import signal
-import subprocess
-from typing import Self
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 
-from .processes import BenchError, Target
+import uvloop
 
-EVENT = "instructions:u"
-READY_S = 10.0
+from . import client, peers, processes
+from .counter import Counter, kernel_counts
+from .figures import Bench
+from .life import Polled, Socketed
+from .peerjs import Meeting
+from .processes import BenchError, Server
+from .waits import WAIT_S, settled
+
+PART = "instructions"
+WARM = 10  # repetitions before counting
+PROXIED = 50  # clients of one reverse proxy
+HELD = 2000  # connections whose memory is measured
+IDLE, WAITING = "memory of an idle connection", "memory of a waiting poll and its connection"
+
+BEHIND_PROXY = {"trusted-proxies": "127.0.0.1"}
+
+# Limits per address cost what they cost in production, but no client reaches one.
+LIMITS = {"unlimited-addresses": "none", "rate-per-address": 1_000_000}
+
+Perform = Callable[[int], Coroutine[None, None, object]]
 
 
-class Counter:
-    """A counter of one event in all processes and threads of a server during a `with` block.
+@dataclasses.dataclass
+class Operation:
+    """An operation whose instructions are counted.
 
     Attributes:
-        count: the number of events, or None if the kernel does not count them or the process is unknown.
+        name: its name in the table.
+        most: the maximum number of instructions, in thousands.
+        prepare: returns a context that yields a function, which performs the operation with a number.
+        times: a divisor of the repetitions.
+        options: further options of the server.
     """
 
-    def __init__(self, target: Target, event: str = EVENT) -> None:
-        self.count: float | None = None
-        self._target = target
-        self._event = event
-        self._perf: subprocess.Popen[str] | None = None
-
-    def __enter__(self) -> Self:
-        if self._target.pid is None or shutil.which("perf") is None:
-            return self
-        pids = ",".join(map(str, self._target.family()))
-        controls, control = os.pipe()
-        acknowledged, acknowledges = os.pipe()
-        options = ["-D", "-1", f"--control=fd:{controls},{acknowledges}"]
-        command = ["perf", "stat", "-x,", "-e", self._event, *options, "-p", pids]
-        self._perf = subprocess.Popen(
-            command,
-            pass_fds=(controls, acknowledges),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"LC_ALL": "C"},
-        )
-        os.close(controls)
-        os.close(acknowledges)
-        try:
-            os.write(control, b"enable\n")
-            os.read(acknowledged, 16)  # empty if perf was refused and has exited
-        except BrokenPipeError:
-            pass  # perf has exited: the kernel does not permit counting
-        finally:
-            os.close(control)
-            os.close(acknowledged)
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        if self._perf is None:
-            return
-        self._perf.send_signal(signal.SIGINT)
-        try:
-            _, errors = self._perf.communicate(timeout=READY_S)
-        except subprocess.TimeoutExpired:
-            self._perf.kill()
-            self._perf.communicate()
-            raise BenchError("perf does not end") from None
-        for line in errors.splitlines():
-            fields = line.split(",")
-            if len(fields) > 2 and fields[2].startswith(self._event) and fields[0][:1].isdigit():
-                self.count = float(fields[0])
+    name: str
+    most: float
+    prepare: Callable[[str], AbstractAsyncContextManager[Perform]]
+    times: int = 1
+    options: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
 
-def counted() -> str:
-    """Describe whether the kernel of this machine counts instructions."""
-    with Counter(Target("", os.getpid())) as counter:
-        sum(range(1000))
-    if counter.count is not None:
-        return f"counted ({EVENT})"
-    return "n/a: " + ("the kernel does not count them here" if shutil.which("perf") else "there is no perf")
+def peer_of(number: int) -> peers.Peer:
+    return peers.pair(number).offerer
+
+
+@asynccontextmanager
+async def _kept(base: str, peer: peers.Peer, data: bytes) -> AsyncIterator[Perform]:
+    (connection,) = await client.connect(base, 1, peer.address)
+    yield lambda _: connection.ask(data)
+    connection.close()
+
+
+def health(base: str) -> AbstractAsyncContextManager[Perform]:
+    peer = peer_of(0)
+    return _kept(base, peer, peer.request(base, "GET", "/health"))
+
+
+def _poll(peer: peers.Peer, base: str, code: str, **fields: object) -> bytes:
+    return peer.request(base, "POST", "/poll", {"code": code, "side": "answerer", **fields})
+
+
+@asynccontextmanager
+async def poll(base: str) -> AsyncIterator[Perform]:
+    peer = peer_of(1)
+    (connection,) = await client.connect(base, 1, peer.address)
+    (code,) = await _published(base, peer, 1)
+    data = _poll(peer, base, code)
+    yield lambda _: connection.ask(data)
+    connection.close()
+
+
+async def _published(base: str, peer: peers.Peer, count: int) -> list[str]:
+    """Publish offers of one peer, each in its own topic, and return the codes."""
+    (connection,) = await client.connect(base, 1, peer.address)
+    fields = {"info": peer.identity, "offer": peer.description}
+    offers = [peer.request(base, "POST", f"/counted-{number}/offer", fields) for number in range(count)]
+    codes = [(await connection.ask(offer))["code"] for offer in offers]
+    connection.close()
+    return codes
+
+
+@asynccontextmanager
+async def proxied_poll(base: str) -> AsyncIterator[Perform]:
+    """Yield a poll by one of the clients of a reverse proxy, which are the same peers on one connection."""
+    clients = [peer_of(number) for number in range(PROXIED)]
+    (connection,) = await client.connect(base, 1)
+    polls = []
+    for number, peer in enumerate(clients):
+        (code,) = await _published(base, peer, 1)
+        forwarded = f"X-Forwarded-For: 198.51.100.{number + 1}\r\nX-Forwarded-Proto: https\r\n\r\n".encode()
+        head, _, body = _poll(peer, base, code).partition(b"\r\n\r\n")
+        polls.append(head + b"\r\n" + forwarded + body)
+    for data in polls:
+        await connection.ask(data)
+    yield lambda number: connection.ask(polls[number % PROXIED])
+    connection.close()
+
+
+@asynccontextmanager
+async def new_connection(base: str) -> AsyncIterator[Perform]:
+    async def ask(number: int) -> None:
+        peer = peer_of(number)
+        (connection,) = await client.connect(base, 1, peer.address)
+        await connection.ask(peer.request(base, "GET", "/health"))
+        connection.close()
+
+    yield ask
+
+
+@asynccontextmanager
+async def kept_pair(base: str) -> AsyncIterator[Perform]:
+    pair = peers.pair(0)
+    (offerer,) = await client.connect(base, 1, pair.offerer.address)
+    (answerer,) = await client.connect(base, 1, pair.answerer.address)
+    yield lambda number: Polled(base, dataclasses.replace(pair, topic=f"kept-{number}")).broker_over(offerer, answerer)
+    offerer.close()
+    answerer.close()
+
+
+@asynccontextmanager
+async def _new(way: Callable, base: str) -> AsyncIterator[Perform]:
+    yield lambda number: way(base, peers.pair(number)).broker()
+
+
+OPERATIONS = (
+    Operation("health, kept connection", 240, health),
+    Operation("poll", 320, poll),
+    Operation(f"poll behind a proxy with {PROXIED} clients in turn", 350, proxied_poll, options=BEHIND_PROXY),
+    Operation("health, new connection and new headers", 600, new_connection),
+    Operation("pair over HTTP, new connections", 5700, partial(_new, Polled), 4),
+    Operation("pair over HTTP, kept connections", 5300, kept_pair, 4),
+    Operation("pair over /ws, new connections", 4200, partial(_new, Socketed), 4),
+    Operation("PeerJS pair", 2100, partial(_new, Meeting), 4),
+)
+
+
+def instructions(bench: Bench) -> None:
+    """Count the instructions of operations, and measure the memory of connections, at each server."""
+    if bench.external:
+        return
+    callgrind = not kernel_counts()
+    if callgrind and shutil.which("valgrind") is None:
+        raise BenchError("the kernel does not count instructions, and there is no valgrind")
+    found: list[dict[str, float]] = []
+    for checkout in (None, *bench.others):
+        start = partial(processes.tornado_signal, durability="fsync", checkout=checkout, **LIMITS)
+        executed = {}
+        for operation in OPERATIONS:
+            with start(bench.directory(), callgrind=callgrind, **operation.options) as server:
+                executed[operation.name] = uvloop.run(_count(server, operation, bench.size.counted))
+        with processes.many_files() as most, start(bench.directory()) as server:
+            idle_bytes, waiting_bytes = uvloop.run(_memory(server, min(bench.size.waiting, HELD, most)))
+        found.append(executed | {IDLE: idle_bytes / 1024, WAITING: waiting_bytes / 1000})
+    _add_all(bench, found, callgrind)
+
+
+def _add_all(bench: Bench, found: list[dict[str, float]], callgrind: bool) -> None:
+    note = f"browser headers; fsync; counted by {'callgrind' if callgrind else 'the kernel'}"
+    if len(found) > 1:
+        note += f". The ceiling here is the server of {bench.others[0]}"
+    limits = {operation.name: (operation.most, "k") for operation in OPERATIONS}
+    limits |= {IDLE: (6.0, "KiB"), WAITING: (10.5, "KB")}
+    for name, (most, unit) in limits.items():
+        mine, *others = (values[name] for values in found)
+        against = {"ceiling": others[0], "ratio": mine / others[0]} if others else {}
+        bench.add(PART, name, mine, unit, most=most, judged=bench.whole, note=note, **against)
+        for number, value in enumerate(others[1:], 3):
+            bench.add(PART, f"{name}, server {number}", value, unit)
+
+
+async def _count(server: Server, operation: Operation, repetitions: int) -> float:
+    """Return the instructions of an operation, in thousands."""
+    count = max(1, repetitions // operation.times)
+    async with operation.prepare(server.base) as perform:
+        for number in range(WARM):
+            await perform(number)
+        with Counter(server) as counter:
+            for number in range(WARM, WARM + count):
+                await perform(number)
+    return counter.count / count / 1e3
+
+
+async def _memory(server: Server, count: int) -> tuple[float, float]:
+    """Return the bytes of an idle connection that has been used, and of one on which a poll waits."""
+    publisher = peer_of(0)
+    codes = await _published(server.base, publisher, count)
+    clients = [peer_of(number) for number in range(count)]
+    await settled(server)
+    before_bytes = server.memory_bytes()
+    connections = [(await client.connect(server.base, 1, peer.address))[0] for peer in clients]
+    for connection, peer in zip(connections, clients, strict=True):
+        await connection.ask(peer.request(server.base, "GET", "/health"))
+    await settled(server)
+    idle_bytes = server.memory_bytes()
+    for connection, peer, code in zip(connections, clients, codes, strict=True):
+        connection.send(_poll(peer, server.base, code, wait=WAIT_S), lambda *_: None)
+    await settled(server)
+    waiting_bytes = server.memory_bytes()
+    for connection in connections:
+        connection.close()
+    return (idle_bytes - before_bytes) / count, (waiting_bytes - before_bytes) / count

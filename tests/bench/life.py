@@ -22,8 +22,8 @@ import orjson
 import uvloop
 
 from . import client, messages, peers, processes, sockets
+from .counter import Counter
 from .figures import Bench, within
-from .instructions import Counter
 from .peerjs import Meeting, PeerJs, version
 from .processes import APART, BenchError, Server, apart
 
@@ -63,14 +63,18 @@ class Requests:
     async def broker(self) -> None:
         """Broker the pair over two new connections, and close these."""
         (offerer,) = await client.connect(self.base, 1, self.pair.offerer.address)
-        await offerer.ask(self._offer)
         (answerer,) = await client.connect(self._other, 1, self.pair.answerer.address)
+        await self.broker_over(offerer, answerer)
+        offerer.close()
+        answerer.close()
+
+    async def broker_over(self, offerer: client.Connection, answerer: client.Connection) -> None:
+        """Broker the pair over two open connections."""
+        await offerer.ask(self._offer)
         listed = (await answerer.ask(self._listing))["sessions"]
         if [session["offer"] for session in listed] != [self.pair.offerer.description]:
             raise BenchError(f"{self.base} does not list what was offered")
         await self._meet(offerer, answerer, listed[0]["code"])
-        offerer.close()
-        answerer.close()
 
     async def _meet(self, offerer: client.Connection, answerer: client.Connection, code: str) -> None:
         raise NotImplementedError

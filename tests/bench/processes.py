@@ -31,6 +31,7 @@ class Target:
     """A server at a base URL, with its process if CPU time and memory can be read."""
 
     forgetful = False  # whether it accepts repeated answers, each as the first one
+    callgrind: Path | None = None  # where callgrind writes its counts if the server runs under it
 
     def __init__(self, base: str, pid: int | None = None) -> None:
         self.base = base.rstrip("/")
@@ -215,8 +216,10 @@ def interpreter(checkout: Path) -> str:
     return str(python)
 
 
-def tornado_signal(where: Path, *, durability: str = "os", checkout: Path | None = None, **options: object) -> Server:
-    """Start a server of this checkout, or of another one with its own requirements.
+def tornado_signal(
+    where: Path, *, durability: str = "os", checkout: Path | None = None, callgrind: bool = False, **options: object
+) -> Server:
+    """Start a server of this checkout, or of another one with its own requirements, optionally under callgrind.
 
     `-P` prevents Python from searching the current folder, which is this checkout, first.
     """
@@ -225,7 +228,12 @@ def tornado_signal(where: Path, *, durability: str = "os", checkout: Path | None
     options = {"port": 0, "data-dir": where, "durability": durability, "session-timeout-ms": 3_600_000} | options
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     environment = {"PYTHONPATH": str(checkout or ROOT)}
-    return Server([*command, "serve", *words], where.with_suffix(".log"), environment)
+    counts = where.with_suffix(".callgrind")
+    if callgrind:
+        command = ["valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={counts}", *command]
+    server = Server([*command, "serve", *words], where.with_suffix(".log"), environment)
+    server.callgrind = counts if callgrind else None
+    return server
 
 
 def ceiling(where: Path, *, durability: str = "os") -> Server:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .instructions import Counter
+from .counter import Counter
 from .processes import BenchError, Target
 
 ENOUGH_S = 2.0  # enough to measure something on a busy machine

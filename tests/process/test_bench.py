@@ -11,7 +11,7 @@ import urllib.request
 
 import pytest
 from bench import client, messages, processes, wrk
-from bench.instructions import Counter
+from bench.counter import Counter
 from support.needs import require
 from support.paths import TESTS
 
@@ -42,7 +42,7 @@ def test_each_benchmark_measures_all_its_targets(tmp_path):
     document = json.loads((tmp_path / "figures.json").read_text())
     assert {"Commit", "CPU", "Kernel", "Python", "Packages", "Options"} <= document["setup"].keys()
     measured = {figure["name"]: figure for figure in document["figures"]}
-    assert len([name for name, figure in measured.items() if figure["target"]]) == 53
+    assert len([name for name, figure in measured.items() if figure["target"]]) == 63
     assert 0.01 < measured["POST /poll"]["ratio"] < 10  # measured for a tenth of a second, in parallel with other tests
     assert measured["memory of a session"]["reached"] is None  # of so few sessions that it says nothing
     for name in measured:
@@ -105,6 +105,20 @@ def test_events_of_a_server_are_counted_while_it_works(live):
     with Counter(live, "task-clock") as resting:
         pass
     assert working.count > 10 * (resting.count or 0)
+
+
+@pytest.mark.needs("valgrind")
+@pytest.mark.timeout(300)
+def test_callgrind_counts_the_instructions_of_a_server_while_it_works(tmp_path):
+    with processes.tornado_signal(tmp_path / "live", callgrind=True) as server:
+        counts = []
+        for requests in (10, 40):
+            with Counter(server) as counter:
+                asyncio.run(client.create(server.base, ["counted"] * requests))
+            counts.append(counter.count)
+    assert counts[0] > 10 * 100_000
+    assert 2 < counts[1] / counts[0] < 8  # of the second block alone
+    assert not list(tmp_path.glob("*.callgrind.*"))
 
 
 def test_server_that_is_not_there_is_an_error():
