@@ -68,7 +68,8 @@ class Holds:
         self._service = service
         self._store = service.store
         self._grace_s = service.settings.hold_grace_ms / 1000
-        self._holds: dict[Key, list[Hold]] = {}  # several only of the same content
+        # By offer, in order. Several connections can hold one offer if they have published the same content.
+        self._holds: dict[Key, dict[Hold, None]] = {}
         self._count = 0
         self._numbers = itertools.count(1)
         self._due: dict[int, list[Hold]] = {}  # by tick; an entry is stale if its offer was dropped or rescheduled
@@ -104,12 +105,12 @@ class Holds:
 
     def begin(self, holder: Holder, key: Key, topic: str | None, secret_hash: bytes, expires_ms: int) -> None:
         """Hold an offer in the place that is reserved, with others that hold the same content."""
-        for hold in list(self._holds.get(key, ())):
-            if hold.holder is holder:
+        if key in self._holds:
+            for hold in [hold for hold in holder.held if hold.key == key]:
                 self._drop(hold)
         holder.reserved -= 1
         hold = Hold(key, topic, secret_hash, holder)
-        self._holds.setdefault(key, []).append(hold)
+        self._holds.setdefault(key, {})[hold] = None
         self._count += 1
         self._service.log.metrics.held += 1
         holder.held.append(hold)
@@ -149,7 +150,7 @@ class Holds:
         if not self._is_kept(hold):
             return
         holds = self._holds[hold.key]
-        holds.remove(hold)
+        del holds[hold]
         if not holds:
             del self._holds[hold.key]
         self._count -= 1

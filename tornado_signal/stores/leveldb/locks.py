@@ -1,9 +1,13 @@
 """Locks of sessions, which keep the changes of one session in order until they are on disk."""
 
 import asyncio
+from collections import deque
 from collections.abc import Collection
+from typing import Final
 
 from .iteration import LoopIteration
+
+MAX_SHARED: Final = 100  # changes that are granted one lock; further ones wait, so that an iteration stays short
 
 
 class LockToken:
@@ -20,12 +24,17 @@ class LockToken:
         self.iteration = iteration  # the event-loop iteration in which it was granted
         self.count = 0  # the number of changes that hold the lock
         # For each waiting change, in order, a future and whether the change only appends.
-        self.waiting: list[tuple[asyncio.Future[None], bool]] = []
+        self.waiting: deque[tuple[asyncio.Future[None], bool]] = deque()
+
+    @property
+    def _has_room(self) -> bool:
+        """Whether another change that only appends can share the lock."""
+        return self.appends and self.count < MAX_SHARED
 
     def advance(self) -> None:
         """Pass the lock to the first waiting change, and to following ones that only append like it."""
-        while self.waiting and (not self.count or (self.appends and self.waiting[0][1])):
-            granted, self.appends = self.waiting.pop(0)
+        while self.waiting and (not self.count or (self._has_room and self.waiting[0][1])):
+            granted, self.appends = self.waiting.popleft()
             if not granted.done():
                 self.count += 1
                 granted.set_result(None)
