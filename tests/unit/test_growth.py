@@ -1,6 +1,6 @@
 """A step costs the same however much clients have open, and no iteration works for all of them.
 
-The table of docs/design.md#what-clients-can-grow lists the collections.
+The table of docs/design.md#growth lists the collections.
 """
 
 import asyncio
