@@ -15,6 +15,7 @@ except ModuleNotFoundError as error:
 
 from .api import SignalClient
 from .files import PROTOCOL, IncomingFile, IncomingFiles
+from .inbox import Inbox
 from .messages import decode, encode
 from .parsing import parse_json
 from .types import Closable, Fields, IceServer, Side
@@ -43,7 +44,7 @@ class Connection(Closable):
         self.info = info
         self.code = ""
         self.channel: RTCDataChannel
-        self._inbox: asyncio.Queue[str | bytes | None] = asyncio.Queue()
+        self._inbox: Inbox[str | bytes | None] = Inbox()
         IncomingFiles(self.peer, IncomingFile.cancel)  # files need a room
         self._open, self._closed = asyncio.Event(), asyncio.Event()
         self._has_remote_description = False
@@ -59,6 +60,11 @@ class Connection(Closable):
     def initiator(self) -> bool:
         """Whether this peer published the offer. It is true on one side and false on the other."""
         return self.side == "offerer"
+
+    @property
+    def dropped(self) -> int:
+        """The number of messages that were dropped, because the program had too many others to read."""
+        return self._inbox.dropped
 
     def send(self, message: Any) -> None:
         """Send text, bytes or a JSON value.
@@ -80,7 +86,7 @@ class Connection(Closable):
         """
         message = await self._inbox.get()
         if message is None:
-            self._inbox.put_nowait(None)  # for the next call
+            self._inbox.put_always(None)  # for the next call
             raise Closed("the connection is closed")
         return decode(message)
 
@@ -156,11 +162,14 @@ class Connection(Closable):
         if hasattr(self, "channel") or channel.protocol == PROTOCOL:  # ignore further channels of the other side
             return
         self.channel = channel
-        channel.on("message", self._inbox.put_nowait)
+        channel.on("message", self._receive)
         channel.on("close", self._on_closed)
         channel.on("open", self._open.set)
         if channel.readyState == "open":
             self._open.set()
+
+    def _receive(self, message: str | bytes) -> None:
+        self._inbox.put(message, message)
 
     def _on_connection_state(self) -> None:
         if self.peer.connectionState in ("failed", "closed"):
@@ -168,7 +177,7 @@ class Connection(Closable):
 
     def _on_closed(self) -> None:
         self._closed.set()
-        self._inbox.put_nowait(None)
+        self._inbox.put_always(None)
 
 
 def new_connection(ice_servers: list[IceServer]) -> RTCPeerConnection:

@@ -18,8 +18,9 @@ from typing import Any, cast
 from .api import SignalClient
 from .errors import APIError
 from .files import FileError, IncomingFile, OutgoingFile
+from .inbox import Inbox
 from .link import wait_for_first
-from .messages import encode
+from .messages import decode, encode
 from .names import Identity, topic_of
 from .offers import new_secret, publish_held
 from .room_peer import Event, FileOffered, Joined, Left, Message, Peer
@@ -172,7 +173,7 @@ class Room(Closable):
         self._failures = 0  # consecutive failures to publish a beacon
         self._code: Token | None = None  # of the beacon
         self._beacon_ms = 0  # when the beacon was made
-        self._events: asyncio.Queue[Event | None] = asyncio.Queue()
+        self._events: Inbox[Event | None] = Inbox()
         self._error: Exception | None = None
         self._left = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -186,10 +187,15 @@ class Room(Closable):
             APIError: the server refuses a request.
         """
         while (event := await self._events.get()) is not None:
-            yield event
-        self._events.put_nowait(None)  # for the next iteration
+            yield Message(event.peer, decode(event.data)) if isinstance(event, Message) else event
+        self._events.put_always(None)  # for the next iteration
         if self._error is not None:
             raise self._error
+
+    @property
+    def dropped(self) -> int:
+        """The number of messages and files that were dropped, because the program had too many events to read."""
+        return self._events.dropped
 
     def _recipients(self, to: Peer | str | None) -> list[Peer]:
         """Return the connected peers that `to` names."""
@@ -252,7 +258,7 @@ class Room(Closable):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(self._withdraw(self._code), *(peer.close() for peer in self._attempts))
-        self._events.put_nowait(None)
+        self._events.put_always(None)
 
     leave = close
 
@@ -488,7 +494,12 @@ class Room(Closable):
             self._start_attempts()
         elif isinstance(event, Left) and self.peers.get(peer.id) is peer:
             del self.peers[peer.id]
-        self._events.put_nowait(event)
+        if isinstance(event, Message):
+            self._events.put(event, event.data)
+        elif not isinstance(event, FileOffered):
+            self._events.put_always(event)
+        elif not self._events.put(event, event.file.name + event.file.type):
+            event.file.cancel()
 
     def _on_peer_end(self, member: Member, peer: Peer) -> None:
         self._start_task(self._close(peer))

@@ -9,10 +9,10 @@ from typing import Any
 
 from .files import IncomingFile, IncomingFiles
 from .link import add_candidate, description_fields, drain, new_connection, set_remote_description
-from .messages import decode
 from .parsing import parse_json
 from .types import Fields, IceServer
 
+MAX_MAILS = 100  # of the other side that wait. An attempt needs a few
 OFFER_S = 15.0  # timeout for gathering this side's candidates and sending them
 
 
@@ -32,8 +32,8 @@ class Peer:
         silence_timeout_s: how long the other side may send nothing before the data channel is open.
         late_s: the age at which the attempt is `late`.
         post: sends mail to the other side through the server, and returns once it is sent.
-        on_event: called with `Joined` once the channel is open, with each `Message` and `FileOffered`, and with `Left`
-            after `Joined`.
+        on_event: called with `Joined` once the channel is open, with each `FileOffered` and `Message`, and with `Left`
+            after `Joined`. The data of a message is not decoded yet.
         on_late: called when the attempt becomes `late`.
         on_end: called when the attempt or connection has ended.
 
@@ -71,7 +71,7 @@ class Peer:
         self._joined = False
         self._ended, self._closed = asyncio.Event(), asyncio.Event()
         self._offers = 0  # the largest offer number of the other side
-        self._inbox: asyncio.Queue[Fields] = asyncio.Queue()
+        self._inbox: asyncio.Queue[Fields] = asyncio.Queue(MAX_MAILS)
         self._timer: asyncio.TimerHandle | None = None
         self.channel.on("open", self._join)
         self.channel.on("message", self._receive)
@@ -82,10 +82,11 @@ class Peer:
         self._negotiating = asyncio.create_task(self._negotiate())
 
     def deliver(self, mail: Fields) -> None:
-        """Queue mail from the other side."""
+        """Queue mail from the other side. Drop it if too many wait."""
         if self._timer is not None:
             self._restart_timer()
-        self._inbox.put_nowait(mail)
+        with contextlib.suppress(asyncio.QueueFull):
+            self._inbox.put_nowait(mail)
 
     def check(self) -> None:
         """End the attempt unless it is connected. Called when the other member is no longer listed."""
@@ -138,7 +139,7 @@ class Peer:
     def _receive(self, data: str | bytes) -> None:
         self._join()
         if not self._ended.is_set():
-            self._on_event(Message(self, decode(data)))
+            self._on_event(Message(self, data))
 
     def _receive_file(self, file: IncomingFile) -> None:
         self._join()
