@@ -156,7 +156,7 @@ def test_every_code_block_is_tested():
         "python": 3,
         "quickstart": 6,  # one of them in browser/test_client_js
         "recipes": 5,  # browser/test_recipes
-        "scaling": 6,  # system/test_several_servers, system/test_systemd
+        "scaling": 7,  # system/test_several_servers, system/test_systemd
         "settings": 1,
         "systemd": 5,  # system/test_systemd_real
         "troubleshooting": 12,  # also browser/test_troubleshooting

@@ -8,6 +8,7 @@ import time
 import pytest
 from support.certificates import make_pair
 from support.command import Server, call
+from support.documents import blocks
 from support.redis_servers import RedisCluster, free_port
 from support.redis_traffic import Waiters, ready, topic_in, until
 from support.scraping import scrape
@@ -158,9 +159,10 @@ def test_restricted_redis_user_with_tls_is_sufficient(redis_server, serve, start
     certificate, key = make_pair(tmp_path)
     flags = ("--tls-cert-file", certificate, "--tls-key-file", key, "--tls-ca-cert-file", certificate)
     redis = redis_server(*flags, "--tls-auth-clients", "no", "--tls-port", str(tls_port := free_port()))
-    redis.ask("ACL", "SETUSER", "signal", "on", ">a password", "~ours:*", "&ours:*", "+@all", "-@dangerous", "+info")
+    line = next(block for block in blocks("scaling", "Scaling", "") if block.startswith("ACL SETUSER "))
+    redis.ask(*line.replace("tornado-signal:", "ours:").replace("SECRET", "a-password").split())
     password = tmp_path / "password"
-    password.write_text("a password\n")
+    password.write_text("a-password\n")
     access = ("--durability", "os", "--redis-prefix", "ours:", "--redis-user", "signal")
     assert "invalid username-password" in refused(redis.address, *access)
     access += ("--redis-password-file", password)
@@ -174,6 +176,20 @@ def test_restricted_redis_user_with_tls_is_sufficient(redis_server, serve, start
     assert call("serve", "--check", *over_tls).returncode == 1
     over_tls += ("--redis-ca", certificate)
     assert start(*over_tls).codes() == server.codes()
+
+
+@pytest.mark.parametrize("command", ["time", "hstrlen", "script|load", "ssubscribe"])
+def test_redis_user_without_a_command_prevents_the_start(command, redis_server, tmp_path):
+    redis = redis_server()
+    redis.ask("ACL", "SETUSER", "signal", "on", ">secret", "~ours:*", "&ours:*", "+@all", f"-{command}")
+    password = tmp_path / "password"
+    password.write_text("secret")
+    access = ("--redis-prefix", "ours:", "--redis-user", "signal", "--redis-password-file", password)
+    name = command.partition("|")[0].upper()
+    assert f"; let --redis-user run {name} with" in refused(redis.address, "--durability", "os", *access)
+    redis.ask("ACL", "SETUSER", "signal", f"+{command}")
+    done = call("serve", "--check", "--store", "redis", "--redis-nodes", redis.address, "--durability", "os", *access)
+    assert (done.returncode, redis.ask("KEYS", "*permissions*")) == (0, [])
 
 
 @pytest.mark.slow

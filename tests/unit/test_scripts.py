@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tornado_signal.session import MIN_HELD_MS, Reason
-from tornado_signal.stores.redis import scripts
+from tornado_signal.stores.redis import permissions, scripts
 from tornado_signal.stores.redis.partitions import KEY_NAMES
 
 
@@ -31,6 +31,29 @@ def test_constants_match_those_in_python():
     definitions = dict(zip(constants.split(", "), values.split(", "), strict=True))
     assert (definitions["MIN_HELD_MS"], definitions["EXPIRED"]) == (str(MIN_HELD_MS), str(Reason.EXPIRED.value))
     assert "CHUNK" not in definitions
+
+
+def test_permission_is_checked_for_each_command_of_the_scripts_and_of_the_server():
+    package = scripts.FOLDER.parents[2]
+    scripted = {
+        name
+        for path in package.rglob("*.lua")
+        for name in re.findall(r"\bredis\.p?call\s*\(?\s*['\"](\w+)", path.read_text())
+    }
+    sources = [*scripts.FOLDER.parent.glob("*.py"), *package.glob("relay/*.py")]
+    served = {
+        name
+        for path in sources
+        if path.name not in ("check.py", "census.py", "permissions.py")  # of commands that only read
+        for name in re.findall(r'(?:\(|_queue\(|key, |_held, |_processes, |held, )b"([A-Z]{3,})"', path.read_text())
+    }
+    assert {"HSTRLEN", "ZLEXCOUNT"} <= scripted
+    assert {"HSETNX", "SSUBSCRIBE", "ZREMRANGEBYSCORE"} <= served
+    checked = {*permissions.WITH_KEY, *(command[0].decode() for command in permissions.WITHOUT_KEY)}
+    # These are used only if allowed, in a cluster, with Sentinels, or for the durability, which has its own check.
+    optional = {"CONFIG", "CLUSTER", "ASKING", "SENTINEL", "AUTH", "WAIT", "WAITAOF"}
+    assert scripted | served <= checked | optional
+    assert checked <= scripted | served | {"SCRIPT"}
 
 
 @pytest.mark.parametrize("names", [{"code"}, {"code", "lease", "remember_ms", "side"}, {"code", "lease", "token"}])

@@ -126,6 +126,7 @@ async def test_slot_redirected_in_a_circle_is_retried_with_pauses():
 async def test_reads_do_not_wait_for_the_subscription_of_another_client(redis, under):
     with HoldingProxy(redis) as proxy:
         async with opened(proxy.address, access=Credentials(timeout_s=30)) as store:
+            proxy.holding = True
             one = under(store, "https://one.example")
             code = await one.create()
             watches = [store.watch_session(one.origin, code), store.watch_topic(one.origin, "topic")]
@@ -150,6 +151,7 @@ async def test_channels_are_subscribed_in_batches(redis):
     count = 5 * change_feed.IN_FLIGHT
     with HoldingProxy(redis) as proxy:
         async with opened(proxy.address, access=Credentials(timeout_s=30)) as store:
+            proxy.holding = True
             watches = [store.watch_topic("https://one.example", str(number)) for number in range(count)]
             await asyncio.to_thread(until, lambda: proxy.subscribed >= change_feed.IN_FLIGHT)
             await asyncio.sleep(0.2)  # all would have come
@@ -244,10 +246,14 @@ async def test_evicted_session_is_searched_in_steps(redis, under, monkeypatch):
 
 
 class HoldingProxy(LocalServer):
-    """Lies between a store and a Redis, and holds the replies to subscriptions back until it is `released`."""
+    """Lies between a store and a Redis, and holds the replies to subscriptions back until it is `released`.
+
+    It does so once the store is open: the start tries whether its user may subscribe.
+    """
 
     def __init__(self, redis):
         self.redis, self.subscribed, self.released = redis, 0, threading.Event()
+        self.holding = False
         super().__init__(Holding)
         self.address = ("127.0.0.1", self.server_port)
 
@@ -260,7 +266,7 @@ class Holding(socketserver.BaseRequestHandler):
         with self.request as client, redis, contextlib.suppress(OSError):
             rest = b""
             while data := client.recv(1 << 16):
-                number = (rest + data).count(b"SSUBSCRIBE")
+                number = self.server.holding * (rest + data).count(b"SSUBSCRIBE")
                 self.server.subscribed += number
                 self.subscriber |= number > 0
                 rest = (rest + data)[-len(b"SSUBSCRIBE") + 1 :]

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from ...errors import OperatorError
 from .connections import Credentials, ErrorReply
 from .nodes import Acknowledgement, Node, advised, parse_info, text_of
+from .permissions import check_permissions
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +39,9 @@ async def _setting(node: Node, name: str) -> str:
     return text_of(reply[1]) if isinstance(reply, list) and len(reply) == 2 else ""
 
 
-async def check_node(node: Node, acknowledgement: Acknowledgement, access: Credentials) -> tuple[bool, int]:
+async def check_node(
+    node: Node, acknowledgement: Acknowledgement, access: Credentials, prefix: str
+) -> tuple[bool, int]:
     """Check a primary, and its replicas, which can become primaries.
 
     Returns:
@@ -55,6 +58,7 @@ async def check_node(node: Node, acknowledgement: Acknowledgement, access: Crede
         raise OperatorError(f"Redis at {where} does not answer: {reply}")
     info = parse_info(reply)
     always = await _check_sound(node, info, acknowledgement)
+    await check_permissions(node, prefix, access, acknowledgement)
     matches = [_REPLICA.match(value) for name, value in info.items() if re.fullmatch("slave[0-9]+", name)]
     online = [(match[1], int(match[2])) for match in matches if match]
     if acknowledgement.waits and len(online) < acknowledgement.replicas:
@@ -67,19 +71,22 @@ async def check_node(node: Node, acknowledgement: Acknowledgement, access: Crede
             "Redis at %s has no spare replica: while one is unavailable no write is acknowledged; add a replica",
             where,
         )
-    replicas = [_check_replica(Node(replica, access, acknowledgement), acknowledgement) for replica in online]
+    replicas = [
+        _check_replica(Node(replica, access, acknowledgement), acknowledgement, access, prefix) for replica in online
+    ]
     always &= all(await asyncio.gather(*replicas))
     capacity_bytes = int(info.get("maxmemory", "0")) or int(info.get("total_system_memory", "0")) // 2
     return always, capacity_bytes or 2**30
 
 
-async def _check_replica(node: Node, acknowledgement: Acknowledgement) -> bool:
-    """Check a replica as `_check_sound` does. One that does not respond passes."""
+async def _check_replica(node: Node, acknowledgement: Acknowledgement, access: Credentials, prefix: str) -> bool:
+    """Check a replica as `_check_sound` and `check_permissions` do. One that does not respond passes."""
     try:
         reply = await node.reads.submit((b"INFO",))
         if isinstance(reply, Exception):
             log.warning("Redis at %s:%d, a replica, is not checked: %s", *node.address, advised(str(reply)))
             return True
+        await check_permissions(node, prefix, access, acknowledgement)
         return await _check_sound(node, parse_info(reply), acknowledgement)
     finally:
         await node.close()

@@ -129,7 +129,10 @@ class RedisStore:
     async def open(self) -> None:
         try:
             await self.topology.open()
-            checks = [await check_node(node, self._acknowledgement, self._access) for node in self.topology.primaries]
+            checks = [
+                await check_node(node, self._acknowledgement, self._access, self.prefix)
+                for node in self.topology.primaries
+            ]
             self._acknowledgement.always = all(always for always, _ in checks)
             self.capacity_bytes = sum(capacity_bytes for _, capacity_bytes in checks)
             await self.client.open()

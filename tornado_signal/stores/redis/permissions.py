@@ -1,0 +1,85 @@
+"""The commands that the server needs, tried as its user. A command that the user may not run is refused with NOPERM.
+
+`ACL DRYRUN` needs a permission that the user should not have. So each command runs on a key that nothing else uses.
+"""
+
+import asyncio
+import os
+from typing import Final
+
+from ...errors import OperatorError
+from .connections import Command, Credentials, ErrorReply
+from .nodes import Acknowledgement, Node, Pipeline, text_of
+
+KEPT_MS: Final = 1000  # the lifetime of the key, if the last command fails
+
+# The commands with a key in their order, each with its arguments. Errors about the type of the key do not count.
+WITH_KEY: Final[dict[str, tuple[str | int, ...]]] = {
+    "HSET": ("f", "v"),
+    "PEXPIRE": (KEPT_MS,),
+    "HSETNX": ("f", "v"),
+    "HGET": ("f",),
+    "HMGET": ("f",),
+    "HSTRLEN": ("f",),
+    "HGETALL": (),
+    "HINCRBY": ("n", 1),
+    "HLEN": (),
+    "HRANDFIELD": (),
+    "HVALS": (),
+    "HDEL": ("f",),
+    "EXISTS": (),
+    "PTTL": (),
+    "SET": ("", "PX", KEPT_MS),
+    "GET": (),
+    "RPUSH": ("v",),
+    "LINDEX": (0,),
+    "LPOP": (),
+    "ZADD": (0, "m"),
+    "ZCARD": (),
+    "ZLEXCOUNT": ("-", "+"),
+    "ZRANGE": (0, -1),
+    "ZRANGEBYSCORE": (0, 0),
+    "ZREM": ("m",),
+    "ZREMRANGEBYSCORE": (0, 0),
+    "ZSCORE": ("m",),
+    "PEXPIREAT": (1,),
+    "DEL": (),
+    "SPUBLISH": ("",),
+    "SSUBSCRIBE": (),
+    "SUNSUBSCRIBE": (),
+}
+WITHOUT_KEY: Final[tuple[Command, ...]] = (
+    (b"TIME",),
+    (b"INFO", b"replication"),
+    (b"PING",),
+    (b"SCRIPT", b"LOAD", b"return 0"),
+    (b"EVAL", b"return 0", 0),
+    (b"EVALSHA", b"0" * 40, 0),
+)
+
+
+async def check_permissions(node: Node, prefix: str, access: Credentials, acknowledgement: Acknowledgement) -> None:
+    """Check that the user may run each command that the scripts and the server need.
+
+    Raises:
+        OperatorError: names the commands that it may not run.
+    """
+    key = f"{prefix}permissions:{os.urandom(8).hex()}".encode()
+    commands: list[Command] = [*WITHOUT_KEY, *((name.encode(), key, *rest) for name, rest in WITH_KEY.items())]
+    if (wait := acknowledgement.command(0, 1)) is not None:
+        commands.insert(0, wait)
+    lane = Pipeline(node.address, access)  # its own, because a subscription changes the connection
+    try:
+        replies = await asyncio.gather(*map(lane.submit, commands))
+    finally:
+        lane.disconnect()
+    errors = {
+        text_of(name): reply
+        for (name, *_), reply in zip(commands, replies, strict=True)
+        if isinstance(name, bytes) and isinstance(reply, ErrorReply) and reply.kind == "NOPERM"
+    }
+    if errors:
+        raise OperatorError(
+            "Redis at {}:{} refuses: {}".format(*node.address, next(iter(errors.values())))
+            + f"; let --redis-user run {', '.join(errors)} with the keys and channels of --redis-prefix (ACL SETUSER)"
+        )
