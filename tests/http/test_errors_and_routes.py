@@ -115,6 +115,20 @@ async def test_every_path_answers_a_preflight(service):
         assert response.headers["Access-Control-Max-Age"] == "7200"
 
 
+async def test_options_of_the_whole_server_need_no_origin(service):
+    response = await service.call("OPTIONS", "*", origin=None)
+    assert (response.status, response.headers["Allow"]) == (204, "OPTIONS")
+    assert (await service.call("OPTIONS", "/nowhere", origin=None)).status == 400
+
+
+@pytest.mark.parametrize("listed", [True, False])
+@pytest.mark.parametrize(("status", "path", "value"), [(414, "x" * 70_000, ""), (431, "", "x" * 70_000)])
+async def test_every_page_can_read_that_a_head_is_too_large(status, path, value, listed, start_service):
+    service = await start_service(**LISTED if listed else {})
+    response = await service.raw(head("GET", f"/{path}", [("Host", "x"), ("X", value), ("Origin", ORIGIN)]))
+    assert (response.status, allowed_origin(response)) == (status, None if listed else "*")
+
+
 async def test_unknown_paths_are_404_with_every_method(service):
     for target, method in itertools.product(UNKNOWN, METHODS[:-1]):
         response = await service.call(method, target)

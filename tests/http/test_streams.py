@@ -62,6 +62,7 @@ async def test_stream_headers_forbid_caching_and_buffering(kind, method, service
             "X-Accel-Buffering": "no",
             "Vary": "Origin",
             "Access-Control-Allow-Origin": ORIGIN,
+            "Access-Control-Expose-Headers": "Retry-After, WWW-Authenticate, X-Request-Id",
         }
         if method == "GET":
             await stream.comment()

@@ -139,6 +139,7 @@ def test_protocol_error_is_json_with_cors_for_the_parsed_origin(echo_server, sta
         "cache-control": "no-store",
         "vary": "Origin",
         "access-control-allow-origin": "https://a.example",
+        "access-control-expose-headers": "Retry-After, WWW-Authenticate, X-Request-Id",
         "content-length": str(len(response.body)),
         "connection": "close",
     }

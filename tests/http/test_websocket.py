@@ -59,7 +59,7 @@ def handshake(**changes):
     "changes",
     [
         *({"Upgrade": None}, {"Upgrade": "h2c"}, {"Connection": "keep-alive"}, {"Sec_WebSocket_Key": None}),
-        *({"Sec_WebSocket_Key": "short"}, {"Sec_WebSocket_Version": "12"}, {"Sec_WebSocket_Version": None}),
+        *({"Sec_WebSocket_Key": "short"}, {"Sec_WebSocket_Version": None}),
     ],
     ids=str,
 )
@@ -72,12 +72,25 @@ async def test_invalid_handshake_is_400_and_the_connection_stays_open(changes, s
         assert (await connection.receive()).status == 200
 
 
+async def test_handshake_of_another_version_is_400_with_the_supported_one(service):
+    response = await service.call("GET", "/ws", headers=handshake(Sec_WebSocket_Version="8"))
+    assert refused(response) == (400, invalid("Sec-WebSocket-Version"))
+    assert response.headers["Sec-WebSocket-Version"] == "13"
+
+
+async def test_handshake_with_head_is_refused_like_a_get_without_upgrade(service):
+    head_response = await service.call("HEAD", "/ws", headers=handshake())
+    get_response = await service.call("GET", "/ws")
+    assert (head_response.status, head_response.body, get_response.status) == (400, b"", 400)
+    assert head_response.headers["Content-Length"] == get_response.headers["Content-Length"]
+
+
 async def test_handshake_checks_the_origin_and_the_method(start_service):
     service = await start_service(allowed_origins=AllowedOrigins(frozenset({ORIGIN})))
     for origin, expected in ((None, (400, invalid("Origin"))), (OTHER, (403, "Origin not allowed"))):
         assert refused(await service.call("GET", "/ws", origin=origin, headers=handshake())) == expected
     response = await service.call("POST", "/ws", {}, headers=handshake())
-    assert (response.status, response.headers["Allow"]) == (405, "GET, OPTIONS")
+    assert (response.status, response.headers["Allow"]) == (405, "GET, HEAD, OPTIONS")
     async with open_socket(service) as client:
         assert (await client.call("health"))["status"] == "ok"
     counted = {("/ws", 405): 1, ("/ws", 101): 1, ("/health", 200): 1}

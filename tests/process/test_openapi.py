@@ -39,7 +39,6 @@ OPERATIONS = {each.ok().label: each.ok() for each in SCHEMA.get_all_operations()
 STREAMS = {"GET /{topic}/events", "GET /events"}
 EXAMPLES = 30  # of an operation, in each mode
 REFUSED = dict.fromkeys(("GET /{topic}/sessions", "POST /poll"), "cursors have no pattern in the document")
-REFUSED["POST /{topic}/offer"] = "a ttl of 5000.0 is refused, but is an integer in JSON Schema"
 WAIT_S = 0.01  # what waits are cut to, other than those that are refused
 CHECKS = [
     checks.not_a_server_error,

@@ -276,6 +276,8 @@ def check_every_response(response, method):
     """Check that a response is JSON or empty, safe for caches, and does not name the server software."""
     assert response.headers.get_list("Vary") == ["Origin"]
     assert "Server" not in response.headers
+    if allowed_origin(response) is not None:
+        assert response.headers["Access-Control-Expose-Headers"] == "Retry-After, WWW-Authenticate, X-Request-Id"
     assert response.headers.get_list("Cache-Control") == ["no-store"]
     if response.status == 204:
         assert "Content-Type" not in response.headers

@@ -64,10 +64,30 @@ def test_lone_surrogate_is_refused_for_its_parameter_only():
             (SECRET, [1, True, ["a" * 16], {}, "a" * 15 + "\ud800", 1e300]),
             (CANDIDATES, [None, [], "abc", {}, {"0": "a"}, 7, ["a", ""], ["a", None], [["a"]], ["a", 1], ["\ud800"]]),
             (CANDIDATES, [["a"] * 101]),
-            (TTL, [0, 1, 999, -1000, 300_001, 2**70, 1000.0, 1500.5, True, "1000", "", [], {}]),
+            (
+                TTL,
+                [
+                    0,
+                    1,
+                    999,
+                    -1000,
+                    300_001,
+                    2**70,
+                    999.0,
+                    1500.5,
+                    2.0**70,
+                    float("inf"),
+                    float("nan"),
+                    True,
+                    "1000",
+                    "",
+                    [],
+                    {},
+                ],
+            ),
             (WAIT, [-1, 61, 60.000001, 1e300, float("nan"), float("inf"), True, False, [], [1], {}, "", "1", "1.5"]),
             (WAIT, ["\ud800"]),
-            (PAGE, [0, -1, 1.0, True, "1", [1], 2**53 + 1]),
+            (PAGE, [0, -1, 0.0, 1.5, True, "1", [1], 2**53 + 1]),
         ]
         for value in values
     ],
@@ -83,6 +103,7 @@ def test_required_parameters_may_not_be_absent(parameter):
 
 def test_valid_sides_and_whole_numbers_in_a_body():
     assert [check(SIDE, {"side": side.value}) for side in Side] == list(Side)
+    assert (check(PAGE, {"page": 3.0}), type(check(PAGE, {"page": 3.0}))) == (3, int)
     assert (check(PAGE, {"page": 3}), check(PAGE, {"page": None})) == (3, 7)
 
 
@@ -155,8 +176,9 @@ def test_batches_keep_order_and_repetitions(texts):
 
 
 def test_valid_lifetimes():
-    for value in (None, 1000, 1001, 299_999, 300_000):
+    for value in (None, 1000, 1001, 60_000.0, 299_999, 300_000):
         assert check(TTL, {"ttl": value}) == value
+    assert type(check(TTL, {"ttl": 60_000.0})) is int  # as in JSON Schema
     assert check(TTL, {}) is None
 
 

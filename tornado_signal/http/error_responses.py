@@ -21,6 +21,9 @@ CHALLENGES: Final[dict[type[BaseException], str]] = {  # RFC 6750, section 3.1
     errors.NotAllowed: "insufficient_scope",
 }
 
+# Pages may read when to retry, why a token was refused, and which request id to quote to the operator.
+EXPOSED: Final = "Retry-After, WWW-Authenticate, X-Request-Id"
+
 Response = tuple[httputil.HTTPHeaders, bytes]
 
 
@@ -28,23 +31,19 @@ def error_response(error: BaseException) -> tuple[int, list[tuple[str, str]], by
     """Return status, additional headers and body of the response to an error."""
     status = error.status_code if isinstance(error, web.HTTPError) else STATUS.get(type(error), 500)
     headers = []
-    exposed = "Retry-After, X-Request-Id"
     if type(error) in CHALLENGES:
         headers.append(("Www-Authenticate", f'Bearer error="{CHALLENGES[type(error)]}"'))
-        exposed += ", WWW-Authenticate"
     elif isinstance(error, errors.MethodNotAllowed):
         headers.append(("Allow", ", ".join(error.allowed)))
     elif isinstance(error, errors.TransientError):
         headers.append(("Retry-After", str(error.retry_after_s)))
-    # Let pages read when to retry, and which request id to quote to the operator.
-    headers.append(("Access-Control-Expose-Headers", exposed))
     text = str(error) if type(error) in STATUS else http.client.responses.get(status, "Unknown").capitalize()
     return status, headers, wire.encode({"error": text})
 
 
 def cors(origin: str, allowed: AllowedOrigins | None) -> list[tuple[str, str]]:
     """Return the CORS headers for an allowed origin."""
-    headers = [("Access-Control-Allow-Origin", origin)]
+    headers = [("Access-Control-Allow-Origin", origin), ("Access-Control-Expose-Headers", EXPOSED)]
     if allowed is not None:  # else a cookie of the operator's proxy would be every page's
         headers.append(("Access-Control-Allow-Credentials", "true"))
     return headers
@@ -67,6 +66,9 @@ def make_error_responder(log: RequestLog) -> Callable[[int, httputil.HTTPHeaders
         if 0 < len(origin) <= MAX_ORIGIN and (allowed is None or origin in allowed):
             for name, value in cors(origin, allowed):
                 answer[name] = value
+        elif status in (414, 431) and not origin and allowed is None:
+            # The Origin may not have been read.
+            answer["Access-Control-Allow-Origin"] = "*"
         if status in (429, 503):
             answer["Retry-After"] = str(REFUSED_RETRY_AFTER_S)
         return answer, wire.encode({"error": http.HTTPStatus(status).phrase.capitalize()})

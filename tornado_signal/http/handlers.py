@@ -197,6 +197,11 @@ class Unknown(Handler):
 
     methods = ("OPTIONS",)
 
+    def find_origin(self) -> str:
+        if self.request.path == "*":  # a question about the server as a whole (RFC 9110, 9.3.7)
+            return self.request.find_page_origin()
+        return super().find_origin()
+
     def admit(self) -> None:
         super().admit()
         if self.request.method != "OPTIONS":

@@ -9,7 +9,7 @@ from ..auth import ANY
 from ..errors import InvalidParameter
 from ..service.client_connection import Client
 from ..transport.state import Admission, ServerState
-from ..transport.websocket import MessageReceiver, WebSocket, accept
+from ..transport.websocket import VERSION_HEADER, WEBSOCKET_VERSION, MessageReceiver, WebSocket, accept
 from .handlers import Handler
 
 MakeReceiver = Callable[[Client], MessageReceiver]
@@ -20,7 +20,6 @@ NO_SUBPROTOCOL: Final = ""
 class Upgrade(Handler):
     """A path that upgrades connections to WebSockets."""
 
-    methods: tuple[str, ...] = ("GET", "OPTIONS")
     protocol = "websocket"  # for the observer of connections
 
     def initialize(
@@ -53,7 +52,7 @@ class Upgrade(Handler):
         request, service = self.request, self.request.service
         accepted = accept(cast(Any, request.headers), request.version, self.subprotocol)
         if accepted is None:
-            raise InvalidParameter("Upgrade")
+            raise InvalidParameter(VERSION_HEADER if self._has_other_version else "Upgrade")
         limits, address = service.limits, request.client_address
         forwarded = request.client is not limits.client(request.remote_ip)
         if forwarded:
@@ -80,3 +79,17 @@ class Upgrade(Handler):
         self.ui.clear()  # it refers back to the handler, and would keep both for the garbage collector
         with request:
             cast(Any, self.detach()).upgrade(make)
+
+    @property
+    def _has_other_version(self) -> bool:
+        return self.request.headers.get(VERSION_HEADER, WEBSOCKET_VERSION) != WEBSOCKET_VERSION
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        """Write an error, and the supported version to a client of another one (RFC 6455, 4.4)."""
+        if self._has_other_version:
+            self.set_header(VERSION_HEADER, WEBSOCKET_VERSION)
+        super().write_error(status_code, **kwargs)
+
+    def head(self) -> None:
+        """Respond as to a GET that is not a handshake."""
+        raise InvalidParameter("Upgrade")

@@ -63,6 +63,19 @@ def check_optional_string(value: object, name: str, least: int = 1, most: int | 
     return None if value is None else check_string(value, name, least, most)
 
 
+def check_integer(value: object, name: str, least: int, most: int) -> int:
+    """Check an integer from `least` to `most`. As in JSON Schema, 1.0 is one.
+
+    Raises:
+        InvalidParameter: it is not an integer, or out of range.
+    """
+    if type(value) is float and value.is_integer():
+        value = int(value)
+    if type(value) is not int or not least <= value <= most:
+        raise InvalidParameter(name)
+    return value
+
+
 def check_wait(fields: Fields, context: RequestContext) -> float | None:
     """Check the time of a long poll in seconds. None stands for no wait."""
     value = fields.get("wait")
@@ -92,9 +105,7 @@ def check_ttl(fields: Fields, context: RequestContext) -> int | None:
     ttl_ms = fields.get("ttl")
     if ttl_ms is None:
         return None
-    if type(ttl_ms) is not int or not schemas.MIN_TTL_MS <= ttl_ms <= context.service.settings.session_timeout_ms:
-        raise InvalidParameter("ttl")
-    return ttl_ms
+    return check_integer(ttl_ms, "ttl", schemas.MIN_TTL_MS, context.service.settings.session_timeout_ms)
 
 
 # Parameters of the operations
@@ -141,9 +152,7 @@ def number(name: str, default: int, schema: Schema, description: str = "") -> Pa
         value = fields.get(name)
         if value is None:
             return default
-        if type(value) is not int or not 1 <= value <= schemas.MAX_NUMBER:
-            raise InvalidParameter(name)
-        return value
+        return check_integer(value, name, 1, schemas.MAX_NUMBER)
 
     return Parameter(name, check, schema, description=description)
 

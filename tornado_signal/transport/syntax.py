@@ -15,7 +15,7 @@ MAX_CACHED_FIELD_BYTES: Final = 256
 # Fields that are not kept for longer than their request: others could read them in the memory of this process.
 CREDENTIALS: Final = (b"authorization", b"proxy-authorization", b"cookie")
 _VERSION: Final = re.compile(rb"HTTP/[0-9]\.[0-9]")
-_TARGET: Final = re.compile(rb"[!-~\x80-\xff]+")
+_TARGET: Final = re.compile(rb"[!\"$-~\x80-\xff]+")  # a fragment stays with the client
 _ABSOLUTE: Final = re.compile(rb"https?://([^/?#]+)", re.IGNORECASE)
 _HOST: Final = re.compile(rb"(?:([A-Za-z0-9._~!$&'()*+;=-]|%[0-9A-Fa-f]{2})*|\[[0-9A-Fa-f:.]+\])(:[0-9]*)?")
 _LENGTH: Final = re.compile(rb"[0-9]{1,20}")  # larger than any body; Python refuses to parse thousands of digits

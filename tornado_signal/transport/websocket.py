@@ -29,6 +29,9 @@ DELIBERATE: Final = (CloseCode.NORMAL_CLOSURE, CloseCode.GOING_AWAY, CloseCode.N
 
 make_text: Final = functools.partial(make_frame, frames.TEXT)
 
+VERSION_HEADER: Final = "Sec-WebSocket-Version"
+WEBSOCKET_VERSION: Final = "13"
+
 _PING: Final = make_frame(frames.PING)
 _KEY: Final = re.compile("[A-Za-z0-9+/]{21}[AQgw]==")  # 16 bytes
 _GUID: Final = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455, 1.3
@@ -403,7 +406,7 @@ def accept(headers: httputil.HTTPHeaders, version: str, subprotocol: str) -> lis
     Returns:
         The headers of the 101 response, or None if the request is not a handshake.
     """
-    if version != "HTTP/1.1" or headers.get("Sec-WebSocket-Version") != "13":
+    if version != "HTTP/1.1" or headers.get(VERSION_HEADER) != WEBSOCKET_VERSION:
         return None
     if headers.get("Upgrade", "").lower() != "websocket":
         return None
