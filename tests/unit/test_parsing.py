@@ -5,10 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from tornado_signal.client.parsing import MAX_DEPTH, parse_json
+from tornado_signal.client.parsing import MAX_DEPTH, MAX_VALUES, parse_json
 
 VECTORS = json.loads((Path(__file__).parents[1] / "room-vectors.json").read_text())
-NO_JSON = [*VECTORS["no json"], "1e400", b'"\xed\xa0\xbd"', "[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1), "[" * 10**5]
+NO_JSON = [
+    *VECTORS["no json"],
+    "1e400",
+    "[" + "1," * MAX_VALUES + "1]",
+    b'"\xed\xa0\xbd"',
+    "[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1),
+    "[" * 10**5,
+]
 
 
 @pytest.mark.parametrize(("text", "value"), VECTORS["json"])

@@ -10,7 +10,7 @@ from .authorization import TokenSource
 from .errors import APIError
 from .events import follow
 from .leases import LeaseManager
-from .servers import Response, Servers, back_off_s
+from .servers import Pace, Response, Servers, back_off_s
 from .types import (
     Closable,
     Event,
@@ -248,9 +248,11 @@ class SignalClient(Closable):
 
     async def listings(self, topic: str, *, limit: int | None = None) -> AsyncGenerator[Listing, None]:
         """Yield the listing of a topic, and again whenever it may have changed, by long polling or polling."""
+        pace = Pace()
         listing = await self.sessions(topic, wait_s=0, limit=limit)
         while True:
             yield listing
+            await pace.wait()
             if listing.cursor is None:
                 await asyncio.sleep(back_off_s(0, POLL_S))
             listing = await self.sessions(
@@ -290,10 +292,12 @@ class SignalClient(Closable):
                 yield event
 
     async def _poll_updates(self, code: str, side: Side, secret: str | None) -> AsyncGenerator[SessionUpdate, None]:
+        pace = Pace()
         cursor: Token | None = None
         description: str | None = None
         seen = 0
         while True:
+            await pace.wait()
             update = await self.poll(code, side, wait_s=WAIT_S, since=cursor, secret=secret)
             # Without a cursor, the response contains all candidates.
             candidates = update.candidates if update.cursor else update.candidates[seen:]
@@ -315,4 +319,5 @@ def _server_of(token: str | None) -> str | None:
 
 
 def _cursor(response: Response) -> Token | None:
-    return Token(response.result["cursor"], response.server) if "cursor" in response.result else None
+    cursor = response.result.get("cursor")
+    return None if cursor is None else Token(cursor, response.server)

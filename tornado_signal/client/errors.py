@@ -4,6 +4,10 @@ FOREIGN = "the response is not from this API"
 RESPONSE_S = 15.0  # for a response, in addition to the requested wait
 SLOW = "no response in time"
 HUNG_UP = "connection closed by the server"
+MAX_RESPONSE_BYTES = 32 * 2**20  # of a response, an event or a WebSocket message
+MAX_RETRY_AFTER_S = 3600.0  # a longer `Retry-After` counts as this
+NOT_ALLOWED = "Not allowed by the token"
+CODES = {401: "unauthorized", 403: "origin-not-allowed", 404: "not-found", 409: "already-answered", 429: "server-busy"}
 
 
 class APIError(Exception):
@@ -12,12 +16,21 @@ class APIError(Exception):
     Attributes:
         status: the HTTP status, or 0 without a response.
         text: the server's message.
-        retry_after_s: the seconds of `Retry-After`, or None if the server sent none.
+        retry_after_s: the seconds of `Retry-After`, at most 3600, or None if the server sent none.
     """
 
     def __init__(self, status: int, text: str, retry_after_s: float | None = None) -> None:
         super().__init__(f"{status} {text}" if status else text)
         self.status, self.text, self.retry_after_s = status, text, retry_after_s
+
+    @property
+    def code(self) -> str:
+        """A name of the error, as in docs/browser-client.md#errors."""
+        if self.status < 400:
+            return "not-a-server" if self.status else "server-unreachable"
+        if self.text == NOT_ALLOWED:
+            return "not-allowed"
+        return CODES.get(self.status, "invalid-request" if self.status < 500 else "server-busy")
 
     @property
     def lost_race(self) -> bool:
@@ -45,6 +58,16 @@ class Unreachable(APIError):
 def unreachable(server: str, why: str, sent: bool = True) -> Unreachable:
     """Return the error for a server that does not respond."""
     return Unreachable(f"cannot reach {'/'.join(server.split('/')[:3])}: {why}", sent)
+
+
+def foreign() -> APIError:
+    """Return the error for a response that no server of this API sends."""
+    return APIError(200, FOREIGN)
+
+
+def bounded_pause_s(pause_s: float) -> float:
+    """Return a pause that a server asks for, between 0 and `MAX_RETRY_AFTER_S`."""
+    return max(0.0, min(pause_s, MAX_RETRY_AFTER_S))
 
 
 def is_transient(status: int) -> bool:

@@ -6,8 +6,9 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from .errors import APIError
+from .errors import APIError, foreign
 from .servers import MAX_PAUSE_S, PAUSE_S, Servers, back_off_s
+from .shapes import SESSION_EVENTS, TOPIC_EVENTS, conforms
 from .types import Fields, StreamEvent
 
 RETRY_S = 1.0
@@ -18,12 +19,15 @@ async def follow(
 ) -> AsyncGenerator[tuple[str, StreamEvent], None]:
     """Yield the events of a topic or session that have data, each with the server that sent it.
 
+    Events of unknown types are left out.
+
     A broken stream is resumed after its last complete event, for as long as the caller iterates. A stream that cannot
     be opened for `retry_timeout_s` fails. Without `keep_retrying`, one that cannot be resumed for that time also fails.
 
     Raises:
         APIError: the stream is refused, or is not from this API.
     """
+    shapes = TOPIC_EVENTS if "topic" in fields else SESSION_EVENTS
     current: str | None = None
     cursor: str | None = None
     retry_s = first_retry_s = RETRY_S if keep_retrying else PAUSE_S
@@ -45,8 +49,10 @@ async def follow(
                     attempt = 0
                     cursor = event.cursor or cursor
                     if event.retry_s is not None:
-                        retry_s = event.retry_s
-                    if event.data is not None:
+                        retry_s = max(event.retry_s, PAUSE_S)
+                    if event.data is not None and event.name in shapes:
+                        if not conforms(event.data, shapes[event.name]):
+                            raise foreign()
                         yield server, event
         except APIError as error:
             if error.status == 400 and cursor:  # a server with a new database does not know the cursor
@@ -58,7 +64,7 @@ async def follow(
             pause_s = error.retry_after_s
         if time.monotonic() - opened_at_s > MAX_PAUSE_S:  # the stream worked, even if no event arrived
             attempt = 0
-        pause_s = back_off_s(attempt, retry_s) if pause_s is None else pause_s
+        pause_s = max(back_off_s(attempt, retry_s), pause_s or 0.0)
         attempt += 1
         waited_s += pause_s
         await asyncio.sleep(pause_s)

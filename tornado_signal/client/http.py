@@ -1,5 +1,6 @@
 """The client's requests over HTTP."""
 
+import asyncio
 import contextlib
 import email.utils
 import logging
@@ -13,8 +14,19 @@ from urllib.parse import quote
 import httpx
 
 from .authorization import Authorization, bearer
-from .errors import FOREIGN, HUNG_UP, RESPONSE_S, SLOW, APIError, Unreachable, unreachable
+from .errors import (
+    HUNG_UP,
+    MAX_RESPONSE_BYTES,
+    RESPONSE_S,
+    SLOW,
+    APIError,
+    Unreachable,
+    bounded_pause_s,
+    foreign,
+    unreachable,
+)
 from .parsing import parse_json
+from .shapes import is_result
 from .types import Fields, StreamEvent
 
 if TYPE_CHECKING:
@@ -23,7 +35,7 @@ if TYPE_CHECKING:
 # httpx logs every URL at INFO, and the query can contain a secret.
 logging.getLogger("httpx").setLevel(logging.WARNING)
 
-SILENCE_S = 45.0  # the longest silence of a stream. The server sends a comment every 15 s
+SILENCE_S = 45.0  # the longest time without a complete line in a stream. The server sends a comment every 15 s
 
 REQUESTS: Final = {
     "version": ("GET", "/"),
@@ -49,7 +61,8 @@ class HttpClient:
     """
 
     def __init__(self, origin: str, tls: Callable[[], ssl.SSLContext], authorization: Authorization) -> None:
-        self._headers = {"Origin": origin}
+        # A few compressed bytes can be a response of any size.
+        self._headers = {"Origin": origin, "Accept-Encoding": "identity"}
         self._authorization = authorization
         self._tls = tls
         self._http: httpx.AsyncClient | None = None
@@ -72,27 +85,39 @@ class HttpClient:
             path = path.replace("{topic}", _segment(fields.pop("topic")))
         token = await self._authorization.token()
         for retries in (1, 0):
-            try:
-                response = await self._client().request(
-                    method,
-                    server + path,
-                    params=fields if method == "GET" else None,
-                    json=fields if method == "POST" else None,
-                    headers={**self._headers, **bearer(token)},
-                    timeout=_timeout(RESPONSE_S + fields.get("wait", 0)),
-                )
-            except httpx.TransportError as error:
-                raise _unreachable(server, error) from None
+            request = self._client().build_request(
+                method,
+                server + path,
+                params=fields if method == "GET" else None,
+                json=fields if method == "POST" else None,
+                headers={**self._headers, **bearer(token)},
+                timeout=None,
+            )
+            response, content = await self._send(server, request, RESPONSE_S + fields.get("wait", 0))
             refused = response.status_code == 401
             if not (refused and retries) or (newer := await self._authorization.replace(token)) is None:
                 break
             token = newer
         if response.status_code != 200:
-            raise _error_of(response)
-        result = _json_object(response.content)
-        if result is None:
-            raise APIError(response.status_code, FOREIGN)
+            raise _error_of(response, content)
+        result = _json_object(content)
+        if result is None or not is_result(operation, fields, result):
+            raise foreign()
         return result
+
+    async def _send(self, server: str, request: httpx.Request, limit_s: float) -> tuple[httpx.Response, bytes]:
+        """Send a request, and return the response with its body."""
+        try:
+            async with asyncio.timeout(limit_s):
+                response = await self._client().send(request, stream=True)
+                try:
+                    return response, await _read(response)
+                finally:
+                    await response.aclose()
+        except httpx.TransportError as error:
+            raise _unreachable(server, error) from None
+        except TimeoutError:
+            raise unreachable(server, SLOW) from None
 
     @contextlib.asynccontextmanager
     async def stream(
@@ -116,26 +141,28 @@ class HttpClient:
         for retries in (1, 0):
             async with contextlib.AsyncExitStack() as stack:
                 try:
-                    source = await stack.enter_async_context(
-                        aconnect_sse(
-                            self._client(),
-                            "GET",
-                            server + path,
-                            params=fields,
-                            headers={**self._headers, **bearer(token), **({"Last-Event-ID": since} if since else {})},
-                            timeout=_timeout(SILENCE_S),
+                    async with asyncio.timeout(SILENCE_S):
+                        source = await stack.enter_async_context(
+                            aconnect_sse(
+                                self._client(),
+                                "GET",
+                                server + path,
+                                params=fields,
+                                headers=self._headers | bearer(token) | ({"Last-Event-ID": since} if since else {}),
+                                timeout=httpx.Timeout(SILENCE_S, pool=None),
+                            )
                         )
-                    )
-                    if source.response.status_code != 200:
-                        await source.response.aread()
+                        content = await _read(source.response) if source.response.status_code != 200 else b""
                 except httpx.TransportError as error:
                     raise _unreachable(server, error) from None
+                except TimeoutError:
+                    raise unreachable(server, SLOW) from None
                 if source.response.status_code == 200:
                     yield _events(server, source)
                     return
             refused = source.response.status_code == 401
             if not (refused and retries) or (newer := await self._authorization.replace(token)) is None:
-                raise _error_of(source.response)
+                raise _error_of(source.response, content)
             token = newer
 
     def _client(self) -> httpx.AsyncClient:
@@ -146,17 +173,47 @@ class HttpClient:
         return self._http
 
 
+class _EventBytes(httpx.AsyncByteStream):
+    """The bytes of an event stream. It ends if an event is too large, or a line takes too long."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        _check_encoding(response)
+        assert isinstance(response.stream, httpx.AsyncByteStream)
+        self._stream = response.stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size, end = 0, b""
+        line_at_s = time.monotonic()
+        async for piece in self._stream:
+            if b"\n" in piece or b"\r" in piece:
+                line_at_s = time.monotonic()
+            elif time.monotonic() - line_at_s > SILENCE_S:
+                raise httpx.ReadTimeout(SLOW)
+            joined = end + piece
+            event_end = max(joined.rfind(line_ends) for line_ends in (b"\n\n", b"\r\r", b"\n\r"))
+            size = len(piece) + size if event_end < 0 else len(joined) - event_end
+            if size > MAX_RESPONSE_BYTES:
+                raise foreign()
+            end = joined[-1:]
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
 async def _events(server: str, source: "EventSource") -> AsyncGenerator[StreamEvent, None]:
     from httpx_sse import SSEError
 
+    source.response.stream = _EventBytes(source.response)
     try:
         async for sse in source.aiter_sse():
             data = _json_object(sse.data) if sse.data else None
             if sse.data and data is None:
-                raise APIError(200, FOREIGN)
-            yield StreamEvent(sse.event, data, sse.id or None, None if sse.retry is None else sse.retry / 1000)
+                raise foreign()
+            retry_s = None if sse.retry is None else bounded_pause_s(min(sse.retry, 10**9) / 1000)
+            yield StreamEvent(sse.event, data, sse.id or None, retry_s)
     except SSEError:  # before TransportError, of which it is a subclass
-        raise APIError(200, FOREIGN) from None
+        raise foreign() from None
     except httpx.TransportError as error:
         raise _unreachable(server, error) from None
 
@@ -167,8 +224,24 @@ def _segment(topic: str) -> str:
     return segment.replace(".", "%2E") if topic in (".", "..") else segment
 
 
-def _timeout(read_s: float) -> httpx.Timeout:
-    return httpx.Timeout(RESPONSE_S, read=read_s, pool=None)
+def _check_encoding(response: httpx.Response) -> None:
+    if response.headers.get("Content-Encoding", "identity") != "identity":
+        raise foreign()
+
+
+async def _read(response: httpx.Response) -> bytes:
+    """Return the body of a response.
+
+    Raises:
+        APIError: it is too large, or compressed.
+    """
+    _check_encoding(response)
+    content = bytearray()
+    async for piece in response.aiter_raw():
+        content += piece
+        if len(content) > MAX_RESPONSE_BYTES:
+            raise foreign()
+    return bytes(content)
 
 
 def _unreachable(server: str, error: httpx.TransportError) -> Unreachable:
@@ -191,11 +264,11 @@ def _json_object(text: str | bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _error_of(response: httpx.Response) -> APIError:
+def _error_of(response: httpx.Response, content: bytes) -> APIError:
     if response.next_request is not None:  # another host would receive the token and the secrets
         hosts = (f"{url.scheme}://{url.netloc.decode()}" for url in (response.url, response.next_request.url))
         return APIError(response.status_code, "{} redirects to {}, which is not followed".format(*hosts))
-    text = (_json_object(response.content) or {}).get("error")
+    text = (_json_object(content) or {}).get("error")
     text = text if isinstance(text, str) else response.reason_phrase
     return APIError(response.status_code, text, _retry_after_s(response.headers.get("Retry-After")))
 
@@ -205,8 +278,8 @@ def _retry_after_s(value: str | None) -> float | None:
     if value is None:
         return None
     if value.isascii() and value.isdigit():
-        return float(value[:6])
+        return bounded_pause_s(float(value[:6]))
     try:
-        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
-    except ValueError:
+        return bounded_pause_s(email.utils.parsedate_to_datetime(value).timestamp() - time.time())
+    except (ValueError, OverflowError):
         return None

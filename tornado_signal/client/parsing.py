@@ -5,6 +5,7 @@ import math
 import re
 from typing import Any
 
+MAX_VALUES = 500_000  # array elements and object fields: an empty array needs three bytes, and 64 as an object
 MAX_DEPTH = 256  # nested arrays and objects: a program with a deep stack can still encode them
 
 # An escape sequence. The group is half of a surrogate pair without the other half.
@@ -17,17 +18,20 @@ def parse_json(text: str | bytes) -> Any:
     r"""Parse JSON. Half of a surrogate pair becomes the replacement character, U+FFFD.
 
     Raises:
-        ValueError: it is not JSON in UTF-8, is nested too deeply, or contains a number beyond those of a float.
+        ValueError: it is not JSON in UTF-8, has too many values or levels, or a number that is not finite.
     """
     if isinstance(text, bytes):
         text = text.decode()
     if r"\ud" in text or r"\uD" in text:
         text = _ESCAPE.sub(lambda escape: r"\ufffd" if escape[1] else escape[0], text)
+    nested = text.count("[") + text.count("{")
+    if nested + text.count(",") > MAX_VALUES:
+        raise ValueError("too many values")
     try:
         value = json.loads(text, parse_constant=_finite, parse_float=_finite)
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    if text.count("[") + text.count("{") > MAX_DEPTH:
+    if nested > MAX_DEPTH:
         _check_depth(value)
     return value
 

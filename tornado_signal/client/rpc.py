@@ -11,8 +11,9 @@ from websockets.exceptions import ConnectionClosed
 from websockets.frames import CloseCode
 from websockets.protocol import State
 
-from .errors import FOREIGN, HUNG_UP, RESPONSE_S, SLOW, APIError, Unreachable, unreachable
+from .errors import HUNG_UP, RESPONSE_S, SLOW, APIError, Unreachable, bounded_pause_s, foreign, unreachable
 from .parsing import parse_json
+from .shapes import ERROR, NOTIFICATION, conforms, is_result
 from .types import Fields, StreamEvent
 
 IDLE_S: Final = 30.0  # an unused connection is closed after this time
@@ -20,6 +21,7 @@ MAX_BYTES: Final = 64 * 1024  # size of a request for which no server closes the
 MAX_SUBSCRIPTIONS: Final = 100  # for each connection
 MAX_HELD: Final = 1000  # held offers for each connection
 MAX_UNREAD: Final = 10_000  # queued events of a subscription
+MAX_UNREAD_BYTES: Final = 16 * 2**20  # size of the queued events of a connection
 
 
 class RequestTooLong(Unreachable):
@@ -32,8 +34,16 @@ class _PendingRequest(NamedTuple):
     # The future response. It becomes None when the connection is closed. It is cancelled when the caller stops waiting.
     response: asyncio.Future[dict[str, Any] | None]
     size: int  # the size of the request in bytes
-    queue: asyncio.Queue[StreamEvent | None] | None  # receives the events of a subscription
+    method: str
+    params: Fields
+    queue: asyncio.Queue[tuple[StreamEvent, int] | None] | None  # receives the events of a subscription
     undo: Callable[[Fields], None] | None  # called with a result that arrives after the caller has stopped waiting
+
+    def accepts(self, response: Fields) -> bool:
+        """Return whether a response is one that a server of this API sends."""
+        if "error" in response:
+            return conforms(response["error"], ERROR)
+        return is_result(self.method, self.params, response.get("result"))
 
 
 class RpcConnection:
@@ -52,7 +62,9 @@ class RpcConnection:
         self._socket = socket
         self._last_id = 0
         self._pending: dict[int, _PendingRequest] = {}
-        self._subscriptions: dict[int, asyncio.Queue[StreamEvent | None]] = {}
+        self._subscriptions: dict[int, asyncio.Queue[tuple[StreamEvent, int] | None]] = {}
+        self._unread_bytes = 0
+        self._is_foreign = False  # whether it was closed because of a message that no server of this API sends
         self._subscription_count = 0  # including pending `subscribe` requests
         self._held_count = 0
         self._rejected_bytes: int | None = None  # size of the request for which the server closed the connection
@@ -111,15 +123,17 @@ class RpcConnection:
         Raises:
             APIError: the subscription is refused. Reading the events raises it once the connection is closed.
         """
-        queue: asyncio.Queue[StreamEvent | None] = asyncio.Queue()
+        queue: asyncio.Queue[tuple[StreamEvent, int] | None] = asyncio.Queue()
         self._subscription_count += 1
         try:
             subscribed = await self._call("subscribe", fields, queue=queue, undo=self._unsubscribe)
             try:
                 yield self._events(queue)
             finally:
-                if subscribed["subscription"] in self._subscriptions:
+                if self._subscriptions.get(subscribed["subscription"]) is queue:
                     self._unsubscribe(subscribed)
+                while not queue.empty():
+                    self._unread_bytes -= (queue.get_nowait() or (None, 0))[1]
         finally:
             self._subscription_count -= 1
 
@@ -128,7 +142,7 @@ class RpcConnection:
         method: str,
         params: Fields,
         *,
-        queue: asyncio.Queue[StreamEvent | None] | None = None,
+        queue: asyncio.Queue[tuple[StreamEvent, int] | None] | None = None,
         undo: Callable[[Fields], None] | None = None,
     ) -> Fields:
         if self.closed.is_set():
@@ -138,7 +152,8 @@ class RpcConnection:
         if len(text) > MAX_BYTES:
             raise RequestTooLong(f"{method} is too long", sent=False)
         self._last_id = id_
-        call = self._pending[id_] = _PendingRequest(asyncio.get_running_loop().create_future(), len(text), queue, undo)
+        response_future: asyncio.Future[Fields | None] = asyncio.get_running_loop().create_future()
+        call = self._pending[id_] = _PendingRequest(response_future, len(text), method, params, queue, undo)
         try:
             async with asyncio.timeout(RESPONSE_S + params.get("wait", 0)):
                 try:
@@ -159,16 +174,24 @@ class RpcConnection:
             self._reader.cancel()
             raise unreachable(self._server, SLOW) from None
         if response is None:
+            if self._is_foreign:
+                raise foreign()
             if call.size == self._rejected_bytes:
                 raise RequestTooLong(f"{method} is too long", sent=False)
             raise unreachable(self._server, HUNG_UP)
+        if not call.accepts(response):
+            raise foreign()
         if "error" in response:
             raise _error_of(response["error"])
         return cast(Fields, response["result"])
 
-    async def _events(self, queue: asyncio.Queue[StreamEvent | None]) -> AsyncGenerator[StreamEvent, None]:
-        while (event := await queue.get()) is not None:
+    async def _events(self, queue: asyncio.Queue[tuple[StreamEvent, int] | None]) -> AsyncGenerator[StreamEvent, None]:
+        while (received := await queue.get()) is not None:
+            event, size = received
+            self._unread_bytes -= size
             yield event
+        if self._is_foreign:
+            raise foreign()
         raise unreachable(self._server, HUNG_UP)
 
     def _unsubscribe(self, subscribed: Fields) -> None:
@@ -197,41 +220,54 @@ class RpcConnection:
                     if not (self._pending or self._subscription_count or self._held_count):
                         break
                 else:
-                    self._process(parse_json(message))
-        except (ConnectionClosed, ValueError, LookupError, TypeError):  # the last three: invalid JSON-RPC
+                    self._process(parse_json(message), len(message))
+        except ConnectionClosed:
             pass
+        except (ValueError, LookupError, TypeError):  # invalid JSON-RPC
+            self._is_foreign = True
         finally:
             self._on_closed()
             await self._socket.close()
 
-    def _process(self, message: dict[str, Any]) -> None:
+    def _process(self, message: Any, size: int) -> None:
+        if not isinstance(message, dict):
+            raise TypeError
         self._received_any = True
         if "method" in message:
             params = message["params"]
+            if not conforms(params, NOTIFICATION):
+                raise TypeError
             queue = self._subscriptions.get(params["subscription"])
             if queue is None:
                 return
-            if queue.qsize() < MAX_UNREAD:
-                queue.put_nowait(StreamEvent(params.get("type", ""), params.get("data"), params["cursor"]))
+            if queue.qsize() < MAX_UNREAD and self._unread_bytes + size <= MAX_UNREAD_BYTES:
+                self._unread_bytes += size
+                event = StreamEvent(params.get("type") or "", params.get("data"), params["cursor"])
+                queue.put_nowait((event, size))
             else:  # the reader subscribes again after the last event that it has read
                 self._unsubscribe({"subscription": params["subscription"]})
                 queue.put_nowait(None)
             return
-        call = self._pending.pop(message["id"], None)
+        call = self._pending.get(message["id"])
         if call is None and 0 < message["id"] <= self._last_id:  # it was sent before its cancellation arrived
             return
         if call is None:
             raise LookupError
         if call.response.cancelled():
+            del self._pending[message["id"]]
             self._undo(call, message)
             return
-        if call.queue is not None and "result" in message:
-            self._subscriptions[message["result"]["subscription"]] = call.queue
+        if call.queue is not None and call.accepts(message) and "result" in message:
+            number = message["result"]["subscription"]
+            if not isinstance(number, int) or isinstance(number, bool) or number in self._subscriptions:
+                raise TypeError  # its events would never arrive
+            self._subscriptions[number] = call.queue
+        del self._pending[message["id"]]
         if not call.response.done():
             call.response.set_result(message)
 
     def _undo(self, call: _PendingRequest, response: dict[str, Any] | None) -> None:
-        if call.undo is not None and response is not None and "result" in response:
+        if call.undo is not None and response is not None and "result" in response and call.accepts(response):
             call.undo(response["result"])
 
     def _on_closed(self) -> None:
@@ -258,6 +294,7 @@ def _request(method: str, params: Fields, **id_: int) -> bytes:
 
 def _error_of(error: dict[str, Any]) -> APIError:
     status = error["code"]
-    if status < 0:  # an error of JSON-RPC itself
-        return APIError(200, FOREIGN)
-    return APIError(status, error["message"], error.get("data", {}).get("retryAfter"))
+    if not 400 <= status < 600:  # an error of JSON-RPC itself is negative
+        return foreign()
+    retry_after_s = (error.get("data") or {}).get("retryAfter")
+    return APIError(int(status), error["message"], None if retry_after_s is None else bounded_pause_s(retry_after_s))

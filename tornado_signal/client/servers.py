@@ -20,6 +20,8 @@ from .websocket import WebSocket
 
 PAUSE_S = 0.25
 MAX_PAUSE_S = 15.0
+MIN_POLL_S = 0.1  # between two polls of the same listing or session, after a burst
+POLL_BURST = 20  # polls without a pause
 PREFERRED_CHECK_S = 30.0  # between two checks whether a preferred server works again
 
 
@@ -27,6 +29,19 @@ def back_off_s(attempt: int, first_s: float = PAUSE_S) -> float:
     """Return the seconds before the next attempt: longer with each `attempt` from 0, and random to spread clients."""
     pause_s: float = min(MAX_PAUSE_S, first_s * 2.0 ** min(attempt, 10))
     return pause_s * random.uniform(0.5, 1.5)
+
+
+class Pace:
+    """Limits the rate of polls, because a server can respond to each at once. A burst is not delayed."""
+
+    def __init__(self) -> None:
+        self._next_s = 0.0
+
+    async def wait(self) -> None:
+        """Wait until the next poll is due."""
+        now_s = time.monotonic()
+        self._next_s = max(self._next_s, now_s - POLL_BURST * MIN_POLL_S) + MIN_POLL_S
+        await asyncio.sleep(max(0.0, self._next_s - now_s))
 
 
 class Response(NamedTuple):
@@ -117,7 +132,7 @@ class Servers:
             assert last_error is not None
             pause_s = back_off_s(attempt)
             if last_error.retry_after_s is not None:
-                pause_s = last_error.retry_after_s * random.uniform(1, 1.25)
+                pause_s = max(pause_s, last_error.retry_after_s * random.uniform(1, 1.25))
             if not last_error.is_transient or time.monotonic() + pause_s > deadline_s:
                 raise last_error
             await asyncio.sleep(pause_s)

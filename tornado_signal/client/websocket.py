@@ -13,7 +13,7 @@ from websockets.exceptions import InvalidStatus, WebSocketException
 from websockets.typing import Origin, Subprotocol
 
 from .authorization import Authorization
-from .errors import APIError, is_transient
+from .errors import MAX_RESPONSE_BYTES, APIError, is_transient
 from .rpc import RpcConnection
 
 logging.getLogger("websockets").setLevel(logging.WARNING)  # lower levels log the messages, which can contain secrets
@@ -127,7 +127,8 @@ class WebSocket:
                 compression=None,
                 open_timeout=OPEN_S,
                 close_timeout=CLOSE_S,
-                max_size=None,
+                max_size=MAX_RESPONSE_BYTES,
+                max_queue=4,
                 ssl=self._tls() if self._server.startswith("https:") else None,
             )
             if socket.subprotocol == SUBPROTOCOL:

@@ -1,0 +1,194 @@
+"""A server with many kinds of nonsense, against the Python client."""
+
+import asyncio
+import itertools
+import json
+import resource
+from contextlib import aclosing
+from types import SimpleNamespace
+
+import pytest
+from support import malicious
+from websockets.asyncio.server import serve
+
+from tornado_signal.client import APIError, SignalClient, http, rpc, servers
+from tornado_signal.client import events as events_module
+
+BOUND_S = 60
+CODES = {"not-a-server", "server-unreachable", "invalid-request", "server-busy"}
+MAX_GROWTH_KIB = 192 * 1024  # of the highest memory use: those of the server's thread are included
+
+
+@pytest.fixture(scope="module")
+def url():
+    with malicious.http_server() as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def websocket_url():
+    with malicious.websocket_server() as url:
+        yield url
+
+
+@pytest.fixture
+def short_limits(monkeypatch):
+    """Make the time limits short enough to wait for."""
+    monkeypatch.setattr(http, "RESPONSE_S", 1.0)
+    monkeypatch.setattr(http, "SILENCE_S", 1.0)
+
+
+@pytest.mark.parametrize("name", malicious.RESPONSES)
+async def test_nonsense_as_a_response_is_an_error_with_a_code(url, short_limits, name):
+    before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    async with SignalClient(f"{url}/{name.replace(' ', '-')}", retry_timeout_s=0, websocket=False) as client:
+        with pytest.raises(APIError) as caught:
+            await asyncio.wait_for(client.sessions("lobby"), BOUND_S)
+    assert caught.value.code in CODES
+    assert (caught.value.retry_after_s or 0) <= 3600
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < MAX_GROWTH_KIB
+
+
+@pytest.mark.parametrize("name", malicious.STREAMS)
+async def test_nonsense_in_a_stream_is_an_error_with_a_code(url, name):
+    client = SignalClient(f"{url}/{name.replace(' ', '-')}", retry_timeout_s=0, websocket=False)
+    async with client, aclosing(client.topic_events("lobby")) as events:
+        with pytest.raises(APIError) as caught:
+            await asyncio.wait_for(anext(events), BOUND_S)
+    assert caught.value.code == "not-a-server"
+
+
+@pytest.mark.parametrize("name", malicious.MESSAGES)
+async def test_nonsense_over_a_websocket_is_an_error_with_a_code(websocket_url, name):
+    async with SignalClient(f"{websocket_url}/{name.replace(' ', '-')}", retry_timeout_s=0) as client:
+        async with aclosing(client.topic_events("lobby")) as events:
+            with pytest.raises(APIError) as caught:
+                await asyncio.wait_for(anext(events), BOUND_S)
+        assert caught.value.code in CODES
+
+
+async def test_repeated_number_of_a_subscription_is_an_error():
+    async def handle(socket):
+        async for request in socket:
+            await socket.send(json.dumps({"id": json.loads(request)["id"], "result": {"subscription": 1}}))
+
+    async with serve(handle, "127.0.0.1", 0, subprotocols=["signal.v1"]) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with SignalClient(f"http://127.0.0.1:{port}", retry_timeout_s=0) as client:
+            streams = [client.topic_events(topic) for topic in ("one", "two")]
+            both = asyncio.gather(*(anext(stream) for stream in streams), return_exceptions=True)
+            errors = await asyncio.wait_for(both, BOUND_S)
+            assert [error.code for error in errors] == ["not-a-server"] * 2
+
+
+async def test_unread_events_of_a_subscription_are_bounded(monkeypatch):
+    monkeypatch.setattr(rpc, "MAX_UNREAD_BYTES", 1000)
+    unsubscribed = asyncio.Event()
+    event = {"subscription": 1, "cursor": "1", "type": "gone", "data": {"code": "x" * 400}}
+
+    async def handle(socket):
+        async for request in socket:
+            fields = json.loads(request)
+            if fields["method"] == "unsubscribe":
+                unsubscribed.set()
+                return
+            await socket.send(json.dumps({"id": fields["id"], "result": {"subscription": 1}}))
+            for _ in range(3):
+                await socket.send(json.dumps({"method": "event", "params": event}))
+
+    async with serve(handle, "127.0.0.1", 0, subprotocols=["signal.v1"]) as server:
+        port = server.sockets[0].getsockname()[1]
+        client = SignalClient(f"http://127.0.0.1:{port}", retry_timeout_s=0)
+        async with client, aclosing(client.topic_events("lobby")) as events:
+            await asyncio.wait_for(anext(events), BOUND_S)
+            await asyncio.wait_for(unsubscribed.wait(), BOUND_S)
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        "retry: 0\n\n",
+        f"retry: {10**400}\n\n",
+        'id: {}\nretry: 0\nevent: gone\ndata: {{"code": "c"}}\n\n',
+    ],
+)
+async def test_pause_between_connections_of_a_stream_has_a_floor_and_a_limit(monkeypatch, events):
+    pauses_s, done = [], asyncio.Event()
+    count = itertools.count(1)
+
+    async def sleep(pause_s):
+        pauses_s.append(pause_s)
+        if len(pauses_s) == 5:
+            done.set()
+            await asyncio.Event().wait()
+
+    async def respond(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(malicious.STREAM + events.format(next(count)).encode())
+        writer.close()
+
+    async with await asyncio.start_server(respond, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with SignalClient(f"http://127.0.0.1:{port}", websocket=False) as client:
+
+            async def read():
+                async with aclosing(client.topic_events("lobby")) as stream:
+                    async for _ in stream:
+                        pass
+
+            monkeypatch.setattr(events_module, "asyncio", SimpleNamespace(sleep=sleep))
+            reading = asyncio.ensure_future(read())
+            await asyncio.wait_for(done.wait(), BOUND_S)
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+    assert min(pauses_s) >= servers.PAUSE_S / 2
+    assert max(pauses_s) <= servers.MAX_PAUSE_S * 1.5
+
+
+@pytest.mark.parametrize("retry_after", [-5, 0, 1e12])
+async def test_pause_before_a_repeated_request_has_a_floor(monkeypatch, retry_after):
+    async def handle(socket):
+        async for request in socket:
+            error = {"code": 503, "message": "busy", "data": {"retryAfter": retry_after}}
+            await socket.send(json.dumps({"id": json.loads(request)["id"], "error": error}))
+
+    pauses_s, paused = [], asyncio.Event()
+
+    async def sleep(pause_s):
+        pauses_s.append(pause_s)
+        paused.set()
+        await asyncio.Event().wait()
+
+    async with serve(handle, "127.0.0.1", 0, subprotocols=["signal.v1"]) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with SignalClient(f"http://127.0.0.1:{port}", retry_timeout_s=1e5) as client:
+            monkeypatch.setattr(servers, "asyncio", SimpleNamespace(sleep=sleep))
+            waiting = asyncio.ensure_future(client.sessions("lobby", wait_s=1))
+            await asyncio.wait_for(paused.wait(), BOUND_S)
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+    assert servers.PAUSE_S / 2 <= pauses_s[0] <= 4500
+
+
+async def test_polls_that_are_answered_at_once_are_slowed_down(monkeypatch):
+    pauses_s = []
+
+    async def sleep(pause_s):
+        pauses_s.append(pause_s)
+
+    async def handle(socket):
+        for cursor in itertools.count():
+            id_ = json.loads(await socket.recv())["id"]
+            await socket.send(json.dumps({"id": id_, "result": {"sessions": [], "cursor": str(cursor)}}))
+
+    async with serve(handle, "127.0.0.1", 0, subprotocols=["signal.v1"]) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with SignalClient(f"http://127.0.0.1:{port}") as client, aclosing(client.listings("lobby")) as listings:
+            await anext(listings)
+            monkeypatch.setattr(servers, "asyncio", SimpleNamespace(sleep=sleep))
+            monkeypatch.setattr(servers, "time", SimpleNamespace(monotonic=lambda: 1000.0))
+            for _ in range(40):
+                await asyncio.wait_for(anext(listings), BOUND_S)
+    assert pauses_s[:10] == [0.0] * 10
+    assert pauses_s[30:] == sorted(pauses_s[30:])
+    assert pauses_s[-1] > 1
