@@ -33,7 +33,7 @@ from tornado_signal.settings.live import LiveSettings
 from tornado_signal.settings.settings import Settings
 from tornado_signal.stores import open_store
 from tornado_signal.transport import ServerState
-from tornado_signal.websocket.presence import Holds
+from tornado_signal.websocket.presence import Presence
 
 from .stores import HandClock
 
@@ -187,7 +187,7 @@ def applying(store, clock, settings):
     request_log = RequestLog(live, RequestMetrics())
     shared = Shared(store, live, clock, resources.ice, VERSION, Limits(settings), request_log, authority)
     relay = open_relay(store, shared.charge_publisher) if store else MemoryRelay()
-    application = Application(shared, functools.partial(all_routes, Holds(shared), relay))
+    application = Application(shared, functools.partial(all_routes, Presence(shared), relay))
     application.relay = relay
     return application
 

@@ -27,7 +27,7 @@ from tornado_signal.stores.leveldb.topic_index import ANY_SERIAL, TopicIndex
 from tornado_signal.stores.watches import Watches
 from tornado_signal.transport.listener import Server
 from tornado_signal.transport.state import MemoryBudget, ServerState
-from tornado_signal.websocket.presence import Holds
+from tornado_signal.websocket.presence import Presence
 
 NUMBERS = {1_000: 5, 10_000: 2, 100_000: 1}  # of items, each with the number of measurements
 MAX_EXPONENT = 1.4  # of the cost of all items. If each looked at all others, it would be 2
@@ -177,15 +177,15 @@ async def hold_the_same_offer(count):
     settings = SimpleNamespace(hold_grace_ms=10_000)
     store = SimpleNamespace(now_ms=lambda: 0, process_id=b"process")
     service = SimpleNamespace(store=store, settings=settings, log=SimpleNamespace(metrics=SimpleNamespace(held=0)))
-    holds, key = Holds(service), ("origin", b"code")
+    presence, key = Presence(service), ("origin", b"code")
     holders = [
         SimpleNamespace(lease=b"", held=[], reserved=1, closed=False, counts=SimpleNamespace(held=1))
         for _ in range(count)
     ]
     with Standstill() as standstill:
         for holder in holders:
-            holds.begin(holder, key, "topic", b"", 600_000)
-        holds.forget(key)
+            presence.begin(holder, key, "topic", b"", 600_000)
+        presence.forget(key)
     assert not service.log.metrics.held
     return standstill
 

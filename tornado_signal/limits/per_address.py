@@ -60,7 +60,7 @@ class ConnectionCounts:
             self.connections += by
 
 
-class Admission:
+class CountedConnection:
     """A counted connection, until `release`."""
 
     __slots__ = ("_counts", "reject_status")
@@ -86,11 +86,11 @@ class AdminConnectionLimiter(ConnectionCounts):
         # reaches the listener could keep probes out with idle connections.
         self.make_room: Callable[[], bool] = lambda: False
 
-    def connected(self, address: str, now_ms: int) -> Admission | None:
+    def connected(self, address: str, now_ms: int) -> CountedConnection | None:
         reject_status = 0 if self.connections < ADMIN_CONNECTIONS or self.make_room() else 503
         if reject_status and self.refused >= SPARE_CONNECTIONS_PER_CLIENT:
             return None
-        return Admission(reject_status, self)
+        return CountedConnection(reject_status, self)
 
 
 class TokenBucket:
@@ -330,7 +330,7 @@ class Limits(ConnectionCounts):
         if not self._peers[client, swarm]:
             del self._peers[client, swarm]
 
-    def connected(self, address: str, now_ms: int) -> Admission | None:
+    def connected(self, address: str, now_ms: int) -> CountedConnection | None:
         """Count a connection.
 
         The time is by a monotonic clock, which can be another clock than that of requests.
@@ -358,7 +358,7 @@ class Limits(ConnectionCounts):
             self.refused >= SPARE_CONNECTIONS or (client.limited and client.refused >= SPARE_CONNECTIONS_PER_CLIENT)
         ):
             return None
-        return Admission(reject_status, self, client)
+        return CountedConnection(reject_status, self, client)
 
     def admit_forwarded(self, client: ClientCounts) -> None:
         """Check that a proxy can keep one more connection open for a client.

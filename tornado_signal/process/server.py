@@ -39,7 +39,7 @@ from ..system.tls import Tls
 from ..tracing import open_tracing
 from ..transport import Server, ServerState
 from ..webhooks import Webhooks
-from ..websocket.presence import Holds
+from ..websocket.presence import Presence
 from ..websocket.routes import websocket_routes
 from .administration import make_control, server_name
 from .balance import PERIOD_S
@@ -58,9 +58,11 @@ FLUSH_S = 2.0  # for the last spans, when the server stops
 ADDRESSES_TO_FILL = 8  # at least this many addresses are needed to fill the store
 
 
-def all_routes(holds: Holds, relay: Relay, operations: tuple[Operation, ...], settings: Settings) -> dict[str, Route]:
+def all_routes(
+    presence: Presence, relay: Relay, operations: tuple[Operation, ...], settings: Settings
+) -> dict[str, Route]:
     """Return the routes of WebSockets and of the protocols of other libraries."""
-    return {**websocket_routes(holds, operations), **protocol_routes(relay, settings)}
+    return {**websocket_routes(presence, operations), **protocol_routes(relay, settings)}
 
 
 async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inherited | None = None) -> None:
@@ -145,7 +147,7 @@ class ServingProcess:
         )
         relay = open_relay(store, service.charge_publisher)
         stages.opened("relay", relay.close)
-        self.application = Application(service, functools.partial(all_routes, Holds(service), relay))
+        self.application = Application(service, functools.partial(all_routes, Presence(service), relay))
         error_responder = make_error_responder(request_log)
         self.tls = None if resources.certificate is None else Tls(resources.certificate)
         context = self.tls.context if self.tls else None

@@ -20,7 +20,7 @@ from ..service.waiting import Feed
 from ..stores.watches import Watch
 from ..transport.frames import CloseCode
 from . import rpc
-from .presence import Hold, Holds
+from .presence import Hold, Presence
 
 PATTERN: Final = "/ws"
 MAX_SUBSCRIPTIONS: Final = 100
@@ -102,9 +102,9 @@ class RpcConnection(ClientConnection):
     __slots__ = (
         "_fragment_lock",
         "_fragmented_sent",
-        "_holds",
         "_last_subscription",
         "_methods",
+        "_presence",
         "_queued_bytes",
         "_queued_messages",
         "_subscriptions",
@@ -116,15 +116,15 @@ class RpcConnection(ClientConnection):
         "waiting",
     )
 
-    def __init__(self, client: Client, methods: Mapping[str, Method], holds: Holds) -> None:
+    def __init__(self, client: Client, methods: Mapping[str, Method], presence: Presence) -> None:
         super().__init__(client)
         self.waiting: list[RpcRequestContext] = []  # the waiting requests, including subscriptions
         self.cancellable: dict[bytes, RpcRequestContext] = {}  # the requests in progress that can wait, by their ids
         self.held: list[Hold] = []
         self.reserved = 0  # the number of reserved places for held offers
-        self.lease = holds.make_lease()  # the lease of its offers in the store
+        self.lease = presence.make_lease()  # the lease of its offers in the store
         self._methods = methods
-        self._holds = holds
+        self._presence = presence
         self._last_subscription = 0
         self._subscriptions = 0  # that exist or are about to
         self._writes: dict[str, asyncio.Future[None]] = {}  # the last change of each session, while it is under way
@@ -136,7 +136,7 @@ class RpcConnection(ClientConnection):
     def disconnected(self) -> None:
         for context in list(self.waiting):
             context.client_gone()
-        self._holds.end(self)
+        self._presence.end(self)
 
     # Requests
 
@@ -348,13 +348,13 @@ class RpcConnection(ClientConnection):
         values = check(offer.parameters, params, context)
         if not values.pop("hold"):
             return encode_published((await publish(context, **values))[0])
-        await self._holds.reserve(self)
+        await self._presence.reserve(self)
         try:
             code, expires_ms = await publish(context, **values, lease=self.lease)
         except BaseException:
-            self._holds.cancel(self)
+            self._presence.cancel(self)
             raise
-        self._holds.begin(self, (self.origin, code), values["topic"], values["secret"], expires_ms)
+        self._presence.begin(self, (self.origin, code), values["topic"], values["secret"], expires_ms)
         return encode_published(code)
 
     async def hold(self, context: RpcRequestContext, params: dict[str, Any]) -> bytes:
@@ -363,18 +363,18 @@ class RpcConnection(ClientConnection):
         key = (self.origin, wire.parse_code(values["code"]))
         if (checking := context.require_session(key[1])) is not None:
             await checking
-        await self._holds.reserve(self)
+        await self._presence.reserve(self)
         try:
-            expires_ms = await self._holds.take_over(self, key, values["secret"])
+            expires_ms = await self._presence.take_over(self, key, values["secret"])
         except BaseException:
-            self._holds.cancel(self)
+            self._presence.cancel(self)
             raise
         return wire.encode({"expiresAt": expires_ms})
 
     async def end_hold(self, code: str, work: bytes | Awaitable[bytes | Pieces]) -> bytes | Pieces:
         """Do work after which a session is not held any more."""
         result = work if isinstance(work, bytes) else await work
-        self._holds.forget((self.origin, wire.parse_code(code)))
+        self._presence.forget((self.origin, wire.parse_code(code)))
         return result
 
     async def cancel(self, context: RpcRequestContext, params: dict[str, Any]) -> bytes:

@@ -61,7 +61,7 @@ class Hold:
         self.due = 0  # the tick of its next renewal or withdrawal
 
 
-class Holds:
+class Presence:
     """The offers that are held by the connections of this process, or were until a moment ago."""
 
     def __init__(self, service: Service) -> None:

@@ -24,7 +24,7 @@ from ..quotas import UNLIMITED
 from . import records, scripts
 from .client import RedisClient
 from .partitions import Partition, Partitions
-from .positions import StoreIdentity, TopicPosition
+from .positions import PartitionPosition, StoreIdentity
 from .watching import Watching
 
 LISTING_STEP = 50  # sessions of a listing read in parallel
@@ -229,9 +229,9 @@ class Discovery:
             again, *reply = await self._run(partition, call)
         identity, serial, live, changes_ms = reply
         self._watching.expects(partition.topic_channel(topic), changes_ms)
-        position = TopicPosition(identity.decode() or self._identity.nothing, int(serial), live)
+        position = PartitionPosition(identity.decode() or self._identity.nothing, int(serial), live)
         if not live:
-            position = TopicPosition(self._identity.nothing, 0, 0)
+            position = PartitionPosition(self._identity.nothing, 0, 0)
         changed = live > 0 if since is None else position != since
         return ListingState(changed, position, int(changes_ms) if changes_ms else None)
 
@@ -241,30 +241,30 @@ class Discovery:
         partition = self._partitions.of_topic(origin, topic)
         identity, serial, _, _ = await self._step(partition, topic, 0, 0, 1)
         if since is not None:
-            assert isinstance(since, TopicPosition)
+            assert isinstance(since, PartitionPosition)
             valid = since.identity == identity and since.listed <= since.serial <= serial
-            if valid or since == TopicPosition(self._identity.nothing, 0, 0):
+            if valid or since == PartitionPosition(self._identity.nothing, 0, 0):
                 return since, True
-        return TopicPosition(identity, serial, 0), False
+        return PartitionPosition(identity, serial, 0), False
 
     async def topic_step(self, origin: str, topic: str, position: Position) -> EventBatch:
-        assert isinstance(position, TopicPosition)
+        assert isinstance(position, PartitionPosition)
         partition = self._partitions.of_topic(origin, topic)
         identity, serial, removals, additions = await self._step(
             partition, topic, position.serial, position.listed, EVENTS_STEP
         )
         if identity != position.identity:  # the partition was empty, or its data was lost
-            position = TopicPosition(identity, 0, 0)
+            position = PartitionPosition(identity, 0, 0)
             identity, serial, removals, additions = await self._step(partition, topic, 0, 0, EVENTS_STEP)
             removals = []
         removed = []
         for member in removals:
             at, of = int.from_bytes(member[:8], "big"), int.from_bytes(member[8:16], "big")
             if of <= position.listed:
-                departed = TopicPosition(identity, at, position.listed)
+                departed = PartitionPosition(identity, at, position.listed)
                 removed.append(Removed(departed, member[17:], Reason(member[16])))
         if len(removals) == EVENTS_STEP:
-            end = TopicPosition(identity, int.from_bytes(removals[-1][:8], "big"), position.listed)
+            end = PartitionPosition(identity, int.from_bytes(removals[-1][:8], "big"), position.listed)
             return EventBatch(removed, [], end, more=True)
         added: list[Added] = []
         listed = position.listed
@@ -274,12 +274,12 @@ class Discovery:
             if listed_session is None:
                 # The session was removed since the script ran. The next step begins with its removal.
                 await self._heal(partition, topic, member)
-                return EventBatch(removed, added, TopicPosition(identity, serial, listed), more=True)
+                return EventBatch(removed, added, PartitionPosition(identity, serial, listed), more=True)
             listed = listed_session.session.serial
-            added.append(Added(TopicPosition(identity, serial, listed), listed_session))
+            added.append(Added(PartitionPosition(identity, serial, listed), listed_session))
         more = len(additions) == EVENTS_STEP
         # Sessions up to here count as known, so that removed ones that the reader never got are not reported.
-        return EventBatch(removed, added, TopicPosition(identity, serial, listed if more else serial), more)
+        return EventBatch(removed, added, PartitionPosition(identity, serial, listed if more else serial), more)
 
     async def _step(
         self, partition: Partition, topic: str, serial: int, listed: int, max_items: int

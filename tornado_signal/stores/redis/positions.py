@@ -6,7 +6,7 @@ from typing import NamedTuple
 STORE_DIGITS = 4  # hexadecimal digits of the store in an identity; the others are of the partition
 
 
-class TopicPosition(NamedTuple):
+class PartitionPosition(NamedTuple):
     """The position of a reader of a topic or of its listing."""
 
     identity: str  # the identity of the partition, 12 hexadecimal digits

@@ -42,7 +42,7 @@ from .metrics import RedisMetrics
 from .nodes import Acknowledgement, Node
 from .origins import StoredOrigins
 from .partitions import MAX_PARTITIONS, Partitions, key_slot
-from .positions import StoreIdentity, TopicPosition
+from .positions import PartitionPosition, StoreIdentity
 from .shared import SharedRedis
 from .topology import Topology
 from .watching import Watching
@@ -470,7 +470,7 @@ class RedisStore:
     # Positions as text
 
     def format_position(self, position: Position | SessionPosition) -> str:
-        if isinstance(position, TopicPosition):
+        if isinstance(position, PartitionPosition):
             return position_text.format_numbers(*position)
         assert isinstance(position, SessionPosition)
         return position_text.format_numbers(self._identity.name, *position)
@@ -478,7 +478,7 @@ class RedisStore:
     def parse_position(self, text: str) -> Position | None:
         identity = text.partition(".")[0]
         numbers = position_text.parse_numbers(identity, text)
-        return TopicPosition(identity, *numbers) if numbers and self._identity.covers(identity) else None
+        return PartitionPosition(identity, *numbers) if numbers and self._identity.covers(identity) else None
 
     def parse_session_position(self, text: str) -> SessionPosition | None:
         numbers = position_text.parse_numbers(self._identity.name, text)
