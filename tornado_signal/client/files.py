@@ -5,6 +5,8 @@ import contextlib
 import io
 import json
 import mimetypes
+import os
+import re
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from pathlib import Path
@@ -20,6 +22,9 @@ CHUNK = 65_536  # bytes, which every implementation accepts
 READ = 1_048_576  # bytes that are read at once
 BUFFER = 1_048_576  # bytes that a channel may have in its buffer
 MAX_INCOMING = 100  # files of one peer at a time
+# Media types that no browser runs, without parameters. XML, such as SVG, can contain scripts.
+HARMLESS = re.compile(r"(?:(?:image|audio|video)/[\w.-]+|text/plain)(?=[ ;]|\Z)", re.ASCII | re.IGNORECASE)
+UNKNOWN = "application/octet-stream"
 
 
 class FileError(ConnectionError):
@@ -39,7 +44,8 @@ class IncomingFile:
 
     Attributes:
         name: the name at the sender, or an empty string. It is untrusted: never use it as a path.
-        type: the media type, or an empty string.
+        type: the media type that the sender claims, if it is harmless: an image except SVG, audio, video, or text/plain.
+            Otherwise application/octet-stream.
         size: the size in bytes.
         received: the number of bytes received so far.
     """
@@ -85,14 +91,15 @@ class IncomingFile:
         async with aclosing(self.__aiter__()) as chunks:
             return b"".join([chunk async for chunk in chunks])
 
-    async def save(self, path: Path) -> None:
+    async def save(self, path: str | os.PathLike[str]) -> None:
         """Receive the file and write it to `path`, which must not exist. An incomplete file is removed.
 
         Raises:
             FileError: the file was cancelled, or the connection ended.
             OSError: the file cannot be written.
         """
-        with path.open("xb") as file:
+        path = Path(path)
+        with path.open("xb") as file:  # noqa: ASYNC230 (a cancelled thread would leave the file)
             try:
                 async with aclosing(self.__aiter__()) as chunks:
                     async for chunk in chunks:
@@ -159,7 +166,8 @@ class IncomingFiles:
         fields = _fields(header)
         name, type, size = fields.get("name"), fields.get("type", ""), fields.get("size")
         if isinstance(name, str) and isinstance(type, str) and isinstance(size, int) and size >= 0:
-            self._on_file(IncomingFile(channel, name, type, size))
+            harmless = HARMLESS.match(type)
+            self._on_file(IncomingFile(channel, name, harmless[0].lower() if harmless else UNKNOWN, size))
         else:
             channel.close()
 

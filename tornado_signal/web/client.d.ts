@@ -216,9 +216,12 @@ export interface PeerOptions extends Stoppable, ClientOptions {
 
 /** A file that the other side sends. It sends nothing until `accept`. */
 export interface IncomingFile extends TypedEventTarget<{ progress: Event; close: Event }> {
-  /** The name at the sender; empty for a Blob without a name. */
+  /** The name at the sender, which can be any text; empty for a Blob without a name. */
   readonly name: string;
-  /** The media type; empty if it is unknown. */
+  /**
+   * The media type that the sender claims, if it is harmless: an image except SVG, audio, video, or `text/plain`.
+   * Otherwise `application/octet-stream`.
+   */
   readonly type: string;
   /** In bytes. */
   readonly size: number;

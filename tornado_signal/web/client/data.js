@@ -13,6 +13,9 @@ const READ = 1_048_576; // bytes that are read at once
 const BUFFER = 1_048_576; // bytes that all files of a connection may have in the buffers of their channels
 const PART = 256; // chunks that become a Blob, which a browser can keep on disk
 const MAX_INCOMING = 100; // files of one peer at a time
+// Media types that no browser runs, without parameters. XML, such as SVG, can contain scripts.
+const HARMLESS = /^(?:(?:image|audio|video)\/[\w.-]+|text\/plain)(?=[ ;]|$)/i;
+const UNKNOWN = "application/octet-stream";
 
 /**
  * Encode a message. Fails if a connection cannot carry it.
@@ -113,7 +116,8 @@ export class Files {
       channel.onmessage = ({ data }) => {
         const { name, type, size } = parsed(data);
         if (!Number.isSafeInteger(size) || Number(size) < 0) return channel.close();
-        receive(new IncomingFile(channel, over, String(name), String(type), Number(size)));
+        const harmless = (HARMLESS.exec(String(type))?.[0] ?? UNKNOWN).toLowerCase();
+        receive(new IncomingFile(channel, over, String(name), harmless, Number(size)));
       };
       channel.addEventListener("close", () => (this.#incoming -= 1));
     };
