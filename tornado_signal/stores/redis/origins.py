@@ -40,6 +40,7 @@ class StoredOrigins:
         self._prefix = prefix
         self._process_id = process_id
         self._claim_key = f"{prefix}claim:counts".encode()
+        self._counts_key = f"{prefix}counts".encode()
         self._partitions = partitions
         self._sizes = sizes
         self._timeout_ms = timeout_ms
@@ -76,25 +77,35 @@ class StoredOrigins:
 
         With many origins the processes take turns. The others use the result for as long as the count took.
         """
-        key = f"{self._prefix}counts".encode()
-        slot = key_slot(key)
         while True:
-            counted = await self._client.call(slot, (b"GET", key), write=False)
-            if counted is not None:
-                sessions, topics = map(int, counted.split())
-                return sessions, topics
+            if counted := await self._counted():
+                return counted
             origins = await self.all()
             if len(origins) <= COUNTED_ALONE:
                 return await self._count(origins)
             if await self._claim():
-                began_s = asyncio.get_running_loop().time()
-                result = await self._count(origins)
-                took_ms = int((asyncio.get_running_loop().time() - began_s) * 1000)
-                counted = (b"SET", key, b"%d %d" % result, b"PX", max(COUNTS_KEPT_MS, took_ms))
-                await self._client.call(slot, counted, write=False)
+                # Another process can have counted since the question.
+                counted = await self._counted() or await self._count_for_all(origins)
                 await self._client.call(key_slot(self._claim_key), (b"DEL", self._claim_key), write=False)
-                return result
+                return counted
             await asyncio.sleep(COUNTS_POLL_S)
+
+    async def _counted(self) -> tuple[int, int] | None:
+        """Return the counts of the last process, unless they are too old."""
+        counted = await self._client.call(key_slot(self._counts_key), (b"GET", self._counts_key), write=False)
+        if counted is None:
+            return None
+        sessions, topics = map(int, counted.split())
+        return sessions, topics
+
+    async def _count_for_all(self, origins: Sequence[str]) -> tuple[int, int]:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        result = await self._count(origins)
+        kept_ms = max(COUNTS_KEPT_MS, int((loop.time() - began_s) * 1000))
+        keep = (b"SET", self._counts_key, b"%d %d" % result, b"PX", kept_ms)
+        await self._client.call(key_slot(self._counts_key), keep, write=False)
+        return result
 
     async def _claim(self) -> bool:
         """Return whether this process counts for all for the next `CLAIM_MS`."""
