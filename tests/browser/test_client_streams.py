@@ -257,7 +257,7 @@ def test_streams_split_at_any_byte_are_parsed(server, tmp_path):
                   const pauses = [];
                   const start = setTimeout;
                   globalThis.setTimeout = (end, ms) => {
-                    const silence = ms > 10_000; // for so long a server may be silent
+                    const silence = ms >= 4000; // for so long a server may be silent
                     if (new Error().stack.includes("/client/timing.js") && !silence) pauses.push(ms);
                     return start(end, ms);
                   };

@@ -10,6 +10,7 @@ from signal import SIGKILL, SIGTERM
 
 import pytest
 from support import rpc
+from support.holding import HoldingProxy
 from support.service import ORIGIN
 from tornado import httpserver, netutil, web
 from tornado.httpclient import AsyncHTTPClient
@@ -233,6 +234,23 @@ async def test_streams_survive_a_restart_without_loss_or_repetition(start, webso
         assert events[1] == Event("candidate", {"candidate": "after"})
         await topic.aclose()
         await session.aclose()
+
+
+async def test_listings_replace_a_stream_that_a_proxy_holds_back(service):
+    proxy = HoldingProxy(f"http://127.0.0.1:{service.port}")
+    found = []
+    async with SignalClient(proxy.url, ORIGIN) as client, aclosing(client.topic_events("lobby")) as changes:
+        first = await client.offer("lobby", "a", "o")
+        async for name, data in changes:
+            found.append((name, data["info"] if name == "session" else data["code"] == first))
+            if len(found) == 1:
+                await client.offer("lobby", "b", "o")
+            elif len(found) == 2:
+                await client.withdraw(first, "offerer")
+            else:
+                break
+    assert found == [("session", "a"), ("session", "b"), ("gone", True)]
+    await asyncio.to_thread(proxy.close)
 
 
 @pytest.mark.parametrize("websocket", [True, False])

@@ -1,13 +1,14 @@
 """The client's methods for single requests and event streams."""
 
 import asyncio
+import contextlib
 import functools
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import cast
 
 from .authorization import TokenSource
-from .errors import APIError
+from .errors import APIError, HeldBack
 from .events import follow
 from .leases import LeaseManager
 from .servers import Pace, Response, Servers, back_off_s
@@ -27,6 +28,7 @@ from .types import (
 )
 
 MAX_BATCH = 100
+MAX_LISTING = 1000
 WAIT_S = 50.0  # below the usual proxy timeout of one minute
 POLL_S = 0.5  # between two polls of a server without long polling
 NOT_FOUND = "Session not found, expired, or origin mismatch"
@@ -210,23 +212,43 @@ class SignalClient(Closable):
     async def topic_events(self, topic: str, *, at: str | None = None) -> AsyncGenerator[Event, None]:
         """Yield the `session` and `gone` events of GET /:topic/events, beginning with the current sessions.
 
-        The stream resumes automatically. When another server takes over, the sessions of the previous one are reported
-        as `gone` with the reason `unreachable`. With `at`, only the server at that address is used, and the iteration
-        fails when it becomes unavailable.
+        The stream resumes automatically. If a proxy holds it back, long polls replace it, and the reason of `gone` is
+        always `withdrawn`. When another server takes over, the sessions of the previous one are reported as `gone` with
+        the reason `unreachable`. With `at`, only the server at that address is used, and the iteration fails when it
+        becomes unavailable.
         """
         previous_server = ""
         listed: set[str] = set()
-        async with aclosing(follow(self._servers, {"topic": topic}, at, keep_retrying=at is None)) as events:
-            async for server, event in events:
-                if previous_server and server != previous_server:
-                    for code in listed:
-                        yield Event("gone", {"code": code, "reason": "unreachable"})
-                    listed.clear()
-                previous_server = server
-                change = Event(event.name, event.data or {})
-                code = change.data["code"] = Token(change.data["code"], server)
-                (listed.add if change.name == "session" else listed.discard)(code)
+        with contextlib.suppress(HeldBack):
+            async with aclosing(follow(self._servers, {"topic": topic}, at, keep_retrying=at is None)) as events:
+                async for server, event in events:
+                    if previous_server and server != previous_server:
+                        for code in listed:
+                            yield Event("gone", {"code": code, "reason": "unreachable"})
+                        listed.clear()
+                    previous_server = server
+                    change = Event(event.name, event.data or {})
+                    code = change.data["code"] = Token(change.data["code"], server)
+                    (listed.add if change.name == "session" else listed.discard)(code)
+                    yield change
+        async with aclosing(self._listing_changes(topic, at, listed)) as changes:
+            async for change in changes:
                 yield change
+
+    async def _listing_changes(self, topic: str, at: str | None, listed: set[str]) -> AsyncGenerator[Event, None]:
+        """Yield the changes of a listing since `listed`, from long polls."""
+        fields: Fields = {"topic": topic, "limit": MAX_LISTING, "wait": 0, "since": None}
+        while True:
+            response = await self._servers.call("sessions", fields, at=at)
+            sessions = {Token(each["code"], response.server): each for each in response.result["sessions"]}
+            for code in listed - sessions.keys():
+                yield Event("gone", {"code": code, "reason": "withdrawn"})
+            for code in sorted(sessions.keys() - listed, key=lambda code: sessions[code]["createdAt"]):
+                yield Event("session", {**sessions[code], "code": code})
+            listed = set(sessions)
+            fields |= {"wait": WAIT_S, "since": _cursor(response)}
+            if fields["since"] is None:
+                await asyncio.sleep(back_off_s(0, POLL_S))
 
     async def session_events(self, code: str, side: Side, *, secret: str | None = None) -> AsyncGenerator[Event, None]:
         """Yield the events of GET /events: the other side's `offer`, `answer` and `candidate`, and finally `gone`.

@@ -55,6 +55,12 @@ class Unreachable(APIError):
         self.sent = sent
 
 
+class HeldBack(Unreachable):
+    """The first byte of a stream does not arrive: a proxy may forward a response only when it is complete."""
+
+    is_transient = False
+
+
 def unreachable(server: str, why: str, sent: bool = True) -> Unreachable:
     """Return the error for a server that does not respond."""
     return Unreachable(f"cannot reach {'/'.join(server.split('/')[:3])}: {why}", sent)

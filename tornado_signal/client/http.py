@@ -20,6 +20,7 @@ from .errors import (
     RESPONSE_S,
     SLOW,
     APIError,
+    HeldBack,
     Unreachable,
     bounded_pause_s,
     foreign,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 # httpx logs every URL at INFO, and the query can contain a secret.
 logging.getLogger("httpx").setLevel(logging.WARNING)
 
+FIRST_S = 4.0  # until a stream of a topic begins
 SILENCE_S = 45.0  # the longest time without a complete line in a stream. The server sends a comment every 15 s
 
 REQUESTS: Final = {
@@ -126,6 +128,7 @@ class HttpClient:
         """Open the event stream of a topic or session after `since`, and return its events.
 
         Raises:
+            HeldBack: a stream of a topic does not begin in time.
             APIError: the stream cannot be opened. Reading the events raises it if the stream breaks.
             ModuleNotFoundError: the extra `client` is not installed.
         """
@@ -135,13 +138,14 @@ class HttpClient:
             raise ModuleNotFoundError(
                 "event streams need httpx-sse; in the checkout: pip install '.[client]'"
             ) from error
+        first_s = FIRST_S if "topic" in fields else SILENCE_S
         fields = dict(fields)
         path = f"/{_segment(fields.pop('topic'))}/events" if "topic" in fields else "/events"
         token = await self._authorization.token()
         for retries in (1, 0):
             async with contextlib.AsyncExitStack() as stack:
                 try:
-                    async with asyncio.timeout(SILENCE_S):
+                    async with asyncio.timeout(first_s):
                         source = await stack.enter_async_context(
                             aconnect_sse(
                                 self._client(),
@@ -156,9 +160,9 @@ class HttpClient:
                 except httpx.TransportError as error:
                     raise _unreachable(server, error) from None
                 except TimeoutError:
-                    raise unreachable(server, SLOW) from None
+                    raise _late(server, first_s) from None
                 if source.response.status_code == 200:
-                    yield _events(server, source)
+                    yield _events(server, source, first_s)
                     return
             refused = source.response.status_code == 401
             if not (refused and retries) or (newer := await self._authorization.replace(token)) is None:
@@ -201,21 +205,36 @@ class _EventBytes(httpx.AsyncByteStream):
         await self._stream.aclose()
 
 
-async def _events(server: str, source: "EventSource") -> AsyncGenerator[StreamEvent, None]:
+async def _events(server: str, source: "EventSource", first_s: float) -> AsyncGenerator[StreamEvent, None]:
     from httpx_sse import SSEError
 
     source.response.stream = _EventBytes(source.response)
     try:
-        async for sse in source.aiter_sse():
+        events = source.aiter_sse()
+        bound_s: float | None = first_s
+        while True:
+            async with asyncio.timeout(bound_s):
+                sse = await anext(events, None)
+            if sse is None:
+                return
+            bound_s = None  # later, the connection notices silence
             data = _json_object(sse.data) if sse.data else None
             if sse.data and data is None:
                 raise foreign()
             retry_s = None if sse.retry is None else bounded_pause_s(min(sse.retry, 10**9) / 1000)
             yield StreamEvent(sse.event, data, sse.id or None, retry_s)
+    except TimeoutError:
+        raise _late(server, first_s) from None
     except SSEError:  # before TransportError, of which it is a subclass
         raise foreign() from None
     except httpx.TransportError as error:
         raise _unreachable(server, error) from None
+
+
+def _late(server: str, first_s: float) -> Unreachable:
+    """Return the error for a stream that does not begin in time."""
+    error = unreachable(server, SLOW)
+    return HeldBack(error.text, sent=True) if first_s == FIRST_S else error
 
 
 def _segment(topic: str) -> str:

@@ -1,9 +1,9 @@
 /* Connections of two pages: `publish`, `join` and `pair`. */
 
 import { ownInfo, topicOf } from "./identity.js";
-import { createOffer, Link, WAIT_S, waitForAnswer } from "./link.js";
+import { createOffer, Link, waitForAnswer } from "./link.js";
 import { Servers } from "./servers.js";
-import { Deadline, dispatch, PAUSE_MS, retry, sleep, taken } from "./timing.js";
+import { Deadline, dispatch, PAUSE_MS, retry, sleep, taken, WAIT_S } from "./timing.js";
 
 /** @import { PeerOptions, PublicationEvents, Session } from "../client.d.ts" */
 /** @import { Connection } from "./link.js" */

@@ -4,7 +4,7 @@ import { decode, encode, Files, offerFile } from "./data.js";
 import { ownInfo, parse, random } from "./identity.js";
 import { keepMessages, Negotiation, newConnection } from "./negotiation.js";
 import { publishHeld } from "./servers.js";
-import { backOff, dispatch, PAUSE_MS, PeerError, passing, refusal, retry, sleep, taken } from "./timing.js";
+import { backOff, dispatch, PAUSE_MS, PeerError, passing, refusal, retry, sleep, taken, WAIT_S } from "./timing.js";
 
 /** @import { Connection as PublicConnection, ConnectionEvents, FileOptions, Side } from "../client.d.ts" */
 /** @import { IncomingFile } from "./data.js" */
@@ -12,7 +12,6 @@ import { backOff, dispatch, PAUSE_MS, PeerError, passing, refusal, retry, sleep,
 /** @import { SignalClient } from "./signal-client.js" */
 /** @import { EventFields, IceServers, LinkOptions } from "./types.d.ts" */
 
-export const WAIT_S = 50; // less than the minute after which many proxies time out
 const CONNECT_MS = 20_000; // from the answer to the open channel
 const GIVE_UP_MS = 3000; // after the end of the session
 export const CLOSE_MS = 2000; // for the other side to receive what was sent

@@ -3,10 +3,10 @@
 import { MAX_PEERS, STAGGER_MS } from "./connect.js";
 import { encode, offerFile } from "./data.js";
 import { Identity, isName, MAX_NAME, ownInfo, ownSecret, random, seal, topicOf, unseal } from "./identity.js";
-import { iceFailure, PAIR_MS, WAIT_S } from "./link.js";
+import { iceFailure, PAIR_MS } from "./link.js";
 import { Peer } from "./peer.js";
 import { publishHeld, Servers } from "./servers.js";
-import { backOff, Deadline, dispatch, PAUSE_MS, PeerError, retry, sleep, taken } from "./timing.js";
+import { backOff, Deadline, dispatch, PAUSE_MS, PeerError, retry, sleep, taken, WAIT_S } from "./timing.js";
 
 /** @import { FileOptions, Peer as PublicPeer, Progress, RoomOptions, Session } from "../client.d.ts" */
 /** @import { SignalClient } from "./signal-client.js" */

@@ -14,6 +14,7 @@ import {
   refusal,
   retry,
   sleep,
+  WAIT_S,
   withTimeout,
 } from "./timing.js";
 
@@ -23,6 +24,7 @@ import {
 const MAX_MESSAGE = 65_536; // larger messages go over HTTP, which can report that they are too large
 const WITHDRAW_TRIES = 16; // in about two minutes, the lifetime of an offer
 const SILENCE_MS = 45_000; // of a stream, which has a comment every 15 s
+const FIRST_MS = 4000; // until a stream begins; some proxies forward a response only when it is complete
 const EVENTS = ["session", "gone", "offer", "answer", "candidate"];
 const READS = ["version", "health", "topics", "sessions", "iceServers"]; // methods that are GET over HTTP
 /** @type {Partial<Record<keyof Results, string>>} */
@@ -50,6 +52,7 @@ export class SignalClient {
   #headers;
   #authorization;
   #socket;
+  #held = false; // whether streams do not arrive
 
   /**
    * @param {string | URL} [url]
@@ -219,28 +222,47 @@ export class SignalClient {
     let id = "";
     let retryMs = PAUSE_MS;
     let begun = false;
+    const codes = new Set(); // of the sessions under the topic
     for (let failures = 0; ; failures += 1) {
       const deadline = new Deadline(signal);
       const beganMs = Date.now();
       let leastMs = 0;
+      let waiting = false; // for the first byte of a stream
       try {
+        const subscribed =
+          (await deadline.within(REQUEST_MS, this.open())) &&
+          this.#socket?.subscribe({ ...fields, since: id || undefined }, deadline);
+        const lists = !subscribed && fields.topic !== undefined && this.#held;
+        waiting = !subscribed && !lists && fields.topic !== undefined;
         const stream =
-          (await deadline.within(REQUEST_MS, this.open())) && this.#socket
-            ? this.#socket.subscribe({ ...fields, since: id || undefined }, deadline)
-            : this.#stream(fields, id, deadline);
+          subscribed ||
+          (lists ? this.#listings(String(fields.topic), codes, deadline) : this.#stream(fields, id, deadline));
         for await (const { id: last = id, retry = "", type = "", data } of stream) {
           begun = true;
+          waiting = false;
           id = last;
           if (/^\d+$/.test(retry)) retryMs = Number(retry);
           if (!data || !EVENTS.includes(type)) continue;
           signal.throwIfAborted();
-          yield/** @type {SignalEvent} */ ({ type, data: typeof data === "string" ? JSON.parse(data) : data, id });
+          const event = /** @type {SignalEvent} */ ({
+            type,
+            data: typeof data === "string" ? JSON.parse(data) : data,
+            id,
+          });
+          const { code } = Object(event.data);
+          if (type === "session") codes.add(code);
+          if (type === "gone") codes.delete(code);
+          yield event;
           if (type === "gone" && fields.topic === undefined) return;
         }
       } catch (error) {
         signal.throwIfAborted();
         if (refusal(error).status === 400 && id) {
           id = ""; // the server no longer knows it
+          continue;
+        }
+        if (waiting && deadline.passed) {
+          this.#held = true;
           continue;
         }
         if (!begun || !passing(error)) throw error;
@@ -250,6 +272,29 @@ export class SignalClient {
       }
       if (Date.now() - beganMs > MAX_PAUSE_MS) failures = 0;
       await sleep(Math.max(retryMs, backOff(failures)), signal, Math.max(retryMs, leastMs));
+    }
+  }
+
+  /**
+   * Yield the events of a topic by long polls; first an empty one.
+   *
+   * @param {string} topic
+   * @param {Set<string>} codes
+   * @param {Deadline} deadline
+   * @returns {AsyncGenerator<RawEvent, void, void>}
+   */
+  async *#listings(topic, codes, { signal }) {
+    /** @type {string | undefined} */
+    let since;
+    for (;;) {
+      const { sessions, cursor } = await this.sessions(topic, { wait: since ? WAIT_S : 0, since, limit: 1000, signal });
+      yield {};
+      const gone = new Set(codes);
+      for (const { code } of sessions) gone.delete(code);
+      for (const code of gone) yield { type: "gone", data: { code, reason: "withdrawn" } };
+      for (const data of sessions.reverse()) if (!codes.has(data.code)) yield { type: "session", data };
+      since = cursor;
+      if (!since) await sleep(PAUSE_MS, signal);
     }
   }
 
@@ -265,16 +310,16 @@ export class SignalClient {
     const path = pathOf(topic, "events", fields);
     const headers = { Accept: "text/event-stream", ...(id && { "Last-Event-ID": id }) };
     const sent = this.#request(path, { headers, cache: "no-store" }, deadline.signal);
-    const response = await deadline.within(SILENCE_MS, sent);
+    const response = await deadline.within(topic === undefined ? SILENCE_MS : FIRST_MS, sent);
     // An intermediary can respond instead of the server.
     const isStream = response.headers.get("Content-Type")?.startsWith("text/event-stream");
     if (!isStream || !response.body) throw foreign(response.url);
-    yield {};
     const reader = response.body.getReader();
     const parse = messages();
-    for (;;) {
-      const { value, done } = await deadline.within(SILENCE_MS, reader.read());
+    for (let ms = FIRST_MS; ; ms = SILENCE_MS) {
+      const { value, done } = await deadline.within(ms, reader.read());
       if (done) return;
+      yield {};
       for (const { event, ...others } of parse(value)) yield { type: event, ...others };
     }
   }

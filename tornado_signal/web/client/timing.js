@@ -97,6 +97,7 @@ export const passing = (error) => {
 export const taken = (error) => refusal(error).status === 404 || refusal(error).status === 409;
 
 export const REQUEST_MS = 15_000; // for a response, in addition to the `wait` of a request
+export const WAIT_S = 50; // less than the minute after which many proxies time out
 export const PAUSE_MS = 1000; // between two polls of a server that does not support waiting
 export const MAX_PAUSE_MS = 10_000;
 
