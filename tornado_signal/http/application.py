@@ -61,7 +61,7 @@ class Application(web.Application):
         make_others: returns more routes by path, given the declared operations and the settings.
 
     Attributes:
-        service: as given.
+        service: the service that the handlers offer.
         routes: the routes by path.
         topic_routes: the routes of paths with a topic, by their templates.
         below_routes: the routes of WebSockets, and of other requests without a route, by the first segment of the path.
