@@ -45,7 +45,7 @@ class SignalClient(Closable):
     Args:
         servers: the address of a server, such as `https://signal.example`, or several addresses.
         origin: the Origin of every request, by default the origin of the first server.
-        retry_timeout_s: see Attributes.
+        retry_timeout_s: the initial value of the attribute.
         websocket: whether to use the server's WebSocket for all requests once one of them waits. If the WebSocket is
             refused or does not open, HTTP is used.
         token: the token of every request, or a function that returns one (docs/authorization.md). A function can be

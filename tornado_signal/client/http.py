@@ -249,11 +249,7 @@ def _check_encoding(response: httpx.Response) -> None:
 
 
 async def _read(response: httpx.Response) -> bytes:
-    """Return the body of a response.
-
-    Raises:
-        APIError: it is too large, or compressed.
-    """
+    """Return the body of a response. Raise APIError if it is too large, or compressed."""
     _check_encoding(response)
     content = bytearray()
     async for piece in response.aiter_raw():

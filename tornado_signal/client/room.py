@@ -284,11 +284,7 @@ class Room(Closable):
             await self.close()
 
     async def _check_name(self) -> None:
-        """Check that no other member has the name.
-
-        Raises:
-            NameTaken: another member has it.
-        """
+        """Raise NameTaken if another member has the name."""
         if self._identity.name is not None:
             for session in (await self._client.sessions(self._topic)).sessions:
                 fields = self._identity.unseal(session["offer"], "id")

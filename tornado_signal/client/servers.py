@@ -60,9 +60,9 @@ class Servers:
     Args:
         urls: the servers' addresses in the order of preference.
         origin: the Origin of every request, by default the origin of the first server.
-        retry_timeout_s: see Attributes.
+        retry_timeout_s: how long to retry transient errors. Other errors fail immediately.
         websocket: whether to use WebSockets.
-        token: as for `SignalClient`.
+        token: the token of every request, or a function that returns one.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Servers:
             raise ValueError("no server")
         self.urls = [url.rstrip("/") for url in urls]
         self._preference = tuple(self.urls)
-        self.retry_timeout_s = retry_timeout_s  # how long to retry transient errors. Other errors fail immediately
+        self.retry_timeout_s = retry_timeout_s
         self._origin = origin or "/".join(self.urls[0].split("/")[:3])
         self._tls = functools.cache(httpx.create_ssl_context)
         self._authorization = Authorization(token)

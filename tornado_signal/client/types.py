@@ -132,16 +132,9 @@ class Event(NamedTuple):
 
 
 class StreamEvent(NamedTuple):
-    """An event as received.
-
-    Attributes:
-        name: as in `Event`.
-        data: as in `Event`, or None if the event only updates the cursor.
-        cursor: the position after this event, or None if unchanged.
-        retry_s: how long to wait before reconnecting, or None if the server does not say.
-    """
+    """An event as received. `Event` describes names and data."""
 
     name: str
-    data: Fields | None
-    cursor: str | None
-    retry_s: float | None = None
+    data: Fields | None  # None if the event only updates the cursor
+    cursor: str | None  # the position after this event, or None if unchanged
+    retry_s: float | None = None  # how long to wait before reconnecting, or None if the server does not say
