@@ -7,6 +7,7 @@ import { foreign, refusal, SignalError, unreachable } from "./timing.js";
 /** @import { Fields, HttpEvent } from "./types.d.ts" */
 
 export const JSON_BODY = { "Content-Type": "application/json" };
+const LONG_REQUESTS = 4; // of all pages of an origin; a browser has six connections to a server over HTTP/1.1
 const RENEW_MS = 60_000; // before its expiry; timers of a hidden page fire once a minute
 
 /**
@@ -26,6 +27,24 @@ export function pathOf(topic, last, fields = {}) {
   const given = /** @type {[string, string][]} */ (Object.entries(fields).filter(([, value]) => value != null));
   const query = String(new URLSearchParams(given));
   return `${topic === undefined ? "" : `/${encodeURIComponent(topic)}`}/${last}${query && `?${query}`}`;
+}
+
+/**
+ * Reserve a connection for a long request. Returns a function that releases it, or undefined if too few are left.
+ *
+ * @param {string} url
+ * @returns {Promise<(() => void) | undefined>}
+ */
+export async function reserve(url, number = 0) {
+  if (!globalThis.location) return () => {}; // only browsers limit their connections
+  if (!navigator.locks || number === LONG_REQUESTS) return undefined; // a page over plain HTTP has no locks
+  return new Promise((resolve) => {
+    navigator.locks
+      .request(`tornado-signal ${url} ${number}`, { ifAvailable: true }, (lock) =>
+        lock ? new Promise((release) => resolve(() => release(undefined))) : resolve(reserve(url, number + 1)),
+      )
+      .catch(() => resolve(undefined)); // a sandboxed frame may not use locks
+  });
 }
 
 /**

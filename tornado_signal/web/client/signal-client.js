@@ -1,6 +1,6 @@
 /* The API of one server, call by call. */
 
-import { authorizationOf, bearer, JSON_BODY, json, messages, pathOf, request } from "./http.js";
+import { authorizationOf, bearer, JSON_BODY, json, messages, pathOf, request, reserve } from "./http.js";
 import { hidden, socketTo, withdrawals } from "./socket.js";
 import {
   backOff,
@@ -227,16 +227,19 @@ export class SignalClient {
       const deadline = new Deadline(signal);
       const beganMs = Date.now();
       let leastMs = 0;
+      /** @type {(() => void) | undefined} */
+      let release; // the connection
       let waiting = false; // for the first byte of a stream
       try {
         const subscribed =
           (await deadline.within(REQUEST_MS, this.open())) &&
           this.#socket?.subscribe({ ...fields, since: id || undefined }, deadline);
-        const lists = !subscribed && fields.topic !== undefined && this.#held;
-        waiting = !subscribed && !lists && fields.topic !== undefined;
+        const { topic } = fields;
+        if (!subscribed && topic !== undefined && !this.#held) release = await reserve(this.url);
+        waiting = release !== undefined;
+        const lists = !subscribed && !waiting && topic !== undefined;
         const stream =
-          subscribed ||
-          (lists ? this.#listings(String(fields.topic), codes, deadline) : this.#stream(fields, id, deadline));
+          subscribed || (lists ? this.#listings(topic, codes, deadline) : this.#stream(fields, id, deadline));
         for await (const { id: last = id, retry = "", type = "", data } of stream) {
           begun = true;
           waiting = false;
@@ -268,6 +271,7 @@ export class SignalClient {
         if (!begun || !passing(error)) throw error;
         leastMs = refusal(error).retryAfterMs ?? 0;
       } finally {
+        release?.();
         deadline.end();
       }
       if (Date.now() - beganMs > MAX_PAUSE_MS) failures = 0;
@@ -335,16 +339,29 @@ export class SignalClient {
     signal?.throwIfAborted();
     return withTimeout(REQUEST_MS + wait * 1000, signal, async (deadline) => {
       const { topic, ...others } = fields;
-      const body = JSON.stringify(others);
-      if (body.length < MAX_MESSAGE && (await this.open()) && this.#socket) {
+      if (JSON.stringify(others).length < MAX_MESSAGE && (await this.open()) && this.#socket) {
         deadline.signal.throwIfAborted();
         return this.#socket.ask(method, fields, deadline);
       }
       const last = PATHS[method] ?? method;
-      const sent = READS.includes(method)
-        ? this.#request(pathOf(topic, last, others), {}, deadline.signal)
-        : this.#request(pathOf(topic, last), { method: "POST", headers: JSON_BODY, body }, deadline.signal);
-      return json(await sent);
+      const release = wait ? await reserve(this.url) : undefined;
+      try {
+        if (wait && !release) {
+          others.wait = 0;
+          if (others.since) await sleep(PAUSE_MS, deadline.signal);
+        }
+        // Chromium makes equal requests wait for each other if their responses could be cached.
+        const sent = READS.includes(method)
+          ? this.#request(pathOf(topic, last, others), { cache: "no-store" }, deadline.signal)
+          : this.#request(
+              pathOf(topic, last),
+              { method: "POST", headers: JSON_BODY, body: JSON.stringify(others) },
+              deadline.signal,
+            );
+        return await json(await sent);
+      } finally {
+        release?.();
+      }
     });
   }
 
