@@ -122,14 +122,20 @@ async def test_list_of_peers_is_bounded_and_charged(start_service, opened, monke
         {"key": "k", "token": "t"},
         {"id": "a", "token": "t"},
         {"key": "k", "id": "", "token": "t"},
-        {"key": "k", "id": "a" * 257, "token": "t"},
-        {"key": "k" * 257, "id": "a", "token": "t"},
     ],
     ids=lambda query: "-".join(f"{name}{len(value)}" for name, value in query.items()),
 )
 async def test_incomplete_query_is_refused(query, service):
     peer = await connect_peer(service.port, **query)
     assert await peer.next() == NO_ID
+    assert await peer.closed() == (1005, "")
+
+
+@pytest.mark.parametrize(("key", "peer_id"), [("k", "a" * 257), ("k" * 257, "a")])
+async def test_too_long_id_or_key_is_refused_with_the_limit(key, peer_id, service):
+    peer = await connect_peer(service.port, key=key, id=peer_id, token="t")
+    message = "Id and key may have at most 256 characters"
+    assert await peer.next() == {"type": "ERROR", "payload": {"msg": message}}
     assert await peer.closed() == (1005, "")
 
 

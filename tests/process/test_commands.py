@@ -159,6 +159,17 @@ def test_unreachable_server_is_named(arguments):
         assert (status, shown.endswith(f"{wanted}\n"), "Traceback" in shown) == (1, True, False)
 
 
+@pytest.mark.parametrize("arguments", [["man"], ["completion", "bash"]])
+def test_reader_of_the_output_may_leave(arguments):
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = command.run(*arguments, stdout=writing)
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_refusal_shows_the_message_of_the_server(server):
     done = server.run("offer", "lobby", input=b"x" * 300_000)
     said = "tornado-signal: the server says: 413 Request body too large\n"

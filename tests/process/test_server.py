@@ -212,7 +212,7 @@ def test_directory_with_foreign_files_is_refused_and_not_touched(start, tmp_path
     for check in (["--check"], []):
         done = call("serve", *check, "--port", 0, cwd=tmp_path)
         refused(
-            done, "data holds what is not the server's: ", "1.ldb.bak, CURRENT2 and 2 more; choose another --data-dir"
+            done, "data contains files of other programs: ", "1.ldb.bak, CURRENT2 and 2 more; choose another --data-dir"
         )
         assert sorted(each.name for each in data.iterdir()) == sorted(names)
         assert data.stat().st_mode & 0o777 == 0o755
@@ -230,7 +230,7 @@ def test_directory_with_foreign_files_is_refused_and_not_touched(start, tmp_path
     refused(call("serve", "--check", "--port", 0, cwd=tmp_path), "notes; choose another --data-dir")
     server = start()
     (warning,) = (line for line in server.log if " WARNING " in line)
-    assert "data holds what is not the server's: notes; choose another --data-dir" in warning
+    assert "data contains files of other programs: notes; choose another --data-dir" in warning
     assert len(server.codes()) == 2
 
 

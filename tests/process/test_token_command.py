@@ -62,7 +62,7 @@ def test_server_accepts_the_token_and_check_explains_it(pair, start, tmp_path):
         ({"exp": 4e9}, b"another secret of more than thirty-two bytes", "token with another signature"),
         ({"exp": 4e9, "topics": "lobby"}, SECRET, "token with invalid topics"),
         ({"exp": 4e9, "origin": "https://a.example"}, SECRET, "token for another origin"),
-        ({"exp": 4e9, "nbf": 3.9e9}, SECRET, "token of the future"),
+        ({"exp": 4e9, "nbf": 3.9e9}, SECRET, "token not valid yet"),
     ],
 )
 def test_check_says_why_a_token_is_refused(claims, secret, reason, tmp_path):

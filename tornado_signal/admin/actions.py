@@ -250,7 +250,8 @@ def audited(name: str, fields: Fields, by: str) -> Iterator[dict[str, Any]]:
 
 
 def _audit(name: str, fields: Fields, by: str, result: Fields) -> None:
-    log.warning("operator at %s: %s %s: %s", by, name, json.dumps(dict(fields)), json.dumps(dict(result)))
+    shown = {field: value for field, value in fields.items() if field != "topic"}  # data of peers is never logged
+    log.warning("operator at %s: %s %s: %s", by, name, json.dumps(shown), json.dumps(dict(result)))
 
 
 def end(connection: OpenConnection) -> None:

@@ -76,7 +76,7 @@ class Authority:
         if now_s >= grant.ends_s + GRACE_S:
             raise Unauthorized("token expired")
         if now_s < grant.begins_s - GRACE_S:
-            raise Unauthorized("token of the future")
+            raise Unauthorized("token not valid yet")
         if origin is not None and grant.origin not in (None, origin):
             raise Unauthorized("token for another origin")
         return grant

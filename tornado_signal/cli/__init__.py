@@ -12,6 +12,7 @@ from pathlib import Path
 from ..settings.command_line import CommandLine, flag_reader
 from ..settings.value_types import ACTION as ONE_ACTION
 from ..settings.value_types import DURATION, ORIGIN, TEXT, ValueType, converted, integer, list_of, matching
+from ..system import terminal
 
 URL_VARIABLE = "SIGNAL_URL"
 ORIGIN_VARIABLE = "SIGNAL_ORIGIN"
@@ -52,7 +53,8 @@ SECONDS = converted(float, matching(r"[0-9]{1,8}(\.[0-9]{1,3})?", "a number of s
 
 def _lazy(module: str, name: str) -> Callable[[argparse.Namespace], None]:
     def run(arguments: argparse.Namespace) -> None:
-        getattr(importlib.import_module(f".{module}", __name__), name)(arguments)
+        with terminal.output_may_be_closed():
+            getattr(importlib.import_module(f".{module}", __name__), name)(arguments)
 
     return run
 

@@ -91,7 +91,6 @@ def with_client(
 
     try:
         asyncio.run(main())
-        sys.stdout.flush()
     except asyncio.CancelledError:
         if not stopped:
             raise
@@ -101,8 +100,6 @@ def with_client(
         raise OperatorError(terminal.printable(sentence(error))) from None
     except ModuleNotFoundError as error:
         raise OperatorError(str(error)) from error
-    except BrokenPipeError:
-        terminal.discard_output()
 
 
 def sentence(error: APIError) -> str:

@@ -4,7 +4,6 @@ Their modules are imported when a command runs, so that other commands start fas
 """
 
 import argparse
-import sys
 from collections.abc import Callable
 
 from ..settings.command_line import CommandLine, add_settings, flag_reader
@@ -93,22 +92,15 @@ def _add_url(parser: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace) -> None:
     from .commands import run
 
-    _print(run, arguments)
+    with terminal.output_may_be_closed():
+        run(arguments)
 
 
 def _run_admin(arguments: argparse.Namespace) -> None:
     from .admin import run
 
-    _print(run, arguments)
-
-
-def _print(run: Callable[[argparse.Namespace], None], arguments: argparse.Namespace) -> None:
-    """Run a command that prints, also if its reader closes the pipe."""
-    try:
+    with terminal.output_may_be_closed():
         run(arguments)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        terminal.discard_output()
 
 
 def _run_health(arguments: argparse.Namespace) -> None:

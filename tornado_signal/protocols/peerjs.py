@@ -74,15 +74,19 @@ class PeerJsConnection(ProtocolConnection):
 
     pattern = PATH
 
-    __slots__ = ("_absent", "_early", "_kept_bytes", "_member", "_owner", "_peer_id", "_token")
+    __slots__ = ("_absent", "_early", "_flaw", "_kept_bytes", "_member", "_owner", "_peer_id", "_token")
 
     def __init__(self, client: Client, relay: Relay, origin: str | None) -> None:
         peer_id, token, key = (
             client.query.get(name, [b""])[0].decode("utf-8", "replace") for name in ("id", "token", "key")
         )
         super().__init__(client, relay, make_scope("peerjs", origin, key))
-        valid = peer_id and token and key and max(len(peer_id), len(key)) <= MAX_NAME
-        self._peer_id = peer_id if valid else ""
+        self._flaw = ""  # why the query is refused, or empty
+        if not (peer_id and token and key):
+            self._flaw = "No id, token, or key supplied to websocket server"
+        elif max(len(peer_id), len(key)) > MAX_NAME:
+            self._flaw = f"Id and key may have at most {MAX_NAME} characters"
+        self._peer_id = "" if self._flaw else peer_id
         # A token can be a JSON Web Token, of which only a hash is kept. A renewed one has the same subject.
         subject = self.grant.subject if self.grant is not None else ""
         self._token = hash_owner("subject", subject) if subject else hashlib.sha256(token.encode()).hexdigest()[:32]
@@ -110,8 +114,8 @@ class PeerJsConnection(ProtocolConnection):
             context.grant.require_info(self._peer_id)
 
     async def _claim(self, context: RequestContext) -> None:
-        if not self._peer_id:
-            self._reject("ERROR", "No id, token, or key supplied to websocket server")
+        if self._flaw:
+            self._reject("ERROR", self._flaw)
             return
         try:
             self._admit_id(context)

@@ -10,7 +10,7 @@ from ..limits.per_address import ClientCounts as ClientCounts
 from ..transport.frames import CloseCode
 from ..transport.websocket import WebSocket
 from .request_context import RequestContext, units_of
-from .service import TOKEN_EXPIRED, HeldOffer, Service
+from .service import NO_TOKEN, TOKEN_EXPIRED, HeldOffer, Service
 
 log = logging.getLogger(__name__)
 
@@ -170,7 +170,7 @@ class ClientConnection:
         self.disconnected()
 
     def _token_expired(self) -> None:
-        self.client.socket.close(CloseCode.POLICY_VIOLATION, TOKEN_EXPIRED)
+        self.client.socket.close(CloseCode.POLICY_VIOLATION, NO_TOKEN if self.grant is None else TOKEN_EXPIRED)
 
     def _begin_next(self) -> None:
         """Process the next message at the client's turn, after the client has read what has been sent."""

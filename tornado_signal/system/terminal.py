@@ -1,10 +1,11 @@
 """Output of commands: tables on a terminal, JSON for programs."""
 
+import contextlib
 import json
 import os
 import sys
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 CLEAR = "\x1b[H\x1b[J"
@@ -26,9 +27,14 @@ def print_text(text: str) -> None:
     print("\n".join(map(printable, text.splitlines())) if sys.stdout.isatty() else text)
 
 
-def discard_output() -> None:
-    """Discard further output, because its reader has closed the pipe. Otherwise Python would report it at the exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+@contextlib.contextmanager
+def output_may_be_closed() -> Iterator[None]:
+    """End the block quietly if the reader of its output closes the pipe. Otherwise the exit would report it."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

@@ -42,7 +42,7 @@ def check_own(path: Path) -> None:
     if foreign:
         more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
         raise OperatorError(
-            f"{path} holds what is not the server's: {', '.join(foreign[:3])}{more}; "
+            f"{path} contains files of other programs: {', '.join(foreign[:3])}{more}; "
             "choose another --data-dir, or move these files away"
         )
 
