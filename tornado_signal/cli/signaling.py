@@ -27,8 +27,9 @@ def offer(arguments: argparse.Namespace) -> None:
         code = await client.offer(arguments.topic, arguments.info, text, secret=secret, hold=True)
         client.retry_timeout_s = run.OUTAGE_S
         try:
-            print(f"code: {terminal.printable(code)}", file=sys.stderr, flush=True)
             await client.candidates(code, "offerer", arguments.candidate, secret=secret)
+            # Afterwards, so that readers of the code find all candidates.
+            print(f"code: {terminal.printable(code)}", file=sys.stderr, flush=True)
             async with time_limit(arguments.wait, "answer"):
                 update = await wait_for_answer(client, code, secret)
         except BaseException:
