@@ -450,6 +450,26 @@ def test_forged_names_are_ignored(server, site, publish, connect_page):
     assert happened(ada, "leave", "error") == happened(bob, "leave", "error") == []
 
 
+def test_forged_offer_ends_no_connection_of_members_without_names(server, site, connect_page):
+    pages = [connect_page(server) for _ in range(2)]
+    for info, page in zip("ab", pages, strict=True):
+        page.evaluate(COUNTED)
+        page.evaluate(f"enter('lobby', {{info: '{info}', RTCPeerConnection: Counted}})")
+    for page, other in zip(pages, "ba", strict=True):
+        with_others(page, other)
+    leading, following = sorted(pages, key=lambda page: page.evaluate("here.id"))
+    mail = {"from": leading.evaluate("here.id"), "connection": "c", "of": 1, "description": DESCRIPTION}
+    for each in listed(server, site.origin, ROOM):
+        fields = {"code": each["code"], "side": "answerer", "candidate": json.dumps(mail)}
+        assert server.call("/answer", fields, origin=site.origin)[0] == 200
+    until(lambda: following.evaluate("most") == 2)
+    leading.evaluate("here.send('still here')")
+    hears(following, "ab"[pages.index(leading)], "still here")
+    assert [happened(page, "leave", "error", "close") for page in pages] == [[], []]
+    following.evaluate("here.leave()")
+    with_others(leading)
+
+
 def test_streams_are_shown_to_all_without_the_server(start, connect_page):
     server = start()
     pages = [connect_page(server) for _ in range(3)]

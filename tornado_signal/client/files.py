@@ -44,8 +44,8 @@ class IncomingFile:
 
     Attributes:
         name: the name at the sender, or an empty string. It is untrusted: never use it as a path.
-        type: the media type that the sender claims, if it is harmless: an image except SVG, audio, video, or text/plain.
-            Otherwise application/octet-stream.
+        type: the media type that the sender claims, if it is harmless: an image except SVG, audio, video, or
+            text/plain. Otherwise application/octet-stream.
         size: the size in bytes.
         received: the number of bytes received so far.
     """

@@ -64,6 +64,7 @@ class Member:
         tries: the number of attempts since the last connection.
         attempt: the id of the current or last attempt.
         attempts: the ids of all attempts.
+        connected: the id of the attempt that made the open connection.
         peer: the current attempt or connection, or None.
         backing_off: whether the next attempt has to wait.
         listed: set while the beacon is listed.
@@ -75,6 +76,7 @@ class Member:
         self.tries = 0
         self.attempt = ""
         self.attempts: set[str] = set()
+        self.connected = ""
         self.peer: Peer | None = None
         self.backing_off = False
         self.listed = asyncio.Event()
@@ -378,7 +380,8 @@ class Room(Closable):
             if member.peer is None:
                 self._remove(member)
             else:
-                member.peer.check()
+                for peer in {member.peer, self.peers.get(member.id, member.peer)}:
+                    peer.check()
 
     def _add(self, member: Member, name: str | None) -> None:
         """Add a member, or change its name."""
@@ -423,6 +426,8 @@ class Room(Closable):
         sender = self._members.get(id)
         if sender is not None and sender.peer is not None and sender.attempt == mail.get("connection"):
             sender.peer.deliver(mail)
+        elif sender is not None and id in self.peers and sender.connected == mail.get("connection"):
+            self.peers[id].deliver(mail)
 
     def _needs_attempt(self, member: Member) -> bool:
         waits = member.code is not None and member.peer is None and not member.backing_off
@@ -453,7 +458,10 @@ class Room(Closable):
         return self._admit(leads=leads)
 
     def _connect(self, member: Member, attempt: str) -> None:
-        """Start an attempt that replaces the current attempt or connection."""
+        """Start an attempt that replaces the current one. An open connection stays until the new one is open.
+
+        Anybody can send an offer under the id of a member without a secret.
+        """
         self._waiting.discard(member)
         previous = member.peer
         leads = self.id < member.id
@@ -476,7 +484,7 @@ class Room(Closable):
         )
         self._attempts.add(member.peer)
         self._connecting.append(member.peer)
-        if previous is not None:
+        if previous is not None and self.peers.get(member.id) is not previous:
             previous.end()
 
     def _on_event(self, event: Event) -> None:
@@ -484,7 +492,10 @@ class Room(Closable):
         if isinstance(event, FileOffered) and not self._files:
             return event.file.cancel()
         if isinstance(event, Joined):
-            self._members[peer.id].tries = 0
+            if peer.id in self.peers:
+                self.peers[peer.id].end()
+            member = self._members[peer.id]
+            member.tries, member.connected = 0, member.attempt
             self.peers[peer.id] = peer
             self._connecting.remove(peer)
             self._start_attempts()
@@ -503,8 +514,12 @@ class Room(Closable):
             self._connecting.remove(peer)
         if member.peer is not peer:
             return
-        member.peer = None
-        if member.code is None or member.beacon_ms == 0:
+        member.peer = self.peers.get(member.id)
+        if member.peer is not None:
+            member.peer.info = member.info
+            member.attempt, member.tries = member.connected, 0
+            self._start_attempts()
+        elif member.code is None or member.beacon_ms == 0:
             self._remove(member)
             self._start_attempts()
         elif not self._left:

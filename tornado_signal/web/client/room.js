@@ -109,7 +109,7 @@ class Room extends EventTarget {
     const { signal } = this.#stop;
     const hide = () => {
       this.#withdraw();
-      for (const { peer } of this.#members.values()) peer?.end(); // so that the others notice at once
+      for (const peer of this.#all) peer.end(); // so that the others notice at once
     };
     globalThis.addEventListener?.("pagehide", hide, { signal });
     options.signal?.addEventListener("abort", () => this.leave(), { signal });
@@ -124,13 +124,18 @@ class Room extends EventTarget {
    */
   addStream(stream) {
     this.#streams.add(stream);
-    for (const { peer } of this.#members.values()) peer?.add(stream);
+    for (const peer of this.#all) peer.add(stream);
   }
 
   /** @param {MediaStream} stream */
   removeStream(stream) {
     this.#streams.delete(stream);
-    for (const { peer } of this.#members.values()) peer?.remove(stream);
+    for (const peer of this.#all) peer.remove(stream);
+  }
+
+  /** All attempts and connections. */
+  get #all() {
+    return new Set([...this.peers.values(), ...[...this.#members.values()].flatMap(({ peer }) => peer ?? [])]);
   }
 
   /**
@@ -182,7 +187,7 @@ class Room extends EventTarget {
     if (this.#stop.signal.aborted) return;
     this.#withdraw();
     this.#stop.abort();
-    await Promise.all([...this.#members.values()].map(({ peer }) => peer?.close()));
+    await Promise.all([...this.#all].map((peer) => peer.close()));
     this.#tell("close");
   }
 
@@ -348,7 +353,9 @@ class Room extends EventTarget {
     this.#byBeacon.delete(code);
     if (!member || member.code !== code) return;
     member.code = member.at = undefined;
-    if (member.peer) member.peer.check();
+    const { open, peer } = member;
+    open?.peer.check();
+    if (peer) peer.check();
     else this.#remove(member);
   }
 
@@ -405,13 +412,15 @@ class Room extends EventTarget {
     const first = !this.#leads(member) && mail.description?.type === "offer" && mail.of === 1;
     // It replaces the current attempt only if that is late.
     const attempt = member.peer && this.#attempts.false.get(member.peer);
-    const replaces = member.connection !== connection && attempt?.late !== false;
+    const known = [member.connection, member.open?.connection].includes(connection);
+    const replaces = !known && attempt?.late !== false;
     if (first && replaces && !this.#nameConflicts(member) && this.#admits(false)) {
       member.code ??= String(code);
       this.#connect(member, connection);
       if (member.peer) this.#add(member, member.name);
     }
-    if (member.connection === connection) member.peer?.take(mail);
+    const peer = member.open?.connection === connection ? member.open?.peer : member.peer;
+    if (known || member.connection === connection) peer?.take(mail);
   }
 
   /**
@@ -441,7 +450,8 @@ class Room extends EventTarget {
   }
 
   /**
-   * Begin an attempt, which replaces the current one.
+   * Begin an attempt, which replaces the current one. An open connection stays until the new one is open: anybody can
+   * send an offer under the id of a member without a secret.
    *
    * @param {Member} member
    * @param {unknown} connection
@@ -466,7 +476,7 @@ class Room extends EventTarget {
     this.#attempts[`${callbacks.leads}`].set(member.peer, callbacks);
     this.#later(STAGGER_MS * times, () => (callbacks.late = true));
     member.connection = connection;
-    previous?.giveUp();
+    if (previous !== member.open?.peer) previous?.giveUp();
   }
 
   /**
@@ -489,13 +499,15 @@ class Room extends EventTarget {
       joined: (peer) => {
         member.tries = 0;
         this.#attempts[`${leads}`].delete(peer);
+        member.open?.peer.end();
+        member.open = { peer, connection };
         this.peers.set(member.id, peer);
         this.#tell("join", { peer });
         this.#begin();
       },
       unreachable: () => {
         const error = iceFailure(member.name ?? member.info);
-        if (tries > 1) this.#tell("error", { error }); // the first time, the device may be slow
+        if (tries > 1 && !member.open) this.#tell("error", { error }); // the first time, the device may be slow
       },
       ended: (peer, joined) => this.#ended(member, peer, joined),
     };
@@ -533,11 +545,16 @@ class Room extends EventTarget {
   #ended(member, peer, joined) {
     this.#attempts[`${this.#leads(member)}`].delete(peer);
     if (joined) {
+      member.open = undefined;
       this.peers.delete(member.id);
       this.#tell("leave", { peer });
     }
     if (member.peer !== peer) return;
-    member.peer = undefined;
+    Object.assign(member, { peer: undefined }, member.open && { ...member.open, tries: 0 });
+    if (member.peer) {
+      member.peer.info = member.info;
+      return this.#begin();
+    }
     if (!member.code || !member.at) {
       this.#remove(member);
       return this.#begin();

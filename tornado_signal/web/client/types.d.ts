@@ -117,6 +117,8 @@ export interface Member {
   /** The current attempt. */
   connection?: unknown;
   peer?: Peer;
+  /** The open connection, which stays until another one is open. */
+  open?: { peer: Peer; connection: unknown };
   tries: number;
   /** Whether the pause after an attempt is not over. */
   resting?: boolean;
