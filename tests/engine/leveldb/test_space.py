@@ -28,6 +28,12 @@ def place(small_disk):
     return path
 
 
+@pytest.fixture(autouse=True)
+def forgotten_refusals(monkeypatch):
+    """A store counts as full while it has no room, and not after a refusal."""
+    monkeypatch.setattr(spaces, "REFUSED_S", 0)
+
+
 def measured(path, **options):
     space = Space(path, **options)
     space.measure()
