@@ -39,7 +39,7 @@ __all__ = [
     "Room",
 ]
 
-MAX_MAILS = 250  # to one beacon. The server's default limit is twice as high
+MAX_MAILS = 250  # to one beacon. The server's default limit is four times as high
 MAX_ATTEMPTS = 50  # concurrent attempts of this side, and as many of other members
 PAIR_S = 5.0  # timeout of the first attempt. Later ones have a multiple of it
 MAX_TRIES = 4  # the largest multiple of `PAIR_S` and `LATE_S`

@@ -12,7 +12,7 @@ import { backOff, Deadline, dispatch, PAUSE_MS, PeerError, retry, sleep, taken, 
 /** @import { SignalClient } from "./signal-client.js" */
 /** @import { Attempt, Fields, Mail, Member, TellRoom } from "./types.d.ts" */
 
-const MAX_MAILS = 250; // to one beacon; half of the server's limit
+const MAX_MAILS = 250; // to one beacon; a quarter of the server's limit
 const MAX_ATTEMPTS = 50; // that a room begins at once, and others begin: a page may have 500 connections
 const HINT_MS = 10_000; // alone in a room of a loopback origin
 const ROOM = "room~"; // the prefix of the topic of a room on the server, where `join` finds no beacons
