@@ -8,7 +8,8 @@ import uuid
 import pytest
 from support.command import run
 from support.maintenance import LONG_MS, SECRETS, fill, names, noise, run_ok, run_refused
-from support.redis_traffic import until
+from support.redis_traffic import in_background, until
+from support.scraping import scrape
 
 from tornado_signal.stores.leveldb import directory, layout
 from tornado_signal.stores.leveldb.binding import plyvel
@@ -176,3 +177,26 @@ def test_damage_read_by_a_running_server_is_503_and_logged_once(kind, empty, sta
     assert log.count("move the directory away") == 1
     assert not any(word in log for word in SECRETS.values())
     assert len(names(tmp_path)) == 1 + empty
+
+
+@pytest.mark.parametrize("what", ["directory", "files"])
+def test_removed_data_is_logged_and_its_sessions_are_gone_for_their_clients(what, start, tmp_path):
+    server = start("--admin-port", 0)
+    code = server.offer()
+    waited = in_background(lambda: server.call("/poll", {"code": code, "side": "offerer", "wait": 60}))
+    until(lambda: scrape(server.admin_url).one("waiting_requests", "/poll"))
+    shutil.rmtree(tmp_path / "data")
+    if what == "files":
+        (tmp_path / "data").mkdir()
+    assert waited()[0] in (404, 503)
+    until(lambda: server.call("/readyz", base=server.admin_url, origin=None)[0] == 200)
+    until(lambda: server.codes() == [])
+    code = until(
+        lambda: (found := server.call("/lobby/offer", {"info": "i", "offer": "o"}))[0] == 200 and found[1]["code"]
+    )
+    assert server.codes() == [code]
+    assert server.stop() == 0
+    lines = [line for line in server.log if " ERROR " in line]
+    assert "somebody has removed its files" in lines[0]
+    assert "a new database replaces the earlier one, whose sessions are lost; clients publish them again" in lines[1]
+    assert len(lines) == 2

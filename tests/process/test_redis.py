@@ -10,7 +10,7 @@ from support.certificates import make_pair
 from support.command import Server, call
 from support.documents import blocks
 from support.redis_servers import RedisCluster, free_port
-from support.redis_traffic import Waiters, ready, topic_in, until
+from support.redis_traffic import Waiters, in_background, ready, topic_in, until
 from support.scraping import scrape
 from support.service_manager import receive_message, wait_for_message
 from support.waiting import end_all
@@ -106,10 +106,50 @@ def test_full_redis_is_one_log_line_with_advice(redis_server, serve):
     for _ in range(10):
         assert server.call("/lobby/offer", {"info": "i", "offer": "o"})[0] == 503
     assert ready(server) == (503, f"Redis at {redis.address}: OOM; raise maxmemory")
+    until(lambda: scrape(server.admin_url).one("full", "redis"))
+    assert [scrape(server.admin_url).one(name) for name in ("ready", "store_available")] == [0, 0]
+    redis.ask("CONFIG", "SET", "maxmemory", "0")
+    until(lambda: scrape(server.admin_url).one("ready"))
+    assert (scrape(server.admin_url).one("store_available"), ready(server)[0]) == (1, 200)
+    assert server.offer()
     assert server.stop() == 0
     lines = [line for line in server.log if "OOM" in line]
     assert len(lines) == 1
     assert lines[0].endswith("; raise maxmemory\n")
+
+
+def test_missing_replica_is_logged_and_makes_the_server_unready(redis_server, serve):
+    redis = redis_server("--repl-diskless-sync-delay", "0")
+    replica = redis_server("--replicaof", f"127.0.0.1 {redis.port}")
+    redis.wait(lambda: redis.replicas() == 1)
+    server = serve(redis, "--admin-port", "0")
+    replica.kill()
+    until(lambda: not scrape(server.admin_url).one("ready"))  # without a request
+    assert ready(server)[0] == 503
+    replica.start()
+    until(lambda: scrape(server.admin_url).one("ready"))
+    assert server.stop() == 0
+    begin, end = (line for line in server.log if "stores.redis.probes" in line)
+    assert "requests for some or all sessions are refused: " in begin
+    assert "0 of 1 replicas" in begin
+    assert "requests for all sessions are served again" in end
+
+
+def test_emptied_redis_is_logged_and_its_sessions_are_gone_for_their_clients(redis_server, serve):
+    redis = redis_server()
+    server = serve(redis, "--durability", "os", "--admin-port", "0")
+    until(lambda: redis.ask("KEYS", "*:probe:*"))
+    code = server.offer()
+    waited = in_background(lambda: server.call("/poll", {"code": code, "side": "offerer", "wait": 60}))
+    until(lambda: scrape(server.admin_url).one("waiting_requests", "/poll"))
+    redis.ask("FLUSHALL")
+    assert waited()[0] == 404
+    assert server.codes() == []
+    code = server.offer()
+    assert server.codes() == [code]
+    assert server.stop() == 0
+    (line,) = (line for line in server.log if "has lost its data" in line)
+    assert f"Redis at {redis.address} " in line
 
 
 def test_node_that_stops_responding_and_its_return_are_logged_with_the_reason(redis_server, serve, tmp_path):

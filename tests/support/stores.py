@@ -133,7 +133,9 @@ class Redis:
         """Check that only the store's own keys are left after 20 s."""
         self._clock.ms += 20_000
         left = [key async for keys in all_keys(store.stores[0]) for key in keys]
-        assert [key for key in left if not re.search(b":(store|origins|processes|(held|claim):[0-9a-f]+)$", key)] == []
+        assert [
+            key for key in left if not re.search(b":(store|origins|processes|(held|claim|probe):[0-9a-f]+)$", key)
+        ] == []
 
     @staticmethod
     def take_small_steps(monkeypatch):

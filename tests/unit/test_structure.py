@@ -27,11 +27,11 @@ MAY_IMPORT = {
     "stores.quotas": "",
     "stores.watches": "",
     "stores.leveldb": (
-        "errors metrics session stores.census stores.position_text stores.quotas stores.watches system "
+        "errors metrics session stores.census stores.position_text stores.quotas stores.watches system system.slices "
         "plyvel plyvel_next sortedcontainers"
     ),
     "stores.redis": (
-        "errors metrics session settings stores.census stores.position_text stores.quotas stores.watches system hiredis"
+        "errors metrics session settings stores.census stores.position_text stores.quotas stores.watches system system.slices hiredis"
     ),
     "relay": "errors stores stores.redis system",
     "auth": "errors settings system system.slices cryptography jwt",

@@ -246,6 +246,7 @@ class ServingProcess:
         counted = self.service.counts.value
         listed = "" if counted is None else f", {counted[0]} sessions listed"
         full = describe_full({"full": self.service.fullness.full})
+        full += "" if self.service.store.available else "; not ready: the store is unavailable"
         return f"listening on {', '.join(self._urls)}{listed}{full}{reload_status(self.live)}"
 
     def use(self, settings: Settings, resources: Resources) -> None:

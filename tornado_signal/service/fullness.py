@@ -70,5 +70,6 @@ class Fullness:
 
 
 def describe_full(body: Mapping[str, Any]) -> str:
-    """Return the end of the status line for a response of /readyz: what is full, or nothing."""
-    return f"; full: {', '.join(body['full'])}" if body.get("full") else ""
+    """Return the end of the status line for a response of /readyz: the full resources, and its reason."""
+    full = f"; full: {', '.join(body['full'])}" if body.get("full") else ""
+    return f"{full}; not ready: {body['reason']}" if body.get("reason") else full

@@ -134,6 +134,10 @@ class Watches:
         self._by_key.setdefault(key, set()).add(watch)
         return watch
 
+    def keys(self) -> list[bytes]:
+        """Return the watched keys."""
+        return list(self._by_key)
+
     def watched(self, key: bytes) -> bool:
         """Return whether a key has a watch."""
         return key in self._by_key

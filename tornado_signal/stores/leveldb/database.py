@@ -282,7 +282,11 @@ class Database:
     def _measure(self) -> None:
         self._measuring = self._loop.call_later(MEASURE_S, self._measure)
         if self._snapshot is not None:  # otherwise the thread is reopening the database
-            self._jobs.put(self.space.measure)
+            self._jobs.put(self._look)
+
+    def _removed(self) -> None:
+        if self._snapshot is not None and not self._closing.is_set():
+            self.failed(FileNotFoundError("somebody has removed its files"))
 
     def _send_soon(self) -> None:
         due_s = self._sent_s + GATHER_S
@@ -366,6 +370,12 @@ class Database:
         self._jobs.put(None)
 
     # In another thread
+    def _look(self) -> None:
+        """Measure the disk, and notice that somebody has removed the files. Those that are open could still be used."""
+        self.space.measure()
+        if not (self._path / "CURRENT").exists():
+            self._loop.call_soon_threadsafe(self._removed)
+
     def _open_measured(self) -> tuple[Any, Any]:
         opened = self._open_sound()
         self.space.measure()

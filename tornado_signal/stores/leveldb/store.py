@@ -43,6 +43,7 @@ from ...session import (
 )
 from ...system.clock import Clock
 from ...system.guard import guarded
+from ...system.slices import in_slices
 from .. import position_text
 from ..quotas import Quotas
 from ..watches import Watch, Watches
@@ -58,7 +59,7 @@ from .locks import LockToken, SessionLocks
 from .maintenance import DirectoryMaintenance
 from .metrics import DatabaseMetrics
 from .positions import TopicPosition
-from .records import SessionAuth
+from .records import Loaded, SessionAuth
 from .space import Space
 from .state import StoreState
 from .sweeper import Sweeper
@@ -70,6 +71,7 @@ ORIGINS_STEP = 1000  # counted per event-loop iteration
 SETTLING_BY_CREATE = 2
 # The longest pause between two attempts of our clients to reconnect and hold their offers again.
 COME_BACK_S = 10.0
+WAKE_STEP = 500  # watches that are woken per event-loop iteration, after the data was removed
 RELEASED_AT_ONCE = 50  # offers of an earlier process whose withdrawals share a write
 
 log = logging.getLogger(__name__)
@@ -141,7 +143,7 @@ class LevelDBStore:
             path,
             sync=durability == "fsync",
             load=records.load,
-            loaded=self.state.load,
+            loaded=self._load,
             start_empty=start_empty,
             space=self.space,
             metrics=self.database_metrics,
@@ -159,6 +161,14 @@ class LevelDBStore:
         self.sweeper.start()
         if self.state.leases:
             self._abandoned = asyncio.create_task(self._release_abandoned(dict(self.state.leases)))
+
+    def _load(self, loaded: Loaded) -> None:
+        """Use what was read from the database. Waiting clients are woken if their sessions are gone."""
+        before = self.state.identity
+        self.state.load(loaded)
+        if before not in ("", self.state.identity):
+            log.error("a new database replaces the earlier one, whose sessions are lost; clients publish them again")
+            in_slices(self.watches.keys(), self.watches.changed, WAKE_STEP)
 
     async def close(self) -> None:
         if self._abandoned is not None:

@@ -7,6 +7,7 @@ and a few counts, so all processes respond alike. The time is that of the nodes.
 import asyncio
 import dataclasses
 import functools
+import logging
 import os
 from collections.abc import Coroutine, Iterator, Sequence
 from typing import Literal
@@ -27,6 +28,7 @@ from ...session import (
 )
 from ...settings.settings import Settings
 from ...system.guard import guarded
+from ...system.slices import in_slices
 from .. import position_text
 from ..quotas import Quotas
 from ..watches import Watch, Watches
@@ -43,14 +45,16 @@ from .nodes import Acknowledgement, Node
 from .origins import StoredOrigins
 from .partitions import MAX_PARTITIONS, Partitions, key_slot
 from .positions import PartitionPosition, StoreIdentity
+from .probes import Probes
 from .shared import SharedRedis
 from .topology import Topology
 from .watching import Watching
 
+log = logging.getLogger(__name__)
+
 FULL_RETRY_S = 10
 ASIDE_S = 0.05  # time limit for work that a change does not depend on
-PROBE_MS = 60_000
-PROBES = 16_384  # enough keys for one in each primary, unless a primary has very few slots
+WAKE_STEP = 500  # watches that are woken per event-loop iteration, after data was lost
 FORMAT = "1"
 
 
@@ -124,6 +128,8 @@ class RedisStore:
         self.counts, self.largest_origins = self.origins.counts, self.origins.largest
         self._counts = OriginCounts(self.partitions, discovery.sizes, quotas)
         self._asides: set[asyncio.Task[None]] = set()
+        self._probes = Probes(self.client, self.topology, prefix, self.process_id, self._on_lost)
+        self.probe = self._probes.probe
         self._leases = Leases(self.client, prefix, self.process_id, hold_grace_ms, timeout_ms, self.release)
 
     async def open(self) -> None:
@@ -143,6 +149,7 @@ class RedisStore:
                 )
             await self._claim()
             self._leases.start()
+            self._probes.start()
         except Unavailable as error:
             await self.close()
             raise OperatorError(f"Redis cannot be used: {error.__cause__}") from error
@@ -193,6 +200,7 @@ class RedisStore:
 
     async def close(self) -> None:
         self.watching.close()
+        await self._probes.stop()
         await self._counts.close()
         await self._leases.close()
         for task in self._asides:
@@ -209,7 +217,7 @@ class RedisStore:
         self._counts.allow(quotas)
 
     def metric_families(self) -> Iterator[Family]:
-        yield Family("gauge", "store_available", "Whether all primaries answer.", self.available)
+        yield Family("gauge", "store_available", "Whether all primaries can be written and read.", self.available)
         yield from self.redis_metrics.families()
 
     def observe(self, observer: Observer | None) -> None:
@@ -227,25 +235,23 @@ class RedisStore:
 
     @property
     def available(self) -> bool:
-        return self.topology.available
+        return self.topology.available and not self._probes.problem
 
     @property
     def full(self) -> str:
         return "redis" if self.client.memory_full else ""
 
-    async def probe(self) -> None:
-        await asyncio.gather(*(self._probe(node) for node in self.topology.primaries))
-
-    async def _probe(self, node: Node) -> None:
-        """Write and read a key of a primary."""
-        for number in range(PROBES):
-            key = f"{self.prefix}{{{number:x}}}:probe".encode()
-            slot = key_slot(key)
-            if self.topology.node(slot) is node:
-                await self.client.call(slot, (b"SET", key, b"", b"PX", PROBE_MS), write=True)
-                if await self.client.call(slot, (b"EXISTS", key), write=False) != 1:
-                    raise Unavailable("Redis at {}:{}: a written value cannot be read back".format(*node.address))
-                return
+    async def _on_lost(self, node: Node) -> None:
+        """Handle that a primary has lost its data. Waiting clients are woken, and read that their sessions are gone."""
+        log.error(
+            "Redis at %s:%d has lost its data, and the sessions in it; clients publish them again",
+            *node.address,
+        )
+        try:
+            await self._claim()
+        except OperatorError as error:
+            log.error("the store on Redis is not the one of before: %s", error)
+        in_slices(self.watching.watches.keys(), self.watching.watches.changed, WAKE_STEP)
 
     # Publishing and connecting
 

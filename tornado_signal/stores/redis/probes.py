@@ -1,0 +1,103 @@
+"""Regular writes and reads of a key of each primary: they find out whether requests would be served.
+
+A primary that responds can still refuse all writes, for want of memory, of replicas, or of a permission.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from ...errors import Unavailable
+from ...system.repeating import Repeating
+from .client import AGAIN, RedisClient
+from .connections import Failure
+from .nodes import Node
+from .partitions import key_slot
+from .topology import Topology
+
+log = logging.getLogger(__name__)
+
+PAUSE_S: Final = 5.0
+KEPT_MS: Final = 60_000  # the lifetime of a key
+KNOWN_S: Final = 45.0  # a key that was written within this time still exists, unless the data is lost
+NUMBERS: Final = 16_384  # enough keys for one in each primary, unless a primary has very few slots
+
+
+class Probes:
+    """The probes of all primaries.
+
+    Args:
+        on_lost: called after a primary has lost its data.
+    """
+
+    def __init__(
+        self,
+        client: RedisClient,
+        topology: Topology,
+        prefix: str,
+        process_id: bytes,
+        on_lost: Callable[[Node], Awaitable[None]],
+    ) -> None:
+        self._client = client
+        self._topology = topology
+        self._prefix = prefix
+        self._process = process_id.hex()
+        self._on_lost = on_lost
+        self._written_s: dict[bytes, float] = {}  # when each key was written
+        self._repeating: Repeating | None = None
+        self._logged = False  # whether the problem is in the log
+        self.problem = ""  # why the last probe failed, or empty
+
+    def start(self) -> None:
+        """Probe regularly."""
+        self._repeating = Repeating(self._repeat, PAUSE_S)
+
+    async def stop(self) -> None:
+        """Stop probing."""
+        if self._repeating is not None:
+            await self._repeating.stop()
+
+    async def probe(self) -> None:
+        """Write and read a key of each primary.
+
+        Raises:
+            Unavailable: a primary refuses that.
+        """
+        try:
+            await asyncio.gather(*map(self._probe, self._topology.primaries))
+        except Unavailable as error:
+            self.problem = error.reason
+            if self._topology.available and not self._logged:  # otherwise the topology has logged it
+                self._logged = True
+                if isinstance(error.__cause__, Failure) and error.__cause__.kind in AGAIN:  # likewise the client
+                    log.warning("requests for some or all sessions are refused: %s", self.problem)
+            raise
+        self.problem = ""
+        if self._logged:
+            self._logged = False
+            log.warning("requests for all sessions are served again")
+
+    async def _repeat(self) -> None:
+        try:
+            await self.probe()
+        except Unavailable:
+            return  # it is logged
+
+    async def _probe(self, node: Node) -> None:
+        for number in range(NUMBERS):
+            key = f"{self._prefix}{{{number:x}}}:probe:{self._process}".encode()
+            slot = key_slot(key)
+            if self._topology.node(slot) is node:
+                await self._write_and_read(node, key, slot)
+                return
+
+    async def _write_and_read(self, node: Node, key: bytes, slot: int) -> None:
+        began_s = asyncio.get_running_loop().time()
+        before = await self._client.call(slot, (b"SET", key, b"", b"PX", KEPT_MS, b"GET"), write=True)
+        known = began_s - self._written_s.get(key, began_s - KEPT_MS) < KNOWN_S
+        self._written_s[key] = began_s
+        if known and before is None:
+            await self._on_lost(node)
+        if await self._client.call(slot, (b"EXISTS", key), write=False) != 1:
+            raise Unavailable("Redis at {}:{}: a written value cannot be read back".format(*node.address))
