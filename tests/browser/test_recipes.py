@@ -28,7 +28,7 @@ def shows(page, text):
 
 def test_all_recipes_are_tried():
     recipes = [heading for heading, text in sections("recipes").items() if heading != "Recipes" and "```html" in text]
-    assert recipes == ["Shared cursors", "File drop", "Call", "Game for two", "Matchmaking"]
+    assert recipes == ["Shared cursors", "File drop", "Call", "Game for two", "Matchmaking", "Lobby"]
 
 
 def test_cursors_are_shared(open_recipe):
@@ -118,3 +118,17 @@ def test_players_of_the_nearest_level_are_matched(server, site, open_recipe):
     shows(player, "Playing with level 50")
     shows(high, "Playing with level 40")
     assert "Playing" not in low.evaluate(TEXT)
+
+
+def test_lobby_shows_tables_and_enters_them(open_recipe):
+    pages = open_recipe("Lobby")
+    fill = "document.querySelector('input').value = 'chess/1'; document.querySelector('button').click()"
+    pages[0].evaluate(f"(() => {{ {fill} }})()")
+    for page in pages[1:]:
+        shows(page, "table chess/1 (1)")
+    pages[1].evaluate("document.querySelector('li').click()")
+    for page in pages:
+        shows(page, "table chess/1 (2)")
+    pages[0].close()
+    pages[1].close()
+    until(lambda: pages[2].evaluate("document.querySelectorAll('li').length") == 0)

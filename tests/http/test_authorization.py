@@ -372,6 +372,28 @@ async def test_topics_show_only_those_covered(protected):
             assert found["pagination"]["total"] == len(expected)
 
 
+async def test_prefix_is_within_what_the_token_covers(protected):
+    service = await protected()
+    names = ["a", "a/1", "a/2", "b", "ba", "é%", "é_"]
+    for name in names:
+        assert (await call(service, "POST", f"/{segment(name)}/offer", OFFER, token=token_of(service))).status == 200
+    for patterns, prefix, expected in (
+        (["*"], "a", ["a", "a/1", "a/2"]),
+        (["a/*", "b"], "a", ["a/1", "a/2"]),
+        (["a/*"], "a/2", ["a/2"]),
+        (["a/1", "b"], "a/1", ["a/1"]),
+        (["a/*", "b"], "b", ["b"]),
+        (["a/*", "b"], "ba", []),
+        (["b*"], "é", []),
+        (["é*"], "é%", ["é%"]),
+        (["a", "b"], "", ["a", "b"]),
+    ):
+        token = token_of(service, topics=patterns)
+        found = (await call(service, "GET", f"/topics?prefix={segment(prefix)}", token=token)).json
+        assert [topic["topic"] for topic in found["topics"]] == expected, (patterns, prefix)
+        assert found["pagination"]["total"] == len(expected)
+
+
 # Invalid tokens
 
 

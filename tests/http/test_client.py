@@ -16,6 +16,7 @@ from tornado import httpserver, netutil, web
 from tornado.httpclient import AsyncHTTPClient
 
 from tornado_signal.client import APIError, Event, SignalClient, Token, Unreachable
+from tornado_signal.client.names import topic_of
 from tornado_signal.client.servers import back_off_s
 
 BOUND_S = 20
@@ -95,6 +96,18 @@ async def until(iterator, is_last):
 async def test_two_peers_connect_using_every_method(client):
     for topic in ("lobby", "a/b c%2F+?&#é😀", "\0", ".", "..", "x" * 256):
         await connect_two_peers(client, topic)
+
+
+async def test_rooms_are_listed_by_name(client):
+    names = ["Chess", "a b", "a/1", "a~2f~1", "é\U0001f600"]
+    for name in names:
+        await client.offer(topic_of(name), "i", "o")
+    for foreign in ("other", "room", "room~~10ffff~~110000~"):
+        await client.offer(foreign, "i", "o")
+    found = [room["name"] for room in (await client.rooms())["rooms"]]
+    assert sorted(found) == sorted([*names, "\U0010ffff~110000~"])
+    page = await client.rooms(limit=1, prefix="a/")
+    assert (page["rooms"], page["pagination"]["total"]) == ([{"name": "a/1", "members": 1}], 1)
 
 
 async def connect_two_peers(client, topic):

@@ -3,6 +3,7 @@
 import uuid
 
 import pytest
+from support.rpc import RpcClient
 from support.service import (
     NOT_FOUND,
     NOW_MS,
@@ -12,6 +13,7 @@ from support.service import (
     VERSION,
     allowed_origin,
     refused,
+    segment,
 )
 
 TOPICS = [
@@ -171,3 +173,29 @@ async def test_page_has_100_topics_by_default_and_at_most_1000(service):
         result = await service.get("/topics" + query)
         assert len(result["topics"]) == max(0, min(limit, 1005 - (number - 1) * limit)), query
         assert result["pagination"] == page(number, limit, 1005, more=number * limit < 1005), query
+
+
+async def test_topics_that_begin_with_a_prefix(service):
+    for topic in ("a", "a/1", "a/2", "b", "é%_", "é\U0001f600", "\U0001f600"):
+        await service.offer(topic)
+    for prefix, expected in (
+        ("", ["a", "a/1", "a/2", "b", "é%_", "é\U0001f600", "\U0001f600"]),
+        ("a", ["a", "a/1", "a/2"]),
+        ("a/", ["a/1", "a/2"]),
+        ("é%", ["é%_"]),
+        ("A", []),
+        ("%", []),
+        ("x" * 256, []),
+    ):
+        found = await service.get(f"/topics?limit=2&prefix={segment(prefix)}")
+        assert [topic["topic"] for topic in found["topics"]] == expected[:2], prefix
+        assert (found["pagination"]["total"], found["pagination"]["hasMore"]) == (len(expected), len(expected) > 2)
+    for query in ("prefix=%ff", "prefix=a&prefix=b", "prefix=" + "x" * 257):
+        refusal = "Missing or invalid required parameter: prefix"
+        assert refused(await service.call("GET", f"/topics?{query}")) == (400, refusal)
+    async with RpcClient(f"ws://127.0.0.1:{service.port}/ws", ORIGIN) as client:
+        found = (await client.ask("topics", prefix="a/"))["result"]
+        assert [topic["topic"] for topic in found["topics"]] == ["a/1", "a/2"]
+        assert len((await client.ask("topics", prefix=None))["result"]["topics"]) == 7
+        for wrong in (1, ["a"], "\ud800", "x" * 257):
+            assert (await client.ask("topics", prefix=wrong))["error"]["code"] == 400

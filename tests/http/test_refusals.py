@@ -44,7 +44,7 @@ HOLD = Operation("hold", "", "", "", "", {}, lambda: b"", (CODE, SECRET), writes
 EXAMPLES = {
     **{"topic": "lobby", "info": "i", "offer": "o", "ttl": 60_000, "hold": False, "code": NO_SUCH_CODE},
     **{"answer": "a", "candidate": "c", "candidates": ["c", "d"], "side": "answerer", "secret": "a secret of a side"},
-    **{"wait": 0, "since": None, "page": 1, "limit": 10},
+    **{"wait": 0, "since": None, "page": 1, "limit": 10, "prefix": "lob"},
 }
 SECRETS = {"offerer": "the secret of the offerer", "answerer": "the answerer's secret 😀"}
 MISSING = object()
@@ -334,7 +334,7 @@ def test_declarations_are_those_of_the_specification():
         "version": ("", ""),
         "health": ("", ""),
         "iceServers": (ANY, ""),
-        "topics": ("list", "page limit"),
+        "topics": ("list", "page limit prefix"),
         "sessions": ("list", "topic wait since limit"),
         "offer": ("offer", "topic info offer ttl secret hold"),
         "answer": ("answer", "code sent side secret"),
@@ -354,7 +354,7 @@ def test_declarations_are_those_of_the_specification():
     most = 2**53
     assert {name: numbers for name, numbers in found.items() if numbers not in ([], [1])} == {
         **{"topic": [256, 1], "info": [1024, 1], "secret": [256, 16], "candidates": [100]},
-        **{"wait": [60, 0], "ttl": [300_000, 1000], "page": [most, 1], "limit": [most, 1]},
+        **{"wait": [60, 0], "ttl": [300_000, 1000], "page": [most, 1], "limit": [most, 1], "prefix": [256]},
     }
 
 

@@ -11,6 +11,7 @@ from .authorization import TokenSource
 from .errors import APIError, HeldBack
 from .events import follow
 from .leases import LeaseManager
+from .names import room_of, topic_of
 from .servers import Pace, Response, Servers, back_off_s
 from .types import (
     Closable,
@@ -19,6 +20,8 @@ from .types import (
     Health,
     IceServers,
     Listing,
+    Rooms,
+    RoomSummary,
     Session,
     SessionUpdate,
     Side,
@@ -104,9 +107,24 @@ class SignalClient(Closable):
             return None
         return cast(IceServers, response.result)
 
-    async def topics(self, page: int = 1, limit: int = 100) -> Topics:
-        """Send GET /topics and return a page of the topics with unanswered sessions, in alphabetical order."""
-        return cast(Topics, (await self._servers.call("topics", {"page": page, "limit": limit})).result)
+    async def topics(self, page: int = 1, limit: int = 100, *, prefix: str | None = None) -> Topics:
+        """Send GET /topics and return a page of the topics with unanswered sessions, in alphabetical order.
+
+        With `prefix`, only topics that begin with it are listed and counted.
+        """
+        fields = {"page": page, "limit": limit, "prefix": prefix}
+        return cast(Topics, (await self._servers.call("topics", fields)).result)
+
+    async def rooms(self, page: int = 1, limit: int = 100, *, prefix: str = "") -> Rooms:
+        """Return a page of the rooms with members, in alphabetical order.
+
+        With `prefix`, only rooms whose names begin with it are listed and counted.
+        """
+        found = await self.topics(page, limit, prefix=topic_of(prefix))
+        rooms: list[RoomSummary] = [
+            {"name": room_of(topic["topic"]), "members": topic["count"]} for topic in found["topics"]
+        ]
+        return {"rooms": rooms, "pagination": found["pagination"]}
 
     async def sessions(
         self, topic: str, *, wait_s: float | None = None, since: str | None = None, limit: int | None = None

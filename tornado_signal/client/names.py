@@ -17,6 +17,7 @@ from .types import Fields
 
 ROOM = "room~"  # prefix of a room's topic on the server, so that `join` cannot answer a beacon
 ESCAPED = re.compile(r"[^\w .\-\x80-\ud7ff\ue000-\U0010ffff]", re.ASCII)  # proxies change or refuse some of them
+UNESCAPED = re.compile("~([0-9a-f]{1,5}|10[0-9a-f]{4})~")
 SIGNED = "@"  # prefix of the id of a member with a secret
 SIGNATURE = 86  # characters
 MAX_NAME = 256
@@ -26,6 +27,11 @@ SALT = "tornado-signal room\n"
 def topic_of(room: str) -> str:
     """Return the topic of a room."""
     return ROOM + ESCAPED.sub(lambda match: f"~{ord(match[0]):x}~", room)
+
+
+def room_of(topic: str) -> str:
+    """Return the room of a topic."""
+    return UNESCAPED.sub(lambda match: chr(int(match[1], 16)), topic.removeprefix(ROOM))
 
 
 class Identity:

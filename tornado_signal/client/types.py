@@ -71,6 +71,20 @@ class Topics(TypedDict):
     pagination: Pagination
 
 
+class RoomSummary(TypedDict):
+    """A room and its number of members."""
+
+    name: str
+    members: int
+
+
+class Rooms(TypedDict):
+    """A page of rooms."""
+
+    rooms: list[RoomSummary]
+    pagination: Pagination
+
+
 class Health(TypedDict):
     """The status and the time of a server."""
 

@@ -38,7 +38,7 @@ def query_token(query: Mapping[str, list[bytes]]) -> str:
 def _value(schema: Mapping[str, Any], texts: list[bytes]) -> Any:
     if len(texts) > 1:
         return texts
-    text = texts[0].decode(errors="replace")
+    text = texts[0].decode(errors="surrogateescape")  # checks of strings refuse what is not UTF-8
     if schema.get("type") == "integer" and _WHOLE.fullmatch(text):
         return int(text)
     if schema.get("type") == "number" and _DECIMAL.fullmatch(text):

@@ -9,18 +9,23 @@ from .request_context import RequestContext
 RANGES_PER_UNIT: Final = 8
 
 
-async def covered_topics(context: RequestContext, offset: int, limit: int) -> tuple[list[tuple[str, int]], int]:
-    """Return a page of the topics of the origin that the token covers, and their number.
+async def covered_topics(
+    context: RequestContext, offset: int, limit: int, prefix: str = ""
+) -> tuple[list[tuple[str, int]], int]:
+    """Return a page of the covered topics of the origin that begin with `prefix`, and their number.
+
+    A token can cover some topics only. Without a token all are covered.
 
     Raises:
         TooMany: the address exceeds its rate.
     """
     grant, store = context.grant, context.service.store
     if grant is None or grant.topics is None:
-        return await store.topics(context.origin, offset, limit)
-    ranges = covered_ranges(grant)
-    context.charge(len(ranges) // RANGES_PER_UNIT)
-    return await store.topics(context.origin, offset, limit, ranges)
+        ranges = [TopicRange(prefix, True)] if prefix else None
+        return await store.topics(context.origin, offset, limit, ranges)
+    covered = covered_ranges(grant)
+    context.charge(len(covered) // RANGES_PER_UNIT)
+    return await store.topics(context.origin, offset, limit, ranges_within(covered, prefix))
 
 
 def covered_ranges(grant: Grant) -> list[TopicRange]:
@@ -31,3 +36,10 @@ def covered_ranges(grant: Grant) -> list[TopicRange]:
         if not (ranges and ranges[-1].is_prefix and text.startswith(ranges[-1].text)):
             ranges.append(TopicRange(text, not is_single))
     return ranges
+
+
+def ranges_within(ranges: list[TopicRange], prefix: str) -> list[TopicRange]:
+    """Return the parts of disjoint ranges whose topics begin with `prefix`, in order."""
+    if any(each.is_prefix and prefix.startswith(each.text) for each in ranges):
+        return [TopicRange(prefix, True)]
+    return [each for each in ranges if each.text.startswith(prefix)]

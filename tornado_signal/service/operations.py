@@ -20,6 +20,7 @@ from .cursors import cursor_scope, format_cursor, parse_cursor
 from .parameters import (
     CODE,
     HOLD,
+    PREFIX,
     SECRET,
     TOPIC,
     WAIT,
@@ -165,10 +166,10 @@ def ice_servers(context: RequestContext) -> bytes:
 # Discovery
 
 
-async def topics(context: RequestContext, page: int, limit: int) -> bytes:
+async def topics(context: RequestContext, page: int, limit: int, prefix: str) -> bytes:
     """GET /topics."""
     limit = min(limit, MAX_LIMIT)
-    found, total = await covered_topics(context, (page - 1) * limit, limit)
+    found, total = await covered_topics(context, (page - 1) * limit, limit, prefix)
     return wire.encode(wire.topics_page(page, limit, found, total))
 
 
@@ -368,6 +369,7 @@ def declare(settings: Settings) -> tuple[Operation, ...]:
             (
                 number("page", 1, {**POSITIVE, "default": 1}),
                 number("limit", DEFAULT_LIMIT, {**POSITIVE, "default": DEFAULT_LIMIT}, CLAMPED),
+                PREFIX,
             ),
             action="list",
         ),

@@ -175,6 +175,10 @@ def _check_topic(fields: Fields, context: RequestContext) -> str:
     return check_string(fields.get("topic"), "topic", 1, schemas.MAX_TOPIC)
 
 
+def _check_prefix(fields: Fields, context: RequestContext) -> str:
+    return check_optional_string(fields.get("prefix"), "prefix", 0, schemas.MAX_TOPIC) or ""
+
+
 def _check_hold(fields: Fields, context: RequestContext) -> bool:
     value = fields.get("hold")
     if type(value) not in (bool, type(None)):
@@ -186,5 +190,6 @@ def _check_hold(fields: Fields, context: RequestContext) -> bool:
 CODE: Final = Parameter("code", _check_code, schemas.ref("Code"), required=True)
 SECRET: Final = Parameter("secret", check_secret, schemas.SECRET)
 TOPIC: Final = Parameter("topic", _check_topic, schemas.TOPIC, required=True, place="path")
+PREFIX: Final = Parameter("prefix", _check_prefix, schemas.PREFIX)
 HOLD: Final = Parameter("hold", _check_hold, schemas.HOLD, place="websocket")
 WAIT: Final = Parameter("wait", check_wait, schemas.WAIT)

@@ -68,6 +68,11 @@ HOLD: Final[Schema] = {
     "type": "boolean",
 }
 TOPIC: Final = {**FILLED, "maxLength": MAX_TOPIC}
+PREFIX: Final[Schema] = {
+    "maxLength": MAX_TOPIC,
+    "description": "Only topics that begin with these characters. `total` counts them.",
+    "type": "string",
+}
 CURSOR: Final[Schema] = {
     "type": "string",
     "description": "Where this answer has come to; goes into `since`. It comes if the request had `wait` or `since`.",

@@ -138,8 +138,14 @@ export class SignalClient {
   open(): Promise<WebSocket | undefined>;
   version(options?: Stoppable): Promise<{ version: string }>;
   health(options?: Stoppable): Promise<{ status: "ok"; timestamp: number }>;
-  topics(options?: { page?: number; limit?: number } & Stoppable): Promise<{
+  /** List the topics with unanswered sessions, in alphabetical order, or only those that begin with `prefix`. */
+  topics(options?: { page?: number; limit?: number; prefix?: string } & Stoppable): Promise<{
     topics: { topic: string; count: number }[];
+    pagination: { page: number; limit: number; total: number; hasMore: boolean };
+  }>;
+  /** List the rooms with members, in alphabetical order, or only those whose names begin with `prefix`. */
+  rooms(options?: { page?: number; limit?: number; prefix?: string } & Stoppable): Promise<{
+    rooms: { name: string; members: number }[];
     pagination: { page: number; limit: number; total: number; hasMore: boolean };
   }>;
   /** List the unanswered sessions of a topic, newest first. With `wait` (seconds) and `since`, wait for a change. */

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { Identity, parse, seal, topicOf, unseal } from "../../../tornado_signal/web/client/identity.js";
+import { Identity, parse, roomOf, seal, topicOf, unseal } from "../../../tornado_signal/web/client/identity.js";
 
 const {
   topic,
@@ -15,6 +15,11 @@ const {
 
 test("the topic of a room has no character that proxies change", () => {
   for (const [name, expected] of topics) assert.equal(topicOf("room~", name), expected);
+});
+
+test("a room is found from its topic", () => {
+  for (const [name] of topics) assert.equal(roomOf(topicOf("room~", name)), name);
+  assert.equal(roomOf("room~~110000~"), "~110000~");
 });
 
 test("an id is made from its secret", async () => {

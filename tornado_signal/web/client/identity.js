@@ -21,6 +21,18 @@ export const topicOf = (prefix, name) =>
   prefix +
   name.replace(/[^\w .\-\u0080-\ud7ff\ue000-\u{10ffff}]/gu, (each) => `~${each.codePointAt(0)?.toString(16)}~`);
 
+export const ROOM = "room~"; // the prefix of the topic of a room on the server, where `join` finds no beacons
+
+/**
+ * Return the room of a topic.
+ *
+ * @param {string} topic
+ */
+export const roomOf = (topic) =>
+  topic
+    .slice(ROOM.length)
+    .replace(/~([\da-f]{1,5}|10[\da-f]{4})~/g, (_, point) => String.fromCodePoint(Number.parseInt(point, 16)));
+
 export const MAX_NAME = 256;
 const STORED = "tornado-signal secret"; // the key of the page's secret in sessionStorage
 

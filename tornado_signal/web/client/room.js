@@ -2,7 +2,7 @@
 
 import { MAX_PEERS, STAGGER_MS } from "./connect.js";
 import { encode, offerFile } from "./data.js";
-import { Identity, isName, MAX_NAME, ownInfo, ownSecret, random, seal, topicOf, unseal } from "./identity.js";
+import { Identity, isName, MAX_NAME, ownInfo, ownSecret, ROOM, random, seal, topicOf, unseal } from "./identity.js";
 import { iceFailure, PAIR_MS } from "./link.js";
 import { Peer } from "./peer.js";
 import { publishHeld, Servers } from "./servers.js";
@@ -15,7 +15,6 @@ import { backOff, Deadline, dispatch, PAUSE_MS, PeerError, retry, sleep, taken, 
 const MAX_MAILS = 250; // to one beacon; a quarter of the server's limit
 const MAX_ATTEMPTS = 50; // that a room begins at once, and others begin: a page may have 500 connections
 const HINT_MS = 10_000; // alone in a room of a loopback origin
-const ROOM = "room~"; // the prefix of the topic of a room on the server, where `join` finds no beacons
 
 /** Members that wait for an attempt: the least tried first, in random order. */
 class Queue {

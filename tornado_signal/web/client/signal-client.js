@@ -1,6 +1,7 @@
 /* The API of one server, call by call. */
 
 import { authorizationOf, bearer, JSON_BODY, json, messages, pathOf, request, reserve } from "./http.js";
+import { ROOM, roomOf, topicOf } from "./identity.js";
 import { hidden, socketTo, withdrawals } from "./socket.js";
 import {
   backOff,
@@ -81,9 +82,15 @@ export class SignalClient {
     return this.#call("health", {}, options);
   }
 
-  /** @param {{ page?: number, limit?: number } & Stoppable} [options] */
-  topics({ page, limit, ...options } = {}) {
-    return this.#call("topics", { page, limit }, options);
+  /** @param {{ page?: number, limit?: number, prefix?: string } & Stoppable} [options] */
+  topics({ page, limit, prefix, ...options } = {}) {
+    return this.#call("topics", { page, limit, prefix }, options);
+  }
+
+  /** @param {{ page?: number, limit?: number, prefix?: string } & Stoppable} [options] */
+  async rooms({ prefix = "", ...options } = {}) {
+    const { topics, pagination } = await this.topics({ ...options, prefix: topicOf(ROOM, prefix) });
+    return { rooms: topics.map(({ topic, count }) => ({ name: roomOf(topic), members: count })), pagination };
   }
 
   /**
