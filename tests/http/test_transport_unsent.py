@@ -11,6 +11,7 @@ from support.waiting import until
 from tornado import web
 from tornado.iostream import StreamClosedError
 
+from tornado_signal.system.tls import Tls, read_certificate
 from tornado_signal.transport.listener import UNSENT_BYTES
 from tornado_signal.transport.state import MemoryBudget
 
@@ -180,6 +181,18 @@ def test_unread_responses_stay_within_the_budget(running):
         assert (response.whole, len(response.body)) == (True, LARGE_BYTES)
     until(lambda: not running.server.state.connections)
     assert running.call(lambda: (running.server.state.unsent.bytes, running.server.state.unsent._sizes)) == (0, {})
+
+
+def test_unread_response_over_tls_is_counted(loop, pair, trusting):
+    tls = Tls(read_certificate(*pair)).context
+    with (
+        serving(lambda: echo_application(("/large", LargeHandler)), loop=loop, tls=tls) as running,
+        trusting.wrap_socket(connect(running, "127.0.0.3"), server_hostname="127.0.0.1") as client,
+    ):
+        client.sendall(large_request(LARGE_BYTES))
+        until(lambda: running.call(lambda: running.server.state.unsent.bytes) > LARGE_BYTES * 3 // 4)
+        (response,) = answers(read_all(client))
+        assert (response.whole, len(response.body)) == (True, LARGE_BYTES)
 
 
 def test_kernel_buffers_little_unread_data(running):

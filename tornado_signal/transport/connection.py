@@ -11,7 +11,7 @@ from tornado.iostream import StreamClosedError
 
 from .headers import Headers
 from .parser import PIECE_BYTES, RequestParser
-from .state import Admission, MakeProtocol, ServerState
+from .state import WRITE_BYTES, Admission, MakeProtocol, ServerState
 from .stream import HTTPStream
 from .syntax import BadRequest, format_head
 
@@ -259,7 +259,10 @@ class Connection(asyncio.Protocol):
             return end(self.state.loop.create_future())
         if data:
             self._written_bytes = len(data) + (self._written_bytes if self._drained is not None else 0)
-            self._transport.write(data)
+            if len(data) <= WRITE_BYTES:
+                self._transport.write(data)
+            else:
+                self.state.write_large(self._transport, data)
             if self._drained is not None:
                 self.state.unsent.grown(self, self.unsent_bytes)
         return self._drained or self.state.done

@@ -12,7 +12,7 @@ from tornado import httputil
 
 from . import frames
 from .frames import CloseCode, FrameReader, InvalidFrame, make_frame
-from .state import Admission, ServerState
+from .state import WRITE_BYTES, Admission, ServerState
 
 PING_S: Final = 20.0  # between two questions whether the client is there
 SILENT_S: Final = 40.0  # after which it is not
@@ -351,7 +351,10 @@ class WebSocket(asyncio.Protocol):
                 self.deadline_s = min(self.deadline_s, self.state.loop.time() + UNREAD_S)
 
     def _write(self, data: bytes) -> None:
-        self._transport.write(data)
+        if len(data) <= WRITE_BYTES:
+            self._transport.write(data)
+        else:
+            self.state.write_large(self._transport, data)
         self._written_bytes += len(data)
 
     def _count_unsent(self) -> None:
