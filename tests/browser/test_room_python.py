@@ -458,7 +458,7 @@ def test_hundreds_of_dead_beacons_delay_nobody(python):
     with_others(members[0], "b")
     with_others(members[1], "a")
     for member in members:
-        assert member.evaluate(CONNECTIONS) <= 60
+        until(lambda member=member: member.evaluate(CONNECTIONS) <= 60)  # those of ended attempts take time to close
         assert member.evaluate("reads") < 60_000  # some for each change, not those of all members
         assert {name for name, *_ in member.evaluate("seen")} == {"Joined"}
 

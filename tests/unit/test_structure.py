@@ -31,7 +31,8 @@ MAY_IMPORT = {
         "plyvel plyvel_next sortedcontainers"
     ),
     "stores.redis": (
-        "errors metrics session settings stores.census stores.position_text stores.quotas stores.watches system system.slices hiredis"
+        "errors metrics session settings stores.census stores.position_text stores.quotas stores.watches system "
+        "system.slices hiredis"
     ),
     "relay": "errors stores stores.redis system",
     "auth": "errors settings system system.slices cryptography jwt",
