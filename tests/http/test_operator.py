@@ -388,6 +388,10 @@ async def test_blocked_network_is_refused_until_it_is_unblocked(start_service):
     assert [429, "blocked", 1] in only["refusals"]
     assert await act(service, "unblock", address="192.0.2.0/24") == {"blocked": True}
     assert await act(service, "unblock", address="192.0.2.0/24") == {"blocked": False}
+    await act(service, "block", address="::ffff:192.0.2.7", seconds=60)
+    assert (await service.call("GET", "/topics", headers=blocked)).status == 429
+    assert await act(service, "unblock", address="::ffff:192.0.2.0/120") == {"blocked": False}
+    assert await act(service, "unblock", address="192.0.2.7") == {"blocked": True}
     assert (await service.call("GET", "/topics", headers=blocked)).status == 200
 
 

@@ -275,6 +275,9 @@ def parse_network(fields: Fields) -> Network:
         network = ipaddress.ip_network(text, strict=False)
     except ValueError:
         raise InvalidAction("address must be an IP address or a network, such as 192.0.2.1 or 2001:db8::/32") from None
+    if network.version == 6 and network.prefixlen >= 96 and network.network_address.ipv4_mapped is not None:
+        # Clients have the IPv4 address, see `parse_address`.
+        return ipaddress.ip_network((network.network_address.ipv4_mapped, network.prefixlen - 96))
     if network.version == 6 and network.prefixlen > 64:
         network = network.supernet(new_prefix=64)
     return network
