@@ -102,7 +102,9 @@ def flag_reader(value_type: ValueType[T]) -> Callable[[str], T]:
     def read(raw: str) -> T:
         try:
             return value_type.parse(raw)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{raw!r}: expected {value_type.allowed}") from None
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(
+                f"{getattr(error, 'entry', raw)!r}: expected {value_type.allowed}"
+            ) from None
 
     return read

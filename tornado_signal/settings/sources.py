@@ -124,8 +124,8 @@ def read_value(where: str, raw: object, value_type: ValueType[T]) -> T:
     """
     try:
         return value_type.parse(raw)
-    except ValueError:
-        raise ConfigError(where, raw, value_type.allowed) from None
+    except ValueError as error:
+        raise ConfigError(where, getattr(error, "entry", raw), value_type.allowed) from None
 
 
 def _read_toml(path: str, named_by: str) -> dict[str, object]:

@@ -41,6 +41,14 @@ class VariableSecret:
         return f"environment variable {self.variable}"
 
 
+class InvalidEntry(ValueError):
+    """An entry of a list is invalid. `entry` is its value."""
+
+    def __init__(self, entry: object) -> None:
+        super().__init__(entry)
+        self.entry = entry
+
+
 def integer(low: int, high: int) -> ValueType[int]:
     """Return the type of integers from `low` to `high`, as decimal digits or a TOML integer."""
 
@@ -85,7 +93,13 @@ def list_of(item: ValueType[T]) -> ValueType[tuple[T, ...]]:
         items = [part.strip() for part in raw.split(",")] if isinstance(raw, str) else raw
         if not isinstance(items, list) or not items:
             raise ValueError
-        return tuple(item.parse(part) for part in items)
+        values = []
+        for part in items:
+            try:
+                values.append(item.parse(part))
+            except ValueError:
+                raise InvalidEntry(part if len(items) > 1 else raw) from None
+        return tuple(values)
 
     return ValueType(f"{item.allowed}; several separated by commas", parse)
 
