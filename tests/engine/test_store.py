@@ -406,6 +406,14 @@ async def test_sessions_that_expired_while_closed_are_not_listed(open_store, und
     await holds_nothing(engine, store, clock)
 
 
+async def test_secret_of_a_store_lasts(open_store, restarted):
+    store = await open_store()
+    secret = store.secret
+    store, _ = await restarted(store)
+    assert store.secret == secret
+    assert len(secret) == 32
+
+
 async def test_sessions_keep_their_timeout_across_a_restart(open_store, under, clock, restarted):
     store = await open_store(codes="content")
     old = await under(store).create(offer="old")

@@ -704,7 +704,7 @@ async def test_every_message_matches_the_asyncapi_document(secret, service):
             assert payload(f"{method}Result" if "result" in response else "error").is_valid(response), response
             return response.get("result")
 
-        for method in ("version", "health", "topics", "iceServers"):
+        for method in ("version", "health", "topics", "nearby", "iceServers"):
             await ask(method)
         own = {"secret": secret} if secret else {}
         await ask("subscribe", topic="lobby")

@@ -114,7 +114,7 @@ def test_code_is_any_string_and_the_origin_no_parameter():
 async def test_server_with_keys_documents_which_operations_need_a_token(start_service, tmp_path):
     service = await start_service(auth_keys=write_secret(tmp_path / "keys"), auth_anonymous=("list",))
     assert await service.get("/openapi.json") == json.loads(json.dumps(PROTECTED))
-    optional = {"topics", "sessions", "topicEvents", "iceServers"}
+    optional = {"topics", "sessions", "topicEvents", "iceServers", "nearby"}
     required = {"offer", "answer", "poll", "refresh", "withdraw", "sessionEvents"}
     for path, methods in PROTECTED["paths"].items():
         for method, operation in methods.items():

@@ -153,6 +153,8 @@ async def test_neither_the_client_nor_the_own_origin_can_be_forged(kind, hop, st
     for host, source in (("127.0.0.1", ELSEWHERE), ("::1", None)):
         response = await through.call("GET", "/who", headers=FORGED, host=host, source=source)
         assert (response.status, response.json) == (200, {"client": source or host})
+    networks = [(await through.call("GET", "/nearby", headers=headers)).json for headers in ([], FORGED)]
+    assert networks[0] == networks[1]
     response = await through.call("GET", "/topics", origin=None, headers=[("Sec-Fetch-Site", "same-origin"), *FORGED])
     assert (response.status, allowed_origin(response)) == (200, through.proxy.url)
     options = ["--http2", "--silent", "--cacert", through.proxy.pair.certificate, "--dump-header", "-"]

@@ -107,6 +107,10 @@ class SignalClient(Closable):
             return None
         return cast(IceServers, response.result)
 
+    async def nearby(self) -> str:
+        """Send GET /nearby and return the topic, or name of a room, that only clients of the same network get."""
+        return cast(str, (await self._servers.call("nearby", {})).result["topic"])
+
     async def topics(self, page: int = 1, limit: int = 100, *, prefix: str | None = None) -> Topics:
         """Send GET /topics and return a page of the topics with unanswered sessions, in alphabetical order.
 

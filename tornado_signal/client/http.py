@@ -43,6 +43,7 @@ REQUESTS: Final = {
     "version": ("GET", "/"),
     "health": ("GET", "/health"),
     "iceServers": ("GET", "/ice-servers"),
+    "nearby": ("GET", "/nearby"),
     "topics": ("GET", "/topics"),
     "sessions": ("GET", "/{topic}/sessions"),
     "offer": ("POST", "/{topic}/offer"),

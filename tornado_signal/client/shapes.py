@@ -26,6 +26,7 @@ _RESULTS: Final[dict[str, Shape]] = {
     "version": {"version": str},
     "health": {"status": str, "timestamp": int},
     "iceServers": {"iceServers": [_ICE_SERVER], "expiresAt": int},
+    "nearby": {"topic": str},
     "topics": {"topics": [{"topic": str, "count": int}], "pagination": _PAGINATION},
     "sessions": {"sessions": [_SESSION], "cursor": _TEXT_OR_NONE},
     "offer": {"code": str},

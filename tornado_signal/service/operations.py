@@ -17,6 +17,7 @@ from ..settings.settings import Settings
 from . import wire
 from .covered_topics import covered_topics
 from .cursors import cursor_scope, format_cursor, parse_cursor
+from .nearby import nearby_topic
 from .parameters import (
     CODE,
     HOLD,
@@ -164,6 +165,11 @@ def ice_servers(context: RequestContext) -> bytes:
 
 
 # Discovery
+
+
+async def nearby(context: RequestContext) -> bytes:
+    """GET /nearby."""
+    return wire.encode({"topic": await nearby_topic(context)})
 
 
 async def topics(context: RequestContext, page: int, limit: int, prefix: str) -> bytes:
@@ -356,6 +362,17 @@ def declare(settings: Settings) -> tuple[Operation, ...]:
             "The STUN and TURN servers, as an RTCConfiguration has them, and until when they can be used.",
             ref("IceConfiguration"),
             ice_servers,
+            action=ANY,
+        ),
+        Operation(
+            "nearby",
+            "GET",
+            "/nearby",
+            "discovery",
+            "A topic that only clients of the same network and origin get. It changes daily.",
+            ref("Nearby"),
+            nearby,
+            refusals=(404,),
             action=ANY,
         ),
         Operation(

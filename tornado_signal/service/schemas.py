@@ -103,6 +103,7 @@ SCHEMAS: Final[Schema] = {
             "expiresAt": TIME,
         }
     ),
+    "Nearby": object_of({"topic": TEXT}),
     "Listing": object_of({"sessions": list_of(ref("Session")), "cursor": CURSOR}, ["sessions"]),
     "Offered": object_of({"code": ref("Code")}),
     "OffererNews": object_of(

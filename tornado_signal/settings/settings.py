@@ -318,6 +318,7 @@ class Settings:
         "false", SWITCH, "whether to move a damaged database aside and continue without it, at the start and later"
     )
     demo: bool = setting("true", SWITCH, "whether to serve a demo page at /demo", live=True)
+    nearby: bool = setting("true", SWITCH, "whether clients of one network can find each other (nearby)", live=True)
     protocols: tuple[str, ...] = setting(
         "peerjs,y-webrtc,tracker",
         keyword_or("none", (), list_of(PROTOCOL)),

@@ -66,6 +66,10 @@ class Store(Protocol):
     process_id: bytes
 
     @property
+    def secret(self) -> bytes:
+        """A secret of 32 random bytes, the same in all processes of the store. It lasts as long as the store."""
+
+    @property
     def maintenance(self) -> Maintenance | None:
         """Maintenance of the files of the store, or None if the engine has no files."""
 

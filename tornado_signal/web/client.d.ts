@@ -138,6 +138,8 @@ export class SignalClient {
   open(): Promise<WebSocket | undefined>;
   version(options?: Stoppable): Promise<{ version: string }>;
   health(options?: Stoppable): Promise<{ status: "ok"; timestamp: number }>;
+  /** Return the topic, or name of a room, that only clients of the same network and origin get. */
+  nearby(options?: Stoppable): Promise<{ topic: string }>;
   /** List the topics with unanswered sessions, in alphabetical order, or only those that begin with `prefix`. */
   topics(options?: { page?: number; limit?: number; prefix?: string } & Stoppable): Promise<{
     topics: { topic: string; count: number }[];

@@ -123,7 +123,15 @@ def test_identity_survives_every_reopening(path):
         assert db.closed
     first, again = identities
     assert first == again
-    assert len(first) == layout.IDENTITY_BYTES
+    assert len(first) == layout.IDENTITY_BYTES + layout.SECRET_BYTES
+
+
+def test_store_of_an_earlier_version_gets_a_secret(path):
+    with directory.opened(path) as db:
+        db.put(layout.IDENTITY_KEY, b"before")
+    with directory.opened(path) as db:
+        assert db.get(layout.IDENTITY_KEY).startswith(b"before")
+        assert len(db.get(layout.IDENTITY_KEY)) == layout.IDENTITY_BYTES + layout.SECRET_BYTES
 
 
 def test_compaction_frees_disk_space(path):

@@ -71,8 +71,10 @@ def open_leveldb(path: Path) -> Any:
         if empty:
             db.put(layout.FORMAT_KEY, layout.pack_number(layout.FORMAT), sync=True)
         layout.check_format(db.get(layout.FORMAT_KEY, verify_checksums=True), str(path))
-        if db.get(layout.IDENTITY_KEY, verify_checksums=True) is None:
-            db.put(layout.IDENTITY_KEY, os.urandom(layout.IDENTITY_BYTES), sync=True)
+        identity = db.get(layout.IDENTITY_KEY, b"", verify_checksums=True)
+        missing = layout.IDENTITY_BYTES + layout.SECRET_BYTES - len(identity)
+        if missing:  # a store of an earlier version has no secret
+            db.put(layout.IDENTITY_KEY, identity + os.urandom(missing), sync=True)
     except (DatabaseError, plyvel.Error) as error:
         db.close()
         if isinstance(error, plyvel.Error):

@@ -5,7 +5,7 @@ order of the strings, and the keys of a string never lie between those of a long
 big-endian order, so that byte order is numeric order. `~n` stands for 2^64 - 1 - n: newest first.
 
     F                                      -> format version
-    I                                      -> the random identity of this store
+    I                                      -> the random identity of this store, its secret
     M                                      -> counters: newest time, last serial, number of L entries
     S origin code HEAD                     -> created_ms expires_ms timeout_ms serial, topic, secret's hash, info
     S origin code OFFER                    -> the offer
@@ -64,6 +64,7 @@ AFTER_SIDE: Final = {Side.OFFERER: AFTER_OFFERER, Side.ANSWERER: AFTER_ANSWERER}
 
 CODE_BYTES: Final = 16
 IDENTITY_BYTES: Final = 6
+SECRET_BYTES: Final = 32
 _LAST: Final = 2**64 - 1
 _NUMBER: Final = struct.Struct(">Q")
 _TWO_NUMBERS: Final = struct.Struct(">QQ")

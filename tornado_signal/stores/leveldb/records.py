@@ -243,6 +243,7 @@ class Loaded(NamedTuple):
     topics: TopicIndex  # the unanswered sessions of each topic
     counters: StoreCounters  # the store's latest time and serial, and the number of listed sessions
     leases: dict[bytes, bytes]  # the leases of held sessions, by key
+    secret: bytes  # the secret of the store
 
 
 def load(db: Any) -> Loaded:
@@ -268,7 +269,9 @@ def load(db: Any) -> Loaded:
     counters = layout.unpack_counters(db.get(layout.COUNTERS_KEY, layout.NO_COUNTERS, verify_checksums=True))
     if listed != counters.listed:
         raise DamagedListing(listed, counters.listed)
-    return Loaded(db.get(layout.IDENTITY_KEY, verify_checksums=True).hex(), index, counters, leases(db))
+    identity = db.get(layout.IDENTITY_KEY, verify_checksums=True)
+    size = layout.IDENTITY_BYTES
+    return Loaded(identity[:size].hex(), index, counters, leases(db), identity[size:])
 
 
 def leases(view: Any) -> dict[bytes, bytes]:

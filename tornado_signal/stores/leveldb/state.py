@@ -34,6 +34,7 @@ class StoreState:
     Attributes:
         watches: the watches by the key of a session or the prefix of a listing.
         identity: the identity of the store, in hexadecimal.
+        secret: the secret of the store.
         index: the unanswered sessions of each topic.
         accesses: access data of sessions, cached for requests, by key.
         created_ms: the latest time that the store has seen. No session is newer.
@@ -48,7 +49,7 @@ class StoreState:
     def __init__(self, watches: Watches, busy: Callable[[bytes], bool]) -> None:
         self.watches = watches
         self._busy = busy
-        self.load(Loaded("", TopicIndex(), StoreCounters(0, 0, 0), {}))
+        self.load(Loaded("", TopicIndex(), StoreCounters(0, 0, 0), {}, b""))
 
     def load(self, loaded: Loaded) -> None:
         """Replace the state by what was read from the database."""
@@ -56,6 +57,7 @@ class StoreState:
         self.index = loaded.topics
         self.leases = loaded.leases
         self.identity = loaded.identity
+        self.secret = loaded.secret
         self.created_ms, self.serial, self.listed = loaded.counters
         self.forgotten = 0
         self.unswept = self.undelisted = layout.EXPIRY

@@ -179,6 +179,10 @@ class LevelDBStore:
             await self.expiry.write_time(self._clock.now_ms())
         await self.database.close()
 
+    @property
+    def secret(self) -> bytes:
+        return self.state.secret
+
     def now_ms(self, watch: Watch | None = None) -> int:
         return self._clock.now_ms()
 

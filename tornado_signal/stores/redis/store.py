@@ -117,6 +117,7 @@ class RedisStore:
         # Subscriptions, and watches of sessions and topics.
         self.watching = Watching(self.client, change_feed, watches, access.timeout_s)
         self._identity = StoreIdentity()
+        self.secret = b""
         self._observer: Observer | None = None
         self._discovery = discovery = Discovery(
             self.client, self.partitions, self.watching, self._identity, self.metrics, timeout_ms
@@ -188,9 +189,11 @@ class RedisStore:
             ("format", FORMAT),
             ("partitions", self.partitions.count),
             ("identity", os.urandom(6).hex()),
+            ("secret", os.urandom(32)),
         ):
             await self.client.call(slot, (b"HSETNX", key, name, value), write=True)
         _, partitions, identity = await self._kind()
+        (self.secret,) = await self.client.call(slot, (b"HMGET", key, "secret"), write=False)
         if int(partitions) != self.partitions.count:
             raise OperatorError(
                 f"the sessions on Redis lie in {partitions} partitions; set --redis-partitions to {partitions}, "

@@ -27,7 +27,7 @@ const WITHDRAW_TRIES = 16; // in about two minutes, the lifetime of an offer
 const SILENCE_MS = 45_000; // of a stream, which has a comment every 15 s
 const FIRST_MS = 4000; // until a stream begins; some proxies forward a response only when it is complete
 const EVENTS = ["session", "gone", "offer", "answer", "candidate"];
-const READS = ["version", "health", "topics", "sessions", "iceServers"]; // methods that are GET over HTTP
+const READS = ["version", "health", "topics", "sessions", "nearby", "iceServers"]; // methods that are GET over HTTP
 /** @type {Partial<Record<keyof Results, string>>} */
 const PATHS = { version: "", iceServers: "ice-servers", hold: "refresh" }; // where they differ from the method's name
 /** @type {{ url?: string }} */
@@ -80,6 +80,11 @@ export class SignalClient {
   /** @param {Stoppable} [options] */
   health(options) {
     return this.#call("health", {}, options);
+  }
+
+  /** @param {Stoppable} [options] */
+  nearby(options) {
+    return this.#call("nearby", {}, options);
   }
 
   /** @param {{ page?: number, limit?: number, prefix?: string } & Stoppable} [options] */

@@ -22,6 +22,7 @@ export interface RawEvent {
 export interface Results {
   version: { version: string };
   health: { status: "ok"; timestamp: number };
+  nearby: { topic: string };
   topics: {
     topics: { topic: string; count: number }[];
     pagination: { page: number; limit: number; total: number; hasMore: boolean };
