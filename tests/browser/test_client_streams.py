@@ -201,13 +201,13 @@ def test_stream_is_opened_again_after_45_s_of_silence(server, site, connect_page
 
 # Responses that this server never sends.
 
-EVENT = 'event: session\ndata: {"code": "%s"}\n\n'
+EVENT = 'event: gone\ndata: {"code": "%s"}\n\n'
 # The responses in pieces. The first one starts with a byte order mark and ends within an event.
 PIECES = [
     [
         "\ufeff: hello\r\nretry: 10\r",
         "\nid: 1\r\n",
-        "event: session\r\ndata: {\r\ndata",
+        "event: gone\r\ndata: {\r\ndata",
         ':"code": "ü😀"}\r\n\r\n',
         "event:gone\rdata:{}\r\rid: 2\revent: session\rdata: {}",
     ],
@@ -270,11 +270,11 @@ def test_streams_split_at_any_byte_are_parsed(server, tmp_path):
         finally:
             scripted.shutdown()
     assert told == [
-        ["session", "ü😀", "1"],
+        ["gone", "ü😀", "1"],
         ["gone", "", "1"],
-        ["session", "a", "1"],
-        ["session", "b", ""],
-        ["session", "c", ""],
+        ["gone", "a", "1"],
+        ["gone", "b", ""],
+        ["gone", "c", ""],
         ["gone", "d", ""],
     ]
     assert scripted.asked == [None, "1", "1", None]

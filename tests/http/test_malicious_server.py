@@ -9,13 +9,15 @@ from types import SimpleNamespace
 
 import pytest
 from support import malicious
+from support.node import Node
+from support.paths import ROOT
 from websockets.asyncio.server import serve
 
 from tornado_signal.client import APIError, SignalClient, http, rpc, servers
 from tornado_signal.client import events as events_module
 
 BOUND_S = 60
-CODES = {"not-a-server", "server-unreachable", "invalid-request", "server-busy"}
+CODES = {"timeout", "not-a-server", "server-unreachable", "invalid-request", "server-busy"}
 MAX_GROWTH_KIB = 192 * 1024  # of the highest memory use: those of the server's thread are included
 
 
@@ -47,6 +49,38 @@ async def test_nonsense_as_a_response_is_an_error_with_a_code(url, short_limits,
     assert caught.value.code in CODES
     assert (caught.value.retry_after_s or 0) <= 3600
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < MAX_GROWTH_KIB
+
+
+@pytest.fixture(scope="module")
+def node():
+    process = Node(ROOT / "tornado_signal/web/client.js")
+    yield process
+    assert process.close() == 0
+
+
+CODE_OF = """
+(url, use) => use(url).then(
+  (result) => `no error, but ${JSON.stringify(result)}`,
+  (error) => error.code ?? `no code: ${error.stack}`,
+)
+"""
+USES = {
+    "a response": "(url) => new SignalClient(url, { origin: 'https://app.example' }).sessions('lobby')",
+    "a stream": "(url) => new SignalClient(url, { origin: 'https://app.example' }).events('lobby').next()",
+    "a WebSocket": "(url) => new SignalClient(url).events('lobby').next()",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("use", "kinds"), [*zip(USES, [malicious.RESPONSES, malicious.STREAMS, malicious.MESSAGES], strict=True)], ids=USES
+)
+def test_nonsense_is_an_error_with_a_code_for_the_browser_module(url, websocket_url, node, use, kinds):
+    base = websocket_url if use == "a WebSocket" else url
+    urls = [f"{base}/{name.replace(' ', '-')}" for name in kinds]
+    codes = node.evaluate(f"Promise.all({json.dumps(urls)}.map((url) => ({CODE_OF})(url, {USES[use]})))")
+    wrong = {name: code for name, code in zip(kinds, codes, strict=True) if code not in CODES}
+    assert wrong == {}
 
 
 @pytest.mark.parametrize("name", malicious.STREAMS)

@@ -3,6 +3,7 @@ import { test } from "node:test";
 import { messages } from "../../../tornado_signal/web/client/http.js";
 import {
   Deadline,
+  makePace,
   passing,
   retry,
   SignalError,
@@ -17,6 +18,32 @@ test("a deadline that passes aborts its signal and says so", async () => {
   await assert.rejects(deadline.within(1, never), { name: "TimeoutError" });
   assert.equal(deadline.passed, true);
   assert.equal(deadline.signal.aborted, true);
+});
+
+test("pauses that a server asks for are bounded", () => {
+  for (const wrong of [-5000, 0, NaN, "soon", {}, undefined]) {
+    assert.equal(new SignalError(503, "busy", wrong).retryAfterMs, undefined);
+  }
+  assert.equal(new SignalError(503, "busy", 1e12).retryAfterMs, 3_600_000);
+});
+
+test("polls after a burst are delayed", async () => {
+  const pace = makePace();
+  const signal = new AbortController().signal;
+  const beganMs = performance.now();
+  for (let count = 0; count < 23; count += 1) await pace(signal);
+  assert.ok(performance.now() - beganMs >= 200);
+});
+
+test("an endless line of a stream is an error, and takes linear time", () => {
+  const parse = messages();
+  const piece = new Uint8Array(2 ** 10).fill(120);
+  assert.throws(
+    () => {
+      for (;;) [...parse(piece)];
+    },
+    { code: "not-a-server" },
+  );
 });
 
 test("a deadline ends with the signal that it was made with", async () => {

@@ -3,7 +3,7 @@
 import { ownInfo, topicOf } from "./identity.js";
 import { createOffer, Link, waitForAnswer } from "./link.js";
 import { Servers } from "./servers.js";
-import { Deadline, dispatch, PAUSE_MS, retry, sleep, taken, WAIT_S } from "./timing.js";
+import { Deadline, dispatch, makePace, PAUSE_MS, retry, sleep, taken, WAIT_S } from "./timing.js";
 
 /** @import { PeerOptions, PublicationEvents, Session } from "../client.d.ts" */
 /** @import { Connection } from "./link.js" */
@@ -122,6 +122,7 @@ export async function join(topic, options = {}) {
   const triedCodes = new Set();
   /** @type {Map<SignalClient, string | undefined>} */
   const cursors = new Map();
+  const pace = makePace();
   for (let untilMs = 0; ; ) {
     const leftS = Math.ceil(Math.max(0, untilMs - Date.now()) / 1000);
     const { client, sessions, cursor } = await servers.first(async (client) => {
@@ -138,7 +139,7 @@ export async function join(topic, options = {}) {
     for (const { code } of choice) triedCodes.add(code);
     if (late) untilMs = Date.now() + AGAIN_MS;
     if (!wait && !choice.length && Date.now() >= untilMs) return null;
-    if (!cursor) await sleep(PAUSE_MS, signal);
+    await (cursor ? pace(signal) : sleep(PAUSE_MS, signal));
   }
 }
 
@@ -274,6 +275,7 @@ class Pairing {
   #answer; // whether it is answered
   /** @type {string | undefined} */
   #cursor;
+  #pace = makePace();
   /** @type {Session[]} */
   #others = []; // the other sessions, the oldest first
 
@@ -358,8 +360,8 @@ class Pairing {
       this.#link = await createOffer(this.#client, this.#topic, this.#options, this.#servers);
       this.#answer = waitForAnswer(this.#link, this.#servers);
       this.#answer.catch(() => {}); // it rejects when the offer is withdrawn
-    } else if (!this.#cursor) {
-      await sleep(PAUSE_MS, signal);
+    } else {
+      await (this.#cursor ? this.#pace(signal) : sleep(PAUSE_MS, signal));
     }
   }
 

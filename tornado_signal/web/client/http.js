@@ -1,10 +1,10 @@
-/* Requests and event streams over HTTP, and the tokens that requests present (docs/authorization.md). */
+/* Requests and event streams over HTTP. The checks of everything that a server sends. The tokens that requests present (docs/authorization.md). */
 
-import { foreign, refusal, SignalError, unreachable } from "./timing.js";
+import { foreign, nonsense, refusal, SignalError, unreachable } from "./timing.js";
 
 /** @import { TokenSource } from "../client.d.ts" */
 /** @import { Socket } from "./socket.js" */
-/** @import { Fields, HttpEvent } from "./types.d.ts" */
+/** @import { Fields, HttpEvent, Shape } from "./types.d.ts" */
 
 export const JSON_BODY = { "Content-Type": "application/json" };
 const LONG_REQUESTS = 4; // of all pages of an origin; a browser has six connections to a server over HTTP/1.1
@@ -81,23 +81,127 @@ async function redirected(url, { signal }) {
 /** @param {Response} response */
 export async function json(response) {
   try {
-    return Object(await response.json());
+    return Object(parsed(await read(response)));
   } catch (error) {
     if (refusal(error).name === "SyntaxError") throw foreign(response.url);
     throw refusal(error).name === "TypeError" ? unreachable(response.url, error) : error; // it was cut off
   }
 }
 
-/** Make a parser of an event stream. It takes bytes in pieces and yields the events that each piece completes. */
-export function messages() {
+export const MAX_SIZE = 2 ** 25; // of a response, an event or a WebSocket message
+const MAX_VALUES = 500_000;
+
+const SESSION = {
+  code: "string",
+  info: "string",
+  offer: "string",
+  offerCandidates: ["string"],
+  createdAt: "number",
+  expiresAt: "number",
+};
+const PAGINATION = { page: "number", limit: "number", total: "number", hasMore: "boolean" };
+/** @type {Record<string, Shape>} */
+export const SHAPES = {
+  version: { version: "string" },
+  health: { status: "string", timestamp: "number" },
+  topics: { topics: [{ topic: "string", count: "number" }], pagination: PAGINATION },
+  sessions: { sessions: [SESSION], "cursor?": "string" },
+  iceServers: { iceServers: [{}], expiresAt: "number" },
+  poll: {
+    "offer?": "string",
+    "answer?": "string",
+    "offerCandidates?": ["string"],
+    "answerCandidates?": ["string"],
+    "cursor?": "string",
+  },
+  offer: { code: "string" },
+  refresh: { expiresAt: "number" },
+  hold: { expiresAt: "number" },
+  subscribe: { subscription: "number" },
+  error: { code: "number", message: "string" },
+};
+/** @type {Record<string, Shape>} */
+export const EVENTS = {
+  session: SESSION,
+  gone: {},
+  offer: { offer: "string" },
+  answer: { answer: "string" },
+  candidate: { candidate: "string" },
+};
+
+/**
+ * Whether a value of JSON has a shape. Objects can have more fields. Those with `?` can be null or missing.
+ *
+ * @param {unknown} value
+ * @param {Shape} [shape]
+ * @returns {boolean}
+ */
+export function conforms(value, shape = {}) {
+  if (typeof value === "number") return shape === "number" && Math.abs(value) <= Number.MAX_SAFE_INTEGER;
+  if (typeof shape === "string") return typeof value === shape;
+  if (Array.isArray(shape)) return Array.isArray(value) && value.every((each) => conforms(each, shape[0]));
+  if (typeof value !== "object" || !value || Array.isArray(value)) return false;
+  const fields = /** @type {Fields} */ (value);
+  return Object.entries(shape).every(([key, each]) => {
+    const name = key.replace("?", "");
+    return (name !== key && fields[name] == null) || conforms(fields[name], each);
+  });
+}
+
+/**
+ * Parse JSON. Throws a SyntaxError also if it is too large, or would need much more memory than its text.
+ *
+ * @param {string} text
+ */
+export function parsed(text) {
+  const marks = /[,[{]/g;
+  let values = 0;
+  while (values <= MAX_VALUES && marks.test(text)) values += 1;
+  if (values > MAX_VALUES || text.length > MAX_SIZE) throw new SyntaxError("too large");
+  return JSON.parse(text);
+}
+
+/**
+ * Read a text of limited size. A few compressed bytes can be a response of any size.
+ *
+ * @param {Response} response
+ */
+async function read(response) {
+  const reader = response.body?.getReader();
+  const decoder = new TextDecoder();
+  let text = "";
+  for (;;) {
+    const { value, done = true } = (await reader?.read()) ?? {};
+    if (done) return text + decoder.decode();
+    text += decoder.decode(value, { stream: true });
+    if (text.length <= MAX_SIZE) continue;
+    reader?.cancel().catch(() => {});
+    throw nonsense(response.url);
+  }
+}
+
+/**
+ * Make a parser of an event stream. It takes bytes in pieces and yields the events that each piece completes.
+ *
+ * @param {string} [url]
+ */
+export function messages(url = "The stream") {
   const decoder = new TextDecoder();
   let rest = "";
+  let size = 0; // of the incomplete event
+  let broken = false; // whether the rest ends with CR
   /** @type {HttpEvent} */
   let fields = {};
   /** @param {Uint8Array<ArrayBuffer>} bytes */
   return function* (bytes) {
+    const piece = decoder.decode(bytes, { stream: true });
+    rest += piece;
+    size += piece.length;
+    if (size > MAX_SIZE) throw nonsense(url);
+    if (!broken && !/[\r\n]/.test(piece)) return; // splitting it again for each piece would take quadratic time
+    broken = piece ? piece.endsWith("\r") : broken;
     // A CR at the end can be the first half of a CR LF.
-    const lines = (rest + decoder.decode(bytes, { stream: true })).split(/\r\n|\n|\r(?=[^\n])/);
+    const lines = rest.split(/\r\n|\n|\r(?=[^\n])/);
     rest = /** @type {string} */ (lines.pop());
     for (const line of lines) {
       if (line) {
@@ -106,6 +210,7 @@ export function messages() {
       } else {
         yield fields;
         fields = {};
+        size = rest.length;
       }
     }
   };

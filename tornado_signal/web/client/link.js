@@ -4,7 +4,19 @@ import { decode, encode, Files, offerFile } from "./data.js";
 import { ownInfo, parse, random } from "./identity.js";
 import { keepMessages, Negotiation, newConnection } from "./negotiation.js";
 import { publishHeld } from "./servers.js";
-import { backOff, dispatch, PAUSE_MS, PeerError, passing, refusal, retry, sleep, taken, WAIT_S } from "./timing.js";
+import {
+  backOff,
+  dispatch,
+  makePace,
+  PAUSE_MS,
+  PeerError,
+  passing,
+  refusal,
+  retry,
+  sleep,
+  taken,
+  WAIT_S,
+} from "./timing.js";
 
 /** @import { Connection as PublicConnection, ConnectionEvents, FileOptions, Side } from "../client.d.ts" */
 /** @import { IncomingFile } from "./data.js" */
@@ -33,6 +45,7 @@ export class Link {
   #received = new Set();
   #sending = true; // true until the session has a code, and during a request
   #polled = false;
+  #pace = makePace();
   /** @type {string | undefined} */
   #since;
   #stop = new AbortController();
@@ -247,7 +260,7 @@ export class Link {
    * @param {() => Promise<void>} [keep]
    */
   async news(tries, keep) {
-    if (this.#polled && !this.#since) await sleep(PAUSE_MS, this.signal);
+    await (this.#polled && !this.#since ? sleep(PAUSE_MS, this.signal) : this.#pace(this.signal));
     const { client, code, side, own, peerConnection } = this;
     const poll = async () => {
       await keep?.();

@@ -6,7 +6,7 @@ import { Identity, isName, MAX_NAME, ownInfo, ownSecret, ROOM, random, seal, top
 import { iceFailure, PAIR_MS } from "./link.js";
 import { Peer } from "./peer.js";
 import { publishHeld, Servers } from "./servers.js";
-import { backOff, Deadline, dispatch, PAUSE_MS, PeerError, retry, sleep, taken, WAIT_S } from "./timing.js";
+import { backOff, Deadline, dispatch, makePace, PAUSE_MS, PeerError, retry, sleep, taken, WAIT_S } from "./timing.js";
 
 /** @import { FileOptions, Peer as PublicPeer, Progress, RoomOptions, Session } from "../client.d.ts" */
 /** @import { SignalClient } from "./signal-client.js" */
@@ -301,9 +301,11 @@ class Room extends EventTarget {
    */
   async #receive(client, code, { signal }, servers, keep) {
     const own = { secret: this.#secret, signal };
+    const pace = makePace();
     /** @type {string | undefined} */
     let since;
     const poll = async () => {
+      await pace(signal);
       await keep();
       return client.poll(code, "offerer", { wait: WAIT_S, since, ...own });
     };

@@ -1,6 +1,19 @@
 /* The API of one server, call by call. */
 
-import { authorizationOf, bearer, JSON_BODY, json, messages, pathOf, request, reserve } from "./http.js";
+import {
+  authorizationOf,
+  bearer,
+  conforms,
+  EVENTS,
+  JSON_BODY,
+  json,
+  messages,
+  parsed,
+  pathOf,
+  request,
+  reserve,
+  SHAPES,
+} from "./http.js";
 import { ROOM, roomOf, topicOf } from "./identity.js";
 import { hidden, socketTo, withdrawals } from "./socket.js";
 import {
@@ -8,6 +21,8 @@ import {
   Deadline,
   foreign,
   MAX_PAUSE_MS,
+  makePace,
+  nonsense,
   PAUSE_MS,
   PeerError,
   passing,
@@ -24,9 +39,9 @@ import {
 
 const MAX_MESSAGE = 65_536; // larger messages go over HTTP, which can report that they are too large
 const WITHDRAW_TRIES = 16; // in about two minutes, the lifetime of an offer
-const SILENCE_MS = 45_000; // of a stream, which has a comment every 15 s
 const FIRST_MS = 4000; // until a stream begins; some proxies forward a response only when it is complete
-const EVENTS = ["session", "gone", "offer", "answer", "candidate"];
+const SILENCE_MS = 45_000; // without a complete line in a stream, which has a comment every 15 s
+const MIN_RETRY_MS = 200; // between two connections of a stream
 const READS = ["version", "health", "topics", "sessions", "nearby", "iceServers"]; // methods that are GET over HTTP
 /** @type {Partial<Record<keyof Results, string>>} */
 const PATHS = { version: "", iceServers: "ice-servers", hold: "refresh" }; // where they differ from the method's name
@@ -256,12 +271,14 @@ export class SignalClient {
           begun = true;
           waiting = false;
           id = last;
-          if (/^\d+$/.test(retry)) retryMs = Number(retry);
-          if (!data || !EVENTS.includes(type)) continue;
+          if (/^\d+$/.test(retry)) retryMs = Math.min(Math.max(Number(retry), MIN_RETRY_MS), MAX_PAUSE_MS);
+          if (!data || !Object.hasOwn(EVENTS, type)) continue;
+          const content = typeof data === "string" ? this.#parsed(data) : data;
+          if (!conforms(content, EVENTS[type])) throw nonsense(this.url);
           signal.throwIfAborted();
           const event = /** @type {SignalEvent} */ ({
             type,
-            data: typeof data === "string" ? JSON.parse(data) : data,
+            data: content,
             id,
           });
           const { code } = Object(event.data);
@@ -302,6 +319,7 @@ export class SignalClient {
   async *#listings(topic, codes, { signal }) {
     /** @type {string | undefined} */
     let since;
+    const pace = makePace();
     for (;;) {
       const { sessions, cursor } = await this.sessions(topic, { wait: since ? WAIT_S : 0, since, limit: 1000, signal });
       yield {};
@@ -310,7 +328,7 @@ export class SignalClient {
       for (const code of gone) yield { type: "gone", data: { code, reason: "withdrawn" } };
       for (const data of sessions.reverse()) if (!codes.has(data.code)) yield { type: "session", data };
       since = cursor;
-      if (!since) await sleep(PAUSE_MS, signal);
+      await (since ? pace(signal) : sleep(PAUSE_MS, signal));
     }
   }
 
@@ -331,12 +349,24 @@ export class SignalClient {
     const isStream = response.headers.get("Content-Type")?.startsWith("text/event-stream");
     if (!isStream || !response.body) throw foreign(response.url);
     const reader = response.body.getReader();
-    const parse = messages();
-    for (let ms = FIRST_MS; ; ms = SILENCE_MS) {
+    const parse = messages(response.url);
+    let lineMs = performance.now();
+    for (let ms = FIRST_MS; ; ) {
       const { value, done } = await deadline.within(ms, reader.read());
       if (done) return;
       yield {};
+      if (value.includes(10) || value.includes(13)) lineMs = performance.now();
+      ms = Math.max(1, lineMs + SILENCE_MS - performance.now());
       for (const { event, ...others } of parse(value)) yield { type: event, ...others };
+    }
+  }
+
+  /** @param {string} text */
+  #parsed(text) {
+    try {
+      return parsed(text);
+    } catch {
+      throw nonsense(this.url);
     }
   }
 
@@ -347,7 +377,20 @@ export class SignalClient {
    * @param {Stoppable} [options]
    * @returns {Promise<Results[Method]>}
    */
-  async #call(method, fields, { signal } = {}, wait = 0) {
+  async #call(method, fields, options = {}, wait = 0) {
+    const result = await this.#result(method, fields, options, wait);
+    if (!conforms(result, SHAPES[method])) throw nonsense(this.url);
+    return result;
+  }
+
+  /**
+   * @template {keyof Results} Method
+   * @param {Method} method
+   * @param {Fields & { topic?: string }} fields
+   * @param {Stoppable} [options]
+   * @returns {Promise<Results[Method]>}
+   */
+  async #result(method, fields, { signal } = {}, wait = 0) {
     signal?.throwIfAborted();
     return withTimeout(REQUEST_MS + wait * 1000, signal, async (deadline) => {
       const { topic, ...others } = fields;

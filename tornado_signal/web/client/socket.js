@@ -1,7 +1,7 @@
 /* The WebSocket to a server, and what happens to it when the page is closed. */
 
-import { json, request } from "./http.js";
-import { REQUEST_MS, SignalError, unreachable, withTimeout } from "./timing.js";
+import { conforms, json, MAX_SIZE, parsed, request, SHAPES } from "./http.js";
+import { nonsense, REQUEST_MS, SignalError, unreachable, withTimeout } from "./timing.js";
 
 /** @import { Authorization } from "./http.js" */
 /** @import { Call, Fields, Frame, RawEvent, Results } from "./types.d.ts" */
@@ -103,7 +103,13 @@ export class Socket {
   #use(socket) {
     opened.add(this);
     this.#heardMs = Date.now();
-    socket.onmessage = ({ data }) => this.#take(JSON.parse(data));
+    socket.onmessage = ({ data }) => {
+      try {
+        this.#take(parsed(data), data.length);
+      } catch {
+        this.end(nonsense(this.#url));
+      }
+    };
     socket.onclose = ({ code, reason }) => {
       // Too many or too large messages: HTTP can report the reason. A token can be replaced.
       if (code === 1009 || (code === 1008 && !reason.startsWith("token "))) this.#avoid();
@@ -120,16 +126,32 @@ export class Socket {
     }, IDLE_MS / 2);
   }
 
-  /** @param {Frame} frame */
-  #take({ id, result, error, params }) {
+  /**
+   * @param {Frame} frame
+   * @param {number} size
+   */
+  #take({ id, result, error, params }, size) {
     this.#heardMs = Date.now();
     this.#works = true;
     if (params) {
       const { cursor, ...event } = params;
-      this.#streams.get(params.subscription)?.enqueue({ ...event, id: cursor });
+      const stream = this.#streams.get(params.subscription);
+      if (stream && Number(stream.desiredSize) < 0) {
+        this.#streams.delete(params.subscription); // the reader subscribes again after the last event that it has read
+        this.tell("unsubscribe", { subscription: params.subscription });
+        stream.error(unreachable(this.#url));
+      } else stream?.enqueue({ ...event, id: cursor, size });
       return;
     }
     const { resolve, reject, stream, abandoned } = this.#calls.get(id) ?? {};
+    // Without its own number, the events of a subscription would never arrive.
+    const wrong = error ? reject && !conforms(error, SHAPES.error) : !conforms(result);
+    if (
+      wrong ||
+      (stream && !error && (!conforms(result, SHAPES.subscribe) || this.#streams.has(result.subscription)))
+    ) {
+      throw new TypeError();
+    }
     this.#calls.delete(id);
     if (error) reject?.(new SignalError(error.code, error.message, Number(error.data?.retryAfter) * 1000 || undefined));
     else if (resolve) {
@@ -144,7 +166,8 @@ export class Socket {
     this.end();
   }
 
-  end() {
+  /** @param {Error} error */
+  end(error = unreachable(this.#url)) {
     if (!this.#socket) return;
     clearInterval(this.#timer);
     this.#socket.onmessage = this.#socket.onclose = null; // `onclose` can fire late
@@ -152,7 +175,6 @@ export class Socket {
     this.#socket = this.#opening = undefined;
     this.#token = "";
     opened.delete(this);
-    const error = unreachable(this.#url);
     for (const { reject } of this.#calls.values()) reject?.(error);
     for (const stream of this.#streams.values()) stream.error(error);
     this.#calls.clear();
@@ -211,7 +233,9 @@ export class Socket {
   async *subscribe(params, deadline) {
     /** @type {ReadableStreamDefaultController<RawEvent> | undefined} */
     let stream;
-    const reader = new ReadableStream({ start: (controller) => (stream = controller) }).getReader();
+    /** @type {QueuingStrategy<RawEvent>} */
+    const strategy = { highWaterMark: MAX_SIZE, size: (event) => event?.size ?? 1 };
+    const reader = new ReadableStream({ start: (controller) => (stream = controller) }, strategy).getReader();
     const { subscription } = await deadline.within(REQUEST_MS, this.ask("subscribe", params, deadline, stream));
     try {
       yield {};

@@ -33,6 +33,7 @@ const CODES = {
   409: "already-answered",
   429: "server-busy",
 };
+const MAX_RETRY_MS = 3_600_000; // timers of more than 24 days fire at once
 const NOT_ALLOWED = "Not allowed by the token";
 
 /** An error response: HTTP status, text, and the milliseconds before a retry if the server sends `Retry-After`. */
@@ -47,7 +48,7 @@ export class SignalError extends PeerError {
     super(message === NOT_ALLOWED ? "not-allowed" : code, message);
     this.name = "SignalError";
     this.status = status;
-    this.retryAfterMs = retryAfterMs;
+    this.retryAfterMs = Number(retryAfterMs) > 0 ? Math.min(Number(retryAfterMs), MAX_RETRY_MS) : undefined;
   }
 }
 
@@ -71,6 +72,13 @@ export function unreachable(url, cause) {
  */
 export const foreign = (url, why = "is not a tornado-signal server") =>
   Object.assign(new TypeError(`${url} ${why}`), { code: "not-a-server" });
+
+/**
+ * Make the error for a response that no server of this API sends. Unlike a foreign one it is not retried.
+ *
+ * @param {string} url
+ */
+export const nonsense = (url) => new PeerError("not-a-server", foreign(url).message);
 
 /**
  * The fields of an error that can be a SignalError. Otherwise its `status` is undefined, which equals no number.
@@ -188,6 +196,20 @@ export const sleep = (ms, signal, leastMs = ms / 2) =>
     signal.addEventListener("abort", end, { signal: stop.signal });
     globalThis.addEventListener?.("online", end, { signal: stop.signal }); // the network is available again
   });
+
+const MIN_POLL_MS = 100; // between two polls, after a burst
+const POLL_BURST = 20;
+
+/** Make a function that delays polls after a burst, because a server can respond to each at once. */
+export function makePace() {
+  let nextMs = 0;
+  /** @param {AbortSignal} signal */
+  return async (signal) => {
+    const nowMs = performance.now();
+    nextMs = Math.max(nextMs, nowMs - POLL_BURST * MIN_POLL_MS) + MIN_POLL_MS;
+    if (nextMs > nowMs) await sleep(0, signal, nextMs - nowMs);
+  };
+}
 
 /** @param {number} attempt */
 export const backOff = (attempt) => Math.min(MAX_PAUSE_MS, 200 * 2 ** attempt);

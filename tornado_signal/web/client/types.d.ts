@@ -16,6 +16,8 @@ export interface RawEvent {
   data?: unknown;
   id?: string;
   retry?: string;
+  /** The number of characters of the message, if it came over a WebSocket. */
+  size?: number;
 }
 
 /** The result of each method of the API. */
@@ -145,3 +147,6 @@ export interface Attempt {
 }
 
 export type TellRoom = <Name extends keyof RoomEvents>(name: Name, fields?: EventFields<RoomEvents[Name]>) => void;
+
+/** The shape of a JSON value: a type's name, a list of one shape, or fields. Fields with `?` are optional. */
+export type Shape = string | Shape[] | { [name: string]: Shape };
