@@ -16,7 +16,8 @@ from tornado_signal.transport.listener import UNSENT_BYTES
 from tornado_signal.transport.state import MemoryBudget
 
 MAX_UNSENT_BYTES = 8 * 1024 * 1024
-LARGE_BYTES = 4 * 1024 * 1024  # more than the kernel buffers for a client
+# More than the kernel buffers for a client. A sweep leaves three times as much, so that others are closed first.
+LARGE_BYTES = MAX_UNSENT_BYTES // 4
 
 
 class FakeConnection:

@@ -130,7 +130,8 @@ class MemoryBudget:
     """A budget for the memory of connections, such as unread or unfinished data.
 
     Such data costs a client nothing. When the total exceeds the budget, the address with the most data loses
-    connections, the largest first. So one address cannot close the connections of others.
+    connections, the largest first, until a quarter is free. So one address cannot close the connections of others that
+    have less than 3/8 of the budget.
 
     Args:
         max_bytes: the budget.
