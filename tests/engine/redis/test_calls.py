@@ -259,6 +259,20 @@ async def test_evicted_session_is_searched_in_steps(redis, under, monkeypatch, r
         assert (await one.topics(), await flaws(store)) == (([("topic", 34)], 1), [])
 
 
+async def test_channels_that_come_and_go_leave_no_command_in_flight(redis):
+    async with opened((redis.host, redis.port)) as store:
+        feed = store.watching.change_feed
+        with store.watch_topic("https://app.example", "stays") as watch:
+            await watch.opened()
+            (subscriber,) = feed._subscribers.values()
+            for number in range(20):
+                with store.watch_topic("https://app.example", f"topic {number}") as watch:
+                    await watch.opened()
+                feed.drop(watch.key)
+            await feed.flush()
+            assert not subscriber._in_flight
+
+
 class HoldingProxy(LocalServer):
     """Lies between a store and a Redis, and holds the replies to subscriptions back until it is `released`.
 
