@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import functools
 import http.client
 import ipaddress
@@ -72,6 +73,15 @@ class UnixConnection(http.client.HTTPConnection):
         self.request("GET" if body is None else "POST", target, data, {"Origin": ORIGIN} | headers)
         response = self.getresponse()
         return response.status, json.load(response)
+
+
+def test_link_local_address_without_an_interface_gets_fitting_advice(monkeypatch):
+    def refuse(port, address):
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr("tornado_signal.system.sockets.bind_sockets", refuse)
+    with pytest.raises(OperatorError, match="add its interface, such as fe80::1%eth0, or choose another --address"):
+        open_sockets("fe80::1", 0, "--port")
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077, 0o777])

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import ipaddress
 import os
+import re
 import socket
 import stat
 from pathlib import Path
@@ -104,6 +105,9 @@ def open_sockets(address: str, port: int, flag: str, mode: int = 0o600) -> list[
                 remedy = "ports under 1024 need root or the capability CAP_NET_BIND_SERVICE; grant it"
         elif isinstance(error, socket.gaierror | UnicodeError) or error.errno == errno.EADDRNOTAVAIL:
             remedy = "use an address of this machine, such as 127.0.0.1 or 0.0.0.0"
+            flag = flag.replace("port", "address")
+        elif error.errno == errno.EINVAL and re.match("fe[89ab].:", address, re.IGNORECASE) and "%" not in address:
+            remedy = f"add its interface, such as {address}%eth0"
             flag = flag.replace("port", "address")
         raise OperatorError(f"cannot listen on {where}: {reason}; {remedy}, or choose another {flag}") from error
 
