@@ -459,3 +459,15 @@ def test_back_off_grows_to_a_maximum_with_jitter():
     assert all(0.1 < back_off_s(0) < 0.4 for _ in range(50))
     assert all(7 < back_off_s(1000) < 23 for _ in range(50))
     assert len({back_off_s(3) for _ in range(50)}) > 40
+
+
+@pytest.mark.parametrize("origin", ["", "http://a.example/", "http://a.example/path", "a.example"])
+def test_wrong_origin_is_refused(origin):
+    with pytest.raises(ValueError, match="an origin has a scheme and no path"):
+        SignalClient(NOBODY, origin)
+
+
+@pytest.mark.parametrize("server", ["127.0.0.1:3000", "ws://127.0.0.1:3000", ""])
+def test_wrong_address_of_a_server_is_refused(server):
+    with pytest.raises(ValueError, match="begins with http:// or https://"):
+        SignalClient(server)

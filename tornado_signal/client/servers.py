@@ -5,6 +5,7 @@ import contextlib
 import functools
 import itertools
 import random
+import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import NamedTuple
@@ -76,6 +77,11 @@ class Servers:
         if not urls:
             raise ValueError("no server")
         self.urls = [url.rstrip("/") for url in urls]
+        for url in self.urls:
+            if not re.match(r"https?://[^/]", url):
+                raise ValueError(f"the address of a server begins with http:// or https://, unlike {url!r}")
+        if origin is not None and not re.fullmatch(r"null|[A-Za-z][\w+.-]*://[^/?#]+", origin):
+            raise ValueError(f"an origin has a scheme and no path, like https://app.example, unlike {origin!r}")
         self._preference = tuple(self.urls)
         self.retry_timeout_s = retry_timeout_s
         self._origin = origin or "/".join(self.urls[0].split("/")[:3])

@@ -95,8 +95,12 @@ function unable() {
 // In the room.
 
 function enter() {
+  try {
+    here = room(topic(), { info: name() });
+  } catch (error) {
+    return complain(explain(error));
+  }
   keep("inside", topic());
-  here = room(topic(), { info: name() });
   chat = new Chat(here, nameOf);
   own = new Tile(shorten(name()), { muted: true });
   const on = (event, act) => here.addEventListener(event, act);

@@ -17,9 +17,12 @@ export const ownInfo = () => (pageInfo ??= random());
  * @param {string} prefix
  * @param {string} name
  */
-export const topicOf = (prefix, name) =>
-  prefix +
-  name.replace(/[^\w .\-\u0080-\ud7ff\ue000-\u{10ffff}]/gu, (each) => `~${each.codePointAt(0)?.toString(16)}~`);
+export function topicOf(prefix, name) {
+  const code = (/** @type {string} */ each) => `~${each.codePointAt(0)?.toString(16)}~`;
+  const topic = prefix + String(name).replace(/[^\w .\-\u0080-\ud7ff\ue000-\u{10ffff}]/gu, code);
+  if (typeof name === "string" && name && [...topic].length <= MAX_TOPIC) return topic;
+  throw new PeerError("topic-invalid", `A room has a name, and its topic at most ${MAX_TOPIC} characters`);
+}
 
 export const ROOM = "room~"; // the prefix of the topic of a room on the server, where `join` finds no beacons
 
@@ -34,6 +37,7 @@ export const roomOf = (topic) =>
     .replace(/~([\da-f]{1,5}|10[\da-f]{4})~/g, (_, point) => String.fromCodePoint(Number.parseInt(point, 16)));
 
 export const MAX_NAME = 256;
+const MAX_TOPIC = 256;
 const STORED = "tornado-signal secret"; // the key of the page's secret in sessionStorage
 
 /** @param {ArrayBuffer | ArrayLike<number>} bytes */

@@ -104,7 +104,7 @@ class Room extends EventTarget {
     super();
     this.#topic = topicOf(ROOM, topic);
     this.#options = options;
-    if (!options.me && !options.secret) this.id = random(4);
+    if (options.me === undefined && !options.secret) this.id = random(4);
     const { signal } = this.#stop;
     const hide = () => {
       this.#withdraw();
@@ -193,12 +193,13 @@ class Room extends EventTarget {
   /** @param {Servers} servers */
   async #run(servers) {
     const { signal } = this.#stop;
-    const { me, secret = me && ownSecret() } = this.#options;
+    const { me, secret = me === undefined ? me : ownSecret() } = this.#options;
     try {
       if (secret) {
         this.#identity = await Identity.of(secret);
         this.id = this.#identity.id;
-        if (me && !isName(me)) throw new PeerError("name-invalid", `A name has one to ${MAX_NAME} characters`);
+        if (me !== undefined && !isName(me))
+          throw new PeerError("name-invalid", `A name has one to ${MAX_NAME} characters`);
         if (me) await servers.first((client) => this.#checkName(client, me));
       }
       for (;;) {

@@ -1,7 +1,7 @@
 /* Several servers, of which the first available one is used, and offers that stay listed. */
 
 import { DEFAULT_SERVER, SignalClient } from "./signal-client.js";
-import { backOff, passing, refusal, sleep } from "./timing.js";
+import { backOff, PeerError, passing, refusal, sleep } from "./timing.js";
 
 /** @import { Owned, PeerOptions } from "../client.d.ts" */
 /** @import { IceServers } from "./types.d.ts" */
@@ -10,6 +10,7 @@ const TTL_MS = 120_000; // how long an offer outlives a page that vanished witho
 const REFRESH_MS = 40_000;
 const RENEW_MS = 600_000; // the highest age of an offer or TURN password when it is used
 const FAILED_MS = 30_000; // how long other servers are preferred after a failure
+const MAX_INFO = 1024;
 const TRIES = 4; // before another server is used
 
 /** The servers of a publication or of a peer that joins. The first available one is used. */
@@ -19,8 +20,14 @@ export class Servers {
    * @param {AbortSignal} signal
    * @param {(error: Error) => void} report
    */
-  constructor({ url = DEFAULT_SERVER, origin, socket, token }, signal, report) {
+  constructor({ url = DEFAULT_SERVER, origin, socket, token, info = "-", RTCPeerConnection }, signal, report) {
     this.clients = [url].flat().map((each) => new SignalClient(each, { origin, socket, token }));
+    if (!(RTCPeerConnection ?? globalThis.RTCPeerConnection)) {
+      throw new PeerError("no-webrtc", "WebRTC is not available here: set `RTCPeerConnection`");
+    }
+    if (typeof info !== "string" || !info || [...info].length > MAX_INFO) {
+      throw new PeerError("info-invalid", `\`info\` is a string of one to ${MAX_INFO} characters`);
+    }
     this.tries = this.clients.length > 1 ? TRIES : Infinity;
     this.signal = signal;
     this.report = report;

@@ -58,7 +58,10 @@ export const DEFAULT_SERVER = /^http.*\/client\/[^/]*\.js$/.test(FILE) ? new URL
 function checked(url) {
   const text = String(url);
   if (url !== undefined && /^(https?:\/\/|\.{0,2}(\/|$))/i.test(text)) return text.replace(/\/+$/, "");
-  const reason = url === undefined ? "A bundle does not know its server" : `"${text}" has no scheme`;
+  const reason =
+    url === undefined
+      ? "A bundle does not know its server"
+      : `"${text}" ${/^\w+:\/\//.test(text) ? "is not an HTTP address" : "has no scheme"}`;
   throw new PeerError("invalid-url", `${reason}: set \`url\` to http://… or https://…`);
 }
 
@@ -76,6 +79,12 @@ export class SignalClient {
    */
   constructor(url = DEFAULT_SERVER, { origin, socket = true, token } = {}) {
     this.url = checked(url);
+    if (origin !== undefined && !/^(null|[a-z][\w+.-]*:\/\/[^/?#]+)$/i.test(origin)) {
+      throw new PeerError(
+        "invalid-origin",
+        `"${origin}" is not an origin: it has a scheme and no path, like https://a.example`,
+      );
+    }
     this.#authorization = authorizationOf(token);
     this.#headers = origin ? { Origin: origin } : {}; // browsers set it automatically
     // Outside of browsers a WebSocket cannot send the Origin that the server requires.
