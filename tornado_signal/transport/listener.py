@@ -125,10 +125,10 @@ class Server:
         return False
 
     async def accept_no_more(self) -> None:
-        """Leave new connections in the kernel's queue, and serve the accepted ones.
+        """Accept those in the kernel's queue once more, leave later ones there, and serve the accepted ones.
 
         Accepted sockets must be connections before `stopping` makes each response the last on its connection.
-        If another process also holds the sockets, it finds an unchanged queue.
+        If another process also holds the sockets, it finds the later ones.
         """
         self._close_listeners()
         await asyncio.sleep(HANDSHAKE_S if self.state.tls else ACCEPTED_S)
@@ -211,7 +211,7 @@ class Server:
                 lambda: connection,
                 accepted,
                 ssl=self.state.tls,
-                ssl_handshake_timeout=REJECT_S if admission.reject_status else HEAD_S,
+                ssl_handshake_timeout=(REJECT_S if admission.reject_status else HEAD_S) if self.state.tls else None,
             )
         except BaseException as error:
             accepted.close()
@@ -223,7 +223,14 @@ class Server:
 
     def _close_listeners(self) -> None:
         self._closed = True
+        # The kernel resets what is in the queue of a closed socket, and proxies do not repeat a POST. Accept it first.
+        accepting = itertools.chain.from_iterable(listener.sockets for listener in self._listeners)
+        queues = [socket.socket(fileno=os.dup(each.fileno())) for each in accepting]
         self._stop_accepting()
+        for queue in queues:
+            with queue:
+                queue.setblocking(False)
+                self._accept(queue)
         for listening in self._paused:
             listening.close()
 
