@@ -224,13 +224,11 @@ class Server:
     def _close_listeners(self) -> None:
         self._closed = True
         # The kernel resets what is in the queue of a closed socket, and proxies do not repeat a POST. Accept it first.
-        accepting = itertools.chain.from_iterable(listener.sockets for listener in self._listeners)
-        queues = [socket.socket(fileno=os.dup(each.fileno())) for each in accepting]
-        self._stop_accepting()
-        for queue in queues:
-            with queue:
+        for accepting in itertools.chain(self._tls_sockets, *(listener.sockets for listener in self._listeners)):
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(accepting.fileno())) as queue:
                 queue.setblocking(False)
                 self._accept(queue)
+        self._stop_accepting()
         for listening in self._paused:
             listening.close()
 
