@@ -25,7 +25,7 @@ COVERED = """
 VISIBLE = """
   (name) => {
     const {left, top, height} = name.getBoundingClientRect();
-    return document.elementFromPoint(left + 6, top + height / 2).parentElement === name;
+    return document.elementFromPoint(left + 6, top + height / 2)?.parentElement === name; // null outside of the window
   }
 """
 # Text that is wider than its button.
