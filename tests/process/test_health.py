@@ -17,7 +17,8 @@ pytest_plugins = ["support.tls_fixtures"]
     [
         {},
         {"ADDRESS": "0.0.0.0", "ALLOWED_ORIGINS": "https://app.example.com"},
-        {"ADDRESS": "::1", "ALLOWED_ORIGINS": "https://*.example.com,https://example.org"},
+        {"ADDRESS": "::"},
+        {"ADDRESS": "::1,127.0.0.2", "ALLOWED_ORIGINS": "https://*.example.com,https://example.org"},
         {"ADDRESS": "unix:socket"},
         {"TLS_CERTIFICATE": "server.crt", "TLS_KEY": "server.key"},  # which names another host
     ],

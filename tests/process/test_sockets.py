@@ -37,7 +37,7 @@ def open_one(path):
     opened = []
 
     def opening(mode=0o600):
-        opened.extend(open_sockets(f"unix:{path}", 0, "--port", mode))
+        opened.extend(open_sockets([f"unix:{path}"], 0, "--port", mode))
         return opened[-1]
 
     yield opening
@@ -81,7 +81,58 @@ def test_link_local_address_without_an_interface_gets_fitting_advice(monkeypatch
 
     monkeypatch.setattr("tornado_signal.system.sockets.bind_sockets", refuse)
     with pytest.raises(OperatorError, match="add its interface, such as fe80::1%eth0, or choose another --address"):
-        open_sockets("fe80::1", 0, "--port")
+        open_sockets(["fe80::1"], 0, "--port")
+
+
+def answering(port, *hosts):
+    """Return those of some addresses where a server responds."""
+    answers = []
+    for host in hosts:
+        client = http.client.HTTPConnection(host, port, timeout=BOUND_S)
+        with contextlib.suppress(ConnectionRefusedError), contextlib.closing(client):
+            client.request("GET", "/health", headers={"Origin": ORIGIN})
+            if client.getresponse().status == 200:
+                answers.append(host)
+    return answers
+
+
+@pytest.mark.parametrize(
+    ("addresses", "expected"),
+    [
+        ("::", ["127.0.0.1", "127.0.0.2", "::1"]),
+        ("0.0.0.0", ["127.0.0.1", "127.0.0.2"]),
+        ("0.0.0.0,::", ["127.0.0.1", "127.0.0.2", "::1"]),
+        ("::, 127.0.0.1", ["127.0.0.1", "::1"]),
+        ("127.0.0.2,::1", ["127.0.0.2", "::1"]),
+        ("127.0.0.1,127.0.0.1", ["127.0.0.1"]),
+    ],
+)
+def test_each_address_of_a_list_is_listened_on_at_one_port(addresses, expected, start):
+    server = start("--address", addresses)
+    port = int(server.url.rpartition(":")[2])
+    assert answering(port, "127.0.0.1", "127.0.0.2", "::1") == expected
+    server.stop()
+    named = [line.rpartition("listening on ")[2] for line in server.log if "listening on http" in line]
+    assert len(named) == len(dict.fromkeys(addresses.replace(" ", "").split(",")))
+    assert {int(url.rpartition(":")[2]) for url in named} == {port}
+
+
+def test_a_port_and_a_unix_socket_are_served_together(start, path, connect):
+    server = start("--address", f"127.0.0.1,unix:{path}")
+    assert server.call("/health")[0] == 200
+    assert connect().call("/health")[0] == 200
+    assert server.stop() == 0
+    assert not path.exists()
+
+
+def test_check_names_each_address_and_a_wrong_one_leaves_nothing(path, tmp_path):
+    run_ok = call("serve", "--check", "--port", 0, "--address", f"unix:{path},127.0.0.1", cwd=tmp_path)
+    assert (run_ok.returncode, run_ok.stderr) == (0, "")
+    assert [line.partition(":")[2][:5] for line in run_ok.stdout.splitlines()[-2:]] == [" unix", " http"]
+    refused = call("serve", "--port", 0, "--address", f"unix:{path},192.0.2.1", cwd=tmp_path)
+    assert refused.returncode == 1
+    assert "cannot listen on 192.0.2.1" in refused.stderr
+    assert not path.exists()
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077, 0o777])
@@ -166,7 +217,7 @@ def test_missing_directory_is_refused(path):
     with pytest.raises(
         OperatorError, match="No such file or directory; create its directory, or choose another --addr"
     ):
-        open_sockets(f"unix:{path}/deeper", 0, "--port")
+        open_sockets([f"unix:{path}/deeper"], 0, "--port")
 
 
 def test_closing_removes_only_its_own_socket_file(open_one, path):

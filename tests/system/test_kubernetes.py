@@ -380,8 +380,9 @@ def test_settings_reach_the_server_unchanged():
     both = [IMAGE | {"settings": settings | other} for other in ({}, {"demo": True})]
     release, other = render_all([json.dumps(each) for each in both])
     found = settings_of(release)
-    for name in ("max_store_bytes", "max_bytes_per_address", "demo", "address", "log_format", "drain_delay_ms"):
+    for name in ("max_store_bytes", "max_bytes_per_address", "demo", "log_format", "drain_delay_ms"):
         assert getattr(found, name) == settings[name]
+    assert found.address == ("::",)
     assert found.auth_issuer == settings["auth_issuer"]
     assert sorted(found.allowed_origins.entries) == sorted(settings["allowed_origins"])
     (header,) = release.container["readinessProbe"]["httpGet"]["httpHeaders"]

@@ -129,7 +129,7 @@ def start_through(io_loop, start_service, start_proxy, pair, tmp_path):
         if hop == "unix":
             upstream = tmp_path / "signal.sock"
             listener = Listener(ServerState(service.application, make_error_responder(service.shared.log)))
-            sockets = open_sockets(f"unix:{upstream}", 0, "--port", 0o600)
+            sockets = open_sockets([f"unix:{upstream}"], 0, "--port", 0o600)
             await listener.start(sockets)
             listeners.append((listener, *sockets))
         return Through(service, start_proxy(kind, upstream, idle_s=idle_s), client_context(pair))

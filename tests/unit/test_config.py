@@ -20,7 +20,7 @@ SECRET_VARIABLES = [
     ("TORNADO_SIGNAL_WEBHOOK_SECRET", "webhook_secret_file"),
 ]
 
-DEFAULTS = {"--address": "127.0.0.1", "--port": 3000, "--socket-mode": 0o660, "--admin-port": None}
+DEFAULTS = {"--address": ("127.0.0.1",), "--port": 3000, "--socket-mode": 0o660, "--admin-port": None}
 DEFAULTS |= {"--tls-certificate": None, "--tls-key": None, "--data-dir": Path("data"), "--codes": "random"}
 DEFAULTS |= {"--session-timeout-ms": 300_000, "--sweep-interval-ms": 1000, "--durability": "fsync"}
 DEFAULTS |= {"--allowed-origins": None, "--trusted-proxies": (), "--start-empty-if-damaged": False}
@@ -38,10 +38,11 @@ REQUIRED_WITH = {
 
 # Name of the setting, its text, its TOML, and the resulting value.
 VALUES = [
-    ("address", "::", '"::"', "::"),
-    ("address", "signal.example", '"signal.example"', "signal.example"),
-    ("address", "unix:/run/a b.sock", '"unix:/run/a b.sock"', "unix:/run/a b.sock"),
-    ("address", "unix:" + "é" * 53, f'"unix:{"é" * 53}"', "unix:" + "é" * 53),
+    ("address", "::", '"::"', ("::",)),
+    ("address", "signal.example", '"signal.example"', ("signal.example",)),
+    ("address", "unix:/run/a b.sock", '["unix:/run/a b.sock"]', ("unix:/run/a b.sock",)),
+    ("address", "unix:" + "é" * 53, f'"unix:{"é" * 53}"', ("unix:" + "é" * 53,)),
+    ("address", "0.0.0.0, ::,unix:a", '["0.0.0.0", "::", "unix:a"]', ("0.0.0.0", "::", "unix:a")),
     ("socket_mode", "600", '"600"', 0o600),
     ("socket_mode", "000", '"000"', 0),
     ("data_dir", "/var/lib/a b,c", '"/var/lib/a b,c"', Path("/var/lib/a b,c")),
@@ -109,8 +110,8 @@ VALUES = [
 # Texts that are invalid in every source.
 REFUSED_TEXT = {
     "address": [
-        *["", " ", "a b", "a\n", "127.0.0.1:80", "[::1]", "http://a", "-a"],
-        *["unix:", "unix:a\0", "unix:" + "é" * 54],
+        *["", " ", "a b", "127.0.0.1:80", "[::1]", "http://a", "-a"],
+        *["unix:", "unix:a\0", "unix:" + "é" * 54, "::,a b"],
     ],
     "port": [" 80", "80\n", "1" * 5000, "80.0", "1_0", "+80", "8e1", "٣", "any"],
     "socket_mode": ["", "0", "66", "0660", "0o660", "668", "-60", "rw-rw----"],
@@ -144,10 +145,11 @@ REFUSED_TEXT = {
 # The invalid entries of the lists in these texts.
 INVALID_ENTRY = dict.fromkeys([",", "a:1,", "http://a,", "::1,", "stun:a:1,", "peerjs,", "list,"], "")
 INVALID_ENTRY |= {"http://ok,https://*": "https://*", "none,::1": "none", "none,unix": "none", "session.created,": ""}
+INVALID_ENTRY |= {"::,a b": "a b"}
 
 # TOML values that are invalid in addition to those texts.
 REFUSED_TOML = {
-    "address": ['["127.0.0.1"]', "2130706433"],
+    "address": ["[]", "2130706433"],
     "port": ["[80]", "nan"],
     "socket_mode": ["660", "0o660"],
     "data_dir": ["1"],
@@ -348,7 +350,7 @@ def test_flag_wins_over_environment_over_file_over_default(toml):
     by_file = {"max_candidates": 1001, "codes": "content"}
     by_environment = {"max_offer": 1002, "durability": "os"}
     flags = ["--port", "3", "--address", "::1"]
-    by_flag = {"port": 3, "address": "::1"}
+    by_flag = {"port": 3, "address": ("::1",)}
     missing = {CONFIG_VARIABLE: f"{path}.missing"}
     assert load_settings("--config", path, env=missing) == Settings(port=1, max_offer=1001, **by_file)
     assert load_settings(env=env) == Settings(port=2, **by_environment)

@@ -23,11 +23,12 @@ def run(arguments: argparse.Namespace) -> None:
     settings = load(arguments, os.environ)
     if settings.port == 0:
         raise OperatorError("with --port 0 only the server's log contains the port; name it with --port")
-    local = settings.address.startswith(UNIX_PREFIX)
+    address = settings.address[0]
+    local = address.startswith(UNIX_PREFIX)
     scheme = "https" if settings.tls_certificate else "http"
-    host = reachable("localhost" if local else settings.address)
+    host = reachable("localhost" if local else address)
     url = f"{scheme}://{host}:{settings.port}"
-    where = settings.address if local else url
+    where = address if local else url
     origin = allowed_origin(settings) or url
     try:
         response = _get(
@@ -51,12 +52,13 @@ def _get(settings: Settings, request: str) -> bytes:
 
     An HTTP client library would take longer to load than the whole health check takes.
     """
-    if settings.address.startswith(UNIX_PREFIX):
+    address = settings.address[0]
+    if address.startswith(UNIX_PREFIX):
         client = socket.socket(socket.AF_UNIX)
         client.settimeout(TIMEOUT_S)
-        client.connect(settings.address.removeprefix(UNIX_PREFIX))
+        client.connect(address.removeprefix(UNIX_PREFIX))
     else:
-        client = socket.create_connection((reachable(settings.address).strip("[]"), settings.port), TIMEOUT_S)
+        client = socket.create_connection((reachable(address).strip("[]"), settings.port), TIMEOUT_S)
     if settings.tls_certificate:
         import ssl
 

@@ -30,7 +30,7 @@ def open_all_sockets(settings: Settings) -> tuple[list[socket.socket], list[sock
     """
     public, admin = passed_sockets(os.environ)
     if settings.admin_port is not None:
-        admin = admin or open_sockets(settings.admin_address, settings.admin_port, "--admin-port")
+        admin = admin or open_sockets([settings.admin_address], settings.admin_port, "--admin-port")
     # The public socket is last: after a later failure, the file of a Unix socket would remain.
     return public or open_sockets(settings.address, settings.port, "--port", settings.socket_mode), admin
 

@@ -101,10 +101,11 @@ class Settings:
 
     # Where values are from, by the names of the settings. Those without a source have their defaults.
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
-    address: str = setting(
+    address: tuple[str, ...] = setting(
         "127.0.0.1",
-        ADDRESS,
-        "IP address or host name to listen on, or a Unix socket as unix:/path; ignored when systemd passes a socket",
+        list_of(ADDRESS),
+        "IP addresses or host names to listen on, or Unix sockets as unix:/path; :: also accepts IPv4, unless an IPv4 "
+        "address is listed; ignored when systemd passes a socket",
     )
     port: int = setting(3000, PORT, "TCP port to listen on; 0 picks a free port and logs it")
     socket_mode: int = setting(

@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 from tornado.netutil import bind_sockets
@@ -77,24 +78,43 @@ def remove_stale(path: Path) -> None:
     raise OSError(errno.EADDRINUSE, "another server listens there")
 
 
-def open_sockets(address: str, port: int, flag: str, mode: int = 0o600) -> list[socket.socket]:
-    """Bind and listen.
+def open_sockets(addresses: Sequence[str], port: int, flag: str, mode: int = 0o600) -> list[socket.socket]:
+    """Bind and listen. `::` also accepts IPv4, unless an IPv4 address or a host name is listed as well.
 
     Args:
-        address: an IP address, a host name, or `unix:` and a path.
-        port: a TCP port. 0 picks a free one.
+        addresses: IP addresses, host names, or `unix:` and a path.
+        port: a TCP port. 0 picks a free one, the same for all addresses.
         flag: the setting to name if the port is not available.
         mode: the permissions of a Unix socket.
 
     Raises:
-        OperatorError: the address is in use or not of this machine, or this user is not permitted to use it.
+        OperatorError: an address is in use or not of this machine, or this user is not permitted to use it.
     """
+    opened: list[socket.socket] = []
+    dual_stack = all(address.startswith(UNIX_PREFIX) or ":" in address for address in addresses)
+    with contextlib.ExitStack() as stack:
+        for address in dict.fromkeys(addresses):
+            sockets = _open_sockets(address, port, flag, mode, dual_stack)
+            for listening in sockets:
+                stack.callback(listening.close)
+            if not address.startswith(UNIX_PREFIX):
+                port = sockets[0].getsockname()[1]
+            opened += sockets
+        stack.pop_all()
+    return opened
+
+
+def _open_sockets(address: str, port: int, flag: str, mode: int, dual_stack: bool) -> list[socket.socket]:
     where, remedy = f"{address} port {port}", "stop the program that uses it"
     try:
-        if not address.startswith(UNIX_PREFIX):
-            return bind_sockets(port, address)
-        where, flag = address, "--address"
-        return [UnixSocket(Path(address.removeprefix(UNIX_PREFIX)), mode)]
+        if address.startswith(UNIX_PREFIX):
+            where, flag = address, "--address"
+            return [UnixSocket(Path(address.removeprefix(UNIX_PREFIX)), mode)]
+        if dual_stack and is_unspecified(address):
+            listening = socket.create_server((address, port), family=socket.AF_INET6, dualstack_ipv6=True)
+            listening.setblocking(False)
+            return [listening]
+        return bind_sockets(port, address)
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         if isinstance(error, FileNotFoundError):
@@ -110,6 +130,11 @@ def open_sockets(address: str, port: int, flag: str, mode: int = 0o600) -> list[
             remedy = f"add its interface, such as {address}%eth0"
             flag = flag.replace("port", "address")
         raise OperatorError(f"cannot listen on {where}: {reason}; {remedy}, or choose another {flag}") from error
+
+
+def is_unspecified(address: str) -> bool:
+    """Return whether an address is `::`, however it is written."""
+    return ":" in address and int(ipaddress.IPv6Address(address)) == 0
 
 
 def is_local(listening: socket.socket) -> bool:
