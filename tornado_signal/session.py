@@ -149,10 +149,6 @@ class ListingState(NamedTuple):
 def changes_answer(current: Answer | None, answer: str) -> bool:
     """Decide whether an answer changes a session: only the first one does (docs/decisions.md#first-answer).
 
-    Args:
-        current: the accepted answer, if any.
-        answer: the new answer.
-
     Returns:
         True for the first answer, False for a retry of it.
 

@@ -11,7 +11,6 @@ from support.service import (
 )
 
 SECRETS = {"offerer": "the offerer's secret", "answerer": "the answerer's secret 😀"}
-SHORTEST, LONGEST = "s" * 16, "😀" * 256
 
 
 async def answered_session(service, **secrets):

@@ -13,7 +13,7 @@ STEPS = st.one_of(
     st.tuples(st.sampled_from(["add", "__setitem__", "setdefault"]), NAMES, VALUES),
     st.tuples(st.sampled_from(["get", "get_list", "__contains__"]), NAMES),
     st.tuples(st.just("pop"), NAMES, st.none()),
-    st.tuples(st.sampled_from(["__len__", "__str__", "clear"])),
+    st.tuples(st.sampled_from(["__len__", "clear"])),
 )
 
 
@@ -24,8 +24,6 @@ def test_response_headers_do_what_those_of_tornado_do(steps):
         assert getattr(ours, method)(*arguments) == getattr(theirs, method)(*arguments)
         assert list(ours.get_all()) == list(theirs.get_all())
         assert dict(ours) == dict(theirs)
-    assert ours.copy() == theirs
-    assert list(ours.copy().get_all()) == list(theirs.get_all())
 
 
 def test_replaced_headers_have_one_value():

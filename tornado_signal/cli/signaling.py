@@ -99,11 +99,7 @@ async def wait_for_answer(client: SignalClient, code: str, secret: str) -> Sessi
 
 
 async def find_session(client: SignalClient, target: str) -> tuple[str, str, list[str]]:
-    """Wait for a session.
-
-    Args:
-        client: the client.
-        target: the code of a session, or a topic, of which the oldest session is returned.
+    """Wait for a session, given by its code, or by a topic of which it is the oldest.
 
     Returns:
         The code, the offer and the candidates.

@@ -143,7 +143,6 @@ class IncomingFiles:
     """The files that the other side of a connection sends.
 
     Args:
-        connection: the connection.
         on_file: called with each file.
     """
 

@@ -34,12 +34,7 @@ class LeaseManager:
         self._start(code, self._maintain(code, secret, connection))
 
     def withdraw_later(self, code: str, withdraw: Callable[[], Awaitable[object]]) -> None:
-        """Repeat a withdrawal until the server responds, or the client is closed.
-
-        Args:
-            code: the code of the session.
-            withdraw: sends the withdrawal.
-        """
+        """Repeat a withdrawal until the server responds, or the client is closed."""
         self._start(code, self._retry_withdrawal(withdraw))
 
     def release(self, code: str) -> None:

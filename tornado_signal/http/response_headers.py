@@ -47,18 +47,6 @@ class ResponseHeaders(MutableMapping[str, str]):
             return self._values.items()
         return [(name, value) for name in self._values for value in self.get_list(name)]
 
-    def copy(self) -> httputil.HTTPHeaders:
-        """Return the headers as Tornado's."""
-        headers = httputil.HTTPHeaders()
-        for name, value in self.get_all():
-            headers.add(name, value)
-        return headers
-
-    __copy__ = copy
-
-    def __str__(self) -> str:
-        return "".join(f"{name}: {value}\n" for name, value in self.get_all())
-
     def __getitem__(self, name: str) -> str:
         return self._values[_normalized(name)]
 
