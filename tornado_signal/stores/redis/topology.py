@@ -24,6 +24,7 @@ class Claim(NamedTuple):
     """The slots of a primary, as some node knows them."""
 
     epoch: int  # the primary's configuration epoch: of two claims for a slot the higher one is valid
+    own: bool  # whether the primary itself claims them: of two claims with the same epoch its own one is valid
     ranges: tuple[tuple[int, int], ...]  # first and last slots
 
 
@@ -214,11 +215,11 @@ class Topology:
         # Claims of a minority can be outdated.
         for reply in [*answers, *([self._claims] if 2 * len(answers) <= len(addresses) else [])]:
             for address, claim in reply.items():
-                if address not in claims or claims[address].epoch < claim.epoch:
+                if address not in claims or claims[address][:2] < claim[:2]:
                     claims[address] = claim
-        self._claims = claims
+        self._claims = {address: claim._replace(own=False) for address, claim in claims.items()}
         by_slot: list[Node | None] = [None] * SLOTS
-        for address, claim in sorted(claims.items(), key=lambda item: item[1].epoch):
+        for address, claim in sorted(claims.items(), key=lambda item: item[1][:2]):
             node = self.node_at(address)
             for first, last in claim.ranges:
                 by_slot[first : last + 1] = [node] * (last + 1 - first)
@@ -235,13 +236,15 @@ class Topology:
         if isinstance(slots, Exception):
             return f"{address[0]}:{address[1]}: {slots}"
         lines = [] if isinstance(nodes, Exception) else nodes.splitlines()
-        epochs = {words[0]: int(words[6]) for words in map(bytes.split, lines) if len(words) > 7}
+        known = {words[0]: words for words in map(bytes.split, lines) if len(words) > 7}
         claims: dict[Address, Claim] = {}
         for first, last, primary, *_ in slots:
             host = text_of(primary[0])
             where = (host if host not in ("", "?") else address[0], primary[1])
             ranges = claims[where].ranges if where in claims else ()
-            claims[where] = Claim(epochs.get(primary[2], 0), (*ranges, (first, last)))
+            words = known.get(primary[2])
+            epoch, own = (0, where == address) if words is None else (int(words[6]), b"myself" in words[2])
+            claims[where] = Claim(epoch, own, (*ranges, (first, last)))
         return claims
 
     async def _ask_sentinels(self) -> str | None:

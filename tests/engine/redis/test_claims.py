@@ -1,0 +1,80 @@
+"""Slots that nodes of a cluster attribute to different primaries."""
+
+import asyncio
+
+import pytest
+
+from tornado_signal.stores.redis import topology
+from tornado_signal.stores.redis.connections import Credentials
+from tornado_signal.stores.redis.metrics import RedisMetrics
+from tornado_signal.stores.redis.nodes import Acknowledgement, Pipeline
+from tornado_signal.stores.redis.partitions import SLOTS
+from tornado_signal.stores.redis.topology import Topology
+
+NAMES = ("a", "b", "c")
+ADDRESSES = {name: ("10.0.0.1", 7000 + at) for at, name in enumerate(NAMES)}
+LAST = SLOTS - 1
+
+
+def replies_of(asked, view):
+    """Return what a node replies to CLUSTER NODES and CLUSTER SLOTS: its view has epoch and slots of each primary."""
+    lines = [
+        f"{name} 10.0.0.1:{ADDRESSES[name][1]}@1 {'myself,' * (name == asked)}master - 0 0 {epoch} connected"
+        for name, (epoch, _) in view.items()
+    ]
+    slots = [
+        [first, last, [ADDRESSES[name][0].encode(), ADDRESSES[name][1], name.encode()]]
+        for name, (_, ranges) in view.items()
+        for first, last in ranges
+    ]
+    return {b"NODES": "\n".join(lines).encode(), b"SLOTS": slots}
+
+
+@pytest.fixture
+def ask(monkeypatch):
+    """A function that asks a cluster for its slots. Its nodes have different views, and reply in the given order."""
+
+    async def submit(pipeline, command):
+        for _ in range(10 * addresses.index(pipeline._address)):
+            await asyncio.sleep(0)
+        return views[pipeline._address][command[1]]
+
+    views, addresses = {}, []
+    monkeypatch.setattr(Pipeline, "submit", submit)
+    monkeypatch.setattr(topology, "GRACE_S", 60)
+
+    async def asking(order, **seen):
+        views.update({ADDRESSES[name]: replies_of(name, view) for name, view in seen.items()})
+        access = Credentials()
+        addresses[:] = [ADDRESSES[name] for name in order]
+        asked = Topology(addresses, "", access, access, Acknowledgement("os"), RedisMetrics())
+        assert await asked._ask_cluster() is None
+        return asked
+
+    return asking
+
+
+@pytest.mark.parametrize("order", ["abc", "cba", "bca"])
+async def test_claim_of_a_primary_about_itself_wins_with_equal_epochs(ask, order):
+    # Slot 1 has moved from a to b, whose epoch was the highest one already. c has not heard of it.
+    heard = {"a": (1, [(0, 0)]), "b": (3, [(1, 9)]), "c": (2, [(10, LAST)])}
+    unheard = {"a": (1, [(0, 1)]), "b": (3, [(2, 9)]), "c": (2, [(10, LAST)])}
+    found = await ask(order, a=heard, b=heard, c=unheard)
+    assert [found.node(slot).address for slot in (0, 1, 2, LAST)] == [ADDRESSES[name] for name in "abbc"]
+
+
+@pytest.mark.parametrize("order", ["abc", "cba", "bca"])
+async def test_own_claim_wins_although_another_primary_has_the_same_epoch(ask, order):
+    moved = {"a": (1, [(0, 0)]), "b": (1, [(1, 9)]), "c": (1, [(10, LAST)])}
+    unheard = {"a": (1, [(0, 1)]), "b": (1, [(2, 9)]), "c": (1, [(10, LAST)])}
+    found = await ask(order, a=moved, b=moved, c=unheard)
+    assert [found.node(slot).address for slot in (0, 1, 2, LAST)] == [ADDRESSES[name] for name in "abbc"]
+
+
+@pytest.mark.parametrize("order", ["abc", "cba", "bca"])
+async def test_higher_epoch_wins_over_a_claim_of_a_primary_about_itself(ask, order):
+    # a was cut off while b took its slots over.
+    cut_off = {"a": (1, [(0, 1)]), "b": (2, [(2, 9)]), "c": (3, [(10, LAST)])}
+    seen = {"b": (4, [(0, 9)]), "c": (3, [(10, LAST)])}
+    found = await ask(order, a=cut_off, b=seen, c=seen)
+    assert [found.node(slot).address for slot in (0, 2, LAST)] == [ADDRESSES[name] for name in "bbc"]
