@@ -70,7 +70,29 @@ STREAMS = {
     "event without an object": lambda: [STREAM + b"event: gone\ndata: [1]\n\n"],
     "event without JSON": lambda: [STREAM + b"event: gone\ndata: {\n\n"],
 }
-PARTS = RESPONSES | STREAMS
+# The responses to requests for all topics.
+TOPICS = {
+    "empty pages": lambda: fields({"topics": [], "pagination": PAGE}),
+    "long topics": lambda: fields({"topics": [{"topic": "t" * 20_000, "count": 1}] * 999, "pagination": PAGE}),
+    "long page": lambda: fields({"topics": [{"topic": "t", "count": 1}] * 1001, "pagination": PAGE}),
+    "endless pages": lambda: fields({"topics": [{"topic": "t", "count": 1}] * 1000, "pagination": PAGE}),
+}
+# The responses to requests for ICE servers.
+ICE = {
+    "many ICE servers": lambda: fields({"iceServers": [{"urls": ["stun:127.0.0.1:9"] * 101}], "expiresAt": 0}),
+    "wrong ICE port": lambda: fields({"iceServers": [{"urls": "stun:127.0.0.1:99999"}], "expiresAt": 0}),
+    "control characters in ICE": lambda: fields({"iceServers": [{"urls": "stun:\x1b[2J:99999"}], "expiresAt": 0}),
+}
+# The responses of an admin listener.
+ADMIN = {
+    "wrong processes": lambda: fields({"processes": 5, "results": 5, "missing": 5, "before_bytes": 5}),
+    "refusal with control characters": lambda: refusal(400, "\x1b[2J\x07"),
+    "reason with control characters": lambda: [
+        b"HTTP/1.1 503 x\r\nConnection: close\r\n\r\n",
+        json.dumps({"reason": "\x1b[2J\ud800"}).encode(),
+    ],
+}
+PARTS = RESPONSES | STREAMS | TOPICS | ICE | ADMIN
 
 # Functions of the id of a request. They return the messages that a server sends after it.
 MESSAGES = {
@@ -98,6 +120,7 @@ MESSAGES = {
 class _Handler(socketserver.StreamRequestHandler):
     def handle(self):
         name, request = self.path_of(self.rfile.readline())
+        name = self.server.kind or name
         if not name:
             return
         for line in self.rfile:
@@ -123,9 +146,10 @@ class _Server(socketserver.ThreadingTCPServer):
 
 
 @contextlib.contextmanager
-def http_server():
-    """Run the server and yield its URL. The parts of `PARTS` respond to every request."""
+def http_server(kind=None):
+    """Run the server and yield its URL. The parts of `PARTS` respond to every request, or only those of `kind`."""
     with _Server(("127.0.0.1", 0), _Handler) as server:
+        server.kind = kind
         server.counts = {}
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}"

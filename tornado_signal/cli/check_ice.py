@@ -19,9 +19,10 @@ except ImportError as error:
     raise OperatorError("check-ice needs aioice; in the checkout: pip install '.[peer]'") from error
 
 CONNECT_S = 10.0
+MAX_URLS = 100
 PORTS = {"stun": 3478, "turn": 3478, "turns": 5349}
 URL = re.compile(
-    r"(?P<scheme>stuns?|turns?):(?P<host>\[[^]]+\]|[^:?]+)(:(?P<port>\d+))?(\?transport=(?P<transport>\w+))?"
+    r"(?P<scheme>stuns?|turns?):(?P<host>\[[^]]+\]|[^:?]+)(:(?P<port>[0-9]{1,5}))?(\?transport=(?P<transport>\w+))?"
 )
 
 
@@ -46,8 +47,10 @@ def check_ice(arguments: argparse.Namespace) -> None:
     async def work(client: SignalClient) -> None:
         response = await client.ice_servers()
         servers = response["iceServers"] if response else []
-        checks = [check(url, server) for server in servers for url in server["urls"]]
-        results.extend(await asyncio.gather(*checks))
+        pairs = [(url, server) for server in servers for url in urls_of(server)]
+        if len(pairs) > MAX_URLS:
+            raise OperatorError(f"the server has more than {MAX_URLS} URLs of ICE servers")
+        results.extend(await asyncio.gather(*(check(url, server) for url, server in pairs)))
 
     run.with_client(arguments, work, interrupted="interrupted")
     if terminal.wants_tables(arguments.json):
@@ -59,7 +62,13 @@ def check_ice(arguments: argparse.Namespace) -> None:
     if not results:
         raise OperatorError("the server has no ICE servers; set --stun-servers or --turn-servers on the server")
     if failed := [result.url for result in results if result.result == "failed"]:
-        raise OperatorError(f"these ICE servers do not work: {', '.join(failed)}")
+        raise OperatorError(f"these ICE servers do not work: {terminal.printable(', '.join(failed))}")
+
+
+def urls_of(server: IceServer) -> list[str]:
+    """Return the URLs of an ICE server, which can also be a single text."""
+    urls = server["urls"]
+    return [urls] if isinstance(urls, str) else urls
 
 
 async def check(url: str, server: IceServer) -> Result:
@@ -68,6 +77,8 @@ async def check(url: str, server: IceServer) -> Result:
     if parts is None or parts["scheme"] == "stuns":
         return Result(url, "not checked", 0.0, "only browsers can check this kind of URL")
     address = parts["host"].strip("[]"), int(parts["port"] or PORTS[parts["scheme"]])
+    if address[1] > 65535:
+        return Result(url, "failed", 0.0, "a port is at most 65535")
     begin_s = time.perf_counter()
     try:
         if parts["scheme"] == "stun":

@@ -2,18 +2,25 @@
 
 import argparse
 import asyncio
+import itertools
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from ..client import Session, SignalClient
+from ..client.errors import foreign
 from ..client.servers import back_off_s
 from ..client.types import Topic
+from ..errors import OperatorError
 from ..system import terminal
 from . import run
 
 T = TypeVar("T", Topic, Session)
 
+MAX_TOPICS = 100_000  # of a listing
+MAX_TOPIC_CHARACTERS = 8 * 2**20  # of all topics of a listing
+MAX_ROWS = 1000  # newest sessions in the table of `watch`
+PAGE = 1000  # topics of a request
 POLL_S = 1.0  # between two requests for the topics, because the API has no long poll for them
 
 
@@ -59,25 +66,29 @@ async def watch_topic(client: SignalClient, arguments: argparse.Namespace) -> No
         async for event in client.topic_events(arguments.topic):
             terminal.print_line({"event": event.name, **event.data})
         return
-    listed: dict[str, Session] = {}
+    listed: dict[str, SessionRow] = {}
 
     async def follow() -> None:
         async for event in client.topic_events(arguments.topic):
             if event.name == "session":
-                listed[event.data["code"]] = event.data  # type: ignore[assignment]
+                listed[event.data["code"]] = session_row(event.data)  # type: ignore[arg-type]
+                if len(listed) > MAX_ROWS:
+                    del listed[next(iter(listed))]
             else:
                 listed.pop(event.data["code"], None)
 
     following = asyncio.create_task(follow())
     pause_s = 0.1  # for the sessions that exist already
-    while True:
-        await asyncio.wait([following], timeout=pause_s)
-        pause_s = POLL_S
-        if following.done():
-            return following.result()
-        _draw(
-            f"{terminal.shortened(arguments.topic)}: {len(listed)} waiting", sessions_table(reversed(listed.values()))
-        )
+    try:
+        while True:
+            await asyncio.wait([following], timeout=pause_s)
+            pause_s = POLL_S
+            if following.done():
+                return following.result()
+            head = f"{terminal.shortened(arguments.topic)}: {len(listed)} waiting"
+            _draw(head, rows_table(reversed(listed.values())))
+    finally:
+        following.cancel()
 
 
 async def watch_topics(client: SignalClient, arguments: argparse.Namespace) -> None:
@@ -98,15 +109,26 @@ async def watch_topics(client: SignalClient, arguments: argparse.Namespace) -> N
 
 
 async def all_topics(client: SignalClient) -> list[Topic]:
-    """Return the topics of all pages."""
+    """Return the topics of all pages.
+
+    Raises:
+        APIError: an empty page says that there are more, or a page has more topics than requested.
+        OperatorError: there are more than `MAX_TOPICS`, or longer topics than `MAX_TOPIC_CHARACTERS`.
+    """
     result: list[Topic] = []
-    page = 1
-    while True:
-        part = await client.topics(page, 1000)
+    characters = 0
+    for page in itertools.count(1):
+        part = await client.topics(page, PAGE)
         result += part["topics"]
-        if not part["pagination"]["hasMore"]:
-            return result
-        page += 1
+        characters += sum(len(topic["topic"]) for topic in part["topics"])
+        more = part["pagination"]["hasMore"]
+        if len(part["topics"]) > PAGE or (more and not part["topics"]):
+            raise foreign()
+        if not more:
+            break
+        if len(result) > MAX_TOPICS or characters > MAX_TOPIC_CHARACTERS:
+            raise OperatorError(f"the server has more than {MAX_TOPICS} topics; read them in pages with GET /topics")
+    return result
 
 
 def _draw(head: str, table: str) -> None:
@@ -120,17 +142,45 @@ def topics_table(entries: list[Topic]) -> str:
 
 def sessions_table(entries: Iterable[Session]) -> str:
     """Format sessions as a table."""
+    return rows_table(map(session_row, entries))
+
+
+class SessionRow(NamedTuple):
+    """Data of a session for the table."""
+
+    code: str
+    info: str
+    created_at_ms: float
+    expires_at_ms: float
+    offer_characters: int
+    candidates: int
+
+
+def session_row(session: Session) -> SessionRow:
+    """Return the data of a session for the table."""
+    return SessionRow(
+        terminal.shortened(session["code"]),
+        terminal.shortened(session["info"]),
+        session["createdAt"],
+        session["expiresAt"],
+        len(session["offer"]),
+        len(session["offerCandidates"]),
+    )
+
+
+def rows_table(entries: Iterable[SessionRow]) -> str:
+    """Format the rows of sessions as a table."""
     now_ms = time.time() * 1000
     rows = [
         [
-            session["code"],
-            session["info"],
-            _duration(now_ms - session["createdAt"]),
-            _duration(session["expiresAt"] - now_ms),
-            len(session["offer"]),
-            len(session["offerCandidates"]),
+            row.code,
+            row.info,
+            _duration(now_ms - row.created_at_ms),
+            _duration(row.expires_at_ms - now_ms),
+            row.offer_characters,
+            row.candidates,
         ]
-        for session in entries
+        for row in entries
     ]
     return terminal.table(["CODE", "INFO", "AGE", "LEFT", "OFFER", "CANDIDATES"], rows)
 

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 
 from ..client import APIError, SessionUpdate, SignalClient
+from ..client.errors import MAX_RESPONSE_BYTES, foreign
 from ..errors import OperatorError
 from ..system import terminal
 from . import run
@@ -88,11 +89,17 @@ async def time_limit(wait_s: float | None, event: str) -> AsyncIterator[None]:
 
 
 async def wait_for_answer(client: SignalClient, code: str, secret: str) -> SessionUpdate:
-    """Return the answer, and the candidates until then."""
+    """Return the answer, and the candidates until then.
+
+    Raises:
+        APIError: the candidates have more than `MAX_RESPONSE_BYTES` characters.
+    """
     candidates: list[str] = []
     async with aclosing(client.news(code, "offerer", secret=secret)) as updates:
         async for update in updates:
             candidates += update.candidates
+            if sum(map(len, candidates)) > MAX_RESPONSE_BYTES:
+                raise foreign()
             if update.description is not None:
                 return update._replace(candidates=candidates)
     raise AssertionError("unreachable")

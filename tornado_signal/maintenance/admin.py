@@ -29,7 +29,8 @@ def run(arguments: argparse.Namespace) -> None:
     token = admin_token(settings)
     if arguments.action == "status":
         state = remote.status(url, token)
-        print(page(state) if terminal.wants_tables(arguments.json) else json.dumps(state, indent=2))
+        with remote.expected(url):
+            print(page(state) if terminal.wants_tables(arguments.json) else json.dumps(state, indent=2))
         return
     given = {field: getattr(arguments, name) for name, field in FIELDS.items()}
     fields = {field: value for field, value in given.items() if value is not None}
@@ -37,11 +38,15 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print(json.dumps(outcome))
     else:
-        for result in outcome["results"]:
-            process = result.pop("process")
-            print(f"{process}: {', '.join(f'{name} {value}' for name, value in result.items())}")
-    if outcome["missing"]:
-        raise OperatorError(f"no response from {', '.join(outcome['missing'])}; repeat the action")
+        with remote.expected(url):
+            for result in outcome["results"]:
+                process = result.pop("process")
+                values = ", ".join(f"{name} {value}" for name, value in result.items())
+                print(terminal.printable(f"{process}: {values}"))
+    with remote.expected(url):
+        missing = ", ".join(outcome["missing"])
+    if missing:
+        raise OperatorError(f"no response from {terminal.printable(missing)}; repeat the action")
 
 
 def page(state: dict[str, Any]) -> str:
@@ -71,5 +76,5 @@ def page(state: dict[str, Any]) -> str:
         origins = [list(origin.values()) for origin in state["store"]["origins"]]
         parts.append(terminal.table(["ORIGIN", "UNANSWERED", "TOPICS"], origins))
     if state["missing"]:
-        parts.append(f"no response from {', '.join(state['missing'])}")
+        parts.append(terminal.printable(f"no response from {', '.join(state['missing'])}"))
     return "\n\n".join(parts)

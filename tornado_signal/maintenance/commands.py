@@ -53,7 +53,8 @@ def inspect(arguments: Arguments, settings: Settings) -> None:
                 raise directory.unusable(path, error) from error
             source, numbers = str(path), {"size_bytes": files.size_bytes(path), **census.end()}
     numbers = {"source": source, **numbers}
-    print(_page(numbers) if terminal.wants_tables(arguments.json) else json.dumps(numbers, indent=2))
+    with remote.expected(source):
+        print(_page(numbers) if terminal.wants_tables(arguments.json) else json.dumps(numbers, indent=2))
 
 
 def check(arguments: Arguments, settings: Settings) -> None:

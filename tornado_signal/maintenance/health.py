@@ -4,14 +4,17 @@ import argparse
 import json
 import os
 import socket
+import time
 
 from ..errors import OperatorError
 from ..settings.origins import WILDCARD
 from ..settings.settings import Settings
 from ..settings.sources import load
 from ..settings.value_types import UNIX_PREFIX
+from ..system import terminal
 
 TIMEOUT_S = 5.0
+MAX_RESPONSE_BYTES = 64 * 1024
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -40,10 +43,10 @@ def run(arguments: argparse.Namespace) -> None:
     try:
         fields = json.loads(body)
         status = fields["status"] if head.split()[1] == b"200" else fields["error"]
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise OperatorError(f"the server at {where} is not a tornado-signal") from error
     if status != "ok":
-        raise OperatorError(f"the server at {where} is not healthy: {status}")
+        raise OperatorError(f"the server at {where} is not healthy: {terminal.printable(str(status))}")
     print(f"the server at {where} is healthy")
 
 
@@ -68,7 +71,13 @@ def _get(settings: Settings, request: str) -> bytes:
         client = context.wrap_socket(client)
     with client:
         client.sendall(request.encode())
-        return b"".join(iter(lambda: client.recv(1 << 16), b""))
+        response = b""
+        deadline_s = time.monotonic() + TIMEOUT_S
+        while (piece := client.recv(1 << 16)) and len(response) < MAX_RESPONSE_BYTES:
+            response += piece
+            if time.monotonic() > deadline_s:
+                raise TimeoutError("no complete response in time")
+        return response
 
 
 def reachable(address: str) -> str:

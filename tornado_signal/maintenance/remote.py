@@ -3,15 +3,20 @@
 import contextlib
 import http.client
 import json
+import socket
+import threading
+from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 
 from ..errors import OperatorError
 from ..settings.settings import Settings
+from ..system import terminal
 from .health import reachable
 
-LIMIT_S = 3600.0  # timeout of a request
+LIMIT_S = 3600.0  # of a request with its response: the compaction of a large database takes long
+MAX_RESPONSE_BYTES = 2 * 2**20
 
 
 def admin_url(settings: Settings, url: str | None) -> str | None:
@@ -43,7 +48,8 @@ def compact(url: str, token: bytes) -> tuple[int, int]:
         OperatorError: the server is unreachable, or refuses.
     """
     sizes = _send("POST", url, "/compact", token)
-    return sizes["before_bytes"], sizes["after_bytes"]
+    with expected(url):
+        return sizes["before_bytes"], sizes["after_bytes"]
 
 
 def status(url: str, token: bytes) -> dict[str, Any]:
@@ -64,14 +70,54 @@ def act(url: str, token: bytes, action: str, fields: dict[str, Any]) -> dict[str
     return _send("POST", url, f"/actions/{action}", token, json.dumps(fields))
 
 
+@contextlib.contextmanager
+def expected(url: str) -> Iterator[None]:
+    """Raise OperatorError if a response does not have the fields that the block uses."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise _foreign(url) from error
+
+
+def _foreign(url: str) -> OperatorError:
+    return OperatorError(
+        f"the server at {url} is not the admin listener of a tornado-signal; name that with --admin-port or --admin-url"
+    )
+
+
+@contextlib.contextmanager
+def _limited(connection: http.client.HTTPConnection) -> Iterator[None]:
+    """Connect, and break the connection if the block takes longer than `LIMIT_S`."""
+    connection.connect()
+    connected = connection.sock
+
+    def end() -> None:
+        with contextlib.suppress(OSError):  # it is closed
+            connected.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(LIMIT_S, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 def _send(method: str, url: str, path: str, token: bytes, body: str | None = None) -> dict[str, Any]:
-    with contextlib.closing(http.client.HTTPConnection(urlsplit(url).netloc, timeout=LIMIT_S)) as connection:
+    with contextlib.ExitStack() as stack:
+        connection = stack.enter_context(
+            contextlib.closing(http.client.HTTPConnection(urlsplit(url).netloc, timeout=LIMIT_S))
+        )
         try:
+            stack.enter_context(_limited(connection))
             connection.request(method, path, body, {"Authorization": b"Bearer " + token} if token else {})
             response = connection.getresponse()
             status = response.status
             explained = (HTTPStatus.OK, HTTPStatus.BAD_REQUEST, HTTPStatus.SERVICE_UNAVAILABLE)
-            fields: dict[str, Any] = json.load(response) if status in explained else {}
+            fields = json.loads(response.read(MAX_RESPONSE_BYTES)) if status in explained else {}
+            if not isinstance(fields, dict):
+                raise _foreign(url)
             reason = fields["reason"] if status == HTTPStatus.SERVICE_UNAVAILABLE else None
             invalid = fields["error"] if status == HTTPStatus.BAD_REQUEST and "action" in fields else None
         except OSError as error:
@@ -79,12 +125,14 @@ def _send(method: str, url: str, path: str, token: bytes, body: str | None = Non
                 f"no server responds at {url} ({error.strerror or error}); start it, or name its admin listener with "
                 "--admin-port or --admin-url"
             ) from error
-        except (http.client.HTTPException, ValueError, LookupError):
+        except (http.client.HTTPException, ValueError, LookupError, TypeError, RecursionError):
             status, reason, invalid = HTTPStatus.BAD_GATEWAY, None, None
         if invalid is not None:
-            raise OperatorError(f"the server at {url} refuses: {invalid}")
+            raise OperatorError(f"the server at {url} refuses: {terminal.printable(str(invalid))}")
         if reason is not None:
-            raise OperatorError(f"the server at {url} is unavailable: {reason}; try again, or read its log")
+            raise OperatorError(
+                f"the server at {url} is unavailable: {terminal.printable(str(reason))}; try again, or read its log"
+            )
         if status == HTTPStatus.UNAUTHORIZED:
             raise OperatorError(f"the server at {url} requires its token; name the file with --admin-token-file")
         if status == HTTPStatus.FORBIDDEN:
@@ -93,8 +141,5 @@ def _send(method: str, url: str, path: str, token: bytes, body: str | None = Non
                 "server and for this command"
             )
         if status != HTTPStatus.OK:
-            raise OperatorError(
-                f"the server at {url} is not the admin listener of a tornado-signal; name that with --admin-port or "
-                "--admin-url"
-            )
+            raise _foreign(url)
         return fields

@@ -1,0 +1,126 @@
+"""A server with many kinds of nonsense, against the commands: one line says what is wrong."""
+
+import argparse
+import asyncio
+import json
+import resource
+
+import pytest
+from support import malicious
+from support.command import call
+
+from tornado_signal.cli import discovery
+from tornado_signal.client import http
+from tornado_signal.client.types import Event
+from tornado_signal.maintenance import health, remote
+
+COMMANDS = [
+    *((("sessions", "lobby"), name) for name in malicious.RESPONSES),
+    *((("topics",), name) for name in (malicious.RESPONSES | malicious.TOPICS)),
+    *((("ping", "--count", "1"), name) for name in malicious.RESPONSES),
+    *((("offer", "lobby"), name) for name in malicious.RESPONSES),
+    *((("answer", "lobby"), name) for name in malicious.RESPONSES),
+    *((("check-ice",), name) for name in malicious.RESPONSES),
+    *((("watch",), name) for name in (malicious.RESPONSES | malicious.TOPICS)),
+    *((("watch", "lobby"), name) for name in malicious.STREAMS),
+]
+ADMIN = [("admin", "status"), ("admin", "drain"), ("inspect",), ("compact",), ("health",)]
+MAX_GROWTH_KIB = 192 * 1024  # of the highest memory use: those of the server's thread are included
+
+
+@pytest.fixture(scope="module")
+def url():
+    with malicious.http_server() as url:
+        yield url
+
+
+@pytest.fixture(autouse=True)
+def short_limits(monkeypatch):
+    """Make the time limits short enough to wait for."""
+    monkeypatch.setattr(http, "RESPONSE_S", 1.0)
+    monkeypatch.setattr(health, "TIMEOUT_S", 1.0)
+    monkeypatch.setattr(remote, "LIMIT_S", 1.0)
+
+
+def check_error(*arguments):
+    before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    ended = call(*arguments, input=b"x")
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.count("\n") == 1
+    assert ended.stderr.strip().isprintable()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < MAX_GROWTH_KIB
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "name"), COMMANDS, ids=lambda value: value if isinstance(value, str) else " ".join(value)
+)
+def test_nonsense_is_one_line_of_error(url, arguments, name):
+    check_error(*arguments, "--url", f"{url}/{name.replace(' ', '-')}")
+
+
+def test_too_many_ice_servers_are_one_line_of_error(url):
+    check_error("check-ice", "--url", f"{url}/many-ICE-servers")
+
+
+@pytest.mark.parametrize("name", ["wrong ICE port", "control characters in ICE"])
+def test_nonsense_as_the_url_of_an_ice_server_is_one_line_of_error(url, name):
+    ended = call("check-ice", "--url", f"{url}/{name.replace(' ', '-')}")
+    assert ended.returncode == 1
+    assert ended.stderr.count("\n") == 1
+    assert (ended.stderr + ended.stdout).replace("\n", "").isprintable()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tables", [False, True], ids=["JSON", "tables"])
+@pytest.mark.parametrize("arguments", ADMIN, ids=" ".join)
+@pytest.mark.parametrize("name", [*malicious.RESPONSES, *malicious.ADMIN])
+def test_nonsense_of_an_admin_listener_is_one_line_of_error(monkeypatch, name, arguments, tables):
+    monkeypatch.setattr("tornado_signal.system.terminal.wants_tables", lambda as_json: tables)
+    with malicious.http_server(name) as url:
+        place = ["--port", url.split(":")[-1]] if arguments == ("health",) else ["--admin-url", url]
+        if arguments in (("admin", "status"), ("inspect",)) and not tables and name in UNCHANGED:
+            ended = call(*arguments, *place)
+            assert (ended.returncode, ended.stderr) == (0, "")
+            assert isinstance(json.loads(ended.stdout), dict)
+        else:
+            check_error(*arguments, *place)
+
+
+# Objects, which programs get unchanged.
+UNCHANGED = (
+    "empty object",
+    "no list",
+    "empty entries",
+    "wrong field",
+    "no number",
+    "too large a number",
+    "not a number",
+    "cursor without text",
+    "wrong processes",
+)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1/path", "http://user@127.0.0.1:1", "ftp://127.0.0.1:1"])
+@pytest.mark.parametrize("command", [("admin", "status"), ("inspect",), ("compact",)], ids=" ".join)
+def test_url_of_an_admin_listener_has_no_path(command, url):
+    ended = call(*command, "--admin-url", url)
+    assert ended.returncode == 2
+    assert "expected http://HOST:PORT" in ended.stderr
+
+
+async def test_table_of_a_topic_has_the_newest_sessions_only(monkeypatch):
+    class Client:
+        async def topic_events(self, topic):
+            for number in range(discovery.MAX_ROWS + 500):
+                yield Event("session", malicious.SESSION | {"code": f"code-{number}"})
+            await asyncio.Event().wait()
+
+    drawn = asyncio.get_running_loop().create_future()
+    monkeypatch.setattr("tornado_signal.system.terminal.wants_tables", lambda as_json: True)
+    monkeypatch.setattr(discovery, "_draw", lambda head, codes: drawn.done() or drawn.set_result(codes))
+    monkeypatch.setattr(discovery, "rows_table", lambda rows: [row.code for row in rows])
+    watching = asyncio.ensure_future(discovery.watch_topic(Client(), argparse.Namespace(topic="lobby", json=False)))
+    codes = await asyncio.wait_for(drawn, 60)
+    watching.cancel()
+    assert codes == [f"code-{number}" for number in reversed(range(500, discovery.MAX_ROWS + 500))]
