@@ -123,18 +123,66 @@ async def test_repeated_change_differs_from_another_call(redis, under):
             assert [await run(name, code, token, **more) for token in tokens] == states
 
 
-async def test_slot_redirected_in_a_circle_is_retried_with_pauses():
+@contextlib.contextmanager
+def slot_away(slot):
+    """Let the nodes of a cluster send requests for missing keys of a slot in a circle. Yields the owner of the slot."""
     cluster, _ = with_hand_clock("redis", True)
-    owner = next(server for first, last, server in cluster.slots() if first <= SLOT <= last)
+    owner = next(server for first, last, server in cluster.slots() if first <= slot <= last)
     other = next(server for server in cluster.primaries if server is not owner)
-    owner.ask("CLUSTER SETSLOT", SLOT, "MIGRATING", other.ask("CLUSTER MYID"))
+    owner.ask("CLUSTER SETSLOT", slot, "MIGRATING", other.ask("CLUSTER MYID"))
     try:
+        yield owner
+    finally:
+        owner.ask("CLUSTER SETSLOT", slot, "STABLE")
+
+
+async def test_slot_redirected_in_a_circle_is_retried_with_pauses():
+    with slot_away(SLOT) as owner:
         async with opened((owner.host, owner.port), prefix="redirected:") as store:
             with pytest.raises(Unavailable):
                 await store.client.call(SLOT, (b"GET", KEY), write=False)
             assert 2 < store.redis_metrics.retries.total() < 50
-    finally:
-        owner.ask("CLUSTER SETSLOT", SLOT, "STABLE")
+
+
+def topics_of_all_partitions(store):
+    """Return a topic for each partition, in alphabetical order."""
+    by_partition = {store.partitions.number(str(number)): str(number) for number in range(1000)}
+    return sorted(by_partition.values())
+
+
+async def test_topics_wait_for_a_slot_that_is_away(under, until):
+    cluster, _ = with_hand_clock("redis", True)
+    node = cluster.primaries[0]
+    async with opened((node.host, node.port), prefix="returning:", access=Credentials(timeout_s=60)) as store:
+        one = under(store)
+        names = topics_of_all_partitions(store)
+        await asyncio.gather(*(one.create(topic=name) for name in names[1:]))
+        # Its partition is empty: a node redirects only what it does not have.
+        with slot_away(store.partitions.of_topic(one.origin, names[0]).slot):
+            listing = asyncio.create_task(one.topics())
+            await until(lambda: listing.done() or store.redis_metrics.retries.total() >= 8)
+            assert not listing.done()
+        assert await listing == ([(name, 1) for name in names[1:]], len(names) - 1)
+
+
+async def test_topics_without_a_slot_are_refused_in_the_time_of_one_call_and_the_slot_is_logged(under, caplog):
+    cluster, _ = with_hand_clock("redis", True)
+    node = cluster.primaries[0]
+    timeout_s = 1.0
+    async with opened((node.host, node.port), prefix="away:", access=Credentials(timeout_s=timeout_s)) as store:
+        one = under(store)
+        slot = store.partitions.of_topic(one.origin, "topic").slot
+        with slot_away(slot):
+            late = asyncio.create_task(asyncio.sleep(1.5 * timeout_s))  # a timer of the same loop, as those of the call
+            listing = asyncio.create_task(one.topics())
+            await asyncio.wait((listing, late), return_when=asyncio.FIRST_COMPLETED)
+            assert not late.done()
+            with pytest.raises(Unavailable) as refused:
+                await listing
+            late.cancel()
+        assert refused.value.reason.startswith("Redis at 127.0.0.1:")
+    (line,) = {record.getMessage() for record in caplog.records if "refuses" in record.getMessage()}
+    assert f" refuses slot {slot}, and all topics of an origin with a partition in it: " in line
 
 
 async def test_reads_do_not_wait_for_the_subscription_of_another_client(redis, under):

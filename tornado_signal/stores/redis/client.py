@@ -27,6 +27,7 @@ REPEATED_S: Final = 60.0  # interval between log lines about the same error of a
 # Kinds of errors after which the command is sent again, to the same node or another one.
 AWAY: Final = frozenset({"NodeLost", "READONLY", "CLUSTERDOWN", "MASTERDOWN", "LOADING"})
 AGAIN: Final = AWAY | {"TRYAGAIN", "NotReplicated"}
+OF_SLOT: Final = frozenset({"CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK"})  # they concern a slot, not the whole node
 
 
 class RedisClient:
@@ -151,7 +152,7 @@ class RedisClient:
             elif kind not in AGAIN:
                 if kind == "OOM":
                     self._out_of_memory_s = self._loop.time()
-                self._refusals.log(address, kind, str(reply))
+                self._refusals.log(address, kind, f"a command: {advised(str(reply))}")
                 break
             if self._loop.time() > until_s:
                 break
@@ -162,6 +163,10 @@ class RedisClient:
             if isinstance(reply, NodeLost) and isinstance(before, NotReplicated) and self._loop.time() >= until_s:
                 reply = before  # more informative than an attempt without enough time
                 break
+        if reply.kind in OF_SLOT:
+            self._refusals.log(
+                node.address, reply.kind, f"slot {slot}, and all topics of an origin with a partition in it: {reply}"
+            )
         reason = advised(str(reply) if isinstance(reply, NotReplicated | NodeLost) else reply.kind)
         raise Unavailable("Redis at {}:{}: {}".format(*node.address, reason)) from reply
 
@@ -197,13 +202,13 @@ class Refusals:
         self._repeated: Counter[tuple[Address, str]] = Counter()
         self._timers: dict[tuple[Address, str], asyncio.TimerHandle] = {}
 
-    def log(self, address: Address, kind: str, message: str) -> None:
-        """Log an error of a kind, or count it."""
+    def log(self, address: Address, kind: str, refused: str) -> None:
+        """Log what is refused with an error of a kind, or count it."""
         key = address, kind
         if key in self._timers:
             self._repeated[key] += 1
             return
-        log.error("Redis at %s:%d refuses a command: %s", *address, advised(message))
+        log.error("Redis at %s:%d refuses %s", *address, refused)
         self._wait(key)
 
     def _wait(self, key: tuple[Address, str]) -> None:
