@@ -18,6 +18,7 @@ import hypothesis
 import jwt
 import pytest
 from hypothesis import strategies as st
+from support.nostr import NostrClient, make_event
 from support.paths import TESTS
 from support.peerjs import connect_peer, open_peer
 from support.rpc import BOUND_S, RpcClient, open_socket, until
@@ -248,6 +249,17 @@ async def over_rooms(service, query, name):
     return works
 
 
+async def over_nostr(service, query, name):
+    """Return which messages of Nostr work with a topic."""
+    refused = f"restricted: {NOT_ALLOWED[1]}"
+    async with NostrClient(f"ws://127.0.0.1:{service.port}/nostr?{query}", ORIGIN) as client:
+        ((kind, _, *reason),) = await client.request("a", {"#x": [name]})
+        assert reason == ([] if kind == "EOSE" else [refused])
+        *_, (_, _, published, text) = await client.publish(make_event(name))
+        assert text == ("" if published else refused)
+    return {"REQ": kind == "EOSE", "EVENT": published}
+
+
 async def over_tracker(service, query, info_hash):
     announcement = {"action": "announce", "info_hash": info_hash, "peer_id": "p" * 20, "left": 1}
     answering = announcement | {"answer": {}, "to_peer_id": "p" * 20, "offer_id": "o"}
@@ -305,6 +317,7 @@ def test_same_is_allowed_over_other_protocols(claims, index, io_loop, shared_pro
         both = allowed["offer"] and allowed["answer"]
         assert await over_rooms(service, query, name) == {"subscribe": allowed["list"], "publish": both}
         assert await over_tracker(service, query, HASHES[index]) == allowed
+        assert await over_nostr(service, query, name) == {"REQ": allowed["list"], "EVENT": both}
         peerjs = await over_peerjs(service, token, name)
         has_id = (await call(service, "POST", f"/{name}/offer", OFFER | {"info": name}, token=token)).status == 200
         assert peerjs["id"] == has_id
@@ -336,7 +349,7 @@ async def test_same_is_allowed_without_a_token_over_every_protocol(number, prote
             "answer": ("poll", {"code": code, "side": "offerer"}),
         }.items():
             assert ("result" in await client.ask(method, **params)) == allowed[action], action
-    for path in ("/y-webrtc", "/tracker", "/peerjs?id=a&key=k&token=t"):
+    for path in ("/y-webrtc", "/tracker", "/nostr", "/peerjs?id=a&key=k&token=t"):
         opening = connect(f"ws://127.0.0.1:{service.port}{path}", origin=ORIGIN)
         if anonymous:
             await (await opening).close()
@@ -482,7 +495,7 @@ async def test_invalid_token_is_401_in_every_query(protected):
     query = urlencode({"token": token_of(service, -26)})
     async with open_stream(service.port, f"/lobby/events?{query}") as stream:
         assert stream.status == 401
-    for path in ("/y-webrtc", "/tracker", "/announce"):
+    for path in ("/y-webrtc", "/tracker", "/announce", "/nostr"):
         with pytest.raises(InvalidStatus, match="401"):
             await connect(f"ws://127.0.0.1:{service.port}{path}?{query}", origin=ORIGIN)
 
@@ -667,6 +680,7 @@ async def test_connections_end_after_their_token(pass_time, protected):
         open_socket(service) as without,
         RawClient(f"{url}/y-webrtc?{query}", ORIGIN) as room,
         RawClient(f"{url}/tracker?{query}", ORIGIN) as tracker,
+        NostrClient(f"{url}/nostr?{query}", ORIGIN) as topic,
         open_stream(service.port, f"/lobby/events?{query}") as stream,
     ):
         peer = await connect_peer(service.port, key="peerjs", id="a", token=token)
@@ -674,7 +688,7 @@ async def test_connections_end_after_their_token(pass_time, protected):
         await rpc.call("subscribe", topic="lobby")
         await until(lambda: service.shared.log.metrics.waiting["/:topic/sessions"] == 1)
         await let_expire(service, pass_time)
-        for socket in (rpc, room, tracker, peer, without):
+        for socket in (rpc, room, tracker, topic, peer, without):
             closed = await socket.closed()
             reason = "no token was presented in time" if socket is without else "token expired"
             assert closed in (1008, (1008, reason))
@@ -877,6 +891,13 @@ async def test_pipelined_calls_use_the_token_before_them(protected):
 # Protocols of other libraries
 
 
+async def test_document_of_nostr_needs_no_token(protected):
+    service = await protected()
+    response = await service.raw(request("GET", "/nostr", headers=[("Accept", "application/nostr+json")]))
+    assert response.status == 200
+    assert json.loads(response.body)["limitation"]["restricted_writes"] is True
+
+
 async def test_rooms_of_y_webrtc_are_topics(protected):
     service = await protected()
     url = f"ws://127.0.0.1:{service.port}/y-webrtc?"
@@ -1004,7 +1025,7 @@ async def test_no_log_of_any_protocol_or_error_has_a_token(start_service, keys, 
     caplog.clear()
     for token in tokens:
         query = urlencode({"token": token})
-        for path in ("/y-webrtc", "/tracker", "/peerjs?id=a&key=k&"):
+        for path in ("/y-webrtc", "/tracker", "/nostr", "/peerjs?id=a&key=k&"):
             with contextlib.suppress(InvalidStatus):
                 url = f"ws://127.0.0.1:{service.port}{path}{'' if path.endswith('&') else '?'}{query}"
                 async with connect(url, origin=ORIGIN) as socket:

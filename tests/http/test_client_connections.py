@@ -22,6 +22,7 @@ MESSAGES = {  # a message that is processed at once, and one whose work is await
     "/peerjs?id=a&token=t&key=k": ['{"type":"HEARTBEAT"}', '{"type":"LEAVE"}'],
     "/y-webrtc": ['{"type":"ping"}', '{"type":"subscribe","topics":["a"]}'],
     "/tracker": ['{"action":"scrape"}'],
+    "/nostr": ['["REQ"]'],
 }
 
 
@@ -29,6 +30,7 @@ ANSWERED = {  # paths of a protocol, and a message that each connection gets a r
     "peerjs": (["/peerjs?id=a&token=t&key=k"], '{"type":"OFFER","dst":"a","payload":"hidden"}'),
     "y-webrtc": (["/y-webrtc"], '{"type":"ping","more":"hidden"}'),
     "tracker": (["/tracker", "/announce"], '{"action":"scrape","info_hash":"hidden of 20 letters"}'),
+    "nostr": (["/nostr", "/nostr/"], '["REQ","hidden",{"#x":["hidden"],"more":1}]'),
 }
 
 
@@ -130,7 +132,7 @@ async def test_messages_are_logged_and_counted_without_their_content(protocol, s
         for sent in (message, "hidden"):
             await socket.send(sent)
         await socket.send(message)
-        for _ in range(3 if name == "tracker" else 2):
+        for _ in range(3 if name in ("tracker", "nostr") else 2):
             await asyncio.wait_for(socket.recv(), BOUND_S)
     count = 4 if name == "peerjs" else 3  # its OPEN is also a message
     metrics = service.shared.log.metrics

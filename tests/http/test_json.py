@@ -7,6 +7,7 @@ import math
 
 import pytest
 from support.json_vectors import messages
+from support.nostr import make_event
 from support.service import ORIGIN, invalid
 from websockets.asyncio.client import connect
 
@@ -73,6 +74,18 @@ async def test_websocket_message_is_answered_or_refused_as_no_json(unusual, serv
             response = json.loads(await asyncio.wait_for(socket.recv(), BOUND_S))
             error = response.get("error", {}).get("code")
             assert (response["id"], error) == ((1, None) if value else (None, -32700)), message[:99]
+
+
+@pytest.mark.parametrize("unusual", [False, True])
+async def test_event_of_nostr_is_accepted_if_it_is_json(unusual, service):
+    event = make_event()
+    template = json.dumps(["EVENT", event]).encode().replace(b"}]", b',"more":%b}]')
+    async with open_socket(service, "/nostr") as socket:
+        for message, value in messages(template, unusual=unusual):
+            await socket.send(message, text=is_text(message))
+            response = json.loads(await asyncio.wait_for(socket.recv(), BOUND_S))
+            expected = ["OK", event["id"], True, ""] if value else ["NOTICE", "invalid: not JSON"]
+            assert response == expected, message[:99]
 
 
 @pytest.mark.parametrize("unusual", [False, True])

@@ -11,7 +11,7 @@ from support.service import HANDSHAKE, ORIGIN, head, with_origin
 
 from tornado_signal.transport import websocket
 
-PATHS = ["/ws", "/peerjs?id=a&token=t&key=k", "/y-webrtc", "/tracker"]
+PATHS = ["/ws", "/peerjs?id=a&token=t&key=k", "/y-webrtc", "/tracker", "/nostr"]
 BOUND_S = 30
 
 

@@ -109,20 +109,21 @@ def test_connections_of_all_protocols_are_reported(start, receiver, flags, with_
         for path, message in (
             ("/y-webrtc", {"type": "publish", "topic": MARK, "data": MARK}),
             ("/tracker", {"action": "announce", "info_hash": MARK[:20], "peer_id": MARK[:20]}),
+            ("/nostr", ["REQ", MARK, {"#x": [MARK]}]),
         ):
             async with connect(websocket_url(server) + path, origin=ORIGIN) as socket:
                 await socket.send(json.dumps(message))
                 await socket.close(4001, MARK)
 
     asyncio.run(connections())
-    closed = receiver.wait(lambda: len(receiver.of("connection.closed")) == 4 and receiver.of("connection.closed"))
+    closed = receiver.wait(lambda: len(receiver.of("connection.closed")) == 5 and receiver.of("connection.closed"))
     opened = receiver.of("connection.opened")
-    assert [event["protocol"] for event in opened] == ["websocket", "peerjs", "y-webrtc", "tracker"]
+    assert [event["protocol"] for event in opened] == ["websocket", "peerjs", "y-webrtc", "tracker", "nostr"]
     names = {event["connection"]: event["protocol"] for event in opened}
-    assert len(names) == 4
+    assert len(names) == 5
     assert {event["connection"]: event["protocol"] for event in closed} == names
     codes = {event["protocol"]: event["closeCode"] for event in closed}
-    assert codes == {"websocket": 1000, "peerjs": 1006, "y-webrtc": 4001, "tracker": 4001}
+    assert codes == {"websocket": 1000, "peerjs": 1006, "y-webrtc": 4001, "tracker": 4001, "nostr": 4001}
     assert all(0 <= event["durationMs"] <= closed[-1]["time"] - opened[0]["time"] + 1000 for event in closed)
     addresses = {event.get("address") for event in opened + closed}
     assert addresses == ({"127.0.0.1"} if with_addresses else {None})

@@ -46,7 +46,10 @@ MAY_IMPORT = {
     "http.upgrade": "auth errors http service.client_connection transport",
     "websocket": "auth errors lifecycle service service.client_connection session stores.watches system transport",
     "websocket.routes": "http http.upgrade service service.client_connection websocket",
-    "protocols": "auth errors http http.upgrade relay service service.client_connection settings transport orjson",
+    "protocols": (
+        "auth errors http http.upgrade relay service service.client_connection settings transport btclib_secp256k1 "
+        "orjson"
+    ),
     "admin": (
         "errors lifecycle limits metrics relay service service.client_connection session settings stores system "
         "system.slices transport httpx prometheus_client tornado"

@@ -7,7 +7,7 @@ from ..http.upgrade import MakeReceiver
 from ..relay import Relay
 from ..service.client_connection import Client
 from ..settings.settings import Settings
-from . import peerjs, tracker, yjs
+from . import nostr, peerjs, tracker, yjs
 from .connection import ProtocolConnection
 from .endpoint import ProtocolUpgrade
 
@@ -34,6 +34,10 @@ def protocol_routes(relay: Relay, settings: Settings) -> dict[str, Route]:
         "tracker": [
             (path, upgrade(tracker.PATH, "tracker", tracker.TrackerConnection, ProtocolUpgrade))
             for path in (tracker.PATH, tracker.ANNOUNCE_PATH)
+        ],
+        "nostr": [
+            (path, upgrade(nostr.PATH, "nostr", nostr.NostrConnection, nostr.NostrUpgrade))
+            for path in (nostr.PATH, nostr.PATH + "/")  # some clients end each URL with a slash
         ],
     }
     return {path: route for protocol in settings.protocols for path, route in routes[protocol]}

@@ -331,7 +331,13 @@ function drawAll(ids) {
   for (const { name, unit } of FIGURES) draw(name, points.get(name) ?? [], unit);
 }
 
-const PROTOCOLS = { "/ws": "/ws", "/peerjs": "PeerJS", "/y-webrtc": "y-webrtc", "/tracker": "trackers" };
+const PROTOCOLS = {
+  "/ws": "/ws",
+  "/peerjs": "PeerJS",
+  "/y-webrtc": "y-webrtc",
+  "/tracker": "trackers",
+  "/nostr": "Nostr",
+};
 
 /**
  * Add the use of several processes, by a key.

@@ -1,0 +1,372 @@
+"""Ephemeral events of Nostr over raw WebSockets (docs/nostr.md)."""
+
+import contextlib
+import json
+
+import pytest
+from support.nostr import KIND, NostrClient, make_event
+from support.rpc import until
+from support.service import ORIGIN, OTHER, request
+from websockets.exceptions import ConnectionClosed
+
+from tornado_signal.protocols import nostr
+from tornado_signal.protocols.connection import MAX_CHANNELS, MAX_NAME
+from tornado_signal.protocols.nostr import MAX_FILTERS, MAX_KINDS, MAX_SUBSCRIPTION_ID, MAX_TAGS
+
+PATH = "/nostr"
+OTHER_KIND = "only the ephemeral kinds 20000 to 29999 are relayed"
+
+
+def open_socket(service, origin=ORIGIN, path=PATH, **options):
+    return NostrClient(f"ws://127.0.0.1:{service.port}{path}", origin, **options)
+
+
+@pytest.fixture
+def clients(io_loop, service):
+    """Three clients of one origin."""
+    stack = contextlib.AsyncExitStack()
+
+    async def connect():
+        return [await stack.enter_async_context(open_socket(service)) for _ in range(3)]
+
+    yield io_loop.run_sync(connect)
+    io_loop.run_sync(stack.aclose)
+
+
+def accepted(event):
+    return ["OK", event["id"], True, ""]
+
+
+def delivered(subscription, event):
+    return ["EVENT", subscription, event]
+
+
+async def test_event_reaches_all_subscribers_of_its_topic_including_the_publisher(clients):
+    first, second, third = clients
+    await first.subscribe("a", "room", "other room")
+    await second.subscribe("b", "room")
+    event = make_event(content='é "\\\n\t\0\x7f\u2028 😀')
+    assert await first.publish(event) == [delivered("a", event), accepted(event)]
+    assert await second.read() == [delivered("b", event)]
+    assert await third.publish(event) == [accepted(event)]
+    event = make_event(
+        "other room", created_at=2**53, tags=[["x", "other room", "more"], ["p"], ["t", "a", "b"], ["x"]]
+    )
+    await third.publish(event)
+    assert (await first.read())[-1] == delivered("a", event)
+    assert len(await second.read()) == 1
+
+
+async def test_only_the_fields_of_an_event_are_relayed(clients):
+    first, second, _ = clients
+    await first.subscribe("a", "room")
+    event = make_event()
+    await second.publish(event | {"extra": 1, "clients": 2})
+    assert await first.read() == [delivered("a", event)]
+
+
+async def test_nothing_is_stored(clients):
+    first, second, _ = clients
+    await first.publish(make_event())
+    assert await second.request("a", {"#x": ["room"], "since": 0, "limit": 10}) == [["EOSE", "a"]]
+
+
+async def test_kinds_of_a_filter_select_events(clients):
+    first, second, _ = clients
+    await first.request("all", {"#x": ["room"]})
+    await first.request("two", {"#x": ["room"], "kinds": [20_000, 29_999]})
+    await first.request("any of both", {"#x": ["room"], "kinds": [20_002]}, {"#x": ["room"], "kinds": [20_003, KIND]})
+    for kind, expected in (
+        (20_000, ["all", "two"]),
+        (29_999, ["all", "two"]),
+        (20_002, ["all", "any of both"]),
+        (KIND, ["all", "any of both"]),
+        (20_004, ["all"]),
+    ):
+        event = make_event(kind=kind)
+        await second.publish(event)
+        assert await first.read() == [delivered(each, event) for each in expected]
+
+
+async def test_conditions_on_stored_events_are_not_used(clients):
+    first, _, _ = clients
+    await first.subscribe("a", "room", since=2**40, until=0, limit=0)
+    event = make_event()
+    assert await first.publish(event) == [delivered("a", event), accepted(event)]
+
+
+async def test_request_with_the_same_id_replaces_a_subscription(clients):
+    first, second, _ = clients
+    await first.subscribe("a", "left", "kept", kinds=[KIND])
+    await first.subscribe("b", "left")
+    await first.subscribe("a", "kept", "new", "kept")
+    for topic, expected in (("left", ["b"]), ("kept", ["a"]), ("new", ["a"])):
+        event = make_event(topic)
+        await second.publish(event)
+        assert await first.read() == [delivered(each, event) for each in expected]
+
+
+async def test_topics_of_both_subscriptions_miss_no_event(clients):
+    first, second, _ = clients
+    await first.subscribe("a", "room")
+    for number in range(100):
+        await first.send(["REQ", "a", {"#x": ["room", str(number)]}])
+        await second.send(["EVENT", make_event(content=str(number))])
+    await second.read()
+    contents = [message[2]["content"] for message in await first.read() if message[0] == "EVENT"]
+    assert contents == [*map(str, range(100))]
+
+
+async def test_closed_subscription_gets_nothing(clients, service):
+    first, second, _ = clients
+    await first.subscribe("a", "room")
+    await first.subscribe("b", "room")
+    for closed, expected in (("a", ["b"]), ("a", ["b"]), ("b", [])):
+        await first.send(["CLOSE", closed])
+        assert await first.read() == []
+        event = make_event()
+        await second.publish(event)
+        assert await first.read() == [delivered(each, event) for each in expected]
+    assert service.shared.limits.client("127.0.0.1").held == 0
+
+
+async def test_events_of_a_publisher_arrive_in_order(clients):
+    first, second, _ = clients
+    await first.subscribe("a", "a", "b")
+    for number in range(200):
+        await second.send(["EVENT", make_event("ab"[number % 2], str(number))])
+    await second.read()
+    received = [message[2] for message in await first.read()]
+    for index, topic in enumerate("ab"):
+        contents = [event["content"] for event in received if event["tags"] == [["x", topic]]]
+        assert contents == [*map(str, range(index, 200, 2))]
+
+
+REFUSED_EVENTS = [
+    (make_event(kind=1), f"blocked: {OTHER_KIND}"),
+    (make_event(kind=19_999), f"blocked: {OTHER_KIND}"),
+    (make_event(kind=30_000), f"blocked: {OTHER_KIND}"),
+    (make_event(kind="20001"), "invalid: kind and created_at are whole numbers"),
+    (make_event(kind=20001.0), "invalid: kind and created_at are whole numbers"),
+    (make_event(created_at=-1), "invalid: kind and created_at are whole numbers"),
+    (make_event(created_at=2**53 + 1), "invalid: kind and created_at are whole numbers"),
+    (make_event(created_at=True), "invalid: kind and created_at are whole numbers"),
+    (make_event(content=None), "invalid: content is a string"),
+    (make_event(tags=[]), f"blocked: an event has one x tag, of 1 to {MAX_NAME} characters"),
+    (make_event(tags=[["p", "a"], ["x"]]), f"blocked: an event has one x tag, of 1 to {MAX_NAME} characters"),
+    (make_event(tags=[["x", "a"], ["x", "b"]]), f"blocked: an event has one x tag, of 1 to {MAX_NAME} characters"),
+    (make_event(""), f"blocked: an event has one x tag, of 1 to {MAX_NAME} characters"),
+    (make_event("😀" * (MAX_NAME + 1)), f"blocked: an event has one x tag, of 1 to {MAX_NAME} characters"),
+    (make_event("\ud83c"), f"blocked: an event has one x tag, of 1 to {MAX_NAME} characters"),
+    *(
+        (make_event(tags=tags), f"invalid: an event has at most {MAX_TAGS} tags, which are arrays of strings")
+        for tags in (None, {}, "x", ["x"], [[]], [["x", 1]], [["x", None]], [["x", "room"]] * (MAX_TAGS + 1))
+    ),
+    (make_event() | {"pubkey": "f" * 63}, "invalid: pubkey has 64 and sig 128 hexadecimal digits"),
+    (make_event() | {"sig": "F" * 128}, "invalid: pubkey has 64 and sig 128 hexadecimal digits"),
+    (make_event() | {"content": "changed"}, "invalid: the id is not the hash of the event"),
+    (make_event() | {"id": "0" * 64}, "invalid: the id is not the hash of the event"),
+    (make_event() | {"sig": "0" * 128}, "invalid: the signature is wrong"),
+    (make_event(pubkey="f" * 64), "invalid: the signature is wrong"),
+    (make_event(pubkey="0" * 64), "invalid: the signature is wrong"),
+]
+
+
+@pytest.mark.parametrize(("event", "reason"), REFUSED_EVENTS)
+async def test_other_events_are_refused_and_reach_nobody(event, reason, clients):
+    first, second, _ = clients
+    await first.subscribe("a", "room", "a", "b")
+    assert await second.publish(event) == [["OK", event["id"], False, reason]]
+    assert await first.read() == []
+
+
+async def test_signatures_are_not_checked_without_the_extra(clients, monkeypatch):
+    monkeypatch.setattr(nostr, "CHECKS_SIGNATURES", False)
+    first, second, _ = clients
+    await first.subscribe("a", "room")
+    event = make_event() | {"sig": "0" * 128}
+    assert await second.publish(event) == [accepted(event)]
+    assert await first.read() == [delivered("a", event)]
+
+
+async def test_event_with_a_lone_surrogate_is_delivered(clients):
+    first, second, _ = clients
+    await first.subscribe("a", "room")
+    event = make_event(content="Party \ud83c é \0")
+    assert await second.publish(event) == [accepted(event)]
+    assert await first.read() == [delivered("a", event)]
+
+
+TOPIC_LENGTH = f"invalid: a value of #x has 1 to {MAX_NAME} characters"
+KINDS = f"invalid: a filter has 1 to {MAX_KINDS} kinds"
+REFUSED_FILTERS = [
+    ([], f"invalid: a subscription has 1 to {MAX_FILTERS} filters"),
+    ([{"#x": ["a"]}] * (MAX_FILTERS + 1), f"invalid: a subscription has 1 to {MAX_FILTERS} filters"),
+    *(([each], "invalid: a filter is an object") for each in (None, [], "x", 1)),
+    *(([each], "unsupported: a filter without #x") for each in ({}, {"kinds": [KIND]}, {"#x": []}, {"#x": "room"})),
+    *(([{"#x": [each]}], TOPIC_LENGTH) for each in ("", 1, None, [], "😀" * (MAX_NAME + 1), "\ud83c")),
+    ([{"#x": ["a"], "kinds": [1]}], f"unsupported: {OTHER_KIND}"),
+    ([{"#x": ["a"], "kinds": [KIND, 30_000]}], f"unsupported: {OTHER_KIND}"),
+    ([{"#x": ["a"], "kinds": [True]}], f"unsupported: {OTHER_KIND}"),
+    ([{"#x": ["a"], "kinds": []}], KINDS),
+    ([{"#x": ["a"], "kinds": KIND}], KINDS),
+    ([{"#x": ["a"], "kinds": [KIND] * (MAX_KINDS + 1)}], KINDS),
+    ([{"#x": ["a"], "authors": ["b"]}], "unsupported: the condition authors; use kinds and #x"),
+    ([{"#x": ["a"]}, {"#x": ["a"], "#p": ["b"]}], "unsupported: the condition #p; use kinds and #x"),
+    ([{"y" * 99: 1}], f"unsupported: the condition {'y' * 64}; use kinds and #x"),
+]
+
+
+@pytest.mark.parametrize(("filters", "reason"), REFUSED_FILTERS)
+async def test_other_filters_are_refused_and_end_the_subscription(filters, reason, clients):
+    first, second, _ = clients
+    await first.subscribe("a", "room")
+    assert await first.request("a", *filters) == [["CLOSED", "a", reason]]
+    await second.publish(make_event())
+    await second.publish(make_event("a"))
+    assert await first.read() == []
+
+
+JUNK = [
+    *("nonsense", "{", "", "[" * 100_000, b"\xff\xfe", b"\0", "1", "null", '"REQ"', "{}", "[]", "[[]]", "[null]"),
+    *('{"type":"ping"}', '["AUTH","x"]', '["req","a",{}]', '["REQ"]', '["REQ",1]', '["REQ",null,{}]', '["REQ","",{}]'),
+    *(json.dumps(["REQ", "s" * (MAX_SUBSCRIPTION_ID + 1), {"#x": ["room"]}]), '["CLOSE"]', '["CLOSE",[]]'),
+    *('["EVENT"]', '["EVENT",1]', '["EVENT",{}]', '["EVENT",{"id":1}]', '["EVENT",{"id":"' + "F" * 64 + '"}]'),
+    *(json.dumps(["EVENT", make_event(), 1]), '["EVENT",' + '{"a":' * 300 + "1" + "}" * 301 + "]"),
+]
+
+
+async def test_junk_gets_a_notice_and_reaches_nobody(clients, service):
+    first, second, _ = clients
+    for client in (first, second):
+        await client.subscribe("a", "room")
+    for junk in JUNK:
+        await first.send(junk)
+        (notice,) = await first.read()
+        assert (notice[0], notice[1][:8]) == ("NOTICE", "invalid:"), junk[:60]
+        assert await second.read() == [], junk[:60]
+        event = make_event()
+        assert await first.publish(event) == [delivered("a", event), accepted(event)]
+        assert await second.read() == [delivered("a", event)]
+    await until(lambda: not service.shared.running)
+
+
+async def test_binary_json_is_accepted_and_every_reply_is_text(clients):
+    first, _, _ = clients
+    await first.send(json.dumps(["REQ", "a", {"#x": ["room"]}]).encode())
+    event = make_event()
+    await first.send(json.dumps(["EVENT", event]).encode())
+    assert await first.read() == [["EOSE", "a"], delivered("a", event), accepted(event)]
+
+
+# Scopes
+
+
+async def test_topics_of_another_origin_are_separate(service):
+    async with open_socket(service) as client, open_socket(service, OTHER) as other:
+        for each in (client, other):
+            await each.subscribe("a", "room")
+        event = make_event()
+        assert await client.publish(event) == [delivered("a", event), accepted(event)]
+        assert await other.read() == []
+
+
+async def test_shared_protocol_has_one_scope_for_all_origins_and_for_clients_without_one(start_service):
+    service = await start_service(shared_protocols=("nostr",))
+    async with open_socket(service) as client, open_socket(service, OTHER) as other, open_socket(service, None) as node:
+        for each in (client, other, node):
+            await each.subscribe("a", "room")
+        event = make_event()
+        await node.publish(event)
+        for each in (client, other):
+            assert await each.read() == [delivered("a", event)]
+
+
+# HTTP
+
+
+async def test_document_of_the_relay(service):
+    for accept, origin in (("application/nostr+json", None), ("text/html, Application/Nostr+JSON;q=0.9", ORIGIN)):
+        response = await service.raw(request("GET", PATH, origin=origin, headers=[("Accept", accept)]))
+        assert (response.status, response.headers["Content-Type"]) == (200, "application/nostr+json")
+        assert response.headers.get("Access-Control-Allow-Origin") == origin
+        document = json.loads(response.body)
+        assert document["supported_nips"] == [1, 11]
+        assert document["limitation"]["max_subscriptions"] == MAX_CHANNELS
+        assert document["limitation"]["restricted_writes"] is False
+        head = await service.raw(request("HEAD", PATH, origin=origin, headers=[("Accept", accept)]), "HEAD")
+        assert (head.status, head.body) == (200, b"")
+        assert head.headers["Content-Length"] == response.headers["Content-Length"]
+    response = await service.raw(request("GET", PATH))
+    assert (response.status, json.loads(response.body)["error"][-7:]) == (400, "Upgrade")
+    assert (await service.raw(request("GET", PATH + "/below"))).status == 404
+
+
+# Limits
+
+
+def limited(start_service, **settings):
+    return start_service(unlimited_addresses=(), **settings)
+
+
+async def test_each_value_of_each_filter_counts_as_a_channel(service):
+    held = service.shared.limits.client("127.0.0.1")
+    topics = [*map(str, range(MAX_CHANNELS // 2))]
+    async with open_socket(service) as client:
+        await client.subscribe("a", *topics)
+        await client.subscribe("b", *topics[1:])
+        assert held.held == MAX_CHANNELS - 1
+        await client.request("b", {"#x": topics[1:]}, {"#x": ["0"]})
+        assert held.held == MAX_CHANNELS
+        await client.subscribe("b", *topics)
+        await client.send(["REQ", "c", {"#x": ["0"]}])
+        assert await client.closed() == 1008
+        assert client.socket.close_reason == "too many channels of a connection"
+    await until(lambda: held.idle)
+
+
+@pytest.mark.parametrize("topics", [25, 100])
+async def test_every_value_counts_towards_the_rate(topics, start_service):
+    service = await limited(start_service, rate_per_address=2)
+    async with open_socket(service) as client:
+        await client.send(["REQ", "a", {"#x": [*map(str, range(topics))]}])
+        assert await client.closed() == 1008
+    await until(lambda: service.shared.limits.client("127.0.0.1").held == 0)
+
+
+async def test_values_count_towards_the_quota_of_the_address(start_service):
+    service = await limited(start_service, max_sessions_per_address=30)
+    async with open_socket(service) as one, open_socket(service) as two:
+        await one.subscribe("a", *map(str, range(20)))
+        await two.send(["REQ", "a", {"#x": [*map(str, range(20))]}])
+        assert await two.closed() == 1008
+        async with open_socket(service) as three:
+            await three.subscribe("a", *map(str, range(10)))
+
+
+async def test_event_for_many_receivers_counts_as_several(start_service):
+    service = await limited(start_service, rate_per_address=10)
+    async with contextlib.AsyncExitStack() as stack:
+        members = [await stack.enter_async_context(open_socket(service, local_addr=("127.0.0.2", 0))) for _ in range(5)]
+        for member in members:
+            await member.subscribe("a", "room")
+        sender = await stack.enter_async_context(open_socket(service))
+        large = make_event(content="x" * 150_000)  # 10 units, and 11 more for five receivers
+        with contextlib.suppress(ConnectionClosed):
+            for _ in range(20):
+                await sender.send(["EVENT", large])
+        assert await sender.closed() == 1008
+        assert 3 <= len(await members[0].read()) <= 5
+
+
+async def test_closed_connections_leave_nothing(service):
+    for _ in range(2):
+        async with open_socket(service) as one, open_socket(service) as two:
+            await one.subscribe("a", "room", "one")
+            await two.subscribe("a", "room")
+            await one.socket.close()
+            await until(lambda: service.shared.limits.client("127.0.0.1").held == 1)
+            event = make_event()
+            assert await two.publish(event) == [delivered("a", event), accepted(event)]
+    await until(lambda: not service.shared.limits.client("127.0.0.1").held)
+    assert service.shared.running == 0

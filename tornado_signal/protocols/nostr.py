@@ -1,0 +1,349 @@
+"""The part of Nostr that signaling uses: ephemeral events for the subscribers of their `x` tag (NIP-01, NIP-11).
+
+Nothing is stored, and events of other kinds are refused.
+"""
+
+import asyncio
+import hashlib
+import json
+import re
+from collections.abc import Awaitable, Collection, Coroutine
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from .. import errors
+from ..relay import Channel, Relay
+from ..service.client_connection import Client
+from ..service.request_context import RequestContext
+from .connection import MAX_CHANNELS, MAX_NAME, ProtocolConnection, encode, is_utf8
+from .endpoint import ProtocolUpgrade, make_scope
+
+try:
+    from btclib_secp256k1 import ssa
+except ImportError:
+    CHECKS_SIGNATURES = False
+else:
+    CHECKS_SIGNATURES = True
+
+PATH: Final = "/nostr"
+DOCUMENT_TYPE: Final = "application/nostr+json"
+KINDS: Final = range(20_000, 30_000)  # of ephemeral events
+KIND_LENGTH: Final = 5  # digits
+MAX_SUBSCRIPTION_ID: Final = 64  # code points
+MAX_FILTERS: Final = 100  # of a subscription
+MAX_KINDS: Final = 500  # of a filter
+MAX_TAGS: Final = 100  # of an event
+MAX_ECHOED: Final = 64  # characters of an unknown condition in the response
+MAX_TIME: Final = 2**53
+UNUSED_CONDITIONS: Final = {"since", "until", "limit"}  # they select stored events
+_SIGNATURES: Final = f"Signatures are {'' if CHECKS_SIGNATURES else 'not '}checked."
+OTHER_KIND: Final = f"only the ephemeral kinds {KINDS.start} to {KINDS.stop - 1} are relayed"
+
+_HEX_32: Final = re.compile("[0-9a-f]{64}")
+_HEX_64: Final = re.compile("[0-9a-f]{128}")
+
+
+class Refused(Exception):
+    """A message is refused. The text begins with a prefix of NIP-01, such as `invalid: `."""
+
+
+class Filter(NamedTuple):
+    """The events that a filter matches."""
+
+    topics: Collection[str]  # values of the `x` tag, without duplicates
+    kinds: bytes  # the kinds as text, separated by spaces. Empty for all
+
+
+class Topic:
+    """The receiver of one channel: the subscriptions of a connection that have a filter with its value."""
+
+    __slots__ = ("_connection", "channel", "kinds")
+
+    def __init__(self, connection: ProtocolConnection, channel: Channel) -> None:
+        self._connection = connection
+        self.channel = channel
+        self.kinds: dict[bytes, list[bytes]] = {}  # of each filter, by the subscription's id as JSON
+
+    def relayed(self, message: bytes) -> None:
+        kind, event = message[:KIND_LENGTH], message[KIND_LENGTH:]
+        for subscription, filters in self.kinds.items():
+            if any(not kinds or kind in kinds for kinds in filters):
+                self._connection.client.socket.post(b'["EVENT",%b,%b]' % (subscription, event))
+
+
+class NostrConnection(ProtocolConnection):
+    """A client of Nostr.
+
+    Each value in a filter counts as a channel. An event is opaque, so it needs a token for offers and for answers.
+
+    Args:
+        origin: the origin, or None if all origins share their topics.
+    """
+
+    pattern = PATH
+
+    __slots__ = ("_subscriptions", "_topics")
+
+    def __init__(self, client: Client, relay: Relay, origin: str | None) -> None:
+        super().__init__(client, relay, make_scope("nostr", origin))
+        self._topics: dict[str, Topic] = {}
+        self._subscriptions: dict[bytes, list[Filter]] = {}  # by the id as JSON
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._topics)
+
+    def received(self, message: Any, context: RequestContext) -> Coroutine[None, None, None] | None:
+        kind, *values = message if type(message) is list and message else [None]
+        try:
+            if kind == "EVENT":
+                self._receive_event(values, context)
+            elif kind == "REQ":
+                return self._receive_request(values, context)
+            elif kind == "CLOSE":
+                self._subscribe(encode(_parse_id(values)), [], context)
+            else:
+                raise Refused("invalid: not an EVENT, REQ or CLOSE")
+        except Refused as refusal:
+            self.send(["NOTICE", str(refusal)])
+        return None
+
+    def received_junk(self, error: ValueError) -> None:
+        self.send(["NOTICE", "invalid: not JSON"])
+
+    def disconnected(self) -> None:
+        for topic in self._topics.values():
+            self.relay.unsubscribe(topic.channel, topic)
+        while self._acquired:
+            self.release()
+        super().disconnected()
+
+    # Subscriptions
+
+    def _receive_request(self, values: list[Any], context: RequestContext) -> Coroutine[None, None, None] | None:
+        subscription_id = _parse_id(values)
+        subscription = encode(subscription_id)
+        try:
+            filters = _parse_filters(values[1:])
+            context.authorize("list")
+            for each in filters:
+                for name in each.topics:
+                    context.require_topic(name)
+        except (Refused, errors.Unauthorized, errors.NotAllowed) as refusal:
+            self._subscribe(subscription, [], context)
+            self.send(["CLOSED", subscription_id, _reason(refusal)])
+            return None
+        if pending := self._subscribe(subscription, filters, context):
+            return self._confirm(pending, subscription_id)
+        self.send(["EOSE", subscription_id])
+        return None
+
+    async def _confirm(self, pending: list[Awaitable[None]], subscription_id: str) -> None:
+        await asyncio.gather(*pending)
+        self.send(["EOSE", subscription_id])
+
+    def _subscribe(self, subscription: bytes, filters: list[Filter], context: RequestContext) -> list[Awaitable[None]]:
+        """Replace a subscription by one with these filters. Topics of both miss no event.
+
+        Returns:
+            Awaitables that complete when the subscription is effective.
+
+        Raises:
+            TooMany: the connection or its address has too many channels, or the address exceeds its rate.
+        """
+        earlier = self._subscriptions.pop(subscription, [])
+        names = {name for each in filters for name in each.topics}
+        count = sum(len(each.topics) for each in filters)
+        if (units := count + sum(len(each.topics) for each in earlier) - 1) > 0:
+            context.charge(units)
+        for each in earlier:
+            for name in each.topics:
+                self.release()
+                if (topic := self._topics.get(name)) is not None:
+                    topic.kinds.pop(subscription, None)
+                    if not topic.kinds and name not in names:
+                        self.relay.unsubscribe(self._topics.pop(name).channel, topic)
+        for _ in range(count):
+            self.acquire()
+        if filters:
+            self._subscriptions[subscription] = filters
+        pending = []
+        for each in filters:
+            for name in each.topics:
+                topic = self._topics.get(name)
+                if topic is None:
+                    topic = self._topics[name] = Topic(self, Channel(self.scope, name))
+                    if (opening := self.relay.subscribe(topic.channel, topic)) is not None:
+                        pending.append(opening)
+                topic.kinds.setdefault(subscription, []).append(each.kinds)
+        return pending
+
+    # Events
+
+    def _receive_event(self, values: list[Any], context: RequestContext) -> None:
+        event = values[0] if len(values) == 1 else None
+        if type(event) is not dict or not _is_hex(event.get("id"), _HEX_32):
+            raise Refused("invalid: an event has an id of 64 hexadecimal digits")
+        try:
+            topic = _check_event(event)
+            context.authorize("offer")
+            context.authorize("answer")
+            context.require_topic(topic)
+        except (Refused, errors.Unauthorized, errors.NotAllowed) as refusal:
+            self.send(["OK", event["id"], False, _reason(refusal)])
+            return
+        names = ("id", "pubkey", "created_at", "kind", "tags", "content", "sig")
+        message = b"%d%b" % (event["kind"], encode({name: event[name] for name in names}))
+        self.publish(Channel(self.scope, topic), message, context)
+        self.send(["OK", event["id"], True, ""])
+
+
+class NostrUpgrade(ProtocolUpgrade):
+    """GET /nostr: the handshake, or the document of NIP-11 for clients that accept it."""
+
+    def admit(self) -> None:
+        if self._wants_document:
+            self.action = ""
+        super().admit()
+
+    def find_origin(self) -> str:
+        return self.request.find_page_origin() if self._wants_document else super().find_origin()
+
+    def get(self) -> None:
+        if not self._wants_document:
+            super().get()
+            return
+        service = self.request.service
+        self.set_header("Content-Type", DOCUMENT_TYPE)
+        self.write(
+            encode(
+                {
+                    "name": "tornado-signal",
+                    "description": f"Ephemeral events with an x tag. {_SIGNATURES} Nothing is stored.",
+                    "supported_nips": [1, 11],
+                    "limitation": {
+                        "max_message_length": service.settings.max_body_bytes,
+                        "max_subscriptions": MAX_CHANNELS,
+                        "max_subid_length": MAX_SUBSCRIPTION_ID,
+                        "max_event_tags": MAX_TAGS,
+                        "auth_required": False,
+                        "payment_required": False,
+                        "restricted_writes": service.authority is not None,
+                    },
+                    "retention": [{"time": 0}],
+                }
+            )
+        )
+
+    def head(self) -> None:
+        if self._wants_document:
+            self.get()
+        else:
+            super().head()
+
+    @property
+    def _wants_document(self) -> bool:
+        headers = self.request.headers
+        return "Upgrade" not in headers and DOCUMENT_TYPE in headers.get("Accept", "").lower()
+
+
+def _reason(refusal: Exception) -> str:
+    """Return why a message is refused, with a prefix of NIP-01."""
+    return str(refusal) if isinstance(refusal, Refused) else f"restricted: {refusal}"
+
+
+def _is_hex(value: object, digits: re.Pattern[str]) -> bool:
+    return type(value) is str and digits.fullmatch(value) is not None
+
+
+def _is_name(value: object) -> bool:
+    return type(value) is str and 0 < len(value) <= MAX_NAME and is_utf8(value)
+
+
+def _parse_id(values: list[Any]) -> str:
+    """Return the id of a subscription.
+
+    Raises:
+        Refused: there is none, or it has another length.
+    """
+    value = values[0] if values else None
+    if type(value) is not str or not 0 < len(value) <= MAX_SUBSCRIPTION_ID:
+        raise Refused(f"invalid: the id of a subscription has 1 to {MAX_SUBSCRIPTION_ID} characters")
+    return value
+
+
+def _parse_filters(values: list[Any]) -> list[Filter]:
+    """Return the filters of a subscription.
+
+    Raises:
+        Refused: a filter is not valid, or has conditions that are not supported.
+    """
+    if not 0 < len(values) <= MAX_FILTERS:
+        raise Refused(f"invalid: a subscription has 1 to {MAX_FILTERS} filters")
+    return [_parse_filter(value) for value in values]
+
+
+def _parse_filter(value: object) -> Filter:
+    if type(value) is not dict:
+        raise Refused("invalid: a filter is an object")
+    topics, kinds = value.get("#x"), value.get("kinds")
+    if other := value.keys() - UNUSED_CONDITIONS - {"#x", "kinds"}:
+        raise Refused(f"unsupported: the condition {min(other)[:MAX_ECHOED]}; use kinds and #x")
+    if type(topics) is not list or not topics:
+        raise Refused("unsupported: a filter without #x")
+    if not all(map(_is_name, topics)):
+        raise Refused(f"invalid: a value of #x has 1 to {MAX_NAME} characters")
+    if kinds is not None:
+        if type(kinds) is not list or not 0 < len(kinds) <= MAX_KINDS:
+            raise Refused(f"invalid: a filter has 1 to {MAX_KINDS} kinds")
+        if not all(type(kind) is int and kind in KINDS for kind in kinds):
+            raise Refused(f"unsupported: {OTHER_KIND}")
+    return Filter(tuple(dict.fromkeys(topics)), b" ".join(b"%d" % kind for kind in kinds or ()))
+
+
+def _check_event(event: dict[str, Any]) -> str:
+    """Return the value of the `x` tag of an event.
+
+    Raises:
+        Refused: the event is not valid, or is not relayed.
+    """
+    kind, created_at, tags, content = (event.get(name) for name in ("kind", "created_at", "tags", "content"))
+    if type(kind) is int and kind not in KINDS:
+        raise Refused(f"blocked: {OTHER_KIND}")
+    if type(kind) is not int or type(created_at) is not int or not 0 <= created_at <= MAX_TIME:
+        raise Refused("invalid: kind and created_at are whole numbers")
+    if type(content) is not str:
+        raise Refused("invalid: content is a string")
+    if type(tags) is not list or len(tags) > MAX_TAGS or not all(map(_is_tag, tags)):
+        raise Refused(f"invalid: an event has at most {MAX_TAGS} tags, which are arrays of strings")
+    topics: set[str] = {tag[1] for tag in tags if tag[0] == "x" and len(tag) > 1}
+    if len(topics) != 1 or not _is_name(topic := topics.pop()):
+        raise Refused(f"blocked: an event has one x tag, of 1 to {MAX_NAME} characters")
+    if not _is_hex(event.get("pubkey"), _HEX_32) or not _is_hex(event.get("sig"), _HEX_64):
+        raise Refused("invalid: pubkey has 64 and sig 128 hexadecimal digits")
+    digest = hashlib.sha256(_serialize([0, event["pubkey"], created_at, kind, tags, content])).digest()
+    if digest.hex() != event["id"]:
+        raise Refused("invalid: the id is not the hash of the event")
+    if CHECKS_SIGNATURES and not _is_signed(digest, event):
+        raise Refused("invalid: the signature is wrong")
+    return topic
+
+
+def _is_tag(tag: object) -> bool:
+    return type(tag) is list and bool(tag) and all(type(value) is str for value in tag)
+
+
+def _serialize(fields: list[Any]) -> bytes:
+    """Return the JSON that is hashed, as JavaScript writes it: it escapes lone surrogates only."""
+    try:
+        return orjson.dumps(fields)
+    except TypeError:
+        return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode(errors="backslashreplace")
+
+
+def _is_signed(digest: bytes, event: dict[str, Any]) -> bool:
+    try:
+        return ssa.verify(digest, bytes.fromhex(event["pubkey"]), bytes.fromhex(event["sig"]))
+    except ValueError:  # the key is not a point of the curve
+        return False
