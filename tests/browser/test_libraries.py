@@ -1,4 +1,4 @@
-"""The original clients of PeerJS, y-webrtc, WebTorrent, P2PT and trystero, unmodified, in Chromium."""
+"""The original clients of PeerJS, y-webrtc, WebTorrent, P2PT and trystero, unmodified, in Chromium and Firefox."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from support import libraries
 from support.documents import pages
 from support.paths import ROOT
 from support.proxies import CaddyPath, NginxPath
-from support.waiting import end_all
+from support.waiting import end_all, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -143,8 +143,18 @@ def test_all_libraries_work_in_one_page(open_page, url):
     edit_together([one, other], url)
     transfer_by_webtorrent(one, other, url)
     greet(one, other, "meetByP2PT", url, "a room")
-    for strategy in ("torrent", "ws-relay"):
+    for strategy in ("nostr", "torrent", "ws-relay"):
         greet(one, other, "meetByTrystero", url, strategy, "a room")
+
+
+def test_default_import_of_trystero_connects_chromium_and_firefox(open_page, site, url, firefox):
+    chromium = open_page()
+    firefox.goto(f"{site.origin}/")
+    until(lambda: firefox.evaluate("window.ready"))
+    for page, message in ((chromium, "from Chromium"), (firefox, "from Firefox")):
+        page.evaluate(f"meetByTrystero('{url}', 'nostr', 'a room', '{message}')")
+    heard(chromium, "from Firefox")
+    until(lambda: "from Chromium" in firefox.evaluate("heard"))
 
 
 @pytest.mark.parametrize("kind", [NginxPath, CaddyPath])
@@ -156,6 +166,7 @@ def test_all_protocols_work_under_a_sub_path_of_a_proxy(kind, open_page, start, 
         exchange_by_peerjs(one, other, url)
         edit_together([one, other], url)
         greet(one, other, "meetByP2PT", url, "a room")
+        greet(one, other, "meetByTrystero", url, "nostr", "a room")
 
 
 @pytest.fixture

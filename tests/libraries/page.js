@@ -4,6 +4,7 @@ import { createTopicStrategy, toJson } from "@trystero-p2p/core";
 import { joinRoom as joinTorrentRoom } from "@trystero-p2p/torrent";
 import P2PT from "p2pt";
 import { Peer } from "peerjs";
+import { joinRoom as joinNostrRoom } from "trystero";
 import WebTorrent from "webtorrent/dist/webtorrent.min.js";
 import { WebrtcProvider } from "y-webrtc";
 import * as Y from "yjs";
@@ -111,7 +112,11 @@ const joinRelayRoom = createTopicStrategy({
 });
 
 globalThis.meetByTrystero = (server, strategy, name, message) => {
-  const [join, path] = strategy === "torrent" ? [joinTorrentRoom, "tracker"] : [joinRelayRoom, "y-webrtc"];
+  const [join, path] = {
+    nostr: [joinNostrRoom, "nostr"],
+    torrent: [joinTorrentRoom, "tracker"],
+    "ws-relay": [joinRelayRoom, "y-webrtc"],
+  }[strategy];
   const urls = [url(server, path)];
   const room = (globalThis.room = join({ appId: "test", relayConfig: { urls }, rtcConfig }, name));
   const action = room.makeAction("chat");

@@ -1,4 +1,4 @@
-"""Programs in Node.js with original packages: clients of trackers, and tokens made by jose."""
+"""Programs in Node.js with original packages: clients of trackers and Nostr, and tokens made by jose."""
 
 import json
 import os
@@ -32,6 +32,18 @@ def test_clients_of_trackers_meet(name, more, start, script):
         clients = [open_process([*command, each], stdout=subprocess.PIPE, text=True) for each in "ab"]
         for client, other in zip(clients, "ba", strict=True):
             for line in [f"{other}\n", *more]:
+                assert client.stdout.readline() == line
+
+
+@pytest.mark.parametrize(("name", "more"), [("nostr-tools", ["1,11\n"]), ("ndk", [])])
+def test_clients_of_nostr_meet(name, more, start, script):
+    server = start("--shared-protocols", "nostr")
+    command = [*script(f"{name}.mjs"), server.url.replace("http", "ws") + "/nostr"]
+    refusal = "blocked: only the ephemeral kinds 20000 to 29999 are relayed\n"
+    with end_all(subprocess.Popen, kill) as open_process:
+        clients = [open_process([*command, each], stdout=subprocess.PIPE, text=True) for each in "ab"]
+        for client, other in zip(clients, "ba", strict=True):
+            for line in [f"{other}\n", refusal, *more]:
                 assert client.stdout.readline() == line
 
 
