@@ -10,6 +10,7 @@ from tornado_signal.stores.leveldb import store as store_module
 from tornado_signal.stores.leveldb.store import LevelDBStore
 from tornado_signal.stores.redis import discovery
 from tornado_signal.stores.redis.check import all_keys, problems
+from tornado_signal.stores.redis.connections import Credentials
 from tornado_signal.stores.redis.nodes import Acknowledgement
 from tornado_signal.stores.redis.partitions import Partitions
 from tornado_signal.stores.redis.store import RedisStore
@@ -108,6 +109,7 @@ class Redis:
         options = {"timeout_ms": TIMEOUT_MS, "acknowledgement": Acknowledgement("os"), **options}
         addresses = [("127.0.0.1", int(port)) for port in re.findall(":([0-9]+)", self._server.address)]
         prefix = f"{self._prefix}{name}:"
+        options = {"access": Credentials(timeout_s=30), **options}  # on a busy machine a node can need seconds
         store = Alternating([RedisStore(addresses, prefix=prefix, **options) for _ in range(self.processes)])
         await store.open()
         return store
