@@ -406,6 +406,27 @@ def test_unsigned_messages_of_named_members_are_ignored(python):
     assert nobody_left(alice, bob)
 
 
+def test_forged_messages_end_no_connection_of_members_without_names(page, python):
+    members = {info: python(info) for info in "ab"} | {"x": page()}
+    mallory, last = python("m"), python("l")
+    for info, member in members.items():
+        member.evaluate("enter()" if info in "ab" else f"enter('lobby', {{info: '{info}'}})")
+    all_together(members)
+    found = mallory.evaluate("(await peers.client.sessions('room~lobby')).sessions")
+    offers = [(each["code"], json.loads(each["offer"][86:])) for each in found]
+    for _, victim in offers:
+        beacon = victim | {"at": victim["at"] + 60_000}
+        mallory.evaluate(f"[await peers.client.offer('room~lobby', 'm', each) for each in {FORGED}({beacon}, '')]")
+        mail = {"from": victim["id"], "info": "m", "code": "c", "connection": "another", "of": 1}
+        mail["description"] = {"type": "offer", "sdp": "x"}
+        for code, member in offers:
+            mallory.evaluate(f"peers.client.candidates({code!r}, 'answerer', {FORGED}({mail}, {member['id']!r}))")
+    last.evaluate("enter()")  # whose mail comes after all that
+    all_together(members | {"l": last})
+    assert nobody_left(members["a"], members["b"], last)
+    assert members["x"].evaluate("seen.filter(([name]) => name !== 'join').length") == 0
+
+
 def test_malformed_messages_of_strangers_change_nothing(python):
     alice, bob, mallory = map(python, "abm")
     alice.evaluate("enter()")
@@ -417,23 +438,23 @@ def test_malformed_messages_of_strangers_change_nothing(python):
     beacons += ["""'{"id": "nothing", "at": 1}'"""]
     mallory.evaluate(f"[await peers.client.offer('room~lobby', 'm', each) for each in [{', '.join(beacons)}]]")
     description = {"type": "offer", "sdp": "x"}
-    mail = {"from": "+", "info": "m", "code": "c", "connection": "c", "of": 1, "description": description}
+    mail = {"from": "!1", "info": "m", "code": "c", "connection": "c", "of": 1, "description": description}
     without_channel = "v=0\r\no=- 0 0 IN IP4 0.0.0.0\r\ns=-\r\nt=0 0\r\n"
     mails = [
         {"from": 7},
-        {"from": "+"},
+        {"from": "!1"},
         mail,
-        mail | {"from": "-", "description": {"type": "offer"}},
-        mail | {"from": ",", "description": description | {"sdp": without_channel}},
-        mail | {"from": "!", "of": "1", "candidates": 7},
-        mail | {"from": '"', "candidates": [None, 7, {}, {"candidate": "x"}, {"candidate": "candidate:x"}]},
+        mail | {"from": "!2", "description": {"type": "offer"}},
+        mail | {"from": "!3", "description": description | {"sdp": without_channel}},
+        mail | {"from": "!4", "of": "1", "candidates": 7},
+        mail | {"from": "!5", "candidates": [None, 7, {}, {"candidate": "x"}, {"candidate": "candidate:x"}]},
     ]
     texts = ["no JSON", "null", "7", "{}", *map(json.dumps, mails)]
     mallory.evaluate(f"peers.client.candidates({code!r}, 'answerer', {texts} + [{deep}])")
     mallory.evaluate(f"peers.client.answer({code!r}, 'an answer')")
     # Another beacon comes in the place of one that is answered, and of one with much mail.
     (again,) = until(lambda: mallory.evaluate(alices))
-    texts = [json.dumps(mail | {"from": f"+{number}"}) for number in range(300)]
+    texts = [json.dumps(mail | {"from": f"!{number}"}) for number in range(300)]
     mallory.evaluate(f"peers.client.candidates({again!r}, 'answerer', {texts})")
     until(lambda: mallory.evaluate(alices) not in ([], [again]))
     assert alice.evaluate(CONNECTIONS) <= 60

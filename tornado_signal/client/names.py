@@ -1,6 +1,7 @@
 """Topics of rooms, and identities of room members: an id, a protected name, and signed texts.
 
-The id of a member with a secret is an Ed25519 public key. Its texts are verified against its id.
+The id of a member is a public key: of Ed25519 with a secret, otherwise of P-256. Its texts are verified against its id.
+Pages over plain HTTP have random ids, whose texts are not signed.
 """
 
 import base64
@@ -10,7 +11,10 @@ import re
 import secrets
 
 from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
+from cryptography.hazmat.primitives.hashes import SHA256
 
 from .parsing import parse_json
 from .types import Fields
@@ -18,10 +22,12 @@ from .types import Fields
 ROOM = "room~"  # prefix of a room's topic on the server, so that `join` cannot answer a beacon
 ESCAPED = re.compile(r"[^\w .\-\x80-\ud7ff\ue000-\U0010ffff]", re.ASCII)  # proxies change or refuse some of them
 UNESCAPED = re.compile("~([0-9a-f]{1,5}|10[0-9a-f]{4})~")
-SIGNED = "@"  # prefix of the id of a member with a secret
+KEYS = "@$"  # prefixes of ids that are public keys: of Ed25519 from a secret, and of P-256 from a random number
 SIGNATURE = 86  # characters
 MAX_NAME = 256
 SALT = "tornado-signal room\n"
+ECDSA = ec.ECDSA(SHA256())
+ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551  # of P-256
 
 
 def topic_of(room: str) -> str:
@@ -40,7 +46,7 @@ class Identity:
     Args:
         topic: the server's topic of the room.
         me: the member's name, or None for no name.
-        secret: protects the id and the name, or None for a random id.
+        secret: protects the id and the name, or None for a new id.
 
     Raises:
         ValueError: the name has no secret, is empty or is too long.
@@ -48,7 +54,6 @@ class Identity:
     Attributes:
         id: the member's id in the room.
         name: the member's name, or None for no name.
-        signed: whether the member has a secret.
     """
 
     def __init__(self, topic: str, me: str | None, secret: str | None) -> None:
@@ -57,19 +62,26 @@ class Identity:
         if me is not None and not _is_name(me):
             raise ValueError(f"a name has one to {MAX_NAME} characters")
         self.name = me
-        self.signed = secret is not None
         self._topic = topic
-        self._key: Ed25519PrivateKey | None = None
+        self._key: Ed25519PrivateKey | ec.EllipticCurvePrivateKey
         if secret is None:
-            self.id = secrets.token_urlsafe(16)
+            self._key = ec.derive_private_key(secrets.randbelow(ORDER - 1) + 1, ec.SECP256R1())
+            numbers = self._key.public_key().public_numbers()
+            if numbers.y % 2:  # the id stands for the point with an even y
+                self._key = ec.derive_private_key(ORDER - self._key.private_numbers().private_value, ec.SECP256R1())
+            self.id = "$" + _text_of(numbers.x.to_bytes(32))
         else:
             self._key = Ed25519PrivateKey.from_private_bytes(hashlib.sha256((SALT + secret).encode()).digest())
-            self.id = SIGNED + _text_of(self._key.public_key().public_bytes_raw())
+            self.id = "@" + _text_of(self._key.public_key().public_bytes_raw())
 
     def seal(self, fields: Fields, recipient: str = "") -> str:
         """Return fields as signed text, for the member with the id `recipient` or, in a beacon, for all."""
         text = json.dumps({**fields, "me": self.name} if self.name is not None else fields)
-        return text if self._key is None else _text_of(self._key.sign(self._signed(text, recipient))) + text
+        signed = self._signed(text, recipient)
+        if isinstance(self._key, Ed25519PrivateKey):
+            return _text_of(self._key.sign(signed)) + text
+        r, s = decode_dss_signature(self._key.sign(signed, ECDSA))
+        return _text_of(r.to_bytes(32) + s.to_bytes(32)) + text
 
     def unseal(self, text: str, sender: str, recipient: str = "") -> Fields | None:
         """Return the fields of another member's text, or None if it is malformed or the signature does not match.
@@ -86,13 +98,10 @@ class Identity:
         try:
             fields = parse_json(text)
             member = fields[sender]
-            if not isinstance(member, str) or member.startswith(SIGNED) != bool(signature):
+            if not isinstance(member, str) or is_proven(member) != bool(signature):
                 return None
             if signature:
-                key = _bytes_of(member.removeprefix(SIGNED))
-                if member != SIGNED + _text_of(key):  # otherwise one key would have several ids
-                    return None
-                Ed25519PublicKey.from_public_bytes(key).verify(_bytes_of(signature), self._signed(text, recipient))
+                _verify(member, _bytes_of(signature), self._signed(text, recipient))
         except (ValueError, TypeError, LookupError, InvalidSignature):
             return None
         if not signature or not _is_name(fields.get("me")):
@@ -101,6 +110,30 @@ class Identity:
 
     def _signed(self, text: str, recipient: str) -> bytes:
         return f"{self._topic}\n{recipient}\n{text}".encode()
+
+
+def is_proven(id: str) -> bool:
+    """Return whether no other member can have an id, because it is a public key."""
+    return id.startswith(tuple(KEYS))
+
+
+def _verify(id: str, signature: bytes, signed: bytes) -> None:
+    """Verify a signature against an id.
+
+    Raises:
+        ValueError: the id does not contain a public key.
+        InvalidSignature: the signature does not match.
+    """
+    kind, text = id[:1], id[1:]
+    key = _bytes_of(text)
+    if text != _text_of(key):
+        raise ValueError("one key has one id")
+    if kind == "@":
+        Ed25519PublicKey.from_public_bytes(key).verify(signature, signed)
+    else:
+        r, s = int.from_bytes(signature[:32]), int.from_bytes(signature[32:])
+        point = ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), b"\2" + key)
+        point.verify(encode_dss_signature(r, s), signed, ECDSA)
 
 
 def _is_name(name: object) -> bool:

@@ -21,7 +21,7 @@ from .files import FileError, IncomingFile, OutgoingFile
 from .inbox import Inbox
 from .link import wait_for_first
 from .messages import decode, encode
-from .names import Identity, topic_of
+from .names import Identity, is_proven, topic_of
 from .offers import new_secret, publish_held
 from .room_peer import Event, FileOffered, Joined, Left, Message, Peer
 from .servers import back_off_s
@@ -348,7 +348,7 @@ class Room(Closable):
             return
         id, name = fields["id"], fields.get("me")
         if id == self.id:
-            if self._identity.signed and beacon_ms > self._beacon_ms:
+            if beacon_ms > self._beacon_ms:
                 raise NameTaken("another peer is in this room with the same secret")
             return
         member = self._members.get(id) or Member(id, session["info"], name)
@@ -418,7 +418,10 @@ class Room(Closable):
             }:
                 member = self._members.get(id) or Member(id, info, mail.get("me"))
                 another = attempt not in member.attempts and (member.peer not in self._connecting or member.peer.late)
-                first = id < self.id and not self._has_claimed_name(member)
+                # Anybody can send mail with an id that is not proven, so that an open connection stays.
+                connected = self.peers[id].connection.connectionState == "connected" if id in self.peers else False
+                stays = connected and not is_proven(id)
+                first = id < self.id and not stays and not self._has_claimed_name(member)
                 if first and another and self._admit(leads=False):
                     self._add(member, member.name)
                     member.code = member.code or Token(code, server)
@@ -458,10 +461,7 @@ class Room(Closable):
         return self._admit(leads=leads)
 
     def _connect(self, member: Member, attempt: str) -> None:
-        """Start an attempt that replaces the current one. An open connection stays until the new one is open.
-
-        Anybody can send an offer under the id of a member without a secret.
-        """
+        """Start an attempt that replaces the current one. An open connection stays until the new one is open."""
         self._waiting.discard(member)
         previous = member.peer
         leads = self.id < member.id

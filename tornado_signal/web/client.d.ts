@@ -324,7 +324,7 @@ export function pair(topic: string, options?: PeerOptions & { channel?: RTCDataC
 
 /** Another member of a room, connected. */
 export interface Peer {
-  /** Random for each `room()`. With a secret it is derived from the secret, and no other member can have it. */
+  /** Made from a key of the `room()`, or from its secret. No other member can have it, except on pages over plain HTTP. */
   readonly id: string;
   /** The `me` of the peer, if it has a name. */
   readonly name?: string;
@@ -369,7 +369,7 @@ export interface Progress {
  * stays in `peers`, and messages to it arrive afterwards. After a longer failure it leaves and joins again.
  */
 export interface Room extends TypedEventTarget<RoomEvents> {
-  /** The id of this member. With a name or secret it is undefined until the first `join`. */
+  /** The id of this member. With the option `secret` it is undefined until the first `listed`. */
   readonly id?: string;
   /** Whether the server lists this page, so that new peers find it. */
   readonly listed: boolean;

@@ -1,5 +1,6 @@
 /* Topics of rooms and pairs, random names, and names with keys that prove them. */
 
+import { keyPair, power, yOf } from "./curve.js";
 import { PeerError } from "./timing.js";
 
 /** @import { Fields } from "./types.d.ts" */
@@ -39,6 +40,7 @@ export const roomOf = (topic) =>
 export const MAX_NAME = 256;
 const MAX_TOPIC = 256;
 const STORED = "tornado-signal secret"; // the key of the page's secret in sessionStorage
+const P256 = { name: "ECDSA", namedCurve: "P-256", hash: "SHA-256" };
 
 /** @param {ArrayBuffer | ArrayLike<number>} bytes */
 const base64 = (bytes) =>
@@ -51,6 +53,20 @@ const unbase64 = (text) =>
 /** @param {string} text */
 const utf8 = (text) => new TextEncoder().encode(text);
 
+/** @param {bigint} number */
+const base64Of = (number) =>
+  base64(Array.from({ length: 32 }, (_, place) => Number((number >> BigInt(248 - 8 * place)) & 255n)));
+
+/** @param {Iterable<number>} bytes */
+const integer = (bytes) => [...bytes].reduce((sum, byte) => sum * 256n + BigInt(byte), 0n);
+
+/**
+ * Return the fields of a JSON Web Key of P-256.
+ *
+ * @param {bigint} x
+ */
+const jwkOf = (x) => ({ kty: "EC", crv: "P-256", x: base64Of(x), y: base64Of(yOf(x)) });
+
 /**
  * Import a key from PKCS #8, which has a prefix before the key's bytes.
  *
@@ -62,13 +78,36 @@ const utf8 = (text) => new TextEncoder().encode(text);
 const privateKey = (name, prefix, bytes, use) =>
   crypto.subtle.importKey("pkcs8", Uint8Array.of(...unbase64(prefix), ...bytes), name, true, [use]);
 
-/** The Ed25519 key that a member with a secret signs with. Its id is the public key. */
+/**
+ * The key that a member signs with. Its id is the public key, after a character for the kind of key: `@` for Ed25519,
+ * made from a secret that the program gives, and `$` for P-256, made from a random secret of the page.
+ */
 export class Identity {
   id = "";
+  /** @type {CryptoKey | Promise<CryptoKey>} */
+  #key;
+  #algorithm;
 
-  /** @param {CryptoKey} key */
-  constructor(key) {
-    this.key = key;
+  /**
+   * @param {CryptoKey | Promise<CryptoKey>} key
+   * @param {string | typeof P256} algorithm
+   */
+  constructor(key, algorithm) {
+    this.#key = key;
+    this.#algorithm = algorithm;
+  }
+
+  /**
+   * Return the identity for a random secret; undefined where the browser cannot sign.
+   *
+   * @param {string} secret
+   */
+  static ofPage(secret) {
+    if (!crypto.subtle) return undefined;
+    const { x, privateKey } = keyPair(integer(utf8(secret)));
+    const jwk = jwkOf(x);
+    const key = crypto.subtle.importKey("jwk", { ...jwk, d: base64Of(privateKey) }, P256, false, ["sign"]);
+    return Object.assign(new Identity(key, P256), { id: `$${jwk.x}` });
   }
 
   /** @param {string} secret */
@@ -76,8 +115,9 @@ export class Identity {
     const { subtle } = crypto;
     if (!subtle) throw new PeerError("insecure-context", "A name needs HTTPS or localhost");
     const seed = new Uint8Array(await subtle.digest("SHA-256", utf8(`tornado-signal room\n${secret}`)));
-    const identity = new Identity(await privateKey("Ed25519", "MC4CAQAwBQYDK2VwBCIEIA==", seed, "sign"));
-    const { x } = await subtle.exportKey("jwk", identity.key).catch(() => identity.#publicKey(seed));
+    const key = await privateKey("Ed25519", "MC4CAQAwBQYDK2VwBCIEIA==", seed, "sign");
+    const identity = new Identity(key, "Ed25519");
+    const { x } = await subtle.exportKey("jwk", key).catch(() => identity.#publicKey(seed));
     identity.id = `@${x}`;
     return identity;
   }
@@ -93,10 +133,9 @@ export class Identity {
     const key = await privateKey("X25519", "MC4CAQAwBQYDK2VuBCIEIA==", new Uint8Array(hash, 0, 32), "deriveBits");
     const base = await subtle.importKey("raw", new Uint8Array(32).fill(9, 0, 1), "X25519", true, []);
     const bits = new Uint8Array(await subtle.deriveBits({ name: "X25519", public: base }, key, 256));
-    const u = bits.reduceRight((sum, byte) => sum * 256n + BigInt(byte), 0n);
+    const u = integer(bits.reverse());
     const p = 2n ** 255n - 19n;
-    let y = u - 1n + p; // divided by u + 1: multiplied by its power of p - 2
-    for (let n = p - 2n, power = u + 1n; n; n >>= 1n, power = power ** 2n % p) if (n & 1n) y = (y * power) % p;
+    const y = ((u - 1n + p) * power(u + 1n, p - 2n, p)) % p; // divided by u + 1: multiplied by its power of p - 2
     const bytes = bits.map((_, place) => Number((y >> BigInt(8 * place)) & 255n));
     if (!(await Identity.signed(`@${base64(bytes)}`, await this.sign(""), ""))) bytes[31] += 128;
     return { x: base64(bytes) };
@@ -104,7 +143,7 @@ export class Identity {
 
   /** @param {string} text */
   async sign(text) {
-    return base64(await crypto.subtle.sign("Ed25519", this.key, utf8(text)));
+    return base64(await crypto.subtle.sign(this.#algorithm, await this.#key, utf8(text)));
   }
 
   /**
@@ -114,14 +153,26 @@ export class Identity {
    */
   static async signed(id, signature, text) {
     try {
-      const jwk = { kty: "OKP", crv: "Ed25519", x: id.slice(1) };
-      const key = await crypto.subtle.importKey("jwk", jwk, "Ed25519", false, ["verify"]);
-      return await crypto.subtle.verify("Ed25519", key, unbase64(signature), utf8(text));
+      const x = id.slice(1);
+      const bytes = unbase64(x);
+      if (base64(bytes) !== x) return false; // otherwise one key would have several ids
+      const named = id[0] === "@";
+      const jwk = named ? { kty: "OKP", crv: "Ed25519", x } : jwkOf(integer(bytes));
+      const algorithm = named ? "Ed25519" : P256;
+      const key = await crypto.subtle.importKey("jwk", jwk, algorithm, false, ["verify"]);
+      return await crypto.subtle.verify(algorithm, key, unbase64(signature), utf8(text));
     } catch {
       return false;
     }
   }
 }
+
+/**
+ * Whether no other member can have an id: texts with it are verified. Pages over plain HTTP cannot verify texts.
+ *
+ * @param {string} id
+ */
+export const isProven = (id) => /^[@$]/.test(id) && crypto.subtle !== undefined;
 
 /**
  * @param {unknown} me
@@ -175,7 +226,8 @@ export async function seal(identity, topic, fields, to = "") {
 }
 
 /**
- * Decode what a member has sent; `{}` if it is malformed or not signed by the id in `field`.
+ * Decode what a member has sent; `{}` if it is malformed or not signed by the id in `field`. Where the browser cannot
+ * verify, an id from a random secret is accepted without a name.
  *
  * @param {string} topic
  * @param {string} text
@@ -185,8 +237,8 @@ export async function seal(identity, topic, fields, to = "") {
 export async function unseal(topic, text, field, to = "") {
   const [, signature, json] = /** @type {RegExpExecArray} */ (/^([^{]*)(.*)/s.exec(text)); // matches any text
   const { [field]: id, me, ...others } = parsed(json);
-  if (typeof id !== "string" || id === "" || (id[0] === "@") !== (signature !== "")) return {};
-  if (!signature) return { ...others, [field]: id };
+  if (typeof id !== "string" || id === "" || /^[@$]/.test(id) !== (signature !== "")) return {};
+  if (!isProven(id) && id[0] !== "@") return { ...others, [field]: id };
   const signed = await Identity.signed(id, signature, `${topic}\n${to}\n${json}`);
   return signed ? { ...others, [field]: id, me: isName(me) ? me : undefined } : {};
 }

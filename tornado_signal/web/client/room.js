@@ -2,7 +2,19 @@
 
 import { MAX_PEERS, STAGGER_MS } from "./connect.js";
 import { encode, offerFile } from "./data.js";
-import { Identity, isName, MAX_NAME, ownInfo, ownSecret, ROOM, random, seal, topicOf, unseal } from "./identity.js";
+import {
+  Identity,
+  isName,
+  isProven,
+  MAX_NAME,
+  ownInfo,
+  ownSecret,
+  ROOM,
+  random,
+  seal,
+  topicOf,
+  unseal,
+} from "./identity.js";
 import { iceFailure, PAIR_MS } from "./link.js";
 import { Peer } from "./peer.js";
 import { publishHeld, Servers } from "./servers.js";
@@ -56,8 +68,9 @@ class Queue {
  * mail belongs to. The others are described at `Negotiation`, which uses a data channel when there is one. Of two
  * members, the one with the smaller id leads: it begins.
  *
- * Offer and mail are JSON. A member with a name has a secret, and an id that is made from it (`Identity`). It signs
- * both, together with the topic and the id of the recipient of the mail; its signature stands before the JSON.
+ * Offer and mail are JSON. A member has a secret, and an id that is made from it (`Identity`). It signs both, together
+ * with the topic and the id of the recipient of the mail; its signature stands before the JSON. On a page over plain
+ * HTTP, which cannot sign, a member without a name has a random id.
  */
 class Room extends EventTarget {
   /** @type {string | undefined} */
@@ -104,7 +117,10 @@ class Room extends EventTarget {
     super();
     this.#topic = topicOf(ROOM, topic);
     this.#options = options;
-    if (options.me === undefined && !options.secret) this.id = random(4);
+    if (!options.secret) {
+      this.#identity = Identity.ofPage(options.me === undefined ? random() : ownSecret());
+      this.id = this.#identity?.id ?? random(4);
+    }
     const { signal } = this.#stop;
     const hide = () => {
       this.#withdraw();
@@ -193,15 +209,13 @@ class Room extends EventTarget {
   /** @param {Servers} servers */
   async #run(servers) {
     const { signal } = this.#stop;
-    const { me, secret = me === undefined ? me : ownSecret() } = this.#options;
+    const { me, secret } = this.#options;
     try {
-      if (secret) {
-        this.#identity = await Identity.of(secret);
-        this.id = this.#identity.id;
-        if (me !== undefined && !isName(me))
-          throw new PeerError("name-invalid", `A name has one to ${MAX_NAME} characters`);
-        if (me) await servers.first((client) => this.#checkName(client, me));
-      }
+      this.#identity = await (secret || (me && !this.#identity) ? Identity.of(secret ?? "") : this.#identity);
+      this.id = this.#identity?.id ?? this.id;
+      if (me !== undefined && !isName(me))
+        throw new PeerError("name-invalid", `A name has one to ${MAX_NAME} characters`);
+      if (me) await servers.first((client) => this.#checkName(client, me));
       for (;;) {
         await servers.first((client) => this.#attend(client, servers));
         await sleep(backOff(0), signal);
@@ -415,7 +429,9 @@ class Room extends EventTarget {
     // It replaces the current attempt only if that is late.
     const attempt = member.peer && this.#attempts.false.get(member.peer);
     const known = [member.connection, member.open?.connection].includes(connection);
-    const replaces = !known && attempt?.late !== false;
+    // Anybody can send mail with an id that is not proven, so that an open connection stays.
+    const stays = !isProven(from) && member.open?.peer.peerConnection.connectionState === "connected";
+    const replaces = !known && !stays && attempt?.late !== false;
     if (first && replaces && !this.#nameConflicts(member) && this.#admits(false)) {
       member.code ??= String(code);
       this.#connect(member, connection);
@@ -452,8 +468,7 @@ class Room extends EventTarget {
   }
 
   /**
-   * Begin an attempt, which replaces the current one. An open connection stays until the new one is open: anybody can
-   * send an offer under the id of a member without a secret.
+   * Begin an attempt, which replaces the current one. An open connection stays until the new one is open.
    *
    * @param {Member} member
    * @param {unknown} connection
