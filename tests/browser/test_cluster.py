@@ -4,6 +4,10 @@ import pytest
 from support.browsers import listed, until
 from support.redis_servers import RedisCluster
 
+from .test_room import enter
+from .test_room_python import ORIGIN, Program
+
+pytest_plugins = ["support.redis_traffic"]
 pytestmark = pytest.mark.slow
 
 REPLICAS = 2  # one takes over, the other has what is written then
@@ -35,3 +39,27 @@ def test_two_browsers_connect_while_a_primary_fails_over(cluster, servers, conne
     assert primary.process.poll() is not None
     replicas = [each for each in cluster.replicas if each.ask("ROLE")[0] in (b"master", "master")]
     assert len(replicas) == 1
+
+
+@pytest.mark.needs("aiortc")
+@pytest.mark.parametrize("client", ["page", "program"])
+def test_member_of_a_room_publishes_again_when_redis_was_emptied(
+    client, redis_server, serve, site, connect_page, tmp_path
+):
+    redis = redis_server()
+    server = serve(redis, "--durability", "os")
+    until(lambda: redis.ask("KEYS", "*:probe:*"))
+    if client == "page":
+        origin, member = site.origin, connect_page(server)
+        enter(member, "Ada")
+    else:
+        origin, member = ORIGIN, Program((), [server.url], "Ada", tmp_path)
+        member.evaluate("enter()")
+    before = until(lambda: listed(server, origin, "room~lobby"))
+    redis.ask("FLUSHALL")
+    after = until(lambda: listed(server, origin, "room~lobby"))
+    assert [each["info"] for each in after] == ["Ada"]
+    assert after[0]["code"] != before[0]["code"]
+    if client == "program":
+        member.end()
+    assert server.stop() == 0

@@ -7,10 +7,11 @@ import time
 
 import pytest
 from support.certificates import make_pair
-from support.command import Server, call
+from support.command import ORIGIN, Server, call
 from support.documents import blocks
 from support.redis_servers import RedisCluster, free_port
 from support.redis_traffic import Waiters, in_background, ready, topic_in, until
+from support.rpc import RpcClient
 from support.scraping import scrape
 from support.service_manager import receive_message, wait_for_message
 from support.waiting import end_all
@@ -150,6 +151,20 @@ def test_emptied_redis_is_logged_and_its_sessions_are_gone_for_their_clients(red
     assert server.stop() == 0
     (line,) = (line for line in server.log if "has lost its data" in line)
     assert f"Redis at {redis.address} " in line
+
+
+async def test_emptied_redis_closes_connections_whose_held_offers_are_gone(redis_server, serve):
+    redis = redis_server()
+    server = serve(redis, "--durability", "os")
+    until(lambda: redis.ask("KEYS", "*:probe:*"))
+    url = server.url.replace("http", "ws", 1) + "/ws"
+    async with RpcClient(url, ORIGIN) as holder, RpcClient(url, ORIGIN) as other:
+        code = (await holder.call("offer", topic="lobby", info="i", offer="o", hold=True))["code"]
+        redis.ask("FLUSHALL")
+        assert await holder.closed() == 1012
+        assert (await other.call("sessions", topic="lobby"))["sessions"] == []
+        assert (await other.ask("hold", code=code))["error"]["code"] == 404
+    assert server.stop() == 0
 
 
 def test_node_that_stops_responding_and_its_return_are_logged_with_the_reason(redis_server, serve, tmp_path):

@@ -44,7 +44,9 @@ MAY_IMPORT = {
     "service.client_connection": "auth limits service transport",
     "http": "auth errors lifecycle limits service settings stores.watches system tornado",
     "http.upgrade": "auth errors http service.client_connection transport",
-    "websocket": "auth errors lifecycle service service.client_connection session stores.watches system transport",
+    "websocket": (
+        "auth errors lifecycle service service.client_connection session stores.watches system system.slices transport"
+    ),
     "websocket.routes": "http http.upgrade service service.client_connection websocket",
     "protocols": (
         "auth errors http http.upgrade relay service service.client_connection settings transport btclib_secp256k1 "

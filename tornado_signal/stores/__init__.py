@@ -1,7 +1,7 @@
 """The interface of the engines, and the choice of one."""
 
 import contextlib
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import OperatorError
@@ -60,10 +60,12 @@ class Store(Protocol):
     Attributes:
         metrics: metrics of sessions.
         process_id: the identifier of this process, 8 random bytes.
+        on_lost: called after the store has lost sessions that were acknowledged.
     """
 
     metrics: SessionMetrics
     process_id: bytes
+    on_lost: Callable[[], object]
 
     @property
     def secret(self) -> bytes:

@@ -138,6 +138,9 @@ class RpcConnection(ClientConnection):
             context.client_gone()
         self._presence.end(self)
 
+    def reconnect(self) -> None:
+        self.client.socket.close(CloseCode.SERVICE_RESTART, "held offers are gone")
+
     # Requests
 
     async def process(self, message: bytes, slot: Slot) -> None:

@@ -14,6 +14,7 @@ from ..service.client_connection import ClientCounts
 from ..service.service import Service
 from ..session import LEASE_BYTES, Side
 from ..system.guard import guarded
+from ..system.slices import in_slices
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +23,8 @@ CHECKED_AT_ONCE: Final = 10  # oldest offers of a connection that are checked wh
 RENEW_AT: Final = (0.5, 0.75)  # of its lifetime: not all at one moment
 MAX_STALE_ENTRIES: Final = 1000  # tolerated stale timer entries, in addition to one per held offer
 STORE_RETRY_S: Final = 1.0  # after the store was unavailable
+LOST_SPREAD_S: Final = 2.0  # within this time all offers are checked after the store has lost sessions
+CHECK_STEP: Final = 500  # offers whose check is scheduled per event-loop iteration
 TICK_S: Final = 0.1  # all offers that are due in one tick share a timer
 
 Key = tuple[str, bytes]
@@ -37,6 +40,7 @@ class Holder(Protocol):
         reserved: the number of reserved places.
         closed: whether the connection has ended.
         counts: what its client has open.
+        reconnect: closes the connection. Its client comes back and learns which offers are gone.
     """
 
     lease: bytes
@@ -45,11 +49,13 @@ class Holder(Protocol):
     closed: bool
     counts: ClientCounts
 
+    def reconnect(self) -> None: ...
+
 
 class Hold:
     """An offer that is held by a connection."""
 
-    __slots__ = ("counts", "due", "holder", "key", "lease", "secret_hash", "topic")
+    __slots__ = ("checked", "counts", "due", "holder", "key", "lease", "secret_hash", "topic")
 
     def __init__(self, key: Key, topic: str | None, secret_hash: bytes, holder: Holder) -> None:
         self.key = key  # the origin and code of the offer
@@ -59,6 +65,7 @@ class Hold:
         self.counts = holder.counts  # what its client has open
         self.holder: Holder | None = holder  # the connection, or None after its end
         self.due = 0  # the tick of its next renewal or withdrawal
+        self.checked = False  # whether the store has lost sessions since the last renewal, perhaps this one
 
 
 class Presence:
@@ -77,6 +84,7 @@ class Presence:
         self._tick = 0
         self._ticking = False
         self._loop = asyncio.get_running_loop()
+        self._store.on_lost = self._check_all
 
     def make_lease(self) -> bytes:
         """Return a lease for one more connection."""
@@ -176,6 +184,15 @@ class Presence:
         left_s = (expires_ms - self._store.now_ms()) / 1000
         self._schedule(hold, random.uniform(*RENEW_AT) * left_s)
 
+    def _check_all(self) -> None:
+        """Renew all offers soon, not all at one moment, because the store has lost sessions."""
+        in_slices([hold for holds in self._holds.values() for hold in holds], self._check, CHECK_STEP)
+
+    def _check(self, hold: Hold) -> None:
+        if hold.holder is not None and self._is_kept(hold):
+            hold.checked = True
+            self._schedule(hold, random.uniform(0, LOST_SPREAD_S))
+
     # Timers
 
     def _schedule(self, hold: Hold, seconds: float) -> None:
@@ -224,14 +241,16 @@ class Presence:
         try:
             if hold.holder is not None:
                 expires_ms = await self._store.renew(*hold.key, hold.lease)
+                hold.checked = False
                 if hold.holder is not None and self._is_kept(hold):
                     self._renew_later(hold, expires_ms)
                 return
             if self._service.lifecycle.state >= LEAVING:
                 return
             await self._store.release(*hold.key, hold.lease)
-        except SessionNotFound:  # answered, withdrawn, expired, or held elsewhere
-            pass
+        except SessionNotFound:  # answered, withdrawn, expired, held elsewhere, or lost
+            if hold.checked and hold.holder is not None:
+                hold.holder.reconnect()
         except Exception as error:  # also after an unknown one the offer must be renewed or released
             if not isinstance(error, Unavailable):
                 log.exception("cannot renew or release a held offer: trying again")

@@ -124,6 +124,7 @@ class LevelDBStore:
         hold_grace_ms: int = 5000,
     ) -> None:
         self.process_id = os.urandom(8)
+        self.on_lost: Callable[[], object] = lambda: None
         self._hold_grace_s = hold_grace_ms / 1000
         self._abandoned: asyncio.Task[None] | None = None
         self._clock = clock
@@ -169,6 +170,7 @@ class LevelDBStore:
         if before not in ("", self.state.identity):
             log.error("a new database replaces the earlier one, whose sessions are lost; clients publish them again")
             in_slices(self.watches.keys(), self.watches.changed, WAKE_STEP)
+            guarded(self.on_lost)
 
     async def close(self) -> None:
         if self._abandoned is not None:

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import logging
 import os
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Literal
 
 from ...errors import AlreadyAnswered, OperatorError, SessionNotFound, StalePosition, TooMany, Unavailable
@@ -118,6 +118,7 @@ class RedisStore:
         self.watching = Watching(self.client, change_feed, watches, access.timeout_s)
         self._identity = StoreIdentity()
         self.secret = b""
+        self.on_lost: Callable[[], object] = lambda: None
         self._observer: Observer | None = None
         self._discovery = discovery = Discovery(
             self.client, self.partitions, self.watching, self._identity, self.metrics, timeout_ms
@@ -255,6 +256,7 @@ class RedisStore:
         except OperatorError as error:
             log.error("the store on Redis is not the one of before: %s", error)
         in_slices(self.watching.watches.keys(), self.watching.watches.changed, WAKE_STEP)
+        guarded(self.on_lost)
 
     # Publishing and connecting
 
