@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import json
 from collections import Counter
 
 import pytest
@@ -69,6 +70,7 @@ async def test_internal_error_drops_events_and_delivery_goes_on(service, webhook
 
 async def test_full_queue_drops_new_events_and_requests_go_on(service, webhooks, receiver, monkeypatch, caplog):
     monkeypatch.setattr(events, "MAX_EVENTS", 10)
+    monkeypatch.setattr(sender, "MAX_EVENTS", 10)
     receiver.usual = status(500)
     await service.offer()
     await until(lambda: receiver.attempts)
@@ -77,10 +79,12 @@ async def test_full_queue_drops_new_events_and_requests_go_on(service, webhooks,
     assert webhooks.metrics.queued == 11
     assert webhooks.metrics.dropped == Counter({"full": 40})
     assert caplog.text.count("the queue of webhooks is full") == 1
+    assert "not full any more" not in caplog.text
     receiver.usual = status(200)
     await until(lambda: webhooks.metrics.sent == 11)
     assert [event["sequence"] for event in receiver.events] == [*range(1, 12)]
     assert sum(content["dropped"] for content in receiver.contents) == 40
+    assert caplog.text.count("the queue of webhooks is full") == caplog.text.count("not full any more") == 1
     await service.offer()
     await until(lambda: len(receiver.events) == 12)
     assert (receiver.events[-1]["sequence"], receiver.contents[-1]["dropped"]) == (52, 0)
@@ -114,6 +118,38 @@ async def test_one_request_is_in_flight_and_the_next_one_has_what_gathered(servi
     ends.set()
     await until(lambda: len(receiver.events) == 6)
     assert [len(content["events"]) for content in receiver.contents] == [1, 5]
+
+
+async def test_full_batches_are_sent_in_parallel_with_the_events_of_a_session_in_order(
+    service, webhooks, receiver, monkeypatch
+):
+    monkeypatch.setattr(sender, "BATCH_EVENTS", 5)
+    monkeypatch.setattr(events, "BATCH_EVENTS", 5)
+    begun, ends = 0, asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    async def wait_for_end(handler):
+        nonlocal begun
+        begun += 1
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(ends.wait(), loop))
+
+    receiver.usual = wait_for_end
+    codes = [await service.offer() for _ in range(5)]
+    await until(lambda: begun == 1)
+    for code in codes:  # these wait, because the first events of these sessions are being sent
+        await service.post("/withdraw", code=code, side="offerer")
+    for _ in range(5 * sender.MAX_SENDING):
+        await service.offer()
+    await until(lambda: begun == sender.MAX_SENDING)
+    assert len(receiver.attempts) == sender.MAX_SENDING
+    sent = [event for attempt in receiver.attempts for event in json.loads(attempt.request.body)["events"]]
+    assert {event["type"] for event in sent} == {"session.created"}
+    ends.set()
+    await until(lambda: webhooks.metrics.queued == 0)
+    for code in codes:
+        kinds = [event["type"] for event in receiver.events if event["code"] == code]
+        assert kinds == ["session.created", "session.withdrawn"]
+    assert len({event["sequence"] for event in receiver.events}) == 10 + 5 * sender.MAX_SENDING
 
 
 async def test_off_and_on_again_drops_what_waits_and_continues(service, webhooks, receiver, tmp_path):

@@ -14,6 +14,7 @@ EVENT_BYTES: Final = 320  # an event without its texts
 CHARACTER_BYTES: Final = 4
 BATCH_EVENTS: Final = 100
 BATCH_BYTES: Final = 255 * 1024  # of encoded events; a body has at most 1 KiB more
+MAX_SCANNED: Final = 1000  # events that are looked at for a batch
 
 
 class SessionEvent(NamedTuple):
@@ -26,6 +27,11 @@ class SessionEvent(NamedTuple):
     topic: str | None
     created_ms: int | None
     expires_ms: int | None
+
+    @property
+    def subject(self) -> bytes:
+        """The session. Its events are delivered in order."""
+        return self.code
 
     @property
     def text_length(self) -> int:
@@ -56,6 +62,11 @@ class ConnectionEvent(NamedTuple):
     close_code: int | None = None  # the code of the close, or None at the begin
 
     @property
+    def subject(self) -> str:
+        """The connection. Its events are delivered in order."""
+        return self.connection
+
+    @property
     def text_length(self) -> int:
         return len(self.origin) + len(self.connection)
 
@@ -83,6 +94,7 @@ class Batch(NamedTuple):
     body: bytes
     size: int  # the number of events
     dropped: int  # the number of dropped events that the body reports
+    subjects: frozenset[bytes | str]  # the sessions and connections of its events
 
 
 class EventQueue:
@@ -98,7 +110,8 @@ class EventQueue:
         self._events: deque[tuple[int, int, WebhookEvent]] = deque()  # sequence number, estimated bytes, event
         self._bytes = 0
         self._sequence = 0
-        self._unreported = 0  # dropped events that no accepted request has reported
+        self._unreported = 0  # dropped events that no request reports
+        self._sending: set[bytes | str] = set()  # the subjects of batches that are not done
 
     def __len__(self) -> int:
         return len(self._events)
@@ -115,31 +128,49 @@ class EventQueue:
         self._metrics.queued += 1
         return True
 
-    def take(self) -> Batch:
-        """Remove the next events and return them as one batch. The queue must not be empty."""
-        first = self._events[0][0]
+    def take(self) -> Batch | None:
+        """Remove the next events and return them as one batch.
+
+        Events of sessions and connections with events in another batch wait until that is done. Returns None if there
+        are no others.
+        """
         encoded: list[bytes] = []
+        taken: list[tuple[int, int, WebhookEvent]] = []
+        waiting: list[tuple[int, int, WebhookEvent]] = []
         size = 0
-        for sequence, _, event in itertools.islice(self._events, BATCH_EVENTS):
+        for entry in itertools.islice(self._events, MAX_SCANNED):
+            sequence, _, event = entry
+            if event.subject in self._sending:
+                waiting.append(entry)
+                continue
             known = {name: value for name, value in event.fields().items() if value is not None}
             text = encode({"sequence": sequence, "server": self._server, **known})
-            if encoded and size + len(text) > BATCH_BYTES:
+            if len(encoded) == BATCH_EVENTS or (encoded and size + len(text) > BATCH_BYTES):
                 break
             encoded.append(text)
+            taken.append(entry)
             size += len(text)
-        for _ in encoded:
-            self._bytes -= self._events.popleft()[1]
-        body = b'{"events":[%b],"dropped":%d}' % (b",".join(encoded), self._unreported)
-        return Batch(f"{self._server}-{first}", body, len(encoded), self._unreported)
+        if not taken:
+            return None
+        for _ in range(len(taken) + len(waiting)):
+            self._events.popleft()
+        self._events.extendleft(reversed(waiting))
+        self._bytes -= sum(estimated for _, estimated, _ in taken)
+        subjects = frozenset(event.subject for _, _, event in taken)
+        self._sending |= subjects
+        dropped, self._unreported = self._unreported, 0
+        body = b'{"events":[%b],"dropped":%d}' % (b",".join(encoded), dropped)
+        return Batch(f"{self._server}-{taken[0][0]}", body, len(encoded), dropped, subjects)
 
     def done(self, batch: Batch, reason: str) -> None:
         """Count a batch that was delivered, or dropped for a reason."""
         self._metrics.queued -= batch.size
+        self._sending -= batch.subjects
         if reason:
             self._drop(reason, batch.size)
+            self._unreported += batch.dropped
         else:
             self._metrics.sent += batch.size
-            self._unreported -= batch.dropped
 
     def clear(self, reason: str) -> None:
         """Drop all events."""

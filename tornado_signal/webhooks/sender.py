@@ -12,12 +12,13 @@ from ..metrics import Family, WebhookMetrics
 from ..service.service import Service
 from ..session import Outcome
 from ..settings.settings import Settings
-from .events import BATCH_EVENTS, Batch, ConnectionEvent, EventQueue, SessionEvent, WebhookEvent
+from .events import BATCH_EVENTS, MAX_EVENTS, Batch, ConnectionEvent, EventQueue, SessionEvent, WebhookEvent
 from .target import RequestFailed, Target
 
 log = logging.getLogger(__name__)
 
 GATHER_S: Final = 0.2  # for more events to share a request
+MAX_SENDING: Final = 8  # requests in flight, while each of them is full
 FIRST_RETRY_S: Final = 1.0
 MAX_RETRY_S: Final = 60.0
 GIVE_UP_S: Final = 600.0  # after the first attempt
@@ -40,11 +41,12 @@ class Webhooks:
         self._target: Target | None = None
         self._types: frozenset[str] = frozenset()
         self._with_addresses = False
-        self._filled = asyncio.Event()
+        self._changed = asyncio.Event()  # whether an event was added, or a request is done
         self._hurry = asyncio.Event()  # ends a pause
-        self._closing = False
+        self._closing = self._stopped = False  # whether the server stops, and a last request was not accepted
         self._failing = self._overflows = False  # whether the log says so
         self._task: asyncio.Task[None] | None = None
+        self._sending: set[asyncio.Task[None]] = set()
 
     # Settings
 
@@ -60,7 +62,7 @@ class Webhooks:
         self._service.observer = self if target else None
         if target is None:
             if self._task is not None:
-                self._task.cancel()
+                self._cancel()
                 self._task = None
                 self._queue.clear("off")
         elif self._task is None:
@@ -109,53 +111,76 @@ class Webhooks:
 
     def _add(self, event: WebhookEvent) -> None:
         if self._queue.add(event):
-            self._filled.set()
+            self._changed.set()
         elif not self._overflows:
             self._overflows = True
-            log.warning("the queue of webhooks is full: new events are dropped until the receiver accepts some")
+            log.warning(
+                "the queue of webhooks is full: new events are dropped until the receiver has accepted half of it"
+            )
 
     # Delivery
 
     async def close(self) -> None:
         """Send what is queued, for at most `FLUSH_S`, and drop the rest."""
         self._closing = True
-        self._filled.set()
+        self._changed.set()
         self._hurry.set()
         if self._task is not None:
             await asyncio.wait((self._task,), timeout=FLUSH_S)
-            self._task.cancel()
-            await asyncio.wait((self._task,))
+            self._cancel()
+            await asyncio.wait((self._task, *self._sending))
         self._queue.clear(STOPPED)
         if dropped := self.metrics.dropped[STOPPED]:
             log.warning("the server stops: %d events of webhooks were not delivered", dropped)
 
+    def _cancel(self) -> None:
+        for task in (self._task, *self._sending):
+            if task is not None:
+                task.cancel()
+
     async def _run(self) -> None:
-        reason = ""
-        while reason != STOPPED and (self._queue or not self._closing):
-            if not self._queue:
-                self._filled.clear()
-                await self._filled.wait()
+        while not (self._closing and (self._stopped or not self._queue)):
+            # Further requests begin only if each has a full batch, and the receiver accepts them.
+            most = 1 if self._failing or len(self._queue) < BATCH_EVENTS else MAX_SENDING
+            if not self._queue or len(self._sending) >= most:
+                self._changed.clear()
+                await self._changed.wait()
+                continue
             if len(self._queue) < BATCH_EVENTS:
                 await self._pause(GATHER_S)
-            if not self._queue:
-                continue
             try:
-                reason = await self._send(self._queue.take())
+                batch = self._queue.take()
             except Exception:
                 log.exception("webhooks: cannot send the queued events; dropping them")
                 self._queue.clear("rejected")
+                continue
+            if batch is None:  # all events wait for those of a request
+                self._changed.clear()
+                await self._changed.wait()
+                continue
+            task = asyncio.create_task(self._send(batch))
+            self._sending.add(task)
+            task.add_done_callback(self._sent)
+        if self._sending:
+            await asyncio.wait(self._sending)
 
-    async def _send(self, batch: Batch) -> str:
-        """Deliver a batch and count it. Return an empty text, or why it is dropped."""
+    def _sent(self, task: asyncio.Task[None]) -> None:
+        self._sending.discard(task)
+        self._changed.set()
+
+    async def _send(self, batch: Batch) -> None:
+        """Deliver a batch and count it."""
         reason = "rejected"
         try:
             reason = await self._deliver(batch)
         except asyncio.CancelledError:
             reason = self._reason
             raise
+        except Exception:
+            log.exception("webhooks: cannot send %d events; dropping them", batch.size)
         finally:
             self._queue.done(batch, reason)
-        return reason
+            self._stopped |= reason == STOPPED
 
     @property
     def _reason(self) -> str:
@@ -196,7 +221,13 @@ class Webhooks:
         self.metrics.succeeded_s = time.time()
         if self._failing:
             log.info("webhooks: %s accepts events again", target.name)
-        self._failing = self._overflows = False
+            self._changed.set()
+        self._failing = False
+        if self._overflows and len(self._queue) <= MAX_EVENTS // 2:
+            self._overflows = False
+            log.warning(
+                "the queue of webhooks is not full any more: %d events were dropped", self.metrics.dropped["full"]
+            )
 
     async def _pause(self, seconds: float) -> None:
         """Wait, but not while the server stops or after a reload."""
