@@ -96,6 +96,19 @@ def test_token_is_required_where_it_is_configured(start, token):
     assert TOKEN not in "".join(server.log)
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_reload_replaces_the_token(share, token, workers):
+    server = share("--admin-token-file", token, "--workers", str(workers))
+    old, new = ({"Authorization": f"Bearer {text}"} for text in (TOKEN, TOKEN[::-1]))
+    token.write_text(TOKEN[::-1])
+    server.process.send_signal(signal.SIGHUP)
+    until(lambda: ask(server, **old)[0] == 401)
+    until(lambda: len(ask(server, **new)[1]["processes"]) == workers)
+    assert server.stop() == 0
+    (line,) = (line for line in server.log if "settings reloaded" in line)
+    assert line.endswith("applied: admin token\n")
+
+
 def test_each_setting_has_its_source(tmp_path, start):
     (tmp_path / "config.toml").write_text("rate_per_address = 7\n")
     (tmp_path / "secret").write_text("whsec_" + base64.b64encode(b"a secret of the receiver").decode())

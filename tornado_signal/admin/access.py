@@ -17,11 +17,11 @@ from ..service import wire
 MAX_BODY_BYTES: Final = 16 * 1024  # of a request; a longer one is invalid
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(repr=False)
 class AdminPolicy:
     """Access rules of everything but health and metrics."""
 
-    token: bytes = b""  # the required bearer token. Empty for none
+    token: bytes = b""  # the required bearer token. Empty for none. A reload can replace it
     local: bool = True  # whether only this machine can connect. Without a token this is required
 
 

@@ -195,10 +195,15 @@ class WorkersOperator:
         server_actions: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]],
     ) -> None:
         self._listeners = listeners
-        self._headers = {"Authorization": f"Bearer {policy.token.decode()}"} if policy.token else {}
+        self._policy = policy
         self._server = server
         self._server_actions = server_actions
         self.stopping = asyncio.Event()
+
+    @property
+    def _headers(self) -> dict[str, str]:
+        token = self._policy.token
+        return {"Authorization": f"Bearer {token.decode()}"} if token else {}
 
     async def describe(self) -> dict[str, Any]:
         """See `Operator`. Workers are described even if Redis does not connect them."""

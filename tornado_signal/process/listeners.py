@@ -6,6 +6,7 @@ import socket
 
 from tornado import web
 
+from ..admin.access import AdminPolicy
 from ..admin.operator import Operator
 from ..limits.per_address import AdminConnectionLimiter
 from ..service.ice import NO_ICE_SERVERS
@@ -40,17 +41,16 @@ def load_admin_application(
     operator: Operator,
     state: ServerState,
     sockets: list[socket.socket],
-    token: bytes,
+    policy: AdminPolicy,
     tls: Tls | None,
 ) -> web.Application:
     """Make the application of the admin listener. Its module is loaded here, because that takes a while."""
-    from ..admin.access import AdminPolicy
     from ..admin.application import make_admin_application
 
-    local = all(map(is_local, sockets))
-    if not (local or token):
+    policy.local = all(map(is_local, sockets))
+    if not (policy.local or policy.token):
         log.info("the admin listener accepts other machines: only health and metrics without --admin-token-file")
-    return make_admin_application(service, operator, state, AdminPolicy(token, local), tls)
+    return make_admin_application(service, operator, state, policy, tls)
 
 
 def make_admin_server(application: web.Application, error_responder: ErrorResponder) -> Server:

@@ -22,7 +22,7 @@ class Resources:
     webhooks: Target | None
     # The passwords for Redis and for the Sentinels, None for no password.
     redis_passwords: tuple[str | None, str | None]
-    admin_token: bytes  # the token of the admin listener, or empty. A reload does not replace it
+    admin_token: bytes  # the token of the admin listener, or empty
 
 
 CONTENTS: Final[dict[str, Callable[[Resources], object]]] = {
@@ -30,6 +30,7 @@ CONTENTS: Final[dict[str, Callable[[Resources], object]]] = {
     "keys of tokens": lambda resources: resources.keys,
     "secret of TURN servers": lambda resources: resources.ice.secret,
     "secret of webhooks": lambda resources: resources.webhooks and resources.webhooks.key,
+    "admin token": lambda resources: resources.admin_token,
     "passwords of Redis": lambda resources: resources.redis_passwords,
 }
 """The contents that a reload can replace, by their names in the log."""

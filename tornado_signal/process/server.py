@@ -12,6 +12,7 @@ from collections.abc import Callable
 from tornado import web
 
 from .. import COMMIT
+from ..admin.access import AdminPolicy
 from ..auth import Authority
 from ..errors import OperatorError
 from ..http.application import Application, Route
@@ -149,6 +150,7 @@ class ServingProcess:
         stages.opened("relay", relay.close)
         self.application = Application(service, functools.partial(all_routes, Presence(service), relay))
         error_responder = make_error_responder(request_log)
+        self.admin_policy = AdminPolicy(resources.admin_token)
         self.tls = None if resources.certificate is None else Tls(resources.certificate)
         context = self.tls.context if self.tls else None
         self.state = ServerState(self.application, error_responder, context, limits)
@@ -166,8 +168,8 @@ class ServingProcess:
         stages.opened("operator", control.close)
         admin_application = web.Application()
         if admin:
-            token = resources.admin_token
-            admin_application = load_admin_application(service, control, self.state, admin, token, self.tls)
+            policy = self.admin_policy
+            admin_application = load_admin_application(service, control, self.state, admin, policy, self.tls)
         self.admin_server = make_admin_server(admin_application, error_responder)
         await self.admin_server.start(admin)
         stages.opened("admin listener", functools.partial(self.admin_server.close, 0))
@@ -258,6 +260,7 @@ class ServingProcess:
         if service.authority is not None and resources.keys is not None:
             service.authority.use(resources.keys, settings)
         service.ice = resources.ice
+        self.admin_policy.token = resources.admin_token
         service.store.allow(quotas_of(settings))
         service.store.use_passwords(*resources.redis_passwords)
         service.limits.apply(settings)

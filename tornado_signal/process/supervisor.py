@@ -227,14 +227,16 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
             raise OperatorError(f"no worker can be started: {error}") from error
         await asyncio.gather(*(worker.try_to_start() for worker in workers[1:]))
 
+        policy = AdminPolicy(resources.admin_token, all(map(is_local, admin)))
+
         def use(new: Settings, resources: Resources) -> None:
             logs.set_up(new.log_level, new.log_format)
+            policy.token = resources.admin_token
             for worker in workers:
                 worker.apply(new)
 
         reloader = Reloader(live, resources, use)
         request_log = RequestLog(live, RequestMetrics())
-        policy = AdminPolicy(resources.admin_token, all(map(is_local, admin)))
         listeners = [worker.listener for worker in workers]
         server_actions = make_server_actions(lambda: lifecycle.reach(LEAVING), live, reloader.apply)
         operator = WorkersOperator(listeners, policy, server_name(public), server_actions)
