@@ -193,7 +193,7 @@ def test_excess_connections_of_an_address_do_not_use_the_places_of_others():
 
 
 def test_admin_connections_have_a_limit_of_their_own():
-    limits = ByAddress(AdminConnectionLimiter())
+    limits = ByAddress(AdminConnectionLimiter(collections.Counter()))
     assert [limits.connected("127.0.0.1", 0) for _ in range(ADMIN_CONNECTIONS)] == [0] * ADMIN_CONNECTIONS
     others = [limits.connected("", 0) for _ in range(10)]
     assert others == [503] * SPARE_CONNECTIONS_PER_CLIENT + [None] * (10 - SPARE_CONNECTIONS_PER_CLIENT)

@@ -64,6 +64,28 @@ async def act(service, name, status=200, **fields):
     return result
 
 
+async def test_body_that_is_nested_too_deeply_is_invalid(service):
+    body = b'{"address":' + b"[" * 8000
+    headers = [LOCAL, ("Content-Length", str(len(body)))]
+    response = await service.raw(head("POST", "/actions/block", headers) + body, "POST", service.admin_port)
+    assert (response.status, response.json["error"]) == (400, "the body must be a JSON object")
+
+
+@pytest.mark.parametrize("path", ["/", "/status", "/status?interval=1", "/metrics", "/readyz", "/healthz"])
+async def test_head_has_the_headers_of_get(path, service):
+    response = await ask(service, path, method="HEAD")
+    assert (response.status, response.body) == (200, b"")
+
+
+@pytest.mark.parametrize("path", ["/", "/status", "/metrics"])
+async def test_responses_are_compressed_for_clients_that_accept_it(path, service):
+    response = await ask(service, path, [LOCAL, ("Accept-Encoding", "gzip")])
+    plain = await ask(service, path)
+    assert response.headers["Content-Encoding"] == "gzip"
+    assert len(response.body) < len(plain.body) / 2
+    assert "Content-Encoding" not in plain.headers
+
+
 # Data
 
 

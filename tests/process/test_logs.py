@@ -87,10 +87,20 @@ def test_line_of_text_has_time_level_logger_message_and_fields():
     assert logs.Formatter().format(made) == "2030-03-17T17:46:40.123Z INFO tornado_signal.some: it is 5"
     assert logs.Formatter(journal=True).format(made) == "<6>INFO tornado_signal.some: it is 5"
     values = {"é/:x": "é/:x", "two words": '"two words"', "": '""', 'say "a"': r'"say \"a\""', "a=b": '"a=b"'}
-    values |= {"a\nb\x85": '"a\\nb\x85"', "a\N{NO-BREAK SPACE}b": '"a\N{NO-BREAK SPACE}b"'}
+    values |= {"a\nb\x85": r'"a\nb\x85"', "a\N{NO-BREAK SPACE}b": r'"a\xa0b"'}
     for value, written in values.items():
         made = record("it", fields={"a": value, "b": 2})
         assert logs.Formatter(journal=True).format(made) == f"<6>INFO tornado_signal.some: it a={written} b=2"
+
+
+def test_strangers_texts_cannot_control_a_terminal_or_forge_a_line():
+    texts = ("two\nlines", "\x1b[2J", "\x9b2J", "\u202e", "\u2028", "\x7f\0")
+    for text in texts:
+        line = logs.Formatter().format(record("operator at %s", text, fields={"sub": text}))
+        assert line.isprintable()
+        assert line.count("operator at") == 1
+    made = record("a line\nand \x1b[2J", name=logs.PROGRAM, level=logging.ERROR)  # an error of several lines
+    assert logs.Formatter().format(made) == "tornado-signal: a line\nand \\x1b[2J"
 
 
 def test_line_of_json_is_one_line_with_the_time_in_utc():

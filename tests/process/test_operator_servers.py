@@ -3,8 +3,10 @@
 import asyncio
 import base64
 import contextlib
+import hashlib
 import json
 import signal
+import socket
 import urllib.error
 import urllib.request
 
@@ -13,7 +15,10 @@ from support.command import BOUND_S, COMMAND, ORIGIN, call, environment
 from support.redis_servers import RedisServer
 from support.redis_traffic import until
 from support.rpc import RpcClient
+from support.service import head
 from support.waiting import run_command
+
+from tornado_signal.limits.per_address import ADMIN_CONNECTIONS
 
 OTHER = "https://other.example"
 TOKEN = "a token of the operator"
@@ -107,6 +112,24 @@ def test_reload_replaces_the_token(share, token, workers):
     assert server.stop() == 0
     (line,) = (line for line in server.log if "settings reloaded" in line)
     assert line.endswith("applied: admin token\n")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_full_listener_is_logged_when_it_begins_and_ends(share, workers):
+    server = share("--workers", str(workers))
+    with contextlib.ExitStack() as stack:
+        for _ in range(ADMIN_CONNECTIONS):
+            client = stack.enter_context(
+                socket.create_connection(("127.0.0.1", int(server.admin_url.rpartition(":")[2])), BOUND_S)
+            )
+            client.sendall(head("GET", "/status?interval=60", [("Host", "localhost")]))
+            assert client.recv(65536).startswith(b"HTTP/1.1 200")
+        with contextlib.suppress(OSError):
+            assert server.call("/readyz", base=server.admin_url, origin=None)[0] == 503
+        line = server.process.stderr.readline()
+    assert "clients are refused: all connections of the admin listener are in use" in line
+    assert "clients are served again: admin had no room" in server.process.stderr.readline()
+    assert server.stop() == 0
 
 
 def test_each_setting_has_its_source(tmp_path, start):
@@ -226,6 +249,21 @@ async def test_servers_that_share_a_redis_are_one(share):
         for client in clients:
             assert await closed(client) == (1008, "closed by the operator")
         assert await honest.call("health")
+
+
+def test_actions_on_redis_that_are_not_signed_do_nothing(share, redis, tmp_path):
+    first, second = share(), share()
+    until(lambda: all(len(ask(server)[1]["processes"]) == 2 for server in (first, second)))
+    digest = hashlib.sha256(b"admin\0requests").hexdigest()[:32]
+    channel = f"{tmp_path.name}:{{relay.{digest}}}"
+    drain = {"from": "a" * 16, "number": 1, "name": "drain", "fields": {}, "by": "x\nforged line"}
+    for message in (json.dumps(drain), "junk", "", "[" * 100_000):
+        assert redis.ask("SPUBLISH", channel, "12345678" + message) == 2
+    assert ask(second, "/actions/block", {"address": "192.0.2.1", "seconds": 60})[1]["missing"] == []
+    assert [process["state"] for process in ask(first)[1]["processes"]] == ["serving"] * 2
+    assert [server.stop() for server in (first, second)] == [0, 0]
+    log = "".join(first.log)
+    assert (log.count("is refused"), "forged line" in log, "Traceback" in log) == (1, False, False)
 
 
 def test_block_reaches_a_server_that_starts_later(share):

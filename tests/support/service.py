@@ -13,6 +13,7 @@ from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 
 from tornado_signal import transport
+from tornado_signal.admin.access import AdminPolicy
 from tornado_signal.admin.application import make_admin_application
 from tornado_signal.auth import Authority
 from tornado_signal.http.application import Application, Route
@@ -215,7 +216,7 @@ class Service:
         self.control = make_control(self.shared, relay, state, partial(setattr, self.shared.live, "current"), name, 0)
         self.control.start()
         self._stack.push_async_callback(self.control.close)
-        admin = make_admin_application(self.shared, self.control, state)
+        admin = make_admin_application(self.shared, self.control, state, AdminPolicy(hosts=self.settings.admin_hosts))
         _, self.admin_port = await self._listen(admin, refusal)
 
     async def _listen(self, application, refusal, limiter=None):

@@ -100,6 +100,8 @@ VALUES = [
     ("admin_port", "off", '"off"', None),
     ("admin_address", "10.0.0.1", '"10.0.0.1"', "10.0.0.1"),
     ("admin_address", "::", '"::"', "::"),
+    ("admin_hosts", "none", '"none"', ()),
+    ("admin_hosts", "Signal,a.example", '["Signal", "a.example"]', ("signal", "a.example")),
     ("stun_servers", "none", '"none"', ()),
     ("stun_servers", "stun:a:1, stuns:[::1]", '["stun:a:1", "stuns:[::1]"]', ("stun:a:1", "stuns:[::1]")),
     ("turn_servers", "none", '"none"', ()),
@@ -134,6 +136,7 @@ REFUSED_TEXT = {
     "trusted_proxies": [
         *["", "none,::1", "10.0.0.1/8", "10.0.0.0/33", "host", "::1,", "5", "unix:", "unix:/run/a", "none,unix"]
     ],
+    "admin_hosts": ["", "a:1", "http://a", "a b", "*.example"],
     "unlimited_addresses": ["", "none,::1", "10.0.0.1/8", "host"],
     "admin_port": ["none", "true"],
     "admin_address": ["", "unix:/run/admin.sock", "10.0.0.1:9000"],
@@ -162,6 +165,7 @@ REFUSED_TOML = {
     "allowed_origins": ["[]", "false", "[1]", '[["http://a"]]'],
     "trusted_proxies": ["[]", "[10]", "{a = 1}"],
     "unlimited_addresses": ["[]", "[10]"],
+    "admin_hosts": ["[]", "[10]", "1"],
     "admin_port": ["false", "1979-05-27"],
     "admin_address": ["1"],
     "stun_servers": ["[]", "1", "true", "[1]"],

@@ -7,7 +7,7 @@ import re
 from collections.abc import Awaitable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from tornado import httputil, web
 
@@ -23,19 +23,31 @@ class AdminPolicy:
 
     token: bytes = b""  # the required bearer token. Empty for none. A reload can replace it
     local: bool = True  # whether only this machine can connect. Without a token this is required
+    hosts: tuple[str, ...] = ()  # host names that requests may name, in addition to addresses
+
+    def use(self, token: bytes, hosts: tuple[str, ...]) -> None:
+        """Use another token and other host names."""
+        self.token, self.hosts = token, hosts
+
+    def allows_host(self, host: str) -> bool:
+        """Return whether a request with this Host header is served. Otherwise it can be one of DNS rebinding."""
+        return is_address(host) or re.sub(":[0-9]+$", "", host).lower() in self.hosts
 
 
 class AdminHandler(web.RequestHandler):
     """A Tornado handler with JSON responses, also for errors."""
 
     methods = "GET, HEAD"
+    reason = ""  # why the request is refused, if the status does not say it
 
     def set_default_headers(self) -> None:
         self.set_header("Cache-Control", "no-store")
 
     def prepare(self) -> None:
-        """Reject requests whose Host is a DNS name (DNS rebinding)."""
-        if not is_address(self.request.headers.get("Host", "")):
+        """Reject requests whose Host is a DNS name, except those of --admin-hosts."""
+        policy = cast("AdminApplication", self.application).policy
+        if not policy.allows_host(self.request.headers.get("Host", "")):
+            self.reason = "the Host is not an address; list this name in --admin-hosts"
             raise web.HTTPError(403)
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
@@ -46,7 +58,7 @@ class AdminHandler(web.RequestHandler):
             return
         if status_code == 405:
             self.set_header("Allow", self.methods)
-        respond(self, status_code, {"error": http.HTTPStatus(status_code).phrase.capitalize()})
+        respond(self, status_code, {"error": self.reason or http.HTTPStatus(status_code).phrase.capitalize()})
 
     def log_exception(
         self, typ: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None
@@ -134,8 +146,11 @@ class StartOfBody(httputil.HTTPMessageDelegate):
 class AdminApplication(web.Application):
     """The application of an admin listener. It keeps at most `MAX_BODY_BYTES` and one byte of a body."""
 
-    def __init__(self, routes: list[Any]) -> None:
-        super().__init__(routes, default_handler_class=NotFoundHandler, log_function=lambda handler: None)
+    def __init__(self, routes: list[Any], policy: AdminPolicy) -> None:
+        self.policy = policy
+        super().__init__(
+            routes, default_handler_class=NotFoundHandler, log_function=lambda handler: None, compress_response=True
+        )
 
     def start_request(self, server_conn: object, request_conn: httputil.HTTPConnection) -> httputil.HTTPMessageDelegate:
         return StartOfBody(super().start_request(server_conn, request_conn))

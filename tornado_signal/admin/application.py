@@ -117,14 +117,15 @@ def make_admin_application(
         policy: the access rules.
         tls: the certificate, if any.
     """
+    policy = policy or AdminPolicy()
     handlers: dict[str, type[ServiceHandler]] = {
         "/readyz": ReadinessHandler,
         "/metrics": MetricsHandler,
     }
     if service.store.maintenance is not None:
         handlers |= {"/inspect": InspectHandler, "/compact": CompactHandler}
-    common = {"service": service, "exposition": Exposition(service, transport, tls), "policy": policy or AdminPolicy()}
+    common = {"service": service, "exposition": Exposition(service, transport, tls), "policy": policy}
     routes: list[Any] = [("/healthz", LivenessHandler)]
     routes += [(path, handler, common) for path, handler in handlers.items()]
-    routes += operator_routes(operator, policy or AdminPolicy())
-    return AdminApplication(routes)
+    routes += operator_routes(operator, policy)
+    return AdminApplication(routes, policy)

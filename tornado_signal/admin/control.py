@@ -5,8 +5,6 @@ Processes exchange requests and replies through the relay. Each is a member of a
 
 import asyncio
 import contextlib
-import itertools
-import json
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -15,8 +13,8 @@ from typing import Any, Final
 from ..errors import Unavailable
 from ..lifecycle import LEAVING, Lifecycle
 from ..relay import Channel, Lease, Relay
-from ..service import wire
 from .actions import ACTIONS, Actions, InvalidAction
+from .messages import Messages
 from .status import Status, StoredSessions
 
 log = logging.getLogger(__name__)
@@ -41,6 +39,7 @@ class Control:
 
     Args:
         name: the name of this process, without spaces.
+        messages: signs and checks the messages between processes.
         lifecycle: when it reaches LEAVING, streams end.
     """
 
@@ -53,6 +52,7 @@ class Control:
         stored: StoredSessions,
         actions: Actions,
         lifecycle: Lifecycle,
+        messages: Messages,
     ) -> None:
         self._relay = relay
         self._id = process_id
@@ -61,9 +61,10 @@ class Control:
         self._stored = stored
         self._actions = actions
         self._lifecycle = lifecycle
-        self._numbers = itertools.count(1)
+        self._messages = messages
         self._replies: dict[int, Callable[[dict[str, Any]], None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._forged = False  # whether the log says that messages are not signed
         self._describing: asyncio.Future[dict[str, Any]] | None = None
         self._inboxes = {
             REQUESTS: Inbox(self._on_request),
@@ -107,11 +108,17 @@ class Control:
                 await self._relay.join(PROCESSES, Lease(self._id, self._id, data=self._name), MAX_PROCESSES)
                 break
             except Unavailable:
-                await asyncio.sleep(JOIN_RETRY_S)
-        replies, _ = await self._call("blocks", {}, "")
-        for reply in replies:
-            for network, until_ms in reply.get("result", ()):
-                self._actions.take_over(network, until_ms)
+                pass
+            except Exception:
+                log.exception("cannot join the other processes: trying again")
+            await asyncio.sleep(JOIN_RETRY_S)
+        try:
+            replies, _ = await self._call("blocks", {}, "")
+            for reply in replies:
+                for network, until_ms in reply.get("result", ()):
+                    self._actions.take_over(network, until_ms)
+        except Exception:
+            log.exception("cannot take over the blocks of other processes")
 
     # For the listener
 
@@ -156,7 +163,7 @@ class Control:
         expected = {lease.member: lease.data for lease in members.sample if lease.member != self._id}
         if not expected:
             return [], []
-        number, replies, complete = next(self._numbers), {}, asyncio.Event()
+        number, replies, complete = self._messages.next_number(), {}, asyncio.Event()
 
         def on_reply(reply: dict[str, Any]) -> None:
             replies[reply["id"]] = reply
@@ -166,7 +173,7 @@ class Control:
         self._replies[number] = on_reply
         try:
             request = {"from": self._id, "number": number, "name": name, "fields": fields, "by": by}
-            self._relay.publish(REQUESTS, wire.encode(request))
+            self._relay.publish(REQUESTS, self._messages.sign(request))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(complete.wait(), REPLY_S)
         finally:
@@ -174,9 +181,19 @@ class Control:
         return list(replies.values()), [process for member, process in expected.items() if member not in replies]
 
     def _on_request(self, message: bytes) -> None:
-        request = json.loads(message)
-        if request["from"] != self._id:
+        request = self._messages.read_request(message)
+        if request is None:
+            self._refuse()
+        elif request["from"] != self._id:
             self._start(self._reply(request))
+
+    def _refuse(self) -> None:
+        if not self._forged:
+            self._forged = True
+            log.warning(
+                "a message of another process is refused, because it is not signed with the secret of the store, "
+                "or repeated; further ones are not logged"
+            )
 
     async def _reply(self, request: dict[str, Any]) -> None:
         reply = {"id": self._id, "process": self._name, "number": request["number"]}
@@ -185,16 +202,24 @@ class Control:
                 result: Any = await self._describe_own()
             elif request["name"] == "blocks":
                 result = self._actions.blocks()
-            else:
+            elif request["name"] in ACTIONS and ACTIONS[request["name"]].everywhere:
                 result = await self._actions.perform(request["name"], request["fields"], request["by"])
+            else:  # such as an action of a newer version
+                raise InvalidAction(f"{request['name']} is not an action of several processes")
             reply["result"] = result
-        except (InvalidAction, Unavailable, LookupError) as error:  # such as an action of a newer version
+        except (InvalidAction, Unavailable) as error:
             log.warning("an action of another process failed: %s", error)
             reply["error"] = type(error).__name__
-        self._relay.publish(Channel(SCOPE, f"replies {request['from']}"), wire.encode(reply))
+        except Exception as error:
+            log.exception("an action of another process failed")
+            reply["error"] = type(error).__name__
+        self._relay.publish(Channel(SCOPE, f"replies {request['from']}"), self._messages.sign(reply))
 
     def _on_reply(self, message: bytes) -> None:
-        reply = json.loads(message)
+        reply = self._messages.read_reply(message)
+        if reply is None:
+            self._refuse()
+            return
         on_reply = self._replies.get(reply["number"])
         if on_reply is not None:
             on_reply(reply)

@@ -53,7 +53,6 @@ class Operator(Protocol):
 class StatusHandler(RestrictedHandler):
     """GET /status: the states of all processes as JSON. With `interval`, a line per interval in seconds."""
 
-    methods = "GET"
     for_page = True
 
     def initialize(self, operator: Operator, policy: AdminPolicy) -> None:
@@ -74,6 +73,10 @@ class StatusHandler(RestrictedHandler):
         if not interval:
             respond(self, 200, await describe())
             return
+        if self.request.method == "HEAD":  # a stream has no end
+            self.set_header("Content-Type", "application/x-ndjson")
+            self.finish()
+            return
         self.set_header("Content-Type", "application/x-ndjson")
         stopping = asyncio.create_task(self.operator.stopping.wait())
         stopping.add_done_callback(lambda _: self.gone.set())
@@ -89,6 +92,8 @@ class StatusHandler(RestrictedHandler):
             pass
         finally:
             stopping.cancel()
+
+    head = get
 
     def on_connection_close(self) -> None:
         self.gone.set()
@@ -133,7 +138,7 @@ class ActionHandler(RestrictedHandler):
             raise web.HTTPError(404)
         try:
             fields = json.loads(self.request.body or b"{}")
-        except ValueError:
+        except (ValueError, RecursionError):  # invalid, or nested too deeply
             fields = None
         if not isinstance(fields, dict) or len(self.request.body) > MAX_BODY_BYTES:
             self._respond_invalid(name, "the body must be a JSON object")
@@ -151,8 +156,6 @@ class ActionHandler(RestrictedHandler):
 class PageHandler(AdminHandler):
     """GET a file of the operator's page, which contains no data."""
 
-    methods = "GET"
-
     def initialize(self, asset: Asset) -> None:
         self.asset = asset
 
@@ -166,6 +169,8 @@ class PageHandler(AdminHandler):
         self.set_header("X-Content-Type-Options", "nosniff")
         self.set_header("Referrer-Policy", "no-referrer")
         self.finish(self.asset.body)
+
+    head = get
 
 
 def operator_routes(operator: Operator, policy: AdminPolicy) -> list[Any]:

@@ -274,4 +274,4 @@ def make_workers_application(
         ("/metrics", WorkersMetricsHandler, common),
     ]
     routes += operator_routes(operator, policy)
-    return AdminApplication(routes)
+    return AdminApplication(routes, policy)

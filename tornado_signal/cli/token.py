@@ -10,6 +10,7 @@ from ..auth import Authority, Grant, load_keys
 from ..auth.keys import load_signing_key
 from ..errors import OperatorError, Unauthorized
 from ..settings.settings import Settings
+from ..system import terminal
 
 
 def token(arguments: argparse.Namespace) -> None:
@@ -57,7 +58,7 @@ def explain(arguments: argparse.Namespace) -> str:
         grant = authority.verify(text, arguments.origin, time.time())
     except Unauthorized as error:
         raise OperatorError(f"the server would refuse it: {error.reason}") from None
-    return "\n".join(f"{name}: {value}" for name, value in describe(grant).items())
+    return "\n".join(terminal.printable(f"{name}: {value}") for name, value in describe(grant).items())
 
 
 def describe(grant: Grant) -> dict[str, str]:

@@ -78,16 +78,23 @@ class CountedConnection:
 
 
 class AdminConnectionLimiter(ConnectionCounts):
-    """The connections of the operator's listener, counted without regard to addresses."""
+    """The connections of the operator's listener, counted without regard to addresses.
 
-    def __init__(self) -> None:
+    Args:
+        full: the number of refusals by resource. Those of the listener are counted as `admin`.
+    """
+
+    def __init__(self, full: Counter[str]) -> None:
         super().__init__()
+        self._full = full
         # Closes a connection without a complete request and returns whether there was one. Otherwise anybody who
         # reaches the listener could keep probes out with idle connections.
         self.make_room: Callable[[], bool] = lambda: False
 
     def connected(self, address: str, now_ms: int) -> CountedConnection | None:
         reject_status = 0 if self.connections < ADMIN_CONNECTIONS or self.make_room() else 503
+        if reject_status:
+            self._full["admin"] += 1
         if reject_status and self.refused >= SPARE_CONNECTIONS_PER_CLIENT:
             return None
         return CountedConnection(reject_status, self)

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..admin.actions import Actions, Fields, parse_level
 from ..admin.control import Control
+from ..admin.messages import Messages
 from ..admin.status import Status, StoredSessions
 from ..lifecycle import LEAVING
 from ..relay import Relay
@@ -46,7 +47,8 @@ def make_control(
     stop = functools.partial(service.lifecycle.reach, LEAVING)
     actions = Actions(service, transport, stop, lambda changes: apply(changed(service.settings, changes)))
     name = f"{server}/{worker}" if worker else server
-    return Control(relay, service.store.process_id.hex(), name, status, stored, actions, service.lifecycle)
+    messages = Messages(lambda: service.store.secret, service.store.now_ms)
+    return Control(relay, service.store.process_id.hex(), name, status, stored, actions, service.lifecycle, messages)
 
 
 def changed(settings: Settings, changes: dict[str, Any]) -> Settings:

@@ -3,6 +3,7 @@
 import logging
 import os
 import socket
+from collections import Counter
 
 from tornado import web
 
@@ -53,9 +54,15 @@ def load_admin_application(
     return make_admin_application(service, operator, state, policy, tls)
 
 
-def make_admin_server(application: web.Application, error_responder: ErrorResponder) -> Server:
-    """Make the server of the admin listener. At its connection limit, a new connection replaces an idle one."""
-    limiter = AdminConnectionLimiter()
+def make_admin_server(application: web.Application, error_responder: ErrorResponder, full: Counter[str]) -> Server:
+    """Make the server of the admin listener. At its connection limit, a new connection replaces an idle one.
+
+    Args:
+        application: the application.
+        error_responder: makes the responses to invalid requests.
+        full: the number of refusals by resource, which it increases.
+    """
+    limiter = AdminConnectionLimiter(full)
     server = Server(ServerState(application, error_responder, limiter=limiter))
     limiter.make_room = server.make_room
     return server

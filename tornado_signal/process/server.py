@@ -150,7 +150,7 @@ class ServingProcess:
         stages.opened("relay", relay.close)
         self.application = Application(service, functools.partial(all_routes, Presence(service), relay))
         error_responder = make_error_responder(request_log)
-        self.admin_policy = AdminPolicy(resources.admin_token)
+        self.admin_policy = AdminPolicy(resources.admin_token, hosts=settings.admin_hosts)
         self.tls = None if resources.certificate is None else Tls(resources.certificate)
         context = self.tls.context if self.tls else None
         self.state = ServerState(self.application, error_responder, context, limits)
@@ -170,7 +170,7 @@ class ServingProcess:
         if admin:
             policy = self.admin_policy
             admin_application = load_admin_application(service, control, self.state, admin, policy, self.tls)
-        self.admin_server = make_admin_server(admin_application, error_responder)
+        self.admin_server = make_admin_server(admin_application, error_responder, limits.full)
         await self.admin_server.start(admin)
         stages.opened("admin listener", functools.partial(self.admin_server.close, 0))
         self.webhooks.use(resources.webhooks, settings)
@@ -260,7 +260,7 @@ class ServingProcess:
         if service.authority is not None and resources.keys is not None:
             service.authority.use(resources.keys, settings)
         service.ice = resources.ice
-        self.admin_policy.token = resources.admin_token
+        self.admin_policy.use(resources.admin_token, settings.admin_hosts)
         service.store.allow(quotas_of(settings))
         service.store.use_passwords(*resources.redis_passwords)
         service.limits.apply(settings)

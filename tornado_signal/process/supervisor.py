@@ -8,8 +8,10 @@ import signal
 import socket
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from ..admin.access import AdminPolicy
 from ..admin.workers import WorkerListener, WorkersOperator, make_workers_application, read_readiness
@@ -17,7 +19,8 @@ from ..errors import OperatorError
 from ..http.error_responses import make_error_responder
 from ..lifecycle import LEAVING, SERVING, Lifecycle
 from ..metrics import RequestMetrics
-from ..service.fullness import describe_full
+from ..service.fullness import CHECK_S as FULLNESS_CHECK_S
+from ..service.fullness import Fullness, describe_full
 from ..service.request_log import RequestLog
 from ..settings.live import LiveSettings
 from ..settings.settings import Settings
@@ -227,11 +230,13 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
             raise OperatorError(f"no worker can be started: {error}") from error
         await asyncio.gather(*(worker.try_to_start() for worker in workers[1:]))
 
-        policy = AdminPolicy(resources.admin_token, all(map(is_local, admin)))
+        policy = AdminPolicy(resources.admin_token, all(map(is_local, admin)), settings.admin_hosts)
+        refused: Counter[str] = Counter()
+        fullness = Fullness(None, refused)
 
         def use(new: Settings, resources: Resources) -> None:
             logs.set_up(new.log_level, new.log_format)
-            policy.token = resources.admin_token
+            policy.use(resources.admin_token, new.admin_hosts)
             for worker in workers:
                 worker.apply(new)
 
@@ -241,22 +246,23 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
         server_actions = make_server_actions(lambda: lifecycle.reach(LEAVING), live, reloader.apply)
         operator = WorkersOperator(listeners, policy, server_name(public), server_actions)
         workers_application = make_workers_application(listeners, operator, policy, live)
-        admin_server = make_admin_server(workers_application, make_error_responder(request_log))
+        admin_server = make_admin_server(workers_application, make_error_responder(request_log), refused)
         await admin_server.start(admin)
         urls = [url(listening, "https" if settings.tls_certificate else "http") for listening in public]
         log_start(urls, admin, settings, descriptors)
 
-        full = ""
+        state: dict[str, Any] = {}
 
         async def look() -> None:
-            nonlocal full
-            full = describe_full((await read_readiness(listeners))[1])
+            nonlocal state
+            state = (await read_readiness(listeners))[1]
 
         def status_line() -> str:
             if lifecycle.state >= LEAVING:
                 return f"draining {number} workers"
             restarts = sum(worker.listener.restarts for worker in workers)
             listening = f"listening on {', '.join(urls)}, {number} workers, restarted {restarts} times"
+            full = describe_full(state | {"full": sorted({*state.get("full", ()), *fullness.full})})
             return f"{listening}{full}{reload_status(live)}"
 
         def on_reload() -> None:
@@ -270,6 +276,7 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
         on_hangup(on_reload)
         reports = Repeating(lambda: notifier.alive(status_line()), notifier.pause_s(STATUS_S))
         looks = Repeating(look, STATUS_S)
+        checks = Repeating(fullness.check, FULLNESS_CHECK_S)
         notifier.ready(status_line())
         async with asyncio.TaskGroup() as group:
             keepers = [group.create_task(worker.keep_running()) for worker in workers]
@@ -284,6 +291,7 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
             listening.close()
         await stop(workers, lifecycle)
         await admin_server.close(0)
+        await checks.stop()
         await looks.stop()
         await reports.stop()
     log.info("stopped")

@@ -21,6 +21,7 @@ from ..stores.redis.nodes import Pipeline
 from ..stores.redis.partitions import key_slot
 from ..stores.redis.scripts import Script
 from ..stores.redis.shared import SharedRedis
+from ..system.guard import guarded
 from ..system.repeating import Repeating
 from .memory import MemoryRelay
 from .types import Channel, Charge, JoinResult, Lease, Members, Receiver, units_of_receivers
@@ -159,7 +160,7 @@ class RedisRelay:
         message = message[publisher.end() :]
         units = units_of_receivers(self._local.receivers(channel), len(message))
         if not (units and publisher[0]) or self._charge(_decode_publisher(publisher[0]), units):
-            self._local.publish(channel, message)
+            guarded(self._local.publish, channel, message)  # anybody who may publish on Redis can have sent it
 
     # Groups
 

@@ -2,10 +2,10 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ..limits.per_address import Limits
 from ..stores import Store
 from ..system.usage import descriptors_left
 
@@ -18,6 +18,7 @@ RESOURCES: Final = {
     "connections": "all connections that --max-connections allows are open; raise it",
     "descriptors": "no file descriptor is left for a connection; raise LimitNOFILE= of a unit or ulimit -n of a shell",
     "waits": "as many requests wait as --max-connections allows; raise it",
+    "admin": "all connections of the admin listener are in use, also for probes; close pages and programs that use it",
     "store": "the data directory has reached --max-store-bytes; raise it",
     "disk": "the disk of --data-dir has less free space than --min-free-bytes; free space on it",
     "redis": "the memory of Redis is full; raise maxmemory",
@@ -29,12 +30,13 @@ class Fullness:
     """The resources that are full now, or were within `CALM_S`. It needs a running event loop.
 
     Args:
-        limits: counts what it refuses in `full`.
+        store: the store, or None for a process without one.
+        refused: the number of refused clients by resource.
     """
 
-    def __init__(self, store: Store, limits: Limits) -> None:
+    def __init__(self, store: Store | None, refused: Counter[str]) -> None:
         self._store = store
-        self._limits = limits
+        self._refused = refused
         self._loop = asyncio.get_running_loop()
         self._counted: dict[str, int] = {}
         self._began_s: dict[str, float] = {}
@@ -60,9 +62,9 @@ class Fullness:
 
     def _find(self) -> set[str]:
         """Return the resources that are full, or have refused a client since the last check."""
-        found = {name for name, number in self._limits.full.items() if number != self._counted.get(name)}
-        self._counted = dict(self._limits.full)
-        if self._store.full:
+        found = {name for name, number in self._refused.items() if number != self._counted.get(name)}
+        self._counted = dict(self._refused)
+        if self._store is not None and self._store.full:
             found.add(self._store.full)
         if not descriptors_left():
             found.add("descriptors")

@@ -113,7 +113,7 @@ class Service:
 
     def __post_init__(self) -> None:
         self.counts = LatestCounts(self.store)
-        self.fullness = Fullness(self.store, self.limits)
+        self.fullness = Fullness(self.store, self.limits.full)
 
     @property
     def settings(self) -> Settings:

@@ -18,6 +18,7 @@ from .value_types import (
     COLLECTOR,
     COUNT,
     HOST,
+    HOST_NAME,
     MODE,
     NAME,
     NETWORK,
@@ -294,6 +295,13 @@ class Settings:
         HOST,
         "address of that listener; if other machines can reach it, they have only health and metrics without "
         "--admin-token-file",
+    )
+    admin_hosts: tuple[str, ...] = setting(
+        "none",
+        keyword_or("none", (), list_of(HOST_NAME)),
+        "host names under which that listener is reached, such as those in the configuration of Prometheus; requests "
+        "with an IP address or localhost as their Host are always served",
+        live=True,
     )
     admin_token_file: Path | VariableSecret | None = setting(
         "none",

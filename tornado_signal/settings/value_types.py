@@ -163,6 +163,7 @@ ADDRESS = converted(
     ),
 )
 HOST = converted(_address, matching("(?!unix:).+", "an IP address or a host name, without a port"))
+HOST_NAME = converted(str.lower, matching("[A-Za-z0-9][A-Za-z0-9._-]*", "a host name without a port"))
 SWITCH = ValueType("true or false; a flag alone is true", _switch, bare_flag="true")
 NAME = matching("[A-Za-z0-9._-]{1,128}", "a name of letters, digits, dots, underscores and hyphens")
 PORT = integer(0, 65535)

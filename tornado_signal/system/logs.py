@@ -19,6 +19,8 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import IO, Any, Final
 
+from .terminal import printable
+
 PROGRAM: Final = "tornado-signal"
 MAX_RECENT: Final = 100  # records that the operator's page shows
 _BARE: Final = re.compile(r'[^\s"=]+')
@@ -56,9 +58,9 @@ class Formatter(logging.Formatter):
         else:
             words = [record.getMessage(), *(f"{name}={_quoted(str(value))}" for name, value in fields.items())]
             time = "" if self._journal else f"{_time(record).replace('+00:00', 'Z')} "  # the journal adds its own
-            text = f"{time}{record.levelname} {record.name}: {' '.join(words)}"
-            if record.name == PROGRAM:  # an error that ends the program
-                text = f"{PROGRAM}: {record.getMessage()}"
+            text = f"{time}{record.levelname} {record.name}: {printable(' '.join(words))}"
+            if record.name == PROGRAM:  # an error that ends the program, of several lines
+                text = "\n".join(map(printable, f"{PROGRAM}: {record.getMessage()}".split("\n")))
             text += "\n" + trace if trace else ""
         if not self._journal:
             return text

@@ -53,7 +53,9 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def printable(text: str) -> str:
-    """Escape control characters in text from peers."""
+    """Escape control characters in text from peers, and everything else that is not visible."""
+    if text.isprintable():
+        return text
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 

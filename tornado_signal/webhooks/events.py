@@ -131,8 +131,7 @@ class EventQueue:
     def take(self) -> Batch | None:
         """Remove the next events and return them as one batch.
 
-        Events of sessions and connections with events in another batch wait until that is done. Returns None if there
-        are no others.
+        An event waits while another batch has events of the same session or connection. Returns None if all wait.
         """
         encoded: list[bytes] = []
         taken: list[tuple[int, int, WebhookEvent]] = []

@@ -1,0 +1,72 @@
+"""Messages between the processes of a store: signed, fresh and of the right form."""
+
+import json
+
+import pytest
+
+from tornado_signal.admin.messages import MAX_AGE_MS, Messages
+
+NOW_MS = 1_900_000_000_000
+REQUEST = {"from": "a", "name": "drain", "fields": {}, "by": "127.0.0.1"}
+
+
+@pytest.fixture
+def clock():
+    return [NOW_MS]
+
+
+@pytest.fixture
+def make(clock):
+    return lambda secret=b"the secret of the store": Messages(lambda: secret, lambda: clock[0])
+
+
+def signed(messages, **more):
+    return messages.sign(REQUEST | {"number": messages.next_number()} | more)
+
+
+def test_requests_are_read_once_and_in_order(make):
+    sender, receiver = make(), make()
+    first, second = (signed(sender) for _ in range(2))
+    assert receiver.read_request(first)["name"] == "drain"
+    assert receiver.read_request(first) is None
+    assert receiver.read_request(second)["by"] == "127.0.0.1"
+    assert receiver.read_request(first) is None
+    assert receiver.read_request(signed(sender, **{"from": "b"}))["from"] == "b"
+
+
+def test_messages_begin_with_no_space(make):
+    messages = make()
+    assert all(signed(messages)[:64].isalnum() for _ in range(1000))
+
+
+def test_old_requests_are_refused(make, clock):
+    sender, receiver = make(), make()
+    message = signed(sender)
+    clock[0] += MAX_AGE_MS + 1
+    assert receiver.read_request(message) is None
+    assert receiver.read_request(signed(sender))
+
+
+def test_forged_messages_are_refused(make):
+    receiver = make()
+    message = signed(make())
+    forged = [json.dumps(REQUEST | {"number": NOW_MS}).encode(), signed(make(b"another")), b"", b"x", bytes(32)]
+    forged += [message[:-1], message + b" ", message.replace(b"drain", b"block")]
+    assert [receiver.read_request(each) for each in forged] == [None] * len(forged)
+    assert [receiver.read_reply(each) for each in forged] == [None] * len(forged)
+    assert receiver.read_request(message)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"from": 1}, {"number": "1"}, {"number": True}, {"name": 0}, {"fields": []}, {"by": {}}, {"number": 2.5}],
+)
+def test_requests_of_another_form_are_refused(make, more):
+    assert make().read_request(signed(make(), **more)) is None
+
+
+@pytest.mark.parametrize("body", [b"", b"[", b"[" * 100_000, b"[]", b"1", b"{}", b"\xff"])
+def test_signed_junk_is_refused(make, body):
+    messages = make()
+    message = messages._signature(body) + body
+    assert messages.read_request(message) is messages.read_reply(message) is None
