@@ -9,6 +9,7 @@ import logging
 import pytest
 from support.rpc import RpcClient, until
 from support.service import ORIGIN, OTHER, head, request
+from support.tokens import make_token, write_secret
 
 from tornado_signal.admin import actions, status
 from tornado_signal.admin.access import MAX_BODY_BYTES
@@ -100,7 +101,29 @@ async def test_figures_follow_the_service(service):
     assert (figures["requests_total"], figures["created_total"], figures["answered_total"]) == (4, 2, 1)
     assert (figures["unanswered_sessions"], figures["topics"]) == (1, 1)
     assert figures["memory_bytes"] > 1 << 20
-    assert only["refusals"] == [[404, "path not found", 1]]
+    assert only["refusals"] == [[404, "path not found", 1, 1]]
+
+
+async def test_clients_behind_a_proxy_and_origins_with_errors_are_shown(start_service):
+    service = await start_service(trusted_proxies=(LOOPBACK,), rate_per_address=1)
+    bad = {"origin": OTHER, "headers": [("X-Forwarded-For", "192.0.2.7")]}
+    statuses = [(await service.call("GET", "/topics?page=0", **bad)).status for _ in range(20)]
+    refused = statuses.count(429)
+    await service.offer()
+    only = await process(service)
+    hammering, usual = only["clients"]
+    counts = {"requests": 20, "refused": 20, "failed": 0}
+    assert hammering == {"client": "192.0.2.7", **counts, "minute": counts}
+    assert (usual["client"], usual["requests"], usual["refused"]) == ("127.0.0.1", 1, 0)
+    broken, working = only["recent_origins"]
+    assert broken == {"origin": OTHER, **counts, "minute": counts}
+    assert (working["origin"], working["refused"]) == (ORIGIN, 0)
+    assert [429, "requests of an address", refused, refused] in only["refusals"]
+    assert only["figures"]["failed_total"] == 0
+    for _ in range(7):
+        service.shared.rotate_recent()
+    hammering = (await process(service))["clients"][0]
+    assert hammering == {"client": "192.0.2.7", **counts, "minute": dict.fromkeys(counts, 0)}
 
 
 async def test_settings_have_their_default_or_a_source(service):
@@ -352,6 +375,40 @@ async def test_connections_of_an_origin_are_closed_and_others_stay(service):
             await asyncio.wait_for(stream.reader.read(), BOUND_S)
 
 
+async def test_clients_of_a_topic_a_session_or_a_token_are_closed(start_service, tmp_path):
+    service = await start_service(auth_keys=write_secret(tmp_path / "keys"))
+    ends_s = service.clock.now_ms() / 1000 + 600
+
+    async def of(stack, sub):
+        client = await stack.enter_async_context(connect(service))
+        await client.call("authorize", token=make_token({"exp": ends_s, "sub": sub}))
+        return client
+
+    async with contextlib.AsyncExitStack() as stack:
+        holder, watcher, other, named = [await of(stack, sub) for sub in ("a", "b", "c", "d")]
+        await watcher.call("subscribe", topic="lobby")
+        codes = [
+            (await client.call("offer", topic=topic, info="i", offer="o", hold=True))["code"]
+            for client, topic in ((holder, "lobby"), (other, "attic"))
+        ]
+        assert await act(service, "disconnect", origin=OTHER, topic="lobby") == {"connections": 0}
+        assert await act(service, "disconnect", origin=ORIGIN, topic="lobby") == {"connections": 2}
+        for client in (holder, watcher):
+            assert await client.closed() == (1008, "closed by the operator")
+        assert await act(service, "disconnect", origin=ORIGIN, code=codes[0]) == {"connections": 0}
+        assert await act(service, "disconnect", origin=ORIGIN, code=codes[1]) == {"connections": 1}
+        assert await other.closed() == (1008, "closed by the operator")
+        assert await act(service, "disconnect", subject="d") == {"connections": 1}
+        assert await named.closed() == (1008, "closed by the operator")
+
+
+async def test_session_is_withdrawn_by_its_code(service):
+    first, second = [await service.offer() for _ in range(2)]
+    assert await act(service, "withdraw", origin=OTHER, code=first) == {"sessions": 0}
+    assert await act(service, "withdraw", origin=ORIGIN, code=first) == {"sessions": 1}
+    assert [session["code"] for session in await service.sessions()] == [second]
+
+
 async def test_connections_that_end_during_an_action_are_left_out(service, monkeypatch, caplog):
     monkeypatch.setattr(actions, "CLOSED_AT_ONCE", 1)
     monkeypatch.setattr(actions, "end", lambda connection: abort_all(service))
@@ -407,7 +464,7 @@ async def test_blocked_network_is_refused_until_it_is_unblocked(start_service):
     only = await process(service)
     ((network, until_ms),) = only["blocks"]
     assert (network, until_ms - service.shared.clock.now_ms()) == ("192.0.2.0/24", 60_000)
-    assert [429, "blocked", 1] in only["refusals"]
+    assert [429, "blocked", 1, 1] in only["refusals"]
     assert await act(service, "unblock", address="192.0.2.0/24") == {"blocked": True}
     assert await act(service, "unblock", address="192.0.2.0/24") == {"blocked": False}
     await act(service, "block", address="::ffff:192.0.2.7", seconds=60)
@@ -470,8 +527,8 @@ async def test_drain_stops_the_server(service):
 
 
 INVALID = [
-    ("disconnect", {}, "exactly one of address and origin"),
-    ("disconnect", {"address": "192.0.2.1", "origin": ORIGIN}, "exactly one of address and origin"),
+    ("disconnect", {}, "one of these is required"),
+    ("disconnect", {"address": "192.0.2.1", "origin": ORIGIN}, "one of these is required"),
     ("disconnect", {"address": "signal.example"}, "address must be"),
     ("disconnect", {"address": 3_221_225_985}, "address must be"),
     ("block", {"address": "192.0.2.1"}, "seconds must be"),
@@ -480,7 +537,11 @@ INVALID = [
     ("block", {"address": "192.0.2.1", "seconds": 10**9}, "seconds must be"),
     ("block", {"address": "10.0.0.0/8", "seconds": 60}, "includes a trusted proxy"),
     ("block", {"address": "10.1.2.3", "seconds": 60}, "includes a trusted proxy"),
-    ("withdraw", {"origin": ORIGIN}, "topic must be"),
+    ("disconnect", {"topic": "lobby"}, "one of these is required"),
+    ("disconnect", {"origin": ORIGIN, "code": "x"}, "code must be"),
+    ("disconnect", {"subject": ""}, "subject must be"),
+    ("withdraw", {"origin": ORIGIN}, "exactly one of topic and code"),
+    ("withdraw", {"origin": ORIGIN, "code": 1}, "code must be"),
     ("withdraw", {"origin": ORIGIN, "topic": ""}, "topic must be"),
     ("log-level", {"level": "loud"}, "level must be one of"),
     ("log-level", {"level": ["info"]}, "level must be one of"),

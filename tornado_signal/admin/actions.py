@@ -11,8 +11,9 @@ from typing import Any, Final, NamedTuple, cast
 
 from ..errors import SessionNotFound
 from ..limits.per_address import Network, contains
+from ..service import wire
 from ..service.client_connection import ClientConnection
-from ..service.service import Service
+from ..service.service import Service, WaitingRequest
 from ..session import Session, Side
 from ..stores import Maintenance
 from ..system.slices import present
@@ -45,14 +46,45 @@ class Action(NamedTuple):
 
 
 ACTIONS: Final = {
-    "disconnect": Action(("address", "origin"), everywhere=True),
+    "disconnect": Action(("address", "origin", "topic", "code", "subject"), everywhere=True),
     "block": Action(("address", "seconds"), everywhere=True),
     "unblock": Action(("address",), everywhere=True),
-    "withdraw": Action(("origin", "topic")),
+    "withdraw": Action(("origin", "topic", "code")),
     "drain": Action(),
     "log-level": Action(("level",)),
     "compact": Action(),
 }
+
+
+PRIVATE: Final = ("topic", "code", "subject")
+"""The fields with data of peers, which are not logged."""
+TARGETS: Final = ({"address"}, {"origin"}, {"origin", "topic"}, {"origin", "code"}, {"subject"})
+"""The fields that choose the clients of `disconnect`."""
+
+
+class Target(NamedTuple):
+    """The clients of an action. What is empty is not compared."""
+
+    origin: str = ""
+    topic: str = ""  # a topic, room, id or info hash
+    code: bytes = b""  # the code of an offer that they hold
+    subject: str = ""  # the claim `sub` of their token
+
+    def has_connection(self, client: ClientConnection) -> bool:
+        """Return whether a client with a WebSocket is one of them."""
+        if self.subject:
+            return client.grant is not None and client.grant.subject == self.subject
+        if client.origin != self.origin:
+            return False
+        if self.topic:
+            return self.topic in client.names or any(held.topic == self.topic for held in client.held)
+        return not self.code or any(held.key == (self.origin, self.code) for held in client.held)
+
+    def has_wait(self, waiting: WaitingRequest, topic: str) -> bool:
+        """Return whether a waiting request is of one of them."""
+        if self.subject:
+            return waiting.grant is not None and waiting.grant.subject == self.subject
+        return waiting.origin == self.origin and not self.code and self.topic in ("", topic)
 
 
 class Actions:
@@ -101,12 +133,11 @@ class Actions:
     # Connections
 
     async def _disconnect(self, fields: Fields) -> dict[str, Any]:
-        if ("address" in fields) == ("origin" in fields):
-            raise InvalidAction("exactly one of address and origin is required")
+        if fields.keys() not in TARGETS:
+            raise InvalidAction("one of these is required: address; origin; origin and topic; origin and code; subject")
         if "address" in fields:
-            network = parse_network(fields)
-            return {"connections": await self._disconnect_network(network)}
-        return {"connections": await self._disconnect_origin(parse_text(fields, "origin"))}
+            return {"connections": await self._disconnect_network(parse_network(fields))}
+        return {"connections": await self._disconnect_clients(parse_target(fields))}
 
     async def _disconnect_network(self, network: Network) -> int:
         count = 0
@@ -121,16 +152,19 @@ class Actions:
                 count += 1
         return count
 
-    async def _disconnect_origin(self, origin: str) -> int:
+    async def _disconnect_clients(self, target: Target) -> int:
+        """Close the WebSockets and the waiting requests of the clients of a target."""
         count = 0
         async for connections in present(self._transport.connections, CLOSED_AT_ONCE):
             for connection in connections:
-                if isinstance(connection, WebSocket) and cast(ClientConnection, connection.receiver).origin == origin:
+                if isinstance(connection, WebSocket) and target.has_connection(
+                    cast(ClientConnection, connection.receiver)
+                ):
                     end(connection)
                     count += 1
-        async for waits in present(self._service.waits.keys(), CLOSED_AT_ONCE):
-            for waiting in waits:
-                count += waiting.origin == origin and waiting.disconnect()
+        async for waits in present(self._service.waits.items(), CLOSED_AT_ONCE):
+            for waiting, topic in waits:
+                count += target.has_wait(waiting, topic) and waiting.disconnect()
         return count
 
     # Blocks
@@ -180,8 +214,17 @@ class Actions:
     # Sessions
 
     async def _withdraw(self, fields: Fields) -> dict[str, Any]:
-        origin, topic = parse_text(fields, "origin"), parse_text(fields, "topic")
-        store, count = self._service.store, 0
+        if ("topic" in fields) == ("code" in fields):
+            raise InvalidAction("exactly one of topic and code is required")
+        store, count, origin, code = self._service.store, 0, parse_text(fields, "origin"), None
+        if "code" in fields:
+            code = parse_code(fields)
+            try:
+                topic = await store.find_topic(origin, code)
+            except SessionNotFound:
+                return {"sessions": 0}
+        else:
+            topic = parse_text(fields, "topic")
 
         async def withdraw(session: Session) -> bool:
             with contextlib.suppress(SessionNotFound):  # answered, expired or withdrawn in the meantime
@@ -190,7 +233,8 @@ class Actions:
             return False
 
         async for step in store.sessions(origin, topic):  # those of a step share writes to the disk
-            count += sum(await asyncio.gather(*(withdraw(listed.session) for listed in step)))
+            chosen = (listed.session for listed in step if code in (None, listed.session.code))
+            count += sum(await asyncio.gather(*map(withdraw, chosen)))
         return {"sessions": count}
 
     async def _compact(self, fields: Fields) -> dict[str, Any]:
@@ -250,7 +294,7 @@ def audited(name: str, fields: Fields, by: str) -> Iterator[dict[str, Any]]:
 
 
 def _audit(name: str, fields: Fields, by: str, result: Fields) -> None:
-    shown = {field: value for field, value in fields.items() if field != "topic"}  # data of peers is never logged
+    shown = {field: value for field, value in fields.items() if field not in PRIVATE}
     log.warning("operator at %s: %s %s: %s", by, name, json.dumps(shown), json.dumps(dict(result)))
 
 
@@ -293,6 +337,28 @@ def parse_text(fields: Fields, name: str) -> str:
     if type(text) is not str or not 0 < len(text) <= MAX_TEXT:
         raise InvalidAction(f"{name} must be a text of 1 to {MAX_TEXT} characters")
     return text
+
+
+def parse_code(fields: Fields) -> bytes:
+    """Return the field `code`, the code of a session.
+
+    Raises:
+        InvalidAction: it is missing or invalid.
+    """
+    try:
+        return wire.parse_code(parse_text(fields, "code"))
+    except SessionNotFound:
+        raise InvalidAction("code must be the code of a session") from None
+
+
+def parse_target(fields: Fields) -> Target:
+    """Return the clients that fields other than `address` choose.
+
+    Raises:
+        InvalidAction: a field is invalid.
+    """
+    texts = {name: parse_text(fields, name) for name in fields if name != "code"}
+    return Target(**texts, code=parse_code(fields) if "code" in fields else b"")
 
 
 def parse_level(fields: Fields) -> str:

@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 
 from ..errors import SessionNotFound, Unavailable
 from ..limits.per_address import ClientCounts
+from ..limits.recent import Counts, with_networks
 from ..metrics import Histogram, RequestMetrics
 from ..service.client_connection import ClientConnection
 from ..service.service import HeldOffer, Service
@@ -90,7 +91,9 @@ class Status:
             **self._identity,
             "state": service.lifecycle.state.name.lower(),
             "figures": await self._find_figures(),
-            "refusals": [[status, reason, count] for (status, reason), count in self._metrics.refusals.items()],
+            "refusals": self._find_refusals(),
+            "clients": as_recent("client", with_networks(service.limits.recent.totals())),
+            "recent_origins": as_recent("origin", service.recent_origins.totals()),
             "addresses": await self._find_addresses(),
             "blocks": [[str(network), until_ms] for network, until_ms in service.limits.blocks.items()],
             "origins": [{"origin": origin, **usage.as_json()} for origin, usage in largest(origins)],
@@ -107,6 +110,14 @@ class Status:
     def _metrics(self) -> RequestMetrics:
         return self._service.log.metrics
 
+    def _find_refusals(self) -> list[list[Any]]:
+        """Return status, reason, and the numbers since the start and of the last minute."""
+        recent = self._service.log.recent_refusals.totals()
+        return [
+            [*refusal, count, recent[refusal][1].requests if refusal in recent else 0]
+            for refusal, count in self._metrics.refusals.items()
+        ]
+
     async def _find_figures(self) -> dict[str, Any]:
         """Return numbers of the server. Those named `…_total` are counts since its start."""
         service, metrics, transport = self._service, self._metrics, self._transport
@@ -114,10 +125,16 @@ class Status:
         await service.counts.refresh()
         unanswered, topics = service.counts.value or (None, None)
         usage = read_usage()
-        requests = sum(sum(seconds.counts) for kinds in (metrics.requests, metrics.waits) for seconds in kinds.values())
-        size_bytes = [family.values for family in service.store.metric_families() if family.name == "store_size_bytes"]
+        counted = [
+            (status, sum(seconds.counts))
+            for kinds in (metrics.requests, metrics.waits)
+            for (_, _, status), seconds in kinds.items()
+        ]
+        of_store = {family.name: family.values for family in service.store.metric_families()}
+        redis_seconds = of_store.get("redis_call_duration_seconds")
         return {
-            "requests_total": requests,
+            "requests_total": sum(number for _, number in counted),
+            "failed_total": sum(number for status, number in counted if status >= 500),
             "refusals_total": metrics.refusals.total(),
             "defects_total": metrics.defects,
             "created_total": sessions.created,
@@ -132,7 +149,10 @@ class Status:
             "unanswered_sessions": unanswered,
             "topics": topics,
             "store_available": service.store.available,
-            "store_bytes": size_bytes[0] if size_bytes else None,
+            "store_bytes": of_store.get("store_size_bytes"),
+            "redis_failed_total": of_store.get("redis_failed_calls"),
+            "redis_failovers_total": of_store.get("redis_failovers"),
+            "redis_seconds": as_buckets(redis_seconds) if isinstance(redis_seconds, Histogram) else None,
             "unsent_bytes": transport.unsent.bytes,
             "memory_bytes": usage.resident_bytes,
             "descriptors": await count_descriptors(),
@@ -255,6 +275,14 @@ def receivers(connections: Iterable[object]) -> Iterator[ClientConnection]:
 def largest(usages: dict[Any, ScopeUsage]) -> list[tuple[Any, ScopeUsage]]:
     """Return the largest entries, in descending order."""
     return heapq.nlargest(MAX_ITEMS, usages.items(), key=lambda entry: entry[1].size)
+
+
+def as_recent(key: str, totals: dict[str, tuple[Counts, Counts]]) -> list[dict[str, Any]]:
+    """Return the names with the most requests in the last minute, then in the last five minutes, as JSON."""
+    found = heapq.nlargest(
+        MAX_ITEMS, totals.items(), key=lambda entry: (entry[1][1].requests, entry[1][0].requests, entry[0])
+    )
+    return [{key: name, **counts._asdict(), "minute": minute._asdict()} for name, (counts, minute) in found]
 
 
 def as_buckets(histogram: Histogram) -> dict[str, list[float]]:

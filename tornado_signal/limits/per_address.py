@@ -15,6 +15,7 @@ from ..errors import TooMany, Unavailable
 from ..settings.settings import Settings
 from . import forwarded
 from .forwarded import parse_address, trusted
+from .recent import OTHERS, RecentCounts, network_of
 
 CLIENTS_KEPT = 100_000
 DROP_STEP = 4  # clients that are checked for each new one
@@ -204,6 +205,7 @@ class Limits(ConnectionCounts):
         self._blocked: dict[str, bool] = {}  # by address; empty while no network is blocked
         self.waiting = 0
         self.full: Counter[str] = Counter()
+        self.recent = RecentCounts(network_of, OTHERS)  # requests of the last minutes by client
         self._peers: Counter[tuple[ClientCounts, Hashable]] = Counter()  # in each swarm
         self._set(settings)
 
@@ -350,6 +352,7 @@ class Limits(ConnectionCounts):
         reject_status = 0
         if client.limited:
             if client.arrivals.take(most_arrivals(settings), 2 * self._rate_per_ms, now_ms):
+                self.count_recent(address, 429)
                 return None
             if client.connections >= settings.max_connections_per_address and not self.close_idle(
                 lambda other: self.client(other) is client
@@ -359,6 +362,8 @@ class Limits(ConnectionCounts):
             reject_status = 503
         if self.blocks and self.is_blocked(address):
             reject_status = 429
+        if reject_status:
+            self.count_recent(address, reject_status)
         if reject_status == 503:
             self.full["connections" if self._settings.max_connections <= self._descriptors else "descriptors"] += 1
         if reject_status and (
@@ -417,6 +422,10 @@ class Limits(ConnectionCounts):
     def client_name(self, address: str) -> str:
         """Return the name of a client, which is the same for all of its addresses."""
         return self._key(address)[1]
+
+    def count_recent(self, address: str, status: int) -> None:
+        """Count a request of a client, or a connection that is refused, with its status."""
+        self.recent.count(self._key(address)[1], status)
 
     def limits_address(self, address: str) -> bool:
         """Return whether per-address limits apply to an address."""

@@ -57,7 +57,9 @@ def add_commands(commands: CommandLine) -> None:
     for flag, value_type, metavar, meaning in (
         ("--address", TEXT, "ADDRESS", "an IP address or a network, for disconnect, block and unblock"),
         ("--origin", ORIGIN, "ORIGIN", "an origin, for disconnect and withdraw"),
-        ("--topic", TEXT, "TOPIC", "a topic, for withdraw"),
+        ("--topic", TEXT, "TOPIC", "a topic of the origin, for disconnect and withdraw"),
+        ("--code", TEXT, "CODE", "the code of a session of the origin, for disconnect and withdraw"),
+        ("--subject", TEXT, "SUB", "the claim sub of a token, for disconnect"),
         ("--for", DURATION, "TIME", "how long to block, such as 90s, 15m, 1h or 7d"),
         ("--level", TEXT, "LEVEL", "debug, info, warning or error, for log-level"),
     ):

@@ -12,7 +12,8 @@ from ..system import terminal
 from ..system.secrets import admin_token
 from . import remote
 
-FIELDS = {"address": "address", "origin": "origin", "topic": "topic", "for": "seconds", "level": "level"}
+FIELDS = {"address": "address", "origin": "origin", "topic": "topic", "code": "code", "subject": "subject"}
+FIELDS |= {"for": "seconds", "level": "level"}
 """The fields of actions, by the names of their arguments."""
 
 

@@ -19,6 +19,7 @@ from ..http.application import Application, Route
 from ..http.error_responses import make_error_responder
 from ..lifecycle import CLOSED, LEAVING, SERVING, Lifecycle
 from ..limits.per_address import Limits
+from ..limits.recent import SLICE_S
 from ..metrics import RequestMetrics
 from ..protocols.routes import protocol_routes
 from ..relay import Relay, open_relay
@@ -232,6 +233,7 @@ class ServingProcess:
             Repeating(lambda: notifier.alive(self._status()), pause_s),
             Repeating(count, pause_s),
             Repeating(self.service.fullness.check, CHECK_S),
+            Repeating(self.service.rotate_recent, SLICE_S),
             Repeating(ClockWarning(self.service.store_ahead_s).check, STATUS_S),
         ]
 

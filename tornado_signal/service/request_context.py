@@ -259,6 +259,8 @@ class RequestContext:
             log.metrics.waits[kind].observe(seconds)
         else:
             log.metrics.requests[kind].observe(seconds)
+        service.limits.count_recent(self.client_address, self.status)
+        service.recent_origins.count(self.origin, self.status)
         allowed = service.settings.allowed_origins
         if allowed is not None and (entry := allowed.find(self.origin)) is not None:
             log.metrics.by_origin[entry, self.pattern, self.status] += 1

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ..limits import forwarded
+from ..limits.recent import OTHERS, RecentCounts
 from ..metrics import RequestMetrics
 from ..settings.live import LiveSettings
 from ..settings.settings import Settings
@@ -24,6 +25,8 @@ class RequestLog:
     def __init__(self, live: LiveSettings, metrics: RequestMetrics, tracer: Tracer | None = None) -> None:
         self._live = live
         self.metrics = metrics
+        others = (0, OTHERS)
+        self.recent_refusals = RecentCounts[tuple[int, str]](lambda refusal: others, others)  # by status and reason
         self.tracer = tracer  # receives the requests as spans, or None without `--otlp-endpoint`
 
     @property
@@ -67,6 +70,7 @@ class RequestLog:
     def count_refusal(self, status: int, reason: str) -> None:
         """Count a refused request, including one whose response has already started."""
         self.metrics.refusals[status, reason] += 1
+        self.recent_refusals.count((status, reason), status)
 
     def count_defect(self) -> None:
         """Count an internal error."""

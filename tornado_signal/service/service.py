@@ -13,6 +13,7 @@ from ..lifecycle import DRAINING, Lifecycle
 from ..limits.fair_queue import FairQueue
 from ..limits.forwarded import trusted
 from ..limits.per_address import Limits
+from ..limits.recent import OTHERS, RecentCounts
 from ..metrics import Family
 from ..settings.live import LiveSettings
 from ..settings.settings import Settings
@@ -41,9 +42,11 @@ class WaitingRequest(Protocol):
 
     Attributes:
         origin: the isolation scope.
+        grant: what the client's token allows, or None without one.
     """
 
     origin: str
+    grant: Grant | None
 
     def disconnect(self) -> bool:
         """Close its connection and return True, unless the connection also has other requests."""
@@ -104,6 +107,7 @@ class Service:
     turns: FairQueue = field(default_factory=FairQueue)
     counts: LatestCounts = field(init=False)  # the counts of the store, for the operator
     fullness: Fullness = field(init=False)  # what is full, for the operator
+    recent_origins: RecentCounts[str] = field(init=False)  # requests of the last minutes by origin
     observer: ConnectionObserver | None = None  # the observer of WebSockets, or None
     proxy_reported: bool = False  # whether a proxy whose clients have no limits has been logged
     # When the next warning about a proxy may be logged (in the event loop's time), by what it changes.
@@ -114,6 +118,7 @@ class Service:
     def __post_init__(self) -> None:
         self.counts = LatestCounts(self.store)
         self.fullness = Fullness(self.store, self.limits.full)
+        self.recent_origins = RecentCounts(lambda origin: OTHERS, OTHERS)
 
     @property
     def settings(self) -> Settings:
@@ -146,6 +151,11 @@ class Service:
             self.origin_warnings[cause] = now_s + ORIGIN_WARNING_S
             log.warning("a proxy changes the %s of requests for pages of this host; %s", cause, remedy)
 
+    def rotate_recent(self) -> None:
+        """Begin the next slice of the requests of the last minutes."""
+        for recent in (self.limits.recent, self.recent_origins, self.log.recent_refusals):
+            recent.rotate()
+
     def store_ahead_s(self) -> float:
         """Return how far the store's time is ahead of this machine's clock, in seconds."""
         return self.store.now_ms() / 1000 - self.clock.wall_s()
@@ -155,6 +165,7 @@ class Service:
         refused = self.limits.charge_request(self.limits.client(address), self.clock.now_ms(), units)
         if refused:
             self.log.count_refusal(HTTPStatus.TOO_MANY_REQUESTS, "requests of an address")
+            self.limits.count_recent(address, HTTPStatus.TOO_MANY_REQUESTS)
         return not refused
 
     def hold_grant(self, grant: Grant | None, end: Callable[[], None]) -> Bearer | None:

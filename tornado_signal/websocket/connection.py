@@ -70,6 +70,13 @@ class RpcRequestContext(RequestContext):
     def rpc_method(self) -> str:
         return self._rpc_method
 
+    def disconnect(self) -> bool:
+        socket = self.connection.client.socket
+        if socket.drops_messages:  # it is closed already
+            return False
+        socket.close(CloseCode.POLICY_VIOLATION, "closed by the operator")
+        return True
+
     def waiting(self, watch: Watch, topic: str = "") -> Watch:
         super().waiting(watch, topic)
         self.slot.release()
