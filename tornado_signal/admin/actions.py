@@ -63,7 +63,7 @@ TARGETS: Final = ({"address"}, {"origin"}, {"origin", "topic"}, {"origin", "code
 
 
 class Target(NamedTuple):
-    """The clients of an action. What is empty is not compared."""
+    """The clients of an action. Empty fields are not compared."""
 
     origin: str = ""
     topic: str = ""  # a topic, room, id or info hash

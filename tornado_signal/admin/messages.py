@@ -1,4 +1,4 @@
-"""Signed messages between the processes that share a store. Whoever may only publish on Redis cannot forge one."""
+"""Signed messages between the processes that share a store. Rights to publish on Redis are not enough to forge one."""
 
 import hashlib
 import hmac
