@@ -1,7 +1,12 @@
 """The page of the admin listener on a server with traffic: figures, tables, the token, small screens, axe-core."""
 
+import contextlib
+import urllib.error
+import urllib.request
+
 import pytest
 from support.browsers import until
+from support.command import call
 from support.redis_servers import RedisServer
 
 PHONE = {"viewport": {"width": 390, "height": 844}, "color_scheme": "dark"}
@@ -41,7 +46,7 @@ def rows(page, heading):
 
 def test_page_shows_the_state_of_the_server(busy, open_operator):
     page = open_operator(busy)
-    assert rows(page, "Refused requests") == [["404", "path not found", "1"]]
+    assert rows(page, "Refused requests") == [["404", "path not found", "1", "1"]]
     origins = rows(page, "Origins")
     assert [row[:3] for row in origins] == [["https://one.example", "5", "5"], ["https://two.example", "1", "1"]]
     assert page.get_by_text("Topics can be private").is_visible()
@@ -64,6 +69,69 @@ def test_figures_follow_the_server(busy, open_operator):
     busy.offer()
     figure.get_by_text("7", exact=True).wait_for()
     until(lambda: len(figure.locator("polyline").get_attribute("points").split()) >= 2)
+
+
+def test_charts_have_their_largest_value_the_time_and_marks(start, open_operator):
+    redis = RedisServer("redis")
+    flags = ("--admin-port", "0", "--store", "redis", "--redis-nodes", redis.address, "--durability", "os")
+    server = start(*flags)
+    page = open_operator(server)
+    figure = page.get_by_role("listitem").filter(has_text="Unanswered sessions")
+    for _ in range(3):
+        server.offer()
+    figure.get_by_text("highest 3", exact=True).wait_for()
+    assert [len(time.split(":")) for time in figure.locator("time").all_inner_texts()] == [3, 3]
+    assert figure.locator("svg").bounding_box()["height"] >= 90
+    assert page.get_by_role("listitem").filter(has_text="Redis calls, 99 % within").is_visible()
+    assert figure.locator("svg line").count() == 0
+    other = start(*flags)
+    page.get_by_role("cell", name="has started").wait_for()
+    assert (
+        call("admin", "block", "--address", "192.0.2.1", "--for", "1m", "--admin-url", server.admin_url).returncode == 0
+    )
+    other.stop()
+    page.get_by_role("cell", name="has ended").wait_for()
+    events = [event for _, event in rows(page, "Events")]
+    assert any("has started, version" in event for event in events)
+    assert any("block" in event for event in events)
+    assert figure.locator("svg line").count() == len(events)
+    server.stop()
+    redis.kill()
+
+
+def hammer(server, address, number):
+    for _ in range(number):
+        request = urllib.request.Request(server.url + "/topics?page=0", headers={"Origin": "https://broken.example"})
+        request.add_header("X-Forwarded-For", address)
+        with contextlib.suppress(urllib.error.HTTPError), urllib.request.urlopen(request):
+            pass
+
+
+def test_client_behind_a_proxy_and_the_broken_origin_are_named_and_blocked(start, profiles, tmp_path):
+    (tmp_path / "token").write_text(TOKEN)
+    flags = ("--admin-port", "0", "--admin-token-file", tmp_path / "token", "--trusted-proxies", "127.0.0.1")
+    server = start(*flags)
+    hammer(server, "192.0.2.7", 20)
+    for number in range(4):
+        hammer(server, f"2001:db8:1:{number}::7", 10)
+    for options in ({"viewport": {"width": 1280, "height": 800}}, PHONE):
+        page = profiles.open(f"{server.admin_url}/", **options)
+        page.get_by_label("Admin token").fill(TOKEN)
+        page.get_by_role("button", name="Show").click()
+        table = page.get_by_role("region", name="Clients of the last minutes")
+        table.get_by_role("cell", name="192.0.2.7", exact=True).wait_for()
+        found = rows(page, "Clients of the last minutes")
+        assert [found[0][0], *found[0][2:]] == ["2001:db8:1::/48", "40", "40", "0", "40", "40", "0"]
+        assert [found[1][0], *found[1][2:]] == ["192.0.2.7", "20", "20", "0", "20", "20", "0"]
+        (origin, _, *counts) = rows(page, "Requests by origin")[0]
+        assert (origin, counts[:3]) == ("https://broken.example", ["60", "60", "0"])
+        block = table.get_by_role("button", name="Block 192.0.2.7 for an hour")
+        box = block.bounding_box()
+        assert box["x"] + box["width"] <= options["viewport"]["width"]
+        assert not page.evaluate(SCROLLS)
+    block.click()
+    confirm(page, "Block 192.0.2.7 for an hour?")
+    page.get_by_role("button", name="Unblock 192.0.2.7").wait_for()
 
 
 def test_page_returns_when_the_server_restarts(start, open_operator):

@@ -2,7 +2,7 @@
 
 const INTERVAL_S = 2;
 const KEPT = (15 * 60) / INTERVAL_S + 1; // messages for the charts
-const FEWEST = 30; // points that a chart has room for at first
+const LEAST_MS = 60_000; // the time of a chart at first
 const RETRY_MS = 3000;
 const TOKEN = "tornado-signal admin token"; // its name in the storage of the tab
 const ROWS = 20; // of a table with several servers
@@ -18,13 +18,17 @@ const token = () => sessionStorage.getItem(TOKEN);
 /**
  * @typedef {{ time: string, level: string, logger: string, message: string }} Line
  * @typedef {{ bounds: number[], counts: number[] }} Histogram
- * @typedef {Record<string, number> & { wake_up_seconds: Histogram, loop_lag_seconds: Histogram }} Figures
+ * @typedef {Record<string, number> & {
+ *   wake_up_seconds: Histogram, loop_lag_seconds: Histogram, redis_seconds: Histogram | null,
+ * }} Figures
+ * @typedef {{ requests: number, refused: number, failed: number }} Counts
+ * @typedef {Counts & { client: string, origin: string, minute: Counts }} Recent
  * @typedef {{ watchers: number, held_offers: number, websockets: Record<string, number> }} Use
  * @typedef {{ address: string, connections: number, waiting: number, held_offers: number,
  *   used: Record<string, number> }} Address
  * @typedef {{
  *   id: string, server: string, worker: number, version: string, state: string, started_s: number, figures: Figures,
- *   refusals: [number, string, number][], addresses: Address[], blocks: [string, number][],
+ *   refusals: [number, string, number, number][], clients: Recent[], recent_origins: Recent[], addresses: Address[], blocks: [string, number][],
  *   origins: (Use & { origin: string })[], topics: (Use & { origin: string, topic: string })[] | null,
  *   settings: Record<string, { value: string, source: string | null }>,
  *   log: Line[],
@@ -39,21 +43,37 @@ const token = () => sessionStorage.getItem(TOKEN);
 
 // Figures
 
+/** @typedef {"wake_up_seconds" | "loop_lag_seconds" | "redis_seconds"} HistogramName */
+
+/**
+ * Return the values that were observed between two samples by range, and the bounds of the ranges.
+ *
+ * @param {HistogramName} name
+ * @param {Figures[]} now
+ * @param {Figures[]} before
+ */
+function observed(name, now, before) {
+  const bounds = now[0][name]?.bounds ?? [];
+  const counts = [...bounds, 0].map((_, at) =>
+    now.reduce(
+      (sum, figures, index) => sum + (figures[name]?.counts[at] ?? 0) - (before[index][name]?.counts[at] ?? 0),
+      0,
+    ),
+  );
+  return { bounds, counts, total: counts.reduce((sum, count) => sum + count, 0) };
+}
+
 /**
  * Return the upper bound below which a share of the values was observed between two samples, in milliseconds.
  *
- * @param {"wake_up_seconds" | "loop_lag_seconds"} name
+ * @param {HistogramName} name
  * @param {number} share
  */
 const within = (name, share) => (/** @type {Figures[]} */ now, /** @type {Figures[]} */ before) => {
-  const { bounds } = now[0][name];
-  const counts = [...bounds, 0].map((_, at) =>
-    now.reduce((sum, figures, index) => sum + figures[name].counts[at] - before[index][name].counts[at], 0),
-  );
-  const observed = counts.reduce((sum, count) => sum + count, 0);
+  const { bounds, counts, total } = observed(name, now, before);
   let below = 0;
-  const place = counts.findIndex((count) => (below += count) >= share * observed);
-  return observed > 0 ? 1000 * (bounds[place] ?? Number.NaN) : Number.NaN;
+  const place = counts.findIndex((count) => (below += count) >= share * total);
+  return total > 0 ? 1000 * (bounds[place] ?? Number.NaN) : Number.NaN;
 };
 
 /**
@@ -80,11 +100,21 @@ const rate = (name) => (/** @type {Figures[]} */ now, /** @type {Figures[]} */ b
   now.reduce((total, figures, index) => total + Math.max(0, figures[name] - before[index][name]), 0) / seconds;
 
 /** @typedef {(now: Figures[], before: Figures[], seconds: number) => number} Value */
-/** @type {{ name: string, unit: string, value: Value }[]} */
+/** @type {{ name: string, unit: string, value: Value, redis?: boolean }[]} */
 const FIGURES = [
   { name: "Requests", unit: "/s", value: rate("requests_total") },
   { name: "Pairs", unit: "/s", value: rate("answered_total") },
   { name: "Refused requests", unit: "/s", value: rate("refusals_total") },
+  { name: "Errors (5xx)", unit: "/s", value: rate("failed_total") },
+  { name: "Internal errors", unit: "/s", value: rate("defects_total") },
+  {
+    name: "Redis calls",
+    unit: "/s",
+    value: (now, before, seconds) => observed("redis_seconds", now, before).total / seconds,
+    redis: true,
+  },
+  { name: "Redis calls, 99 % within", unit: " ms", value: within("redis_seconds", 0.99), redis: true },
+  { name: "Failed calls of Redis", unit: "/s", value: rate("redis_failed_total"), redis: true },
   { name: "Waiting requests", unit: "", value: sum("waiting_requests") },
   { name: "Connections", unit: "", value: sum("connections") },
   { name: "WebSockets", unit: "", value: sum("websockets") },
@@ -118,33 +148,60 @@ function make(name, attributes = {}, ...children) {
   return made;
 }
 
-/** @type {Map<string, { value: HTMLElement, line: SVGPolylineElement }>} */
-const charts = new Map();
-const SVG = "http://www.w3.org/2000/svg";
-for (const { name } of FIGURES) {
-  const value = make("strong");
-  const drawing = document.createElementNS(SVG, "svg");
-  drawing.setAttribute("preserveAspectRatio", "none");
-  drawing.setAttribute("aria-hidden", "true");
-  const line = document.createElementNS(SVG, "polyline");
-  drawing.append(line);
-  find("figures").append(make("li", {}, name, value, drawing));
-  charts.set(name, { value, line });
+/** @param {string} name @param {Record<string, string>} attributes */
+function draws(name, attributes = {}) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  return made;
 }
 
 /**
+ * @typedef {{ card: HTMLElement, value: HTMLElement, most: HTMLElement, from: HTMLElement, to: HTMLElement,
+ *   line: Element, marks: Element }} Chart
+ */
+/** @type {Map<string, Chart>} */
+const charts = new Map();
+for (const { name } of FIGURES) {
+  const [value, most, from, to] = ["strong", "span", "time", "time"].map((kind) => make(kind));
+  const drawing = draws("svg", { viewBox: "0 0 1000 100", preserveAspectRatio: "none", "aria-hidden": "true" });
+  const [marks, line] = [draws("g"), draws("polyline")];
+  drawing.append(marks, line);
+  const times = make("div", { class: "scale" }, from, to);
+  const card = make("li", {}, name, value, make("div", { class: "scale" }, most), drawing, times);
+  find("figures").append(card);
+  charts.set(name, { card, value, most, from, to, line, marks });
+}
+
+/** @param {number} time */
+const clock = (time) => new Date(time).toTimeString().slice(0, 8);
+
+/**
+ * Draw a chart with its largest value, the times of its ends, and the marks.
+ *
  * @param {string} name
- * @param {number[]} points
+ * @param {{ time: number, value: number }[]} points
  * @param {string} unit
  */
 function draw(name, points, unit) {
-  const { value, line } = /** @type {{ value: HTMLElement, line: SVGPolylineElement }} */ (charts.get(name));
-  const last = points.at(-1) ?? Number.NaN;
+  const { value, most, from, to, line, marks: drawn } = /** @type {Chart} */ (charts.get(name));
+  const last = points.at(-1)?.value ?? Number.NaN;
   value.textContent = Number.isFinite(last) ? short(last) + unit : "–";
-  const finite = points.map((point) => (Number.isFinite(point) ? point : 0));
-  const most = Math.max(...finite) || 1;
-  line.ownerSVGElement?.setAttribute("viewBox", `0 0 ${Math.max(FEWEST, points.length) - 1} 100`);
-  line.setAttribute("points", finite.map((point, index) => `${index},${100 - (95 * point) / most}`).join(" "));
+  const finite = points.filter((point) => Number.isFinite(point.value));
+  const largest = Math.max(...finite.map((point) => point.value), 0);
+  const end = samples.at(-1)?.time ?? 0;
+  const begin = Math.min(samples[0]?.time ?? 0, end - LEAST_MS);
+  const across = (/** @type {number} */ time) => (1000 * (time - begin)) / (end - begin);
+  most.textContent = `highest ${short(largest)}${unit}`;
+  from.textContent = clock(begin);
+  to.textContent = clock(end);
+  const places = finite.map((point) => `${across(point.time).toFixed(1)},${100 - (96 * point.value) / (largest || 1)}`);
+  line.setAttribute("points", places.join(" "));
+  drawn.replaceChildren(
+    ...marks.map(({ time }) => {
+      const x = across(time).toFixed(1);
+      return draws("line", { x1: x, x2: x, y1: "0", y2: "100" });
+    }),
+  );
 }
 
 /** @type {Map<string, string>} */
@@ -268,6 +325,14 @@ find("block").addEventListener("submit", (event) => {
   const address = String(fields.get("address")).trim();
   act("block", { address, seconds: Number(fields.get("seconds")) }, `Block ${address}?`);
 });
+find("disconnect").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const entries = [...new FormData(/** @type {HTMLFormElement} */ (event.target))];
+  const fields = Object.fromEntries(
+    entries.map(([name, value]) => [name, String(value).trim()]).filter(([, value]) => value),
+  );
+  act("disconnect", fields, `Disconnect the clients of ${Object.values(fields).join(", ")}?`);
+});
 find("log-level").addEventListener("submit", (event) => {
   event.preventDefault();
   const level = new FormData(/** @type {HTMLFormElement} */ (event.target)).get("level");
@@ -285,6 +350,44 @@ const known = new Map(); // the latest of what the stream does not repeat
 /** @type {Message | undefined} */
 let latest;
 
+/** @type {{ time: number, text: string }[]} */
+const marks = []; // what happened while the charts were drawn
+/** @type {Map<string, string>} */
+const running = new Map(); // the processes of the latest message by id, with their names
+let lastAction = "";
+
+/**
+ * Mark what has happened since the last message: processes that have started or ended, failovers, and actions.
+ *
+ * @param {Message} message
+ * @param {Sample | undefined} before
+ */
+function mark(message, before) {
+  const { time, processes } = message;
+  const actions = [...message.log, ...processes.flatMap(({ log }) => log)]
+    .filter(({ message }) => message.startsWith("operator at "))
+    .sort((a, b) => a.time.localeCompare(b.time));
+  if (before) {
+    for (const process of processes) {
+      if (!running.has(process.id)) {
+        marks.push({ time, text: `${nameOf(process)} has started, version ${process.version.slice(0, 12)}` });
+      }
+      const failovers = (/** @type {Sample} */ sample) => sample.figures.get(process.id)?.redis_failovers_total ?? 0;
+      const number = (process.figures.redis_failovers_total ?? 0) - failovers(before);
+      if (running.has(process.id) && number > 0) marks.push({ time, text: `${nameOf(process)}: failover of Redis` });
+    }
+    for (const [id, name] of running) {
+      if (!processes.some((process) => process.id === id)) marks.push({ time, text: `${name} has ended` });
+    }
+    for (const each of actions) {
+      if (each.time > lastAction) marks.push({ time: Date.parse(each.time), text: each.message });
+    }
+  }
+  lastAction = actions.at(-1)?.time ?? lastAction;
+  running.clear();
+  for (const process of processes) running.set(process.id, nameOf(process));
+}
+
 /** @param {Process} process */
 const nameOf = ({ server, worker }) => (worker ? `${server}/${worker}` : server);
 
@@ -293,8 +396,10 @@ function receive(message) {
   message.processes = message.processes.map((process) => ({ ...known.get(process.id), ...process }));
   known.clear();
   for (const process of message.processes) known.set(process.id, process);
+  mark(message, samples.at(-1));
   samples.push({ time: message.time, figures: new Map(message.processes.map(({ id, figures }) => [id, figures])) });
   if (samples.length > KEPT) samples.shift();
+  while (marks.length && (marks[0].time < samples[0].time || marks.length > LOG_ROWS)) marks.shift();
   latest = message;
   show(message);
 }
@@ -316,8 +421,9 @@ function offerChoices(processes) {
 
 /** Draw all charts. @param {Set<string>} ids */
 function drawAll(ids) {
-  /** @type {Map<string, number[]>} */
+  /** @type {Map<string, { time: number, value: number }[]>} */
   const points = new Map(FIGURES.map(({ name }) => [name, []]));
+  let redis = false;
   samples.slice(1).forEach(({ time, figures }, index) => {
     const before = samples[index];
     const both = [...ids].filter((id) => figures.has(id) && before.figures.has(id));
@@ -325,10 +431,16 @@ function drawAll(ids) {
     const [newer, older] = [figures, before.figures].map((each) =>
       both.map((id) => /** @type {Figures} */ (each.get(id))),
     );
+    redis ||= newer.some((each) => each.redis_seconds);
     const seconds = (time - before.time) / 1000;
-    for (const { name, value } of FIGURES) points.get(name)?.push(value(newer, older, seconds));
+    for (const { name, value } of FIGURES) points.get(name)?.push({ time, value: value(newer, older, seconds) });
   });
-  for (const { name, unit } of FIGURES) draw(name, points.get(name) ?? [], unit);
+  for (const figure of FIGURES) {
+    draw(figure.name, points.get(figure.name) ?? [], figure.unit);
+    /** @type {Chart} */ (charts.get(figure.name)).card.hidden = Boolean(figure.redis) && !redis;
+  }
+  const rows = marks.map(({ time, text }) => [clock(time), text]).reverse();
+  fill("marks", ["Time", "Event"], rows, "Nothing since the page was opened.");
 }
 
 const PROTOCOLS = {
@@ -384,12 +496,12 @@ function showOrigins(processes, store) {
     .slice(0, ROWS)
     .map((origin) => [
       origin,
+      ...withActions(button("Disconnect", `Disconnect ${origin}`, "disconnect", { origin })),
       stored.get(origin)?.unanswered_sessions ?? 0,
       stored.get(origin)?.topics ?? 0,
       ...useCells(used.get(origin) ?? NO_USE),
-      ...withActions(button("Disconnect", `Disconnect ${origin}`, "disconnect", { origin })),
     ]);
-  const headings = ["Origin", "#Unanswered", "#Topics", ...USE_HEADINGS, ...withActions("Action")];
+  const headings = ["Origin", ...withActions("Action"), "#Unanswered", "#Topics", ...USE_HEADINGS];
   fill("origins", /** @type {string[]} */ (headings), rows, "No origin has sessions or connections.");
 
   const topics = processes[0].topics;
@@ -404,12 +516,61 @@ function showOrigins(processes, store) {
   const storedTopics = new Map((store?.topics ?? []).map((entry) => [key(entry), entry.unanswered_sessions]));
   const topicRows = [...new Set([...storedTopics.keys(), ...usedTopics.keys()])].slice(0, ROWS).map((place) => {
     const [origin, topic] = JSON.parse(place);
-    const withdraw = button("Withdraw", `Withdraw the sessions of ${topic}`, "withdraw", { origin, topic });
+    const buttons = make(
+      "span",
+      {},
+      button("Disconnect", `Disconnect the clients of ${topic}`, "disconnect", { origin, topic }),
+      " ",
+      button("Withdraw", `Withdraw the sessions of ${topic}`, "withdraw", { origin, topic }),
+    );
     const cells = useCells(usedTopics.get(place) ?? NO_USE);
-    return [origin, topic, storedTopics.get(place) ?? 0, ...cells, ...withActions(withdraw)];
+    return [topic, ...withActions(buttons), origin, storedTopics.get(place) ?? 0, ...cells];
   });
-  const topicHeadings = ["Origin", "Topic, room, id or hash", "#Unanswered", ...USE_HEADINGS, ...withActions("Action")];
+  const topicHeadings = [
+    "Topic, room, id or hash",
+    ...withActions("Actions"),
+    "Origin",
+    "#Unanswered",
+    ...USE_HEADINGS,
+  ];
   fill("topics", /** @type {string[]} */ (topicHeadings), topicRows, "No topic has sessions or watchers.");
+}
+
+/** @param {string} address */
+const addressButtons = (address) =>
+  make(
+    "span",
+    {},
+    button("Disconnect", `Disconnect ${address}`, "disconnect", { address }),
+    " ",
+    button("Block", `Block ${address} for an hour`, "block", { address, seconds: 3600 }),
+  );
+
+/**
+ * Show who has sent requests in the last minutes, also without a connection now.
+ *
+ * @param {string} id
+ * @param {string} heading
+ * @param {Recent[]} entries
+ * @param {(entry: Recent) => string} key
+ * @param {(name: string) => Node | string} actions
+ */
+function showRecent(id, heading, entries, key, actions) {
+  /** @type {Map<string, number[]>} */
+  const sums = new Map();
+  for (const entry of entries) {
+    const counts = [entry.minute, entry].flatMap(({ requests, refused, failed }) => [requests, refused, failed]);
+    const earlier = sums.get(key(entry));
+    sums.set(key(entry), earlier ? counts.map((count, at) => count + earlier[at]) : counts);
+  }
+  const rows = [...sums]
+    .sort(([, a], [, b]) => b[0] - a[0] || b[3] - a[3])
+    .slice(0, ROWS)
+    .map(([name, counts]) => [name || "none", ...withActions(actions(name)), ...counts]);
+  const numbers = ["requests", "refused", "failed"];
+  const columns = [...numbers.map((name) => `#1 min: ${name}`), ...numbers.map((name) => `#5 min: ${name}`)];
+  const headings = [heading, ...withActions("Actions"), ...columns];
+  fill(id, /** @type {string[]} */ (headings), rows, "No requests in the last minutes.");
 }
 
 const LIMITS = ["connections", "waiting", "held", "requests", "sessions", "bytes"];
@@ -423,22 +584,14 @@ function showAddresses(processes) {
     .slice(0, ROWS)
     .map(({ process, address, connections, waiting, held_offers, used }) => [
       address,
+      ...withActions(addressButtons(address)),
       ...(several ? [nameOf(process)] : []),
       ...[connections, waiting, held_offers],
       ...LIMITS.map((name) => (name in used ? `${Math.round(100 * used[name])} %` : "no limit")),
-      ...withActions(
-        make(
-          "span",
-          {},
-          button("Disconnect", `Disconnect ${address}`, "disconnect", { address }),
-          " ",
-          button("Block", `Block ${address} for an hour`, "block", { address, seconds: 3600 }),
-        ),
-      ),
     ]);
   const used = LIMITS.map((name) => `#${name} used`);
   const counts = ["#Connections", "#Waiting", "#Held offers"];
-  const headings = ["Address", ...(several ? ["Server"] : []), ...counts, ...used, ...withActions("Actions")];
+  const headings = ["Address", ...withActions("Actions"), ...(several ? ["Server"] : []), ...counts, ...used];
   fill("addresses", /** @type {string[]} */ (headings), rows, "No address has a connection.");
 }
 
@@ -488,14 +641,26 @@ function show(message) {
   showOrigins(chosen, message.store);
   showAddresses(chosen);
 
-  /** @type {Map<string, number>} */
+  const clients = chosen.flatMap(({ clients }) => clients);
+  const isAddress = /^[0-9A-Fa-f:./]+$/; // others are a Unix socket, or merged clients
+  const clientButtons = (/** @type {string} */ name) => (isAddress.test(name) ? addressButtons(name) : "");
+  showRecent("clients", "Client or network", clients, ({ client }) => client, clientButtons);
+  const origins = chosen.flatMap(({ recent_origins }) => recent_origins);
+  const originButton = (/** @type {string} */ origin) =>
+    origin ? button("Disconnect", `Disconnect all of ${origin}`, "disconnect", { origin }) : "";
+  showRecent("requests", "Origin", origins, ({ origin }) => origin, originButton);
+
+  /** @type {Map<string, number[]>} */
   const reasons = new Map();
-  for (const [status, reason, count] of chosen.flatMap(({ refusals }) => refusals)) {
+  for (const [status, reason, count, minute] of chosen.flatMap(({ refusals }) => refusals)) {
     const key = `${status}\n${reason}`;
-    reasons.set(key, (reasons.get(key) ?? 0) + count);
+    const [before, minuteBefore] = reasons.get(key) ?? [0, 0];
+    reasons.set(key, [before + count, minuteBefore + minute]);
   }
-  const refused = [...reasons].sort(([, a], [, b]) => b - a).map(([key, count]) => [...key.split("\n"), count]);
-  fill("refusals", ["Status", "Reason", "#Since the start"], refused, "None.");
+  const refused = [...reasons]
+    .sort(([, a], [, b]) => b[1] - a[1] || b[0] - a[0])
+    .map(([key, [count, minute]]) => [...key.split("\n"), minute, count]);
+  fill("refusals", ["Status", "Reason", "#Last minute", "#Since the start"], refused, "None.");
 
   const blocks = new Map(chosen.flatMap(({ blocks }) => blocks));
   const blockRows = [...blocks].map(([address, until]) => [
