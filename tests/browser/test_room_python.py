@@ -296,6 +296,30 @@ def test_names_are_signed_and_a_taken_one_is_refused(page, python):
     all_together({"again": again, "b": bob, "c": carol})
 
 
+def test_server_decides_which_member_is_newer(page, python):
+    older, newer, mallory = python("older"), page(), python("m")
+    sessions = "(await peers.client.sessions('room~lobby')).sessions"
+    older.evaluate("setattr(sys.modules['time'], 'time_ns', lambda ns=sys.modules['time'].time_ns: ns() + 60 * 10**9)")
+    id = older.evaluate("enter(secret='of both')")
+    (first,) = until(lambda: mallory.evaluate(sessions))
+    newer.evaluate("enter('lobby', {info: 'newer', secret: 'of both'})")
+    sees(older, ("NameTaken", "another peer is in this room with the same secret"))
+    newest = python("newest")
+    assert newest.evaluate("enter(secret='of both')") == id
+    until(lambda: newer.evaluate("seen.some(([name]) => name === 'close')"))
+    # A copy of the first beacon, and another beacon of that member, which was offline for a while.
+    late = (
+        f"Identity('room~lobby', None, 'of both').seal({{'id': {id!r}, 'at': 10**14, 'since': {first['createdAt']}}})"
+    )
+    mallory.evaluate(f"[await peers.client.offer('room~lobby', 'm', each) for each in ({first['offer']!r}, {late})]")
+    mallory.evaluate("enter()")
+    all_together({"newest": newest, "m": mallory})
+    assert newest.evaluate("seen") == [["Joined", "m"]]
+    new = late.replace(str(first["createdAt"]), str(10**14))
+    mallory.evaluate(f"peers.client.offer('room~lobby', 'm', {new})")
+    sees(newest, ("NameTaken", "another peer is in this room with the same secret"))
+
+
 def test_streams_of_browsers_are_tracks(page, python):
     pages = [page() for _ in range(2)]
     program = python("p")

@@ -11,6 +11,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import aclosing
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -52,6 +53,32 @@ class NameTaken(ConnectionError):
     """Another member of the room has the name, or a newer member uses the same secret."""
 
 
+@dataclass(frozen=True)
+class Beacon:
+    """A listed beacon of another member.
+
+    Attributes:
+        code: the code of its session.
+        info: the member's description of itself.
+        name: the member's name, or None for no name.
+        since_ms: the time at which the member entered, by the server's clock, or 0 in a first beacon.
+        made_ms: the time at which the member made the beacon, by its own clock.
+        published_ms: the time at which the beacon was published, by the server's clock.
+    """
+
+    code: Token
+    info: str
+    name: str | None
+    since_ms: int
+    made_ms: int
+    published_ms: int
+
+    @property
+    def rank(self) -> tuple[int, int, int]:
+        """The order of a member's beacons: the largest is used. The later one of equal ones is a stranger's copy."""
+        return self.since_ms, self.made_ms, -self.published_ms
+
+
 class Member:
     """The state of another member.
 
@@ -59,8 +86,8 @@ class Member:
         id: the member's id.
         info: the member's description of itself.
         name: the member's name, or None for no name.
-        beacon_ms: the time at which the member made its beacon, by its own clock, or 0 without a beacon.
-        published_ms: the time at which the beacon was published, by the server's clock.
+        beacon: the beacon that is used, or None without a listed one.
+        beacons: all listed beacons of the member by their codes.
         tries: the number of attempts since the last connection.
         attempt: the id of the current or last attempt.
         attempts: the ids of all attempts.
@@ -72,7 +99,8 @@ class Member:
 
     def __init__(self, id: str, info: str, name: str | None) -> None:
         self.id, self.info, self.name = id, info, name
-        self.beacon_ms = self.published_ms = 0
+        self.beacon: Beacon | None = None
+        self.beacons: dict[str, Beacon] = {}
         self.tries = 0
         self.attempt = ""
         self.attempts: set[str] = set()
@@ -91,7 +119,6 @@ class Member:
     def code(self, code: Token | None) -> None:
         self._code = code
         if code is None:
-            self.beacon_ms = 0
             self.listed.clear()
         else:
             self.listed.set()
@@ -175,6 +202,10 @@ class Room(Closable):
         self._failures = 0  # consecutive failures to publish a beacon
         self._code: Token | None = None  # of the beacon
         self._beacon_ms = 0  # when the beacon was made
+        self._since_ms = 0  # when this member entered, by the server's clock, or 0 if it does not know that yet
+        self._sent_since = False  # whether the beacon contains it
+        self._rival_ms = -1  # when another member with the same secret entered: 0 if unknown, -1 without one
+        self._beacons: set[str] = set()  # the texts of this member's beacons
         self._events: Inbox[Event | None] = Inbox()
         self._error: Exception | None = None
         self._left = False
@@ -297,7 +328,12 @@ class Room(Closable):
         """Publish a beacon and process the room's events until a new beacon is needed."""
         self._ice_servers = await self._get_ice_servers()
         self._beacon_ms = max(time.time_ns() // 1_000_000, self._beacon_ms + 1)
-        beacon = self._identity.seal({"id": self.id, "at": self._beacon_ms})
+        fields = {"id": self.id, "at": self._beacon_ms}
+        self._sent_since = self._since_ms > 0
+        if self._sent_since:
+            fields["since"] = self._since_ms
+        beacon = self._identity.seal(fields)
+        self._beacons.add(beacon)
         previous = self._code
         self._code = await publish_held(self._client, self._topic, self._info, beacon, self._secret)
         self._failures = 0
@@ -306,7 +342,8 @@ class Room(Closable):
         self._listed.clear()
         self._waiting = WaitingMembers()
         for member in self._members.values():
-            member.code = None
+            member.code = member.beacon = None
+            member.beacons.clear()
         for member in list(self._members.values()):
             if member.peer is None:
                 self._remove(member)
@@ -319,12 +356,22 @@ class Room(Closable):
                 await self._client.withdraw(code, "offerer", secret=self._secret)
 
     async def _watch(self, code: Token) -> None:
+        """Follow the beacons of all members until this one's must be replaced.
+
+        Raises:
+            NameTaken: a newer member uses the same secret.
+        """
         async with aclosing(self._client.topic_events(self._topic, at=code.server)) as events:
             async for name, data in events:
                 if name == "gone":
                     self._on_unlisted(data["code"])
                 else:
                     self._on_listed(cast(Session, data))
+                if self._rival_ms >= 0 and self._since_ms:
+                    if self._rival_ms > self._since_ms:
+                        raise NameTaken("another peer is in this room with the same secret")
+                    if not self._sent_since:  # the next beacon says when this member entered
+                        return
 
     async def _receive(self, code: Token) -> None:
         received = 0
@@ -344,22 +391,29 @@ class Room(Closable):
     def _on_listed(self, session: Session) -> None:
         """Process a listed beacon."""
         fields = self._identity.unseal(session["offer"], "id")
-        if fields is None or not isinstance(beacon_ms := fields.get("at"), int):
+        if fields is None or not isinstance(made_ms := fields.get("at"), int):
             return
-        id, name = fields["id"], fields.get("me")
+        id, since_ms = fields["id"], fields.get("since")
+        if not isinstance(since_ms, int):
+            since_ms = 0
+        if session["code"] == self._code:
+            self._since_ms = self._since_ms or session["createdAt"]
+        elif id == self.id and session["offer"] not in self._beacons:
+            self._rival_ms = max(self._rival_ms, since_ms)
         if id == self.id:
-            if beacon_ms > self._beacon_ms:
-                raise NameTaken("another peer is in this room with the same secret")
             return
-        member = self._members.get(id) or Member(id, session["info"], name)
-        published_ms = session["createdAt"]
-        # The member has a newer beacon, or this is a copy of its beacon.
-        if beacon_ms < member.beacon_ms or (beacon_ms == member.beacon_ms and published_ms > member.published_ms):
-            return
-        self._add(member, name)
-        member.code, member.info = cast(Token, session["code"]), session["info"]
-        member.beacon_ms, member.published_ms, member.backing_off = beacon_ms, published_ms, False
-        self._listed[session["code"]] = member
+        member = self._members.get(id) or Member(id, session["info"], fields.get("me"))
+        code = cast(Token, session["code"])
+        beacon = Beacon(code, session["info"], fields.get("me"), since_ms, made_ms, session["createdAt"])
+        self._listed[code] = member
+        member.beacons[code] = beacon
+        if member.beacon is None or beacon.rank > member.beacon.rank:
+            self._use(member, beacon)
+
+    def _use(self, member: Member, beacon: Beacon) -> None:
+        """Use a beacon for the mail to a member."""
+        self._add(member, beacon.name)
+        member.beacon, member.code, member.info, member.backing_off = beacon, beacon.code, beacon.info, False
         if member.peer is None:
             self._start_attempts(member)
         else:
@@ -375,8 +429,13 @@ class Room(Closable):
     def _on_unlisted(self, code: str) -> None:
         """Process the removal of a beacon from the listing."""
         member = self._listed.pop(code, None)
-        if member is not None and member.code == code:
-            member.code = None
+        if member is None:
+            return
+        member.beacons.pop(code, None)
+        if member.beacons and member.beacon is not None and member.beacon.code == code:
+            self._use(member, max(member.beacons.values(), key=lambda beacon: beacon.rank))
+        elif member.beacon is None or member.beacon.code == code:
+            member.code = member.beacon = None
             if member.peer is None:
                 self._remove(member)
             else:
@@ -519,7 +578,7 @@ class Room(Closable):
             member.peer.info = member.info
             member.attempt, member.tries = member.connected, 0
             self._start_attempts()
-        elif member.code is None or member.beacon_ms == 0:
+        elif member.code is None or member.beacon is None:
             self._remove(member)
             self._start_attempts()
         elif not self._left:

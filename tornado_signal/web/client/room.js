@@ -22,11 +22,21 @@ import { backOff, Deadline, dispatch, makePace, PAUSE_MS, PeerError, retry, slee
 
 /** @import { FileOptions, Peer as PublicPeer, Progress, RoomOptions, Session } from "../client.d.ts" */
 /** @import { SignalClient } from "./signal-client.js" */
-/** @import { Attempt, Fields, Mail, Member, TellRoom } from "./types.d.ts" */
+/** @import { Attempt, Beacon, Fields, Mail, Member, TellRoom } from "./types.d.ts" */
 
 const MAX_MAILS = 250; // to one beacon; a quarter of the server's limit
 const MAX_ATTEMPTS = 50; // that a room begins at once, and others begin: a page may have 500 connections
 const HINT_MS = 10_000; // alone in a room of a loopback origin
+
+/**
+ * Whether a beacon is used instead of another one of the same member. The page that entered last counts, and its last
+ * beacon. Of equal beacons, the later one is a copy that a stranger has made.
+ *
+ * @param {Beacon} one
+ * @param {Beacon} [other]
+ */
+const supersedes = (one, other) =>
+  !other || (one.since - other.since || one.at - other.at || other.createdAt - one.createdAt) > 0;
 
 /** Members that wait for an attempt: the least tried first, in random order. */
 class Queue {
@@ -60,7 +70,7 @@ class Queue {
  * `error` and `close`.
  *
  * A member has an id and, while it is in the room, a session under the topic: its beacon. Nobody answers a beacon. Its
- * `offer` is `{id, at, me}`, its `info` the member's. Its candidates are the mail to the member:
+ * `offer` is `{id, at, since, me}`, its `info` the member's. Its candidates are the mail to the member:
  *
  *   {from, me, info, code, connection, description, of, candidates}
  *
@@ -101,6 +111,10 @@ class Room extends EventTarget {
   #identity;
   #secret = random(); // of the beacon
   #at = 0; // when the beacon was created
+  #since = 0; // when this page entered, by the server's clock; 0 if it does not know that yet
+  #sinceSent = false; // whether the beacon contains it
+  #rival = -1; // when another page with the same secret entered; 0 if that is unknown, -1 if there is none
+  #offers = new Set(); // of this page's beacons
   /** @type {RTCIceServer[]} */
   #iceServers = [];
   /** @type {SignalClient | undefined} */
@@ -252,7 +266,10 @@ class Room extends EventTarget {
     const { me, info = ownInfo() } = this.#options;
     this.#iceServers = (await servers.iceServers(client)).iceServers;
     this.#at = Math.max(Date.now(), this.#at + 1); // also after the clock was set back
-    const offer = await seal(this.#identity, this.#topic, { id: this.id, at: this.#at, me });
+    this.#sinceSent = this.#since > 0;
+    const since = this.#since || undefined;
+    const offer = await seal(this.#identity, this.#topic, { id: this.id, at: this.#at, since, me });
+    this.#offers.add(offer);
     const { code, keep } = await publishHeld(client, this.#topic, { info, offer, secret: this.#secret });
     this.#withdraw();
     this.#client = client;
@@ -264,7 +281,10 @@ class Room extends EventTarget {
     // The events that follow list the current members.
     this.#byBeacon.clear();
     this.#queue = new Queue();
-    for (const member of this.#members.values()) member.code = member.at = undefined;
+    for (const member of this.#members.values()) {
+      member.code = member.beacon = undefined;
+      member.beacons.clear();
+    }
     for (const member of this.#members.values()) if (!member.peer) this.#remove(member);
     try {
       const preferred = servers.preferred(client, deadline.signal);
@@ -295,6 +315,8 @@ class Room extends EventTarget {
   }
 
   /**
+   * Follow the beacons of all members until this one's must be replaced.
+   *
    * @param {SignalClient} client
    * @param {Deadline} deadline
    */
@@ -302,6 +324,11 @@ class Room extends EventTarget {
     for await (const { type, data } of client.events(this.#topic, { signal })) {
       if (type === "session") await this.#see(data);
       else this.#gone(data.code);
+      if (this.#rival < 0 || !this.#since) continue;
+      if (this.#rival > this.#since) {
+        throw new PeerError("replaced", "Another page is in this room with the same secret");
+      }
+      if (!this.#sinceSent) return; // the next beacon says when this page entered
     }
   }
 
@@ -347,17 +374,25 @@ class Room extends EventTarget {
   async #see({ code, info, offer, createdAt }) {
     const { id, me, ...fields } = await unseal(this.#topic, offer, "id");
     const at = Number(fields.at);
-    if (id === this.id && this.#identity && at > this.#at) {
-      throw new PeerError("replaced", "Another page is in this room with the same secret");
-    }
+    const since = Number(fields.since) || 0;
+    if (code === this.#code) this.#since ||= createdAt;
+    else if (id === this.id && this.#identity && !this.#offers.has(offer)) this.#rival = Math.max(this.#rival, since);
     if (typeof id !== "string" || id === this.id || !(at > 0) || this.#stop.signal.aborted) return;
-    const member = this.#members.get(id) ?? { id, info, tries: 0 };
-    // The member has a newer beacon, or this is a copy of its beacon.
-    const { at: lastAt = 0, createdAt: firstCreatedAt = 0 } = member;
-    if (at < lastAt || (at === lastAt && createdAt > firstCreatedAt)) return;
-    this.#add(member, me);
+    const member = this.#member(id, info);
+    const beacon = { code, info, me, at, since, createdAt };
+    member.beacons.set(code, beacon);
     this.#byBeacon.set(code, member);
-    Object.assign(member, { code, at, createdAt, info, resting: false });
+    if (supersedes(beacon, member.beacon)) this.#use(member, beacon);
+  }
+
+  /**
+   * @param {Member} member
+   * @param {Beacon} beacon
+   */
+  #use(member, beacon) {
+    const { code, info, me } = beacon;
+    this.#add(member, me);
+    Object.assign(member, { code, info, beacon, resting: false });
     if (!member.peer) return this.#begin(member);
     member.peer.info = info;
     member.peer.post();
@@ -367,12 +402,29 @@ class Room extends EventTarget {
   #gone(code) {
     const member = this.#byBeacon.get(code);
     this.#byBeacon.delete(code);
-    if (!member || member.code !== code) return;
-    member.code = member.at = undefined;
+    member?.beacons.delete(code);
+    if (!member || (member.beacon ?? member).code !== code) return;
+    member.code = member.beacon = undefined;
+    /** @type {Beacon | undefined} */
+    let next;
+    for (const beacon of member.beacons.values()) if (supersedes(beacon, next)) next = beacon;
+    if (next) return this.#use(member, next);
     const { open, peer } = member;
     open?.peer.check();
     if (peer) peer.check();
     else this.#remove(member);
+  }
+
+  /**
+   * Return the member with an id, or a new one that is not added yet.
+   *
+   * @param {string} id
+   * @param {string} info
+   * @param {string} [name]
+   * @returns {Member}
+   */
+  #member(id, info, name) {
+    return this.#members.get(id) ?? { id, info, name, tries: 0, beacons: new Map() };
   }
 
   /**
@@ -424,7 +476,7 @@ class Room extends EventTarget {
     const { from, me, info, code, connection, ...fields } = await unseal(this.#topic, text, "from", this.id);
     if (typeof from !== "string" || from === this.id || this.#stop.signal.aborted) return;
     const mail = /** @type {Mail} */ (fields); // the browser checks what it is given
-    const member = this.#members.get(from) ?? { id: from, name: me, info: String(info), tries: 0 };
+    const member = this.#member(from, String(info), me);
     const first = !this.#leads(member) && mail.description?.type === "offer" && mail.of === 1;
     // It replaces the current attempt only if that is late.
     const attempt = member.peer && this.#attempts.false.get(member.peer);
@@ -572,7 +624,7 @@ class Room extends EventTarget {
       member.peer.info = member.info;
       return this.#begin();
     }
-    if (!member.code || !member.at) {
+    if (!member.code || !member.beacon) {
       this.#remove(member);
       return this.#begin();
     }

@@ -108,15 +108,28 @@ export type LinkOptions = PeerOptions & { channel?: RTCDataChannelInit; pair?: b
 /** The fields of an event in addition to those of the DOM. */
 export type EventFields<Type extends Event> = Omit<Type, keyof Event>;
 
+/** A listed beacon of a member of a room. */
+export interface Beacon {
+  code: string;
+  info: string;
+  me?: string;
+  /** When the member made it, by its own clock. */
+  at: number;
+  /** When the member entered, by the server's clock; 0 in a first beacon. */
+  since: number;
+  createdAt: number;
+}
+
 /** A member of a room, whether connected or not. */
 export interface Member {
   id: string;
   name?: string;
   info: string;
-  /** Its beacon; undefined while the server does not list one. */
+  /** The code of its beacon; undefined while the server does not list one. */
   code?: string;
-  at?: number;
-  createdAt?: number;
+  /** The beacon that is used, and all that are listed, by their codes. */
+  beacon?: Beacon;
+  beacons: Map<string, Beacon>;
   /** The current attempt. */
   connection?: unknown;
   peer?: Peer;
