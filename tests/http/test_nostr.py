@@ -11,7 +11,9 @@ from websockets.exceptions import ConnectionClosed
 
 from tornado_signal.protocols import nostr
 from tornado_signal.protocols.connection import MAX_CHANNELS, MAX_NAME
+from tornado_signal.protocols.endpoint import make_scope
 from tornado_signal.protocols.nostr import MAX_FILTERS, MAX_KINDS, MAX_SUBSCRIPTION_ID, MAX_TAGS
+from tornado_signal.relay import Channel
 
 PATH = "/nostr"
 OTHER_KIND = "only the ephemeral kinds 20000 to 29999 are relayed"
@@ -357,6 +359,15 @@ async def test_event_for_many_receivers_counts_as_several(start_service):
                 await sender.send(["EVENT", large])
         assert await sender.closed() == 1008
         assert 3 <= len(await members[0].read()) <= 5
+
+
+async def test_each_subscription_of_a_topic_counts_as_a_receiver(service):
+    async with open_socket(service) as client:
+        for number in range(3):
+            await client.subscribe(str(number), "room", "room", str(number))
+        assert service.application.relay.receivers(Channel(make_scope("nostr", ORIGIN), "room")) == 3
+        event = make_event()
+        assert await client.publish(event) == [*(delivered(str(number), event) for number in range(3)), accepted(event)]
 
 
 async def test_closed_connections_leave_nothing(service):

@@ -32,7 +32,7 @@ KINDS: Final = range(20_000, 30_000)  # of ephemeral events
 KIND_LENGTH: Final = 5  # digits
 MAX_SUBSCRIPTION_ID: Final = 64  # code points
 MAX_FILTERS: Final = 100  # of a subscription
-MAX_KINDS: Final = 500  # of a filter
+MAX_KINDS: Final = 50  # of a filter
 MAX_TAGS: Final = 100  # of an event
 MAX_ECHOED: Final = 64  # characters of an unknown condition in the response
 MAX_TIME: Final = 2**53
@@ -56,20 +56,26 @@ class Filter(NamedTuple):
 
 
 class Topic:
-    """The receiver of one channel: the subscriptions of a connection that have a filter with its value."""
+    """The receiver of one topic of a subscription."""
 
-    __slots__ = ("_connection", "channel", "kinds")
+    __slots__ = ("_connection", "_kinds", "_subscription", "channel")
 
-    def __init__(self, connection: ProtocolConnection, channel: Channel) -> None:
-        self._connection = connection
-        self.channel = channel
-        self.kinds: dict[bytes, list[bytes]] = {}  # of each filter, by the subscription's id as JSON
+    def __init__(self, connection: ProtocolConnection, name: str, subscription: bytes, kinds: list[bytes]) -> None:
+        """Take the kinds of each filter that has the topic, and the subscription's id as JSON."""
+        self._connection, self._subscription, self._kinds = connection, subscription, kinds
+        self.channel = Channel(connection.scope, name)
 
     def relayed(self, message: bytes) -> None:
         kind, event = message[:KIND_LENGTH], message[KIND_LENGTH:]
-        for subscription, filters in self.kinds.items():
-            if any(not kinds or kind in kinds for kinds in filters):
-                self._connection.client.socket.post(b'["EVENT",%b,%b]' % (subscription, event))
+        if any(not kinds or kind in kinds for kinds in self._kinds):
+            self._connection.client.socket.post(b'["EVENT",%b,%b]' % (self._subscription, event))
+
+
+class Subscription(NamedTuple):
+    """A subscription of a connection."""
+
+    topics: Collection[Topic]
+    values: int  # the number of values of all its filters
 
 
 class NostrConnection(ProtocolConnection):
@@ -83,16 +89,16 @@ class NostrConnection(ProtocolConnection):
 
     pattern = PATH
 
-    __slots__ = ("_subscriptions", "_topics")
+    __slots__ = ("_subscriptions",)
 
     def __init__(self, client: Client, relay: Relay, origin: str | None) -> None:
         super().__init__(client, relay, make_scope("nostr", origin))
-        self._topics: dict[str, Topic] = {}
-        self._subscriptions: dict[bytes, list[Filter]] = {}  # by the id as JSON
+        self._subscriptions: dict[bytes, Subscription] = {}  # by the id as JSON
 
     @property
     def names(self) -> list[str]:
-        return list(self._topics)
+        subscriptions = self._subscriptions.values()
+        return list(dict.fromkeys(topic.channel.name for each in subscriptions for topic in each.topics))
 
     def received(self, message: Any, context: RequestContext) -> Coroutine[None, None, None] | None:
         kind, *values = message if type(message) is list and message else [None]
@@ -113,8 +119,8 @@ class NostrConnection(ProtocolConnection):
         self.send(["NOTICE", "invalid: not JSON"])
 
     def disconnected(self) -> None:
-        for topic in self._topics.values():
-            self.relay.unsubscribe(topic.channel, topic)
+        for subscription in self._subscriptions.values():
+            self._unsubscribe(subscription)
         while self._acquired:
             self.release()
         super().disconnected()
@@ -152,32 +158,30 @@ class NostrConnection(ProtocolConnection):
         Raises:
             TooMany: the connection or its address has too many channels, or the address exceeds its rate.
         """
-        earlier = self._subscriptions.pop(subscription, [])
-        names = {name for each in filters for name in each.topics}
-        count = sum(len(each.topics) for each in filters)
-        if (units := count + sum(len(each.topics) for each in earlier) - 1) > 0:
-            context.charge(units)
-        for each in earlier:
-            for name in each.topics:
-                self.release()
-                if (topic := self._topics.get(name)) is not None:
-                    topic.kinds.pop(subscription, None)
-                    if not topic.kinds and name not in names:
-                        self.relay.unsubscribe(self._topics.pop(name).channel, topic)
-        for _ in range(count):
-            self.acquire()
-        if filters:
-            self._subscriptions[subscription] = filters
-        pending = []
+        earlier = self._subscriptions.get(subscription, Subscription((), 0))
+        kinds: dict[str, list[bytes]] = {}
         for each in filters:
             for name in each.topics:
-                topic = self._topics.get(name)
-                if topic is None:
-                    topic = self._topics[name] = Topic(self, Channel(self.scope, name))
-                    if (opening := self.relay.subscribe(topic.channel, topic)) is not None:
-                        pending.append(opening)
-                topic.kinds.setdefault(subscription, []).append(each.kinds)
+                kinds.setdefault(name, []).append(each.kinds)
+        values = sum(map(len, kinds.values()))
+        if (units := values + earlier.values - 1) > 0:
+            context.charge(units)
+        for _ in range(earlier.values):
+            self.release()
+        for _ in range(values):
+            self.acquire()
+        topics = [Topic(self, name, subscription, its) for name, its in kinds.items()]
+        pending = [opening for topic in topics if (opening := self.relay.subscribe(topic.channel, topic)) is not None]
+        self._unsubscribe(earlier)
+        if topics:
+            self._subscriptions[subscription] = Subscription(topics, values)
+        else:
+            self._subscriptions.pop(subscription, None)
         return pending
+
+    def _unsubscribe(self, subscription: Subscription) -> None:
+        for topic in subscription.topics:
+            self.relay.unsubscribe(topic.channel, topic)
 
     # Events
 
