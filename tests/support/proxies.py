@@ -8,6 +8,7 @@ import socket
 import subprocess
 import time
 
+from .documents import blocks
 from .needs import require
 from .paths import SYSTEMD
 from .redis_servers import free_port
@@ -44,6 +45,7 @@ CADDY = """{{
 	}}
 }}
 """
+APACHE_MODULES = "/usr/lib/apache2/modules"
 # The last line of HAProxy's health checks.
 CHECKS = "default-server check inter 500ms fall 2 rise 1 observe layer4 error-limit 1 on-error mark-down"
 
@@ -238,37 +240,159 @@ ProxyPass / http://127.0.0.1:{upstream}/
 
     def configure(self):
         self.url = f"http://{HOST}:{self.port}"
-        modules = "/usr/lib/apache2/modules"
-        site = self.SITE.format(port=self.port, upstream=self.upstream, directory=self.directory, modules=modules)
+        site = self.SITE.format(
+            port=self.port, upstream=self.upstream, directory=self.directory, modules=APACHE_MODULES
+        )
         (self.directory / "apache.conf").write_text(site)
         return [shutil.which("apache2"), "-D", "FOREGROUND", "-f", self.directory / "apache.conf"]
 
 
-class NginxPath(Nginx):
-    """An nginx for plain HTTP that forwards /signal/ to the server."""
+class PlainProxy(Proxy):
+    """A proxy for plain HTTP: Debian's defaults, and the few lines of its tutorials, with those for WebSockets.
 
-    SITE = """
-map $http_upgrade $connection_upgrade {{ default upgrade; "" ""; }}
-server {{
-    listen 127.0.0.1:{port};
-    access_log off;
-    location /signal/ {{
-        proxy_pass http://127.0.0.1:{upstream}/;
-        proxy_http_version 1.1;
-        proxy_set_header Host $http_host;
-        proxy_set_header Upgrade $http_upgrade;
-        proxy_set_header Connection $connection_upgrade;
-        proxy_buffering off;
-    }}
-}}
-"""
+    `SITE` is the file of its configuration, named `FILE`, and `ARGUMENTS` are those of its command.
+    """
+
+    FILE = "proxy.conf"
 
     def __init__(self, directory, upstream):
         super().__init__(directory, None, upstream)
 
     def configure(self):
         self.url = f"http://{HOST}:{self.port}"
+        values = {"port": self.port, "upstream": self.upstream, "directory": self.directory}
+        (self.directory / self.FILE).write_text(self.SITE.format(**values))
+        arguments = [argument.format(**values) for argument in self.ARGUMENTS]
+        return [shutil.which(self.name), *arguments]
+
+
+class PlainHAProxy(PlainProxy):
+    name = "haproxy"
+    ARGUMENTS = ("-db", "-f", "{directory}/proxy.conf")
+    SITE = """
+global
+    maxconn 1000
+defaults
+    mode http
+    option dontlognull
+    timeout connect 5000
+    timeout client 50000
+    timeout server 50000
+frontend web
+    bind 127.0.0.1:{port}
+    default_backend servers
+backend servers
+    server one 127.0.0.1:{upstream} check
+"""
+
+
+class PlainCaddy(PlainProxy):
+    name = "caddy"
+    ARGUMENTS = ("run", "--adapter", "caddyfile", "--config", "{directory}/proxy.conf")
+    SITE = CADDY + "http://:{port} {{\n\treverse_proxy localhost:{upstream}\n}}\n"
+
+
+class PlainLighttpd(PlainProxy):
+    name = "lighttpd"
+    ARGUMENTS = ("-D", "-f", "{directory}/proxy.conf")
+    SITE = """
+server.modules = ("mod_indexfile", "mod_access", "mod_alias", "mod_redirect", "mod_proxy")
+server.document-root = "{directory}"
+server.bind = "127.0.0.1"
+server.port = {port}
+server.feature-flags += ("server.h2proto" => "enable", "server.h2c" => "enable")
+server.http-parseopts = (
+  "header-strict" => "enable",
+  "host-strict" => "enable",
+  "host-normalize" => "enable",
+  "url-normalize-unreserved" => "enable",
+  "url-normalize-required" => "enable",
+  "url-ctrls-reject" => "enable",
+  "url-path-2f-decode" => "enable",
+  "url-path-dotseg-remove" => "enable",
+)
+index-file.names = ("index.php", "index.html")
+url.access-deny = ("~", ".inc")
+proxy.server = ("" => (("host" => "127.0.0.1", "port" => {upstream})))
+proxy.header = ("upgrade" => "enable")
+"""
+
+
+class PlainVarnish(PlainProxy):
+    name = "varnishd"
+    ARGUMENTS = ("-j", "none", "-F", "-n", "{directory}/work", "-a", "127.0.0.1:{port}", "-s", "malloc,32m")
+    ARGUMENTS += ("-f", "{directory}/proxy.conf")
+    SITE = """vcl 4.1;
+backend default {{
+    .host = "127.0.0.1";
+    .port = "{upstream}";
+}}
+sub vcl_recv {{
+    if (req.http.upgrade ~ "(?i)websocket") {{
+        return (pipe);
+    }}
+}}
+sub vcl_pipe {{
+    if (req.http.upgrade) {{
+        set bereq.http.upgrade = req.http.upgrade;
+        set bereq.http.connection = req.http.connection;
+    }}
+}}
+"""
+
+
+class PlainApache(PlainProxy):
+    name = "apache2"
+    ARGUMENTS = ("-D", "FOREGROUND", "-f", "{directory}/proxy.conf")
+    SITE = BareApache.SITE.replace("{modules}", APACHE_MODULES).replace("{upstream}/", "{upstream}/ upgrade=websocket")
+
+
+class PlainNginx(PlainProxy, Nginx):
+    SITE = """
+map $http_upgrade $connection_upgrade {{ default upgrade; "" close; }}
+server {{
+    listen 127.0.0.1:{port};
+    access_log off;
+    location / {{
+        proxy_pass http://127.0.0.1:{upstream};
+        proxy_http_version 1.1;
+        proxy_set_header Upgrade $http_upgrade;
+        proxy_set_header Connection $connection_upgrade;
+    }}
+}}
+"""
+
+    def configure(self):
+        self.url = f"http://{HOST}:{self.port}"
         return self.command(self.SITE.format(port=self.port, upstream=self.upstream))
+
+
+PLAIN = {
+    "nginx": PlainNginx,
+    "apache": PlainApache,
+    "haproxy": PlainHAProxy,
+    "caddy": PlainCaddy,
+    "lighttpd": PlainLighttpd,
+    "varnish": PlainVarnish,
+}
+
+
+class NginxPath(PlainProxy, Nginx):
+    """An nginx for plain HTTP that forwards /signal/ to the server, as the documentation says."""
+
+    SITE = """
+map $http_upgrade $connection_upgrade { default upgrade; "" ""; }
+server {
+    listen 127.0.0.1:%s;
+    access_log off;
+    %s
+}
+"""
+
+    def configure(self):
+        self.url = f"http://{HOST}:{self.port}"
+        (location,) = blocks("proxies", "A sub-path", "nginx")
+        return self.command(self.SITE % (self.port, put(location, [(":3000/", f":{self.upstream}/")])))
 
 
 class Caddy(Proxy):
@@ -291,20 +415,14 @@ class Caddy(Proxy):
         return [shutil.which("caddy"), "run", "--adapter", "caddyfile", "--config", self.directory / "Caddyfile"]
 
 
-class CaddyPath(Proxy):
-    """A Caddy for plain HTTP that forwards /signal/ to the server."""
+class CaddyPath(PlainCaddy):
+    """A Caddy for plain HTTP that forwards /signal/ to the server, as the documentation says."""
 
-    name = "caddy"
-    SITE = "http://:{port} {{\n\thandle_path /signal/* {{\n\t\treverse_proxy 127.0.0.1:{upstream}\n\t}}\n}}\n"
-
-    def __init__(self, directory, upstream):
-        super().__init__(directory, None, upstream)
-
-    def configure(self):
-        self.url = f"http://{HOST}:{self.port}"
-        site = self.SITE.format(port=self.port, upstream=self.upstream)
-        (self.directory / "Caddyfile").write_text(CADDY.format(directory=self.directory) + site)
-        return [shutil.which("caddy"), "run", "--adapter", "caddyfile", "--config", self.directory / "Caddyfile"]
+    @property
+    def SITE(self):
+        (lines,) = blocks("proxies", "A sub-path", "caddyfile")
+        lines = put(lines, [("{", "{{"), ("}", "}}"), ("127.0.0.1:3000", "127.0.0.1:{upstream}")])
+        return f"{CADDY}http://:{{port}} {{{{\n{lines}}}}}\n"
 
 
 class HAProxy(Proxy):
