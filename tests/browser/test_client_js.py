@@ -28,6 +28,18 @@ def published(server, site, topic="lobby"):
     return until(lambda: listed(server, site.origin, topic))[0]
 
 
+def test_a_page_with_the_origin_null_is_warned_once(server, profiles, site):
+    script = f'import {{ room }} from "{server.url}/client.js"; room("one"); room("two"); console.log("entered");'
+    frame = f"<iframe sandbox=allow-scripts srcdoc='<script type=module>{script}</script>'></iframe>"
+    site.pages["/frame"] = frame
+    logged = []
+    page = profiles.context().new_page()
+    page.on("console", lambda message: logged.append(message.text))
+    page.goto(f"{site.origin}/frame")
+    until(lambda: page.evaluate("1") and "entered" in logged)
+    assert sum("origin of this page is null" in text for text in logged) == 1
+
+
 def names(page):
     return [name for name, _ in page.evaluate("steps")]
 

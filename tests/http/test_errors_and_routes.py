@@ -259,6 +259,15 @@ MAX_BODY_BYTES = Settings().max_body_bytes
 LISTED = {"allowed_origins": AllowedOrigins(frozenset([ORIGIN, "null"]))}
 
 
+@pytest.mark.parametrize(("listed", "warnings"), [(None, 1), (frozenset({"null"}), 0)])
+async def test_one_warning_names_the_origin_null(listed, warnings, start_service, caplog):
+    service = await start_service(allowed_origins=listed and AllowedOrigins(listed))
+    for _ in range(2):
+        assert (await service.call("GET", "/lobby/sessions", origin="null")).status == 200
+    found = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert ["--allowed-origins" in warning for warning in found] == [True] * warnings
+
+
 async def test_origin_outside_the_allow_list_is_403_everywhere(start_service):
     service = await start_service(**LISTED)
     others = ("https://evil.example", "https://app.example/", "HTTPS://app.example", "any", "*")

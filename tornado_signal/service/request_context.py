@@ -115,6 +115,8 @@ class RequestContext:
             allowed = service.settings.allowed_origins
             if allowed is not None and origin and origin not in allowed:
                 raise OriginNotAllowed
+            if origin == "null" and allowed is None and not service.null_origin_reported:
+                service.report_null_origin()
             self.origin = origin
         if retry_after_s:
             persists = blocked or service.limits.exceeds_hard_limit(self.client, self.now_ms)

@@ -110,6 +110,7 @@ class Service:
     recent_origins: RecentCounts[str] = field(init=False)  # requests of the last minutes by origin
     observer: ConnectionObserver | None = None  # the observer of WebSockets, or None
     proxy_reported: bool = False  # whether a proxy whose clients have no limits has been logged
+    null_origin_reported: bool = False  # whether a client with the origin `null` has been logged
     # When the next warning about a proxy may be logged (in the event loop's time), by what it changes.
     origin_warnings: dict[str, float] = field(default_factory=dict)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -133,6 +134,14 @@ class Service:
                 "a proxy that --trusted-proxies does not name forwards requests; "
                 "its clients have no limits per address, because its own address has none"
             )
+
+    def report_null_origin(self) -> None:
+        """Log once that a page has an origin that any site can have (docs/security.md#the-origin-null)."""
+        self.null_origin_reported = True
+        log.warning(
+            "a page with the origin null is served, which file:// pages, sandboxed frames and Electron applications of "
+            "all sites share; serve pages from a host, or decide with --allowed-origins whether to serve null"
+        )
 
     def report_origin(self, seen: str, own: str | None) -> None:
         """Log once an hour that pages of this host have another origin than this server knows.

@@ -50,6 +50,8 @@ const { url: FILE = "" } = import.meta; // undefined in some bundles
 /** The URL of the server that this file was loaded from. In a bundle it is undefined. */
 export const DEFAULT_SERVER = /^http.*\/client\/[^/]*\.js$/.test(FILE) ? new URL("..", FILE).href : undefined;
 
+let warned = false; // of the origin null
+
 /**
  * Check the URL of a server. A browser would take an address without a scheme for a path.
  *
@@ -84,6 +86,10 @@ export class SignalClient {
         "invalid-origin",
         `"${origin}" is not an origin: it has a scheme and no path, like https://a.example`,
       );
+    }
+    if ((origin ?? globalThis.origin) === "null" && !warned) {
+      warned = true;
+      console.warn("The origin of this page is null, as of all file:// pages and sandboxed frames: it is not private");
     }
     this.#authorization = authorizationOf(token);
     this.#headers = origin ? { Origin: origin } : {}; // browsers set it automatically
