@@ -89,9 +89,15 @@ class NotAllowed(SignalError):
 
 
 class PathNotFound(SignalError):
-    """No endpoint has this path."""
+    """No endpoint has this path.
 
-    message = "Not found"
+    Args:
+        message: another text for clients of other protocols.
+    """
+
+    def __init__(self, message: str = "Not found") -> None:
+        self.message = message
+        super().__init__()
 
 
 class MethodNotAllowed(SignalError):

@@ -4,6 +4,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import gc
+import json
 import socket
 import ssl
 import threading
@@ -19,6 +20,7 @@ from tornado_signal.settings.settings import Settings
 from tornado_signal.system.tls import Tls, read_certificate
 from tornado_signal.transport import listener
 from tornado_signal.transport.connection import Connection
+from tornado_signal.transport.listener import PLAIN_HTTP_RESPONSE
 
 HALF = bytes.fromhex("160301020001000100")  # the first bytes of a ClientHello that announces more
 HEALTHY = b"GET / HTTP/1.1\r\nHost: x\r\nOrigin: https://app.example\r\nConnection: close\r\n\r\n"
@@ -87,7 +89,7 @@ def send_nothing(client, trusting):
 
 def send_plain_http(client, trusting):
     client.sendall(HEALTHY)
-    assert b"HTTP" not in read_all(client)
+    assert read_all(client) in (b"", PLAIN_HTTP_RESPONSE)  # nothing if there are too many connections
 
 
 def send_garbage(client, trusting):
@@ -190,6 +192,16 @@ def test_connection_is_not_counted_or_kept_however_its_handshake_ends(
     until(lambda: not limited.server._handshakes and connection_counts(limits) == (0, 0))
     assert status(connect_from("127.0.0.3", limited.port), trusting) == 200
     until(lambda: not any(isinstance(each, Connection) for each in gc.get_objects()))
+
+
+def test_plain_http_is_told_to_use_https_and_logged_once(limited, caplog):
+    for _ in range(2):
+        with connect_from("127.0.0.3", limited.port) as client:
+            client.sendall(HEALTHY)
+            response = read_all(client)
+        assert response.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+        assert json.loads(response.partition(b"\r\n\r\n")[2])["error"].endswith("use https:// or wss://")
+    assert sum("plain HTTP" in record.getMessage() for record in caplog.records) == 1
 
 
 def test_concurrent_failing_handshakes_leave_correct_counts(limited, limits, trusting):

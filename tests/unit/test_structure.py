@@ -39,7 +39,7 @@ MAY_IMPORT = {
     "limits": "errors settings",
     "service": (
         "auth errors lifecycle limits metrics session settings stores stores.latest_counts stores.watches system "
-        "orjson tornado"
+        "system.hourly orjson tornado"
     ),
     "service.client_connection": "auth limits service transport",
     "http": "auth errors lifecycle limits service settings stores.watches system tornado",
@@ -58,9 +58,10 @@ MAY_IMPORT = {
     ),
     "tracing": "errors service settings package opentelemetry",
     "webhooks": "metrics service session settings system tornado",
-    "transport": "system.slices httptools tornado",
+    "transport": "system.hourly system.slices httptools tornado",
     "maintenance": "errors settings stores stores.leveldb stores.redis system",
     "settings": "",
+    "system.hourly": "",
     "system.slices": "",
     "system": "errors metrics settings tornado",
     "process": (

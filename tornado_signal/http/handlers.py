@@ -194,6 +194,9 @@ class Handler(web.RequestHandler):
         self.finish()
 
 
+WEBSOCKET_KEY: Final = "Sec-Websocket-Key"  # of a handshake, as Tornado normalizes it
+
+
 class Unknown(Handler):
     """Handler of unknown paths."""
 
@@ -206,8 +209,19 @@ class Unknown(Handler):
 
     def admit(self) -> None:
         super().admit()
-        if self.request.method != "OPTIONS":
+        request = self.request
+        if request.method != "OPTIONS":
+            if "EIO=" in request.query:
+                raise self._other_protocol("messages of Socket.IO", "Socket.IO is not served here")
+            if WEBSOCKET_KEY in request.headers:
+                raise self._other_protocol("a WebSocket handshake", "No WebSocket here: use /ws")
             raise errors.PathNotFound
+
+    def _other_protocol(self, sent: str, message: str) -> errors.PathNotFound:
+        self.request.service.report_client(
+            self.request.client_address, f"a client sends {sent} to a path that does not exist: {message}"
+        )
+        return errors.PathNotFound(message)
 
 
 class Document(Handler):
@@ -272,6 +286,11 @@ class Query(OperationHandler):
         """Redirect a person without an Origin to a page (docs/decisions.md#browser-navigation)."""
         self.anonymous = bool(self.navigation_redirect) and self.request.navigates
         super().prepare()
+        if WEBSOCKET_KEY in self.request.headers:
+            self.request.service.report_client(
+                self.request.client_address,
+                f"a client sends a WebSocket handshake to {self.request.pattern}, which responds with JSON: use /ws",
+            )
         if self.anonymous:
             self.clear_header("Content-Type")
             self.vary = "Origin, Referer, Accept, Sec-Fetch-Mode, Sec-Fetch-Dest"

@@ -109,7 +109,7 @@ class NostrConnection(ProtocolConnection):
                 return self._receive_request(values, context)
             elif kind == "CLOSE":
                 self._subscribe(encode(_parse_id(values)), [], context)
-            else:
+            elif not self.refuse_other_protocol(message):
                 raise Refused("invalid: not an EVENT, REQ or CLOSE")
         except Refused as refusal:
             self.send(["NOTICE", str(refusal)])

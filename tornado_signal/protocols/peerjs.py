@@ -208,7 +208,10 @@ class PeerJsConnection(ProtocolConnection):
         self.client.socket.close(CloseCode.NORMAL_CLOSURE, "taken over")
 
     def received(self, message: Any, context: RequestContext) -> Awaitable[None] | None:
-        if not self._member or type(message) is not dict or message.get("type") not in FORWARDED_TYPES:
+        if type(message) is not dict or message.get("type") not in FORWARDED_TYPES:
+            self.refuse_other_protocol(message)
+            return None
+        if not self._member:
             return None
         kind, peer_id = message["type"], message.get("dst")
         if not peer_id:

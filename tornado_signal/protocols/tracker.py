@@ -77,19 +77,20 @@ class TrackerConnection(ProtocolConnection):
         return [topic_of_hash(info_hash) for info_hash in self._swarms]
 
     def received(self, message: Any, context: RequestContext) -> Coroutine[None, None, None]:
-        return self._respond(message if type(message) is dict else {}, context)
+        return self._respond(message, context)
 
     def received_junk(self, error: ValueError) -> None:
         self._fail("announce", "", "invalid JSON")
 
-    async def _respond(self, message: dict[str, Any], context: RequestContext) -> None:
-        action, info_hash = message.get("action"), message.get("info_hash")
+    async def _respond(self, message: Any, context: RequestContext) -> None:
+        fields = message if type(message) is dict else {}
+        action, info_hash = fields.get("action"), fields.get("info_hash")
         try:
             if action == "announce":
-                await self._announce(message, context)
+                await self._announce(fields, context)
             elif action == "scrape":
                 await self._scrape(info_hash, context)
-            else:
+            elif not self.refuse_other_protocol(message):
                 named = action if type(action) is str else ""
                 raise Failed(f"invalid action in WS request: {named[:MAX_ECHOED]}")
         except (Failed, errors.Unauthorized, errors.NotAllowed) as failed:

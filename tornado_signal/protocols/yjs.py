@@ -39,6 +39,7 @@ class YConnection(ProtocolConnection):
 
     def received(self, message: Any, context: RequestContext) -> Awaitable[None] | None:
         if type(message) is not dict:
+            self.refuse_other_protocol(message)
             return None
         kind = message.get("type")
         if kind == "publish":
@@ -55,6 +56,8 @@ class YConnection(ProtocolConnection):
                 context.charge(len(rooms) - 1)
             for room in rooms:
                 self.unsubscribe(room)
+        else:
+            self.refuse_other_protocol(message)
         return None
 
     def relayed(self, message: bytes) -> None:

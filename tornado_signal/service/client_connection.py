@@ -3,12 +3,13 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from ..auth import Grant
 from ..limits.per_address import ClientCounts as ClientCounts
 from ..transport.frames import CloseCode
 from ..transport.websocket import WebSocket
+from .other_protocols import PATHS, describe, find_protocol
 from .request_context import RequestContext, units_of
 from .service import NO_TOKEN, TOKEN_EXPIRED, HeldOffer, Service
 
@@ -144,6 +145,20 @@ class ClientConnection:
             limits.charge_request(counts, now_ms, units_of(size)) and limits.exceeds_hard_limit(counts, now_ms)
         ):
             self.client.socket.close(CloseCode.POLICY_VIOLATION, "too many frames")
+
+    def refuse_other_protocol(self, message: Any) -> bool:
+        """Close the connection if a message is of another protocol, and log that. Return whether it is.
+
+        Args:
+            message: the decoded JSON, which means nothing to this endpoint.
+        """
+        found = find_protocol(message)
+        if not found or PATHS[found] == self.pattern:
+            return False
+        reason = describe(self.pattern, found)
+        self.client.service.report_client(self.client.address, f"a client sends messages of {found}: {reason}")
+        self.client.socket.close(CloseCode.POLICY_VIOLATION, reason)
+        return True
 
     # From the transport
 

@@ -20,6 +20,7 @@ from ..settings.settings import Settings
 from ..stores import Store
 from ..stores.latest_counts import LatestCounts
 from ..system.clock import Clock
+from ..system.hourly import HourlyWarnings
 from .event_batches import EventBatchCache
 from .fullness import Fullness
 from .ice import IceServers
@@ -113,6 +114,7 @@ class Service:
     null_origin_reported: bool = False  # whether a client with the origin `null` has been logged
     # When the next warning about a proxy may be logged (in the event loop's time), by what it changes.
     origin_warnings: dict[str, float] = field(default_factory=dict)
+    client_warnings: HourlyWarnings = field(default_factory=HourlyWarnings)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 
@@ -134,6 +136,11 @@ class Service:
                 "a proxy that --trusted-proxies does not name forwards requests; "
                 "its clients have no limits per address, because its own address has none"
             )
+
+    def report_client(self, address: str, warning: str) -> None:
+        """Log a mistake of a client, once an hour for each address."""
+        if self.client_warnings.due(address, self._loop.time()):
+            log.warning("%s", warning)
 
     def report_null_origin(self) -> None:
         """Log once that a page has an origin that any site can have (docs/security.md#the-origin-null)."""

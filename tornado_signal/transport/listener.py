@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterable
 from operator import methodcaller
 from typing import Final
 
+from ..system.hourly import HourlyWarnings
 from ..system.slices import in_slices
 from .connection import HEAD_S, REJECT_S, Connection
 from .state import ABORT_STEP, Admission, OpenConnection, ServerState
+from .syntax import format_head
 from .websocket import WebSocket
 
 log = logging.getLogger(__name__)
@@ -34,6 +36,13 @@ IDLE_SEARCHED: Final = (
 CLOSE_LATER_STEP: Final = 1000  # WebSockets whose end is planned per event-loop iteration
 ACCEPT_CALM_S: Final = 60.0  # without such an error, until the next one is logged
 ACCEPT_PAUSE_S: Final = 1.0  # after the kernel has refused to hand one over
+PLAIN_HTTP_ERROR: Final = b'{"error":"This port is for HTTPS: use https:// or wss://"}'
+PLAIN_HTTP_FIELDS: Final = (
+    ("Content-Type", "application/json"),
+    ("Content-Length", str(len(PLAIN_HTTP_ERROR))),
+    ("Connection", "close"),
+)
+PLAIN_HTTP_RESPONSE: Final = format_head(400, "", PLAIN_HTTP_FIELDS) + PLAIN_HTTP_ERROR
 
 
 class Server:
@@ -55,6 +64,7 @@ class Server:
         self._tls_sockets: list[socket.socket] = []
         self._accept_failed_s = -math.inf
         self._handshakes: set[asyncio.Task[None]] = set()
+        self._plain_http = HourlyWarnings()
 
     async def start(self, sockets: Iterable[socket.socket]) -> None:
         """Accept on sockets that listen already."""
@@ -206,12 +216,15 @@ class Server:
     async def _handshake(self, accepted: socket.socket, address: str, admission: Admission) -> None:
         accepted.setblocking(False)
         connection = Connection(self.state, address, admission)
+        limit_s = (REJECT_S if admission.reject_status else HEAD_S) if self.state.tls else None
         try:
+            if limit_s is not None and (await self._peek(accepted, limit_s)).isalpha():
+                self._refuse_plain_http(accepted, address)
             await self._loop.connect_accepted_socket(
                 lambda: connection,
                 accepted,
                 ssl=self.state.tls,
-                ssl_handshake_timeout=(REJECT_S if admission.reject_status else HEAD_S) if self.state.tls else None,
+                ssl_handshake_timeout=limit_s,
             )
         except BaseException as error:
             accepted.close()
@@ -220,6 +233,33 @@ class Server:
                 raise
             # The loop's future with this exception refers to the frames, and these to the future and the connection.
             error.__traceback__ = None
+
+    async def _peek(self, accepted: socket.socket, limit_s: float) -> bytes:
+        """Return the first byte that a client sends, and leave it in the kernel.
+
+        Raises:
+            OSError: the client has disconnected, or sends nothing for `limit_s` seconds.
+        """
+        readable = self._loop.create_future()
+        self._loop.add_reader(accepted.fileno(), end_once, readable)
+        try:
+            async with asyncio.timeout(limit_s):
+                await readable
+        finally:
+            self._loop.remove_reader(accepted.fileno())
+        return accepted.recv(1, socket.MSG_PEEK)
+
+    def _refuse_plain_http(self, accepted: socket.socket, address: str) -> None:
+        """Respond to a request without TLS, which begins with the letters of its method.
+
+        Raises:
+            ConnectionAbortedError: always.
+        """
+        if self._plain_http.due(address, self._loop.time()):
+            log.warning("a client sends plain HTTP to the port for HTTPS: its URL needs https:// or wss://")
+        accepted.recv(1 << 16)  # what is not read would reset the connection, and the client could not read this
+        accepted.send(PLAIN_HTTP_RESPONSE)
+        raise ConnectionAbortedError
 
     def _close_listeners(self) -> None:
         self._closed = True
@@ -251,6 +291,12 @@ class Server:
     def _check_deadline(self, connection: OpenConnection) -> None:
         if connection in self.state.connections and 0 < connection.deadline_s < self._loop.time():
             connection.deadline_passed()
+
+
+def end_once(future: "asyncio.Future[None]") -> None:
+    """End a future, unless it has ended."""
+    if not future.done():
+        future.set_result(None)
 
 
 def prepare(listening: socket.socket) -> None:

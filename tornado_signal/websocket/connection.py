@@ -153,6 +153,8 @@ class RpcConnection(ClientConnection):
     async def process(self, message: bytes, slot: Slot) -> None:
         """Respond to a message. Changes of sessions take their place in the order before the next message is read."""
         requests, batch = rpc.parse(message)
+        if isinstance(requests[0], bytes) and self.refuse_other_protocol(rpc.decode(message)):
+            return
         del message  # a request can wait for minutes
         if batch:
             # Each at a turn of its own. Other messages wait: of what is parsed there is not much at a time.

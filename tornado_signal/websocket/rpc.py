@@ -48,6 +48,14 @@ def parse(message: bytes) -> tuple[list[RpcRequest | bytes], bool]:
     return [_request(request) for request in parsed], True
 
 
+def decode(message: bytes) -> Any:
+    """Return decoded JSON, or None for what is not JSON."""
+    try:
+        return wire.parse(message)
+    except ValueError:
+        return None
+
+
 def _request(request: Any) -> RpcRequest | bytes:
     """Return a request, or the response to what is not a valid one, which is empty for a notification."""
     if type(request) is not dict or request.get("jsonrpc") != "2.0" or type(request.get("method")) is not str:
