@@ -59,7 +59,8 @@ class Request(httputil.HTTPServerRequest, RequestContext):
             context.client_address = client_address
         if not service.proxy_reported and self.remote_ip in ("", client_address) and "X-Forwarded-For" in headers:
             service.report_proxy(self.remote_ip)
-        RequestContext.__init__(self, service, client_address, self.method, "unknown")
+        client = service.limits.client(client_address)
+        RequestContext.__init__(self, service, client, client_address, self.method, "unknown")
         self.body_error: errors.SignalError | None = None  # the reason why the body was not kept, or None
         self.received_bytes = 0  # of the body, also if it was not kept
         self.begun = False  # whether a part of the response has been sent

@@ -127,7 +127,7 @@ class ProtocolConnection(ClientConnection):
 
     def make_context(self) -> RequestContext:
         """Return the context of a message."""
-        context = RequestContext(self.client.service, self.client.address, METHOD, self.pattern)
+        context = RequestContext(self.client.service, self.counts, self.client.address, METHOD, self.pattern)
         self.identify(context)
         return context
 

@@ -10,7 +10,7 @@ from tornado.iostream import StreamClosedError
 from ..auth import Authority, Grant
 from ..errors import OriginNotAllowed, SignalError, TooMany, Unauthorized, Unavailable
 from ..lifecycle import DRAINING
-from ..limits.per_address import BLOCKED_RETRY_S, burst
+from ..limits.per_address import BLOCKED_RETRY_S, ClientCounts, burst
 from ..stores.watches import Watch
 from .service import Service
 from .statuses import STATUS
@@ -30,11 +30,11 @@ class RequestContext:
     """The context of one request. End it by `ended`, or use it as a context manager.
 
     Args:
+        client: the counts of the client, which are also its key in queues.
         method: the method in logs and metrics.
         pattern: the name of the path in logs and metrics.
 
     Attributes:
-        client: the counts of the client, which are also its key in queues.
         origin: the isolation scope. It is empty before admission, and for anonymous requests.
         now_ms: the time of the request in Unix milliseconds. It is updated after a wait.
         request_id: the id in the log.
@@ -71,12 +71,12 @@ class RequestContext:
         "waits_since_s",
     )
 
-    def __init__(self, service: Service, client_address: str, method: str, pattern: str) -> None:
+    def __init__(self, service: Service, client: ClientCounts, client_address: str, method: str, pattern: str) -> None:
         self.service = service
         self.client_address = client_address
         self.method = method
         self.pattern = pattern
-        self.client = service.limits.client(client_address)
+        self.client = client
         self.origin = self.request_id = self.refusal_reason = self.traceparent = self.span = ""
         self.now_ms = self.status = self.sent_bytes = 0
         self.waited = self.gone = self._ended = False

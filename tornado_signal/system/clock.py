@@ -64,7 +64,8 @@ class Clock:
     def now_ms(self) -> int:
         wall_ns = self._wall_ns()  # first: otherwise a pause between the two would be added to the time for ever
         monotonic_ns = self._monotonic_ns()
-        self._ahead_ns = max(self._ahead_ns, wall_ns - monotonic_ns)
+        if wall_ns - monotonic_ns > self._ahead_ns:
+            self._ahead_ns = wall_ns - monotonic_ns
         return (monotonic_ns + self._ahead_ns) // 1_000_000
 
     def wall_s(self) -> float:

@@ -36,6 +36,7 @@ class Connection(asyncio.Protocol):
         remote_ip: the address of the other end, or empty on a Unix socket.
         client_address: `remote_ip`, or the address that a proxy forwards.
         deadline_s: the time limit of the client by the loop's clock, or 0 while it waits for a handler.
+        held: the work of the first request, which holds back the rest of it, or None.
     """
 
     # One for each connection, and most of them are idle: no dictionaries.
@@ -44,7 +45,6 @@ class Connection(asyncio.Protocol):
         "_closing",
         "_drained",
         "_ended",
-        "_held",
         "_parser",
         "_paused",
         "_reject_status",
@@ -55,6 +55,7 @@ class Connection(asyncio.Protocol):
         "_written_bytes",
         "client_address",
         "deadline_s",
+        "held",
         "remote_ip",
         "state",
     )
@@ -68,7 +69,7 @@ class Connection(asyncio.Protocol):
         self._parser = RequestParser(self)
         # Those that are not finished: the first has its turn, the last may still be arriving.
         self._streams: tuple[HTTPStream, ...] = ()
-        self._held: asyncio.Future[Any] | None = None  # work of the first request, which holds back the rest of it
+        self.held: asyncio.Future[Any] | None = None
         self._waiting = b""  # what has been read and not been parsed, while a request waits for its turn or is held
         self._paused = False  # whether reading is
         self._drained: asyncio.Future[None] | None = None  # while the client reads too slowly
@@ -174,8 +175,8 @@ class Connection(asyncio.Protocol):
         if self._closing:
             return
         try:
-            if self._held is not None and self._held.done():
-                held, self._held = self._held, None
+            if self.held is not None and self.held.done():
+                held, self.held = self.held, None
                 held.result()
                 if self._streams:
                     self._streams[0].go_on()
@@ -202,7 +203,7 @@ class Connection(asyncio.Protocol):
             self._keep(b"")
         taken = 0
         # Not beyond the piece in which a request comes that has to wait for its turn.
-        while taken < len(data) and not self._closing and len(self._streams) < 2 and self._held is None:
+        while taken < len(data) and not self._closing and len(self._streams) < 2 and self.held is None:
             taken += self._parser.feed(data[taken : taken + PIECE_BYTES])
         if taken < len(data):
             self._keep(data[taken:])
@@ -267,19 +268,14 @@ class Connection(asyncio.Protocol):
                 self.state.unsent.grown(self, self.unsent_bytes)
         return self._drained or self.state.done
 
-    @property
-    def held(self) -> bool:
-        """Whether the rest of the current request is held back."""
-        return self._held is not None
-
     def hold(self, work: Awaitable[Any]) -> None:
         """Hold back the rest of the current request until its delegate's work is done."""
-        self._held = asyncio.ensure_future(work)
-        self._held.add_done_callback(self._resume)
+        self.held = asyncio.ensure_future(work)
+        self.held.add_done_callback(self._resume)
         self._set_deadline()
 
     def _resume(self, work: "asyncio.Future[Any]") -> None:
-        if self._held is work:
+        if self.held is work:
             self._advance()
 
     @property
@@ -299,7 +295,7 @@ class Connection(asyncio.Protocol):
             self._end(linger=not first.complete or self._transport.can_write_eof())
             return
         self._streams = streams[1:]
-        self._held = None
+        self.held = None
         if more or self._reject_status:
             self.state.loop.call_soon(self._advance)
         elif not self._streams:
@@ -345,7 +341,7 @@ class Connection(asyncio.Protocol):
         """Set the deadline of the next input or read by the client, or none while it waits for a handler."""
         if self._drained is not None:
             self._wait_for_reader(STALLED_S)
-        elif self._held is not None or (self._streams and self._streams[-1].complete and not self._parser.in_head):
+        elif self.held is not None or (self._streams and self._streams[-1].complete and not self._parser.in_head):
             self.deadline_s = 0.0
         else:
             seconds = HEAD_S if self._parser.in_head else BODY_S if self._streams else self.state.keep_alive_s

@@ -90,9 +90,7 @@ class OpenConnection(Protocol):
 class StreamConnection(OpenConnection, Protocol):
     """A connection, as its streams know it."""
 
-    @property
-    def held(self) -> bool:
-        """Whether the rest of the current request is held back."""
+    held: "asyncio.Future[Any] | None"  # the work for which the rest of the current request is held back
 
     def hold(self, work: Awaitable[Any]) -> None:
         """Hold back the rest of the current request, and pause reading, until its delegate's work is done."""

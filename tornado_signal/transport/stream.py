@@ -55,7 +55,7 @@ class HTTPStream(httputil.HTTPConnection):
 
     def go_on(self) -> None:
         """Pass on the input received so far, unless the delegate still works on what it has received."""
-        if self.context.held:
+        if self.context.held is not None:
             return
         if not self._continued and not self.complete and "Expect" in self.headers:
             self._continued = True
@@ -69,7 +69,7 @@ class HTTPStream(httputil.HTTPConnection):
             self.message_complete()
 
     def data_received(self, chunk: bytes) -> None:
-        if self._delegate is not None and not self.context.held:
+        if self._delegate is not None and self.context.held is None:
             if (work := self._delegate.data_received(chunk)) is not None:
                 self.context.hold(work)
         elif not self.finished:
@@ -77,7 +77,7 @@ class HTTPStream(httputil.HTTPConnection):
 
     def message_complete(self) -> None:
         self.complete = True
-        if self._delegate is not None and not self.context.held:
+        if self._delegate is not None and self.context.held is None:
             delegate, self._delegate = self._delegate, None  # it refers back, and has done its part
             self.headers = NO_HEADERS
             delegate.finish()

@@ -138,7 +138,7 @@ def format_head(code: int, reason: str, values: Iterable[tuple[str, str]]) -> by
         ValueError: one of them contains a line break.
     """
     lines = [_STATUS_LINES.get(code) or f"HTTP/1.1 {code} {reason}", *map(": ".join, values)]
-    head = "\r\n".join(lines)
-    if head.count("\n") != len(lines) - 1 or head.count("\r") != len(lines) - 1:
+    text = "".join(lines)
+    if "\n" in text or "\r" in text:  # counting them in the result costs three times as much
         raise ValueError("a header has a line break in it")
-    return head.encode("latin-1") + b"\r\n\r\n"
+    return "\r\n".join([*lines, "\r\n"]).encode("latin-1")

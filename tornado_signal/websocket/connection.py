@@ -57,7 +57,8 @@ class RpcRequestContext(RequestContext):
     __slots__ = ("_rpc_method", "connection", "id", "slot", "subscription", "then")
 
     def __init__(self, connection: "RpcConnection", pattern: str, slot: Slot, rpc_method: str = "") -> None:
-        super().__init__(connection.client.service, connection.client_address, METHOD, pattern)
+        client = connection.client
+        super().__init__(client.service, connection.counts, client.address, METHOD, pattern)
         connection.identify(self)
         self.connection = connection
         self._rpc_method = rpc_method
