@@ -22,6 +22,7 @@ from support.sse import Stream
 from support.traffic import SECRETS, offer, traffic
 
 from tornado_signal import COMMIT
+from tornado_signal.admin import exposition
 from tornado_signal.lifecycle import DRAINING, LEAVING
 
 pytest_plugins = ["support.http_fixtures"]
@@ -228,6 +229,17 @@ async def test_waits_and_streams_are_counted_separately(service):
     durations = found.families["tornado_signal_request_duration_seconds"].samples
     assert {sample.labels["endpoint"] for sample in durations} == {"/:topic/offer", "/answer"}
     assert found.one("running_requests") == 0
+
+
+async def test_many_tasks_are_not_listed_at_once(service, monkeypatch):
+    tasks = (await scraped(service)).one("tasks")
+    monkeypatch.setattr(exposition, "TASKS_COUNTED", 999)
+    monkeypatch.setattr(exposition.asyncio, "all_tasks", lambda: pytest.fail("all tasks are listed"))
+    service.shared.running += 1000
+    try:
+        assert (await scraped(service)).one("tasks") == tasks + 1000
+    finally:
+        service.shared.running -= 1000
 
 
 @pytest.mark.parametrize("part", ["store", LEAVING, DRAINING])

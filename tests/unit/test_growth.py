@@ -7,12 +7,14 @@ import asyncio
 import gc
 import math
 import statistics
+from collections import OrderedDict
 from types import SimpleNamespace
 
 import pytest
 from support.standstill import Standstill
 
 from tornado_signal.admin.actions import Actions
+from tornado_signal.admin.status import Status
 from tornado_signal.auth.authority import Authority
 from tornado_signal.auth.grants import Grant
 from tornado_signal.auth.keys import Key
@@ -23,10 +25,12 @@ from tornado_signal.relay.memory import MemoryRelay
 from tornado_signal.settings.settings import Settings
 from tornado_signal.stores.leveldb.iteration import LoopIteration
 from tornado_signal.stores.leveldb.locks import LockToken, SessionLocks
+from tornado_signal.stores.leveldb.state import StoreState
 from tornado_signal.stores.leveldb.topic_index import ANY_SERIAL, TopicIndex
 from tornado_signal.stores.watches import Watches
 from tornado_signal.transport.listener import Server
 from tornado_signal.transport.state import MemoryBudget, ServerState
+from tornado_signal.webhooks.events import EventQueue, SessionEvent, WebhookMetrics
 from tornado_signal.websocket.presence import Presence
 
 NUMBERS = {1_000: 5, 10_000: 2, 100_000: 1}  # of items, each with the number of measurements
@@ -113,7 +117,7 @@ async def shrink_budget(count):
 def transport_state(count):
     state = ServerState(None, None)
     state.connections = {Connection(number) for number in range(count)}
-    state.idle = dict.fromkeys(state.connections)
+    state.idle = OrderedDict.fromkeys(state.connections)
     return state
 
 
@@ -122,6 +126,14 @@ async def search_idle_connections(count):
     with Standstill() as standstill:
         for _ in range(count // 100):
             assert not server.close_idle(lambda address: address == "198.51.100.1")
+    return standstill
+
+
+async def close_idle_connections(count):
+    server = Server(transport_state(count))
+    with Standstill() as standstill:
+        for _ in range(count):
+            assert server.close_idle()
     return standstill
 
 
@@ -187,6 +199,7 @@ async def hold_the_same_offer(count):
             presence.begin(holder, key, "topic", b"", 600_000)
         presence.forget(key)
     assert not service.log.metrics.held
+    presence._drop_stale_entries()  # the timer of the presence stays in the loop, which other tests share
     return standstill
 
 
@@ -232,18 +245,121 @@ async def count_sessions_of_many_topics(count):
     return standstill
 
 
+async def remember_topics_of_sessions(count):
+    authority = Authority({"key": Key("key", "HS256", b"", b"")}, Settings())
+    with Standstill() as standstill:
+        for number in range(count):
+            authority.remember_topic("origin", b"%d" % number, "topic")
+    return standstill
+
+
+async def keep_verified_tokens(count):
+    authority, grant = Authority({"key": Key("key", "HS256", b"", b"")}, Settings()), Grant(frozenset())
+    with Standstill() as standstill:
+        for number in range(count):
+            authority._keep(b"%d" % number, grant, 500)
+    return standstill
+
+
+async def keep_data_of_sessions(count):
+    state = StoreState(Watches(), lambda key: False)
+    with Standstill() as standstill:
+        for number in range(count):
+            state.keep_access(b"%d" % number, None)
+            state._keep_removal(b"%d" % number, number)
+    return standstill
+
+
+async def queue_webhook_events(count):
+    queue = EventQueue("server", WebhookMetrics())
+    event = SessionEvent(0, "created", "origin", b"c" * 16, "topic", 0, 1)
+    with Standstill() as standstill:
+        for _ in range(count):
+            queue.add(event)
+        while queue:
+            queue.done(queue.take(), "")
+    return standstill
+
+
+async def pass_deadlines(count):
+    state, passed = transport_state(0), []
+    for number in range(count):
+        connection = Connection(number)
+        connection.deadline_s = 1e-9
+        connection.deadline_passed = lambda: passed.append(None)
+        state.connections.add(connection)
+    server = Server(state)
+    with Standstill() as standstill:
+        server._check_deadlines()
+        server._tick.cancel()
+        await until(lambda: len(passed) == count)
+    return standstill
+
+
+async def end_waits(count):
+    """End waits at the same tick, which is read from the watches: no time has to pass."""
+    watches = Watches()
+    waits = [watches.watch(b"%d" % number).wait(watches.loop.time() + 600) for number in range(count)]
+    watches._late.extend(watch for waiting in watches._by_tick.values() for watch in waiting)
+    with Standstill() as standstill:
+        watches._wake_soon()
+        await until(lambda: all(wait.done() for wait in waits[-1:]) and not watches._late)
+    assert not watches._by_tick
+    return standstill
+
+
+class Waiting:
+    def __init__(self, number):
+        self.origin = f"{number}"
+
+
+async def describe_use(count):
+    service = SimpleNamespace(waits=dict.fromkeys(map(Waiting, range(count)), "topic"), settings=Settings(), version="")
+    status = Status(service, transport_state(count), lambda: service.settings, "server", 0)
+    with Standstill() as standstill:
+        origins, _ = await status._find_usage()
+    assert len(origins) == count
+    return standstill
+
+
+async def publish_messages_to_a_crowd(count):
+    relay, channel, received = MemoryRelay(), Channel("scope", "channel"), []
+    for _ in range(100):
+        relay.subscribe(channel, Receiver(received))
+    with Standstill() as standstill:
+        sent = sum(bool(relay.publish(channel, b"a message")) for _ in range(count // 100))
+        await until(lambda: len(received) == 100 * sent)
+    return standstill
+
+
 STEPS = [
     find_new_clients,
     count_peers,
     search_idle_connections,
+    close_idle_connections,
     leave_group,
     hold_the_same_offer,
     list_sessions_of_one_topic,
     count_sessions_of_many_topics,
     shrink_budget,
+    remember_topics_of_sessions,
+    keep_verified_tokens,
+    keep_data_of_sessions,
+    queue_webhook_events,
+    publish_messages_to_a_crowd,
 ]
 """Work that each client causes for itself."""
-SLICED = [serve_clients, wake_watches, disconnect_network, remove_key, publish_message, append_to_one_session]
+SLICED = [
+    serve_clients,
+    wake_watches,
+    end_waits,
+    pass_deadlines,
+    disconnect_network,
+    describe_use,
+    remove_key,
+    publish_message,
+    append_to_one_session,
+]
 """Work for many clients, which goes on in later event-loop iterations."""
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import random
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -37,12 +37,13 @@ class Authority:
 
     def __init__(self, keys: dict[str, Key], settings: Settings) -> None:
         # Each with the length of its token, by its digest, the oldest first. A digest cannot be used as a token.
-        self._cache: dict[bytes, tuple[Grant, int]] = {}
+        # Not dictionaries: their first item is found behind the places of all that were removed before it.
+        self._cache: OrderedDict[bytes, tuple[Grant, int]] = OrderedDict()
         self._cached_bytes = 0
         self._bearers: set[Bearer] = set()
         self._jws: Any = None  # of PyJWT
         self._by_header: dict[str, Key] = {}  # of verified tokens; a backend sends the same header with all of them
-        self._topics: dict[tuple[str, bytes], str] = {}  # of sessions by origin and code, the oldest first
+        self._topics: OrderedDict[tuple[str, bytes], str] = OrderedDict()  # of sessions by origin and code
         self._ending: deque[Bearer] = deque()  # to be ended, a few per event-loop iteration
         self.use(keys, settings)
 
@@ -115,7 +116,7 @@ class Authority:
         self._cache[digest] = grant, length
         self._cached_bytes += length
         while len(self._cache) > MAX_CACHED or self._cached_bytes > MAX_CACHED_BYTES:
-            _, length = self._cache.pop(next(iter(self._cache)))
+            _, (_, length) = self._cache.popitem(last=False)
             self._cached_bytes -= length
 
     def rights(self, grant: Grant | None) -> Grant:
@@ -140,7 +141,7 @@ class Authority:
         """Remember the topic of a session."""
         self._topics[origin, code] = topic
         if len(self._topics) > MAX_TOPICS:
-            del self._topics[next(iter(self._topics))]
+            self._topics.popitem(last=False)
 
     def hold(self, grant: Grant | None, now_s: Callable[[], float], end: End) -> "Bearer":
         """Return a bearer: something that is ended soon after its grant."""

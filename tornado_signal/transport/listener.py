@@ -127,8 +127,7 @@ class Server:
                 connection.abort()
             return bool(found)
         while idle:
-            connection = next(iter(idle))
-            del idle[connection]
+            connection, _ = idle.popitem(last=False)
             if connection.idle:  # otherwise a request has begun to arrive
                 connection.abort()
                 return True

@@ -3,7 +3,7 @@
 import asyncio
 import heapq
 import ssl
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Awaitable, Callable
 from operator import attrgetter, methodcaller
 from typing import Any, Final, Protocol
@@ -211,7 +211,7 @@ class ServerState:
         self.loop = asyncio.get_running_loop()
         self.connections: set[OpenConnection] = set()
         # Those between two requests, the one that has been idle for longest first.
-        self.idle: dict[OpenConnection, None] = {}
+        self.idle: OrderedDict[OpenConnection, None] = OrderedDict()
         self.keep_alive_s = keep_alive_s
         self.all_closed = asyncio.Event()  # set when no connection is left while stopping
         self.unsent = MemoryBudget(max_unsent_bytes, attrgetter("unsent_bytes"))  # the budget of slow readers

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import random
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -37,7 +38,7 @@ class OriginCounts:
     def __init__(self, partitions: Partitions, read: Callable[[str], Awaitable[Sizes]], quotas: Quotas) -> None:
         self._partitions = partitions
         self._read = read
-        self._cached: dict[str, _CachedCounts] = {}
+        self._cached: OrderedDict[str, _CachedCounts] = OrderedDict()
         self._reading: dict[str, asyncio.Task[None]] = {}
         self._loop = asyncio.get_running_loop()
         self.allow(quotas)
@@ -111,4 +112,4 @@ class OriginCounts:
         self._cached.pop(origin, None)  # the dictionary is in order of reading
         self._cached[origin] = cached
         if len(self._cached) > ORIGINS_KEPT:
-            del self._cached[next(iter(self._cached))]
+            self._cached.popitem(last=False)

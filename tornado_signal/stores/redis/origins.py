@@ -3,6 +3,7 @@
 import asyncio
 import heapq
 import operator
+from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
 from ...errors import Unavailable
@@ -44,7 +45,7 @@ class StoredOrigins:
         self._partitions = partitions
         self._sizes = sizes
         self._timeout_ms = timeout_ms
-        self._registered: dict[str, int] = {}  # by origin, the end of its registration
+        self._registered: OrderedDict[str, int] = OrderedDict()  # by origin, the end of its registration
 
     def registered(self, origin: str, until_ms: int) -> bool:
         """Return whether an origin is registered until a time, as far as this process knows."""
@@ -61,7 +62,7 @@ class StoredOrigins:
         except Unavailable:  # the next offer of the origin tries again
             self._registered.pop(origin, None)
         if len(self._registered) > REGISTERED_KEPT:
-            del self._registered[next(iter(self._registered))]
+            self._registered.popitem(last=False)
 
     async def all(self) -> list[str]:
         """Return the origins that may have sessions."""
