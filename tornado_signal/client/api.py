@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import cast
 
 from .authorization import TokenSource
-from .errors import APIError, HeldBack
+from .errors import APIError, HeldBack, TooLarge
 from .events import follow
 from .leases import LeaseManager
 from .names import room_of, topic_of
@@ -71,6 +71,7 @@ class SignalClient(Closable):
         urls = [servers] if isinstance(servers, str) else servers
         self._servers = Servers(urls, origin, retry_timeout_s, websocket, token)
         self._leases = LeaseManager(self._servers)
+        self._max_listing = MAX_LISTING  # or what fits into a response
 
     async def close(self) -> None:
         """Close all connections to the servers."""
@@ -135,14 +136,28 @@ class SignalClient(Closable):
     ) -> Listing:
         """Send GET /:topic/sessions. With `wait_s` or `since`, wait until the listing differs from that of `since`.
 
-        A cursor that another server has issued is ignored.
+        The newest `limit` sessions are listed, at most 1000. Fewer are listed if these have more than 32 MiB. A cursor
+        that another server has issued is ignored.
         """
         fields = {"topic": topic, "wait": wait_s, "since": since, "limit": limit}
-        response = await self._servers.call("sessions", fields)
+        response = await self._list(fields)
         sessions = cast(list[Session], response.result["sessions"])
         for session in sessions:
             session["code"] = Token(session["code"], response.server)
         return Listing(sessions, _cursor(response))
+
+    async def _list(self, fields: Fields, at: str | None = None) -> Response:
+        """Send GET /:topic/sessions, and again with a smaller limit while the response is too large."""
+        while True:
+            limit = min(fields["limit"] or MAX_LISTING, self._max_listing)
+            try:
+                return await self._servers.call(
+                    "sessions", fields if limit == MAX_LISTING else {**fields, "limit": limit}, at=at
+                )
+            except TooLarge:
+                if limit == 1:
+                    raise
+                self._max_listing = max(1, limit // 8)
 
     async def offer(
         self,
@@ -261,7 +276,7 @@ class SignalClient(Closable):
         """Yield the changes of a listing since `listed`, from long polls."""
         fields: Fields = {"topic": topic, "limit": MAX_LISTING, "wait": 0, "since": None}
         while True:
-            response = await self._servers.call("sessions", fields, at=at)
+            response = await self._list(fields, at)
             sessions = {Token(each["code"], response.server): each for each in response.result["sessions"]}
             for code in listed - sessions.keys():
                 yield Event("gone", {"code": code, "reason": "withdrawn"})

@@ -61,6 +61,13 @@ class HeldBack(Unreachable):
     is_transient = False
 
 
+class TooLarge(APIError):
+    """A response of more than 32 MiB, or with more values than this client parses."""
+
+    def __init__(self) -> None:
+        super().__init__(200, FOREIGN)
+
+
 def unreachable(server: str, why: str, sent: bool = True) -> Unreachable:
     """Return the error for a server that does not respond."""
     return Unreachable(f"cannot reach {'/'.join(server.split('/')[:3])}: {why}", sent)

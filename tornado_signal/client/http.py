@@ -21,12 +21,13 @@ from .errors import (
     SLOW,
     APIError,
     HeldBack,
+    TooLarge,
     Unreachable,
     bounded_pause_s,
     foreign,
     unreachable,
 )
-from .parsing import parse_json
+from .parsing import MAX_VALUES, parse_json
 from .shapes import is_result
 from .types import Fields, StreamEvent
 
@@ -104,6 +105,8 @@ class HttpClient:
         if response.status_code != 200:
             raise _error_of(response, content)
         result = _json_object(content)
+        if result is None and content.count(b",") > MAX_VALUES:
+            raise TooLarge
         if result is None or not is_result(operation, fields, result):
             raise foreign()
         return result
@@ -256,7 +259,7 @@ async def _read(response: httpx.Response) -> bytes:
     async for piece in response.aiter_raw():
         content += piece
         if len(content) > MAX_RESPONSE_BYTES:
-            raise foreign()
+            raise TooLarge
     return bytes(content)
 
 

@@ -154,7 +154,10 @@ export class SignalClient {
     rooms: { name: string; members: number }[];
     pagination: { page: number; limit: number; total: number; hasMore: boolean };
   }>;
-  /** List the unanswered sessions of a topic, newest first. With `wait` (seconds) and `since`, wait for a change. */
+  /**
+   * List the unanswered sessions of a topic, newest first. With `wait` (seconds) and `since`, wait for a change. At most
+   * `limit` or 1000 are listed, and fewer if these have more than 32 MiB.
+   */
   sessions(
     topic: string,
     options?: { wait?: number; since?: string; limit?: number } & Stoppable,

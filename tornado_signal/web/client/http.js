@@ -78,16 +78,21 @@ async function redirected(url, { signal }) {
   return foreign(path, `redirects to ${target}, which is not followed`);
 }
 
+/** @param {unknown} error */
+export const isTooLarge = (error) => refusal(error)?.message === TOO_LARGE;
+
 /** @param {Response} response */
 export async function json(response) {
   try {
     return Object(parsed(await read(response)));
   } catch (error) {
+    if (isTooLarge(error)) throw nonsense(response.url, error);
     if (refusal(error).name === "SyntaxError") throw foreign(response.url);
     throw refusal(error).name === "TypeError" ? unreachable(response.url, error) : error; // it was cut off
   }
 }
 
+const TOO_LARGE = "too large";
 export const MAX_SIZE = 2 ** 25; // of a response, an event or a WebSocket message
 const MAX_VALUES = 500_000;
 
@@ -157,7 +162,7 @@ export function parsed(text) {
   const marks = /[,[{]/g;
   let values = 0;
   while (values <= MAX_VALUES && marks.test(text)) values += 1;
-  if (values > MAX_VALUES || text.length > MAX_SIZE) throw new SyntaxError("too large");
+  if (values > MAX_VALUES || text.length > MAX_SIZE) throw new SyntaxError(TOO_LARGE);
   return JSON.parse(text);
 }
 
@@ -176,7 +181,7 @@ async function read(response) {
     text += decoder.decode(value, { stream: true });
     if (text.length <= MAX_SIZE) continue;
     reader?.cancel().catch(() => {});
-    throw nonsense(response.url);
+    throw new SyntaxError(TOO_LARGE);
   }
 }
 

@@ -5,6 +5,7 @@ import {
   bearer,
   conforms,
   EVENTS,
+  isTooLarge,
   JSON_BODY,
   json,
   messages,
@@ -42,6 +43,7 @@ const WITHDRAW_TRIES = 16; // in about two minutes, the lifetime of an offer
 const FIRST_MS = 4000; // until a stream begins; some proxies forward a response only when it is complete
 const SILENCE_MS = 45_000; // without a complete line in a stream, which has a comment every 15 s
 const MIN_RETRY_MS = 200; // between two connections of a stream
+const MAX_LISTING = 1000;
 const READS = ["version", "health", "topics", "sessions", "nearby", "iceServers"]; // methods that are GET over HTTP
 /** @type {Partial<Record<keyof Results, string>>} */
 const PATHS = { version: "", iceServers: "ice-servers", hold: "refresh" }; // where they differ from the method's name
@@ -73,6 +75,7 @@ export class SignalClient {
   #headers;
   #authorization;
   #socket;
+  #maxListing = MAX_LISTING; // or what fits into a response
   #held = false; // whether streams do not arrive
 
   /**
@@ -132,8 +135,17 @@ export class SignalClient {
    * @param {string} topic
    * @param {{ wait?: number, since?: string, limit?: number } & Stoppable} [options]
    */
-  sessions(topic, { wait, since, limit, ...options } = {}) {
-    return this.#call("sessions", { topic: String(topic), wait, since, limit }, options, wait);
+  async sessions(topic, { wait, since, limit, ...options } = {}) {
+    for (;;) {
+      const most = Math.min(limit ?? MAX_LISTING, this.#maxListing);
+      const fields = { topic: String(topic), wait, since, limit: most < MAX_LISTING ? most : limit };
+      try {
+        return await this.#call("sessions", fields, options, wait);
+      } catch (error) {
+        if (most === 1 || !isTooLarge(/** @type {Error} */ (error).cause)) throw error;
+        this.#maxListing = Math.ceil(most / 8);
+      }
+    }
   }
 
   /** @param {Stoppable} [options] */
@@ -336,7 +348,12 @@ export class SignalClient {
     let since;
     const pace = makePace();
     for (;;) {
-      const { sessions, cursor } = await this.sessions(topic, { wait: since ? WAIT_S : 0, since, limit: 1000, signal });
+      const { sessions, cursor } = await this.sessions(topic, {
+        wait: since ? WAIT_S : 0,
+        since,
+        limit: MAX_LISTING,
+        signal,
+      });
       yield {};
       const gone = new Set(codes);
       for (const { code } of sessions) gone.delete(code);

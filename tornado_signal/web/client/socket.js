@@ -106,8 +106,8 @@ export class Socket {
     socket.onmessage = ({ data }) => {
       try {
         this.#take(parsed(data), data.length);
-      } catch {
-        this.end(nonsense(this.#url));
+      } catch (error) {
+        this.end(nonsense(this.#url, error));
       }
     };
     socket.onclose = ({ code, reason }) => {

@@ -77,8 +77,9 @@ export const foreign = (url, why = "is not a tornado-signal server") =>
  * Make the error for a response that no server of this API sends. Unlike a foreign one it is not retried.
  *
  * @param {string} url
+ * @param {unknown} [cause]
  */
-export const nonsense = (url) => new PeerError("not-a-server", foreign(url).message);
+export const nonsense = (url, cause) => new PeerError("not-a-server", foreign(url).message, { cause });
 
 /**
  * The fields of an error that can be a SignalError. Otherwise its `status` is undefined, which equals no number.
