@@ -98,6 +98,17 @@ async def widths():
 def others():
     return sorted(each.info for each in room.peers.values())
 
+# Record the mail that the program sends, as [code, text].
+def record():
+    global sent
+    sent, candidates = [], peers.client.candidates
+
+    def recorded(code, side, texts, **options):
+        sent.extend([code, text] for text in texts)
+        return candidates(code, side, texts, **options)
+
+    peers.client.candidates = recorded
+
 # Count how often the attributes of members are read.
 def count_reads():
     global reads
@@ -630,3 +641,56 @@ def test_program_that_takes_no_files_refuses_them(page, python):
     all_together({"a": a, "x": x})
     assert x.evaluate("outcome(here.sendFile(make(10)))") == ["file-incomplete", ["file-refused", "a"]]
     assert a.evaluate("send_file(b'abc')") == ["refused"]
+
+
+def test_programs_and_pages_in_a_room_with_a_password(page, python):
+    members = {"a": python("a"), "b": python("b"), "x": page()}
+    for info, member in members.items():
+        if info == "x":
+            member.evaluate("enter('lobby', {info: 'x', me: 'Xavier', password: 'päss'})")
+        else:
+            member.evaluate(f"enter(password='päss', me={info!r}, secret={info!r})")
+    other, open_ = python("other"), python("open")
+    other.evaluate("enter(password='another')")
+    open_.evaluate("enter()")
+    all_together(members)
+    members["a"].evaluate("room.send('psst')")
+    sees(members["b"], ("Message", "a", "psst"))
+    until(lambda: ["a", "psst"] in heard(members["x"]))
+    assert members["a"].evaluate("sorted(each.name for each in room.peers.values())") == ["Xavier", "b"]
+    topics = until(lambda: len(found := open_.evaluate("peers.client.topics()")["topics"]) == 3 and found)
+    assert sorted(each["count"] for each in topics) == [1, 1, 3]
+    assert [each["topic"] for each in topics if "lobby" in each["topic"]] == ["room~lobby"]
+    assert other.evaluate("others()") == open_.evaluate("others()") == []
+    assert [each.evaluate("room.ignored") for each in (members["a"], members["b"], other, open_)] == [0] * 4
+    assert members["x"].evaluate("here.ignored") == 0
+    assert nobody_left(members["a"], members["b"])
+
+
+def test_strangers_cannot_disturb_a_room_with_a_password(python):
+    alice, bob, mallory = map(python, "abm")
+    for member in (alice, bob):
+        member.evaluate("record()")
+        member.evaluate("enter(password='p')")
+    all_together({"a": alice, "b": bob})
+    (topic,) = [each["topic"] for each in mallory.evaluate("peers.client.topics()")["topics"]]
+    listing = mallory.evaluate(f"[dict(each) for each in (await peers.client.sessions({topic!r})).sessions]")
+    codes = {each["code"]: each["offer"] for each in listing}
+    assert {each["info"] for each in listing} == {"-"}
+    beacons = [*codes.values(), "no cipher", '{"id": "m", "at": 1}', listing[0]["offer"][:-1]]
+    mallory.evaluate(f"[await peers.client.offer({topic!r}, 'm', each) for each in {beacons}]")
+    mallory.evaluate(f"enter({topic.removeprefix('room~')!r})")
+    mail = alice.evaluate("sent") + bob.evaluate("sent")
+    assert mail
+    mails = [text for _, text in mail]
+    texts = [*reversed(mails), *mails, *(text[:-2] for text in mails), *codes.values(), "no JSON"]
+    for code in codes:
+        mallory.evaluate(f"peers.client.candidates({code!r}, 'answerer', {texts})")
+    # Three of the beacons and that of mallory are not encrypted. No mail is accepted again.
+    for member in (alice, bob):
+        until(lambda member=member: member.evaluate("room.ignored") == 4 + len(texts))
+    carol = python("c")
+    carol.evaluate("enter(password='p')")
+    all_together({"a": alice, "b": bob, "c": carol})
+    assert mallory.evaluate("others()") == []
+    assert nobody_left(alice, bob)

@@ -54,6 +54,7 @@ class Identity:
     Attributes:
         id: the member's id in the room.
         name: the member's name, or None for no name.
+        topic: the server's topic of the room.
     """
 
     def __init__(self, topic: str, me: str | None, secret: str | None) -> None:
@@ -62,26 +63,26 @@ class Identity:
         if me is not None and not _is_name(me):
             raise ValueError(f"a name has one to {MAX_NAME} characters")
         self.name = me
-        self._topic = topic
+        self.topic = topic
         self._key: Ed25519PrivateKey | ec.EllipticCurvePrivateKey
         if secret is None:
             self._key = ec.derive_private_key(secrets.randbelow(ORDER - 1) + 1, ec.SECP256R1())
             numbers = self._key.public_key().public_numbers()
             if numbers.y % 2:  # the id stands for the point with an even y
                 self._key = ec.derive_private_key(ORDER - self._key.private_numbers().private_value, ec.SECP256R1())
-            self.id = "$" + _text_of(numbers.x.to_bytes(32))
+            self.id = "$" + text_of(numbers.x.to_bytes(32))
         else:
             self._key = Ed25519PrivateKey.from_private_bytes(hashlib.sha256((SALT + secret).encode()).digest())
-            self.id = "@" + _text_of(self._key.public_key().public_bytes_raw())
+            self.id = "@" + text_of(self._key.public_key().public_bytes_raw())
 
     def seal(self, fields: Fields, recipient: str = "") -> str:
         """Return fields as signed text, for the member with the id `recipient` or, in a beacon, for all."""
         text = json.dumps({**fields, "me": self.name} if self.name is not None else fields)
         signed = self._signed(text, recipient)
         if isinstance(self._key, Ed25519PrivateKey):
-            return _text_of(self._key.sign(signed)) + text
+            return text_of(self._key.sign(signed)) + text
         r, s = decode_dss_signature(self._key.sign(signed, ECDSA))
-        return _text_of(r.to_bytes(32) + s.to_bytes(32)) + text
+        return text_of(r.to_bytes(32) + s.to_bytes(32)) + text
 
     def unseal(self, text: str, sender: str, recipient: str = "") -> Fields | None:
         """Return the fields of another member's text, or None if it is malformed or the signature does not match.
@@ -101,7 +102,7 @@ class Identity:
             if not isinstance(member, str) or is_proven(member) != bool(signature):
                 return None
             if signature:
-                _verify(member, _bytes_of(signature), self._signed(text, recipient))
+                _verify(member, bytes_of(signature), self._signed(text, recipient))
         except (ValueError, TypeError, LookupError, InvalidSignature):
             return None
         if not signature or not _is_name(fields.get("me")):
@@ -109,7 +110,7 @@ class Identity:
         return dict(fields)
 
     def _signed(self, text: str, recipient: str) -> bytes:
-        return f"{self._topic}\n{recipient}\n{text}".encode()
+        return f"{self.topic}\n{recipient}\n{text}".encode()
 
 
 def is_proven(id: str) -> bool:
@@ -125,8 +126,8 @@ def _verify(id: str, signature: bytes, signed: bytes) -> None:
         InvalidSignature: the signature does not match.
     """
     kind, text = id[:1], id[1:]
-    key = _bytes_of(text)
-    if text != _text_of(key):
+    key = bytes_of(text)
+    if text != text_of(key):
         raise ValueError("one key has one id")
     if kind == "@":
         Ed25519PublicKey.from_public_bytes(key).verify(signature, signed)
@@ -140,9 +141,15 @@ def _is_name(name: object) -> bool:
     return isinstance(name, str) and name != "" and len(name.encode("utf-16-le", "surrogatepass")) <= 2 * MAX_NAME
 
 
-def _text_of(octets: bytes) -> str:
+def text_of(octets: bytes) -> str:
+    """Return bytes in base64url without padding."""
     return base64.urlsafe_b64encode(octets).rstrip(b"=").decode()
 
 
-def _bytes_of(text: str) -> bytes:
+def bytes_of(text: str) -> bytes:
+    """Return the bytes of base64url without padding.
+
+    Raises:
+        ValueError: the text has another form.
+    """
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

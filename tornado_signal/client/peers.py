@@ -69,19 +69,28 @@ class Peers(Closable):
         """Remove a closed publication or room."""
         self._open.discard(closed)
 
-    def room(self, topic: str, *, me: str | None = None, secret: str | None = None, files: bool = False) -> Room:
+    def room(
+        self,
+        topic: str,
+        *,
+        me: str | None = None,
+        secret: str | None = None,
+        password: str | None = None,
+        files: bool = False,
+    ) -> Room:
         """Enter a room and connect to all its members, browsers included. Iterate over the room for its events.
 
         Args:
             topic: the topic of the room.
             me: a name for the other members to see, at most 256 characters.
             secret: protects the name: other members that use it are ignored. The same secret gives the same id.
+            password: only members with the same password are in the room. A room with another password is another room.
             files: whether the program takes files, which are `FileOffered` events. Otherwise they are refused.
 
         Raises:
-            ValueError: the name has no secret, is empty or is too long.
+            ValueError: the name has no secret, is empty or is too long, or the password is empty.
         """
-        room = Room(self.client, self.ice_servers, topic, self.info, me, secret, files, self.discard)
+        room = Room(self.client, self.ice_servers, topic, self.info, me, secret, password, files, self.discard)
         self._open.add(room)
         return room
 

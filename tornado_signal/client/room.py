@@ -24,6 +24,7 @@ from .link import wait_for_first
 from .messages import decode, encode
 from .names import Identity, is_proven, topic_of
 from .offers import new_secret, publish_held
+from .passwords import Cipher
 from .room_peer import Event, FileOffered, Joined, Left, Message, Peer
 from .servers import back_off_s
 from .types import Closable, Fields, IceServer, Session, Token
@@ -164,6 +165,7 @@ class Room(Closable):
         info: this member's description of itself.
         me: this member's name, or None for no name.
         secret: protects the name.
+        password: the password of the room, or None for a room without one.
         files: whether this member takes files. Otherwise it refuses them.
         on_closed: called when this member leaves.
 
@@ -181,11 +183,16 @@ class Room(Closable):
         info: str,
         me: str | None,
         secret: str | None,
+        password: str | None,
         files: bool,
         on_closed: Callable[["Room"], None],
     ) -> None:
         self.topic = topic
+        if password == "":
+            raise ValueError("a password is not empty")
         self._files = files
+        self._password = password
+        self._cipher: Cipher | None = None  # of a room with a password
         self.peers: dict[str, Peer] = {}
         self._topic = topic_of(topic)
         self._identity = Identity(self._topic, me, secret)
@@ -229,6 +236,11 @@ class Room(Closable):
     def dropped(self) -> int:
         """The number of messages and files that were dropped, because the program had too many events to read."""
         return self._events.dropped
+
+    @property
+    def ignored(self) -> int:
+        """How many texts in a room with a password could not be decrypted, or were repeated."""
+        return 0 if self._cipher is None else self._cipher.ignored
 
     def _recipients(self, to: Peer | str | None) -> list[Peer]:
         """Return the connected peers that `to` names."""
@@ -302,6 +314,9 @@ class Room(Closable):
 
     async def _run(self) -> None:
         try:
+            if self._password is not None:
+                self._cipher = await asyncio.to_thread(Cipher, self._topic, self._password)
+                self._topic = self._identity.topic = self._cipher.topic
             while True:
                 try:
                     if not self._beacon_ms:
@@ -320,7 +335,7 @@ class Room(Closable):
         """Raise NameTaken if another member has the name."""
         if self._identity.name is not None:
             for session in (await self._client.sessions(self._topic)).sessions:
-                fields = self._identity.unseal(session["offer"], "id")
+                fields = self._unseal(session["offer"], "id")
                 if fields is not None and fields["id"] != self.id and fields.get("me") == self._identity.name:
                     raise NameTaken(f"another member has the name {self._identity.name}")
 
@@ -328,14 +343,15 @@ class Room(Closable):
         """Publish a beacon and process the room's events until a new beacon is needed."""
         self._ice_servers = await self._get_ice_servers()
         self._beacon_ms = max(time.time_ns() // 1_000_000, self._beacon_ms + 1)
-        fields = {"id": self.id, "at": self._beacon_ms}
+        fields: Fields = {"id": self.id, "at": self._beacon_ms}
         self._sent_since = self._since_ms > 0
         if self._sent_since:
             fields["since"] = self._since_ms
-        beacon = self._identity.seal(fields)
+        beacon = self._seal(fields if self._cipher is None else {**fields, "info": self._info})
+        info = self._info if self._cipher is None else "-"
         self._beacons.add(beacon)
         previous = self._code
-        self._code = await publish_held(self._client, self._topic, self._info, beacon, self._secret)
+        self._code = await publish_held(self._client, self._topic, info, beacon, self._secret)
         self._failures = 0
         await self._withdraw(previous)
         # The new stream begins with the beacons of all current members.
@@ -380,7 +396,7 @@ class Room(Closable):
                 async for update in updates:
                     self._ice_servers = await self._get_ice_servers()
                     for text in update.candidates:
-                        self._on_mail(text, code.server)
+                        self._on_mail(text, code)
                     received += len(update.candidates)
                     if received >= MAX_MAILS or update.description is not None:  # nobody should answer a beacon
                         return
@@ -390,9 +406,10 @@ class Room(Closable):
 
     def _on_listed(self, session: Session) -> None:
         """Process a listed beacon."""
-        fields = self._identity.unseal(session["offer"], "id")
+        fields = self._unseal(session["offer"], "id")
         if fields is None or not isinstance(made_ms := fields.get("at"), int):
             return
+        info = session["info"] if self._cipher is None else str(fields.get("info"))
         id, since_ms = fields["id"], fields.get("since")
         if not isinstance(since_ms, int):
             since_ms = 0
@@ -402,9 +419,9 @@ class Room(Closable):
             self._rival_ms = max(self._rival_ms, since_ms)
         if id == self.id:
             return
-        member = self._members.get(id) or Member(id, session["info"], fields.get("me"))
+        member = self._members.get(id) or Member(id, info, fields.get("me"))
         code = cast(Token, session["code"])
-        beacon = Beacon(code, session["info"], fields.get("me"), since_ms, made_ms, session["createdAt"])
+        beacon = Beacon(code, info, fields.get("me"), since_ms, made_ms, session["createdAt"])
         self._listed[code] = member
         member.beacons[code] = beacon
         if member.beacon is None or beacon.rank > member.beacon.rank:
@@ -461,9 +478,9 @@ class Room(Closable):
             else:
                 del self._named[member.name]
 
-    def _on_mail(self, text: str, server: str) -> None:
-        """Process mail from another member."""
-        mail = self._identity.unseal(text, "from", self.id)
+    def _on_mail(self, text: str, own_code: Token) -> None:
+        """Process mail from another member to the beacon with `own_code`."""
+        mail = self._unseal(text, "from", self.id, own_code)
         if mail is None or mail["from"] == self.id:
             return
         id = mail["from"]
@@ -483,7 +500,7 @@ class Room(Closable):
                 first = id < self.id and not stays and not self._has_claimed_name(member)
                 if first and another and self._admit(leads=False):
                     self._add(member, member.name)
-                    member.code = member.code or Token(code, server)
+                    member.code = member.code or Token(code, own_code.server)
                     self._connect(member, attempt)
         sender = self._members.get(id)
         if sender is not None and sender.peer is not None and sender.attempt == mail.get("connection"):
@@ -596,6 +613,16 @@ class Room(Closable):
         member.backing_off = False
         self._start_attempts(member)
 
+    def _seal(self, fields: Fields, recipient: str = "", code: str | None = None) -> str:
+        """Return the text that is sent to a member, whose beacon has a code, or to all."""
+        text = self._identity.seal(fields, recipient)
+        return text if self._cipher is None else self._cipher.seal(text, code)
+
+    def _unseal(self, text: str, sender: str, recipient: str = "", code: str | None = None) -> Fields | None:
+        """Return the fields of a text to this member, whose beacon has a code, or to all. None is to be ignored."""
+        text = text if self._cipher is None else self._cipher.unseal(text, code)
+        return self._identity.unseal(text, sender, recipient)
+
     async def _post(self, member: Member, mail: Fields) -> None:
         """Send mail to a member as soon as its beacon is listed."""
         for attempt in itertools.count():
@@ -604,7 +631,7 @@ class Room(Closable):
             assert code is not None
             fields = {"from": self.id, "info": self._info, "code": self._code, **mail}
             try:
-                await self._client.candidates(code, "answerer", [self._identity.seal(fields, member.id)])
+                await self._client.candidates(code, "answerer", [self._seal(fields, member.id, code)])
                 return
             except APIError as error:
                 if error.lost_race:

@@ -95,6 +95,7 @@ export type ErrorCode =
   | "not-allowed"
   | "not-found"
   | "origin-not-allowed"
+  | "password-invalid"
   | "peer-left"
   | "replaced"
   | "server-busy"
@@ -378,6 +379,8 @@ export interface Room extends TypedEventTarget<RoomEvents> {
   readonly listed: boolean;
   /** The peers by id, in the order in which they joined. */
   readonly peers: ReadonlyMap<string, Peer>;
+  /** With a password: how many entries and messages of others could not be decrypted, or were repeated. */
+  readonly ignored: number;
   /**
    * Send a string, bytes, or a value that JSON can represent. `to` is a peer or its id, by default all peers. Peers that
    * are not in `peers` get nothing. Fails before anything is sent if the data is too large for one of the connections.
@@ -407,6 +410,11 @@ export interface RoomOptions extends Omit<PeerOptions, "onstep"> {
   me?: string;
   /** The secret from which the id is derived. With `me`, the default is a random one that survives a reload. */
   secret?: string;
+  /**
+   * Only pages with the same password are in the room. The server learns neither the password, nor the names of the
+   * room and of its members. A room with another password is another room. Needs a secure context (HTTPS, or localhost).
+   */
+  password?: string;
 }
 
 /**

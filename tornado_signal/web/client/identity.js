@@ -43,15 +43,15 @@ const STORED = "tornado-signal secret"; // the key of the page's secret in sessi
 const P256 = { name: "ECDSA", namedCurve: "P-256", hash: "SHA-256" };
 
 /** @param {ArrayBuffer | ArrayLike<number>} bytes */
-const base64 = (bytes) =>
+export const base64 = (bytes) =>
   btoa(String.fromCharCode(...new Uint8Array(bytes))).replace(/[+/=]/g, (sign) => ({ "+": "-", "/": "_" })[sign] ?? "");
 
 /** @param {string} text */
-const unbase64 = (text) =>
+export const unbase64 = (text) =>
   Uint8Array.from(atob(text.replace(/[-_]/g, (sign) => (sign === "-" ? "+" : "/"))), (byte) => byte.charCodeAt(0));
 
 /** @param {string} text */
-const utf8 = (text) => new TextEncoder().encode(text);
+export const utf8 = (text) => new TextEncoder().encode(text);
 
 /** @param {bigint} number */
 const base64Of = (number) =>

@@ -18,9 +18,22 @@ import {
 import { iceFailure, PAIR_MS } from "./link.js";
 import { Peer } from "./peer.js";
 import { publishHeld, Servers } from "./servers.js";
-import { backOff, Deadline, dispatch, makePace, PAUSE_MS, PeerError, retry, sleep, taken, WAIT_S } from "./timing.js";
+import {
+  backOff,
+  Deadline,
+  dispatch,
+  makePace,
+  notLoaded,
+  PAUSE_MS,
+  PeerError,
+  retry,
+  sleep,
+  taken,
+  WAIT_S,
+} from "./timing.js";
 
 /** @import { FileOptions, Peer as PublicPeer, Progress, RoomOptions, Session } from "../client.d.ts" */
+/** @import { Cipher } from "./secret.js" */
 /** @import { SignalClient } from "./signal-client.js" */
 /** @import { Attempt, Beacon, Fields, Mail, Member, TellRoom } from "./types.d.ts" */
 
@@ -109,6 +122,8 @@ class Room extends EventTarget {
   #options;
   /** @type {Identity | undefined} */
   #identity;
+  /** @type {Cipher | undefined} */
+  #cipher; // of a room with a password
   #secret = random(); // of the beacon
   #at = 0; // when the beacon was created
   #since = 0; // when this page entered, by the server's clock; 0 if it does not know that yet
@@ -160,6 +175,11 @@ class Room extends EventTarget {
   removeStream(stream) {
     this.#streams.delete(stream);
     for (const peer of this.#all) peer.remove(stream);
+  }
+
+  /** How many texts in a room with a password could not be decrypted. */
+  get ignored() {
+    return this.#cipher?.ignored ?? 0;
   }
 
   /** All attempts and connections. */
@@ -223,8 +243,13 @@ class Room extends EventTarget {
   /** @param {Servers} servers */
   async #run(servers) {
     const { signal } = this.#stop;
-    const { me, secret } = this.#options;
+    const { me, secret, password } = this.#options;
     try {
+      if (password !== undefined) {
+        const { Cipher } = await import("./secret.js").catch(notLoaded);
+        this.#cipher = await Cipher.of(this.#topic, password);
+        this.#topic = this.#cipher.topic;
+      }
       this.#identity = await (secret || (me && !this.#identity) ? Identity.of(secret ?? "") : this.#identity);
       this.id = this.#identity?.id ?? this.id;
       if (me !== undefined && !isName(me))
@@ -250,7 +275,7 @@ class Room extends EventTarget {
   async #checkName(client, me) {
     const { sessions } = await client.sessions(this.#topic, { limit: MAX_PEERS, signal: this.#stop.signal });
     for (const { offer } of sessions) {
-      const { id, me: theirs } = await unseal(this.#topic, offer, "id");
+      const { id, me: theirs } = await this.#unseal(offer, "id");
       if (id && id !== this.id && theirs === me) throw new PeerError("name-taken", `Another member has the name ${me}`);
     }
   }
@@ -267,10 +292,11 @@ class Room extends EventTarget {
     this.#iceServers = (await servers.iceServers(client)).iceServers;
     this.#at = Math.max(Date.now(), this.#at + 1); // also after the clock was set back
     this.#sinceSent = this.#since > 0;
-    const since = this.#since || undefined;
-    const offer = await seal(this.#identity, this.#topic, { id: this.id, at: this.#at, since, me });
+    const beacon = { id: this.id, at: this.#at, since: this.#since || undefined, me };
+    const offer = await this.#seal(this.#cipher ? { ...beacon, info } : beacon);
     this.#offers.add(offer);
-    const { code, keep } = await publishHeld(client, this.#topic, { info, offer, secret: this.#secret });
+    const fields = { info: this.#cipher ? "-" : info, offer, secret: this.#secret };
+    const { code, keep } = await publishHeld(client, this.#topic, fields);
     this.#withdraw();
     this.#client = client;
     this.#code = code;
@@ -371,8 +397,9 @@ class Room extends EventTarget {
   }
 
   /** @param {Session} session */
-  async #see({ code, info, offer, createdAt }) {
-    const { id, me, ...fields } = await unseal(this.#topic, offer, "id");
+  async #see({ code, offer, createdAt, ...session }) {
+    const { id, me, info: sealed, ...fields } = await this.#unseal(offer, "id");
+    const info = this.#cipher ? String(sealed) : session.info;
     const at = Number(fields.at);
     const since = Number(fields.since) || 0;
     if (code === this.#code) this.#since ||= createdAt;
@@ -473,7 +500,7 @@ class Room extends EventTarget {
 
   /** @param {string} text */
   async #take(text) {
-    const { from, me, info, code, connection, ...fields } = await unseal(this.#topic, text, "from", this.id);
+    const { from, me, info, code, connection, ...fields } = await this.#unseal(text, "from", this.id, this.#code ?? "");
     if (typeof from !== "string" || from === this.id || this.#stop.signal.aborted) return;
     const mail = /** @type {Mail} */ (fields); // the browser checks what it is given
     const member = this.#member(from, String(info), me);
@@ -644,7 +671,7 @@ class Room extends EventTarget {
     if (!code) return false;
     const { me, info = ownInfo() } = this.#options;
     const fields = { from: this.id, me, info, code: this.#code, ...mail };
-    const text = await seal(this.#identity, this.#topic, fields, id);
+    const text = await this.#seal(fields, id, code);
     try {
       await retry(async () => this.#client?.candidate(code, "answerer", text, { signal }), signal);
     } catch (error) {
@@ -656,6 +683,30 @@ class Room extends EventTarget {
       this.#tell("error", { error: /** @type {Error} */ (error) });
     }
     return true;
+  }
+
+  /**
+   * Encode what is sent to a member, whose beacon has a code, or to all.
+   *
+   * @param {Fields} fields
+   * @param {string} [to]
+   * @param {string} [code]
+   */
+  async #seal(fields, to, code) {
+    const text = await seal(this.#identity, this.#topic, fields, to);
+    return this.#cipher ? this.#cipher.seal(text, code) : text;
+  }
+
+  /**
+   * Decode what a member has sent to this member, whose beacon has a code, or to all.
+   *
+   * @param {string} text
+   * @param {string} field
+   * @param {string} [to]
+   * @param {string} [code]
+   */
+  async #unseal(text, field, to, code) {
+    return unseal(this.#topic, this.#cipher ? await this.#cipher.unseal(text, code) : text, field, to);
   }
 
   /** @type {TellRoom} */

@@ -66,6 +66,16 @@ export function unreachable(url, cause) {
 }
 
 /**
+ * Fail because a browser did not get a part of the module. It does not request the part again.
+ *
+ * @param {unknown} cause
+ * @returns {never}
+ */
+export const notLoaded = (cause) => {
+  throw new PeerError("server-unreachable", "A part of the module did not load; reload the page", { cause });
+};
+
+/**
  * Make the error for a response of something else than the server.
  *
  * @param {string} url

@@ -1,0 +1,47 @@
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { test } from "node:test";
+import { topicOf } from "../../../tornado_signal/web/client/identity.js";
+import { Cipher } from "../../../tornado_signal/web/client/secret.js";
+
+const text = readFileSync(new URL("../../room-vectors.json", import.meta.url), "utf8");
+const { room, password, topic, others, accepted, ignored } = JSON.parse(text).password;
+const cipher = await Cipher.of(topicOf("room~", room), password);
+
+test("the topic is made from the name and the password", async () => {
+  assert.equal(cipher.topic, topic);
+  for (const { password, topic, what } of others) {
+    assert.equal((await Cipher.of(topicOf("room~", room), password)).topic, topic, what);
+  }
+});
+
+for (const { what, code, text, plain } of accepted) {
+  test(`accepted: ${what}`, async () => assert.equal(await cipher.unseal(text, code), plain));
+}
+
+for (const { what, code, text } of ignored) {
+  test(`ignored and counted: ${what}`, async () => {
+    const before = cipher.ignored;
+    assert.equal(await cipher.unseal(text, code), "");
+    assert.equal(cipher.ignored, before + 1);
+  });
+}
+
+test("mail is accepted once, and a beacon whenever it is listed", async () => {
+  const [beacon, mail, other] = await Promise.all([cipher.seal("b"), cipher.seal("m", "1"), cipher.seal("o", "2")]);
+  const seen = [];
+  for (const [text, code] of [[beacon], [beacon], [mail, "1"], [mail, "1"], [`${mail} `, "1"], [other, "2"]]) {
+    seen.push(await cipher.unseal(text, code));
+  }
+  assert.deepEqual(seen, ["b", "b", "m", "", "", "o"]);
+});
+
+test("equal texts are encrypted differently", async () => {
+  assert.notEqual(await cipher.seal("b"), await cipher.seal("b"));
+});
+
+test("an unusable password is an error with a code", async () => {
+  for (const password of ["", null, 7]) {
+    await assert.rejects(Cipher.of("room~a", password), { code: "password-invalid" });
+  }
+});

@@ -1,0 +1,74 @@
+"""Rooms with a password: their topics and their encryption. docs/room-protocol.md describes the format."""
+
+import hashlib
+import hmac
+import secrets
+import unicodedata
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from .names import bytes_of, text_of
+
+PBKDF2_ITERATIONS = 600_000  # of PBKDF2; about a third of a second
+NONCE = 12  # bytes
+HASH = "sha256"
+
+
+class Cipher:
+    """The key of a room with a password.
+
+    Args:
+        topic: the topic of the room without a password.
+        password: the password.
+
+    Raises:
+        ValueError: the password contains half of a surrogate pair.
+
+    Attributes:
+        topic: the topic of the room on the server.
+        ignored: how many texts could not be decrypted, or were repeated.
+    """
+
+    def __init__(self, topic: str, password: str) -> None:
+        secret = unicodedata.normalize("NFC", password).encode()
+        root = hashlib.pbkdf2_hmac(HASH, secret, f"tornado-signal password\n{topic}".encode(), PBKDF2_ITERATIONS)
+        prefix, _, _ = topic.partition("~")
+        self.topic = f"{prefix}~{text_of(hmac.digest(root, topic.encode(), HASH))}"
+        self.ignored = 0
+        self._key = AESGCM(hmac.digest(root, b"key", HASH))
+        self._code: str | None = None  # the beacon that `_nonces` is for
+        self._nonces: set[bytes] = set()  # of the mail to one beacon
+
+    def seal(self, text: str, code: str | None = None) -> str:
+        """Encrypt a beacon, or mail to the beacon with a code."""
+        nonce = secrets.token_bytes(NONCE)
+        return text_of(nonce + self._key.encrypt(nonce, text.encode(), _purpose(code)))
+
+    def unseal(self, text: str, code: str | None = None) -> str:
+        """Decrypt a beacon, or mail to the beacon with a code. Return an empty text for anything else."""
+        try:
+            octets = bytes_of(text)
+            nonce = octets[:NONCE]
+            plain = self._key.decrypt(nonce, octets[NONCE:], _purpose(code)).decode()
+        except (ValueError, InvalidTag):
+            plain = ""
+        else:
+            if code is not None and self._is_repeated(code, nonce):
+                plain = ""
+        self.ignored += not plain
+        return plain
+
+    def _is_repeated(self, code: str, nonce: bytes) -> bool:
+        """Return whether mail with this nonce was received before."""
+        if code != self._code:
+            self._code = code
+            self._nonces.clear()
+        repeated = nonce in self._nonces
+        self._nonces.add(nonce)
+        return repeated
+
+
+def _purpose(code: str | None) -> bytes:
+    """Return the associated data of a text, which is valid only as what it was encrypted for."""
+    return b"beacon" if code is None else f"mail\n{code}".encode()
