@@ -49,6 +49,17 @@ def test_peers_connect_across_two_servers_that_are_killed(kind, redis_server, se
     assert [line for line in again.log if " error" in line.lower()] == []
 
 
+def test_servers_of_one_redis_name_one_topic_for_a_network(redis_server, serve):
+    redis, another = redis_server(), redis_server()
+    one, other, apart = (serve(each, "--durability", "os") for each in (redis, redis, another))
+    (topic,) = {server.call("/nearby")[1]["topic"] for server in (one, other)}
+    assert apart.call("/nearby")[1]["topic"] != topic
+    code = one.offer(f"room~{topic}")
+    assert [each["code"] for each in other.call(f"/room~{topic}/sessions")[1]["sessions"]] == [code]
+    one.end()
+    assert serve(redis, "--durability", "os").call("/nearby")[1]["topic"] == topic
+
+
 def test_unsafe_redis_configuration_is_refused_with_advice(redis_server):
     assert "cannot be used" in refused("127.0.0.1:1", "--durability", "os")
     redis = redis_server()

@@ -8,10 +8,11 @@ from support import npm_package
 from support.paths import ROOT
 
 MAX_BYTES = 20_000
-LATER = ["secret.js"]
+LATER = ["nearby.js", "secret.js"]
 # Every event has the type of its name. Mistakes are errors.
 PROGRAM = """\
-import { pair, publish, room, SignalClient, type Connection, type Peer, type SignalEvent } from "tornado-signal";
+import { pair, publish, room, SignalClient } from "tornado-signal";
+import type { Connection, Peer, Room, SignalEvent } from "tornado-signal";
 
 const lobby = room("lobby", { info: "alice", me: "Alice", channel: { ordered: false } });
 lobby.addEventListener("join", ({ peer }) => lobby.send(peer.info.toUpperCase(), peer));
@@ -30,6 +31,8 @@ lobby.addEventListener("file", async ({ peer, file }) => {
 lobby.addEventListener("stream", ({ peer, stream }) => lobby.send(`${peer.name} ${peer.streams.length} ${stream.id}`));
 lobby.addEventListener("error", ({ error }) => console.error(error.code === "ice-failed", error.message));
 lobby.addEventListener("close", async () => await lobby.leave());
+const home: Room = await room.nearby({ info: "alice", password: "of the family" });
+console.log(home.ignored);
 const other: Connection = await pair("strangers", { info: "alice", channel: { ordered: false } });
 other.peerConnection.addTransceiver("audio");
 other.addEventListener("message", ({ data }) => other.send(data));

@@ -11,6 +11,8 @@ import time
 
 import pytest
 from support.certificates import client_context, make_pair
+from support.command import Server
+from support.networks import own_network
 from support.paths import SYSTEMD
 from support.proxies import PROXIES, put
 from support.redis_servers import free_port
@@ -40,6 +42,13 @@ FORGED = [
     ("X-Real-IP", "203.0.113.9"),
     ("Forwarded", "for=203.0.113.9;host=forged.example;proto=http"),
 ]
+# Addresses of clients by their networks. Privacy extensions choose an IPv6 address in the /64 of a home.
+NETWORKS = {
+    "home": ["2a00:1450:1:2:1c3f:9aff:fe11:2233", "2a00:1450:1:2:8d5e:77aa:1:f00d"],
+    "next home": ["2a00:1450:1:3::1"],
+    "IPv4": ["8.8.8.8"],
+    "other IPv4": ["8.8.4.4"],
+}
 LARGE = 5_000_000
 OFFER = {"info": "i", "offer": "o"}
 NOT_PAST_NGINX = ["/a%00b", "/%00", "/..", "/%2e%2E"]
@@ -163,6 +172,29 @@ async def test_neither_the_client_nor_the_own_origin_can_be_forged(kind, hop, st
     said, _ = await process.communicate()
     assert re.match(b"HTTP/2 200 ", said)
     assert f"access-control-allow-origin: {through.proxy.url}\r\n".encode() in said
+
+
+@pytest.mark.needs("curl", "root")
+def test_networks_are_those_of_the_addresses_that_proxies_see(kind, start_proxy, tmp_path):
+    with own_network():
+        for address in [address for addresses in NETWORKS.values() for address in addresses]:
+            subprocess.run(["ip", "address", "add", address, "dev", "lo"], check=True)
+        with Server("--data-dir", tmp_path / "data", "--trusted-proxies", "127.0.0.1") as server:
+            proxy = start_proxy(kind, int(server.url.rpartition(":")[2]))
+
+            def nearby(address, *forged):
+                headers = [f"{name}: {value}" for name, value in [("Origin", ORIGIN), *forged]]
+                options = [each for header in headers for each in ("--header", header)]
+                host = "[::1]" if ":" in address else "127.0.0.1"
+                url = f"https://{host}:{proxy.port}/nearby"
+                command = ["curl", "--insecure", "--silent", "--fail", "--interface", address, *options, url]
+                return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)["topic"]
+
+            topics = set()
+            for addresses in NETWORKS.values():
+                (topic,) = {nearby(address, *forged) for address in addresses for forged in ((), FORGED)}
+                topics.add(topic)
+            assert len(topics) == len(NETWORKS)
 
 
 @pytest.mark.parametrize("hop", HOPS)

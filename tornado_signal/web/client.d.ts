@@ -422,3 +422,11 @@ export interface RoomOptions extends Omit<PeerOptions, "onstep"> {
  * need a secure context (HTTPS, or localhost) on all sides.
  */
 export function room(topic: string, options?: RoomOptions): Room;
+
+export namespace room {
+  /**
+   * Enter the room of all devices in the same network, by their public addresses. Rejects with the code `not-found` if the
+   * server has turned this off. Mobile networks share addresses, so strangers can be in it.
+   */
+  function nearby(options?: RoomOptions): Promise<Room>;
+}

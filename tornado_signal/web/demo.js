@@ -6,6 +6,7 @@ import { check } from "./check.js";
 import { $, make, Tile } from "./tile.js";
 import { renderSVG } from "./vendor/uqr.js";
 
+const NEARBY = "nearby-"; // the prefix of the rooms of networks, which other networks cannot guess
 const LOOK_MS = 3000; // between two polls of the other rooms
 const ROOM = "room~"; // the prefix of a room's topic on the server, which has escapes (docs/room-protocol.md#topics)
 const MAX_NAME = 32; // characters; longer names are cut off
@@ -43,6 +44,7 @@ const sent = new Map(); // streams by the id of the button
 const nameOfRoom = (topic) =>
   topic.slice(ROOM.length).replace(/~([\da-f]+)~/g, (_, hex) => String.fromCodePoint(parseInt(hex, 16)));
 const topic = () => $("topic").value.trim() || "lobby";
+const title = () => (topic().startsWith(NEARBY) ? $("nearby").textContent : topic());
 const name = () => $("name").value.trim() || "Guest";
 const message = $("message");
 
@@ -145,7 +147,7 @@ function left() {
 
 function present(inside) {
   document.body.classList.toggle("inside", inside);
-  $("title").textContent = inside ? topic() : "";
+  $("title").textContent = inside ? title() : "";
   $("title").hidden = $("room").hidden = $("leave").hidden = !inside;
   for (const id of ["start", "entry", "own-page", "diagnose"]) $(id).hidden = inside;
 }
@@ -242,7 +244,7 @@ async function watchRooms(signal) {
     try {
       const { topics } = await api.topics({ limit: 50, signal });
       const rooms = topics
-        .filter((each) => each.topic.startsWith(ROOM))
+        .filter((each) => each.topic.startsWith(ROOM) && !each.topic.startsWith(ROOM + NEARBY))
         .map((each) => ({ value: nameOfRoom(each.topic), count: each.count }));
       const others = rooms.filter(({ value }) => !here || value !== topic());
       const rows = others.map(({ value, count }) => {
@@ -355,6 +357,22 @@ function makeRoom() {
   $("invitation").showModal();
 }
 
+/** Enter the room of this device's network. */
+async function enterNearby() {
+  complain("");
+  try {
+    const { topic } = await api.nearby();
+    if (here) return;
+    $("topic").value = topic;
+    changed();
+    enter();
+  } catch (error) {
+    complain(
+      error.code === "not-found" ? "This server does not show which devices are in one network." : explain(error),
+    );
+  }
+}
+
 function begin() {
   $("name").value = kept("name") || `Guest ${Math.floor(1000 + Math.random() * 9000)}`;
   $("topic").value = linked(); // "lobby" without one
@@ -386,6 +404,7 @@ function listen() {
   $("name").addEventListener("change", changed);
   $("topic").addEventListener("change", changed);
   $("make").addEventListener("click", makeRoom);
+  $("nearby").addEventListener("click", enterNearby);
   $("leave").addEventListener("click", leave);
   $("say").addEventListener("submit", (event) => {
     event.preventDefault();

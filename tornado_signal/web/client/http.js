@@ -111,6 +111,7 @@ export const SHAPES = {
   health: { status: "string", timestamp: "number" },
   topics: { topics: [{ topic: "string", count: "number" }], pagination: PAGINATION },
   sessions: { sessions: [SESSION], "cursor?": "string" },
+  nearby: { topic: "string" },
   iceServers: { iceServers: [{}], expiresAt: "number" },
   poll: {
     "offer?": "string",

@@ -722,3 +722,10 @@ class Room extends EventTarget {
  * @param {RoomOptions} options
  */
 export const room = (topic, options = {}) => new Room(topic, options);
+
+/**
+ * Be in the room of all devices in the same network.
+ *
+ * @param {RoomOptions} options
+ */
+room.nearby = async (options = {}) => (await import("./nearby.js").catch(notLoaded)).nearby(options);

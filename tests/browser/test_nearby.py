@@ -1,0 +1,66 @@
+"""The room of the devices in one network: `room.nearby`, and the button of the demo page."""
+
+import json
+
+from support.browsers import until
+from support.demo import connected, told
+
+pytest_plugins = ["support.browser_fixtures"]
+
+ENTER = """async (info) => {
+  window.here = await client.room.nearby({info});
+  await new Promise((resolve) => here.addEventListener("join", resolve));
+  return [...here.peers.values()].map(({info}) => info);
+}"""
+FAIL = "client.room.nearby(%s).then(() => '', ({code, name}) => (typeof code === 'string' ? code : name))"
+BUTTON = "Devices in my network"
+
+
+def test_pages_of_one_network_meet_without_a_name(server, site, connect_page):
+    pages = [connect_page(server) for _ in range(2)]
+    for number, page in enumerate(pages):
+        page.evaluate(f"() => {{ window.entered = ({ENTER})('{number}'); }}")
+    assert [page.evaluate("entered") for page in pages] == [["1"], ["0"]]
+    (topic,) = server.call("/topics", origin=site.origin)[1]["topics"]
+    assert topic["topic"] == f"room~{server.call('/nearby', origin=site.origin)[1]['topic']}"
+
+
+def test_the_next_server_is_asked_if_one_is_unavailable(server, connect_page):
+    page = connect_page(server)
+    urls = json.dumps(["http://127.0.0.1:9", server.url])
+    page.evaluate(f"async () => {{ window.here = await client.room.nearby({{url: {urls}}}); }}")
+    until(lambda: page.evaluate("here.listed"))
+
+
+def test_a_server_without_it_is_an_error_with_a_code(start, connect_page):
+    page = connect_page(start("--nearby=false"))
+    assert page.evaluate(FAIL % "") == "not-found"
+    assert page.evaluate(FAIL % "{signal: AbortSignal.abort()}") == "AbortError"
+    page.route("**/client/nearby.js", lambda route: route.abort())
+    page.reload()
+    page.wait_for_function("() => window.ready")
+    assert page.evaluate(FAIL % "") == "server-unreachable"
+
+
+def test_button_of_the_demo_connects_the_devices_of_a_network(server, open_demo):
+    alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob")
+    alice.get_by_role("button", name=BUTTON).click()
+    told(alice, "No other page is here yet.")
+    assert alice.get_by_role("heading", level=1).filter(has_text=BUTTON).is_visible()
+    bob.get_by_text("Other rooms").click()
+    bob.evaluate("() => new Promise((resolve) => setTimeout(resolve, 0))")
+    assert "nearby-" not in bob.locator("main").inner_text()
+    bob.get_by_role("button", name=BUTTON).click()
+    connected(alice, "Bob")
+    connected(bob, "Alice")
+    bob.reload()
+    connected(alice, "Bob")
+    bob.get_by_role("button", name="Leave").click()
+    told(alice, "Bob has left.")
+    assert "nearby-" not in alice.locator("#elsewhere").inner_text()
+
+
+def test_button_of_the_demo_explains_a_server_without_it(start, open_demo):
+    page = open_demo(start("--nearby=false"), "Alice")
+    page.get_by_role("button", name=BUTTON).click()
+    told(page, "This server does not show which devices are in one network.")
