@@ -49,6 +49,8 @@ class Cipher:
         """Decrypt a beacon, or mail to the beacon with a code. Return an empty text for anything else."""
         try:
             octets = bytes_of(text)
+            if text_of(octets) != text:  # each text has one form, so a copy is known
+                raise ValueError("another form")
             nonce = octets[:NONCE]
             plain = self._key.decrypt(nonce, octets[NONCE:], _purpose(code)).decode()
         except (ValueError, InvalidTag):

@@ -68,6 +68,7 @@ export class Cipher {
   async unseal(text, code) {
     try {
       const bytes = unbase64(text);
+      if (base64(bytes) !== text) throw new Error("another form"); // each text has one form, so a copy is known
       const iv = bytes.subarray(0, NONCE);
       const plain = await crypto.subtle.decrypt(parameters(iv, code), this.#key, bytes.subarray(NONCE));
       if (code !== undefined) this.#once(code, String(iv));
