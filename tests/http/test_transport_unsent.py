@@ -13,6 +13,7 @@ from tornado.iostream import StreamClosedError
 
 from tornado_signal.system.tls import Tls, read_certificate
 from tornado_signal.transport.listener import UNSENT_BYTES
+from tornado_signal.transport.pacing import HIGH_WATER_BYTES, WRITE_BYTES
 from tornado_signal.transport.state import MemoryBudget
 
 MAX_UNSENT_BYTES = 8 * 1024 * 1024
@@ -194,6 +195,24 @@ def test_unread_response_over_tls_is_counted(loop, pair, trusting):
         until(lambda: running.call(lambda: running.server.state.unsent.bytes) > LARGE_BYTES * 3 // 4)
         (response,) = answers(read_all(client))
         assert (response.whole, len(response.body)) == (True, LARGE_BYTES)
+
+
+def test_tls_holds_little_of_what_a_client_reads_slowly(loop, pair, trusting):
+    def held_bytes():
+        (connection,) = running.server.state.connections
+        return connection._transport._transport.get_write_buffer_size()
+
+    tls = Tls(read_certificate(*pair)).context
+    with (
+        serving(lambda: echo_application(("/large", LargeHandler)), loop=loop, tls=tls) as running,
+        trusting.wrap_socket(connect(running, "127.0.0.3"), server_hostname="127.0.0.1") as client,
+    ):
+        client.sendall(large_request(LARGE_BYTES, close=False))
+        received = client.recv(65536)
+        while len(received) < LARGE_BYTES:
+            received += client.recv(65536)
+            assert running.call(held_bytes) <= HIGH_WATER_BYTES + 2 * WRITE_BYTES
+        until(lambda: not running.call(lambda: running.server.state.unsent.bytes))
 
 
 def test_kernel_buffers_little_unread_data(running):

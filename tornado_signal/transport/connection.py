@@ -10,8 +10,9 @@ from tornado import httputil
 from tornado.iostream import StreamClosedError
 
 from .headers import Headers
+from .pacing import HIGH_WATER_BYTES, PacedTransport, is_full
 from .parser import PIECE_BYTES, RequestParser
-from .state import WRITE_BYTES, Admission, MakeProtocol, ServerState
+from .state import Admission, MakeProtocol, ServerState
 from .stream import HTTPStream
 from .syntax import BadRequest, format_head
 
@@ -21,7 +22,6 @@ BODY_S: Final = 60.0  # for the body, from its headers
 STALLED_S: Final = 30.0  # for a client to read anything at all of what waits for it
 LINGER_S: Final = 2.0  # how long to discard input after the last response; closing at once could reset it away
 REJECT_S: Final = 0.8  # how long to wait for the first request of a refused connection, to respond to it
-HIGH_WATER_BYTES: Final = 16 * 1024  # unsent, above which a connection is counted with those that read too slowly
 
 
 class Connection(asyncio.Protocol):
@@ -99,6 +99,8 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are not derived from it
+        if self.state.tls is not None:
+            self._transport = PacedTransport(self._transport)
         self._transport.set_write_buffer_limits(HIGH_WATER_BYTES)
         self.state.connections.add(self)
         if self._admission is None:
@@ -150,12 +152,15 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Note that the client reads too slowly."""
-        self._drained = self.state.loop.create_future()
-        self._set_deadline()
-        self.state.unsent.grown(self, self.unsent_bytes)
+        if self._drained is None:
+            self._drained = self.state.loop.create_future()
+            self._set_deadline()
+            self.state.unsent.grown(self, self.unsent_bytes)
 
     def resume_writing(self) -> None:
         """Note that the client has caught up."""
+        if is_full(self._transport):
+            return
         self.state.unsent.forget(self)
         drained, self._drained = self._drained, None
         if drained is not None and not drained.done():
@@ -260,10 +265,7 @@ class Connection(asyncio.Protocol):
             return end(self.state.loop.create_future())
         if data:
             self._written_bytes = len(data) + (self._written_bytes if self._drained is not None else 0)
-            if len(data) <= WRITE_BYTES:
-                self._transport.write(data)
-            else:
-                self.state.write_large(self._transport, data)
+            self._transport.write(data)
             if self._drained is not None:
                 self.state.unsent.grown(self, self.unsent_bytes)
         return self._drained or self.state.done

@@ -13,7 +13,6 @@ from tornado import httputil
 from ..system.slices import in_slices
 
 ABORT_STEP: Final = 100  # connections aborted per event-loop iteration
-WRITE_BYTES: Final = 64 << 10  # of a large write over TLS
 
 ErrorResponder = Callable[[int, httputil.HTTPHeaders], tuple[httputil.HTTPHeaders, bytes]]
 
@@ -237,20 +236,6 @@ class ServerState:
         admission = self._limiter.connected(address, int(self.loop.time() * 1000))
         self.turned_away += admission is None
         return admission
-
-    def write_large(self, transport: asyncio.Transport, data: bytes) -> None:
-        """Write more than `WRITE_BYTES`, over TLS in pieces.
-
-        A transport of TLS passes each write to one below it. It pauses when that one is full, and only what it has
-        itself then is in its `get_write_buffer_size`. Written at once, all of the data would be uncounted.
-        """
-        if self.tls is None:
-            transport.write(data)
-            return
-        for at in range(0, len(data), WRITE_BYTES):
-            if transport.is_closing():  # a budget was exceeded
-                break
-            transport.write(data[at : at + WRITE_BYTES])
 
     def write_soon(self, connection: PostingConnection) -> None:
         """Call `write_posted` of a connection in the next event-loop iteration."""

@@ -12,7 +12,8 @@ from tornado import httputil
 
 from . import frames
 from .frames import CloseCode, FrameReader, InvalidFrame, make_frame
-from .state import WRITE_BYTES, Admission, ServerState
+from .pacing import is_full
+from .state import Admission, ServerState
 
 PING_S: Final = 20.0  # between two questions whether the client is there
 SILENT_S: Final = 40.0  # after which it is not
@@ -167,11 +168,15 @@ class WebSocket(asyncio.Protocol):
         return False
 
     def pause_writing(self) -> None:
+        if self._drained is not None:
+            return
         self._drained = self.state.loop.create_future()
         self._stalled_s = self.state.loop.time()
         self._taken_bytes = self._written_bytes - self._transport.get_write_buffer_size()
 
     def resume_writing(self) -> None:
+        if is_full(self._transport):
+            return
         drained, self._drained = self._drained, None
         self._count_unsent()
         if drained is not None and not drained.done():
@@ -351,10 +356,7 @@ class WebSocket(asyncio.Protocol):
                 self.deadline_s = min(self.deadline_s, self.state.loop.time() + UNREAD_S)
 
     def _write(self, data: bytes) -> None:
-        if len(data) <= WRITE_BYTES:
-            self._transport.write(data)
-        else:
-            self.state.write_large(self._transport, data)
+        self._transport.write(data)
         self._written_bytes += len(data)
 
     def _count_unsent(self) -> None:
