@@ -28,7 +28,7 @@ def shows(page, text):
 
 def test_all_recipes_are_tried():
     recipes = [heading for heading, text in sections("recipes").items() if heading != "Recipes" and "```html" in text]
-    assert recipes == ["Shared cursors", "File drop", "Call", "Game for two", "Matchmaking", "Lobby"]
+    assert recipes == ["Shared cursors", "File drop", "Call", "Game for two", "Race for two", "Matchmaking", "Lobby"]
 
 
 def test_cursors_are_shared(open_recipe):
@@ -106,6 +106,22 @@ def test_game_reports_a_player_that_leaves(open_recipe):
         shows(page, "turn")
     chromium.close()
     shows(firefox, "The other player has left")
+
+
+def test_race_survives_a_reload(open_recipe):
+    pages = open_recipe("Race for two", 3)
+    until(lambda: sorted("You: 0" in page.evaluate(TEXT) for page in pages) == [False, True, True])
+    (waiting,) = [page for page in pages if "You: 0" not in page.evaluate(TEXT)]
+    shows(waiting, "Two others play")
+    one, another = [page for page in pages if page is not waiting]
+    waiting.goto("about:blank")
+    for page in (one, one, another):
+        page.evaluate("document.querySelector('button').click()")
+    shows(another, "You: 1, the other: 2")
+    one.evaluate("location.reload()")
+    shows(another, "Waiting")
+    shows(one, "You: 2, the other: 1")
+    shows(another, "You: 1, the other: 2")
 
 
 def test_players_of_the_nearest_level_are_matched(server, site, open_recipe):

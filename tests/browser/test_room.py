@@ -633,6 +633,90 @@ def test_failed_negotiation_message_is_sent_again(server, connect_page):
     assert happened(pages[0], "leave", "error") == happened(pages[1], "leave", "error") == []
 
 
+def most_peers(page):
+    """The largest number of peers that a page had at a time."""
+    sizes = [0]
+    for name, *_ in happened(page, "join", "leave"):
+        sizes.append(sizes[-1] + (1 if name == "join" else -1))
+    return max(sizes)
+
+
+def test_first_members_have_the_places(server, site, connect_page, windowed):
+    places = 4
+    pages = {str(number): connect_page(server) for number in range(9)}
+    dead, browser = windowed(server)
+    pages["9"] = dead
+    ids = [
+        page.evaluate("(info) => { enter('game', {info, max: 4}); return here.id; }", info)
+        for info, page in pages.items()
+    ]
+    assert len({*ids} - {None}) == 10  # known from the start
+
+    def order():
+        return [each["info"] for each in reversed(listed(server, site.origin, "room~game"))]
+
+    until(lambda: len(order()) == 10)
+
+    def settled(infos):
+        """Wait until the first members are connected, and all others wait."""
+        inside = infos[:places]
+        for info in infos:
+            with_others(pages[info], *({*inside} - {info} if info in inside else ()))
+            until(lambda info=info: pages[info].evaluate("here.full") == (info not in inside))
+
+    infos = order()
+    settled(infos)
+    # One of them reloads the page. It enters again as the last one.
+    pages[infos[1]].reload()
+    pages[infos[1]].wait_for_function("() => window.ready")
+    enter(pages[infos[1]], infos[1], "game", max=places)
+    infos.append(infos.pop(1))
+    settled(infos)
+    # Those before the one whose browser is killed leave, so that it has a place.
+    while infos.index("9") >= places:
+        pages[infos[0]].evaluate("here.leave()")
+        del infos[0]
+        settled(infos)
+    browser.kill()
+    infos.remove("9")
+    settled(infos)
+    # Another beacon, as after a failure of the server, changes no place.
+    for each in listed(server, site.origin, "room~game"):
+        mail = {"code": each["code"], "side": "answerer", "answer": "x"}
+        server.call("/answer", mail, origin=site.origin)
+    until(lambda: sorted(order()) == sorted(infos))
+    settled(infos)
+    for info in infos:
+        assert most_peers(pages[info]) <= places - 1
+        assert happened(pages[info], "error", "close") == []
+
+
+@pytest.mark.slow
+@pytest.mark.needs("root")
+def test_member_returns_to_its_place_after_an_outage(chromium, start, tmp_path):
+    with own_network(), contextlib.ExitStack() as stack:
+        lan = Lan()
+        stack.callback(lan.close)
+        server = start("--address", lan.address)
+        machines = [lan.machine() for _ in range(3)]
+        pages = []
+        for number, machine in enumerate(machines):
+            browser = launch_in(chromium(0).browser_type, machine.enter, tmp_path / f"chromium{number}")
+            stack.callback(browser.close)
+            pages.append(open_connect(browser, server, "http://app.example"))
+            enter(pages[-1], str(number), "game", max=2)
+            until(lambda number=number: len(listed(server, "http://app.example", "room~game")) == number + 1)
+        with_others(pages[0], "1")
+        with_others(pages[1], "0")
+        until(lambda: pages[2].evaluate("here.full"))
+        with machines[0].cut():
+            until(lambda: pages[2].evaluate("others()") == ["1"], 180)
+        with_others(pages[0], "1")
+        with_others(pages[1], "0")
+        until(lambda: pages[2].evaluate("here.full"))
+        assert [most_peers(page) for page in pages] == [1, 1, 1]
+
+
 def test_full_beacon_is_replaced(server, site, connect_page):
     pages = [connect_page(server) for _ in range(3)]
     together(pages[:2], "lobby")

@@ -29,7 +29,7 @@ import ast, asyncio, gc, hashlib, json, secrets, sys
 from tornado_signal.client.names import Identity
 from tornado_signal.client.peers import Peers
 from pathlib import Path
-from tornado_signal.client.room import FileError, FileOffered, Joined, Member, Message
+from tornado_signal.client.room import FileError, FileOffered, Full, Joined, Member, Message
 
 async def enter(topic="lobby", **options):
     global room
@@ -40,6 +40,9 @@ async def enter(topic="lobby", **options):
 async def listen(room):
     try:
         async for event in room:
+            if isinstance(event, Full):
+                seen.append(["Full", event.full])
+                continue
             data = [event.data] if isinstance(event, Message) else []
             if isinstance(event, FileOffered):
                 asyncio.create_task(receive(event.file))
@@ -344,6 +347,28 @@ def test_listing_of_more_than_32_mib_is_read_with_a_smaller_limit(page, python):
     a.evaluate("enter(me='Ada', secret='of Ada')")  # reads the listing for the name
     x.evaluate("enter('lobby', {info: 'x'})")
     all_together({"a": a, "x": x})
+
+
+def test_programs_and_pages_share_the_places_of_a_room(page, python):
+    members = {info: python(info) for info in "ab"} | {"x": page(), "y": page()}
+    sessions = "(await peers.client.sessions('room~game')).sessions"
+    entered = []
+    for info, member in members.items():
+        member.evaluate("enter('game', max=3)" if info in "ab" else f"enter('game', {{info: '{info}', max: 3}})")
+        entered.append(info)
+        until(lambda: [each["info"] for each in members["a"].evaluate(sessions)] == entered[::-1])
+    all_together({info: members[info] for info in "abx"})
+    until(lambda: members["y"].evaluate("here.full"))
+    last = python("last")
+    last.evaluate("enter('game', max=3)")
+    until(lambda: last.evaluate("seen") == [["Full", True]])
+    members["b"].evaluate("room.leave()")
+    all_together({info: members[info] for info in "axy"})
+    assert last.evaluate("[room.full, seen]") == [True, [["Full", True]]]
+    members["x"].evaluate("here.leave()")
+    all_together({"a": members["a"], "y": members["y"], "last": last})
+    assert last.evaluate("seen")[:2] == [["Full", True], ["Full", False]]
+    assert last.evaluate("failure(lambda: peers.room('game', max=0))") == "ValueError"
 
 
 def test_streams_of_browsers_are_tracks(page, python):

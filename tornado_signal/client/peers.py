@@ -77,6 +77,7 @@ class Peers(Closable):
         secret: str | None = None,
         password: str | None = None,
         files: bool = False,
+        max: int | None = None,
     ) -> Room:
         """Enter a room and connect to all its members, browsers included. Iterate over the room for its events.
 
@@ -86,11 +87,13 @@ class Peers(Closable):
             secret: protects the name: other members that use it are ignored. The same secret gives the same id.
             password: only members with the same password are in the room. A room with another password is another room.
             files: whether the program takes files, which are `FileOffered` events. Otherwise they are refused.
+            max: the most members that are connected, this one included, or None for any number. The first ones to enter
+                have a place. A later one gets `Full` and waits for a place. All members pass the same number.
 
         Raises:
-            ValueError: the name has no secret, is empty or is too long, or the password is empty.
+            ValueError: the name has no secret or is invalid, the password is empty, or `max` is less than 1.
         """
-        room = Room(self.client, self.ice_servers, topic, self.info, me, secret, password, files, self.discard)
+        room = Room(self.client, self.ice_servers, topic, self.info, me, secret, password, files, max, self.discard)
         self._open.add(room)
         return room
 

@@ -6,6 +6,7 @@ docs/room-protocol.md describes the messages between members.
 import asyncio
 import contextlib
 import itertools
+import math
 import random
 import secrets
 import time
@@ -25,13 +26,14 @@ from .messages import decode, encode
 from .names import Identity, is_proven, topic_of
 from .offers import new_secret, publish_held
 from .passwords import Cipher
-from .room_peer import Event, FileOffered, Joined, Left, Message, Peer
+from .room_peer import Event, FileOffered, Full, Joined, Left, Message, Peer
 from .servers import back_off_s
 from .types import Closable, Fields, IceServer, Session, Token
 
 __all__ = [
     "FileError",
     "FileOffered",
+    "Full",
     "IncomingFile",
     "Joined",
     "Left",
@@ -87,6 +89,7 @@ class Member:
         id: the member's id.
         info: the member's description of itself.
         name: the member's name, or None for no name.
+        entry_ms: the time at which the member entered, by the server's clock. Infinity if only its mail is known.
         beacon: the beacon that is used, or None without a listed one.
         beacons: all listed beacons of the member by their codes.
         tries: the number of attempts since the last connection.
@@ -100,6 +103,7 @@ class Member:
 
     def __init__(self, id: str, info: str, name: str | None) -> None:
         self.id, self.info, self.name = id, info, name
+        self.entry_ms = math.inf
         self.beacon: Beacon | None = None
         self.beacons: dict[str, Beacon] = {}
         self.tries = 0
@@ -110,6 +114,11 @@ class Member:
         self.backing_off = False
         self.listed = asyncio.Event()
         self._code: Token | None = None
+
+    @property
+    def order(self) -> tuple[float, str]:
+        """The order in which members get the places of a room."""
+        return self.entry_ms, self.id
 
     @property
     def code(self) -> Token | None:
@@ -156,7 +165,7 @@ class WaitingMembers:
 class Room(Closable):
     """A room of which this peer is a member until `leave`. Iterate over it for its events.
 
-    The events are `Joined`, `Left`, `Message` and, with `files`, `FileOffered`.
+    The events are `Joined`, `Left`, `Message`, with `files` also `FileOffered`, and with `max` also `Full`.
 
     Args:
         client: the client of the servers.
@@ -167,12 +176,14 @@ class Room(Closable):
         secret: protects the name.
         password: the password of the room, or None for a room without one.
         files: whether this member takes files. Otherwise it refuses them.
+        places: the most members that are connected, this one included, or None for any number.
         on_closed: called when this member leaves.
 
     Attributes:
         topic: the topic of the room.
         id: this member's id.
         peers: the connected members by id.
+        full: whether this member waits for a place. It is then connected to nobody.
     """
 
     def __init__(
@@ -185,14 +196,20 @@ class Room(Closable):
         secret: str | None,
         password: str | None,
         files: bool,
+        places: int | None,
         on_closed: Callable[["Room"], None],
     ) -> None:
         self.topic = topic
         if password == "":
             raise ValueError("a password is not empty")
-        self._files = files
         self._password = password
         self._cipher: Cipher | None = None  # of a room with a password
+        if places is not None and places < 1:
+            raise ValueError("max is the number of members, at least 1")
+        self._files, self._places = files, places
+        self.full = False
+        self._settled = asyncio.Event()  # set when all members that entered before are known
+        self._last: tuple[float, str] | None = None  # the order of the member with the last place, if all have members
         self.peers: dict[str, Peer] = {}
         self._topic = topic_of(topic)
         self._identity = Identity(self._topic, me, secret)
@@ -213,13 +230,13 @@ class Room(Closable):
         self._sent_since = False  # whether the beacon contains it
         self._rival_ms = -1  # when another member with the same secret entered: 0 if unknown, -1 without one
         self._beacons: set[str] = set()  # the texts of this member's beacons
-        self._events: Inbox[Event | None] = Inbox()
+        self._events: Inbox[Event | Full | None] = Inbox()
         self._error: Exception | None = None
         self._left = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._start_task(self._run())
 
-    async def __aiter__(self) -> AsyncIterator[Event]:
+    async def __aiter__(self) -> AsyncIterator[Event | Full]:
         """Yield the events of the room until this member leaves.
 
         Raises:
@@ -363,6 +380,7 @@ class Room(Closable):
         for member in list(self._members.values()):
             if member.peer is None:
                 self._remove(member)
+        self._settled.clear()
         failback = self._client.wait_for_preferred_server(self._code.server)  # new members enter there
         await wait_for_first(self._watch(self._code), self._receive(self._code), failback)
 
@@ -383,6 +401,7 @@ class Room(Closable):
                     self._on_unlisted(data["code"])
                 else:
                     self._on_listed(cast(Session, data))
+                self._assign_places()
                 if self._rival_ms >= 0 and self._since_ms:
                     if self._rival_ms > self._since_ms:
                         raise NameTaken("another peer is in this room with the same secret")
@@ -391,6 +410,8 @@ class Room(Closable):
 
     async def _receive(self, code: Token) -> None:
         received = 0
+        if self._places is not None:  # mail waits until it is known who has a place
+            await self._settled.wait()
         try:
             async with aclosing(self._client.news(code, "offerer", secret=self._secret)) as updates:
                 async for update in updates:
@@ -415,6 +436,7 @@ class Room(Closable):
             since_ms = 0
         if session["code"] == self._code:
             self._since_ms = self._since_ms or session["createdAt"]
+            self._settled.set()  # sessions are listed in the order of their creation
         elif id == self.id and session["offer"] not in self._beacons:
             self._rival_ms = max(self._rival_ms, since_ms)
         if id == self.id:
@@ -430,11 +452,40 @@ class Room(Closable):
     def _use(self, member: Member, beacon: Beacon) -> None:
         """Use a beacon for the mail to a member."""
         self._add(member, beacon.name)
+        member.entry_ms = beacon.since_ms or beacon.published_ms
         member.beacon, member.code, member.info, member.backing_off = beacon, beacon.code, beacon.info, False
         if member.peer is None:
             self._start_attempts(member)
         else:
             member.peer.info = member.info
+
+    def _assign_places(self) -> None:
+        """Find out who has a place in a room with a maximum, and end connections of members without one."""
+        if self._places is None or self._left or not self._settled.is_set():
+            return
+        own = (self._since_ms, self.id)
+        members = list(self._members.values())
+        self._last = next(iter(sorted([own, *(each.order for each in members)])[self._places - 1 :]), None)
+        full = not self._has_place(own)
+        for member in members:
+            if full or not self._has_place(member.order):
+                self._waiting.discard(member)
+                for peer in {member.peer, self.peers.get(member.id)}:
+                    if peer is not None:
+                        peer.end()
+        if full != self.full:
+            self.full = full
+            self._events.put_always(Full(full))
+        for member in members:
+            if self._members.get(member.id) is member:
+                self._start_attempts(member)
+
+    def _has_place(self, order: tuple[float, str]) -> bool:
+        return self._last is None or order <= self._last
+
+    def _may_connect(self, member: Member) -> bool:
+        """Return whether a member and this one have places."""
+        return self._places is None or (self._settled.is_set() and not self.full and self._has_place(member.order))
 
     def _has_claimed_name(self, member: Member) -> bool:
         """Return whether a member uses a name that another member owns."""
@@ -497,7 +548,8 @@ class Room(Closable):
                 # Anybody can send mail with an id that is not proven, so that an open connection stays.
                 connected = self.peers[id].connection.connectionState == "connected" if id in self.peers else False
                 stays = connected and not is_proven(id)
-                first = id < self.id and not stays and not self._has_claimed_name(member)
+                allowed = self._may_connect(member) and not self._has_claimed_name(member)
+                first = id < self.id and not stays and allowed
                 if first and another and self._admit(leads=False):
                     self._add(member, member.name)
                     member.code = member.code or Token(code, own_code.server)
@@ -510,7 +562,7 @@ class Room(Closable):
 
     def _needs_attempt(self, member: Member) -> bool:
         waits = member.code is not None and member.peer is None and not member.backing_off
-        return self.id < member.id and waits and not self._has_claimed_name(member)
+        return self.id < member.id and waits and self._may_connect(member) and not self._has_claimed_name(member)
 
     def _start_attempts(self, member: Member | None = None) -> None:
         """Start attempts with the waiting members, and with `member` if it needs one."""
@@ -597,6 +649,7 @@ class Room(Closable):
             self._start_attempts()
         elif member.code is None or member.beacon is None:
             self._remove(member)
+            self._assign_places()
             self._start_attempts()
         elif not self._left:
             member.backing_off = True

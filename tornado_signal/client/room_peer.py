@@ -244,4 +244,15 @@ class FileOffered:
     file: IncomingFile
 
 
+@dataclass(frozen=True)
+class Full:
+    """The event of a member that waits for a place in a room with `max`, or that has got one.
+
+    Attributes:
+        full: whether this member waits. It is then connected to nobody.
+    """
+
+    full: bool
+
+
 Event = Joined | Left | Message | FileOffered

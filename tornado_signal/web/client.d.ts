@@ -87,6 +87,7 @@ export type ErrorCode =
   | "invalid-origin"
   | "no-webrtc"
   | "topic-invalid"
+  | "max-invalid"
   | "info-invalid"
   | "message-too-large"
   | "name-invalid"
@@ -344,6 +345,8 @@ export interface Peer {
 export interface RoomEvents {
   /** `listed` has changed. */
   listed: Event;
+  /** `full` has changed. */
+  full: Event;
   /** A peer has connected and is in `peers`. */
   join: Event & { readonly peer: Peer };
   /** A peer has left or lost its connection. If it is still in the room, another `join` follows. */
@@ -377,6 +380,8 @@ export interface Room extends TypedEventTarget<RoomEvents> {
   readonly id?: string;
   /** Whether the server lists this page, so that new peers find it. */
   readonly listed: boolean;
+  /** Whether this page waits for a place, because `max` others entered before. It is then connected to nobody. */
+  readonly full: boolean;
   /** The peers by id, in the order in which they joined. */
   readonly peers: ReadonlyMap<string, Peer>;
   /** With a password: how many entries and messages of others could not be decrypted, or were repeated. */
@@ -408,6 +413,11 @@ export interface RoomOptions extends Omit<PeerOptions, "onstep"> {
    * another page uses the same name and secret later.
    */
   me?: string;
+  /**
+   * The most members that are connected, this one included: the first ones to enter. Later ones wait for a place. All
+   * pages pass the same number.
+   */
+  max?: number;
   /** The secret from which the id is derived. With `me`, the default is a random one that survives a reload. */
   secret?: string;
   /**

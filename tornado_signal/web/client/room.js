@@ -51,6 +51,15 @@ const HINT_MS = 10_000; // alone in a room of a loopback origin
 const supersedes = (one, other) =>
   !other || (one.since - other.since || one.at - other.at || other.createdAt - one.createdAt) > 0;
 
+/**
+ * The order in which members get the places of a room, for sorting.
+ *
+ * @param {{ id: string, entry?: number }} one
+ * @param {{ id: string, entry?: number }} other
+ */
+const compareEntries = ({ id, entry = Infinity }, other) =>
+  entry - (other.entry ?? Infinity) || (id < other.id ? -1 : Number(id > other.id));
+
 /** Members that wait for an attempt: the least tried first, in random order. */
 class Queue {
   /** @type {Member[][]} */
@@ -79,8 +88,8 @@ class Queue {
 }
 
 /**
- * Everybody under a topic, connected to everybody: events `listed`, `join`, `leave`, `message`, `stream`, `streamend`,
- * `error` and `close`.
+ * Everybody under a topic, connected to everybody: events `listed`, `full`, `join`, `leave`, `message`, `stream`,
+ * `streamend`, `error` and `close`.
  *
  * A member has an id and, while it is in the room, a session under the topic: its beacon. Nobody answers a beacon. Its
  * `offer` is `{id, at, since, me}`, its `info` the member's. Its candidates are the mail to the member:
@@ -99,6 +108,7 @@ class Room extends EventTarget {
   /** @type {string | undefined} */
   id;
   listed = false;
+  full = false;
   /** @type {Map<string, Peer>} */
   peers = new Map();
   /** @type {Map<string, Member>} */
@@ -130,6 +140,10 @@ class Room extends EventTarget {
   #sinceSent = false; // whether the beacon contains it
   #rival = -1; // when another page with the same secret entered; 0 if that is unknown, -1 if there is none
   #offers = new Set(); // of this page's beacons
+  #settle = () => {}; // called when all members that entered before are known
+  #settled = false;
+  /** @type {{ id: string, entry?: number } | undefined} */
+  #last; // the member with the last place, if there are as many members as places
   /** @type {RTCIceServer[]} */
   #iceServers = [];
   /** @type {SignalClient | undefined} */
@@ -146,6 +160,9 @@ class Room extends EventTarget {
     super();
     this.#topic = topicOf(ROOM, topic);
     this.#options = options;
+    if (options.max !== undefined && !(Number.isInteger(options.max) && options.max > 0)) {
+      throw new PeerError("max-invalid", "`max` is the number of members, at least 1");
+    }
     if (!options.secret) {
       this.#identity = Identity.ofPage(options.me === undefined ? random() : ownSecret());
       this.id = this.#identity?.id ?? random(4);
@@ -314,7 +331,11 @@ class Room extends EventTarget {
     for (const member of this.#members.values()) if (!member.peer) this.#remove(member);
     try {
       const preferred = servers.preferred(client, deadline.signal);
-      const mail = this.#receive(client, code, deadline, servers, keep);
+      // In a room with places, mail waits until it is known who has one.
+      this.#settled = false;
+      const settled = new Promise((/** @type {(value?: undefined) => void} */ resolve) => (this.#settle = resolve));
+      if (!this.#options.max) this.#settle();
+      const mail = settled.then(() => this.#receive(client, code, deadline, servers, keep));
       await Promise.race([this.#watch(client, deadline), mail, preferred]);
     } finally {
       deadline.end();
@@ -350,6 +371,7 @@ class Room extends EventTarget {
     for await (const { type, data } of client.events(this.#topic, { signal })) {
       if (type === "session") await this.#see(data);
       else this.#gone(data.code);
+      this.#assignPlaces();
       if (this.#rival < 0 || !this.#since) continue;
       if (this.#rival > this.#since) {
         throw new PeerError("replaced", "Another page is in this room with the same secret");
@@ -402,8 +424,11 @@ class Room extends EventTarget {
     const info = this.#cipher ? String(sealed) : session.info;
     const at = Number(fields.at);
     const since = Number(fields.since) || 0;
-    if (code === this.#code) this.#since ||= createdAt;
-    else if (id === this.id && this.#identity && !this.#offers.has(offer)) this.#rival = Math.max(this.#rival, since);
+    if (code === this.#code) {
+      this.#since ||= createdAt;
+      this.#settled = true; // sessions are listed in the order of their creation
+      this.#settle();
+    } else if (id === this.id && this.#identity && !this.#offers.has(offer)) this.#rival = Math.max(this.#rival, since);
     if (typeof id !== "string" || id === this.id || !(at > 0) || this.#stop.signal.aborted) return;
     const member = this.#member(id, info);
     const beacon = { code, info, me, at, since, createdAt };
@@ -419,7 +444,8 @@ class Room extends EventTarget {
   #use(member, beacon) {
     const { code, info, me } = beacon;
     this.#add(member, me);
-    Object.assign(member, { code, info, beacon, resting: false });
+    const entry = beacon.since || beacon.createdAt;
+    Object.assign(member, { code, info, beacon, entry, resting: false });
     if (!member.peer) return this.#begin(member);
     member.peer.info = info;
     member.peer.post();
@@ -440,6 +466,40 @@ class Room extends EventTarget {
     open?.peer.check();
     if (peer) peer.check();
     else this.#remove(member);
+  }
+
+  /** Find out who has a place in a room with a maximum, and end connections of members without one. */
+  #assignPlaces() {
+    const { max } = this.#options;
+    if (!max || !this.#settled || this.#stop.signal.aborted) return;
+    const own = { id: this.id ?? "", entry: this.#since };
+    const members = [...this.#members.values()];
+    this.#last = [own, ...members].sort(compareEntries)[max - 1];
+    const full = !this.#hasPlace(own);
+    for (const member of members) {
+      if (!full && this.#hasPlace(member)) continue;
+      this.#queue.delete(member);
+      for (const peer of [member.peer, member.open?.peer]) peer?.end();
+    }
+    if (full !== this.full) {
+      this.full = full;
+      this.#tell("full");
+    }
+    for (const member of members) if (member === this.#members.get(member.id)) this.#begin(member);
+  }
+
+  /** @param {{ id: string, entry?: number }} member */
+  #hasPlace(member) {
+    return !this.#last || compareEntries(member, this.#last) <= 0;
+  }
+
+  /**
+   * Whether a member and this page have places.
+   *
+   * @param {Member} member
+   */
+  #mayConnect(member) {
+    return !this.#options.max || (this.#settled && !this.full && this.#hasPlace(member));
   }
 
   /**
@@ -511,7 +571,7 @@ class Room extends EventTarget {
     // Anybody can send mail with an id that is not proven, so that an open connection stays.
     const stays = !isProven(from) && member.open?.peer.peerConnection.connectionState === "connected";
     const replaces = !known && !stays && attempt?.late !== false;
-    if (first && replaces && !this.#nameConflicts(member) && this.#admits(false)) {
+    if (first && replaces && this.#mayConnect(member) && !this.#nameConflicts(member) && this.#admits(false)) {
       member.code ??= String(code);
       this.#connect(member, connection);
       if (member.peer) this.#add(member, member.name);
@@ -527,7 +587,7 @@ class Room extends EventTarget {
    */
   #begin(member) {
     const due = member && this.#leads(member) && member.code && !member.peer && !member.resting;
-    if (due && !this.#nameConflicts(member)) this.#queue.add(member);
+    if (due && this.#mayConnect(member) && !this.#nameConflicts(member)) this.#queue.add(member);
     while (!this.#stop.signal.aborted && this.#queue.next && this.#admits(true)) {
       const { next } = this.#queue; // if `admits` has ended an attempt, that may have begun another one
       if (next) this.#connect(next, random(4));
@@ -653,6 +713,7 @@ class Room extends EventTarget {
     }
     if (!member.code || !member.beacon) {
       this.#remove(member);
+      this.#assignPlaces();
       return this.#begin();
     }
     member.resting = true;

@@ -127,6 +127,8 @@ export interface Member {
   info: string;
   /** The code of its beacon; undefined while the server does not list one. */
   code?: string;
+  /** When it entered, by the server's clock; undefined if only its mail is known. */
+  entry?: number;
   /** The beacon that is used, and all that are listed, by their codes. */
   beacon?: Beacon;
   beacons: Map<string, Beacon>;
