@@ -5,6 +5,8 @@ They include work of other threads. The memory of connections is measured next t
 
 import dataclasses
 import shutil
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -171,6 +173,9 @@ def _add_all(bench: Bench, found: list[dict[str, float]], callgrind: bool) -> No
     note = f"browser headers; fsync; counted by {'callgrind' if callgrind else 'the kernel'}"
     if len(found) > 1:
         note += f". The ceiling here is the server of {bench.others[0]}"
+        ours, theirs = map(_python_of, (sys.executable, processes.interpreter(bench.others[0])))
+        if ours != theirs:  # Debian's executes 11 % less than one of pyenv
+            note += f", WITH ANOTHER PYTHON: {theirs}, and here {ours}"
     limits = {operation.name: (operation.most, "k") for operation in OPERATIONS}
     limits |= {IDLE: (6.0, "KiB"), WAITING: (10.5, "KB")}
     for name, (most, unit) in limits.items():
@@ -179,6 +184,12 @@ def _add_all(bench: Bench, found: list[dict[str, float]], callgrind: bool) -> No
         bench.add(PART, name, mine, unit, most=most, judged=bench.whole, note=note, **against)
         for number, value in enumerate(others[1:], 3):
             bench.add(PART, f"{name}, server {number}", value, unit)
+
+
+def _python_of(interpreter: str) -> str:
+    """Return the version and the build of an interpreter."""
+    command = [interpreter, "-c", "import sys; print(sys.version)"]
+    return " ".join(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
 
 
 async def _count(server: Server, operation: Operation, repetitions: int) -> float:

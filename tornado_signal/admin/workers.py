@@ -212,14 +212,18 @@ class WorkersOperator:
             *(listener.request(path, STATUS_S, headers=self._headers) for listener in self._listeners),
             self._first("/status", STATUS_S),
         )
-        responses = [json_of(response) for response in [everything, *workers]]
-        processes = {process["id"]: process for state in responses if state for process in state["processes"]}
+        states = []
+        for response in (everything, *workers):
+            states.append(json_of(response))
+            await asyncio.sleep(0)
+        processes = {process["id"]: process for state in states if state for process in state["processes"]}
+        found, *by_worker = states
+        found = found or {"missing": [], "store": None}
         silent = [
             f"{self._server}/{listener.number}"
-            for listener, response in zip(self._listeners, workers, strict=True)
-            if json_of(response) is None
+            for listener, state in zip(self._listeners, by_worker, strict=True)
+            if state is None
         ]
-        found = responses[0] or {"missing": [], "store": None}
         return {
             "time": now_ms(),
             "processes": sorted(processes.values(), key=lambda process: (process["server"], process["worker"])),
