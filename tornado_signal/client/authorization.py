@@ -40,7 +40,7 @@ class Authorization:
                     await self._renew()
         return self._token
 
-    async def replace(self, refused: str) -> str | None:
+    async def replace(self, rejected: str) -> str | None:
         """Return a newer token than one that the server has refused, or None if there is none.
 
         Callers do this once for a request. A function can return a new token that the server refuses each time.
@@ -49,9 +49,9 @@ class Authorization:
             Exception: as `token`.
         """
         async with self._renewing:
-            if refused == self._token:
+            if rejected == self._token:
                 await self._renew()
-        return None if self._token == refused else self._token
+        return None if self._token == rejected else self._token
 
     async def _renew(self) -> None:
         if callable(self._source):

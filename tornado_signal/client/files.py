@@ -72,7 +72,7 @@ class IncomingFile:
             raise RuntimeError("a file can be received only once")
         self._accepted = True
         if not self._ended:
-            _tell(self._channel, accept=True)
+            _send_control(self._channel, accept=True)
             self._finish()
         try:
             while (chunk := await self._chunks.get()) is not None:
@@ -111,7 +111,7 @@ class IncomingFile:
     def cancel(self) -> None:
         """Refuse the file, or cancel the transfer. At the other side, `send_file` or `sendFile` fails."""
         if not self._ended:
-            _tell(self._channel, cancel="cancelled" if self._accepted else "refused")
+            _send_control(self._channel, cancel="cancelled" if self._accepted else "refused")
             self._end(FileError("cancelled"))
 
     def _receive(self, data: str | bytes) -> None:
@@ -129,7 +129,7 @@ class IncomingFile:
 
     def _finish(self) -> None:
         if self.received == self.size:
-            _tell(self._channel, received=True)
+            _send_control(self._channel, received=True)
             self._end(None)
 
     def _end(self, error: FileError | None) -> None:
@@ -205,13 +205,13 @@ class OutgoingFile:
         finally:
             if not self._received and self._error is None:
                 if self._channel.readyState == "open":
-                    _tell(self._channel, cancel="cancelled")
+                    _send_control(self._channel, cancel="cancelled")
                 else:
                     self._channel.close()
 
     async def _send(self, file: BinaryIO, size: int, name: str, on_progress: Callable[[int], None]) -> None:
         await self._wait(lambda: self._channel.readyState == "open")
-        _tell(self._channel, name=name, type=mimetypes.guess_type(name)[0] or "", size=size)
+        _send_control(self._channel, name=name, type=mimetypes.guess_type(name)[0] or "", size=size)
         await self._wait(lambda: self._accepted)
         sent = 0
         while sent < size:
@@ -249,7 +249,7 @@ class OutgoingFile:
         self._changed.set()
 
 
-def _tell(channel: RTCDataChannel, **fields: object) -> None:
+def _send_control(channel: RTCDataChannel, **fields: object) -> None:
     """Send the fields if the channel is open."""
     if channel.readyState == "open":
         channel.send(json.dumps(fields))

@@ -168,8 +168,8 @@ class Handler(web.RequestHandler):
         if not request.request_id:
             try:
                 self.admit()
-            except errors.SignalError as refusal:
-                error = refusal
+            except errors.SignalError as admission_error:
+                error = admission_error
         if not counted:
             request.count_error(error)
         self.vary = "Origin"

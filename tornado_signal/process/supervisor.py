@@ -231,8 +231,8 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
         await asyncio.gather(*(worker.try_to_start() for worker in workers[1:]))
 
         policy = AdminPolicy(resources.admin_token, all(map(is_local, admin)), settings.admin_hosts)
-        refused: Counter[str] = Counter()
-        fullness = Fullness(None, refused)
+        refusals: Counter[str] = Counter()
+        fullness = Fullness(None, refusals)
 
         def use(new: Settings, resources: Resources) -> None:
             logs.set_up(new.log_level, new.log_format)
@@ -246,7 +246,7 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
         server_actions = make_server_actions(lambda: lifecycle.reach(LEAVING), live, reloader.apply)
         operator = WorkersOperator(listeners, policy, server_name(public), server_actions)
         workers_application = make_workers_application(listeners, operator, policy, live)
-        admin_server = make_admin_server(workers_application, make_error_responder(request_log), refused)
+        admin_server = make_admin_server(workers_application, make_error_responder(request_log), refusals)
         await admin_server.start(admin)
         urls = [url(listening, "https" if settings.tls_certificate else "http") for listening in public]
         log_start(urls, admin, settings, descriptors)

@@ -31,12 +31,12 @@ class Fullness:
 
     Args:
         store: the store, or None for a process without one.
-        refused: the number of refused clients by resource.
+        refusals: the number of refused clients by resource.
     """
 
-    def __init__(self, store: Store | None, refused: Counter[str]) -> None:
+    def __init__(self, store: Store | None, refusals: Counter[str]) -> None:
         self._store = store
-        self._refused = refused
+        self._refusals = refusals
         self._loop = asyncio.get_running_loop()
         self._counted: dict[str, int] = {}
         self._began_s: dict[str, float] = {}
@@ -62,8 +62,8 @@ class Fullness:
 
     def _find(self) -> set[str]:
         """Return the resources that are full, or have refused a client since the last check."""
-        found = {name for name, number in self._refused.items() if number != self._counted.get(name)}
-        self._counted = dict(self._refused)
+        found = {name for name, number in self._refusals.items() if number != self._counted.get(name)}
+        self._counted = dict(self._refusals)
         if self._store is not None and self._store.full:
             found.add(self._store.full)
         if not descriptors_left():

@@ -178,11 +178,11 @@ class Service:
 
     def charge_publisher(self, address: str, units: int) -> bool:
         """Charge a client for what another process has published for it. Return whether its rate allows that."""
-        refused = self.limits.charge_request(self.limits.client(address), self.clock.now_ms(), units)
-        if refused:
+        retry_after_s = self.limits.charge_request(self.limits.client(address), self.clock.now_ms(), units)
+        if retry_after_s:
             self.log.count_refusal(HTTPStatus.TOO_MANY_REQUESTS, "requests of an address")
             self.limits.count_recent(address, HTTPStatus.TOO_MANY_REQUESTS)
-        return not refused
+        return not retry_after_s
 
     def hold_grant(self, grant: Grant | None, end: Callable[[], None]) -> Bearer | None:
         """Have `end` called soon after a grant expires. Return None if requests need no token."""

@@ -48,7 +48,7 @@ class Space:
         self._submitted_bytes = 0  # total, counted on the loop
         self._written_bytes = 0  # total written, counted in the writer's thread
         self._measured_bytes = 0  # total written at the last measurement
-        self._refused, self._refused_s = "", -math.inf
+        self._exhausted, self._exhausted_s = "", -math.inf
         self._ballast = path / files.BALLAST
         self._ballast_bytes = 0
 
@@ -60,8 +60,8 @@ class Space:
     @property
     def full(self) -> str:
         """The full resource, because of which offers are refused: `store`, `disk`, or empty."""
-        recent = time.monotonic() - self._refused_s < REFUSED_S
-        return self._exhausted_by(MEASURE_BYTES) or (self._refused if recent else "")
+        recent = time.monotonic() - self._exhausted_s < REFUSED_S
+        return self._exhausted_by(MEASURE_BYTES) or (self._exhausted if recent else "")
 
     def families(self) -> Iterator[Family]:
         """Yield the limits and the free space."""
@@ -76,7 +76,7 @@ class Space:
             Unavailable: there is no space for `size` bytes.
         """
         if exhausted := self._exhausted_by(size):
-            self._refused, self._refused_s = exhausted, time.monotonic()
+            self._exhausted, self._exhausted_s = exhausted, time.monotonic()
             raise Unavailable("the store is full", RETRY_AFTER_S)
 
     def submitted(self, size: int) -> None:
