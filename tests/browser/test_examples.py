@@ -155,9 +155,9 @@ def test_react_example_builds_and_chats(react, server, site, profiles):
     programs = react / "node_modules" / ".bin"
     npm_package.run(programs / "tsc", cwd=react)
     npm_package.run(programs / "vite", "build", cwd=react, VITE_SERVER=server.url)
-    (script,) = (react / "dist" / "assets").iterdir()
     site.pages["/react"] = (react / "dist" / "index.html").read_text()
-    site.pages[f"/assets/{script.name}"] = script.read_text()
+    for script in (react / "dist" / "assets").iterdir():  # one at first, and one for each part that is loaded later
+        site.pages[f"/assets/{script.name}"] = script.read_text()
     talk(*(profiles.open(f"{site.origin}/react") for _ in range(2)))
 
 

@@ -12,19 +12,18 @@
  * All requests of a page to a server use one WebSocket, or HTTP if no WebSocket opens: see client/socket.js.
  */
 
-// All modules are imported here, so that a browser requests all of them at once. That takes one more round trip over
+// All modules that a room needs are imported here, so that a browser requests all of them at once. That takes one more round trip over
 // HTTP/2, and two over HTTP/1.1 with its six connections.
 import "./client/curve.js";
 import "./client/data.js";
 import "./client/http.js";
 import "./client/identity.js";
-import "./client/link.js";
 import "./client/negotiation.js";
 import "./client/peer.js";
 import "./client/servers.js";
 import "./client/socket.js";
 
-export { join, pair, publish } from "./client/connect.js";
+export { join, pair, publish } from "./client/publish.js";
 export { room } from "./client/room.js";
 export { SignalClient } from "./client/signal-client.js";
 export { SignalError } from "./client/timing.js";

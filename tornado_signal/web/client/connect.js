@@ -1,99 +1,19 @@
-/* Connections of two pages: `publish`, `join` and `pair`. */
+/* Connections of two pages, for `publish`, `join` and `pair`, which load this file when they need it. */
 
 import { ownInfo, topicOf } from "./identity.js";
 import { createOffer, Link, waitForAnswer } from "./link.js";
-import { Servers } from "./servers.js";
-import { Deadline, dispatch, makePace, PAUSE_MS, retry, sleep, taken, WAIT_S } from "./timing.js";
+import { MAX_PEERS, Servers } from "./servers.js";
+import { Deadline, makePace, PAUSE_MS, retry, STAGGER_MS, sleep, taken, WAIT_S } from "./timing.js";
 
-/** @import { PeerOptions, PublicationEvents, Session } from "../client.d.ts" */
+export { createOffer, waitForAnswer } from "./link.js";
+
+/** @import { PeerOptions, Session } from "../client.d.ts" */
 /** @import { Connection } from "./link.js" */
 /** @import { SignalClient } from "./signal-client.js" */
-/** @import { EventFields, LinkOptions, Listing } from "./types.d.ts" */
+/** @import { LinkOptions, Listing } from "./types.d.ts" */
 
-export const STAGGER_MS = 1500; // about: after this time another peer is tried in parallel with a silent one
 const AGAIN_MS = 2000; // in which a peer that was taken publishes its next offer
-export const MAX_PEERS = 100; // of a listing
 const PAIR = "pair~"; // the prefix of the topic of a pair on the server
-
-/** Offers under a topic, one unanswered at a time; events `connection`, `error` and `close`. */
-class Publication extends EventTarget {
-  #stop = new AbortController();
-  /** @type {Link | undefined} */
-  #listed; // the link that waits for its answer
-
-  /**
-   * @param {string} topic
-   * @param {LinkOptions} options
-   */
-  constructor(topic, options) {
-    super();
-    const { signal } = this.#stop;
-    globalThis.addEventListener?.("pagehide", () => this.#withdraw(), { signal });
-    options.signal?.addEventListener("abort", () => this.close(), { signal });
-    // Later, so that the caller can listen for the event.
-    if (options.signal?.aborted) queueMicrotask(() => this.close());
-    else this.#run(topic, options, new Servers(options, signal, (error) => this.#tell("error", { error })));
-  }
-
-  /** Withdraw the offer. Connections that are open stay. */
-  close() {
-    if (this.#stop.signal.aborted) return;
-    this.#withdraw();
-    this.#stop.abort();
-    this.#tell("close");
-  }
-
-  /**
-   * @param {string} topic
-   * @param {LinkOptions} options
-   * @param {Servers} servers
-   */
-  async #run(topic, options, servers) {
-    const { signal } = this.#stop;
-    try {
-      for (;;) {
-        const link = (this.#listed = await servers.first((client) => createOffer(client, topic, options, servers)));
-        const isAnswered = await waitForAnswer(link, servers);
-        this.#listed = undefined;
-        if (isAnswered) {
-          link.connect();
-          link.opened.then(
-            (connection) => this.#tell("connection", { connection }),
-            (error) => this.#tell("error", { error }),
-          );
-        } else {
-          link.fail(new Error()); // nothing waits for this link
-        }
-      }
-    } catch (error) {
-      if (signal.aborted) return;
-      this.#tell("error", { error: /** @type {Error} */ (error) });
-      this.close();
-    }
-  }
-
-  #withdraw() {
-    const link = this.#listed;
-    if (link) link.client.leave(link.code, "offerer", link.own);
-  }
-
-  /**
-   * @template {keyof PublicationEvents} Name
-   * @param {Name} name
-   * @param {EventFields<PublicationEvents[Name]>} [fields]
-   */
-  #tell(name, fields) {
-    dispatch(this, name, fields);
-  }
-}
-
-/**
- * Publish under a topic. Each peer that joins is a `connection` event of the publication that is returned.
- *
- * @param {string} topic
- * @param {PeerOptions & { channel?: RTCDataChannelInit }} [options]
- */
-export const publish = (topic, options = {}) => new Publication(topic, options);
 
 /**
  * Connect to a peer that has published under a topic, as soon as there is one.

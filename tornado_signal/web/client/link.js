@@ -6,8 +6,11 @@ import { keepMessages, Negotiation, newConnection } from "./negotiation.js";
 import { publishHeld } from "./servers.js";
 import {
   backOff,
+  CLOSE_MS,
   dispatch,
+  iceFailure,
   makePace,
+  PAIR_MS,
   PAUSE_MS,
   PeerError,
   passing,
@@ -26,14 +29,8 @@ import {
 
 const CONNECT_MS = 20_000; // from the answer to the open channel
 const GIVE_UP_MS = 3000; // after the end of the session
-export const CLOSE_MS = 2000; // for the other side to receive what was sent
-export const PAIR_MS = 5000; // for two peers to connect, or for the other one to send a candidate
 const MAX_BATCH = 100;
 const NEGOTIATION = 255; // the number of its channel, far from those that a page opens itself
-
-/** @param {string} peer */
-export const iceFailure = (peer) =>
-  new PeerError("ice-failed", `ICE found no route to ${peer}; a STUN or TURN server may be missing (docs/turn.md)`);
 
 /** One side of one session, from its description to the open channel. */
 export class Link {

@@ -1,8 +1,8 @@
 /* One connection to another member of a room. */
 
 import { decode, Files } from "./data.js";
-import { CLOSE_MS } from "./link.js";
 import { Negotiation, newConnection } from "./negotiation.js";
+import { CLOSE_MS } from "./timing.js";
 
 /** @import { Peer as PublicPeer, RoomOptions } from "../client.d.ts" */
 /** @import { Attempt, Mail, Member } from "./types.d.ts" */

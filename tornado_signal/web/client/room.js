@@ -1,6 +1,5 @@
 /* Everybody under a topic, connected to everybody. */
 
-import { MAX_PEERS, STAGGER_MS } from "./connect.js";
 import { encode, offerFile } from "./data.js";
 import {
   Identity,
@@ -15,18 +14,20 @@ import {
   topicOf,
   unseal,
 } from "./identity.js";
-import { iceFailure, PAIR_MS } from "./link.js";
 import { Peer } from "./peer.js";
-import { publishHeld, Servers } from "./servers.js";
+import { MAX_PEERS, publishHeld, Servers } from "./servers.js";
 import {
   backOff,
   Deadline,
   dispatch,
+  iceFailure,
   makePace,
   notLoaded,
+  PAIR_MS,
   PAUSE_MS,
   PeerError,
   retry,
+  STAGGER_MS,
   sleep,
   taken,
   WAIT_S,

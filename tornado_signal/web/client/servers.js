@@ -6,6 +6,7 @@ import { backOff, PeerError, passing, refusal, sleep } from "./timing.js";
 /** @import { Owned, PeerOptions } from "../client.d.ts" */
 /** @import { IceServers } from "./types.d.ts" */
 
+export const MAX_PEERS = 100; // of a listing
 const TTL_MS = 120_000; // how long an offer outlives a page that vanished without withdrawing it
 const REFRESH_MS = 40_000;
 const RENEW_MS = 600_000; // the highest age of an offer or TURN password when it is used

@@ -75,6 +75,10 @@ export const notLoaded = (cause) => {
   throw new PeerError("server-unreachable", "A part of the module did not load; reload the page", { cause });
 };
 
+/** @param {string} peer */
+export const iceFailure = (peer) =>
+  new PeerError("ice-failed", `ICE found no route to ${peer}; a STUN or TURN server may be missing (docs/turn.md)`);
+
 /**
  * Make the error for a response of something else than the server.
  *
@@ -117,6 +121,9 @@ export const taken = (error) => refusal(error).status === 404 || refusal(error).
 
 export const REQUEST_MS = 15_000; // for a response, in addition to the `wait` of a request
 export const WAIT_S = 50; // less than the minute after which many proxies time out
+export const PAIR_MS = 5000; // for two peers to connect, or for the other one to send a candidate
+export const STAGGER_MS = 1500; // about: after this time another peer is tried in parallel with a silent one
+export const CLOSE_MS = 2000; // for the other side to receive what was sent
 export const PAUSE_MS = 1000; // between two polls of a server that does not support waiting
 export const MAX_PAUSE_MS = 10_000;
 
