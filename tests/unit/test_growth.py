@@ -5,6 +5,7 @@ The table of docs/design.md#growth lists the collections.
 
 import asyncio
 import gc
+import ipaddress
 import math
 import statistics
 from collections import OrderedDict
@@ -22,6 +23,7 @@ from tornado_signal.auth.grants import Grant
 from tornado_signal.auth.keys import Key
 from tornado_signal.limits.fair_queue import FairQueue
 from tornado_signal.limits.per_address import Limits
+from tornado_signal.limits.recent import RecentCounts
 from tornado_signal.relay import Channel, Lease
 from tornado_signal.relay.memory import MemoryRelay
 from tornado_signal.settings.settings import Settings
@@ -247,6 +249,23 @@ async def count_sessions_of_many_topics(count):
     return standstill
 
 
+async def count_recent_names(count):
+    counts = RecentCounts(lambda name: name[:1], "others")
+    with Standstill() as standstill:
+        for number in range(count):
+            counts.count(f"{number}", 200)
+    return standstill
+
+
+async def check_blocked_addresses(count):
+    limits = Limits(Settings(unlimited_addresses=()))
+    limits.block(ipaddress.ip_network("198.51.100.0/24"), 0)
+    with Standstill() as standstill:
+        for number in range(count):
+            limits.is_blocked(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
+    return standstill
+
+
 async def remember_topics_of_sessions(count):
     authority = Authority({"key": Key("key", "HS256", b"", b"")}, Settings())
     with Standstill() as standstill:
@@ -360,6 +379,8 @@ async def publish_messages_to_a_crowd(count):
 STEPS = [
     find_new_clients,
     count_peers,
+    count_recent_names,
+    check_blocked_addresses,
     search_idle_connections,
     close_idle_connections,
     leave_group,
