@@ -28,7 +28,17 @@ def shows(page, text):
 
 def test_all_recipes_are_tried():
     recipes = [heading for heading, text in sections("recipes").items() if heading != "Recipes" and "```html" in text]
-    assert recipes == ["Shared cursors", "File drop", "Call", "Game for two", "Race for two", "Matchmaking", "Lobby"]
+    assert recipes == [
+        "Shared cursors",
+        "File drop",
+        "Call",
+        "Game for two",
+        "Race for two",
+        "Matchmaking",
+        "Lobby",
+        "Private chat",
+        "Devices nearby",
+    ]
 
 
 def test_cursors_are_shared(open_recipe):
@@ -145,6 +155,39 @@ def test_lobby_shows_tables_and_enters_them(open_recipe):
     pages[1].evaluate("document.querySelector('li').click()")
     for page in pages:
         shows(page, "table chess/1 (2)")
+    pages[1].evaluate(f"(() => {{ {fill.replace('chess/1', 'go')} }})()")  # leaves the first table
+    for page in pages:
+        shows(page, "table chess/1 (1)")
+        shows(page, "table go (1)")
     pages[0].close()
     pages[1].close()
     until(lambda: pages[2].evaluate("document.querySelectorAll('li').length") == 0)
+
+
+def test_private_chat_is_for_those_with_the_password(open_recipe):
+    pages = open_recipe("Private chat")
+    enter = "(() => { document.querySelector('input').value = '%s'; document.querySelector('button').click(); })()"
+    for page, password in zip(pages, ("right", "wrong", "right"), strict=True):
+        page.evaluate(enter % password)
+    shows(pages[0], "Others with this password: 1")
+    shows(pages[2], "Others with this password: 1")
+    shows(pages[1], "Others with this password: 0")
+    say = "document.querySelector('body > input')"
+    pages[0].evaluate(f"(() => {{ {say}.value = 'psst'; {say}.dispatchEvent(new Event('change')); }})()")
+    shows(pages[2], "psst")
+    pages[1].evaluate(enter % "right")
+    shows(pages[0], "Others with this password: 2")
+    assert "psst" not in pages[1].evaluate(TEXT)
+
+
+def test_devices_nearby_greet_each_other(open_recipe):
+    pages = open_recipe("Devices nearby")
+    items = "document.querySelectorAll('li')"
+    for page in pages:
+        until(lambda page=page: page.evaluate(f"{items}.length") == 2)
+    names = [page.evaluate("document.querySelector('p').textContent").removeprefix("This is ") for page in pages]
+    pages[0].evaluate(f"[...{items}].find((each) => each.textContent === {names[2]!r}).click()")
+    shows(pages[2], f"{names[0]}: Hello")
+    shows(pages[1], f"This is {names[1]}")
+    pages[0].close()
+    until(lambda: pages[2].evaluate(f"{items}.length") == 1)
