@@ -12,6 +12,13 @@ from support.service import HANDSHAKE, ORIGIN, head, with_origin
 from tornado_signal.transport import websocket
 
 PATHS = ["/ws", "/peerjs?id=a&token=t&key=k", "/y-webrtc", "/tracker", "/nostr"]
+MESSAGES = [
+    b'{"jsonrpc":"2.0","id":1,"method":"health"}',
+    b'{"type":"HEARTBEAT"}',
+    b'{"type":"ping"}',
+    b'{"action":"scrape"}',
+    b'["CLOSE","id"]',
+]
 BOUND_S = 30
 
 
@@ -30,16 +37,15 @@ async def ping(connections):
         await asyncio.wait_for(connection.reader.readuntil(b"done?"), BOUND_S)
 
 
-async def test_large_message_before_silence_leaves_nothing_in_memory(service):
-    request = b'{"jsonrpc":"2.0","id":1,"method":"health"}'
+@pytest.mark.parametrize(("path", "message"), [*zip(PATHS, MESSAGES, strict=True)])
+async def test_large_message_before_silence_leaves_nothing_in_memory(path, message, service):
     async with contextlib.AsyncExitStack() as stack:
-        connections = [await upgraded(stack, service) for _ in range(30)]
+        connections = [await upgraded(stack, service, path.replace("id=a", f"id={number}")) for number in range(30)]
         tracemalloc.start()
         try:
             for connection in connections:
-                await connection.send(frame(TEXT, request.ljust(256 * 1024)))
-            for connection in connections:
-                await asyncio.wait_for(connection.reader.readuntil(b'"ok"'), BOUND_S)
+                await connection.send(frame(TEXT, message.ljust(256 * 1024)))
+            await ping(connections)
             await until(lambda: not service.server.state.unfinished.bytes)
             kept_bytes, _ = tracemalloc.get_traced_memory()
         finally:
