@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+import signal
 import socket
 import subprocess
 import threading
@@ -21,7 +22,7 @@ from support.redis_servers import RedisServer
 from support.scraping import scrape
 from support.tokens import write_secret
 from support.traffic import offer, request, traffic
-from support.webhooks import Receiver
+from support.webhooks import Receiver, status
 from support.webhooks import write_secret as webhook_secret
 
 MONITORING = SYSTEMD / "monitoring"
@@ -246,3 +247,51 @@ def test_prometheus_scrapes_a_server_and_alerts_when_it_is_down(servers, redis, 
     labels = {"alertname": "TornadoSignalDown", "severity": "critical", "job": "tornado-signal"}
     assert alert["labels"] == labels | {"instance": instance(server)}
     assert alert["annotations"]["summary"] == f"tornado-signal on {instance(server)} does not respond."
+
+
+@pytest.mark.slow
+def test_alerts_fire_in_prometheus_when_their_conditions_occur(servers, redis, start, tmp_path):
+    (tmp_path / "signal.toml").write_text("max_offer = 100\n")
+    flags = ("--admin-port", "0", "--max-connections", "3")
+    reloaded = start("--config", tmp_path / "signal.toml", *flags, data="reloaded")
+    secure = start("--admin-port", "0", *make_pair(tmp_path).flags, data="secure")
+    with Receiver() as receiver, contextlib.ExitStack() as stack:
+        receiver.usual = status(500)
+        hooks = ("--webhook-url", receiver.url, *webhook_secret(tmp_path))
+        hooked = start("--admin-port", "0", *hooks, data="hooked")
+        watched = (reloaded, servers[1], hooked, secure)
+        impatient = re.sub(r"for: \d+m", "for: 1s", ALERTS.read_text())
+        prometheus = Prometheus(tmp_path, map(instance, watched), impatient)
+        stack.callback(prometheus.end)
+        prometheus.until(lambda: prometheus.query("count(count_over_time(tornado_signal_ready[1m]) > 2) == 5"))
+
+        (tmp_path / "signal.toml").write_text("max_offer = 'much'\n")
+        reloaded.process.send_signal(signal.SIGHUP)
+        port = int(reloaded.url.rpartition(":")[2])
+        for _ in range(3):
+            stream = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            stream.sendall(f"GET /lobby/events HTTP/1.1\r\nHost: localhost\r\nOrigin: {ORIGIN}\r\n\r\n".encode())
+            assert stream.recv(65536).startswith(b"HTTP/1.1 200")
+        redis.kill()
+
+        def firing():
+            with contextlib.suppress(OSError):
+                socket.create_connection(("127.0.0.1", port)).close()
+            for server in (servers[1], hooked):
+                server.exchange("/lobby/offer", {"info": "i", "offer": "o"})
+            return {
+                (alert["labels"]["alertname"].removeprefix("TornadoSignal"), alert["labels"]["instance"])
+                for alert in prometheus.ask("alerts")["alerts"]
+                if alert["state"] == "firing"
+            }
+
+        wanted = {("WebhooksFail", instance(hooked))}
+        wanted |= {(name, instance(servers[1])) for name in ("NotReady", "RedisFails", "Errors")}
+        wanted |= {(name, instance(reloaded)) for name in ("Full", "Connections", "ReloadFailed")}
+        wanted.add(("Certificate", instance(secure)))
+        seen = set()
+        try:
+            prometheus.until(lambda: seen.update(firing()) or wanted <= seen)
+        except AssertionError:
+            assert wanted - seen == set()
+        assert {name for name, where in seen if where == instance(hooked)} == {"WebhooksFail"}
