@@ -9,6 +9,9 @@ from support.browsers import until
 from support.command import BOUND_S, ORIGIN, Server
 from support.disks import fill_up
 from support.full_disks import OFFER, check, publish_until, wait_until_ready
+from support.scraping import scrape
+
+from tornado_signal.service.fullness import RESOURCES
 
 # Root can write everywhere. Without this capability it can write only to its own directories, like other users.
 AS_A_USER = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
@@ -36,6 +39,23 @@ def test_writes_resume_after_a_full_disk_has_space(durability, small_disk, start
     again = start(data=small_disk / "data")
     check(again, kept)
     assert again.stop() == 0
+
+
+def test_full_disk_without_a_reserve_is_named(small_disk, start):
+    server = start("--admin-port", 0, "--min-free-bytes", 0, data=small_disk / "data")
+    fill_up(small_disk / "ballast")
+    kept = {}
+    publish_until(server, kept, lambda status: status == 503)
+    until(lambda: scrape(server.admin_url).one("full", "disk"))
+    (small_disk / "ballast").unlink()
+    wait_until_ready(server)
+    publish_until(server, kept, lambda status: status == 200)
+    check(server, kept)
+    until(lambda: not scrape(server.admin_url).one("full", "disk"))
+    assert server.stop() == 0
+    begin, end = (line for line in server.log if "service.fullness: " in line)
+    assert RESOURCES["disk"] in begin
+    assert "clients are served again: disk had no room" in end
 
 
 def test_nothing_acknowledged_is_lost_over_three_full_disks(small_disk, start):

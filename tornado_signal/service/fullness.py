@@ -20,10 +20,12 @@ RESOURCES: Final = {
     "waits": "as many requests wait as --max-connections allows; raise it",
     "admin": "all connections of the admin listener are in use, also for probes; close pages and programs that use it",
     "store": "the data directory has reached --max-store-bytes; raise it",
-    "disk": "the disk of --data-dir has less free space than --min-free-bytes; free space on it",
+    "disk": "the disk of --data-dir has no free space beyond --min-free-bytes; free space on it",
     "redis": "the memory of Redis is full; raise maxmemory",
 }
 """All resources that can be full, each with the cause and what to do."""
+LOGGED: Final = {"redis"}
+"""The resources whose engine logs that they are full, and where."""
 
 
 class Fullness:
@@ -54,7 +56,8 @@ class Fullness:
             self._seen_s[name] = now_s
             if name not in self._began_s:
                 self._began_s[name] = now_s
-                log.warning("clients are refused: %s", RESOURCES[name])
+                if name not in LOGGED:
+                    log.warning("clients are refused: %s", RESOURCES[name])
         for name, seen_s in self._seen_s.items():
             if now_s - seen_s >= CALM_S and name in self._began_s:
                 log.warning("clients are served again: %s had no room for %.0f s", name, seen_s - self._began_s[name])

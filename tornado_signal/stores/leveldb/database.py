@@ -23,7 +23,7 @@ from ...errors import Unavailable
 from ...system.guard import guarded
 from . import directory, files, layout
 from .changes import Change
-from .directory import Snapshot, View, reason
+from .directory import NO_SPACE, Snapshot, View, reason
 from .iteration import LoopIteration
 from .metrics import DatabaseMetrics
 from .space import Space
@@ -332,7 +332,12 @@ class Database:
     def _failed(self, group: Group, error: Exception) -> None:
         self.metrics.failed += 1
         log.error("a write to %s failed (%s): refusing requests until it is reopened", self._path, reason(error))
+        self._note_full(error)
         self._fail_changes(group, self._group)
+
+    def _note_full(self, error: Exception) -> None:
+        if NO_SPACE in reason(error):
+            self.space.ran_out()
 
     def _fail_changes(self, *groups: Group) -> None:
         """Fail changes and reopen the database."""
@@ -413,6 +418,7 @@ class Database:
                 if str(error) != complaint:
                     complaint = str(error)
                     log.error("still refusing requests: %s", complaint)
+                self._note_full(error)
                 # Opening reads everything. The pause keeps attempts from occupying the machine.
                 if self._closing.wait(REOPEN_PAUSE_S + REOPEN_SHARE * (time.monotonic() - began_s)):
                     self._jobs.put(None)

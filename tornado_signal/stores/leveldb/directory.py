@@ -17,6 +17,8 @@ from .binding import plyvel
 
 T = TypeVar("T")
 
+NO_SPACE: Final = "No space left"  # in LevelDB's errors, which have no number
+
 MIN_WRITE_BUFFER = 1 << 19
 MAX_WRITE_BUFFER = 16 << 20
 # LevelDB keeps blocks of deleted tables until its cache is full, so every server fills its cache. A small one is
@@ -54,7 +56,7 @@ def open_leveldb(path: Path) -> Any:
             db = _open(path)
         except plyvel.IOError as error:
             # Opening writes before it deletes.
-            if "No space left" not in reason(error) or not files.remove_ballast(path):
+            if NO_SPACE not in reason(error) or not files.remove_ballast(path):
                 raise
             log.warning("the disk of %s is full: deleted the ballast", path)
             db = _open(path)

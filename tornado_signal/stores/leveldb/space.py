@@ -63,6 +63,10 @@ class Space:
         recent = time.monotonic() - self._exhausted_s < REFUSED_S
         return self._exhausted_by(MEASURE_BYTES) or (self._exhausted if recent else "")
 
+    def ran_out(self) -> None:
+        """Note that the disk has refused a write."""
+        self._exhausted, self._exhausted_s = "disk", time.monotonic()
+
     def families(self) -> Iterator[Family]:
         """Yield the limits and the free space."""
         yield Family("gauge", "store_max_bytes", "What the data directory may hold.", self.max_bytes)
