@@ -6,8 +6,12 @@ import time
 import pytest
 from support.browsers import until
 from support.command import BOUND_S, Server, with_clock_offset
+from support.redis_servers import RedisServer
 from support.scraping import scrape
+from support.service_manager import wait_for_message
 from support.tokens import make_token, write_secret
+
+pytest_plugins = ["support.service_manager"]
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 TIMEOUT_MS = 4000  # of sessions
@@ -19,9 +23,9 @@ def start(tmp_path):
     variables = with_clock_offset("+0") | {"FAKETIME_TIMESTAMP_FILE": str(tmp_path / "clock"), "FAKETIME_NO_CACHE": "1"}
     del variables["FAKETIME"]  # it would win over the file
 
-    def starting(*arguments):
+    def starting(*arguments, **more):
         flags = ("--session-timeout-ms", TIMEOUT_MS)
-        servers.append(Server("--data-dir", tmp_path / "data", *flags, *arguments, **variables))
+        servers.append(Server("--data-dir", tmp_path / "data", *flags, *arguments, **variables, **more))
         return servers[-1]
 
     (tmp_path / "clock").write_text("+0\n")
@@ -183,3 +187,50 @@ def test_session_of_a_clock_that_was_ahead_does_not_return_after_a_restart(start
     assert poll(server, code)[0] == 404
     assert server.codes() == []
     assert server.stop() == 0
+
+
+@pytest.fixture(params=["leveldb", "redis", "workers"])
+def engine(request):
+    if request.param == "leveldb":
+        yield ()
+        return
+    redis = RedisServer("redis")
+    flags = ("--store", "redis", "--redis-nodes", redis.address, "--durability", "os")
+    yield (*flags, "--workers", "2") if request.param == "workers" else flags
+    redis.kill()
+
+
+@pytest.mark.parametrize("offset", ["+1h", "-1h", "+30d", "-54y"])
+def test_nothing_is_killed_and_sessions_live_their_time_after_a_jump(engine, offset, start, jump, manager):
+    manager, name = manager
+    server = start("--admin-port", 0, *engine, NOTIFY_SOCKET=name, WATCHDOG_USEC="1000000")
+    wait_for_message(manager, "READY")
+    old, old_s = server.offer(), time.monotonic()
+    jump(offset)
+    for _ in range(3):  # the event loop goes on
+        wait_for_message(manager, "WATCHDOG")
+    before_s = time.monotonic()
+    new = server.offer()
+    expiries_s = {}
+    for code in (old, new):
+        status = 200
+        while status == 200:  # a wait ends after a while without news
+            status = poll(server, code, wait=30)[0]
+        assert status == 404
+        expiries_s[code] = time.monotonic()
+    assert TIMEOUT_MS / 1000 <= expiries_s[new] - before_s < 60
+    if engine or offset.startswith("-"):  # LevelDB believes a clock that goes ahead
+        assert TIMEOUT_MS / 1000 <= expiries_s[old] - old_s < 60
+    assert server.codes() == []
+    assert server.call("/readyz", base=server.admin_url)[0] == 200
+    for _ in range(3):
+        wait_for_message(manager, "WATCHDOG")
+    jump("+0")
+    again = server.offer()
+    assert server.codes() == [again]
+    for _ in range(3):
+        wait_for_message(manager, "WATCHDOG")
+    assert server.stop() == 0
+    log = "".join(server.log)
+    assert "restarting it" not in log
+    assert "Traceback" not in log
