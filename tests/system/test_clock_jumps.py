@@ -207,7 +207,7 @@ def test_nothing_is_killed_and_sessions_live_their_time_after_a_jump(engine, off
     wait_for_message(manager, "READY")
     old, old_s = server.offer(), time.monotonic()
     jump(offset)
-    for _ in range(3):  # the event loop goes on
+    for _ in range(3):  # the event loop continues
         wait_for_message(manager, "WATCHDOG")
     before_s = time.monotonic()
     new = server.offer()
@@ -219,7 +219,7 @@ def test_nothing_is_killed_and_sessions_live_their_time_after_a_jump(engine, off
         assert status == 404
         expiries_s[code] = time.monotonic()
     assert TIMEOUT_MS / 1000 <= expiries_s[new] - before_s < 60
-    if engine or offset.startswith("-"):  # LevelDB believes a clock that goes ahead
+    if engine or offset.startswith("-"):  # LevelDB accepts a clock that jumps ahead
         assert TIMEOUT_MS / 1000 <= expiries_s[old] - old_s < 60
     assert server.codes() == []
     assert server.call("/readyz", base=server.admin_url)[0] == 200

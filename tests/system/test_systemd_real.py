@@ -231,6 +231,54 @@ def the_log_and_the_numbers(machine):
             assert re.search(f"^{name} [1-9]", numbers, re.MULTILINE), name
 
 
+def full_of_connections(machine):
+    # The log, systemctl, /readyz, the metric and the page name it. Then it serves again without a human.
+    for setting, what, room in (
+        ("Environment=TORNADO_SIGNAL_MAX_CONNECTIONS=4", "connections", 4),
+        ("LimitNOFILE=806", "descriptors", 6),
+    ):
+        with overridden(machine, f"Environment=TORNADO_SIGNAL_ADMIN_PORT=3001\n{setting}"):
+            until(lambda room=room: f"room for {room} connections" in machine.do(LOG))
+            stream = f"curl --silent --no-buffer -H 'Origin: {ORIGIN}' http://127.0.0.1:3000/lobby/events"
+            for number in range(room + 1):
+                machine.do(f"systemd-run --quiet --unit stream{number} {stream}")
+
+            def reported(stream=stream, what=what):
+                machine.run(stream.replace("--silent", "--silent --max-time 1"))
+                return f"full: {what}" in show(machine, "StatusText")["StatusText"]
+
+            until(reported)
+            assert f"full: {what}" in machine.do(STATUS)
+            ready = json.loads(machine.do("curl --silent --fail http://127.0.0.1:3001/readyz"))
+            assert ready == {"status": "ok", "full": [what]}
+            numbers = machine.do("curl --silent --fail http://127.0.0.1:3001/metrics")
+            assert f'tornado_signal_full{{what="{what}"}} 1.0' in numbers
+            (process,) = json.loads(machine.do("curl --silent http://127.0.0.1:3001/status"))["processes"]
+            assert any("clients are refused" in line["message"] for line in process["log"])
+            assert process["clients"][0]["client"] == "127.0.0.1"
+            machine.do(f"systemctl stop {' '.join(f'stream{number}' for number in range(room + 1))} || true")
+            until(lambda: "full" not in show(machine, "StatusText")["StatusText"])
+            assert ask(machine, "/health")["status"] == "ok"
+            log = machine.do(LOG)
+            assert f"clients are served again: {what} had no room" in log
+            assert show(machine, "NRestarts") == {"NRestarts": "0"}
+
+
+def removed_data(machine):
+    with overridden(machine, "Environment=TORNADO_SIGNAL_ADMIN_PORT=3001"):
+        code = offer(machine)
+        machine.do("rm -rf /var/lib/tornado-signal/data/*")
+        until(lambda: "a new database replaces the earlier one" in machine.do(LOG))
+        until(lambda: machine.run("curl --silent --fail http://127.0.0.1:3001/readyz").returncode == 0)
+        assert code not in codes(machine)
+        assert offer(machine) in codes(machine)
+        numbers = machine.do("curl --silent --fail http://127.0.0.1:3001/metrics")
+        assert "tornado_signal_store_reopenings_total 1.0" in numbers
+        (process,) = json.loads(machine.do("curl --silent http://127.0.0.1:3001/status"))["processes"]
+        assert any("a new database replaces" in line["message"] for line in process["log"])
+        assert show(machine, "NRestarts") == {"NRestarts": "0"}
+
+
 def watchdog(machine):
     with overridden(machine, "WatchdogSec=2"):
         code = offer(machine)
@@ -437,6 +485,8 @@ STEPS = (
     a_wrong_setting_on_reload,
     secrets,
     the_log_and_the_numbers,
+    full_of_connections,
+    removed_data,
 )
 STEPS += (watchdog, workers, sandbox, restarts_under_load, a_unix_socket, look_after_it, stop, remove)
 
