@@ -155,7 +155,7 @@ def test_token_with_fewer_rights_opens_another_websocket(protected, open_page):
 def test_closed_page_withdraws_its_offer_over_http(protected, site, open_page):
     page = open_page(protected, make)
     page.evaluate("listen('lobby', {info: 'alice', socket: false, token: makeToken})")
-    until(lambda: listed(protected, site.origin))
+    until(lambda: page.evaluate("0") or listed(protected, site.origin))
     page.goto("about:blank")
     until(lambda: not listed(protected, site.origin))
 

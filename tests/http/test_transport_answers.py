@@ -3,6 +3,7 @@
 import itertools
 import socket
 import time
+from types import SimpleNamespace
 
 import pytest
 from support.raw_http import PATIENCE_S, answers, echo_application, read_all, serving
@@ -100,6 +101,9 @@ class SendingHandler(web.RequestHandler):
         raise RuntimeError("a defect")
 
 
+NO_STORE = SimpleNamespace(shared_redis=None)
+
+
 @pytest.fixture
 def echo_server(loop):
     with serving(loop=loop) as running:
@@ -108,8 +112,8 @@ def echo_server(loop):
 
 @pytest.fixture
 def api_server(loop):
-    """A server with the handlers of the API but no store, because no request gets that far."""
-    with serving(lambda: applying(None, Clock(), Settings()), loop=loop) as running:
+    """A server with the handlers of the API, whose requests do not get as far as the store."""
+    with serving(lambda: applying(NO_STORE, Clock(), Settings()), loop=loop) as running:
         yield running
 
 

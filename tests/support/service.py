@@ -25,7 +25,6 @@ from tornado_signal.process.administration import make_control
 from tornado_signal.process.resources import read_resources
 from tornado_signal.process.server import all_routes
 from tornado_signal.relay import open_relay
-from tornado_signal.relay.memory import MemoryRelay
 from tornado_signal.service import wire
 from tornado_signal.service.operations import SUBSCRIPTIONS, declare
 from tornado_signal.service.request_log import RequestLog
@@ -187,7 +186,7 @@ def applying(store, clock, settings):
     authority = None if resources.keys is None else Authority(resources.keys, settings)
     request_log = RequestLog(live, RequestMetrics())
     shared = Shared(store, live, clock, resources.ice, VERSION, Limits(settings), request_log, authority)
-    relay = open_relay(store, shared.charge_publisher) if store else MemoryRelay()
+    relay = open_relay(store, shared.charge_publisher)
     application = Application(shared, functools.partial(all_routes, Presence(shared), relay))
     application.relay = relay
     return application

@@ -82,7 +82,7 @@ def test_stop_timeout_covers_all_stages_of_the_stop():
 
 def test_socket_is_the_default_address():
     default = settings.Settings()
-    assert f"ListenStream={default.address}:{default.port}" in SOCKET.read_text().splitlines()
+    assert f"ListenStream={default.address[0]}:{default.port}" in SOCKET.read_text().splitlines()
 
 
 @pytest.mark.parametrize("name", ["install", "remove"])

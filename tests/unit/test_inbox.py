@@ -36,7 +36,7 @@ async def test_room_drops_messages_and_refuses_files_and_keeps_who_joined_and_le
     async def never():
         await asyncio.Event().wait()
 
-    room = Room(None, never, "lobby", "", None, None, None, True, lambda room: None)
+    room = Room(None, never, "lobby", "", None, None, None, True, None, lambda room: None)
     peer = SimpleNamespace(id="a")
     room._members["a"] = Member("a", "", None)
     room._connecting.append(peer)

@@ -50,4 +50,4 @@ def test_equal_texts_are_encrypted_differently():
 
 async def test_empty_password_is_refused():
     with pytest.raises(ValueError, match="a password is not empty"):
-        Room(None, None, "lobby", "", None, None, "", True, lambda room: None)
+        Room(None, None, "lobby", "", None, None, "", True, None, lambda room: None)

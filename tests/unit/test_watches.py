@@ -247,7 +247,7 @@ async def test_closed_watch_leaves_nothing_behind(all_watches, without_gc):
     assert (all_watches._changed, all_watches._by_key, all_watches._by_tick) == ({}, {}, {})
     del watch, watching, others
     await asyncio.sleep(0)
-    assert not [obj for obj in gc.get_objects() if isinstance(obj, watches.Watch)]
+    assert not [obj for obj in gc.get_objects() if type(obj) is watches.Watch]
 
 
 @pytest.mark.parametrize("timed", [True, False])

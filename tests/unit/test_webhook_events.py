@@ -17,8 +17,8 @@ from tornado_signal.webhooks.target import parse_retry_after
 CODE = make_uuid(b"\0" * 16, 4)
 
 
-def event(topic="topic", origin="https://a.example"):
-    return SessionEvent(1_000, "created", origin, CODE, topic, 500, 1_500)
+def event(topic="topic", origin="https://a.example", code=CODE):
+    return SessionEvent(1_000, "created", origin, code, topic, 500, 1_500)
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_events_have_their_fields_and_unknown_ones_are_omitted(queue):
 
 def test_batches_are_bounded_in_number_and_size_and_lose_nothing(queue, metrics):
     for number in range(250):
-        queue.add(event(topic=str(number)))
+        queue.add(event(code=make_uuid(number.to_bytes(16), 4)))
     batches = [queue.take(), queue.take(), queue.take()]
     assert [batch.size for batch in batches] == [100, 100, 50]
     assert [number for batch in batches for number in sequences(batch)] == [*range(1, 251)]
@@ -83,6 +83,7 @@ def test_batches_are_bounded_in_number_and_size_and_lose_nothing(queue, metrics)
         batch = queue.take()
         assert len(batch.body) <= 256 * 1024
         found += sequences(batch)
+        queue.done(batch, "")
     assert found == [*range(251, 351)]
 
 

@@ -58,7 +58,7 @@ function shorten(text) {
 function nameOf(peer) {
   const shown = shorten(peer.info) || "Guest";
   const others = [...(here?.peers.values() ?? [])].filter((other) => other !== peer).map(({ info }) => shorten(info));
-  return [shorten(name()), ...others].includes(shown) ? `${shown} (${peer.id.slice(0, 4)})` : shown;
+  return [shorten(name()), ...others].includes(shown) ? `${shown} (${peer.id.slice(1, 5)})` : shown;
 }
 
 function complain(text, where = "problem") {
