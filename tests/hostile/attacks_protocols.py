@@ -1,7 +1,8 @@
-"""Attacks over the protocols of PeerJS, y-webrtc and trackers."""
+"""Attacks over the protocols of PeerJS, y-webrtc, trackers and Nostr."""
 
 import asyncio
 import contextlib
+import hashlib
 import itertools
 import json
 import random
@@ -17,13 +18,14 @@ CROWD = 900
 ROOMS = 1000
 LARGE = "x" * 250_000
 NUMBERS = itertools.count()
+PUBLIC_KEY = "79be667ef9dcbbac55a06295ce870b07029bfcdb2dce28d959f2815b16f81798"
 
 
 def upgrading(path: str) -> bytes:
     return request("GET", path, origin=ORIGIN, headers=UPGRADE)
 
 
-Y_WEBRTC, TRACKER = upgrading("/y-webrtc"), upgrading("/tracker")
+Y_WEBRTC, TRACKER, NOSTR = map(upgrading, ("/y-webrtc", "/tracker", "/nostr"))
 
 
 def peerjs(number: int) -> bytes:
@@ -32,6 +34,17 @@ def peerjs(number: int) -> bytes:
 
 def text(**fields: object) -> bytes:
     return frame(json.dumps(fields).encode())
+
+
+def nostr(*values: object) -> bytes:
+    return frame(json.dumps(values, separators=(",", ":")).encode())
+
+
+def event(topic: str, content: str) -> bytes:
+    """Return an event with a correct id and a wrong signature, which the server has to check."""
+    fields = {"pubkey": PUBLIC_KEY, "created_at": 1, "kind": 20_001, "tags": [["x", topic]], "content": content}
+    hashed = json.dumps([0, *fields.values()], separators=(",", ":")).encode()
+    return nostr("EVENT", fields | {"id": hashlib.sha256(hashed).hexdigest(), "sig": "1" * 128})
 
 
 def announcement(number: int, **fields: object) -> bytes:
@@ -65,6 +78,40 @@ async def join_rooms(attacker: Attacker) -> None:
         await attacker.swallow(connected, HOLD_S)
 
     await attacker.hold(CONNECTIONS, join)
+
+
+@attack()
+async def subscribe_to_topics(attacker: Attacker) -> None:
+    """As many topics of Nostr as an address may have, each in a filter with as many kinds as are allowed."""
+    kinds = [*range(20_000, 20_500)]
+
+    async def subscribe(connected: socket.socket) -> None:
+        opened = await Attacked(attacker, connected).upgrade(NOSTR)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(HOLD_S):
+                while True:
+                    filters = [{"#x": [f"{next(NUMBERS):0256}"], "kinds": kinds} for _ in range(75)]
+                    await attacker.pace.take(len(filters) + 15)
+                    await opened.send(nostr("REQ", str(next(NUMBERS)), *filters))
+
+    await attacker.hold(CONNECTIONS, subscribe)
+
+
+@attack()
+async def publish_wrong_events(attacker: Attacker) -> None:
+    """Events with wrong signatures, and large ones with many subscribers, of which some do not read."""
+    events = [event("crowd", content) for content in ("", "small", LARGE)]
+
+    async def publish(connected: socket.socket) -> None:
+        opened = await Attacked(attacker, connected).upgrade(NOSTR)
+        await opened.send(nostr("REQ", "a" * 64, {"#x": ["crowd"]}))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(HOLD_S):
+                for data in itertools.cycle(events):
+                    await attacker.pace.take()
+                    await opened.send(data)
+
+    await attacker.hold(CROWD, publish, SMALL_ROOM)
 
 
 async def crowd(attacker: Attacker, *, reads: bool) -> None:
@@ -122,6 +169,10 @@ BROKEN = [
     b'{"action":"announce","info_hash":["a"],"peer_id":{}}', b'{"action":"scrape","info_hash":[[]]}',
     b'{"action":"announce","info_hash":"aaaaaaaaaaaaaaaaaaaa","peer_id":"bbbbbbbbbbbbbbbbbbbb","offers":[[],1,null]}',
     b'{"action":{"a":1}}', b'{"action":"announce","event":["x"]}', b"x" * 200_000,
+    b'["REQ"]', b'["REQ",{},{}]', b'["REQ","a",[]]', b'["REQ","a",{"#x":[[],{},null],"kinds":{}}]', b'["CLOSE",[]]',
+    b'["REQ","a",{"#x":["\\ud800"],"kinds":[1e400]}]', b'["EVENT",{"id":{}}]', b'["EVENT",[]]', b'[{},"a"]',
+    json.dumps(["REQ", "a", *[{"#x": ["x" * 256] * 100}] * 9]).encode(),
+    json.dumps(["EVENT", {"id": "0" * 64, "kind": 20_001, "created_at": 1, "content": "", "tags": [[{}]]}]).encode(),
 ]  # fmt: skip
 
 
@@ -130,7 +181,7 @@ async def broken_messages_of_protocols(attacker: Attacker) -> None:
     """Malformed and huge messages to all protocols. Nothing may fail in the server."""
 
     async def send_all(connected: socket.socket) -> None:
-        path = random.choice([peerjs(next(NUMBERS)), Y_WEBRTC, TRACKER])
+        path = random.choice([peerjs(next(NUMBERS)), Y_WEBRTC, TRACKER, NOSTR])
         opened = await Attacked(attacker, connected).upgrade(path)
         for data in random.sample(BROKEN, len(BROKEN)):
             await attacker.pace.take()

@@ -390,7 +390,7 @@ def forged(length: int) -> str:
 async def come_without_a_token(attacker: Attacker) -> None:
     """Forged tokens of the maximum size over every protocol, and connections that never present one."""
     numbers = itertools.count()
-    targets = itertools.cycle(("", "/lobby/events?", "/y-webrtc?", "/tracker?", "/peerjs?id=a&key=peerjs&"))
+    targets = itertools.cycle(("", "/lobby/events?", "/y-webrtc?", "/tracker?", "/nostr?", "/peerjs?id=a&key=peerjs&"))
 
     async def ask(client: Client) -> None:
         if target := next(targets):

@@ -1,4 +1,4 @@
-"""Clients of PeerJS, y-webrtc and trackers at different servers of one cluster of Valkey, and faults of both."""
+"""Clients of PeerJS, y-webrtc, trackers and Nostr at different servers of one cluster of Valkey, and faults of both."""
 
 import contextlib
 import itertools
@@ -8,6 +8,7 @@ import time
 
 import pytest
 from support.command import Server
+from support.nostr import make_event
 from support.redis_servers import RedisCluster
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
@@ -59,6 +60,13 @@ def subscribe(server, room):
     return client
 
 
+def watch_topic(server, topic):
+    client = Client(server, "/nostr")
+    client.socket.send(json.dumps(["REQ", "a", {"#x": [topic]}]))
+    assert client.next() == ["EOSE", "a"]
+    return client
+
+
 def announcement(peer, swarm, **fields):
     return {"action": "announce", "info_hash": f"{swarm:>20}", "peer_id": f"{peer:>20}", "left": 1, **fields}
 
@@ -87,13 +95,18 @@ def meet(one, other):
     assert [far.next()["data"] for _ in range(20)] == list(range(20))
     assert [near.next()["data"] for _ in range(20)] == list(range(20))
 
+    publisher, reader = watch_topic(one, name), watch_topic(other, name)
+    for number in range(20):
+        publisher.socket.send(json.dumps(["EVENT", make_event(name, str(number))]))
+    assert [reader.next()[2]["content"] for _ in range(20)] == [*map(str, range(20))]
+
     first, second = Client(one, "/tracker"), Client(other, "/tracker")
     assert first.ask(**announcement("a", name))["incomplete"] == 1
     assert second.ask(**announcement("b", name, offers=[{"offer": "o", "offer_id": "1"}]))["incomplete"] == 2
     assert first.next()["offer"] == "o"
     first.send(**announcement("a", name, answer="answer", offer_id="1", to_peer_id=f"{'b':>20}"))
     assert second.next()["answer"] == "answer"
-    for client in (alice, bob, near, far, first, second):
+    for client in (alice, bob, near, far, publisher, reader, first, second):
         client.socket.close()
 
 
@@ -185,10 +198,10 @@ def test_ids_of_a_drained_server_are_kept_for_their_tokens(serve):
     """One client connects again while the server ends, and one later."""
     one, other = serve("--hold-grace-ms", "20000"), serve()
     clients = [open_peer(one, name, "token")[0] for name in ("soon", "later")]
-    clients += [subscribe(one, "drained"), Client(one, "/tracker")]
+    clients += [subscribe(one, "drained"), Client(one, "/tracker"), watch_topic(one, "drained")]
     friend, _ = open_peer(other, "friend", "token")
     one.process.send_signal(signal.SIGTERM)
-    assert [each.code() for each in clients] == [1012] * 4
+    assert [each.code() for each in clients] == [1012] * 5
     again = {"soon": open_peer(other, "soon", "token")}
     one.process.wait(BOUND_S)
     assert open_peer(other, "later", "another")[1] == "ID-TAKEN"
