@@ -13,7 +13,7 @@ from functools import partial
 
 import uvloop
 
-from . import client, peers, processes
+from . import client, peers, processes, protocols
 from .counter import Counter, kernel_counts
 from .figures import Bench
 from .life import Polled, Socketed
@@ -137,6 +137,38 @@ async def _new(way: Callable, base: str) -> AsyncIterator[Perform]:
     yield lambda number: way(base, peers.pair(number)).broker()
 
 
+@asynccontextmanager
+async def room_message(base: str) -> AsyncIterator[Perform]:
+    clients = await protocols.subscribers(base)
+
+    async def publish(_: int) -> None:
+        expected = clients[0].messages + 1
+        clients[0].send(protocols.PUBLICATION)
+        for each in clients:
+            await each.received(expected)
+
+    yield publish
+    for each in clients:
+        await each.close()
+
+
+@asynccontextmanager
+async def event(base: str) -> AsyncIterator[Perform]:
+    clients = await protocols.topic_subscribers(base)
+    message = protocols.signed_event()
+
+    async def publish(_: int) -> None:
+        expected = clients[1].messages + 1
+        clients[0].send(message)
+        await clients[0].received(clients[0].messages + 2)  # the event and its acceptance
+        for each in clients[1:]:
+            await each.received(expected)
+
+    yield publish
+    for each in clients:
+        await each.close()
+
+
 OPERATIONS = (
     Operation("health, kept connection", 240, health),
     Operation("poll", 320, poll),
@@ -146,6 +178,8 @@ OPERATIONS = (
     Operation("pair over HTTP, kept connections", 5300, kept_pair, 4),
     Operation("pair over /ws, new connections", 4200, partial(_new, Socketed), 4),
     Operation("PeerJS pair", 2100, partial(_new, Meeting), 4),
+    Operation(f"y-webrtc message to {protocols.SUBSCRIBERS} subscribers", 1000, room_message),
+    Operation(f"Nostr event to {protocols.SUBSCRIBERS} subscribers", 2000, event),
 )
 
 

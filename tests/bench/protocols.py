@@ -4,6 +4,7 @@ Each original serves the same raw clients in alternation, so that other load on 
 """
 
 import asyncio
+import hashlib
 import socket
 import time
 from collections.abc import Awaitable, Callable
@@ -15,6 +16,7 @@ from urllib.parse import urlsplit
 
 import orjson
 import uvloop
+from btclib_secp256k1 import ssa, xonly
 
 from . import messages, npm, peers, processes
 from .figures import Bench, median, ratio
@@ -103,7 +105,7 @@ class Client(WebSocket):
             await self.expected[1]
 
 
-async def connect(base: str, path: str, count: int, first: Callable[[int], dict] | None = None) -> list[Client]:
+async def connect(base: str, path: str, count: int, first: Callable[[int], object] | None = None) -> list[Client]:
     """Open connections, and send a first message on each."""
     where = urlsplit(base)
     clients: list[Client] = []
@@ -144,21 +146,46 @@ async def meet(base: str) -> Turn:
     return turn
 
 
-async def publish(base: str) -> Turn:
+SIGNAL = {"type": "signal", "to": "b" * 36, "from": "a" * 36, "signal": {"type": "offer", "sdp": SDP}}
+PUBLICATION = frame(orjson.dumps({"type": "publish", "topic": "room", "data": SIGNAL}))
+
+
+async def subscribers(base: str) -> list[Client]:
+    """Return clients of y-webrtc in one room, which have got one message."""
     clients = await connect(base, "/y-webrtc", SUBSCRIBERS, lambda number: {"type": "subscribe", "topics": ["room"]})
     for client in clients:
         client.send(frame(b'{"type":"ping"}'))
         await client.received(1)
-    signal = {"type": "signal", "to": "b" * 36, "from": "a" * 36, "signal": {"type": "offer", "sdp": SDP}}
-    message = frame(orjson.dumps({"type": "publish", "topic": "room", "data": signal}))
+    return clients
+
+
+async def publish(base: str) -> Turn:
+    clients = await subscribers(base)
 
     async def turn(count: int) -> None:
         expected = clients[0].messages + count
         for _ in range(count):
-            clients[0].send(message)
+            clients[0].send(PUBLICATION)
         await asyncio.gather(*(client.received(expected) for client in clients))
 
     return turn
+
+
+async def topic_subscribers(base: str) -> list[Client]:
+    """Return clients of Nostr with one topic, which have got one message."""
+    clients = await connect(base, "/nostr", SUBSCRIBERS, lambda number: ["REQ", "a" * 64, {"#x": ["room"]}])
+    for client in clients:
+        await client.received(1)
+    return clients
+
+
+def signed_event() -> bytes:
+    """Return the frame of a Nostr event with the content of `PUBLICATION`, signed with the key 1."""
+    content = orjson.dumps(SIGNAL).decode()
+    fields = {"pubkey": xonly.from_prvkey(1)[0].hex(), "created_at": 1, "kind": 20_001}
+    fields |= {"tags": [["x", "room"]], "content": content}
+    digest = hashlib.sha256(orjson.dumps([0, *fields.values()])).digest()
+    return frame(orjson.dumps(["EVENT", fields | {"id": digest.hex(), "sig": ssa.sign(digest, 1).hex()}]))
 
 
 def announcement(number: int, **fields: object) -> dict:
