@@ -178,8 +178,8 @@ OPERATIONS = (
     Operation("pair over HTTP, kept connections", 5300, kept_pair, 4),
     Operation("pair over /ws, new connections", 4200, partial(_new, Socketed), 4),
     Operation("PeerJS pair", 2100, partial(_new, Meeting), 4),
-    Operation(f"y-webrtc message to {protocols.SUBSCRIBERS} subscribers", 1000, room_message),
-    Operation(f"Nostr event to {protocols.SUBSCRIBERS} subscribers", 2000, event),
+    Operation(f"y-webrtc message to {protocols.SUBSCRIBERS} subscribers", 320, room_message),
+    Operation(f"Nostr event to {protocols.SUBSCRIBERS} subscribers", 1050, event),
 )
 
 

@@ -42,7 +42,7 @@ def test_each_benchmark_measures_all_its_targets(tmp_path):
     document = json.loads((tmp_path / "figures.json").read_text())
     assert {"Commit", "CPU", "Kernel", "Python", "Packages", "Options"} <= document["setup"].keys()
     measured = {figure["name"]: figure for figure in document["figures"]}
-    assert len([name for name, figure in measured.items() if figure["target"]]) == 63
+    assert len([name for name, figure in measured.items() if figure["target"]]) == 65
     assert 0.01 < measured["POST /poll"]["ratio"] < 10  # measured for a tenth of a second, in parallel with other tests
     assert measured["memory of a session"]["reached"] is None  # of so few sessions that it says nothing
     for name in measured:

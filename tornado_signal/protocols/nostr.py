@@ -67,8 +67,10 @@ class Topic:
 
     def relayed(self, message: bytes) -> None:
         kind, event = message[:KIND_LENGTH], message[KIND_LENGTH:]
-        if any(not kinds or kind in kinds for kinds in self._kinds):
-            self._connection.client.socket.post(b'["EVENT",%b,%b]' % (self._subscription, event))
+        for kinds in self._kinds:
+            if not kinds or kind in kinds:
+                self._connection.client.socket.post(b'["EVENT",%b,%b]' % (self._subscription, event))
+                break
 
 
 class Subscription(NamedTuple):
@@ -200,7 +202,8 @@ class NostrConnection(ProtocolConnection):
         names = ("id", "pubkey", "created_at", "kind", "tags", "content", "sig")
         message = b"%d%b" % (event["kind"], encode({name: event[name] for name in names}))
         self.publish(Channel(self.scope, topic), message, context)
-        self.send(["OK", event["id"], True, ""])
+        # In one write with the event if the publisher also subscribes to it.
+        self.client.socket.post(encode(["OK", event["id"], True, ""]))
 
 
 class NostrUpgrade(ProtocolUpgrade):
