@@ -646,14 +646,15 @@ def test_first_members_have_the_places(server, site, connect_page, windowed):
     pages = {str(number): connect_page(server) for number in range(9)}
     dead, browser = windowed(server)
     pages["9"] = dead
-    ids = [
-        page.evaluate("(info) => { enter('game', {info, max: 4}); return here.id; }", info)
+    ids = {
+        info: page.evaluate("(info) => { enter('game', {info, max: 4}); return here.id; }", info)
         for info, page in pages.items()
-    ]
-    assert len({*ids} - {None}) == 10  # known from the start
+    }
+    assert len({*ids.values()} - {None}) == 10  # known from the start
 
     def order():
-        return [each["info"] for each in reversed(listed(server, site.origin, "room~game"))]
+        sessions = listed(server, site.origin, "room~game")
+        return [each["info"] for each in sorted(sessions, key=lambda each: (each["createdAt"], ids[each["info"]]))]
 
     until(lambda: len(order()) == 10)
 

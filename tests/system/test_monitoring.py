@@ -294,4 +294,6 @@ def test_alerts_fire_in_prometheus_when_their_conditions_occur(servers, redis, s
             prometheus.until(lambda: seen.update(firing()) or wanted <= seen)
         except AssertionError:
             assert wanted - seen == set()
-        assert {name for name, where in seen if where == instance(hooked)} == {"WebhooksFail"}
+        # On a busy machine the loop and the disk can be slow as well.
+        others = {name for name, where in seen if where == instance(hooked)} - {"LoopLag", "SlowDisk"}
+        assert others == {"WebhooksFail"}
