@@ -32,7 +32,7 @@ from .types import (
 
 MAX_BATCH = 100
 MAX_LISTING = 1000
-WAIT_S = 50.0  # below the usual proxy timeout of one minute
+WAIT_S = 45.0  # the server ends longer waits, because many proxies time out after 50 s
 POLL_S = 0.5  # between two polls of a server without long polling
 NOT_FOUND = "Session not found, expired, or origin mismatch"
 

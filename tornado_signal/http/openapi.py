@@ -28,6 +28,13 @@ TOKEN: Final = {
     "description": "A token of the application's own backend.",
 }
 
+DESCRIPTIONS: Final = {
+    "code": "The UUID of the session.",
+    "side": "Which peer is speaking.",
+    "page": "The page of the list, from 1 on.",
+}
+"""The descriptions of parameters whose schemas are shared and have none."""
+
 
 def make_document(
     operations: Iterable[Operation], files: Mapping[str, str], anonymous: Collection[str] | None = None
@@ -77,7 +84,7 @@ def make_document(
             refusals=stream.refusals,
             security=security(stream.action, anonymous),
         )
-        description["description"] = "A request with an `Upgrade` header is refused with 400."
+        description["description"] = f"{stream.summary} A request with an `Upgrade` header is refused with 400."
         paths[stream.path] = {"get": description}
     anything: Schema = {"type": "object", "additionalProperties": True}
     itself = operation("openapi", "service", "This document; it needs no `Origin`.", anything)
@@ -88,6 +95,13 @@ def make_document(
             "description": f"A browser that navigates here without an `Origin` is sent to `{DEMO_PAGE}`.",
             "headers": {**schemas.ALWAYS, "Location": {"required": True, "schema": {"const": DEMO_PAGE}}},
         }
+    components = {
+        "schemas": schemas.SCHEMAS | bodies,
+        "parameters": schemas.PARAMETERS,
+        "headers": schemas.HEADERS,
+        "responses": schemas.RESPONSES,
+        **({} if anonymous is None else {"securitySchemes": {"token": TOKEN}}),
+    }
     return {
         "openapi": "3.1.0",
         "info": {
@@ -104,13 +118,7 @@ def make_document(
             {"name": "files", "description": "What a browser loads."},
         ],
         "paths": paths,
-        "components": {
-            "schemas": schemas.SCHEMAS | bodies,
-            "parameters": schemas.PARAMETERS,
-            "headers": schemas.HEADERS,
-            "responses": schemas.RESPONSES,
-            **({} if anonymous is None else {"securitySchemes": {"token": TOKEN}}),
-        },
+        "components": schemas.without_unused(components, paths),
     }
 
 
@@ -126,8 +134,13 @@ def describe(parameter: Parameter) -> Schema:
     """Return the description of a parameter of path or query."""
     if parameter.place == "path":
         return ref(parameter.name.title(), "parameters")
-    found: Schema = {"name": parameter.name, "in": "query", "required": parameter.required, "schema": parameter.schema}
-    return {**found, "description": parameter.description} if parameter.description else found
+    return {
+        "name": parameter.name,
+        "in": "query",
+        "required": parameter.required,
+        "schema": parameter.schema,
+        "description": parameter.description or parameter.schema.get("description") or DESCRIPTIONS[parameter.name],
+    }
 
 
 def operation(
@@ -142,7 +155,7 @@ def operation(
     security: list[Schema] | None = None,
 ) -> Schema:
     """Return the description of an operation, with the responses that all operations share."""
-    found: Schema = {"operationId": name, "tags": [tag], "summary": summary}
+    found: Schema = {"operationId": name, "tags": [tag], "summary": summary, "description": summary}
     if parameters:
         found["parameters"] = parameters
     if security:

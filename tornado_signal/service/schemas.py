@@ -1,9 +1,10 @@
 """JSON schemas of parameters, bodies and results, with their limits."""
 
+import re
 from typing import Any, Final
 
 from .. import errors
-from .wire import JSON
+from .wire import JSON, encode
 
 MAX_TOPIC: Final = 256  # code points
 MAX_INFO: Final = 1024  # code points
@@ -41,6 +42,26 @@ def list_of(items: Schema, **limits: int) -> Schema:
     return {"type": "array", "items": items, **limits}
 
 
+def without_unused(components: Schema, document: Schema) -> Schema:
+    """Return the components that a document, or another one of them, refers to.
+
+    Args:
+        components: the components by kind and name.
+        document: the rest of the document.
+    """
+    while True:
+        named = set(re.findall("#/components/([A-Za-z]+/[A-Za-z0-9_.-]+)", encode([document, components]).decode()))
+        used = {
+            kind: {
+                name: found for name, found in some.items() if kind == "securitySchemes" or f"{kind}/{name}" in named
+            }
+            for kind, some in components.items()
+        }
+        if used == components:
+            return components
+        components = used
+
+
 def positive(most: int = MAX_NUMBER) -> Schema:
     """Return the schema of a positive integer."""
     return {"type": "integer", "minimum": 1, "maximum": most}
@@ -56,7 +77,12 @@ WAIT: Final[Schema] = {
     "description": "Seconds to wait for news. The response comes after 45 at the latest.",
     "type": "number",
 }
-SINCE: Final[Schema] = {"minLength": 1, "description": "The `cursor` of an earlier answer.", "type": "string"}
+CURSOR_PATTERN: Final = "^[0-9a-f]{12}(\\.(0|[1-9a-f][0-9a-f]{0,14})){2}\\.[0-9a-f]{8}$"  # `format_cursor`
+SINCE: Final[Schema] = {
+    "pattern": CURSOR_PATTERN,
+    "description": "The `cursor` of an earlier answer.",
+    "type": "string",
+}
 SECRET: Final[Schema] = {
     "minLength": MIN_SECRET,
     "maxLength": MAX_SECRET,
@@ -75,6 +101,7 @@ PREFIX: Final[Schema] = {
 }
 CURSOR: Final[Schema] = {
     "type": "string",
+    "pattern": CURSOR_PATTERN,
     "description": "Where this answer has come to; goes into `since`. It comes if the request had `wait` or `since`.",
 }
 
@@ -131,7 +158,13 @@ PARAMETERS: Final[Schema] = {
         "schema": FILLED,
         "description": "The token of a client that can set no header, such as an `EventSource`.",
     },
-    "Topic": {"name": "topic", "in": "path", "required": True, "schema": TOPIC},
+    "Topic": {
+        "name": "topic",
+        "in": "path",
+        "required": True,
+        "schema": TOPIC,
+        "description": "The topic, percent-encoded.",
+    },
     "LastEventId": {
         "name": "Last-Event-ID",
         "in": "header",

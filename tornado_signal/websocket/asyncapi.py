@@ -27,6 +27,12 @@ token does not allow them.
 A connection has at most {MAX_SUBSCRIPTIONS} subscriptions and {MAX_HELD} held offers. When the server stops it closes
 with 1012: come back, with the cursors of the last events and `hold` for your offers.
 """
+SERVER: Final[Schema] = {
+    "host": "{host}",
+    "protocol": "wss",
+    "description": "The server that this document is from. Without TLS the protocol is `ws`.",
+    "variables": {"host": {"default": "localhost:3000", "description": "Host and port of this server."}},
+}
 CHANNEL: Final = {"$ref": "#/channels/socket"}
 ID: Final[Schema] = {
     "type": ["string", "number", "null"],
@@ -105,19 +111,23 @@ def make_asyncapi(operations: Iterable[Operation]) -> Schema:
         "tags": [{"name": "events"}],
         "messages": [in_channel("event")],
     }
+    channels: Schema = {
+        "socket": {
+            "address": "/ws",
+            "servers": [{"$ref": "#/servers/this"}],
+            "messages": {name: ref(name, "messages") for name in messages},
+            "bindings": {"ws": {"method": "GET", "bindingVersion": "0.1.0"}},
+        }
+    }
+    components = {"schemas": schemas.SCHEMAS | bodies, "messages": messages}
     return {
         "asyncapi": "3.0.0",
         "info": {"title": "tornado-signal", "version": "1", "description": DESCRIPTION, "license": {"name": "MIT"}},
         "defaultContentType": JSON,
-        "channels": {
-            "socket": {
-                "address": "/ws",
-                "messages": {name: ref(name, "messages") for name in messages},
-                "bindings": {"ws": {"method": "GET", "bindingVersion": "0.1.0"}},
-            }
-        },
+        "servers": {"this": SERVER},
+        "channels": channels,
         "operations": described,
-        "components": {"schemas": schemas.SCHEMAS | bodies, "messages": messages},
+        "components": schemas.without_unused(components, channels),
     }
 
 

@@ -120,7 +120,7 @@ export const passing = (error) => {
 export const taken = (error) => refusal(error).status === 404 || refusal(error).status === 409;
 
 export const REQUEST_MS = 15_000; // for a response, in addition to the `wait` of a request
-export const WAIT_S = 50; // less than the minute after which many proxies time out
+export const WAIT_S = 45; // the server ends longer waits, because many proxies time out after 50 s
 export const PAIR_MS = 5000; // for two peers to connect, or for the other one to send a candidate
 export const STAGGER_MS = 1500; // about: after this time another peer is tried in parallel with a silent one
 export const CLOSE_MS = 2000; // for the other side to receive what was sent
