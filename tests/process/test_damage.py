@@ -82,8 +82,8 @@ def test_damage_is_refused_and_reported(harm, data, tmp_path):
     DAMAGE[harm](data)
     damaged = {table.name: table.read_bytes() for table in data.glob("*.ldb")}
     for command, advice in (
-        (["serve", "--port", 0], "move the directory away"),
-        (["check"], "move (the directory|it) away"),
+        (["serve", "--port", 0], "`tornado-signal repair --data-dir .*move the directory away"),
+        (["check"], "`tornado-signal repair.*move (the directory|it) away"),
     ):
         ended = run(*command, "--data-dir", data)
         assert (ended.returncode, "Traceback" in ended.stderr) == (1, False)
@@ -102,7 +102,10 @@ def test_check_lists_all_problems(data):
     assert ended.returncode == 1
     assert len(ended.stdout.splitlines()) == 3
     assert all(re.fullmatch("session [0-9a-f]{32} has no offer", line) for line in ended.stdout.splitlines())
-    assert f"{data} is not sound (listed above: 3); move it away to start empty\n" in ended.stderr
+    assert (
+        f"{data} is not sound (listed above: 3); run `tornado-signal repair`, or move it away to start empty\n"
+        in ended.stderr
+    )
 
 
 @pytest.mark.parametrize("way", ["flag", "environment"])

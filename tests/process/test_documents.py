@@ -150,7 +150,7 @@ def test_every_code_block_is_tested():
         "from-trystero": 1,  # browser/test_moving
         "http-api": 1,
         "kubernetes": 9,  # system/test_kubernetes
-        "maintenance": 2,  # also system/test_systemd_real
+        "maintenance": 3,  # also system/test_systemd_real
         "monitoring": 1,  # system/test_monitoring
         "operator-page": 3,
         "python": 3,
@@ -372,9 +372,10 @@ def test_websocket_messages_have_the_documented_responses(start):
 
 @pytest.mark.slow
 def test_commands_of_maintenance_work_while_the_server_runs_or_is_stopped(start, tmp_path):
-    running, stopped = [text.splitlines() for text in blocks("maintenance", "Maintenance", "sh")]
+    running, stopped, damaged = [text.splitlines() for text in blocks("maintenance", "Maintenance", "sh")]
     units = "tornado-signal.socket tornado-signal"
-    assert [stopped.pop(0), stopped.pop()] == [f"sudo systemctl {verb} {units}" for verb in ("stop", "start")]
+    for lines in (stopped, damaged):
+        assert [lines.pop(0), lines.pop()] == [f"sudo systemctl {verb} {units}" for verb in ("stop", "start")]
     data, port = tmp_path / "var/lib/tornado-signal/data", str(free_port())
 
     def typed(lines):
@@ -390,6 +391,9 @@ def test_commands_of_maintenance_work_while_the_server_runs_or_is_stopped(start,
     assert server.stop() == 0
     assert typed(stopped) == f"{data} is sound\n"
     assert start("--data-dir", f"{data}.copy").codes() == [code]
+    (data / "CURRENT").unlink()
+    assert f"{data} is repaired: 1 sessions kept, at least 0 lost; the damaged directory is " in typed(damaged)
+    assert start("--data-dir", data).codes() == [code]
 
 
 @pytest.mark.slow

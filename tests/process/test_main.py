@@ -47,7 +47,7 @@ def test_help_of_serve_names_each_setting():
         (["serve", "--prot", "1"], {}, "--prot"),
         (["serve", "--port"], {}, "--port"),
         (["serve", "--port", "65536"], {}, "argument --port: '65536': expected a whole number"),
-        *(([command], {}, f"invalid choice: '{command}'") for command in ("backup", "restore", "salvage", "repair")),
+        *(([command], {}, f"invalid choice: '{command}'") for command in ("backup", "restore", "salvage")),
         (["inspect", "file"], {}, "unrecognized arguments: file"),
         (["inspect", "--most", "1001"], {}, "argument --most: '1001': expected a whole number from 0 to 1000"),
         (["compact", "--admin-url", "https://x"], {}, "argument --admin-url: 'https://x': expected http://HOST:PORT"),

@@ -99,7 +99,7 @@ def test_directory_in_use_is_not_touched(start, tmp_path):
     before = names(data)
     same_port = "stop it, or set the same --admin-port for it and this command"
     for commands, said in (
-        (("check",), f"{data} is in use by another process; stop it, or choose another --data-dir"),
+        (("check", "repair"), f"{data} is in use by another process; stop it, or choose another --data-dir"),
         (("inspect", "compact"), f"{data} is in use by a running server; {same_port}"),
     ):
         assert [run_refused(command, "--data-dir", data) for command in commands] == [said] * len(commands)
@@ -107,7 +107,7 @@ def test_directory_in_use_is_not_touched(start, tmp_path):
     assert server.stop() == 0
 
 
-@pytest.mark.parametrize("command", ["inspect", "check", "compact"])
+@pytest.mark.parametrize("command", ["inspect", "check", "repair", "compact"])
 def test_commands_create_no_database(command, tmp_path):
     (tmp_path / "empty").mkdir()
     for name in ("missing", "empty"):

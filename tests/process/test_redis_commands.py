@@ -97,4 +97,5 @@ def test_missing_or_empty_redis_is_reported_in_one_sentence(redis):
 def test_data_directory_command_names_its_redis_counterpart():
     said = run_refused("compact", "--store", "redis")
     assert said.startswith("`compact` is for --store leveldb; on Redis, BGREWRITEAOF ")
+    assert run_refused("repair", "--store", "redis").startswith("`repair` is for --store leveldb; on Redis, ")
     assert said == run_refused("compact", TORNADO_SIGNAL_STORE="redis")

@@ -416,7 +416,7 @@ def a_unix_socket(machine):
 
 
 def look_after_it(machine):
-    running, stopped = (text.replace("sudo ", "") for text in blocks("maintenance", "Maintenance", "sh"))
+    running, stopped, repair = (text.replace("sudo ", "") for text in blocks("maintenance", "Maintenance", "sh"))
     override(machine, "Environment=TORNADO_SIGNAL_ADMIN_PORT=3001")
     machine.do(RESTART)
     code = offer(machine, "care")
@@ -427,16 +427,15 @@ def look_after_it(machine):
     owners = "find /var/lib/tornado-signal/ -printf '%U %G\\n' | sort -u"
     assert len(machine.do(owners).splitlines()) == 1
 
-    # The copy takes the place of a directory that is damaged.
-    machine.do(f"systemctl stop {SOCKET} && echo nonsense >/var/lib/tornado-signal/data/CURRENT")
+    machine.do("rm -r /var/lib/tornado-signal/data.copy")
+    machine.do(f"systemctl stop {SOCKET} {SERVICE} && echo nonsense >/var/lib/tornado-signal/data/CURRENT")
     assert machine.run(f"systemctl start {SERVICE}").returncode != 0
-    assert "move the directory away" in machine.do(LOG)
+    assert "`tornado-signal repair --data-dir /var/lib/" in machine.do(LOG)
     machine.do(f"systemctl stop {SOCKET} {SERVICE} && systemctl reset-failed {SERVICE}")
-    machine.do("cd /var/lib/tornado-signal && mv data data.damaged && mv data.copy data")
-    machine.do(f"systemctl start {SOCKET} {SERVICE}")
+    assert "/var/lib/private/tornado-signal/data.damaged-" in machine.do(repair)
     assert codes(machine, "care") == [code]
     assert len(machine.do(owners).splitlines()) == 1
-    machine.do("rm -r /var/lib/tornado-signal/data.damaged")
+    machine.do("rm -r /var/lib/tornado-signal/data.damaged-*")
     override(machine, "")
     machine.do(RESTART)
 

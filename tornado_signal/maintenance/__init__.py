@@ -1,4 +1,4 @@
-"""The operator's commands: admin, inspect, check, compact and health.
+"""The operator's commands: admin, inspect, check, repair, compact and health.
 
 Their modules are imported when a command runs, so that other commands start fast.
 """
@@ -43,6 +43,8 @@ def add_commands(commands: CommandLine) -> None:
         "data_dir",
         *REDIS,
     )
+    meaning = "keep the sound sessions of a damaged database, and move the damaged directory aside"
+    _add(commands, "repair", meaning, "data_dir", "store")
     meaning = "return the space of deleted sessions to the file system"
     parser = _add(commands, "compact", meaning, "data_dir", *LISTENER, "store")
     _add_url(parser)

@@ -1,4 +1,4 @@
-"""The commands inspect, check and compact."""
+"""The commands inspect, check, repair and compact."""
 
 import argparse
 import json
@@ -11,6 +11,7 @@ from ..settings.settings import Settings
 from ..settings.sources import load
 from ..stores import engine_of_redis, where
 from ..stores.leveldb import directory, files
+from ..stores.leveldb import repair as leveldb_repair
 from ..stores.leveldb.binding import plyvel
 from ..stores.leveldb.census import Census
 from ..stores.leveldb.check import flaws
@@ -21,16 +22,18 @@ from . import remote
 
 Arguments = argparse.Namespace
 
+ON_REDIS = {
+    "compact": "BGREWRITEAOF rewrites its append-only file, and MEMORY PURGE releases memory",
+    "repair": "redis-check-aof and redis-check-rdb repair the files of a stopped node",
+}
+
 
 def run(arguments: Arguments) -> None:
     """Run the command of the arguments."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that files get their owner back
     settings = load(arguments, os.environ)
-    if settings.store == "redis" and arguments.command == "compact":
-        raise OperatorError(
-            "`compact` is for --store leveldb; on Redis, BGREWRITEAOF rewrites its append-only file, and MEMORY PURGE "
-            "releases memory"
-        )
+    if settings.store == "redis" and arguments.command in ON_REDIS:
+        raise OperatorError(f"`{arguments.command}` is for --store leveldb; on Redis, {ON_REDIS[arguments.command]}")
     COMMANDS[arguments.command](arguments, settings)
 
 
@@ -72,12 +75,26 @@ def check(arguments: Arguments, settings: Settings) -> None:
         name = str(settings.data_dir)
         with directory.opened(settings.data_dir) as db:
             found_flaws = flaws(db)
-        advice = "move it away to start empty"
+        advice = "run `tornado-signal repair`, or move it away to start empty"
     for flaw in found_flaws:
         print(terminal.printable(flaw))
     if found_flaws:
         raise DatabaseError(f"{name} is not sound (listed above: {len(found_flaws)}); {advice}")
     print(f"{name} is sound")
+
+
+def repair(arguments: Arguments, settings: Settings) -> None:
+    """Repair the data, and print what was kept and what was lost."""
+    repaired = leveldb_repair.repair(settings.data_dir)
+    if repaired is None:
+        print(f"{settings.data_dir} is sound")
+        return
+    for report in repaired.reports:
+        print(terminal.printable(report))
+    print(
+        f"{settings.data_dir} is repaired: {repaired.kept} sessions kept, at least {repaired.lost} lost; the damaged "
+        f"directory is {repaired.aside}"
+    )
 
 
 def compact(arguments: Arguments, settings: Settings) -> None:
@@ -95,7 +112,7 @@ def compact(arguments: Arguments, settings: Settings) -> None:
     print(f"{name}: {before} bytes before, {after} bytes after")
 
 
-COMMANDS = {command.__name__: command for command in (inspect, check, compact)}
+COMMANDS = {command.__name__: command for command in (inspect, check, repair, compact)}
 
 
 def _server(arguments: Arguments, settings: Settings) -> str | None:

@@ -5,6 +5,7 @@ import fcntl
 import functools
 import logging
 import os
+import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -174,8 +175,8 @@ def unusable(path: Path, error: Exception) -> DatabaseError:
     emptied = isinstance(error, plyvel.IOError) and ".ldb: Invalid argument" in message
     if emptied or isinstance(error, plyvel.CorruptionError | DamagedListing):
         return DamagedDatabase(
-            f"the database in {path} is damaged ({message}); stop the server and move the directory away, or serve "
-            "with --start-empty-if-damaged"
+            f"the database in {path} is damaged ({message}); stop the server and run `tornado-signal repair --data-dir "
+            f"{shlex.quote(str(path.absolute()))}`, or move the directory away, or serve with --start-empty-if-damaged"
         )
     where = f"cannot open the database in {path}"
     if isinstance(error, FileExistsError | NotADirectoryError):
@@ -232,6 +233,21 @@ def in_use(path: Path) -> bool:
     return False
 
 
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Prevent other processes from opening the database during the block.
+
+    Raises:
+        DatabaseError: another process has it open.
+    """
+    with (path / "LOCK").open("ab") as lock:
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise in_use_error(path) from error
+        yield
+
+
 def set_aside(path: Path) -> Path:
     """Rename an unused directory. Return its new path, which is next to the old one and contains the time.
 
@@ -271,11 +287,12 @@ def damage(path: Path) -> str | None:
     """
     if not (path / "CURRENT").exists() and [*path.glob("[0-9]*.ldb"), *path.glob("[0-9]*.log")]:
         return "there are tables or logs, but no CURRENT"  # LevelDB would start over and delete them
-    wrong = next(filter(_footer_is_wrong, path.glob("[0-9]*.ldb")), None)
+    wrong = next(filter(footer_is_wrong, path.glob("[0-9]*.ldb")), None)
     return None if wrong is None else f"{wrong.name} does not end as a table does"
 
 
-def _footer_is_wrong(table: Path) -> bool:
+def footer_is_wrong(table: Path) -> bool:
+    """Return whether the footer of a table points outside the table, so that LevelDB would abort."""
     with table.open("rb") as file:
         blocks_bytes = file.seek(0, 2) - _FOOTER_BYTES
         file.seek(max(0, blocks_bytes))
