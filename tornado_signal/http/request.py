@@ -149,7 +149,7 @@ class Request(httputil.HTTPServerRequest, RequestContext):
         return wire.parse_body(self.body)
 
     def waiting(self, watch: Watch, topic: str = "") -> Watch:
-        """Tie a watch to the connection, and drop what the request came with: thousands may wait."""
+        """Also close the watch when the token expires, and drop what the request came with: thousands may wait."""
         super().waiting(watch, topic)
         self.headers, self.body, self.query = NO_HEADERS, b"", ""
         if not watch.closed:

@@ -34,7 +34,7 @@ class Parameter:
     # Its place in HTTP: the path, or `fields`, the query of a GET or the body of a POST. A parameter with `websocket`
     # exists only over a WebSocket, where all parameters are in `params`.
     place: Literal["path", "fields", "websocket"] = "fields"
-    alternatives: tuple["Parameter", ...] = ()  # the names of a parameter with several names
+    alternatives: tuple["Parameter", ...] = ()  # exactly one of these is sent in place of it, or empty
     # The schemas of other parameters if this alternative is used.
     narrows: Mapping[str, Schema] = field(default_factory=dict)
 
@@ -46,7 +46,7 @@ def check_string(value: object, name: str, least: int = 1, most: int | None = No
     """Check a string of `least` to `most` code points (docs/decisions.md#string-parameters).
 
     Raises:
-        InvalidParameter: it is absent, empty, not a string, too short or long, or not encodable as UTF-8.
+        InvalidParameter: it is absent, not a string, too short or long, or not encodable as UTF-8.
     """
     if type(value) is not str or len(value) < least or (most is not None and len(value) > most):
         raise InvalidParameter(name)

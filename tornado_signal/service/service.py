@@ -31,8 +31,9 @@ log = logging.getLogger(__name__)
 ORIGIN_WARNING_S: Final = 3600.0  # between two equal warnings
 
 TOKEN_EXPIRED: Final = "token expired"
-NO_TOKEN: Final = "no token was presented in time"
 """The reason of the close frame when a token has expired."""
+NO_TOKEN: Final = "no token was presented in time"
+"""The reason of the close frame when the time for the first token has passed."""
 
 # A task starts its work when it is created, where Python can do that.
 EAGER: Final[dict[str, Any]] = {"eager_start": True} if sys.version_info >= (3, 12) else {}

@@ -68,7 +68,7 @@ async def wait_for_change(
 ) -> ListingState:
     """Wait until a topic's listing differs from that at a position, or until the time limit.
 
-    No position stands for an empty listing. With `at_once`, a non-empty listing counts as a change.
+    No position stands for an empty listing. With `at_once`, whatever is listed counts as a change.
     """
     store = context.service.store
     with context.waiting(store.watch_topic(context.origin, topic), topic) as watch:

@@ -320,7 +320,7 @@ class Store(Protocol):
         """Watch the listing of a topic, expiries included."""
 
     def end_watches(self) -> None:
-        """End all waits, spread over two seconds, and refuse new ones."""
+        """End all waits, spread over up to two seconds, and refuse new ones."""
 
     # Positions as text
 

@@ -82,7 +82,7 @@ class RequestParser:
             The number of consumed bytes. The caller feeds the rest again.
 
         Raises:
-            BadRequest: the input is not valid HTTP.
+            BadRequest: the input is not valid HTTP or exceeds a limit, or the sink refuses the request.
         """
         taken = len(piece)
         if self.in_head:

@@ -92,7 +92,7 @@ class StreamConnection(OpenConnection, Protocol):
     held: "asyncio.Future[Any] | None"  # the work for which the rest of the current request is held back
 
     def hold(self, work: Awaitable[Any]) -> None:
-        """Hold back the rest of the current request, and pause reading, until its delegate's work is done."""
+        """Hold back the rest of the current request until its delegate's work is done."""
 
     def send(self, data: bytes) -> "asyncio.Future[None]":
         """Send bytes.
@@ -128,7 +128,7 @@ class MemoryBudget:
 
     Such data costs a client nothing. When the total exceeds the budget, the address with the most data loses
     connections, the largest first, until a quarter is free. So one address cannot close the connections of others that
-    have less than 3/8 of the budget.
+    together have less than 3/8 of the budget.
 
     Args:
         max_bytes: the budget.

@@ -119,6 +119,7 @@ class HTTPStream(httputil.HTTPConnection):
 
         Raises:
             ValueError: a header contains a line break. The connection is closed.
+            HTTPOutputError: the piece is longer than the Content-Length. The connection is closed.
         """
         assert isinstance(start_line, httputil.ResponseStartLine)
         code, asked = start_line.code, self.start_line
@@ -160,6 +161,9 @@ class HTTPStream(httputil.HTTPConnection):
 
         Returns:
             A future that is done when more can be sent. It fails with StreamClosedError if the client has disconnected.
+
+        Raises:
+            HTTPOutputError: the body is longer than its Content-Length. The connection is closed.
         """
         return self.context.send(self._framed(chunk))
 

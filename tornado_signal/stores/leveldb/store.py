@@ -490,9 +490,8 @@ class LevelDBStore:
     async def topic_step(self, origin: str, topic: str, position: Position) -> EventBatch:
         assert isinstance(position, TopicPosition)
         now_ms = self._clock.now_ms()
-        await self.expiry.expire_due(
-            now_ms
-        )  # expired sessions are delisted now, so that reading the listing does not skip them
+        # Expired sessions are delisted now, so that reading the listing does not skip them.
+        await self.expiry.expire_due(now_ms)
         view, state = self.database.view, self.state
         serial = records.counters(view).serial
         since = max(position.serial, state.forgotten)

@@ -239,7 +239,7 @@ class TopicIndex:
         return [(name.decode(), len(_expiries(held.topics[name]))) for name in page], total
 
     def counted(self, origin: str, topic: str, now_ms: int) -> tuple[int, int | None]:
-        """Return the number of live sessions of a topic and the earliest expiry, or None without sessions."""
+        """Return the number of live sessions of a topic, and the earliest of their expiries or None."""
         held = self._origins.get(origin)
         found = held.topics.get(topic.encode()) if held else None
         if found is None:
