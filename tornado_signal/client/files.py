@@ -7,6 +7,8 @@ import json
 import mimetypes
 import os
 import re
+import tempfile
+from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import BinaryIO, Literal
 
 from aiortc import RTCDataChannel, RTCPeerConnection
 
+from .inbox import ITEM_BYTES
 from .parsing import parse_json
 from .types import Fields
 
@@ -21,6 +24,7 @@ PROTOCOL = "tornado-signal-file"  # of the data channels
 CHUNK = 65_536  # bytes, which every implementation accepts
 READ = 1_048_576  # bytes that are read at once
 BUFFER = 1_048_576  # bytes that a channel may have in its buffer
+MAX_UNREAD_BYTES = 1_048_576  # of a file in memory; the others are in a temporary file
 MAX_INCOMING = 100  # files of one peer at a time
 # Media types that no browser runs, without parameters. XML, such as SVG, can contain scripts.
 HARMLESS = re.compile(r"(?:(?:image|audio|video)/[\w.-]+|text/plain)(?=[ ;]|\Z)", re.ASCII | re.IGNORECASE)
@@ -42,6 +46,8 @@ class FileError(ConnectionError):
 class IncomingFile:
     """A file that another peer sends. Nothing is sent before `read`, `save` or an iteration over its chunks.
 
+    If the program reads slowly, received bytes beyond 1 MiB wait in a temporary file.
+
     Attributes:
         name: the name at the sender, or an empty string. It is untrusted: never use it as a path.
         type: the media type that the sender claims, if it is harmless: an image except SVG, audio, video, or
@@ -54,7 +60,7 @@ class IncomingFile:
         self.name, self.type, self.size = name, type, size
         self.received = 0
         self._channel = channel
-        self._chunks: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._chunks = _Chunks()
         self._accepted = False
         self._error: FileError | None = None
         self._ended = False
@@ -66,6 +72,7 @@ class IncomingFile:
 
         Raises:
             FileError: the file was cancelled, or the connection ended.
+            OSError: the temporary file cannot be read.
             RuntimeError: it is received a second time.
         """
         if self._accepted:
@@ -79,6 +86,7 @@ class IncomingFile:
                 yield chunk
         finally:
             self.cancel()
+            self._chunks.close()
         if self._error is not None:
             raise self._error
 
@@ -123,8 +131,11 @@ class IncomingFile:
             # Nothing is kept that this side has not accepted.
             if not self._accepted or self.received + len(data) > self.size:
                 return self.cancel()
+            try:
+                self._chunks.put(data)
+            except OSError:  # the disk of the temporary file is full
+                return self.cancel()
             self.received += len(data)
-            self._chunks.put_nowait(data)
             self._finish()
 
     def _finish(self) -> None:
@@ -136,7 +147,68 @@ class IncomingFile:
         if not self._ended:
             self._ended = True
             self._error = error
-            self._chunks.put_nowait(None)
+            self._chunks.end()
+
+
+class _Chunks:
+    """Received bytes of a file in order, until the program reads them. aiortc cannot pause a sender."""
+
+    def __init__(self) -> None:
+        self._in_memory: deque[bytes] = deque()  # older than those in the file
+        self._memory_bytes = 0
+        self._file: BinaryIO | None = None
+        self._read_at = self._write_at = 0
+        self._ended = False
+        self._changed = asyncio.Event()
+
+    def put(self, chunk: bytes) -> None:
+        """Add a chunk.
+
+        Raises:
+            OSError: the temporary file cannot be written.
+        """
+        size = ITEM_BYTES + len(chunk)
+        if self._write_at or self._memory_bytes + size > MAX_UNREAD_BYTES:
+            self._file = self._file or tempfile.TemporaryFile()  # noqa: SIM115 (`close` closes it)
+            self._file.seek(self._write_at)
+            self._write_at += self._file.write(chunk)
+            self._file.flush()
+        else:
+            self._memory_bytes += size
+            self._in_memory.append(chunk)
+        self._changed.set()
+
+    def end(self) -> None:
+        self._ended = True
+        self._changed.set()
+
+    async def get(self) -> bytes | None:
+        """Wait for the next bytes, and remove them. Return None at the end.
+
+        Raises:
+            OSError: the temporary file cannot be read.
+        """
+        while not self._in_memory and not self._write_at and not self._ended:
+            self._changed.clear()
+            await self._changed.wait()
+        if self._in_memory:
+            chunk = self._in_memory.popleft()
+            self._memory_bytes -= ITEM_BYTES + len(chunk)
+            return chunk
+        if self._file is None or not self._write_at:
+            return None
+        self._file.seek(self._read_at)
+        block = self._file.read(min(READ, self._write_at - self._read_at))
+        self._read_at += len(block)
+        if self._read_at == self._write_at:
+            self._file.truncate(0)
+            self._read_at = self._write_at = 0
+        return block
+
+    def close(self) -> None:
+        """Delete the temporary file."""
+        if self._file is not None:
+            self._file.close()
 
 
 class IncomingFiles:
