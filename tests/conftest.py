@@ -19,6 +19,7 @@ from support.disks import SIZE_MIB, mounted
 from support.needs import require
 from support.runs import pytest_configure  # noqa: F401
 from support.stores import ENGINES, HandClock, Under
+from support.webhooks import Receiver
 
 from tornado_signal.errors import Unavailable
 
@@ -205,6 +206,21 @@ def start(tmp_path):
     yield starting
     for server in started:
         server.end()
+
+
+@pytest.fixture(scope="module")
+def redis():
+    """A Redis of the tests of one file."""
+    with redis_servers.RedisServer("redis") as server:
+        yield server
+
+
+@pytest.fixture
+def receiver():
+    """A receiver of webhooks, which gets nothing that it has to complain about."""
+    with Receiver() as receiver:
+        yield receiver
+        assert receiver.problems == []
 
 
 @pytest.fixture

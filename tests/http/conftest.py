@@ -4,7 +4,7 @@ import asyncio
 import resource
 
 import pytest
-from support.http_fixtures import service, start_service, transport  # noqa: F401
+from support.http_fixtures import clients, service, start_service, transport  # noqa: F401
 from support.tls_fixtures import pair, pairs, trusting  # noqa: F401
 
 

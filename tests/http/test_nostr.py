@@ -23,18 +23,6 @@ def open_socket(service, origin=ORIGIN, path=PATH, **options):
     return NostrClient(f"ws://127.0.0.1:{service.port}{path}", origin, **options)
 
 
-@pytest.fixture
-def clients(io_loop, service):
-    """Three clients of one origin."""
-    stack = contextlib.AsyncExitStack()
-
-    async def connect():
-        return [await stack.enter_async_context(open_socket(service)) for _ in range(3)]
-
-    yield io_loop.run_sync(connect)
-    io_loop.run_sync(stack.aclose)
-
-
 def accepted(event):
     return ["OK", event["id"], True, ""]
 

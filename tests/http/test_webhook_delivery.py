@@ -7,16 +7,9 @@ from collections import Counter
 
 import pytest
 from support.rpc import until
-from support.webhooks import Receiver, hang, status, write_secret
+from support.webhooks import hang, status, write_secret
 
 from tornado_signal.webhooks import Webhooks, events, sender, target
-
-
-@pytest.fixture
-def receiver():
-    with Receiver() as receiver:
-        yield receiver
-        assert receiver.problems == []
 
 
 @pytest.fixture
@@ -100,21 +93,25 @@ async def test_slow_receiver_gets_the_events_again_after_the_time_limit(service,
     assert webhooks.metrics.failed == 1
 
 
-async def test_one_request_is_in_flight_and_the_next_one_has_what_gathered(service, webhooks, receiver):
-    begun, ends = 0, asyncio.Event()
-    loop = asyncio.get_running_loop()
+def hold_answers(receiver):
+    """Hold back the answers to all requests. Return the requests as they begin, and the event that ends the wait."""
+    begun, ends, loop = [], asyncio.Event(), asyncio.get_running_loop()
 
     async def wait_for_end(handler):
-        nonlocal begun
-        begun += 1
+        begun.append(handler)
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(ends.wait(), loop))
 
     receiver.usual = wait_for_end
+    return begun, ends
+
+
+async def test_one_request_is_in_flight_and_the_next_one_has_what_gathered(service, webhooks, receiver):
+    begun, ends = hold_answers(receiver)
     await service.offer()
     await until(lambda: begun)
     for _ in range(5):
         await service.offer()
-    assert begun == 1
+    assert len(begun) == 1
     ends.set()
     await until(lambda: len(receiver.events) == 6)
     assert [len(content["events"]) for content in receiver.contents] == [1, 5]
@@ -125,22 +122,14 @@ async def test_full_batches_are_sent_in_parallel_with_the_events_of_a_session_in
 ):
     monkeypatch.setattr(sender, "BATCH_EVENTS", 5)
     monkeypatch.setattr(events, "BATCH_EVENTS", 5)
-    begun, ends = 0, asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    async def wait_for_end(handler):
-        nonlocal begun
-        begun += 1
-        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(ends.wait(), loop))
-
-    receiver.usual = wait_for_end
+    begun, ends = hold_answers(receiver)
     codes = [await service.offer() for _ in range(5)]
-    await until(lambda: begun == 1)
+    await until(lambda: len(begun) == 1)
     for code in codes:  # these wait, because the first events of these sessions are being sent
         await service.post("/withdraw", code=code, side="offerer")
     for _ in range(5 * sender.MAX_SENDING):
         await service.offer()
-    await until(lambda: begun == sender.MAX_SENDING)
+    await until(lambda: len(begun) == sender.MAX_SENDING)
     assert len(receiver.attempts) == sender.MAX_SENDING
     sent = [event for attempt in receiver.attempts for event in json.loads(attempt.request.body)["events"]]
     assert {event["type"] for event in sent} == {"session.created"}

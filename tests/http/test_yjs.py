@@ -20,18 +20,6 @@ def open_socket(service, origin=ORIGIN, path=PATH, **options):
     return RawClient(f"ws://127.0.0.1:{service.port}{path}", origin, **options)
 
 
-@pytest.fixture
-def clients(io_loop, service):
-    """Three clients of one origin."""
-    stack = contextlib.AsyncExitStack()
-
-    async def connect():
-        return [await stack.enter_async_context(open_socket(service)) for _ in range(3)]
-
-    yield io_loop.run_sync(connect)
-    io_loop.run_sync(stack.aclose)
-
-
 async def test_message_reaches_all_subscribers_including_the_publisher(clients):
     first, second, third = clients
     await first.subscribe("room", "other room")

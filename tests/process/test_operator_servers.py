@@ -12,7 +12,6 @@ import urllib.request
 
 import pytest
 from support.command import BOUND_S, COMMAND, ORIGIN, call, environment
-from support.redis_servers import RedisServer
 from support.redis_traffic import until
 from support.rpc import RpcClient
 from support.service import head
@@ -53,13 +52,6 @@ def token(tmp_path):
     path = tmp_path / "token"
     path.write_text(TOKEN + "\n")
     return path
-
-
-@pytest.fixture(scope="module")
-def redis():
-    server = RedisServer("redis")
-    yield server
-    server.kill()
 
 
 @pytest.fixture

@@ -25,13 +25,6 @@ MARK = "marked-data-of-peers"
 
 
 @pytest.fixture
-def receiver():
-    with Receiver() as receiver:
-        yield receiver
-        assert receiver.problems == []
-
-
-@pytest.fixture
 def flags(receiver, tmp_path):
     """The settings that send events to the receiver."""
     return ["--webhook-url", receiver.url, *write_secret(tmp_path)]

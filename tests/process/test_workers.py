@@ -37,13 +37,6 @@ WORKERS = 2
 SECRETS = {"main": SECRET, "next": b"another secret that is also long enough"}
 
 
-@pytest.fixture(scope="module")
-def redis():
-    server = RedisServer("redis")
-    yield server
-    server.kill()
-
-
 @pytest.fixture
 def start(redis, tmp_path, monkeypatch):
     """A function that starts a server of several workers. Its directory of sockets is in `tmp_path`."""

@@ -1,5 +1,6 @@
 """Fixtures for HTTP tests. Load them with `pytest_plugins = ["support.http_fixtures"]`."""
 
+import contextlib
 import logging
 
 import pytest
@@ -33,3 +34,15 @@ def start_service(io_loop, tmp_path, transport, caplog):
 @pytest.fixture
 def service(io_loop, start_service):
     return io_loop.run_sync(start_service)
+
+
+@pytest.fixture
+def clients(request, io_loop, service):
+    """Three clients of one origin, from `open_socket` of the test's file."""
+    stack = contextlib.AsyncExitStack()
+
+    async def connect():
+        return [await stack.enter_async_context(request.module.open_socket(service)) for _ in range(3)]
+
+    yield io_loop.run_sync(connect)
+    io_loop.run_sync(stack.aclose)

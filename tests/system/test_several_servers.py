@@ -18,7 +18,7 @@ from support.command import Server
 from support.documents import blocks
 from support.pairs import Pairs
 from support.proxies import PROXIES
-from support.redis_servers import RedisServer, free_port
+from support.redis_servers import free_port
 from support.scraping import scrape
 
 DRAIN_DELAY_MS = "3000"
@@ -27,13 +27,6 @@ DRAIN_DELAY_MS = "3000"
 def aside(call, *arguments):
     """Call a blocking function in a thread, so that peers continue to meet."""
     return asyncio.get_running_loop().run_in_executor(None, call, *arguments)
-
-
-@pytest.fixture(scope="module")
-def redis():
-    server = RedisServer("redis")
-    yield server
-    server.kill()
 
 
 @pytest.fixture
