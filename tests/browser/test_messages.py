@@ -20,11 +20,11 @@ VALUES = [
     "\x1e",
 ]
 UNSENDABLE = {
-    "'x'.repeat(300_000)": "message-too-large",
-    "'\\u00e4'.repeat(150_000)": "message-too-large",
-    "new ArrayBuffer(300_000)": "message-too-large",
-    "new Blob(['x'.repeat(300_000)])": "message-too-large",
-    "{text: 'x'.repeat(300_000)}": "message-too-large",
+    "'x'.repeat(67_108_865)": "message-too-large",
+    "'\\u00e4'.repeat(33_554_433)": "message-too-large",
+    "new ArrayBuffer(67_108_865)": "message-too-large",
+    "new Blob(['x'.repeat(67_108_865)])": "message-too-large",
+    "{text: 'x'.repeat(67_108_864)}": "message-too-large",
     "undefined": "invalid-message",
     "() => 1": "invalid-message",
 }

@@ -1,5 +1,8 @@
 """The recipes of the documentation in Chromium and Firefox."""
 
+import subprocess
+import sys
+
 import pytest
 from support.browsers import listed, until
 from support.documents import ADDRESS, blocks, sections
@@ -30,6 +33,7 @@ def test_all_recipes_are_tried():
     recipes = [heading for heading, text in sections("recipes").items() if heading != "Recipes" and "```html" in text]
     assert recipes == [
         "Shared cursors",
+        "Whiteboard",
         "File drop",
         "Call",
         "Game for two",
@@ -55,6 +59,51 @@ def test_cursors_are_shared(open_recipe):
     pages[0].close()
     for page in pages[1:]:
         until(lambda page=page: len(page.evaluate(cursors)) == 1)
+
+
+# Noise in all pixels, which no PNG compresses: the picture has 2.4 MB.
+FILL = """
+  (() => {
+    const context = document.querySelector("canvas").getContext("2d");
+    const noise = new ImageData(1000, 600);
+    for (let at = 0; at < noise.data.length; at += 65_536) crypto.getRandomValues(noise.data.subarray(at, at + 65_536));
+    for (let at = 3; at < noise.data.length; at += 4) noise.data[at] = 255;
+    context.putImageData(noise, 0, 0);
+  })()
+"""
+PIXELS = """
+  crypto.subtle.digest("SHA-256", document.querySelector("canvas").getContext("2d").getImageData(0, 0, 1000, 600).data)
+    .then((bytes) => String(new Uint8Array(bytes)))
+"""
+MOVE = """
+  document.querySelector("canvas").dispatchEvent(new PointerEvent("pointermove",
+    {buttons: 1, clientX: 50, clientY: 50, movementX: 20, movementY: 20}))
+"""
+
+
+@pytest.mark.needs("aiortc")
+def test_whiteboard_gives_late_comers_the_picture(server, site, open_recipe, profiles, tmp_path):
+    chromium, firefox = open_recipe("Whiteboard", 2)
+    blank = chromium.evaluate(PIXELS)
+    chromium.evaluate(FILL)
+    chromium.evaluate(MOVE)
+    until(lambda: firefox.evaluate(PIXELS) != blank)  # the line has arrived
+    late = profiles.open(site.origin)
+    until(lambda: late.evaluate(PIXELS) == chromium.evaluate(PIXELS))
+    (program,) = blocks("recipes", "Whiteboard", "python")
+    program = program.replace(ADDRESS, server.url).replace("http://127.0.0.1:8000", site.origin)
+    # All members are on loopback here, which aiortc does not use itself.
+    loopback = "import aioice.ice\naioice.ice.get_host_addresses = lambda **options: ['127.0.0.1']\n"
+    with subprocess.Popen([sys.executable, "-c", loopback + program], cwd=tmp_path) as process:
+        try:
+            until(lambda: (tmp_path / "whiteboard.png").exists())
+            late.close()
+            firefox.goto("about:blank")
+            # The program has the picture of the page that comes last; the others' is blank or the same.
+            chromium.reload()
+            until(lambda: chromium.evaluate(PIXELS) != blank)
+        finally:
+            process.terminate()
 
 
 def test_files_are_dropped(open_recipe):

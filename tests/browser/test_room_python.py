@@ -140,8 +140,8 @@ asyncio.run(main())
 class Program:
     """A Python program with a `Peers` that evaluates expressions. `seen` has the events of its room."""
 
-    def __init__(self, enter, urls, info, directory):
-        command = [*enter, sys.executable, "-W", "error", "-c", PROGRAM, " ".join(urls), ORIGIN, info]
+    def __init__(self, enter, urls, info, directory, origin=ORIGIN):
+        command = [*enter, sys.executable, "-W", "error", "-c", PROGRAM, " ".join(urls), origin, info]
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         self.process = subprocess.Popen(command, text=True, cwd=directory, **pipes)
 
@@ -607,7 +607,7 @@ def test_unsendable_values_of_a_program_are_errors(python):
     for program in (a, b):
         program.evaluate("enter()")
     all_together({"a": a, "b": b})
-    for value in ("{1, 2}", "object()", "float('nan')", "'x' * 300_000", "b'x' * 300_000"):
+    for value in ("{1, 2}", "object()", "float('nan')", "'x' * 67_108_865", "b'x' * 67_108_865"):
         assert a.evaluate(f"failure(lambda: room.send({value}))") in ("TypeError", "ValueError"), value
     a.evaluate("room.send('after')")
     sees(b, ("Message", "a", "after"))

@@ -155,7 +155,7 @@ def test_every_code_block_is_tested():
         "operator-page": 3,
         "python": 3,
         "quickstart": 6,  # one of them in browser/test_client_js
-        "recipes": 9,  # browser/test_recipes
+        "recipes": 11,  # browser/test_recipes
         "scaling": 7,  # system/test_several_servers, system/test_systemd
         "settings": 1,
         "systemd": 5,  # system/test_systemd_real
@@ -429,7 +429,7 @@ def constant(cell, folder):
 def test_constants_of_the_room_protocol_are_those_of_both_languages():
     package = Path(tornado_signal.__file__).parent
     rows = table("room-protocol", "Constants", "constant")
-    assert len(rows) == 9
+    assert len(rows) == 10
     for _, value, python, javascript in rows:
         expected = value.strip("`")
         expected = float(expected) if expected.isdigit() else expected

@@ -8,6 +8,8 @@ from typing import Final, Generic, TypeVar
 log = logging.getLogger(__name__)
 
 MAX_UNREAD_BYTES: Final = 16 << 20
+LARGE_BYTES: Final = 1 << 20  # of an item that is not counted in `MAX_UNREAD_BYTES`
+MAX_LARGE_BYTES: Final = 256 << 20  # of all unread large items: text that is not ASCII needs more than it has in UTF-8
 ITEM_BYTES: Final = 512  # memory of an item beyond its data
 
 T = TypeVar("T")
@@ -17,6 +19,7 @@ class Inbox(Generic[T]):
     """Received items in order, until the program reads them.
 
     aiortc cannot pause a sender. So data that exceeds `MAX_UNREAD_BYTES` is dropped, and the first time it is logged.
+    Large items have a limit of their own, so that small ones are not dropped after them.
 
     Attributes:
         dropped: the number of dropped items.
@@ -25,17 +28,19 @@ class Inbox(Generic[T]):
     def __init__(self) -> None:
         self.dropped = 0
         self._queue: asyncio.Queue[tuple[T, int]] = asyncio.Queue()
-        self._bytes = 0
+        self._bytes = self._large_bytes = 0
 
     def put(self, item: T, data: str | bytes) -> bool:
         """Add an item with data of another peer, or drop it. Return whether it was added."""
         size = ITEM_BYTES + sys.getsizeof(data)
-        if self._bytes + size > MAX_UNREAD_BYTES:
+        large = size > LARGE_BYTES
+        if self._large_bytes + size > MAX_LARGE_BYTES if large else self._bytes + size > MAX_UNREAD_BYTES:
             if not self.dropped:
-                log.warning("messages are dropped, because the program has %d bytes of them to read", self._bytes)
+                unread_bytes = self._bytes + self._large_bytes
+                log.warning("messages are dropped, because the program has %d bytes of them to read", unread_bytes)
             self.dropped += 1
             return False
-        self._bytes += size
+        self._count(size)
         self._queue.put_nowait((item, size))
         return True
 
@@ -46,5 +51,11 @@ class Inbox(Generic[T]):
     async def get(self) -> T:
         """Wait for the next item, and remove it."""
         item, size = await self._queue.get()
-        self._bytes -= size
+        self._count(-size)
         return item
+
+    def _count(self, size: int) -> None:
+        if abs(size) > LARGE_BYTES:
+            self._large_bytes += size
+        else:
+            self._bytes += size

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Coroutine
 from contextlib import aclosing
 from typing import Any
 
@@ -16,7 +16,7 @@ except ModuleNotFoundError as error:
 from .api import SignalClient
 from .files import PROTOCOL, IncomingFile, IncomingFiles
 from .inbox import Inbox
-from .messages import decode, encode
+from .messages import MAX_MESSAGE, Messages, announce_joins, decode, send
 from .parsing import parse_json
 from .types import Closable, Fields, IceServer, Side
 
@@ -66,8 +66,11 @@ class Connection(Closable):
         """The number of messages that were dropped, because the program had too many others to read."""
         return self._inbox.dropped
 
-    def send(self, message: Any) -> None:
-        """Send text, bytes or a JSON value.
+    def send(self, message: Any) -> Awaitable[object]:
+        """Send text, bytes or a JSON value, of up to 64 MiB.
+
+        Returns:
+            An awaitable that is done when the message is in the buffer of the channel or lost.
 
         Raises:
             Closed: the connection is closed.
@@ -76,7 +79,7 @@ class Connection(Closable):
         """
         if self.channel.readyState != "open":
             raise Closed("the connection is closed")
-        self.channel.send(encode(message, [self.peer]))
+        return send(message, [self._messages])
 
     async def receive(self) -> Any:
         """Return the next message: text, bytes or a JSON value.
@@ -98,7 +101,7 @@ class Connection(Closable):
     async def close(self) -> None:
         """Send pending messages and close the connection."""
         if self._open.is_set() and self.channel.readyState == "open":
-            await drain(self.channel, self._closed)
+            await drain(self._messages, self.channel, self._closed)
         await self.peer.close()
         self._on_closed()
 
@@ -162,11 +165,16 @@ class Connection(Closable):
         if hasattr(self, "channel") or channel.protocol == PROTOCOL:  # ignore further channels of the other side
             return
         self.channel = channel
-        channel.on("message", self._receive)
+        self._messages = Messages(self.peer, channel)
+        channel.on("message", self._take)
         channel.on("close", self._on_closed)
         channel.on("open", self._open.set)
         if channel.readyState == "open":
             self._open.set()
+
+    def _take(self, data: str | bytes) -> None:
+        if (message := self._messages.take(data)) is not None:
+            self._receive(message)
 
     def _receive(self, message: str | bytes) -> None:
         self._inbox.put(message, message)
@@ -187,8 +195,8 @@ def new_connection(ice_servers: list[IceServer]) -> RTCPeerConnection:
 
 
 def description_fields(description: RTCSessionDescription) -> Fields:
-    """Return the JSON fields of a description."""
-    return {"type": description.type, "sdp": description.sdp}
+    """Return the JSON fields of a description, which announce the largest message that this side joins from parts."""
+    return {"type": description.type, "sdp": description.sdp, "joins": MAX_MESSAGE}
 
 
 async def set_remote_description(connection: RTCPeerConnection, fields: Fields) -> None:
@@ -197,6 +205,7 @@ async def set_remote_description(connection: RTCPeerConnection, fields: Fields) 
     Raises:
         Exception: aiortc refuses it. There is no common error class.
     """
+    announce_joins(connection, fields.get("joins"))
     await connection.setRemoteDescription(RTCSessionDescription(sdp=fields["sdp"], type=fields["type"]))
 
 
@@ -209,11 +218,11 @@ async def add_candidate(connection: RTCPeerConnection, fields: Fields) -> None:
             await connection.addIceCandidate(candidate)
 
 
-async def drain(channel: RTCDataChannel, closed: asyncio.Event) -> None:
+async def drain(messages: Messages, channel: RTCDataChannel, closed: asyncio.Event) -> None:
     """Close a channel after its pending messages, and wait at most `CLOSE_S` until it is closed."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(CLOSE_S):
-            while channel.bufferedAmount:  # noqa: ASYNC110 (aiortc has no event for it)
+            while messages.sending:  # noqa: ASYNC110 (aiortc has no event for it)
                 await asyncio.sleep(0.01)
             channel.close()
             await closed.wait()

@@ -22,7 +22,7 @@ from .errors import APIError
 from .files import FileError, IncomingFile, OutgoingFile
 from .inbox import Inbox
 from .link import wait_for_first
-from .messages import decode, encode
+from .messages import decode, send
 from .names import Identity, is_proven, topic_of
 from .offers import new_secret, publish_held
 from .passwords import Cipher
@@ -265,19 +265,19 @@ class Room(Closable):
         peers = list(self.peers.values()) if id is None else filter(None, [self.peers.get(id)])
         return [peer for peer in peers if peer.channel.readyState == "open"]
 
-    def send(self, data: Any, to: Peer | str | None = None) -> None:
+    def send(self, data: Any, to: Peer | str | None = None) -> Awaitable[object]:
         """Send text, bytes or a JSON value to one peer, given as `Peer` or id, or to all.
 
-        Disconnected peers are skipped.
+        A message has up to 64 MiB. Disconnected peers are skipped.
+
+        Returns:
+            An awaitable that is done when all of it is in the buffers of the channels or lost.
 
         Raises:
             ValueError: the message is too large for a connection, or contains NaN or an infinite number.
             TypeError: the data is neither text, nor bytes, nor a JSON value.
         """
-        peers = self._recipients(to)
-        message = encode(data, (peer.connection for peer in peers))
-        for peer in peers:
-            peer.channel.send(message)
+        return send(data, [peer.messages for peer in self._recipients(to)])
 
     async def send_file(
         self,

@@ -9,6 +9,7 @@ from typing import Any
 
 from .files import IncomingFile, IncomingFiles
 from .link import add_candidate, description_fields, drain, new_connection, set_remote_description
+from .messages import Messages
 from .parsing import parse_json
 from .types import Fields, IceServer
 
@@ -43,6 +44,7 @@ class Peer:
         name: the other member's name, or None for no name.
         connection: aiortc's connection.
         channel: the data channel for messages.
+        messages: what is sent and received over it.
         leads: whether this side leads.
         late: whether another attempt may replace this one.
     """
@@ -64,6 +66,7 @@ class Peer:
         self.id, self.info, self.name = id, info, name
         self.connection = new_connection(ice_servers)
         self.channel = self.connection.createDataChannel("room", negotiated=True, id=0)
+        self.messages = Messages(self.connection, self.channel)
         self._negotiation = self.connection.createDataChannel("negotiation", negotiated=True, id=1)
         self.leads, self.late = leads, False
         self._silence_timeout_s, self._late_s = silence_timeout_s, late_s
@@ -108,7 +111,7 @@ class Peer:
     async def close(self) -> None:
         """Send pending messages, then end the connection."""
         if self.channel.readyState == "open":
-            await drain(self.channel, self._ended)
+            await drain(self.messages, self.channel, self._ended)
         self.end()
         await self._closed.wait()
 
@@ -138,8 +141,9 @@ class Peer:
 
     def _receive(self, data: str | bytes) -> None:
         self._join()
-        if not self._ended.is_set():
-            self._on_event(Message(self, data))
+        message = self.messages.take(data)
+        if message is not None and not self._ended.is_set():
+            self._on_event(Message(self, message))
 
     def _receive_file(self, file: IncomingFile) -> None:
         self._join()

@@ -275,8 +275,11 @@ export interface Connection extends TypedEventTarget<ConnectionEvents> {
   readonly initiator: boolean;
   /** The `info` of the other side; undefined if that is an older client which has not sent it. */
   readonly info?: string;
-  /** Send a string, bytes, or a value that JSON can represent. Fails if it is too large for the connection. */
-  send(data: unknown): void;
+  /**
+   * Send a string, bytes, or a value that JSON can represent, of up to 64 MiB. If the connection takes less, it fails
+   * before anything is sent. Resolves when the data is in the buffer of the channel, or lost with the connection.
+   */
+  send(data: unknown): Promise<void>;
   /** Send a file or Blob of any size. Resolves when the other side has all of it. */
   sendFile(
     file: Blob & { name?: string },
@@ -388,9 +391,10 @@ export interface Room extends TypedEventTarget<RoomEvents> {
   readonly ignored: number;
   /**
    * Send a string, bytes, or a value that JSON can represent. `to` is a peer or its id, by default all peers. Peers that
-   * are not in `peers` get nothing. Fails before anything is sent if the data is too large for one of the connections.
+   * are not in `peers` get nothing. The data has up to 64 MiB. Fails before anything is sent if it is too large for one
+   * of the connections. Resolves when the data is in the buffers of the channels, or lost with its connection.
    */
-  send(data: unknown, to?: Peer | string): void;
+  send(data: unknown, to?: Peer | string): Promise<void>;
   /**
    * Send a file or Blob of any size to one peer, given as object or id, or to all. Resolves when they have all of it.
    *

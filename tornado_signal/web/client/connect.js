@@ -1,5 +1,6 @@
 /* Connections of two pages, for `publish`, `join` and `pair`, which load this file when they need it. */
 
+import { announce } from "./data.js";
 import { ownInfo, topicOf } from "./identity.js";
 import { createOffer, Link, waitForAnswer } from "./link.js";
 import { MAX_PEERS, Servers } from "./servers.js";
@@ -127,7 +128,7 @@ async function accept(link, { code, info, offer, offerCandidates }, answererInfo
   Object.assign(link, { code, info });
   const description = await link.describe(offer);
   // The other side learns this side's `info` from the answer.
-  const answer = JSON.stringify({ type: description.type, sdp: description.sdp, info: answererInfo });
+  const answer = JSON.stringify({ ...announce(description), info: answererInfo });
   await retry(() => link.client.answer(code, answer, link.own), link.signal, tries);
   link.step("accepted");
   try {

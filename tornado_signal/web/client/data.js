@@ -7,32 +7,168 @@ import { PeerError } from "./timing.js";
 /** @import { Fields } from "./types.d.ts" */
 
 const MARK = "\u001e"; // precedes JSON, as in RFC 7464. Text that begins with it is also sent as JSON
+const TEXT = new TextDecoder("utf-8", { ignoreBOM: true });
 const PROTOCOL = "tornado-signal-file"; // of the data channels
 const CHUNK = 65_536; // bytes, which every browser accepts
 const READ = 1_048_576; // bytes that are read at once
-const BUFFER = 1_048_576; // bytes that all files of a connection may have in the buffers of their channels
+const BUFFER = 1_048_576; // bytes that all files, or all messages, of a connection may have in the buffers
+const WHOLE = 262_144; // bytes of the largest message that is not split
+const MAX_MESSAGE = 67_108_864; // bytes of a message
 const PART = 256; // chunks that become a Blob, which a browser can keep on disk
 const MAX_INCOMING = 100; // files of one peer at a time
 // Media types that no browser runs, without parameters. XML, such as SVG, can contain scripts.
 const HARMLESS = /^(?:(?:image|audio|video)\/[\w.-]+|text\/plain)(?=[ ;]|$)/i;
 const UNKNOWN = "application/octet-stream";
 
+/** @type {WeakMap<RTCPeerConnection, number>} */
+const announced = new WeakMap(); // bytes of the largest message that the other side joins from parts
+
 /**
- * Encode a message. Fails if a connection cannot carry it.
+ * The fields of a description for the other side.
+ *
+ * @param {RTCSessionDescriptionInit} description
+ */
+export const announce = ({ type, sdp }) => ({ type, sdp, joins: MAX_MESSAGE });
+
+/**
+ * Read what the other side announces, and return its description.
+ *
+ * @param {RTCPeerConnection} connection
+ * @param {RTCSessionDescriptionInit & { joins?: number }} description
+ */
+export function heed(connection, description) {
+  announced.set(connection, Math.min(Number(description.joins), MAX_MESSAGE));
+  return description;
+}
+
+/**
+ * Send a message to all. Fails before anything is sent if a connection cannot carry it. Resolves when all of it is in
+ * the buffers of the channels, or lost with its connection.
  *
  * @param {unknown} data
- * @param {RTCPeerConnection[]} connections
+ * @param {Messages[]} recipients
+ * @returns {Promise<void>}
  */
-export function encode(data, connections) {
+export function send(data, recipients) {
   const message = /** @type {string} */ (serialize(data)); // `send` is declared for each type, but not for their union
   const size = sizeOf(message);
-  for (const { sctp } of connections) {
-    const limit = sctp?.maxMessageSize || Infinity;
+  for (const each of recipients) {
+    const [, limit] = each.limits;
     if (size <= limit) continue;
     const text = `The message has ${size} bytes, and the connection takes ${limit}: use sendFile`;
     throw new PeerError("message-too-large", text);
   }
-  return message;
+  /** @type {Blob | undefined} */
+  let copy;
+  const copied = () => (copy ??= new Blob([message]));
+  return Promise.all(recipients.map((each) => each.send(message, size, copied))).then(() => {});
+}
+
+/** The messages of one connection, in both directions. */
+export class Messages {
+  #connection;
+  #channel;
+  #sent = Promise.resolve();
+  #waiting = 0; // messages
+  #wake = () => {};
+  /** @type {{ bytes: Uint8Array, at: number, text: unknown } | undefined} */
+  #incomplete; // received so far
+
+  /**
+   * @param {RTCPeerConnection} connection
+   * @param {RTCDataChannel} channel
+   * @param {AbortSignal} over aborted when the connection has ended
+   */
+  constructor(connection, channel, over) {
+    this.#connection = connection;
+    this.#channel = channel;
+    const wake = () => this.#wake();
+    channel.addEventListener("bufferedamountlow", wake);
+    over.addEventListener("abort", wake);
+  }
+
+  /** Bytes of the largest message that is sent whole, and of the largest one. Parts need an ordered, reliable channel. */
+  get limits() {
+    const { ordered, maxPacketLifeTime, maxRetransmits } = this.#channel;
+    const parts = ordered && (maxPacketLifeTime ?? maxRetransmits ?? -1) < 0 && announced.get(this.#connection);
+    const whole = this.#connection.sctp?.maxMessageSize || Infinity;
+    return parts ? [Math.min(whole, WHOLE), parts] : [whole, whole];
+  }
+
+  /**
+   * @param {string} message
+   * @param {number} size
+   * @param {() => Blob} copy
+   */
+  send(message, size, copy) {
+    if (!this.#waiting && size <= this.limits[0]) return this.#channel.send(message);
+    const blob = copy();
+    this.#waiting += 1;
+    const ignore = () => {}; // the connection has ended
+    const transmitted = this.#sent.then(() => this.#transmit(blob, typeof message === "string")).catch(ignore);
+    return (this.#sent = transmitted.then(() => void (this.#waiting -= 1)));
+  }
+
+  /**
+   * @param {Blob} message
+   * @param {boolean} text
+   */
+  #transmit(message, text) {
+    const channel = this.#channel;
+    channel.bufferedAmountLowThreshold = CHUNK;
+    channel.send(`${MARK}${MARK}${JSON.stringify({ size: message.size, text })}`);
+    return transmit(channel, message, async () => {
+      if (channel.bufferedAmount > BUFFER) await new Promise((resolve) => (this.#wake = () => resolve(0)));
+    });
+  }
+
+  /** Close the channel after what still must be sent. */
+  close() {
+    this.#sent.then(() => this.#channel.close());
+  }
+
+  /**
+   * Take a string or bytes of the other side. Returns the `data` of a message, or undefined while parts are missing.
+   *
+   * @param {string | ArrayBuffer} data
+   */
+  take(data) {
+    let message = this.#incomplete;
+    this.#incomplete = undefined; // also by another message in the middle
+    if (typeof data === "string") {
+      const { size, text } = data.startsWith(MARK + MARK) ? parsed(data.slice(2)) : {};
+      if (!(Number(size) >= 0 && Number(size) <= MAX_MESSAGE)) return { data: decode(data) };
+      message = { bytes: new Uint8Array(Number(size)), at: 0, text };
+    } else {
+      if (!message) return { data };
+      if (data.byteLength > message.bytes.length - message.at) return;
+      message.bytes.set(new Uint8Array(data), message.at);
+      message.at += data.byteLength;
+    }
+    const { bytes, at, text } = message;
+    if (at === bytes.length) return { data: text ? decode(TEXT.decode(bytes)) : bytes.buffer };
+    this.#incomplete = message;
+  }
+}
+
+/**
+ * Send the bytes of a Blob over a channel.
+ *
+ * @param {RTCDataChannel} channel
+ * @param {Blob} blob
+ * @param {() => Promise<void>} ready waits for space in the channel's buffer
+ * @param {(loaded: number) => void} report
+ */
+async function transmit(channel, blob, ready, report = () => {}) {
+  for (let start = 0; start < blob.size; start += READ) {
+    const block = await blob.slice(start, start + READ).arrayBuffer();
+    for (let at = 0; at < block.byteLength; at += CHUNK) {
+      await ready();
+      const chunk = new Uint8Array(block, at, Math.min(CHUNK, block.byteLength - at));
+      channel.send(chunk);
+      report(start + at + chunk.length);
+    }
+  }
 }
 
 /** @param {unknown} data */
@@ -56,7 +192,7 @@ function sizeOf(message) {
  * @param {unknown} data
  * @returns {unknown}
  */
-export function decode(data) {
+function decode(data) {
   if (typeof data !== "string" || !data.startsWith(MARK)) return data;
   try {
     return parse(data.slice(1));
@@ -162,7 +298,11 @@ export class Files {
       await until(() => channel.readyState === "open");
       post(channel, { name: file.name ?? "", type: file.type, size: file.size });
       await until(() => state.accept);
-      await this.#transmit(channel, file, until, (loaded) => onprogress({ ...context, loaded, total: file.size }));
+      const ready = () => {
+        const limit = (channel.bufferedAmountLowThreshold = Math.max(CHUNK, BUFFER / this.#sending));
+        return until(() => channel.readyState === "open" && channel.bufferedAmount <= limit);
+      };
+      await transmit(channel, file, ready, (loaded) => onprogress({ ...context, loaded, total: file.size }));
       await until(() => state.received);
     } catch (error) {
       // The other side then closes the channel.
@@ -172,25 +312,6 @@ export class Files {
     } finally {
       this.#sending -= 1;
       for (const each of signals) each.removeEventListener("abort", awake);
-    }
-  }
-
-  /**
-   * @param {RTCDataChannel} channel
-   * @param {Blob} file
-   * @param {(condition: () => unknown) => Promise<void>} until
-   * @param {(loaded: number) => void} report
-   */
-  async #transmit(channel, file, until, report) {
-    for (let start = 0; start < file.size; start += READ) {
-      const block = await file.slice(start, start + READ).arrayBuffer();
-      for (let at = 0; at < block.byteLength; at += CHUNK) {
-        const limit = (channel.bufferedAmountLowThreshold = Math.max(CHUNK, BUFFER / this.#sending));
-        await until(() => channel.readyState === "open" && channel.bufferedAmount <= limit);
-        const chunk = new Uint8Array(block, at, Math.min(CHUNK, block.byteLength - at));
-        channel.send(chunk);
-        report(start + at + chunk.length);
-      }
     }
   }
 }

@@ -1,6 +1,6 @@
 /* One side of one session, from its description to the open channel. */
 
-import { decode, encode, Files, offerFile } from "./data.js";
+import { announce, Files, heed, Messages, offerFile, send } from "./data.js";
 import { ownInfo, parse, random } from "./identity.js";
 import { keepMessages, Negotiation, newConnection } from "./negotiation.js";
 import { publishHeld } from "./servers.js";
@@ -178,7 +178,7 @@ export class Link {
    */
   async describe(offer) {
     const connection = this.peerConnection;
-    if (offer) await connection.setRemoteDescription(JSON.parse(offer));
+    if (offer) await connection.setRemoteDescription(heed(connection, JSON.parse(offer)));
     const description = await (offer ? connection.createAnswer() : connection.createOffer());
     this.step(description.type);
     return description;
@@ -273,7 +273,7 @@ export class Link {
       try {
         const { info, ...description } = parse(answer);
         if (typeof info === "string") this.info = info;
-        await peerConnection.setRemoteDescription(description);
+        await peerConnection.setRemoteDescription(heed(peerConnection, description));
       } catch (error) {
         this.fail(error);
       }
@@ -307,6 +307,7 @@ export class Link {
  */
 export class Connection extends EventTarget {
   #link;
+  #messages;
 
   /**
    * @param {Link} link
@@ -336,7 +337,11 @@ export class Connection extends EventTarget {
         dispatch(this, "close");
       };
     });
-    channel.addEventListener("message", ({ data }) => dispatch(this, "message", { data: decode(data) }));
+    this.#messages = new Messages(peerConnection, channel, over.signal);
+    channel.addEventListener("message", ({ data }) => {
+      const received = this.#messages.take(data);
+      if (received) dispatch(this, "message", received);
+    });
     channel.addEventListener("close", this.end, { once: true });
     peerConnection.addEventListener("connectionstatechange", () => {
       if (["failed", "closed"].includes(peerConnection.connectionState)) this.end();
@@ -345,9 +350,8 @@ export class Connection extends EventTarget {
 
   /** @param {unknown} data */
   send(data) {
-    const message = encode(data, [this.peerConnection]);
     if (this.channel.readyState !== "open") throw new PeerError("connection-lost", "The connection is closed");
-    this.channel.send(message);
+    return send(data, [this.#messages]);
   }
 
   /**
@@ -360,7 +364,7 @@ export class Connection extends EventTarget {
 
   /** Send what still must be sent, then close; resolves when all is closed. */
   async close() {
-    this.channel.close();
+    this.#messages.close();
     const timer = setTimeout(this.end, CLOSE_MS);
     await this.closed;
     clearTimeout(timer);
@@ -381,7 +385,7 @@ export async function createOffer(client, topic, options, servers) {
   try {
     const offer = await link.describe();
     await link.use(offer);
-    const fields = { info: options.info ?? ownInfo(), offer: JSON.stringify(offer), secret: link.secret };
+    const fields = { info: options.info ?? ownInfo(), offer: JSON.stringify(announce(offer)), secret: link.secret };
     const { code, keep } = await publishHeld(client, topic, fields);
     link.keep = keep;
     link.begin(code);

@@ -1,5 +1,6 @@
 /* Negotiation on one RTCPeerConnection. */
 
+import { announce, heed } from "./data.js";
 import { parsed } from "./identity.js";
 import { PAUSE_MS, sleep } from "./timing.js";
 
@@ -135,7 +136,8 @@ export class Negotiation {
     try {
       while (!signal.aborted && (this.#direct || this.#way.listed) && (this.#described || this.#outbox.length)) {
         message = { candidates: this.#outbox.splice(0) };
-        if (this.#described) Object.assign(message, { description: this.#connection.localDescription, of: this.#of });
+        const description = /** @type {RTCSessionDescription} */ (this.#connection.localDescription);
+        if (this.#described) Object.assign(message, { description: announce(description), of: this.#of });
         this.#described = false;
         if (this.#direct) this.#channel.send(JSON.stringify(message));
         // The description contains all candidates found so far.
@@ -163,6 +165,7 @@ export class Negotiation {
   /** @param {Mail} message */
   async #take({ description, of = NaN, candidates = [] }) {
     const connection = this.#connection;
+    if (description) heed(connection, description);
     // The same offer arrives twice if its response was lost; candidates found since then arrive with it.
     if (description?.type === "offer" && of !== this.#seen) {
       if (!(of > this.#seen)) return; // it is outdated

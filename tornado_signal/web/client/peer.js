@@ -1,6 +1,6 @@
 /* One connection to another member of a room. */
 
-import { decode, Files } from "./data.js";
+import { Files, Messages } from "./data.js";
 import { Negotiation, newConnection } from "./negotiation.js";
 import { CLOSE_MS } from "./timing.js";
 
@@ -46,6 +46,7 @@ export class Peer {
     this.peerConnection = newConnection(callbacks.iceServers, options);
     this.channel = this.peerConnection.createDataChannel("room", { ...options.channel, negotiated: true, id: 0 });
     this.channel.binaryType = "arraybuffer";
+    this.messages = new Messages(this.peerConnection, this.channel, this.#stop.signal);
     this.files = new Files(this.peerConnection, this.#stop.signal, (file) => {
       this.#join();
       callbacks.offered(this, file);
@@ -87,7 +88,8 @@ export class Peer {
     channel.addEventListener("open", open, options);
     const message = (/** @type {MessageEvent} */ { data }) => {
       this.#join();
-      this.#callbacks.tell("message", { peer: this, data: decode(data) });
+      const received = this.messages.take(data);
+      if (received) this.#callbacks.tell("message", { peer: this, ...received });
     };
     channel.addEventListener("message", message, options);
     channel.addEventListener("close", () => this.end(), options);
@@ -228,7 +230,7 @@ export class Peer {
       await new Promise((resolve) => {
         this.channel.addEventListener("close", resolve);
         setTimeout(resolve, CLOSE_MS);
-        this.channel.close();
+        this.messages.close();
       });
     }
     this.end();

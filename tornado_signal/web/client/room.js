@@ -1,6 +1,6 @@
 /* Everybody under a topic, connected to everybody. */
 
-import { encode, offerFile } from "./data.js";
+import { offerFile, send } from "./data.js";
 import {
   Identity,
   isName,
@@ -222,12 +222,10 @@ class Room extends EventTarget {
    * @param {PublicPeer | string} [to]
    */
   send(data, to) {
-    const peers = this.#recipients(to);
-    const message = encode(
+    return send(
       data,
-      peers.map(({ peerConnection }) => peerConnection),
+      this.#recipients(to).map(({ messages }) => messages),
     );
-    for (const { channel } of peers) channel.send(message);
   }
 
   /**

@@ -1,0 +1,211 @@
+"""Messages larger than a data channel takes: in parts, between Chromium, Firefox and Python."""
+
+import contextlib
+
+import pytest
+from support.browsers import until
+
+from .test_messages import connected, in_one_room, messages
+from .test_room_python import Program, all_together
+
+SIZE = 64 << 20
+# The values that a page sends: values of many kinds, all in parts or after them.
+MIXED = """[
+  "before", "\\u{1f600}é".repeat(100_000), new Uint8Array(500_001).fill(7), "after", {x: ["x".repeat(400_000)]},
+  new Blob(["y".repeat(300_000)]), new Uint8Array(0), "\\u001e\\u001e" + "z".repeat(300_000), "",
+  "\\ufeff".repeat(100_000), "end",
+]"""
+LENGTHS = "seen.filter(([name]) => name === 'message').map(([, info, data]) => [info, data.byteLength ?? data])"
+WAIT_S = 600  # only ends a hang
+RECEIVED = "seen.filter(([name]) => name === 'message').map(([, , data]) => data)"
+
+
+def lengths(page):
+    """The lengths of the received messages: of texts in characters, of bytes in bytes, of others as JSON."""
+    return page.evaluate(f"{RECEIVED}.map((data) => data.byteLength ?? data.length ?? JSON.stringify(data).length)")
+
+
+@pytest.fixture
+def alice(server, connect_page):
+    return connect_page(server)
+
+
+@pytest.fixture
+def bob(server, connect_page):
+    return connect_page(server)
+
+
+@pytest.fixture
+def python(server, site, tmp_path):
+    with contextlib.ExitStack() as stack:
+
+        def starting(info):
+            program = Program([], [server.url], info, tmp_path, site.origin)
+            stack.callback(program.end)
+            # All members are on loopback here, which aiortc does not use itself.
+            loopback = "lambda **options: ['127.0.0.1']"
+            program.evaluate(f"setattr(__import__('aioice').ice, 'get_host_addresses', {loopback})")
+            return program
+
+        yield starting
+
+
+def test_large_messages_of_each_kind_arrive_in_order(server, alice, connect_firefox):
+    firefox = connect_firefox(server)
+    in_one_room(alice, firefox, files=False)
+    expected = [6, 300_000, 500_001, 5, 400_010, 300_000, 0, 300_002, 0, 100_000, 3]
+    for sender, receiver in ((alice, firefox), (firefox, alice)):
+        sender.evaluate(f"{MIXED}.forEach((value) => here.send(value))")
+        until(lambda receiver=receiver: lengths(receiver) == expected)
+        same = f"""(async () => {{
+          const comparable = (each) => each.arrayBuffer ? each.arrayBuffer().then(digest)
+            : typeof each === "string" || !("byteLength" in each) ? each : digest(each.buffer ?? each);
+          const all = async (values) => JSON.stringify(await Promise.all(values.map(comparable)));
+          return await all({MIXED}) === await all({RECEIVED});
+        }})()"""
+        assert receiver.evaluate(same)
+
+
+def test_content_is_that_at_the_call_and_waiting_shows_the_space(alice, bob):
+    in_one_room(alice, bob, files=False)
+    buffered = alice.evaluate("""
+      (async () => {
+        const bytes = new Uint8Array(20_000_000).fill(1);
+        const [{channel}] = here.peers.values();
+        const sent = here.send(bytes);
+        bytes.fill(2);
+        let most = 0;
+        const timer = setInterval(() => (most = Math.max(most, channel.bufferedAmount)), 1);
+        await sent;
+        clearInterval(timer);
+        return most;
+      })()
+    """)
+    assert buffered < 3_000_000
+    until(lambda: bob.evaluate(f"{RECEIVED}.length"))
+    assert bob.evaluate(f"new Uint8Array({RECEIVED}[0]).every((each) => each === 1)")
+
+
+def test_pair_exchanges_large_messages(alice, bob):
+    connected(alice, bob)
+    for sender, receiver in ((alice, bob), (bob, alice)):
+        sender.evaluate("void connection.send('x'.repeat(1_000_000)), connection.send('end'), 0")
+        until(lambda receiver=receiver: receiver.evaluate("heard.map(({length}) => length)") == [1_000_000, 3])
+    alice.evaluate("void connection.send(new Uint8Array(5_000_000)), connection.close()")
+    bob.evaluate("connection.closed")
+    assert bob.evaluate("heard.at(-1).byteLength") == 5_000_000
+
+
+def test_older_client_gets_nothing_in_parts(alice, bob):
+    bob.evaluate("""
+      () => {
+        const { stringify } = JSON;
+        const older = (name, value) => (name === "joins" ? undefined : value);
+        JSON.stringify = (value, ...rest) => stringify(value, ...(rest.length ? rest : [older]));
+      }
+    """)
+    in_one_room(alice, bob, files=False)
+    tried = "(() => { try { here.send('x'.repeat(300_000)); } catch ({code}) { return code; } })()"
+    assert alice.evaluate(tried) == "message-too-large"
+    alice.evaluate("here.send('x'.repeat(200_000))")
+    bob.evaluate("here.send('x'.repeat(300_000))")
+    until(lambda: lengths(bob) == [200_000])
+    until(lambda: lengths(alice) == [300_000])
+
+
+def test_unfinished_messages_do_not_add_up(alice, bob):
+    in_one_room(alice, bob, files=False)
+    devtools = bob.context.new_cdp_session(bob)
+    bob.evaluate("""
+      () => {
+        window.large = [];
+        window.Uint8Array = class extends Uint8Array {
+          constructor(...values) {
+            super(...values);
+            if (this.length > 1e6) large.push(new WeakRef(this));
+          }
+        };
+      }
+    """)
+    alice.evaluate(f"""
+      () => {{
+        const [{{channel}}] = here.peers.values();
+        for (let count = 0; count < 100; count += 1) {{
+          channel.send('\\u001e\\u001e{{"size": {SIZE}, "text": false}}');
+          channel.send(new Uint8Array(1000));
+        }}
+        for (const size of [-1, 1.5, {SIZE + 1}, "[]"]) channel.send(`\\u001e\\u001e{{"size": ${{size}}}}`);
+        here.send("end");
+      }}
+    """)
+    until(lambda: "end" in messages(bob))
+
+    def alive():
+        devtools.send("HeapProfiler.collectGarbage")
+        return bob.evaluate("large.filter((each) => each.deref()).length")
+
+    assert bob.evaluate("large.length") == 100
+    until(lambda: alive() == 0)
+    alice.evaluate(f'[...here.peers.values()][0].channel.send(\'\\u001e\\u001e{{"size": {SIZE}, "text": false}}\')')
+    until(lambda: bob.evaluate("large.length") == 101)
+    assert alive() == 1
+    alice.evaluate("here.leave()")
+    until(lambda: bob.evaluate("here.peers.size") == 0)
+    until(lambda: alive() == 0)
+
+
+@pytest.mark.slow
+@pytest.mark.needs("aiortc")
+def test_64_mib_between_chromium_firefox_and_python_while_files_and_texts_go(server, alice, connect_firefox, python):
+    members = {"chromium": alice, "firefox": connect_firefox(server), "python": python("python")}
+    pages = [members["chromium"], members["firefox"]]
+    for info, page in zip(members, pages, strict=False):
+        page.evaluate(f"enter('lobby', {{info: '{info}'}})")
+        page.evaluate("receive(here)")
+    members["python"].evaluate("enter(files=True)")
+    all_together(members)
+    members["python"].evaluate(
+        f"[room.send('before'), room.send(bytes([1]) * {SIZE}), room.send('after'),"
+        " asyncio.create_task(send_file(bytes(1_000_000), name='file'))] and None"
+    )
+    for page in pages:
+        page.evaluate(
+            f"void (here.send('before'), here.send(new Uint8Array({SIZE}).fill(1)), here.send('after'),"
+            " window.sending = outcome(here.sendFile(make(1_000_000, 'file'))))"
+        )
+    expected = ["before", SIZE, "after"]
+    for info, page in zip(members, pages, strict=False):
+        others = members.keys() - {info}
+        until(lambda page=page: len(page.evaluate(LENGTHS)) == 6, WAIT_S)
+        assert sorted(page.evaluate(LENGTHS), key=lambda each: each[0]) == [
+            [other, length] for other in sorted(others) for length in expected
+        ]
+        assert page.evaluate("sending") == "sent"
+        until(lambda page=page: [file[2] for file in page.evaluate("files")] == [1_000_000] * 2)
+    count = "[[info, data[0] if isinstance(data[0], str) else len(data[0])] for name, info, *data in seen if data]"
+    until(lambda: len(members["python"].evaluate(count)) == 6, WAIT_S)
+    assert sorted(members["python"].evaluate(count), key=lambda each: each[0]) == [
+        [other, length] for other in ("chromium", "firefox") for length in expected
+    ]
+    assert [file[2] for file in members["python"].evaluate("files")] == [1_000_000] * 2
+    assert members["python"].evaluate("room.dropped") == 0
+
+
+@pytest.mark.needs("aiortc")
+def test_member_that_leaves_in_the_middle_holds_nobody_up(server, alice, connect_firefox, python):
+    firefox, program = connect_firefox(server), python("python")
+    program.evaluate("enter()")
+    alice.evaluate("enter('lobby', {info: 'alice'})")
+    firefox.evaluate("enter('lobby', {info: 'firefox'})")
+    all_together({"alice": alice, "firefox": firefox, "python": program})
+    sender = "[...here.peers.values()].find(({info}) => info === 'python')"
+    alice.evaluate(f"void (window.sending = here.send(new Uint8Array({SIZE}), {sender}))")
+    program.evaluate(f"[room.send(bytes({SIZE})) for _ in range(2)] and None")
+    program.evaluate("asyncio.create_task(room.leave()) and None")
+    alice.evaluate("sending")
+    for page in (alice, firefox):
+        until(lambda page=page: page.evaluate("here.peers.size") == 1)
+        page.evaluate("here.send('the end')")
+    for page in (alice, firefox):
+        until(lambda page=page: lengths(page)[-1:] == [7])
+    assert program.evaluate("len([each for each in asyncio.all_tasks() if '_send_waiting' in repr(each)])") == 0
