@@ -8,6 +8,7 @@ import pytest
 from support.stores import BEGIN_MS, TIMEOUT_MS
 
 from tornado_signal.session import Reason, Side
+from tornado_signal.stores.leveldb import expiry
 from tornado_signal.stores.leveldb import sweeper as sweeper_module
 from tornado_signal.stores.leveldb.binding import plyvel
 from tornado_signal.stores.leveldb.space import UNLIMITED
@@ -189,6 +190,18 @@ async def test_settling_does_not_wait_for_a_sweep(store, one, clock):
     assert await store.counts() == (0, 0)
     assert await one.news(arrival[0]) == [(code, Reason.EXPIRED)]
     assert sum(store.database_metrics.sweeps.counts) == 0
+
+
+async def test_long_delisting_of_sessions_that_are_not_listed_gives_others_their_turn(store, one, clock, monkeypatch):
+    for _ in range(3):
+        await one.answer(await one.create())
+    clock.ms += TIMEOUT_MS
+    monkeypatch.setattr(expiry, "STEP_S", 0)
+    delisting = asyncio.create_task(store.expiry.expire_due(clock.ms))
+    for _ in range(3):
+        await asyncio.sleep(0)
+        assert not delisting.done()
+    await delisting
 
 
 def sweeper_tasks():
