@@ -1,22 +1,33 @@
 """A server whose responses no honest server sends. The path of its URL says which: `URL/NAME` is a client's URL."""
 
 import contextlib
+import functools
 import gzip
 import itertools
 import json
+import re
+import socket
 import socketserver
+import subprocess
+import sys
 import threading
 import time
 from http import HTTPStatus
+from pathlib import Path
 
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import serve
+
+from .paths import TESTS
 
 OK = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: application/json\r\n"
 STREAM = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: text/event-stream\r\n\r\n"
 SESSION = {"code": "c", "info": "i", "offer": "o", "offerCandidates": [], "createdAt": 0, "expiresAt": 0}
 PAGE = {"page": 1, "limit": 1, "total": 1, "hasMore": True}
-MIB = bytes(2**20)
+# The target of redirections to another host.
+OTHER = socket.create_server(("127.0.0.2", 0)) if __name__ != "__main__" else None
+OTHER_PORT = OTHER.getsockname()[1] if OTHER else sys.argv[1]
+MAX_GROWTH_KIB = 64 * 1024
 
 
 def whole(body):
@@ -32,13 +43,22 @@ def refusal(status, text, *lines):
     return [head.encode(), json.dumps({"error": text}).encode()]
 
 
+def redirection(status):
+    """Return a redirection to a server that must not get a request."""
+    return [f"HTTP/1.1 {status} x\r\nLocation: http://127.0.0.2:{OTHER_PORT}/\r\nContent-Length: 0\r\n\r\n".encode()]
+
+
 def dripping():
     for byte in itertools.cycle(b" "):
         yield bytes([byte])
         time.sleep(0.05)
 
 
-BOMB = gzip.compress(b'{"sessions": [' + b" " * 2**28, 9)
+@functools.cache
+def bomb():
+    return gzip.compress(b'{"sessions": [' + b" " * 2**28, 9)
+
+
 # The responses to every request, each a function that returns its parts.
 RESPONSES = {
     "empty object": lambda: fields({}),
@@ -50,7 +70,7 @@ RESPONSES = {
     "too large a number": lambda: fields({"sessions": [SESSION | {"createdAt": 2**60}]}),
     "not a number": lambda: fields({"sessions": [SESSION | {"createdAt": float("nan")}]}),
     "cursor without text": lambda: fields({"sessions": [], "cursor": {}}),
-    "compressed bomb": lambda: [OK + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(BOMB), BOMB],
+    "compressed bomb": lambda: [OK + b"Content-Encoding: gzip\r\n\r\n", bomb()],
     "many values": lambda: whole(b'{"sessions": [' + b"[]," * 2**22 + b"[]]}"),
     "nested": lambda: whole(b'{"sessions": ' + b"[" * 10**5 + b"]" * 10**5 + b"}"),
     "endless body": lambda: itertools.chain([OK + b"\r\n{"], itertools.repeat(b" " * 2**20)),
@@ -61,6 +81,38 @@ RESPONSES = {
     "control characters": lambda: refusal(400, "\x1b[2J\x07"),
     "long pause": lambda: refusal(503, "busy", f"Retry-After: {10**9}"),
     "wrong pause": lambda: refusal(503, "busy", "Retry-After: Fri, 31 Dec 99999 23:59:59 GMT"),
+    "closed connection": lambda: [],
+    "another protocol": lambda: [b"SSH-2.0-OpenSSH_9.2\r\n"],
+    "cut head": lambda: [OK + b"Content-"],
+    "cut body": lambda: [OK + b"Content-Length: 1000\r\n\r\n{}"],
+    "no body": lambda: whole(b""),
+    "negative length": lambda: [OK + b"Content-Length: -5\r\n\r\n{}"],
+    "two lengths": lambda: [OK + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}}"],
+    "wrong chunk": lambda: [OK + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n"],
+    "endless chunk length": lambda: itertools.chain(
+        [OK + b"Transfer-Encoding: chunked\r\n\r\n"], itertools.repeat(b"0" * 2**16)
+    ),
+    "endless trailer": lambda: itertools.chain(
+        [OK + b"Transfer-Encoding: chunked\r\n\r\n0\r\n"], itertools.repeat(b"X-Long: x\r\n" * 2**12)
+    ),
+    "endless interim responses": lambda: itertools.repeat(b"HTTP/1.1 100 Continue\r\n\r\n" * 2**10),
+    "many header fields": lambda: [OK, b"".join(b"X-%d: x\r\n" % number for number in range(10**5)), b"\r\n{}"],
+    "another protocol after a switch": lambda: [b"HTTP/1.1 101 x\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n{}"],
+    "unknown status": lambda: [b"HTTP/1.1 999999 x\r\nContent-Length: 2\r\n\r\n{}"],
+    "no content": lambda: [b"HTTP/1.1 204 x\r\nConnection: close\r\n\r\n"],
+    "page": lambda: [b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: text/html\r\n\r\n<p>Welcome</p>"],
+    "error page": lambda: [b"HTTP/1.1 502 x\r\nConnection: close\r\nContent-Type: text/html\r\n\r\n<p>\x1b[2J</p>"],
+    "object as an error": lambda: refusal(400, {"text": "\x1b[2J"}),
+    "null": lambda: whole(b"null"),
+    "invalid UTF8": lambda: whole(b'{"sessions": "\xff"}'),
+    "two bytes a character": lambda: whole(json.dumps({"sessions": [{}]}).encode("utf-16")),
+    "infinite number": lambda: whole(b'{"sessions": [{"createdAt": 1e999}]}'),
+    "half of a surrogate pair": lambda: fields({"sessions": ["\ud800"]}),
+    "broken compression": lambda: [OK + b"Content-Encoding: gzip\r\n\r\n", b"no gzip"],
+    "bomb in a bomb": lambda: [OK + b"Content-Encoding: gzip, gzip\r\n\r\n", gzip.compress(bomb())],
+    "redirection to itself": lambda: [b"HTTP/1.1 302 x\r\nLocation: ?\r\nContent-Length: 0\r\n\r\n"],
+    "redirection to another host": lambda: redirection(307),
+    "redirection of a page to another host": lambda: redirection(302),
 }
 # The event streams for which a client reports an error.
 STREAMS = {
@@ -119,41 +171,79 @@ MESSAGES = {
 
 class _Handler(socketserver.StreamRequestHandler):
     def handle(self):
-        name, request = self.path_of(self.rfile.readline())
-        name = self.server.kind or name
+        parts = self.rfile.readline().decode().split()[1:2]
+        segments = parts[0].split("?")[0].split("/")[1:] if parts else [""]
+        name = self.server.kind or segments[0].replace("-", " ")
         if not name:
             return
         for line in self.rfile:
             if not line.strip():
                 break
-        self.server.counts[name] = self.server.counts.get(name, 0) + 1
-        parts = PARTS[name]() if request != "ws" else [b"HTTP/1.1 404 x\r\nContent-Length: 0\r\n\r\n"]
+        response = PARTS[name]() if segments[-1] != "ws" else [b"HTTP/1.1 404 x\r\nContent-Length: 0\r\n\r\n"]
         with contextlib.suppress(OSError):
-            for part in parts:
+            for part in response:
                 self.wfile.write(part)
-
-    @staticmethod
-    def path_of(line):
-        parts = line.decode().split()[1:2]
-        segments = parts[0].split("?")[0].split("/")[1:] if parts else [""]
-        return segments[0].replace("-", " "), segments[-1]
 
 
 class _Server(socketserver.ThreadingTCPServer):
     daemon_threads = True
     allow_reuse_address = True
     block_on_close = False
+    request_queue_size = 100
+
+
+def _serve():
+    """Serve on one port for each kind, and on one for all. Print their numbers, and wait for the end of the input."""
+    ports = {}
+    for kind in ("", *PARTS):
+        server = _Server(("127.0.0.1", 0), _Handler)
+        server.kind, ports[kind] = kind, server.server_address[1]
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+    print(json.dumps(ports), flush=True)
+    sys.stdin.read()
 
 
 @contextlib.contextmanager
-def http_server(kind=None):
-    """Run the server and yield its URL. The parts of `PARTS` respond to every request, or only those of `kind`."""
-    with _Server(("127.0.0.1", 0), _Handler) as server:
-        server.kind = kind
-        server.counts = {}
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
+def http_servers():
+    """Run the server in another process. Yield its URLs by the kind of `PARTS` that responds to every request.
+
+    At the URL with the kind "" the path of the request says which. Afterwards it is checked that nobody has followed a
+    redirection to another host.
+    """
+    command = [sys.executable, "-m", "support.malicious", str(OTHER_PORT)]
+    with subprocess.Popen(
+        command, cwd=TESTS, env={"PYTHONPATH": "."}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        ports = json.loads(process.stdout.readline())
+        yield {kind: f"http://127.0.0.1:{port}" for kind, port in ports.items()}
+        process.stdin.close()
+    assert requests_to_another_host() == []
+
+
+def requests_to_another_host():
+    """Return what clients have sent to the target of redirections since the last call."""
+    requests = []
+    OTHER.settimeout(0)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            connection, _ = OTHER.accept()
+            with connection:
+                connection.settimeout(60)
+                requests.append(connection.recv(2**16))
+    return requests
+
+
+@contextlib.contextmanager
+def bounded_memory():
+    """Check that the memory of this process never grows by more than `MAX_GROWTH_KIB` during the block."""
+    Path("/proc/self/clear_refs").write_text("5")  # the highest use starts again from the current one
+    before_kib = _memory_kib("VmRSS")
+    yield
+    assert _memory_kib("VmHWM") - before_kib < MAX_GROWTH_KIB
+
+
+def _memory_kib(name):
+    return int(re.search(rf"^{name}:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)[1])
 
 
 @contextlib.contextmanager
@@ -181,3 +271,7 @@ def websocket_server():
 
 def _select(socket, offered):
     return "signal.v1" if "signal.v1" in offered else None
+
+
+if __name__ == "__main__":
+    _serve()

@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import json
+import math
 import socket
 import threading
 from collections.abc import Iterator
@@ -104,6 +105,24 @@ def _limited(connection: http.client.HTTPConnection) -> Iterator[None]:
         timer.cancel()
 
 
+def _fields(response: http.client.HTTPResponse) -> Any:
+    """Read a JSON response.
+
+    Raises:
+        ValueError: it is too large, incomplete, or not JSON in UTF-8.
+    """
+    body = response.read(MAX_RESPONSE_BYTES)
+    if response.length:
+        raise ValueError("bytes are missing")
+    return json.loads(body.decode(), parse_constant=_finite, parse_float=_finite)
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text} is not finite")
+    return number
+
+
 def _send(method: str, url: str, path: str, token: bytes, body: str | None = None) -> dict[str, Any]:
     with contextlib.ExitStack() as stack:
         connection = stack.enter_context(
@@ -115,7 +134,7 @@ def _send(method: str, url: str, path: str, token: bytes, body: str | None = Non
             response = connection.getresponse()
             status = response.status
             explained = (HTTPStatus.OK, HTTPStatus.BAD_REQUEST, HTTPStatus.SERVICE_UNAVAILABLE)
-            fields = json.loads(response.read(MAX_RESPONSE_BYTES)) if status in explained else {}
+            fields = _fields(response) if status in explained else {}
             if not isinstance(fields, dict):
                 raise _foreign(url)
             reason = fields["reason"] if status == HTTPStatus.SERVICE_UNAVAILABLE else None
