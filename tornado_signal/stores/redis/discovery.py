@@ -255,7 +255,7 @@ class Discovery:
         )
         if identity != position.identity:  # the partition was empty, or its data was lost
             position = PartitionPosition(identity, 0, 0)
-            identity, serial, removals, additions = await self._step(partition, topic, 0, 0, EVENTS_STEP)
+            identity, serial, _, additions = await self._step(partition, topic, 0, 0, EVENTS_STEP)
             removals = []
         removed = []
         for member in removals:

@@ -52,11 +52,6 @@ class Partition:
         """The key of its listings."""
         return self.shared[1]
 
-    @property
-    def topics(self) -> bytes:
-        """The key of its topics in their order."""
-        return self.shared[4]
-
     @staticmethod
     def listing_prefix(topic: str) -> bytes:
         """Return the beginning of the members of the listing for a topic."""

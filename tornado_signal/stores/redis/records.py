@@ -36,7 +36,7 @@ def unpack_session(code: bytes, fixed: bytes, expires: bytes) -> Session:
     created_ms, timeout_ms, serial = _TIMES.unpack_from(fixed)
     at = 25 + fixed[24]
     secret_hash = fixed[25:at]
-    topic, info = fixed[at + 2 :][: int.from_bytes(fixed[at : at + 2], "big")], b""
+    topic = fixed[at + 2 :][: int.from_bytes(fixed[at : at + 2], "big")]
     info = fixed[at + 2 + len(topic) :]
     return Session(code, topic.decode(), info.decode(), created_ms, int(expires), timeout_ms, serial, secret_hash)
 
