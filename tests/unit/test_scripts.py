@@ -51,7 +51,7 @@ def test_permission_is_checked_for_each_command_of_the_scripts_and_of_the_server
     assert {"HSETNX", "SSUBSCRIBE", "ZREMRANGEBYSCORE"} <= served
     checked = {*permissions.WITH_KEY, *(command[0].decode() for command in permissions.WITHOUT_KEY)}
     # These are used only if allowed, in a cluster, with Sentinels, or for the durability, which has its own check.
-    optional = {"CONFIG", "CLUSTER", "ASKING", "SENTINEL", "AUTH", "WAIT", "WAITAOF"}
+    optional = {"CONFIG", "CLUSTER", "ASKING", "SENTINEL", "AUTH", "MIGRATE", "WAIT", "WAITAOF"}
     assert scripted | served <= checked | optional
     assert checked <= scripted | served | {"SCRIPT"}
 

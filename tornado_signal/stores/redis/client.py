@@ -10,7 +10,7 @@ from typing import Any, Final
 from ...errors import Unavailable
 from .connections import Address, Command, ErrorReply, Failure
 from .metrics import RedisMetrics
-from .nodes import HISTORY, NodeLost, NotReplicated, Pipeline, advised
+from .nodes import HISTORY, Node, NodeLost, NotReplicated, Pipeline, advised
 from .partitions import key_slot
 from .scripts import SCRIPTS, Call, Script
 from .topology import Topology
@@ -22,6 +22,8 @@ OUTAGE_CLOCK_READ_S: Final = 0.1  # the same while a primary does not respond
 PAUSE_S: Final = 0.01  # delay of the first retry, doubled for each further one
 MAX_PAUSE_S: Final = 0.2
 MEMORY_FULL_S: Final = 5.0  # after a node has refused a command because its memory is full
+MIGRATE_S: Final = 0.2  # time limit of moving a script's keys, during which a node may serve nobody
+MIGRATE_PAUSE_S: Final = 5.0  # after keys could not be moved
 REPEATED_S: Final = 60.0  # interval between log lines about the same error of a node
 
 # Kinds of errors after which the command is sent again, to the same node or another one.
@@ -45,6 +47,7 @@ class RedisClient:
         # The node's Unix time in milliseconds at the last read. Valid until the caller awaits anything else.
         self.read_ms = 0
         self._out_of_memory_s = -math.inf
+        self._migrate_from_s = -math.inf  # no keys are moved before this time
         self._closed = False
         self._refusals = Refusals()
         self._clock_reading: asyncio.Task[None] | None = None
@@ -131,6 +134,10 @@ class RedisClient:
         while True:
             kind, address = reply.kind, node.address
             self._metrics.retries[kind] += 1
+            if script is not None and kind in ("ASK", "TRYAGAIN"):
+                result = await self._run_at_target(node, reply, command, write, script, until_s)
+                if not isinstance(result, Failure):
+                    return result
             node, asking = self.topology.node(slot), ()
             if kind in AWAY:
                 self.topology.refresh_soon()  # also for the next call, if this one has no time left
@@ -169,6 +176,46 @@ class RedisClient:
             )
         reason = advised(str(reply) if isinstance(reply, NotReplicated | NodeLost) else reply.kind)
         raise Unavailable("Redis at {}:{}: {}".format(*node.address, reason)) from reply
+
+    async def _run_at_target(
+        self, source: Node, reply: Failure, command: Command, write: bool, script: Script, until_s: float
+    ) -> Any:
+        """Run a script at the node that its slot is moving to, after moving the script's keys there.
+
+        Args:
+            source: the node that has the slot.
+            reply: its reply to the command, ASK or TRYAGAIN.
+            command: the EVALSHA or EVAL of the script.
+            write: whether the reply waits for the configured acknowledgement.
+            script: the script.
+            until_s: the end of the call's time limit, in the event loop's time.
+
+        Returns:
+            The reply to the script, or a Failure. Then nothing was executed, or it is not known.
+        """
+        count = command[2]
+        assert isinstance(count, int)
+        keys, arguments = [key for key in command[3 : 3 + count] if isinstance(key, bytes)], command[3 + count :]
+        if self._loop.time() < self._migrate_from_s:
+            return reply
+        if reply.kind == "TRYAGAIN":  # only ASK names the other node
+            reply = await self._send(source.reads, until_s, (b"EXISTS", keys[0] + b":no-such-key"))
+        if not isinstance(reply, ErrorReply) or reply.kind != "ASK":
+            return NodeLost("the slot is not moving any more")
+        target = self.topology.node_at(reply.elsewhere(source.address)[1])
+        moved = await self._send(source.reads, until_s, source.migration(keys, target, int(MIGRATE_S * 1000)))
+        if isinstance(moved, Failure):
+            self._migrate_from_s = self._loop.time() + MIGRATE_PAUSE_S
+            self._refusals.log(source.address, "MIGRATE", f"to move keys to another node: {advised(str(moved))}")
+            return moved
+        run = (b"EVAL", script.text_at_target, 0, count, *keys, *arguments)
+        result = await self._send(target.writes if write else target.reads, until_s, (b"ASKING",), run)
+        if isinstance(result, Failure):
+            return result
+        self.read_ms = target.reads.now_ms
+        for channel in result[1]:
+            source.reads.submit((b"SPUBLISH", channel, b""))
+        return result[0]
 
     async def _send(self, pipeline: Pipeline, until_s: float, *commands: Command) -> Any:
         """Return the reply to the last command, or a NodeLost after the time limit."""

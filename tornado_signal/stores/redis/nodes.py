@@ -9,7 +9,7 @@ import math
 import os
 import re
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -311,6 +311,7 @@ class Node:
         confirm: Callable[[Address], Awaitable[bool]] | None = None,
     ) -> None:
         self.address = address
+        self._access = access
         # The pipeline for commands that change nothing, or whose changes are not acknowledged.
         self.reads = Pipeline(address, access)
         self.writes = Pipeline(address, access, acknowledgement, confirm)  # the pipeline for acknowledged writes
@@ -334,6 +335,12 @@ class Node:
             self._lost_s = loop.time()
             why = advised(self.problem)
             log.warning("Redis at %s:%d does not respond; its sessions are unavailable: %s", *self.address, why)
+
+    def migration(self, keys: Iterable[bytes], target: "Node", timeout_ms: int) -> Command:
+        """Return the command that moves keys of a moving slot from this node to another one."""
+        user, password = self._access.user or "default", self._access.password
+        access = () if password is None else (b"AUTH2", user, password)
+        return (b"MIGRATE", *target.address, b"", 0, timeout_ms, *access, b"KEYS", *keys)
 
     def lose(self, why: str) -> None:
         """Fail all commands, so that callers can send them to another node."""

@@ -1,0 +1,176 @@
+"""Every script runs while its slot moves to another node, and its changes are reported."""
+
+import asyncio
+import contextlib
+import random
+
+import pytest
+from support.documents import blocks
+from support.redis_servers import KINDS, RedisCluster
+from support.stores import Under, unlimited
+
+from tornado_signal.relay import Channel, Lease, open_relay
+from tornado_signal.session import Side
+from tornado_signal.stores.redis.check import flaws
+from tornado_signal.stores.redis.connections import Credentials
+from tornado_signal.stores.redis.nodes import Acknowledgement
+from tornado_signal.stores.redis.partitions import key_slot
+from tornado_signal.stores.redis.store import RedisStore
+
+ORIGIN = "https://one.example"
+LEASE = bytes(12)
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def cluster(request):
+    made = RedisCluster(request.param, 2, 0, "--cluster-require-full-coverage", "no")
+    yield made
+    made.kill()
+
+
+@contextlib.asynccontextmanager
+async def opened(cluster, prefix, **access):
+    addresses = [(server.host, server.port) for server in cluster.servers]
+    options = {"access": Credentials(**access), "acknowledgement": Acknowledgement("os")}
+    store = RedisStore(addresses, timeout_ms=600_000, prefix=prefix, **options)
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+class Move:
+    """A slot that an operator moves, some keys at a time."""
+
+    def __init__(self, cluster, slot):
+        self.slot, self.cluster = slot, cluster
+        self.source = next(server for first, last, server in cluster.slots() if first <= slot <= last)
+        self.target = next(server for server in cluster.primaries if server is not self.source)
+        self.target.ask("CLUSTER SETSLOT", slot, "IMPORTING", self.source.ask("CLUSTER MYID"))
+        self.source.ask("CLUSTER SETSLOT", slot, "MIGRATING", self.target.ask("CLUSTER MYID"))
+
+    def left(self):
+        return self.source.ask("CLUSTER GETKEYSINSLOT", self.slot, 100_000)
+
+    def move(self, keys):
+        if keys:
+            # The node reuses a connection, on which the server may have been a restricted user.
+            access = ("AUTH2", "default", "any")
+            self.source.ask("MIGRATE", self.target.host, self.target.port, "", 0, 5000, *access, "KEYS", *keys)
+
+    def end(self):
+        self.move(self.left())
+        for server in (self.target, self.source):
+            server.ask("CLUSTER SETSLOT", self.slot, "NODE", self.target.ask("CLUSTER MYID"))
+
+
+async def use(one):
+    """Run every script. Return the codes of the sessions that stay listed."""
+    code = await one.create()
+    await one.add(code, Side.OFFERER, "candidate")
+    await one.answer(code)
+    await one.add(code, Side.ANSWERER, "candidate")
+    assert (await one.read(code, Side.ANSWERER)).candidates == [(2, "candidate")]
+    await one.refresh(code)
+    held = await one.create(lease=LEASE)
+    await one.renew(held, LEASE)
+    await one.release(held, LEASE)
+    withdrawn, stays = await one.create(), await one.create()
+    await one.hold(withdrawn, LEASE)
+    await one.withdraw(withdrawn)
+    assert stays in await one.codes()
+    position = await one.begin()
+    assert (await one.state()).changed
+    assert (await one.topics())[0][0][0] == "topic"
+    await one.withdraw(code)
+    assert await one.news(position) == [(each, None) for each in reversed(await one.codes())]
+    return [stays]
+
+
+async def test_every_script_runs_while_its_slot_moves(cluster):
+    rng = random.Random(43)
+    line = next(block for block in blocks("scaling", "Scaling", "") if block.startswith("ACL SETUSER "))
+    for server in cluster.servers:
+        server.ask(*line.replace("tornado-signal:", "scripts:").split())
+    async with opened(cluster, "scripts:", user="signal", password="SECRET", timeout_s=60) as store:
+        one = Under(store, ORIGIN)
+        slot = store.partitions.of_topic(ORIGIN, "topic").slot
+        for share in (0, 0.5, 1):
+            stays = await use(one)
+            move = await asyncio.to_thread(Move, cluster, slot)
+            await asyncio.to_thread(move.move, [key for key in move.left() if rng.random() < share])
+            stays += await use(one)
+            assert store.redis_metrics.retries["TRYAGAIN"] + store.redis_metrics.retries["ASK"]
+            await asyncio.to_thread(move.end)
+            stays += await use(one)
+            assert {*stays} <= {*await one.codes()}
+            assert await flaws(store) == []
+
+
+async def test_sessions_are_published_and_answered_while_an_operator_moves_their_keys(cluster):
+    async with opened(cluster, "load:", timeout_s=60) as store:
+        one = Under(store, ORIGIN)
+        codes = [await one.create() for _ in range(200)]
+        move = await asyncio.to_thread(Move, cluster, store.partitions.of_topic(ORIGIN, "topic").slot)
+
+        async def move_all():
+            while keys := await asyncio.to_thread(move.left):
+                await asyncio.to_thread(move.move, keys[:7])
+                await asyncio.sleep(0)
+
+        moving = asyncio.create_task(move_all())
+        answered = []
+        while not moving.done():
+            codes.append(await one.create())
+            answered.append(codes.pop(0))
+            await one.answer(answered[-1])
+        await moving
+        await asyncio.to_thread(move.end)
+        assert sorted(await one.codes()) == sorted(codes)
+        assert {(await one.read(code, Side.ANSWERER)).description for code in answered} == {"answer"}
+        assert await flaws(store) == []
+
+
+async def test_watches_at_other_servers_are_woken_while_a_slot_moves(cluster):
+    async with opened(cluster, "wakes:") as store, opened(cluster, "wakes:") as other:
+        one = Under(store, ORIGIN)
+        code = await one.create()
+        move = await asyncio.to_thread(Move, cluster, store.partitions.of_topic(ORIGIN, "topic").slot)
+        with other.watch_topic(ORIGIN, "topic") as topic, other.watch_session(ORIGIN, code) as session:
+            await asyncio.gather(topic.opened(), session.opened())
+            waits = [watch.wait(asyncio.get_running_loop().time() + 3600) for watch in (topic, session)]
+            await one.answer(code)
+            async with asyncio.timeout(60):
+                await asyncio.gather(*waits)
+        await asyncio.to_thread(move.end)
+
+
+async def test_members_of_a_group_join_and_leave_while_its_slot_moves(cluster):
+    async with opened(cluster, "group:", timeout_s=60) as store:
+        relay, channel = open_relay(store, unlimited), Channel("scope", "channel")
+        move = await asyncio.to_thread(Move, cluster, key_slot(relay._key(channel)))
+        lease = Lease("member", "owner", "", "")
+        await relay.join(channel, lease, 10)
+        assert (await relay.members(channel)).counts == {"": 1}
+        await relay.leave(channel, "member", "owner")
+        assert (await relay.members(channel)).counts == {}
+        await asyncio.to_thread(move.end)
+        await relay.close()
+
+
+async def test_slot_whose_keys_may_not_be_moved_waits_for_the_operator(cluster, until, caplog):
+    for server in cluster.servers:
+        rules = ("on", ">secret", "~*", "&*", "+@all", "-migrate")
+        server.ask("ACL", "SETUSER", "signal", *rules)
+    async with opened(cluster, "denied:", user="signal", password="secret", timeout_s=60) as store:
+        one = Under(store, ORIGIN)
+        await one.create()
+        move = await asyncio.to_thread(Move, cluster, store.partitions.of_topic(ORIGIN, "topic").slot)
+        creating = asyncio.create_task(one.create())
+        await until(lambda: creating.done() or store.redis_metrics.retries["TRYAGAIN"] > 3)
+        assert not creating.done()
+        await asyncio.to_thread(move.end)
+        assert await creating in await one.codes()
+    (line,) = {record.getMessage() for record in caplog.records if "refuses" in record.getMessage()}
+    assert " refuses to move keys to another node: NOPERM" in line
