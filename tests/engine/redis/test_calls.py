@@ -12,7 +12,7 @@ from support.waiting import LocalServer, until
 
 from tornado_signal.errors import Unavailable
 from tornado_signal.session import Side, TopicRange
-from tornado_signal.stores.redis import change_feed, discovery, nodes, scripts
+from tornado_signal.stores.redis import change_feed, client, discovery, nodes, scripts
 from tornado_signal.stores.redis.check import flaws
 from tornado_signal.stores.redis.connections import Credentials
 from tornado_signal.stores.redis.nodes import Acknowledgement, Pipeline
@@ -185,6 +185,17 @@ async def test_topics_without_a_slot_are_refused_in_the_time_of_one_call_and_the
         assert refused.value.reason.startswith("Redis at 127.0.0.1:")
     (line,) = {record.getMessage() for record in caplog.records if "refuses" in record.getMessage()}
     assert f" refuses slot {slot}, and all topics of an origin with a partition in it: " in line
+
+
+async def test_primary_that_is_slow_to_respond_is_searched_again_although_nobody_calls_it(redis, monkeypatch):
+    monkeypatch.setattr(client, "CLOCK_READ_S", 0.01)
+    async with opened((redis.host, redis.port)) as store:
+        responds, searched = asyncio.Event(), asyncio.Event()
+        monkeypatch.setattr(nodes.Node, "look", lambda self: responds.wait())
+        monkeypatch.setattr(store.topology, "refresh_soon", searched.set)
+        async with asyncio.timeout(60):
+            await searched.wait()
+        responds.set()
 
 
 async def test_reads_do_not_wait_for_the_subscription_of_another_client(redis, under):
