@@ -12,6 +12,7 @@ from support.service import NOT_FOUND, ORIGIN, TIMEOUT_MS
 from tornado_signal.client import APIError, Event, SignalClient, Unreachable, events, leases, rpc, websocket
 
 BOUND_S = 20
+NOBODY = "http://127.0.0.1:1"
 SECRET = "s" * 16
 OFFER = ("lobby", "i", "o")
 
@@ -260,16 +261,64 @@ async def test_slow_reader_gets_every_event_once(service, monkeypatch):
         assert sum(service.shared.log.metrics.waits["/:topic/events", "WS", 200].counts) >= 1  # the server ended it
 
 
-async def test_websocket_uses_the_proxy_of_the_environment(service, monkeypatch):
-    async with Proxy(service) as proxy:
-        for name in ("http_proxy", "HTTP_PROXY"):
-            monkeypatch.setenv(name, proxy.url)
-        for name in ("no_proxy", "NO_PROXY"):
+@pytest.fixture
+def use_proxy(monkeypatch):
+    """Return a function that names a proxy in the environment."""
+
+    def use(url):
+        for name in ("all_proxy", "ALL_PROXY", "https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY"):
             monkeypatch.delenv(name, raising=False)
-        async with SignalClient(server_url(service), ORIGIN, retry_timeout_s=0) as client:
-            await client.sessions("lobby", wait_s=0)
+        for name in ("http_proxy", "HTTP_PROXY"):
+            monkeypatch.setenv(name, url)
+
+    return use
+
+
+async def test_requests_and_websockets_use_the_proxy_of_the_environment(service, use_proxy):
+    async with Proxy(service) as proxy:
+        use_proxy(proxy.url)
+        async with SignalClient("http://signal.example", ORIGIN, retry_timeout_s=0) as client:
             await client.health()
-            assert proxy.paths == [f"127.0.0.1:{service.port}"]
+            await client.sessions("lobby", wait_s=0)
+            assert proxy.paths == ["http://signal.example/health", "signal.example:80"]
+
+
+@pytest.mark.parametrize("proxy", [NOBODY, "socks5://127.0.0.1:9", "ftp://127.0.0.1", "http://[", "nonsense.invalid:x"])
+async def test_local_servers_need_no_proxy(service, use_proxy, proxy):
+    use_proxy(proxy)
+    async with SignalClient(server_url(service), ORIGIN, retry_timeout_s=0) as client:
+        await client.health()
+        await client.sessions("lobby", wait_s=0)
+        assert await client._servers.connection(server_url(service), open_if_closed=False) is not None
+
+
+@pytest.mark.parametrize(
+    ("proxy", "shown"),
+    [
+        (NOBODY.replace("//", "//user:secret@"), f"{NOBODY}: Connection refused"),
+        (NOBODY.removeprefix("http://"), f"{NOBODY}: Connection refused"),
+        ("ftp://127.0.0.1", "ftp://127.0.0.1: "),
+        ("http://[", "http://[: "),
+        ("nonsense:x", "http://nonsense:x: "),
+    ],
+)
+async def test_proxy_that_fails_is_named_without_its_password(use_proxy, proxy, shown):
+    use_proxy(proxy)
+    async with SignalClient("http://signal.example", ORIGIN, retry_timeout_s=0) as client:
+        with pytest.raises(Unreachable) as caught:
+            await client.health()
+        assert caught.value.text.startswith(f"cannot reach http://signal.example through the proxy {shown}")
+        with pytest.raises(Unreachable):
+            await client.sessions("lobby", wait_s=0)
+
+
+async def test_hosts_of_no_proxy_are_reached_directly(use_proxy, monkeypatch):
+    use_proxy(NOBODY)
+    monkeypatch.setenv("no_proxy", ".invalid")
+    async with SignalClient("http://signal.invalid", ORIGIN, retry_timeout_s=0) as client:
+        with pytest.raises(Unreachable) as caught:
+            await client.health()
+    assert "proxy" not in caught.value.text
 
 
 async def test_websocket_trusts_the_same_certificates_as_https(start, tmp_path, monkeypatch):

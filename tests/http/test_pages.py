@@ -70,7 +70,7 @@ async def test_matching_etag_gets_304(fetch):
     etag = (await fetch("/client.js")).headers["ETag"]
     assert (await fetch("/client.js", (ACCEPT, "gzip"))).headers["ETag"] == etag
     assert (await fetch("/client.d.ts")).headers["ETag"] != etag
-    for if_none_match in (etag, f'"other", {etag}'):
+    for if_none_match in (etag, f'"other", {etag}', "*"):
         response = await fetch("/client.js", ("If-None-Match", if_none_match), origin=ORIGIN)
         assert (response.status, response.body) == (304, b"")
         assert response.headers["ETag"] == etag

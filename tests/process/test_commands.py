@@ -159,6 +159,15 @@ def test_unreachable_server_is_named(arguments):
         assert (status, shown.endswith(f"{wanted}\n"), "Traceback" in shown) == (1, True, False)
 
 
+def test_proxy_that_fails_is_named(monkeypatch):
+    monkeypatch.setenv("http_proxy", NOBODY)
+    monkeypatch.delenv("no_proxy", raising=False)
+    done = call("topics", "--url", "http://signal.example")
+    wanted = f"cannot reach http://signal.example through the proxy {NOBODY}: Connection refused"
+    hint = "does the proxy work, or does the server's host belong into no_proxy?"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"tornado-signal: {wanted}; {hint}\n")
+
+
 @pytest.mark.parametrize("arguments", [["man"], ["completion", "bash"]])
 def test_reader_of_the_output_may_leave(arguments):
     reading, writing = os.pipe()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ..client import APIError, SignalClient
+from ..client.errors import THROUGH_PROXY
 from ..errors import OperatorError
 from ..settings.sources import read_value
 from ..settings.value_types import ORIGIN, ValueType
@@ -105,6 +106,8 @@ def with_client(
 def sentence(error: APIError) -> str:
     """Describe an error in one sentence."""
     if not error.status:
+        if THROUGH_PROXY in error.text:
+            return f"{error}; does the proxy work, or does the server's host belong into no_proxy?"
         return f"{error}; is the server running, and is --url right?"
     later = f" (try again in {error.retry_after_s:g} s)" if error.retry_after_s else ""
     return f"the server says: {error}{later}"

@@ -4,6 +4,7 @@ FOREIGN = "the response is not from this API"
 RESPONSE_S = 15.0  # for a response, in addition to the requested wait
 SLOW = "no response in time"
 HUNG_UP = "connection closed by the server"
+THROUGH_PROXY = " through the proxy "
 MAX_RESPONSE_BYTES = 32 * 2**20  # of a response, an event or a WebSocket message
 MAX_RETRY_AFTER_S = 3600.0  # a longer `Retry-After` counts as this
 NOT_ALLOWED = "Not allowed by the token"
@@ -70,7 +71,7 @@ class TooLarge(APIError):
 
 def unreachable(server: str, why: str, sent: bool = True) -> Unreachable:
     """Return the error for a server that does not respond."""
-    return Unreachable(f"cannot reach {'/'.join(server.split('/')[:3])}: {why}", sent)
+    return Unreachable(f"cannot reach {server}: {why}", sent)
 
 
 def foreign() -> APIError:

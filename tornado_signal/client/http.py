@@ -3,13 +3,15 @@
 import asyncio
 import contextlib
 import email.utils
+import ipaddress
 import logging
 import os
 import ssl
 import time
+import urllib.request
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import httpx
 
@@ -19,6 +21,7 @@ from .errors import (
     MAX_RESPONSE_BYTES,
     RESPONSE_S,
     SLOW,
+    THROUGH_PROXY,
     APIError,
     HeldBack,
     TooLarge,
@@ -69,13 +72,12 @@ class HttpClient:
         self._headers = {"Origin": origin, "Accept-Encoding": "identity"}
         self._authorization = authorization
         self._tls = tls
-        self._http: httpx.AsyncClient | None = None
+        self._clients: dict[str | None, httpx.AsyncClient] = {}  # by proxy
 
     async def close(self) -> None:
         """Close all connections."""
-        if self._http is not None:
-            await self._http.aclose()
-            self._http = None
+        while self._clients:
+            await self._clients.popitem()[1].aclose()
 
     async def call(self, server: str, operation: str, fields: Fields) -> Fields:
         """Send the request of an operation and return the fields of the response.
@@ -89,7 +91,7 @@ class HttpClient:
             path = path.replace("{topic}", _segment(fields.pop("topic")))
         token = await self._authorization.token()
         for retries in (1, 0):
-            request = self._client().build_request(
+            request = self._client(server).build_request(
                 method,
                 server + path,
                 params=fields if method == "GET" else None,
@@ -115,7 +117,7 @@ class HttpClient:
         """Send a request, and return the response with its body."""
         try:
             async with asyncio.timeout(limit_s):
-                response = await self._client().send(request, stream=True)
+                response = await self._client(server).send(request, stream=True)
                 try:
                     return response, await _read(response)
                 finally:
@@ -123,7 +125,7 @@ class HttpClient:
         except httpx.TransportError as error:
             raise _unreachable(server, error) from None
         except TimeoutError:
-            raise unreachable(server, SLOW) from None
+            raise unreachable(_through_proxy(server), SLOW) from None
 
     @contextlib.asynccontextmanager
     async def stream(
@@ -152,7 +154,7 @@ class HttpClient:
                     async with asyncio.timeout(first_s):
                         source = await stack.enter_async_context(
                             aconnect_sse(
-                                self._client(),
+                                self._client(server),
                                 "GET",
                                 server + path,
                                 params=fields,
@@ -173,12 +175,47 @@ class HttpClient:
                 raise _error_of(source.response, content)
             token = newer
 
-    def _client(self) -> httpx.AsyncClient:
-        if self._http is None:
+    def _client(self, server: str) -> httpx.AsyncClient:
+        proxy = proxy_of(server)
+        if proxy not in self._clients:
             # Each long poll and each stream occupies a connection.
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
-            self._http = httpx.AsyncClient(limits=limits, verify=self._tls())
-        return self._http
+            try:
+                self._clients[proxy] = httpx.AsyncClient(
+                    limits=limits, verify=self._tls(), proxy=proxy, trust_env=False
+                )
+            except (ImportError, ValueError, httpx.InvalidURL) as error:  # ImportError: SOCKS needs another package
+                raise unreachable(_through_proxy(server), str(error), sent=False) from None
+        return self._clients[proxy]
+
+
+def is_local(server: str) -> bool:
+    """Return whether the host of a server is a loopback address or localhost."""
+    host = urlsplit(server).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def proxy_of(server: str) -> str | None:
+    """Return the URL of the proxy that the environment names for a server, or None. Local servers need none."""
+    url = urlsplit(server)
+    if is_local(server) or urllib.request.proxy_bypass(url.netloc):
+        return None
+    proxies = urllib.request.getproxies()
+    proxy = proxies.get(url.scheme) or proxies.get("all")
+    return proxy if not proxy or "://" in proxy else f"http://{proxy}"
+
+
+def _through_proxy(server: str) -> str:
+    """Return the name of a server in an error, with its proxy. The proxy's password is not part of it."""
+    server = "/".join(server.split("/")[:3])
+    proxy = proxy_of(server)
+    if proxy is None:
+        return server
+    scheme, _, rest = proxy.partition("://")
+    return f"{server}{THROUGH_PROXY}{scheme}://{rest.rpartition('@')[2]}"
 
 
 class _EventBytes(httpx.AsyncByteStream):
@@ -237,7 +274,7 @@ async def _events(server: str, source: "EventSource", first_s: float) -> AsyncGe
 
 def _late(server: str, first_s: float) -> Unreachable:
     """Return the error for a stream that does not begin in time."""
-    error = unreachable(server, SLOW)
+    error = unreachable(_through_proxy(server), SLOW)
     return HeldBack(error.text, sent=True) if first_s == FIRST_S else error
 
 
@@ -271,7 +308,7 @@ def _unreachable(server: str, error: httpx.TransportError) -> Unreachable:
         if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError) and (cause.errno or 0) > 0:
             why = os.strerror(cause.errno or 0)
         cause = cause.__cause__ or cause.__context__
-    return unreachable(server, why, sent)
+    return unreachable(_through_proxy(server), why, sent)
 
 
 def _json_object(text: str | bytes) -> dict[str, Any] | None:

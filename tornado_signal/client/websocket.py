@@ -14,6 +14,7 @@ from websockets.typing import Origin, Subprotocol
 
 from .authorization import Authorization
 from .errors import MAX_RESPONSE_BYTES, APIError, is_transient
+from .http import is_local
 from .rpc import RpcConnection
 
 logging.getLogger("websockets").setLevel(logging.WARNING)  # lower levels log the messages, which can contain secrets
@@ -129,6 +130,7 @@ class WebSocket:
                 close_timeout=CLOSE_S,
                 max_size=MAX_RESPONSE_BYTES,
                 max_queue=4,
+                proxy=None if is_local(self._server) else True,
                 ssl=self._tls() if self._server.startswith("https:") else None,
             )
             if socket.subprotocol == SUBPROTOCOL:
