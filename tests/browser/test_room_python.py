@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from support import malicious, malicious_peers
 from support.browsers import launch_in, open_connect, until
 from support.command import Server
 
@@ -25,7 +26,7 @@ CONNECTIONS = """len([
 ])"""
 # Each line of standard input is an expression. Its value is printed as JSON.
 PROGRAM = """
-import ast, asyncio, gc, hashlib, json, secrets, sys
+import ast, asyncio, gc, hashlib, json, resource, secrets, sys
 from tornado_signal.client.names import Identity
 from tornado_signal.client.peers import Peers
 from pathlib import Path
@@ -123,6 +124,23 @@ def count_reads():
         return object.__getattribute__(member, name)
 
     Member.__getattribute__ = read
+
+# Send messages to every peer, on one of its channels or on a new one for a file. A message can end the connection.
+async def send_raw(channel_name, messages):
+    for peer in list(room.peers.values()):
+        if channel_name == "file":
+            channel = peer.connection.createDataChannel("file", protocol="tornado-signal-file")
+            while channel.readyState == "connecting" and peer.connection.connectionState == "connected":
+                await asyncio.sleep(0.01)
+        else:
+            channel = peer.channel if channel_name == "room" else peer._negotiation
+        for message in messages:
+            if channel.readyState == "open":
+                channel.send(message)
+
+# The highest memory use so far.
+def memory_kib():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 async def main():
     global files, peers, seen, tracks
@@ -502,12 +520,16 @@ def test_forged_messages_end_no_connection_of_members_without_names(page, python
     assert members["x"].evaluate("seen.filter(([name]) => name !== 'join').length") == 0
 
 
-def test_malformed_messages_of_strangers_change_nothing(python):
+def test_malformed_messages_of_strangers_change_nothing(page, python):
     alice, bob, mallory = map(python, "abm")
+    x = page()
     alice.evaluate("enter()")
+    x.evaluate("enter('lobby', {info: 'x'})")
+    with_others(alice, "x")
     sessions = "(await peers.client.sessions('room~lobby')).sessions"
     alices = f"[each['code'] for each in {sessions} if each['info'] == 'a']"
-    (code,) = until(lambda: mallory.evaluate(alices))
+    codes = mallory.evaluate(f"[each['code'] for each in {sessions}]")
+    assert len(codes) == 2
     deep = "'[' * 50_000"
     beacons = ["'no JSON'", "'null'", "'7'", "'{}'", deep, """'{"id": 7}'""", """'{"id": "x"}'""", "'@' * 200"]
     beacons += ["""'{"id": "nothing", "at": 1}'"""]
@@ -525,8 +547,9 @@ def test_malformed_messages_of_strangers_change_nothing(python):
         mail | {"from": "!5", "candidates": [None, 7, {}, {"candidate": "x"}, {"candidate": "candidate:x"}]},
     ]
     texts = ["no JSON", "null", "7", "{}", *map(json.dumps, mails)]
-    mallory.evaluate(f"peers.client.candidates({code!r}, 'answerer', {texts} + [{deep}])")
-    mallory.evaluate(f"peers.client.answer({code!r}, 'an answer')")
+    for code in codes:
+        mallory.evaluate(f"peers.client.candidates({code!r}, 'answerer', {texts} + [{deep}])")
+        mallory.evaluate(f"peers.client.answer({code!r}, 'an answer')")
     # Another beacon comes in the place of one that is answered, and of one with much mail.
     (again,) = until(lambda: mallory.evaluate(alices))
     texts = [json.dumps(mail | {"from": f"!{number}"}) for number in range(300)]
@@ -534,9 +557,36 @@ def test_malformed_messages_of_strangers_change_nothing(python):
     until(lambda: mallory.evaluate(alices) not in ([], [again]))
     assert alice.evaluate(CONNECTIONS) <= 60
     bob.evaluate("enter()")
-    with_others(alice, "b")
-    with_others(bob, "a")
+    all_together({"a": alice, "b": bob, "x": x})
     assert {name for name, *_ in alice.evaluate("seen") + bob.evaluate("seen")} == {"Joined"}
+    assert x.evaluate("seen.filter(([name]) => name !== 'join').length") == 0
+
+
+def test_nonsense_of_a_member_changes_nothing_between_others(page, python):
+    members = {info: python(info) for info in "abm"} | {"x": page()}
+    alice, bob, mallory, x = members.values()
+    for member in (alice, bob, mallory):
+        member.evaluate("enter(files=True)")
+    x.evaluate("enter('lobby', {info: 'x'})")
+    x.evaluate("receive(here)")
+    all_together(members)
+    before_kib = alice.evaluate("memory_kib()")
+    for name, (channel, messages) in malicious_peers.KINDS.items():
+        all_together(members)
+        mallory.evaluate(f"send_raw({channel!r}, {messages!r})")
+        bob.evaluate(f"room.send({name!r})")
+        sees(alice, ("Message", "b", name))
+        until(
+            lambda name=name: x.evaluate("(name) => seen.some(([, info, data]) => info === 'b' && data === name)", name)
+        )
+    assert alice.evaluate("memory_kib()") - before_kib < malicious.MAX_GROWTH_KIB
+    events = alice.evaluate("seen")
+    assert {("Joined", "m"), ("Message", "m"), ("FileOffered", "m")} <= {(name, info) for name, info, *_ in events}
+    assert [info for name, info, *_ in events if name == "Left"] == []
+    assert x.evaluate("files.length") > 1
+    # The page ends some connections with the sender.
+    assert x.evaluate("seen.filter(([name, info]) => name === 'leave' && info !== 'm').length") == 0
+    assert x.evaluate("Object.prototype.then") is None
 
 
 def test_hundreds_of_dead_beacons_delay_nobody(python):
