@@ -276,9 +276,9 @@ def test_members_fail_over_to_the_next_server_and_return(start, connect_page):
     assert happened(alice, "leave", "close") == happened(bob, "leave", "close") == []
 
 
-@pytest.mark.slow
-@pytest.mark.needs("root")
-def test_nothing_is_lost_while_networks_change(chromium, start, tmp_path):
+@contextlib.contextmanager
+def three_machines(chromium, start, tmp_path):
+    """A server, three machines in its network, and a page of a browser on each of them."""
     with own_network(), contextlib.ExitStack() as stack:
         lan = Lan()
         stack.callback(lan.close)
@@ -289,6 +289,13 @@ def test_nothing_is_lost_while_networks_change(chromium, start, tmp_path):
             browser = launch_in(chromium(0).browser_type, machine.enter, tmp_path / f"chromium{number}")
             stack.callback(browser.close)
             pages.append(open_connect(browser, server, "http://app.example"))
+        yield server, machines, pages
+
+
+@pytest.mark.slow
+@pytest.mark.needs("root")
+def test_nothing_is_lost_while_networks_change(chromium, start, tmp_path):
+    with three_machines(chromium, start, tmp_path) as (_, machines, pages):
         together(pages, "lobby")
         # Two members move, so that they can find each other only through the server. The third one notices nothing.
         for machine in machines[:2]:
@@ -695,17 +702,9 @@ def test_first_members_have_the_places(server, site, connect_page, windowed):
 @pytest.mark.slow
 @pytest.mark.needs("root")
 def test_member_returns_to_its_place_after_an_outage(chromium, start, tmp_path):
-    with own_network(), contextlib.ExitStack() as stack:
-        lan = Lan()
-        stack.callback(lan.close)
-        server = start("--address", lan.address)
-        machines = [lan.machine() for _ in range(3)]
-        pages = []
-        for number, machine in enumerate(machines):
-            browser = launch_in(chromium(0).browser_type, machine.enter, tmp_path / f"chromium{number}")
-            stack.callback(browser.close)
-            pages.append(open_connect(browser, server, "http://app.example"))
-            enter(pages[-1], str(number), "game", max=2)
+    with three_machines(chromium, start, tmp_path) as (server, machines, pages):
+        for number, page in enumerate(pages):
+            enter(page, str(number), "game", max=2)
             until(lambda number=number: len(listed(server, "http://app.example", "room~game")) == number + 1)
         with_others(pages[0], "1")
         with_others(pages[1], "0")
