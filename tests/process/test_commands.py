@@ -8,9 +8,10 @@ import subprocess
 import sys
 import time
 import uuid
+from urllib.parse import quote
 
 import pytest
-from support import command
+from support import command, malicious_peers
 from support.command import BOUND_S, COMMAND, Server, call, environment
 from support.redis_traffic import until
 from support.scraping import scrape
@@ -144,6 +145,33 @@ def test_offer_and_answer_escape_control_characters_on_a_terminal(server):
         code = terminal.until(r"code: (\S+)\n")[1]
         server.call("/answer", {"code": code, "side": "answerer", "answer": text})
         assert terminal.rest() == ("v=0\n\\x1b]0;title\\x07\\x9b2J\n日本\n", 0)
+
+
+@pytest.mark.slow
+def test_texts_of_strangers_are_escaped_on_a_terminal_and_unchanged_in_json(server):
+    texts = malicious_peers.TEXTS
+    codes = {name: server.offer("lobby", text[:1024], text) for name, text in texts.items()}
+    for text in texts.values():
+        server.offer(quote(text[:256], safe=""))
+    for arguments, count in ((["sessions", "lobby"], len(texts)), (["topics"], len({*texts.values()}) + 1)):
+        with server.terminal(*arguments) as terminal:
+            shown, status = terminal.rest()
+        assert (status, len(shown.removesuffix("\n").split("\n"))) == (0, 1 + count)
+        assert shown.replace("\n", "").isprintable()
+        lines = server.run(*arguments).stdout.split("\n")
+        assert all(line.isascii() and line.isprintable() for line in lines)
+        assert len([json.loads(line) for line in lines if line]) == count
+    for name, code in codes.items():
+        printed = server.run("answer", "--json", code)
+        assert json.loads(printed.stdout)["offer"] == texts[name], name
+    for name in ("title", "reversed order", "request for a response", "other line breaks"):
+        code = server.offer("lobby", "i", texts[name])
+        with server.terminal("answer", code) as terminal:
+            terminal.until(re.escape(code))
+            terminal.type("an answer\n\x04")
+            shown, status = terminal.rest()
+        assert status == 0
+        assert shown.replace("\n", "").isprintable(), name
 
 
 @pytest.mark.parametrize(
