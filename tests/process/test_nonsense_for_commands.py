@@ -21,7 +21,7 @@ COMMANDS = [
     *((("answer", "lobby"), name) for name in malicious.RESPONSES),
     *((("check-ice",), name) for name in malicious.RESPONSES),
     *((("watch",), name) for name in (malicious.RESPONSES | malicious.TOPICS)),
-    *((("watch", "lobby"), name) for name in malicious.STREAMS),
+    *((("watch", "lobby"), name) for name in (malicious.RESPONSES | malicious.STREAMS)),
 ]
 ADMIN = [("admin", "status"), ("admin", "drain"), ("inspect",), ("compact",), ("health",)]
 
