@@ -86,6 +86,26 @@ async def test_unsupported_method_is_405_with_allow(service):
         assert method == "HEAD" or response.json == {"error": "Method not allowed"}
 
 
+async def test_checks_have_the_documented_order(start_service, tmp_path):
+    (tmp_path / "main.secret").write_bytes(b"s" * 40)
+    (tmp_path / "main.secret").chmod(0o600)
+    service = await start_service(auth_keys=tmp_path / "main.secret")
+    for method, path, origin, expected in (
+        ("PUT", "/nowhere", "", (400, "Missing or invalid required parameter: Origin")),
+        ("PUT", "/nowhere", ORIGIN, (404, "Not found")),
+        ("PUT", "/%zz/offer", ORIGIN, (401, "Missing or invalid token")),
+        ("PROPFIND", "/%zz/nowhere", ORIGIN, (404, "Not found")),
+    ):
+        assert refused(await service.call(method, path, b"x", origin=origin)) == expected
+    service = await start_service()
+    for path, expected in (
+        ("/%zz/sessions", (405, "Method not allowed")),
+        ("/%zz/offer", (400, "Missing or invalid required parameter: topic")),
+        ("/t/offer", (400, "Missing or invalid required parameter: body")),
+    ):
+        assert refused(await service.call("POST", path, b"x")) == expected
+
+
 def headers_without_id(response):
     """Return the headers of a response without the request id."""
     return sorted(pair for pair in response.headers.get_all() if pair[0] != "X-Request-Id")
