@@ -205,6 +205,8 @@ class RedisClient:
         target = self.topology.node_at(reply.elsewhere(source.address)[1])
         moved = await self._send(source.reads, until_s, source.migration(keys, target, int(MIGRATE_S * 1000)))
         if isinstance(moved, Failure):
+            if moved.kind == "MOVED":  # the slot has moved meanwhile
+                return moved
             self._migrate_from_s = self._loop.time() + MIGRATE_PAUSE_S
             self._refusals.log(source.address, "MIGRATE", f"to move keys to another node: {advised(str(moved))}")
             return moved
