@@ -100,7 +100,7 @@ class RedisClient:
             script: the script that the command runs. A node that does not have it gets its text.
 
         Raises:
-            Unavailable: the time limit has passed. The command may have been executed.
+            Unavailable: the time limit has passed, or a node refuses the command. It may have been executed.
         """
         if self._closed:
             raise Unavailable("Redis: closed")
