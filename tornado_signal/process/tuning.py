@@ -28,7 +28,9 @@ TRIM_S = 30.0  # between two such returns
 
 def number_of_workers(settings: Settings) -> int:
     """Return the number of workers: as configured, or one per processor."""
-    return len(os.sched_getaffinity(0)) if settings.workers == "auto" else settings.workers
+    if settings.workers != "auto":
+        return settings.workers
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def raise_descriptor_limit() -> int:

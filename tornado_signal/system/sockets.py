@@ -30,7 +30,8 @@ class UnixSocket(socket.socket):
     """
 
     def __init__(self, path: Path, mode: int) -> None:
-        super().__init__(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        super().__init__(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.setblocking(False)
         self._path = path
         self._file: tuple[int, ...] | None = None
         try:
@@ -66,7 +67,8 @@ def remove_stale(path: Path) -> None:
     try:
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
             raise OSError(errno.EADDRINUSE, "a file exists there that is not a socket")
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as client:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+            client.setblocking(False)
             client.connect(os.fspath(path))
     except FileNotFoundError:
         return

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 COUNT_STEP: Final = 1000  # descriptors counted per event-loop iteration
+STAT: Final = Path("/proc/self/stat")  # Linux only
+IMPORTED_S: Final = time.time()
 
 
 class Usage(NamedTuple):
@@ -26,7 +28,12 @@ class Usage(NamedTuple):
 
 
 def read_usage() -> Usage:
-    """Return the resources of this process."""
+    """Return the resources of this process. Without /proc, memory is the largest that it has used."""
+    if not STAT.exists():
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        peak_bytes = used.ru_maxrss  # in bytes on macOS
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return Usage(used.ru_utime + used.ru_stime, peak_bytes, peak_bytes, limit)
     fields = _stat()
     user, system, virtual, resident = (fields[at] for at in (11, 12, 20, 21))
     return Usage(
@@ -40,7 +47,7 @@ def read_usage() -> Usage:
 async def count_descriptors() -> int:
     """Return the number of open file descriptors. Others can be opened and closed meanwhile."""
     number = 0
-    with os.scandir("/proc/self/fd") as entries:
+    with os.scandir("/proc/self/fd" if STAT.exists() else "/dev/fd") as entries:
         while step := sum(1 for _ in itertools.islice(entries, COUNT_STEP)):
             number += step
             await asyncio.sleep(0)
@@ -58,10 +65,12 @@ def descriptors_left() -> bool:
 
 def started_s() -> float:
     """Return the start time of this process, Unix time in seconds. It varies, because it depends on two clocks."""
+    if not STAT.exists():
+        return IMPORTED_S
     booted_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     return booted_s + _stat()[19] / os.sysconf("SC_CLK_TCK")
 
 
 def _stat() -> list[int]:
     """Return the numbers of /proc/self/stat after the name and the state. See proc(5)."""
-    return [0, *map(int, Path("/proc/self/stat").read_text().rpartition(")")[2].split()[1:])]
+    return [0, *map(int, STAT.read_text().rpartition(")")[2].split()[1:])]

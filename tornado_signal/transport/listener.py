@@ -302,10 +302,14 @@ def prepare(listening: socket.socket) -> None:
     """Configure a socket: the kernel closes connections of vanished clients, and buffers little unsent data.
 
     Accepted sockets inherit it. Otherwise the kernel buffers megabytes for each client that does not read, until no
-    memory is left for new connections.
+    memory is left for new connections. Options that the system does not have are omitted, as on macOS.
     """
-    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, SILENT_S)
-    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, SILENT_S // 3)
-    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENT_S * 1000)
+    for name, value in (
+        ("TCP_NOTSENT_LOWAT", UNSENT_BYTES),
+        ("TCP_KEEPIDLE", SILENT_S),
+        ("TCP_KEEPINTVL", SILENT_S // 3),
+        ("TCP_USER_TIMEOUT", SILENT_S * 1000),
+    ):
+        if (option := getattr(socket, name, None)) is not None:
+            listening.setsockopt(socket.IPPROTO_TCP, option, value)

@@ -133,7 +133,7 @@ class Space:
             self._ballast.unlink()
         with self._ballast.open("xb") as file:
             try:
-                os.posix_fallocate(file.fileno(), 0, self._ballast_bytes)
+                _allocate(file.fileno(), self._ballast_bytes)
             except OSError:
                 self._ballast.unlink()
                 raise
@@ -143,3 +143,17 @@ class Space:
         with contextlib.suppress(FileNotFoundError):  # the directory was removed
             if shutil.disk_usage(self._path).free < self.reserve_bytes:
                 files.remove_ballast(self._path)
+
+
+def _allocate(descriptor: int, size: int) -> None:
+    """Reserve disk space for an empty file. Systems without `posix_fallocate`, such as macOS, write it.
+
+    Raises:
+        OSError: there is too little.
+    """
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, size)
+        return
+    written = 0
+    while written < size:
+        written += os.write(descriptor, bytes(min(size - written, 2**20)))
