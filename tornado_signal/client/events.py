@@ -21,8 +21,8 @@ async def follow(
 
     Events of unknown types are left out.
 
-    A broken stream is resumed after its last complete event, for as long as the caller iterates. A stream that cannot
-    be opened for `retry_timeout_s` fails. Without `keep_retrying`, one that cannot be resumed for that time also fails.
+    A stream that cannot be opened for `retry_timeout_s` fails. A broken one is resumed after its last complete event.
+    Attempts to resume it never end. Without `keep_retrying` they end after `retry_timeout_s` as well.
 
     Raises:
         APIError: the stream is refused, or is not from this API.

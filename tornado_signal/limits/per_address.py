@@ -272,7 +272,7 @@ class Limits(ConnectionCounts):
         return min(self._settings.max_bytes_per_address, max(self._room_bytes(), LEAST_ROOM_BYTES))
 
     def block(self, network: Network, until_ms: int) -> None:
-        """Refuse the requests and connections of a network, until `unblock`. The time is for the operator."""
+        """Refuse the requests and connections of a network until `unblock`. `until_ms` is only reported."""
         self.blocks[network] = until_ms
         self._blocked.clear()
 

@@ -1,6 +1,6 @@
 """Work on many items, a few per event-loop iteration, so that other work is not delayed.
 
-Connections and waits among the items can have ended when their turn comes.
+An item may have ended before its turn, such as a connection or a wait.
 """
 
 import asyncio

@@ -112,8 +112,8 @@ class FrameReader:
         """Parse the next frame.
 
         Returns:
-            TEXT or BINARY and a complete message, the opcode of a control frame and its data, FRAGMENT without data,
-            or None if the next frame is incomplete.
+            An opcode and its data: TEXT or BINARY with a complete message, or that of a control frame. FRAGMENT has no
+            data. None if the next frame is incomplete.
 
         Raises:
             InvalidFrame: the connection must be closed.

@@ -30,8 +30,8 @@ class _CachedCounts:
 class OriginCounts:
     """Sessions and topics of origins, by partition.
 
-    A script knows only its own partition, so it gets the quota that the other partitions leave. The less is left, the
-    more often the counts are read. Only offers of origins near their quotas wait for it, because some partitions can
+    A script knows only its own partition, so it gets the quota that the other partitions leave. Counts are read
+    more often near the quota. Only offers of origins near their quotas wait for it, because some partitions can
     be unavailable.
     """
 
