@@ -397,7 +397,7 @@ async def test_replaced_content_is_reported_as_gone_first(opened, clock, swept):
     assert await one.news(position) == [(code, Reason.EXPIRED), (code, None)]
 
 
-async def test_position_is_resumed_without_the_removals_that_are_forgotten(opened, clock, restarted):
+async def test_position_is_refused_once_removals_after_it_are_forgotten(opened, clock, restarted):
     store, one = await opened()
     code, _ = await one.create(), await one.create(ttl_ms=10 * TIMEOUT_MS)
     position, listed = await one.knowing(), (await one.state()).position
@@ -407,15 +407,18 @@ async def test_position_is_resumed_without_the_removals_that_are_forgotten(opene
     clock.ms += TIMEOUT_MS - 1
     await sweep(store)
     assert await one.news(position) == [(code, Reason.ANSWERED)]
+    assert await store.begin_topic(ORIGIN, "topic", position) == (position, True)
     clock.ms += 1
     await sweep(store)
-    for new in range(3):
-        position = store.parse_position(text)
-        assert await store.begin_topic(ORIGIN, "topic", position) == (position, True)
-        assert [reason for _, reason in await one.news(position)] == [None] * new
+    for new in range(1, 4):
+        start, is_known = await store.begin_topic(ORIGIN, "topic", store.parse_position(text))
+        assert (start.listed, is_known) == (0, False)
+        assert [reason for _, reason in await one.news(start)] == [None] * new
         assert (await one.state(since=listed)).changed
         store, one = await restarted(store)
         await one.create()
+    position = await one.knowing()
+    assert await store.begin_topic(ORIGIN, "topic", position) == (position, True)
 
 
 async def test_events_survive_a_restart(opened, restarted):

@@ -315,6 +315,43 @@ async def test_incomplete_events_of_a_broken_stream_are_ignored():
     assert [head.get(b"last-event-id") for head in requests] == [last for last, _ in BROKEN]
 
 
+def event(name, text="", number=None):
+    session = {"info": "", "offer": "", "offerCandidates": [], "createdAt": 1, "expiresAt": 2}
+    more = {"session": session, "gone": {"reason": "expired"}}.get(name)
+    data = json.dumps({} if more is None else {"code": text, **more})
+    return f"event: {name}\ndata: {data}\n" * bool(name) + (f"id: {number}\n\n" if number else "\n")
+
+
+# Two sessions are known. The reader returns after the memory of removals, and the new listing breaks off once.
+REPLACED = [
+    (None, event("session", "a", 1) + event("session", "b", 2) + event("", number=3)),
+    (b"3", event("reset", number=4) + event("session", "c", 5)),
+    (None, event("session", "a", 6) + event("session", "c", 7) + event("session", "d", 8) + event("", number=9)),
+    (b"9", event("gone", "a", 10)),
+]
+
+
+async def test_listing_after_a_reset_replaces_what_was_known():
+    requests = []
+
+    async def answer(reader, writer):
+        head = await reader.readuntil(b"\r\n\r\n")
+        requests.append(dict(line.split(b": ", 1) for line in head.lower().splitlines() if b": " in line))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
+        writer.write(("retry: 10\n" + REPLACED[len(requests) - 1][1]).encode())
+        writer.close()
+
+    async with (
+        listening_server(answer) as url,
+        SignalClient(url, ORIGIN, websocket=False) as client,
+        aclosing(client.topic_events("lobby")) as events,
+    ):
+        received = await until(events, lambda event: event.data["code"] == "a" and event.name == "gone")
+    sessions, gone = [("session", code) for code in "abcd"], [("gone", "b"), ("gone", "a")]
+    assert [(name, data["code"]) for name, data in received] == [*sessions, *gone]
+    assert [head.get(b"last-event-id") for head in requests] == [last for last, _ in REPLACED]
+
+
 @pytest.mark.parametrize(("kind", "body"), [("text/html", "<html>"), ("text/event-stream", "data: <html>\n\n")])
 async def test_stream_with_a_foreign_response_fails_immediately(kind, body):
     async def answer(reader, writer):

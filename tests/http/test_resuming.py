@@ -39,7 +39,7 @@ async def test_stream_resumed_at_another_store_starts_with_the_listing(position,
         await stream.listing()
         last = stream.last if position == "the end" else stream.events[1].id
     async with open_stream(second.port, "/lobby/events", last=last) as stream:
-        assert summarize(await stream.listing()) == [("session", code) for code in codes]
+        assert summarize(await stream.listing()) == [("reset",), *(("session", code) for code in codes)]
         code = await second.offer()
         assert summarize(await stream.take()) == [("session", code)]
         assert stream.last.split(".")[0] == second.store.state.identity != last.split(".")[0]
@@ -53,7 +53,7 @@ async def test_stream_resumed_at_a_future_position_starts_with_the_listing(offse
         serial, listed = (int(number, 16) for number in stream.last.split(".")[1:3])
     last = forge_cursor(stream.last, serial + offset[0], listed + offset[1])
     async with open_stream(service.port, "/lobby/events", last=last) as stream:
-        assert summarize(await stream.listing()) == [("session", code) for code in codes]
+        assert summarize(await stream.listing()) == [("reset",), *(("session", code) for code in codes)]
     async with open_stream(service.port, "/lobby/events", last=forge_cursor(stream.last, serial, listed)) as stream:
         code = await service.offer()
         assert summarize(await stream.take()) == [("session", code)]
@@ -128,6 +128,10 @@ class Follower:
                 return False
             self._last = self._stream.last or self._last
             for event in self._stream.events[count:]:
+                if event.name == "reset":
+                    self.shown.clear()
+                    self._ever.clear()
+                    continue
                 code = event.data["code"]
                 if event.name == "session":
                     assert code not in self._ever, "the session was sent twice"

@@ -225,6 +225,22 @@ async def test_topic_subscription_starts_with_the_listing_and_resumes(service):
         assert (await client.event())[:2] == ("gone", {"code": third, "reason": "expired"})
 
 
+async def test_subscription_after_the_memory_of_removals_starts_with_a_reset(service):
+    left, kept = [await service.offer() for _ in range(2)]
+    async with open_socket(service) as client:
+        await client.call("subscribe", topic="lobby")
+        cursor = [await client.event() for _ in range(2)][-1][2]
+    await service.post("/withdraw", code=left, side="offerer")
+    for _ in range(2):
+        service.clock.ms += TIMEOUT_MS // 2
+        await service.post("/refresh", code=kept, side="offerer")
+    await service.store.expiry.sweep(service.clock.ms)
+    async with open_socket(service) as client:
+        await client.call("subscribe", topic="lobby", since=cursor)
+        events = [await client.event() for _ in range(2)]
+        assert [(kind, data.get("code")) for kind, data, _ in events] == [("reset", None), ("session", kept)]
+
+
 async def test_session_subscription_resumes_from_every_event(service):
     async with open_socket(service) as client:
         code = (await client.call("offer", topic="lobby", info="i", offer="o", secret=SECRET))["code"]

@@ -112,6 +112,4 @@ async def open_stream(port, target, *, last=None, origin=ORIGIN, method="GET", h
 
 
 def summarize(events):
-    return [
-        (event.name, event.data["code"], *([event.data["reason"]] if event.name == "gone" else [])) for event in events
-    ]
+    return [(event.name, *(event.data[name] for name in ("code", "reason") if name in event.data)) for event in events]

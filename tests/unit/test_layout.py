@@ -33,6 +33,7 @@ TOPIC = b"t\xc3\xb6\x00\xff\x00\x00"  # the packed topic of SESSION
         (layout.IDENTITY_KEY, b"I"),
         (layout.pack_number(layout.FORMAT), bytes(7) + b"\x01"),
         (layout.COUNTERS_KEY, b"M"),
+        (layout.FORGOTTEN_KEY, b"Mf"),
         (
             layout.pack_counters(StoreCounters(1, 2, 259)),
             bytes(7) + b"\x01" + bytes(7) + b"\x02" + bytes(6) + b"\x01\x03",

@@ -255,7 +255,8 @@ class SignalClient(Closable):
         becomes unavailable.
         """
         previous_server = ""
-        listed: set[str] = set()
+        listed: set[Token] = set()
+        missing: set[Token] | None = None  # of these, those that a listing after `reset` has not contained so far
         with contextlib.suppress(HeldBack):
             async with aclosing(follow(self._servers, {"topic": topic}, at, keep_retrying=at is None)) as events:
                 async for server, event in events:
@@ -263,16 +264,30 @@ class SignalClient(Closable):
                         for code in listed:
                             yield Event("gone", {"code": code, "reason": "unreachable"})
                         listed.clear()
+                        missing = None
                     previous_server = server
+                    if event.name == "reset":
+                        missing = set(listed)
+                        continue
+                    if not event.name:
+                        for code in missing or ():
+                            listed.discard(code)
+                            yield Event("gone", {"code": code, "reason": "withdrawn"})
+                        missing = None
+                        continue
                     change = Event(event.name, event.data or {})
                     code = change.data["code"] = Token(change.data["code"], server)
                     (listed.add if change.name == "session" else listed.discard)(code)
+                    if missing is not None and code in missing:
+                        missing.discard(code)
+                        if change.name == "session":
+                            continue
                     yield change
         async with aclosing(self._listing_changes(topic, at, listed)) as changes:
             async for change in changes:
                 yield change
 
-    async def _listing_changes(self, topic: str, at: str | None, listed: set[str]) -> AsyncGenerator[Event, None]:
+    async def _listing_changes(self, topic: str, at: str | None, listed: set[Token]) -> AsyncGenerator[Event, None]:
         """Yield the changes of a listing since `listed`, from long polls."""
         fields: Fields = {"topic": topic, "limit": MAX_LISTING, "wait": 0, "since": None}
         while True:

@@ -19,7 +19,8 @@ async def follow(
 ) -> AsyncGenerator[tuple[str, StreamEvent], None]:
     """Yield the events of a topic or session that have data, each with the server that sent it.
 
-    Events of unknown types are left out.
+    Events of unknown types are left out. For a topic, an event with a cursor and no name ends a listing. `reset` begins
+    a listing that replaces what was yielded before.
 
     A stream that cannot be opened for `retry_timeout_s` fails. A broken one is resumed after its last complete event.
     Attempts to resume it never end. Without `keep_retrying` they end after `retry_timeout_s` as well.
@@ -27,9 +28,11 @@ async def follow(
     Raises:
         APIError: the stream is refused, or is not from this API.
     """
-    shapes = TOPIC_EVENTS if "topic" in fields else SESSION_EVENTS
+    is_topic = "topic" in fields
+    shapes = TOPIC_EVENTS if is_topic else SESSION_EVENTS
     current: str | None = None
     cursor: str | None = None
+    resetting = False  # whether the listing after `reset` is incomplete
     retry_s = first_retry_s = RETRY_S if keep_retrying else PAUSE_S
     attempt = 0
     waited_s = 0.0
@@ -42,7 +45,9 @@ async def follow(
                 aclosing(events),
             ):
                 if current != server:
-                    current, cursor, retry_s = server, None, first_retry_s
+                    current, cursor, retry_s, resetting = server, None, first_retry_s, False
+                if resetting:
+                    yield server, StreamEvent("reset", {}, None)
                 opened_at_s = time.monotonic()
                 waited_s = 0.0
                 async for event in events:
@@ -50,18 +55,24 @@ async def follow(
                     cursor = event.cursor or cursor
                     if event.retry_s is not None:
                         retry_s = max(event.retry_s, PAUSE_S)
-                    if event.data is not None and event.name in shapes:
+                    is_end = not event.name and event.cursor is not None
+                    if is_topic and (event.name == "reset" or is_end):
+                        resetting = not is_end
+                        yield server, event
+                    elif event.data is not None and event.name in shapes:
                         if not conforms(event.data, shapes[event.name]):
                             raise foreign()
                         yield server, event
         except APIError as error:
             if error.status == 400 and cursor:  # a server with a new database does not know the cursor
-                cursor = None
+                cursor, resetting = None, is_topic
                 continue
             may_give_up = current is None or not keep_retrying
             if not error.is_transient or (may_give_up and waited_s >= servers.retry_timeout_s):
                 raise
             pause_s = error.retry_after_s
+        if resetting:
+            cursor = None
         if time.monotonic() - opened_at_s > MAX_PAUSE_S:  # the stream worked, even if no event arrived
             attempt = 0
         pause_s = max(back_off_s(attempt, retry_s), pause_s or 0.0)

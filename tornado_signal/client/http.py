@@ -263,7 +263,8 @@ async def _events(server: str, source: "EventSource", first_s: float) -> AsyncGe
             if sse.data and data is None:
                 raise foreign()
             retry_s = None if sse.retry is None else bounded_pause_s(min(sse.retry, 10**9) / 1000)
-            yield StreamEvent(sse.event, data, sse.id or None, retry_s)
+            name = "" if sse.event == "message" else sse.event  # the library calls an event without a name so
+            yield StreamEvent(name, data, sse.id or None, retry_s)
     except TimeoutError:
         raise _late(server, first_s) from None
     except SSEError:  # before TransportError, of which it is a subclass

@@ -35,7 +35,11 @@ _RESULTS: Final[dict[str, Shape]] = {
 }
 ERROR: Final = {"code": int, "message": str, "data": ({"retryAfter": (int, None)}, None)}
 NOTIFICATION: Final = {"subscription": int, "type": _TEXT_OR_NONE, "data": ({}, None), "cursor": str}
-TOPIC_EVENTS: Final[dict[str, Shape]] = {"session": _SESSION, "gone": {"code": str, "reason": _TEXT_OR_NONE}}
+TOPIC_EVENTS: Final[dict[str, Shape]] = {
+    "session": _SESSION,
+    "gone": {"code": str, "reason": _TEXT_OR_NONE},
+    "reset": {},
+}
 SESSION_EVENTS: Final[dict[str, Shape]] = {
     "offer": {"offer": str},
     "answer": {"answer": str},

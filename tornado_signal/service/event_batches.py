@@ -12,7 +12,7 @@ MAX_BATCHES = 8  # in total, of at most a megabyte or two each
 class FeedEvent(NamedTuple):
     """One event of a subscription."""
 
-    type: str  # `session`, `offer`, `answer`, `candidate` or `gone`. It is empty if only the cursor is new
+    type: str  # `session`, `offer`, `answer`, `candidate`, `gone` or `reset`. It is empty if only the cursor is new
     data: bytes  # JSON
     cursor: str  # the cursor after this event
 

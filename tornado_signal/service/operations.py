@@ -328,7 +328,8 @@ SUBSCRIPTIONS: Final = (
         "topicEvents",
         "/{topic}/events",
         "discovery",
-        "Server-Sent Events `session` and `gone` (`code`, `reason`), first the current listing.",
+        "Server-Sent Events `session` and `gone` (`code`, `reason`), first the current listing. "
+        "After `reset` the listing replaces what an earlier stream has sent.",
         TopicFeed,
         (TOPIC,),
         "list",

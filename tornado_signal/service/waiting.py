@@ -119,6 +119,8 @@ class Feed(Protocol):
 class TopicFeed:
     """The events `session` and `gone` of a topic, starting with the current listing.
 
+    A reader whose cursor cannot be continued gets `reset` before the listing.
+
     Raises:
         InvalidParameter: the cursor does not belong to this topic.
         NotAllowed: the token does not cover the topic.
@@ -134,6 +136,7 @@ class TopicFeed:
         context.require_topic(topic)
         self._scope = cursor_scope(context.origin, "topic", topic)
         self._since = parse_cursor(self._store.parse_position, self._scope, cursor, parameter) if cursor else None
+        self._resumes = bool(cursor)
         self._position: Position | None = None
         self._listing = False  # whether the listing is still being sent
         self._more = True
@@ -147,6 +150,8 @@ class TopicFeed:
             await self.watch.opened()
             self._position, known = await self._store.begin_topic(self._context.origin, self.topic, self._since)
             self._listing = not known
+            if self._resumes and not known:
+                return self._event("reset", b"{}", self._position)
         elif self._more:
             await self._context.turn()
         while True:

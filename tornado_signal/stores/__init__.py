@@ -298,7 +298,7 @@ class Store(Protocol):
 
         Returns:
             The position to start from, and whether it is `since`. Otherwise send the whole listing again. `since` can
-            be unknown after a power failure.
+            be unknown after a power failure. It is also refused if removals after it are no longer stored.
         """
 
     async def topic_step(self, origin: str, topic: str, position: Position) -> EventBatch:

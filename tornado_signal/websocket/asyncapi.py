@@ -44,6 +44,7 @@ EVENTS: Final[dict[str, Schema]] = {
     "offer": object_of({"offer": TEXT}),
     "answer": object_of({"answer": TEXT}),
     "candidate": object_of({"candidate": TEXT}),
+    "reset": object_of({}),
     "gone": object_of(
         {"code": ref("Code"), "reason": {"type": "string", "enum": ["answered", "expired", "withdrawn"]}}
     ),

@@ -82,7 +82,7 @@ async def test_hundred_thousand_candidates_expire(durability, opened, clock, slo
     clock.ms += TIMEOUT_MS
     await sweep(store)
     left = set(store.database.view.iterator(include_value=False))
-    assert left <= {layout.FORMAT_KEY, layout.IDENTITY_KEY, layout.COUNTERS_KEY}
+    assert left <= {layout.FORMAT_KEY, layout.IDENTITY_KEY, layout.COUNTERS_KEY, layout.FORGOTTEN_KEY}
 
 
 def one_order(codes, events):

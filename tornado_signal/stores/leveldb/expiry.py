@@ -146,7 +146,8 @@ class Expiry:
                     state.watches.changed(token.key)
 
             state.unswept = remaining or entry
-            await self._committer.commit(swept, Change([], deletes), applied, now_ms=now_ms)
+            puts = [(layout.FORGOTTEN_KEY, layout.pack_number(forgotten))] if forgotten > state.forgotten else []
+            await self._committer.commit(swept, Change(puts, deletes), applied, now_ms=now_ms)
         return len(deletes)
 
     async def write_time(self, now_ms: int) -> None:

@@ -7,6 +7,7 @@ big-endian order, so that byte order is numeric order. `~n` stands for 2^64 - 1 
     F                                      -> format version
     I                                      -> the random identity of this store, its secret
     M                                      -> counters: newest time, last serial, number of L entries
+    Mf                                     -> the serial of the last removal whose G entry was deleted
     S origin code HEAD                     -> created_ms expires_ms timeout_ms serial, topic, secret's hash, info
     S origin code OFFER                    -> the offer
     S origin code OFFER_CANDIDATE number   -> a candidate of the offerer
@@ -34,6 +35,7 @@ FORMAT: Final = 1
 FORMAT_KEY: Final = b"F"
 IDENTITY_KEY: Final = b"I"
 COUNTERS_KEY: Final = b"M"
+FORGOTTEN_KEY: Final = b"Mf"
 SESSIONS: Final = b"S"
 LISTING: Final = b"L"
 REMOVALS: Final = b"G"

@@ -244,6 +244,7 @@ class Loaded(NamedTuple):
     counters: StoreCounters  # the store's latest time and serial, and the number of listed sessions
     leases: dict[bytes, bytes]  # the leases of held sessions, by key
     secret: bytes  # the secret of the store
+    forgotten: int  # no removal up to this serial is stored
 
 
 def load(db: Any) -> Loaded:
@@ -271,7 +272,8 @@ def load(db: Any) -> Loaded:
         raise DamagedListing(listed, counters.listed)
     identity = db.get(layout.IDENTITY_KEY, verify_checksums=True)
     size = layout.IDENTITY_BYTES
-    return Loaded(identity[:size].hex(), index, counters, leases(db), identity[size:])
+    forgotten = layout.unpack_number(db.get(layout.FORGOTTEN_KEY, layout.pack_number(0), verify_checksums=True))
+    return Loaded(identity[:size].hex(), index, counters, leases(db), identity[size:], forgotten)
 
 
 def leases(view: Any) -> dict[bytes, bytes]:

@@ -49,7 +49,7 @@ class StoreState:
     def __init__(self, watches: Watches, busy: Callable[[bytes], bool]) -> None:
         self.watches = watches
         self._busy = busy
-        self.load(Loaded("", TopicIndex(), StoreCounters(0, 0, 0), {}, b""))
+        self.load(Loaded("", TopicIndex(), StoreCounters(0, 0, 0), {}, b"", 0))
 
     def load(self, loaded: Loaded) -> None:
         """Replace the state by what was read from the database."""
@@ -59,7 +59,7 @@ class StoreState:
         self.identity = loaded.identity
         self.secret = loaded.secret
         self.created_ms, self.serial, self.listed = loaded.counters
-        self.forgotten = 0
+        self.forgotten = loaded.forgotten
         self.unswept = self.undelisted = layout.EXPIRY
         # For some topics, by removal prefix, the serial of the last removal. That of others is not above `_unknown`.
         self._removed: dict[bytes, int] = {}

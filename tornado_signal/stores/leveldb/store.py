@@ -481,10 +481,16 @@ class LevelDBStore:
         if since is not None:
             assert isinstance(since, TopicPosition)
             # False after a power failure with `durability = os`.
-            if since.listed <= since.serial <= records.counters(self.database.view).serial:
+            is_known = since.listed <= since.serial <= records.counters(self.database.view).serial
+            if is_known and self._remembers(origin, topic, since.serial):
                 return since, True
         await self.expiry.expire_due(self._clock.now_ms())
         return TopicPosition(records.counters(self.database.view).serial, 0), False
+
+    def _remembers(self, origin: str, topic: str, serial: int) -> bool:
+        """Return whether all removals from a topic's listing after a serial are stored."""
+        prefixes = (layout.pack_removal_prefix(origin, topic, expired=expired) for expired in (False, True))
+        return serial >= min(self.state.forgotten, max(self.state.newest_removal(prefix)[0] for prefix in prefixes))
 
     @_raising_unavailable
     async def topic_step(self, origin: str, topic: str, position: Position) -> EventBatch:

@@ -239,10 +239,10 @@ class Discovery:
 
     async def begin_topic(self, origin: str, topic: str, since: Position | None) -> tuple[Position, bool]:
         partition = self._partitions.of_topic(origin, topic)
-        identity, serial, _, _ = await self._step(partition, topic, 0, 0, 1)
+        identity, serial, _, _, forgotten = await self._step(partition, topic, 0, 0, 1)
         if since is not None:
             assert isinstance(since, PartitionPosition)
-            valid = since.identity == identity and since.listed <= since.serial <= serial
+            valid = since.identity == identity and since.listed <= since.serial <= serial and since.serial >= forgotten
             if valid or since == PartitionPosition(self._identity.nothing, 0, 0):
                 return since, True
         return PartitionPosition(identity, serial, 0), False
@@ -250,12 +250,12 @@ class Discovery:
     async def topic_step(self, origin: str, topic: str, position: Position) -> EventBatch:
         assert isinstance(position, PartitionPosition)
         partition = self._partitions.of_topic(origin, topic)
-        identity, serial, removals, additions = await self._step(
+        identity, serial, removals, additions, _ = await self._step(
             partition, topic, position.serial, position.listed, EVENTS_STEP
         )
         if identity != position.identity:  # the partition was empty, or its data was lost
             position = PartitionPosition(identity, 0, 0)
-            identity, serial, _, additions = await self._step(partition, topic, 0, 0, EVENTS_STEP)
+            identity, serial, _, additions, _ = await self._step(partition, topic, 0, 0, EVENTS_STEP)
             removals = []
         removed = []
         for member in removals:
@@ -283,8 +283,11 @@ class Discovery:
 
     async def _step(
         self, partition: Partition, topic: str, serial: int, listed: int, max_items: int
-    ) -> tuple[str, int, list[bytes], list[bytes]]:
-        """Return the identity and newest serial of a partition, later removals, and later listed sessions."""
+    ) -> tuple[str, int, list[bytes], list[bytes], int]:
+        """Return the identity and newest serial of a partition, later removals, and later listed sessions.
+
+        The last element is the serial of the last removal in the partition that is no longer stored, or 0.
+        """
         call = scripts.call(
             "topic_step",
             topic=topic.encode(),
@@ -296,9 +299,9 @@ class Discovery:
         again = 1
         while again:
             again, *reply = await self._run(partition, call)
-        identity, newest, removals, additions, first = reply
+        identity, newest, removals, additions, first, forgotten = reply
         self._watching.expects(partition.topic_channel(topic), first)
-        return identity.decode() or self._identity.nothing, int(newest), removals, additions
+        return identity.decode() or self._identity.nothing, int(newest), removals, additions, int(forgotten)
 
     async def _heal(self, partition: Partition, topic: str, member: bytes) -> None:
         """Remove a listed session that is missing. Only a bug or an eviction can cause this."""

@@ -277,6 +277,12 @@ export class SignalClient {
     let retryMs = PAUSE_MS;
     let begun = false;
     const codes = new Set(); // of the sessions under the topic
+    /** @type {Set<string> | undefined} */
+    let missing; // of these, those that a listing that replaces them has not contained so far
+    const restart = () => {
+      id = "";
+      if (fields.topic !== undefined) missing = new Set(codes);
+    };
     for (let failures = 0; ; failures += 1) {
       const deadline = new Deadline(signal);
       const beganMs = Date.now();
@@ -294,10 +300,17 @@ export class SignalClient {
         const lists = !subscribed && !waiting && topic !== undefined;
         const stream =
           subscribed || (lists ? this.#listings(topic, codes, deadline) : this.#stream(fields, id, deadline));
-        for await (const { id: last = id, retry = "", type = "", data } of stream) {
+        for await (const { id: last, retry = "", type = "", data } of stream) {
           begun = true;
           waiting = false;
-          id = last;
+          id = last ?? id;
+          if (type === "reset" && fields.topic !== undefined) missing = new Set(codes);
+          // An event with an id alone ends a listing.
+          for (const code of (last && !type && missing) || []) {
+            codes.delete(code);
+            yield/** @type {SignalEvent} */ ({ type: "gone", data: { code, reason: "withdrawn" }, id });
+          }
+          if (last && !type) missing = undefined;
           if (/^\d+$/.test(retry)) retryMs = Math.min(Math.max(Number(retry), MIN_RETRY_MS), MAX_PAUSE_MS);
           if (!data || !Object.hasOwn(EVENTS, type)) continue;
           const content = typeof data === "string" ? this.#parsed(data) : data;
@@ -309,15 +322,16 @@ export class SignalClient {
             id,
           });
           const { code } = Object(event.data);
+          const isKnown = missing?.delete(code);
           if (type === "session") codes.add(code);
           if (type === "gone") codes.delete(code);
-          yield event;
+          if (type !== "session" || !isKnown) yield event;
           if (type === "gone" && fields.topic === undefined) return;
         }
       } catch (error) {
         signal.throwIfAborted();
         if (refusal(error).status === 400 && id) {
-          id = ""; // the server no longer knows it
+          restart(); // the server no longer knows the id
           continue;
         }
         if (waiting && deadline.passed) {
@@ -330,6 +344,7 @@ export class SignalClient {
         release?.();
         deadline.end();
       }
+      if (missing) restart(); // the listing is incomplete
       if (Date.now() - beganMs > MAX_PAUSE_MS) failures = 0;
       await sleep(Math.max(retryMs, backOff(failures)), signal, Math.max(retryMs, leastMs));
     }

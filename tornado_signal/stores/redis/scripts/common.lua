@@ -99,13 +99,18 @@ end
 
 -- Delete outdated records of removals, at most `max_items`.
 local function forget_removals(now, max_items)
+    local last
     for _ = 1, max_items do
         local first = redis.call('LINDEX', forgetting, 0)
         if not first or struct.unpack('>I8', first) > now then
-            return
+            break
         end
         redis.call('LPOP', forgetting)
         redis.call('ZREM', departed, string.sub(first, 9))
+        last = first
+    end
+    if last then -- its serial is after the expiry, the length of the topic, and the topic
+        redis.call('HSET', meta, 'f', text(struct.unpack('>I8', last, 11 + struct.unpack('>I2', last, 9))))
     end
 end
 

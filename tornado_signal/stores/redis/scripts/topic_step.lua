@@ -1,6 +1,6 @@
 -- Read the changes of a topic since a position.
--- Returns {1, expired sessions} to be called again, or {0, expired sessions, identity, newest serial, removals, additions, first expiry or ''}. Removals and
--- additions are members of their sorted sets without the topic.
+-- Returns {1, expired sessions} to be called again, or {0, expired sessions, identity, newest serial, removals, additions, first expiry or '', serial of the
+-- last removal that is no longer stored}. Removals and additions are members of their sorted sets without the topic.
 local now, now_us = now_ms()
 local prefix = topic_prefix(topic)
 if expire_topic(topic, now, now_us, remember_ms, 50) == 50 then
@@ -15,6 +15,6 @@ local function after(key, serial)
     end
     return members
 end
-local fields = redis.call('HMGET', meta, 'i', 's')
+local fields = redis.call('HMGET', meta, 'i', 's', 'f')
 local first = first_expiry(prefix)
-return {0, expired, fields[1] or '', fields[2] or '0', after(departed, departed_serial), after(listing, listed_serial), first and text(first) or ''}
+return {0, expired, fields[1] or '', fields[2] or '0', after(departed, departed_serial), after(listing, listed_serial), first and text(first) or '', fields[3] or '0'}
