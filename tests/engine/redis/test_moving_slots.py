@@ -3,12 +3,14 @@
 import asyncio
 import contextlib
 import random
+import subprocess
 
 import pytest
 from support.documents import blocks
 from support.redis_servers import KINDS, RedisCluster
 from support.stores import Under, unlimited
 
+from tornado_signal.errors import Unavailable
 from tornado_signal.relay import Channel, Lease, open_relay
 from tornado_signal.session import Side
 from tornado_signal.stores.redis.check import flaws
@@ -29,10 +31,10 @@ def cluster(request):
 
 
 @contextlib.asynccontextmanager
-async def opened(cluster, prefix, **access):
+async def opened(cluster, prefix, timeout_ms=600_000, **access):
     addresses = [(server.host, server.port) for server in cluster.servers]
     options = {"access": Credentials(**access), "acknowledgement": Acknowledgement("os")}
-    store = RedisStore(addresses, timeout_ms=600_000, prefix=prefix, **options)
+    store = RedisStore(addresses, timeout_ms=timeout_ms, prefix=prefix, **options)
     await store.open()
     try:
         yield store
@@ -174,3 +176,90 @@ async def test_slot_whose_keys_may_not_be_moved_waits_for_the_operator(cluster, 
         assert await creating in await one.codes()
     (line,) = {record.getMessage() for record in caplog.records if "refuses" in record.getMessage()}
     assert " refuses to move keys to another node: NOPERM" in line
+
+
+class Writers:
+    """Publish and answer sessions of an origin all the time, and count the outcomes."""
+
+    def __init__(self, one, number):
+        self.listed, self.answered, self.acknowledged, self.refused = set(), set(), 0, 0
+        self.tasks = [asyncio.create_task(self.write(one)) for _ in range(number)]
+
+    async def write(self, one):
+        while True:
+            try:
+                code = await one.create()
+                self.acknowledged += 1
+                await one.answer(code)
+                self.acknowledged += 1
+                self.answered.add(code)
+                self.listed.add(await one.create())
+                self.acknowledged += 1
+            except Unavailable:
+                self.refused += 1
+
+    async def wait_for(self, number):
+        wanted = self.acknowledged + self.refused + number
+        while self.acknowledged + self.refused < wanted:
+            assert not any(task.done() for task in self.tasks)
+            await asyncio.sleep(0.01)
+
+    async def end(self):
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.wait(self.tasks)
+
+
+async def by_hand(cluster, slot, writers, writes):
+    """Move half of a slot's keys, leave it so for some writes, and move the rest."""
+    move = await asyncio.to_thread(Move, cluster, slot)
+    keys = await asyncio.to_thread(move.left)
+    for at in range(0, len(keys) // 2, 10):
+        await asyncio.to_thread(move.move, keys[at : at + 10])
+    await writers.wait_for(writes)
+    while keys := await asyncio.to_thread(move.left):
+        await asyncio.to_thread(move.move, keys[:10])
+    await asyncio.to_thread(move.end)
+
+
+async def by_reshard(cluster, slot, writers, writes):
+    """Let `redis-cli` move the slot, which is one of the lowest of its node."""
+    source = next(server for first, last, server in cluster.slots() if first <= slot <= last)
+    target = next(server for server in cluster.primaries if server is not source)
+    ids = [server.ask("CLUSTER MYID").decode() for server in (source, target)]
+    flags = ["--cluster-from", ids[0], "--cluster-to", ids[1], "--cluster-slots", str(slot + 1), "--cluster-yes"]
+    command = ["redis-cli", "--cluster", "reshard", source.address, *flags]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert any(first <= slot <= last and server is target for first, last, server in cluster.slots())
+    await writers.wait_for(writes)
+
+
+async def move_to_and_fro(cluster, prefix, how, times, sessions, writes, timeout_ms=60_000):
+    """Move a slot with sessions under load. Return the keys in the slot, and the writers."""
+    async with opened(cluster, prefix, timeout_ms, timeout_s=timeout_ms / 1000) as store:
+        origins = (f"https://{number}.example" for number in range(10_000))
+        origin = next(each for each in origins if store.partitions.of_topic(each, "topic").slot < 60)
+        one, slot = Under(store, origin), store.partitions.of_topic(origin, "topic").slot
+        before = [
+            code for _ in range(sessions // 50) for code in await asyncio.gather(*(one.create() for _ in range(50)))
+        ]
+        writers = Writers(one, 4)
+        await writers.wait_for(writes)
+        owner = next(server for first, last, server in cluster.slots() if first <= slot <= last)
+        keys = owner.ask("CLUSTER COUNTKEYSINSLOT", slot)
+        for _ in range(times):
+            await how(cluster, slot, writers, writes)
+        await writers.end()
+        listed = {*await one.codes()}
+        lost = len({*before} - listed) + len(writers.listed - listed)
+        for code in writers.answered:
+            lost += (await one.read(code, Side.ANSWERER)).description != "answer"
+        assert await flaws(store) == []
+        return keys, lost, writers
+
+
+@pytest.mark.parametrize("how", [by_hand, by_reshard])
+async def test_slot_that_moves_to_and_fro_under_load_refuses_and_loses_nothing(cluster, how):
+    _, lost, writers = await move_to_and_fro(cluster, f"{how.__name__}:", how, times=2, sessions=100, writes=60)
+    assert (lost, writers.refused) == (0, 0)
