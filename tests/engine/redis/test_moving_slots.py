@@ -31,10 +31,10 @@ def cluster(request):
 
 
 @contextlib.asynccontextmanager
-async def opened(cluster, prefix, timeout_ms=600_000, **access):
+async def opened(cluster, prefix, **access):
     addresses = [(server.host, server.port) for server in cluster.servers]
     options = {"access": Credentials(**access), "acknowledgement": Acknowledgement("os")}
-    store = RedisStore(addresses, timeout_ms=timeout_ms, prefix=prefix, **options)
+    store = RedisStore(addresses, timeout_ms=3_600_000, prefix=prefix, **options)
     await store.open()
     try:
         yield store
@@ -235,9 +235,9 @@ async def by_reshard(cluster, slot, writers, writes):
     await writers.wait_for(writes)
 
 
-async def move_to_and_fro(cluster, prefix, how, times, sessions, writes, timeout_ms=60_000):
+async def move_to_and_fro(cluster, prefix, how, times, sessions, writes, timeout_s=60):
     """Move a slot with sessions under load. Return the keys in the slot, and the writers."""
-    async with opened(cluster, prefix, timeout_ms, timeout_s=timeout_ms / 1000) as store:
+    async with opened(cluster, prefix, timeout_s=timeout_s) as store:
         origins = (f"https://{number}.example" for number in range(10_000))
         origin = next(each for each in origins if store.partitions.of_topic(each, "topic").slot < 60)
         one, slot = Under(store, origin), store.partitions.of_topic(origin, "topic").slot
