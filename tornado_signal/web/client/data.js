@@ -37,7 +37,7 @@ export const announce = ({ type, sdp }) => ({ type, sdp, joins: MAX_MESSAGE });
  * @param {RTCSessionDescriptionInit & { joins?: number }} description
  */
 export function heed(connection, description) {
-  announced.set(connection, Math.min(Number(description.joins), MAX_MESSAGE));
+  announced.set(connection, Math.max(Math.min(Number(description.joins), MAX_MESSAGE), 0));
   return description;
 }
 
@@ -68,6 +68,7 @@ export function send(data, recipients) {
 export class Messages {
   #connection;
   #channel;
+  #over;
   #sent = Promise.resolve();
   #waiting = 0; // messages
   #wake = () => {};
@@ -82,6 +83,7 @@ export class Messages {
   constructor(connection, channel, over) {
     this.#connection = connection;
     this.#channel = channel;
+    this.#over = over;
     const wake = () => this.#wake();
     channel.addEventListener("bufferedamountlow", wake);
     over.addEventListener("abort", wake);
@@ -118,6 +120,7 @@ export class Messages {
     channel.bufferedAmountLowThreshold = CHUNK;
     channel.send(`${MARK}${MARK}${JSON.stringify({ size: message.size, text })}`);
     return transmit(channel, message, async () => {
+      this.#over.throwIfAborted(); // nothing would end the wait
       if (channel.bufferedAmount > BUFFER) await new Promise((resolve) => (this.#wake = () => resolve(0)));
     });
   }

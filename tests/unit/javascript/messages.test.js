@@ -1,0 +1,49 @@
+/* Messages in parts, over a channel that is not connected. */
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { heed, Messages, send } from "../../../tornado_signal/web/client/data.js";
+
+class Channel extends EventTarget {
+  ordered = true;
+  bufferedAmount = 0;
+  sent = [];
+
+  send(data) {
+    this.sent.push(data);
+    this.onsent?.();
+  }
+}
+
+function make(joins) {
+  const connection = { sctp: { maxMessageSize: 262_144 } };
+  heed(connection, { joins });
+  const over = new AbortController();
+  const channel = new Channel();
+  return { channel, over, messages: new Messages(connection, channel, over.signal) };
+}
+
+test("the end of a connection completes the sending, also while data is read", { timeout: 60_000 }, async () => {
+  for (const count of [1, 5, 17, 18]) {
+    const { channel, over, messages } = make(1e9);
+    channel.onsent = () => {
+      if (channel.sent.length !== count) return;
+      channel.bufferedAmount = 2_000_000;
+      over.abort();
+    };
+    await send(new Uint8Array(3_000_000), [messages]);
+    assert.equal(channel.sent.length, count);
+  }
+});
+
+test("nothing is split for a client that does not announce it", () => {
+  for (const joins of [undefined, null, 0, -1, "x", {}]) {
+    const { channel, messages } = make(joins);
+    assert.throws(() => send("x".repeat(300_000), [messages]), { code: "message-too-large" });
+    send("x".repeat(200_000), [messages]);
+    assert.deepEqual(
+      channel.sent.map(({ length }) => length),
+      [200_000],
+    );
+  }
+});
