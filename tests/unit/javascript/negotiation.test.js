@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { afterEach, beforeEach, mock, test } from "node:test";
+import { announce } from "../../../tornado_signal/web/client/data.js";
 import { Negotiation } from "../../../tornado_signal/web/client/negotiation.js";
 import { FakeConnection } from "./fake_rtc.js";
 
@@ -46,8 +47,8 @@ function pair() {
 function assertAgreed(offerer, answerer) {
   assert.equal(offerer.connection.signalingState, "stable");
   assert.equal(answerer.connection.signalingState, "stable");
-  assert.deepEqual(offerer.connection.localDescription, answerer.connection.remoteDescription);
-  assert.deepEqual(answerer.connection.localDescription, offerer.connection.remoteDescription);
+  assert.deepEqual(announce(offerer.connection.localDescription), answerer.connection.remoteDescription);
+  assert.deepEqual(announce(answerer.connection.localDescription), offerer.connection.remoteDescription);
 }
 
 test("an offer is answered", async () => {
