@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from support.checkout import copy_checkout, new_repository
+from support.command import with_clock_offset
 from support.documents import blocks
 from support.machine import Machine
 from support.paths import ROOT, TESTS
@@ -44,7 +45,7 @@ WRONG = {
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.needs("root", "systemd-nspawn", "git", "curl", "ps", "redis-server"),
+    pytest.mark.needs("root", "systemd-nspawn", "git", "curl", "ps", "redis-server", "faketime"),
     pytest.mark.timeout(600),
 ]
 
@@ -264,6 +265,34 @@ def full_of_connections(machine):
             assert show(machine, "NRestarts") == {"NRestarts": "0"}
 
 
+def full_disk(machine):
+    place = "/var/lib/private/tornado-signal/data"
+    machine.do(f"systemctl stop {SERVICE} {SOCKET} && mount -t tmpfs -o size=64m small {place}")
+    settings = "TORNADO_SIGNAL_ADMIN_PORT=3001 TORNADO_SIGNAL_MIN_FREE_BYTES=8388608"
+    with overridden(machine, f"Environment={settings}"):
+        code = offer(machine)
+        machine.run(f"dd if=/dev/zero of={place}/ballast bs=1M")
+
+        def refused():
+            refusal = subprocess.run(curl(machine, "/lobby/offer", {"info": "i", "offer": "o"}), capture_output=True)
+            return refusal.returncode and "full: disk" in show(machine, "StatusText")["StatusText"]
+
+        until(refused)
+        assert "full: disk" in machine.do(STATUS)
+        ready = json.loads(machine.do("curl --silent http://127.0.0.1:3001/readyz"))
+        assert ready["full"] == ["disk"]
+        assert 'tornado_signal_full{what="disk"} 1.0' in machine.do("curl --silent http://127.0.0.1:3001/metrics")
+        (process,) = json.loads(machine.do("curl --silent http://127.0.0.1:3001/status"))["processes"]
+        assert any("clients are refused" in line["message"] for line in process["log"])
+        assert code in codes(machine)
+        machine.do(f"rm {place}/ballast")
+        until(lambda: "full" not in show(machine, "StatusText")["StatusText"])
+        assert offer(machine) in codes(machine)
+        assert "clients are served again: disk had no room" in machine.do(LOG)
+        assert show(machine, "NRestarts") == {"NRestarts": "0"}
+        machine.do(f"systemctl stop {SERVICE} {SOCKET} && umount {place}")
+
+
 def removed_data(machine):
     with overridden(machine, "Environment=TORNADO_SIGNAL_ADMIN_PORT=3001"):
         code = offer(machine)
@@ -279,16 +308,44 @@ def removed_data(machine):
         assert show(machine, "NRestarts") == {"NRestarts": "0"}
 
 
+def feed_often(machine):
+    fed = set()
+
+    def often():
+        fed.add(show(machine, "WatchdogTimestampMonotonic")["WatchdogTimestampMonotonic"])
+        return len(fed) > 5
+
+    until(often)
+
+
+def a_clock_that_is_set_back(machine):
+    variables = with_clock_offset("+0") | {"FAKETIME_TIMESTAMP_FILE": "/run/clock", "FAKETIME_NO_CACHE": "1"}
+    del variables["FAKETIME"]  # it would win over the file
+    environment = " ".join(f"{name}={value}" for name, value in variables.items())
+    machine.do("echo +0 >/run/clock")
+    with overridden(machine, f"WatchdogSec=2\nEnvironment=TORNADO_SIGNAL_ADMIN_PORT=3001 {environment}"):
+        code = offer(machine)
+        for offset in ("-1h", "-54y"):
+            machine.do(f"echo {offset} >/run/clock.new && mv /run/clock.new /run/clock")
+            feed_often(machine)
+            until(lambda: "ahead of this machine's clock" in machine.do(LOG))
+            numbers = machine.do("curl --silent --fail http://127.0.0.1:3001/metrics")
+            (ahead,) = re.findall(r"^tornado_signal_store_clock_ahead_seconds (\S+)", numbers, re.MULTILINE)
+            assert float(ahead) > 3500
+            assert machine.run("curl --silent --fail http://127.0.0.1:3001/readyz").returncode == 0
+            (process,) = json.loads(machine.do("curl --silent http://127.0.0.1:3001/status"))["processes"]
+            assert any("ahead of this machine's clock" in line["message"] for line in process["log"])
+            assert {code, offer(machine)} <= {*codes(machine)}
+        machine.do("echo +0 >/run/clock.new && mv /run/clock.new /run/clock")
+        until(lambda: "agrees with this machine's clock again" in machine.do(LOG))
+        assert code in codes(machine)
+        assert show(machine, "NRestarts") == {"NRestarts": "0"}
+
+
 def watchdog(machine):
     with overridden(machine, "WatchdogSec=2"):
         code = offer(machine)
-        fed = set()
-
-        def fed_often():
-            fed.add(show(machine, "WatchdogTimestampMonotonic")["WatchdogTimestampMonotonic"])
-            return len(fed) > 5
-
-        until(fed_often)
+        feed_often(machine)
         before = show(machine, "MainPID", "NRestarts")
         assert before["NRestarts"] == "0"
         machine.do(f"kill -STOP {before['MainPID']}")
@@ -485,7 +542,9 @@ STEPS = (
     secrets,
     the_log_and_the_numbers,
     full_of_connections,
+    full_disk,
     removed_data,
+    a_clock_that_is_set_back,
 )
 STEPS += (watchdog, workers, sandbox, restarts_under_load, a_unix_socket, look_after_it, stop, remove)
 
