@@ -55,14 +55,14 @@ class Move:
     def left(self):
         return self.source.ask("CLUSTER GETKEYSINSLOT", self.slot, 100_000)
 
-    def move(self, keys):
+    def move(self, keys, *options):
         if keys:
             # The node reuses a connection, on which the server may have been a restricted user.
-            access = ("AUTH2", "default", "any")
+            access = (*options, "AUTH2", "default", "any")
             self.source.ask("MIGRATE", self.target.host, self.target.port, "", 0, 5000, *access, "KEYS", *keys)
 
-    def end(self):
-        self.move(self.left())
+    def end(self, *options):
+        self.move(self.left(), *options)
         for server in (self.target, self.source):
             server.ask("CLUSTER SETSLOT", self.slot, "NODE", self.target.ask("CLUSTER MYID"))
 
@@ -146,6 +146,23 @@ async def test_watches_at_other_servers_are_woken_while_a_slot_moves(cluster):
             async with asyncio.timeout(60):
                 await asyncio.gather(*waits)
         await asyncio.to_thread(move.end)
+
+
+async def test_keys_at_both_nodes_after_a_failed_move_are_moved(cluster):
+    async with opened(cluster, "both:", timeout_s=60) as store:
+        one = Under(store, ORIGIN)
+        code = await one.create()
+        move = await asyncio.to_thread(Move, cluster, store.partitions.of_topic(ORIGIN, "topic").slot)
+        for key in move.left():  # as if the reply to a MIGRATE had been lost
+            copy = move.source.ask("DUMP", key)
+            move.target.ask("ASKING")
+            move.target.ask("RESTORE", key, 0, copy)
+        await one.add(code, Side.OFFERER, "later than the copy")
+        await one.answer(code)
+        assert [text for _, text in (await one.read(code, Side.OFFERER)).candidates] == ["later than the copy"]
+        await asyncio.to_thread(move.end, "REPLACE")
+        assert (await one.read(code, Side.ANSWERER)).description == "answer"
+        assert await flaws(store) == []
 
 
 async def test_members_of_a_group_join_and_leave_while_its_slot_moves(cluster):

@@ -22,7 +22,7 @@ OUTAGE_CLOCK_READ_S: Final = 0.1  # the same while a primary does not respond
 PAUSE_S: Final = 0.01  # delay of the first retry, doubled for each further one
 MAX_PAUSE_S: Final = 0.2
 MEMORY_FULL_S: Final = 5.0  # after a node has refused a command because its memory is full
-MIGRATE_S: Final = 0.2  # time limit of moving a script's keys, during which a node may serve nobody
+MIGRATE_S: Final = 1.0  # time limit of moving a script's keys, during which a node may serve nobody
 MIGRATE_PAUSE_S: Final = 5.0  # after keys could not be moved
 REPEATED_S: Final = 60.0  # interval between log lines about the same error of a node
 
@@ -203,7 +203,10 @@ class RedisClient:
         if not isinstance(reply, ErrorReply) or reply.kind != "ASK":
             return NodeLost("the slot is not moving any more")
         target = self.topology.node_at(reply.elsewhere(source.address)[1])
-        moved = await self._send(source.reads, until_s, source.migration(keys, target, int(MIGRATE_S * 1000)))
+        timeout_ms = int(MIGRATE_S * 1000)
+        moved = await self._send(source.reads, until_s, source.migration(keys, target, timeout_ms))
+        if isinstance(moved, Failure) and "BUSYKEY" in str(moved):  # an earlier move failed after the copy
+            moved = await self._send(source.reads, until_s, source.migration(keys, target, timeout_ms, replace=True))
         if isinstance(moved, Failure):
             if moved.kind == "MOVED":  # the slot has moved meanwhile
                 return moved

@@ -336,11 +336,15 @@ class Node:
             why = advised(self.problem)
             log.warning("Redis at %s:%d does not respond; its sessions are unavailable: %s", *self.address, why)
 
-    def migration(self, keys: Iterable[bytes], target: "Node", timeout_ms: int) -> Command:
-        """Return the command that moves keys of a moving slot from this node to another one."""
+    def migration(self, keys: Iterable[bytes], target: "Node", timeout_ms: int, *, replace: bool = False) -> Command:
+        """Return the command that moves keys of a moving slot from this node to another one.
+
+        With `replace` it replaces copies there. While this node has a key, nothing changes or reads such a copy.
+        """
         user, password = self._access.user or "default", self._access.password
         access = () if password is None else (b"AUTH2", user, password)
-        return (b"MIGRATE", *target.address, b"", 0, timeout_ms, *access, b"KEYS", *keys)
+        mode = [b"REPLACE"] if replace else []
+        return (b"MIGRATE", *target.address, b"", 0, timeout_ms, *mode, *access, b"KEYS", *keys)
 
     def lose(self, why: str) -> None:
         """Fail all commands, so that callers can send them to another node."""
