@@ -79,7 +79,7 @@ class LevelDB:
 
     async def holds_nothing(self, store):
         """Check that only the store's own keys are left."""
-        own = {layout.FORMAT_KEY, layout.IDENTITY_KEY, layout.COUNTERS_KEY}
+        own = {layout.FORMAT_KEY, layout.IDENTITY_KEY, layout.COUNTERS_KEY, layout.FORGOTTEN_KEY}
         assert set(store.database.view.iterator(include_value=False)) <= own
 
     @staticmethod
