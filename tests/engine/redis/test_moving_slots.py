@@ -196,7 +196,10 @@ async def test_slot_whose_keys_may_not_be_moved_waits_for_the_operator(cluster, 
 
 
 class Writers:
-    """Publish and answer sessions of an origin all the time, and count the outcomes."""
+    """Publish and answer sessions of an origin all the time, and count the outcomes.
+
+    An async context manager, because a closed store refuses a writer without a pause. The loop would never turn again.
+    """
 
     def __init__(self, one, number):
         self.listed, self.answered, self.acknowledged, self.refused = set(), set(), 0, 0
@@ -221,7 +224,10 @@ class Writers:
             assert not any(task.done() for task in self.tasks)
             await asyncio.sleep(0.01)
 
-    async def end(self):
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
         for task in self.tasks:
             task.cancel()
         await asyncio.wait(self.tasks)
@@ -261,13 +267,12 @@ async def move_to_and_fro(cluster, prefix, how, times, sessions, writes, timeout
         before = [
             code for _ in range(sessions // 50) for code in await asyncio.gather(*(one.create() for _ in range(50)))
         ]
-        writers = Writers(one, 4)
-        await writers.wait_for(writes)
-        owner = next(server for first, last, server in cluster.slots() if first <= slot <= last)
-        keys = owner.ask("CLUSTER COUNTKEYSINSLOT", slot)
-        for _ in range(times):
-            await how(cluster, slot, writers, writes)
-        await writers.end()
+        async with Writers(one, 4) as writers:
+            await writers.wait_for(writes)
+            owner = next(server for first, last, server in cluster.slots() if first <= slot <= last)
+            keys = owner.ask("CLUSTER COUNTKEYSINSLOT", slot)
+            for _ in range(times):
+                await how(cluster, slot, writers, writes)
         listed = {*await one.codes()}
         lost = len({*before} - listed) + len(writers.listed - listed)
         for code in writers.answered:
@@ -276,7 +281,7 @@ async def move_to_and_fro(cluster, prefix, how, times, sessions, writes, timeout
         return keys, lost, writers
 
 
-@pytest.mark.parametrize("how", [by_hand, by_reshard])
+@pytest.mark.parametrize("how", [by_hand, pytest.param(by_reshard, marks=pytest.mark.needs("redis-cli"))])
 async def test_slot_that_moves_to_and_fro_under_load_refuses_and_loses_nothing(cluster, how):
     _, lost, writers = await move_to_and_fro(cluster, f"{how.__name__}:", how, times=2, sessions=100, writes=60)
     assert (lost, writers.refused) == (0, 0)
