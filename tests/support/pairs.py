@@ -142,7 +142,11 @@ class Pairs:
                     self.streams += 1
                     taken = 0
                     while await stream.next():
-                        self.heard += [(event.name, event.data["code"]) for event in stream.events[taken:]]
+                        for event in stream.events[taken:]:
+                            if event.name == "reset":  # a listing follows
+                                self.heard.clear()
+                            else:
+                                self.heard.append((event.name, event.data["code"]))
                         taken, last = len(stream.events), stream.last or last
                         pause_s = (stream.retry_ms or 0) / 1000
             await asyncio.sleep(pause_s)
