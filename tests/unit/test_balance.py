@@ -8,9 +8,11 @@ from tornado_signal.process import balance
 from tornado_signal.process.balance import SLACK, Balance, share
 
 
-@pytest.fixture
-def rows(monkeypatch):
+@pytest.fixture(params=["as the system has it", "without memfd_create"])
+def rows(monkeypatch, request):
     """Three processes. The duration and processor time of the test do not matter."""
+    if request.param == "without memfd_create":
+        monkeypatch.delattr(os, "memfd_create", raising=False)
     monkeypatch.setattr(balance, "FRESH_S", 1e9)
     monkeypatch.setattr(balance, "BUSY", float("inf"))
     descriptor = share(3)

@@ -8,6 +8,7 @@ import math
 import mmap
 import os
 import struct
+import tempfile
 import time
 
 PERIOD_S = 0.1  # between two calls of `accepts`
@@ -47,6 +48,10 @@ class Balance:
 
 def share(processes: int) -> int:
     """Create the shared memory and return its descriptor."""
-    descriptor = os.memfd_create("balance")
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("balance")
+    else:  # as on macOS
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
     os.truncate(descriptor, processes * _ROW.size)
     return descriptor
