@@ -262,7 +262,7 @@ def full_of_connections(machine):
             assert ask(machine, "/health")["status"] == "ok"
             log = machine.do(LOG)
             assert f"clients are served again: {what} had no room" in log
-            assert show(machine, "NRestarts") == {"NRestarts": "0"}
+            assert show(machine, "NRestarts") == {"NRestarts": "0"}, machine.do(LOG)
 
 
 def full_disk(machine):
@@ -289,7 +289,7 @@ def full_disk(machine):
         until(lambda: "full" not in show(machine, "StatusText")["StatusText"])
         assert offer(machine) in codes(machine)
         assert "clients are served again: disk had no room" in machine.do(LOG)
-        assert show(machine, "NRestarts") == {"NRestarts": "0"}
+        assert show(machine, "NRestarts") == {"NRestarts": "0"}, machine.do(LOG)
         machine.do(f"systemctl stop {SERVICE} {SOCKET} && umount {place}")
 
 
@@ -305,7 +305,7 @@ def removed_data(machine):
         assert "tornado_signal_store_reopenings_total 1.0" in numbers
         (process,) = json.loads(machine.do("curl --silent http://127.0.0.1:3001/status"))["processes"]
         assert any("a new database replaces" in line["message"] for line in process["log"])
-        assert show(machine, "NRestarts") == {"NRestarts": "0"}
+        assert show(machine, "NRestarts") == {"NRestarts": "0"}, machine.do(LOG)
 
 
 def feed_often(machine):
@@ -313,7 +313,7 @@ def feed_often(machine):
 
     def often():
         fed.add(show(machine, "WatchdogTimestampMonotonic")["WatchdogTimestampMonotonic"])
-        return len(fed) > 5
+        return len(fed) > 2
 
     until(often)
 
@@ -323,7 +323,7 @@ def a_clock_that_is_set_back(machine):
     del variables["FAKETIME"]  # it would win over the file
     environment = " ".join(f"{name}={value}" for name, value in variables.items())
     machine.do("echo +0 >/run/clock")
-    with overridden(machine, f"WatchdogSec=2\nEnvironment=TORNADO_SIGNAL_ADMIN_PORT=3001 {environment}"):
+    with overridden(machine, f"Environment=TORNADO_SIGNAL_ADMIN_PORT=3001 {environment}"):
         code = offer(machine)
         for offset in ("-1h", "-54y"):
             machine.do(f"echo {offset} >/run/clock.new && mv /run/clock.new /run/clock")
@@ -339,11 +339,12 @@ def a_clock_that_is_set_back(machine):
         machine.do("echo +0 >/run/clock.new && mv /run/clock.new /run/clock")
         until(lambda: "agrees with this machine's clock again" in machine.do(LOG))
         assert code in codes(machine)
-        assert show(machine, "NRestarts") == {"NRestarts": "0"}
+        assert show(machine, "NRestarts") == {"NRestarts": "0"}, machine.do(LOG)
 
 
 def watchdog(machine):
-    with overridden(machine, "WatchdogSec=2"):
+    # Enough for a busy machine: a process that is alive may be late by half of it.
+    with overridden(machine, "WatchdogSec=10"):
         code = offer(machine)
         feed_often(machine)
         before = show(machine, "MainPID", "NRestarts")
@@ -364,7 +365,7 @@ def workers(machine):
     machine.do("systemd-run --quiet --unit redis redis-server --save '' --dir /run")
     settings = {"STORE": "redis", "DURABILITY": "os", "WORKERS": "2", "ADMIN_PORT": "3001"}
     environment = " ".join(f"TORNADO_SIGNAL_{name}={value}" for name, value in settings.items())
-    override(machine, f"Environment={environment}\nWatchdogSec=6")
+    override(machine, f"Environment={environment}")
     machine.do(RESTART)
     assert show(machine, "StatusText")["StatusText"].startswith("listening on http://127.0.0.1:3000, 2 workers")
     code = offer(machine)
