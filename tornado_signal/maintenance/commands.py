@@ -103,9 +103,13 @@ def compact(arguments: Arguments, settings: Settings) -> None:
     if url is None:
         path = settings.data_dir
         before = files.size_bytes(path) if directory.exists(path) else 0
+        if before:
+            files.remove_ballast(path)  # merging begins on opening, and needs space; a server creates another
         with directory.opened(path) as db:
-            files.remove_ballast(path)  # merging needs space before it frees some; a server creates another ballast
-            directory.compact(db)
+            try:
+                directory.compact(db)
+            except plyvel.Error as error:
+                raise DatabaseError(f"cannot compact {path}: {directory.reason(error)}; nothing is lost") from error
         name, after = str(path), files.size_bytes(path)
     else:
         name, (before, after) = url, remote.compact(url, admin_token(settings))

@@ -273,11 +273,16 @@ def set_aside(path: Path) -> Path:
 
 
 def compact(db: Any) -> None:
-    """Return the space of deleted entries to the disk, for a database that nothing else uses."""
+    """Return the space of deleted entries to the disk, for a database that nothing else uses.
+
+    Raises:
+        plyvel.Error: the disk is full or broken.
+    """
     db.compact_range(start=layout.AFTER_ALL, stop=layout.AFTER_ALL)
     for key in (layout.BEFORE_ALL, layout.AFTER_ALL):
         db.delete(key)
     db.compact_range(start=layout.BEFORE_ALL, stop=layout.AFTER_ALL)
+    db.delete(layout.BEFORE_ALL)  # raises the error of the merge, which `compact_range` does not
 
 
 def damage(path: Path) -> str | None:
