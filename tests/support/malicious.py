@@ -27,7 +27,7 @@ PAGE = {"page": 1, "limit": 1, "total": 1, "hasMore": True}
 # The target of redirections to another host.
 OTHER = socket.create_server(("127.0.0.2", 0)) if __name__ != "__main__" else None
 OTHER_PORT = OTHER.getsockname()[1] if OTHER else sys.argv[1]
-MAX_GROWTH_KIB = 64 * 1024
+MAX_GROWTH_KIB = 96 * 1024  # of responses of up to 32 MiB: the buffer of one is copied when it grows
 
 
 def whole(body):
