@@ -45,8 +45,10 @@ async def stops():
 
     task = asyncio.create_task(measure())
     await asyncio.sleep(0)
-    yield longest_s
-    task.cancel()
+    try:
+        yield longest_s
+    finally:
+        task.cancel()
 
 
 @pytest.mark.slow
