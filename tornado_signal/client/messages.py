@@ -57,7 +57,8 @@ class Messages:
         announced = re.search(r"^a=max-message-size:(\d{1,18})", self._connection.remoteDescription.sdp, re.MULTILINE)
         whole = (int(announced[1]) if announced else DEFAULT_LIMIT) or MAX_MESSAGE
         parts = _announced.get(self._connection, 0)
-        return (min(whole, WHOLE), parts) if parts > 0 else (whole, whole)
+        whole = min(whole, WHOLE) if parts > 0 else whole
+        return whole, max(whole, parts)
 
     def send(self, message: str | bytes, size: int) -> asyncio.Future[None] | None:
         """Send a message, or queue it and return a future, which is done when it is sent or lost."""

@@ -15,8 +15,8 @@ class Channel extends EventTarget {
   }
 }
 
-function make(joins) {
-  const connection = { sctp: { maxMessageSize: 262_144 } };
+function make(joins, maxMessageSize = 262_144) {
+  const connection = { sctp: { maxMessageSize } };
   heed(connection, { joins });
   const over = new AbortController();
   const channel = new Channel();
@@ -45,5 +45,14 @@ test("nothing is split for a client that does not announce it", () => {
       channel.sent.map(({ length }) => length),
       [200_000],
     );
+  }
+});
+
+test("a member that announces a tiny limit does not silence the others", () => {
+  for (const joins of [undefined, 1, 1e9]) {
+    const [tiny, other] = [make(joins, 1), make(joins)];
+    send("x".repeat(16_384), [tiny.messages, other.messages]);
+    assert.equal(tiny.channel.sent.length, 0);
+    assert.equal(other.channel.sent.length, 1);
   }
 });

@@ -9,6 +9,7 @@ import { PeerError } from "./timing.js";
 const MARK = "\u001e"; // precedes JSON, as in RFC 7464. Text that begins with it is also sent as JSON
 const TEXT = new TextDecoder("utf-8", { ignoreBOM: true });
 const PROTOCOL = "tornado-signal-file"; // of the data channels
+const SMALL = 16_384; // bytes of a message, which every implementation takes
 const CHUNK = 65_536; // bytes, which every browser accepts
 const READ = 1_048_576; // bytes that are read at once
 const BUFFER = 1_048_576; // bytes that all files, or all messages, of a connection may have in the buffers
@@ -89,12 +90,17 @@ export class Messages {
     over.addEventListener("abort", wake);
   }
 
+  get #announced() {
+    return this.#connection.sctp?.maxMessageSize || Infinity;
+  }
+
   /** Bytes of the largest message that is sent whole, and of the largest one. Parts need an ordered, reliable channel. */
   get limits() {
     const { ordered, maxPacketLifeTime, maxRetransmits } = this.#channel;
     const parts = ordered && (maxPacketLifeTime ?? maxRetransmits ?? -1) < 0 && announced.get(this.#connection);
-    const whole = this.#connection.sctp?.maxMessageSize || Infinity;
-    return parts ? [Math.min(whole, WHOLE), parts] : [whole, whole];
+    const channels = Math.max(this.#announced, SMALL);
+    const whole = parts ? Math.min(channels, WHOLE) : channels;
+    return [whole, Math.max(whole, parts || 0)];
   }
 
   /**
@@ -103,6 +109,7 @@ export class Messages {
    * @param {() => Blob} copy
    */
   send(message, size, copy) {
+    if (size <= SMALL && size > this.#announced) return; // a peer that takes less must not silence the others
     if (!this.#waiting && size <= this.limits[0]) return this.#channel.send(message);
     const blob = copy();
     this.#waiting += 1;
