@@ -153,7 +153,9 @@ async def test_keys_at_both_nodes_after_a_failed_move_are_moved(cluster):
         one = Under(store, ORIGIN)
         code = await one.create()
         move = await asyncio.to_thread(Move, cluster, store.partitions.of_topic(ORIGIN, "topic").slot)
-        for key in move.left():  # as if the reply to a MIGRATE had been lost
+        keys = [key for key in move.left() if key.startswith("both:")]  # those of earlier tests can expire meanwhile
+        assert keys
+        for key in keys:  # as if the reply to a MIGRATE had been lost
             copy = move.source.ask("DUMP", key)
             move.target.ask("ASKING")
             move.target.ask("RESTORE", key, 0, copy)
