@@ -157,3 +157,32 @@ async def test_end_of_the_channel_in_the_middle_of_a_message_completes_the_sendi
         channel.flush()
     await asyncio.wait_for(asyncio.gather(*sendings), 60)
     assert channel.sent[-1] != "after"
+
+
+@pytest.mark.parametrize("io_loop", [asyncio.SelectorEventLoop], indirect=True)
+@pytest.mark.parametrize(("seconds", "limit_s"), [(0, 2), (10, 12), (1000, 60)])
+async def test_closing_waits_while_data_is_received_at_most_a_minute(monkeypatch, io_loop, seconds, limit_s):
+    from tornado_signal.client.link import drain
+
+    loop, sleep = asyncio.get_running_loop(), asyncio.sleep
+    messages, channel = make()
+    channel.bufferedAmount, channel.close = seconds, lambda: None
+    passed_s = 0
+
+    async def second(_):
+        nonlocal passed_s
+        passed_s += 1
+        channel.bufferedAmount = max(0, channel.bufferedAmount - 1)
+        await sleep(0)
+
+    monkeypatch.setattr(loop, "time", lambda time=loop.time: time() + passed_s)
+    monkeypatch.setattr(asyncio, "sleep", second)
+    closed = asyncio.Event()
+    closed.wait = lambda: second_by_second(second)
+    await drain(messages, channel, closed)
+    assert limit_s - 1 <= passed_s <= limit_s + 1
+
+
+async def second_by_second(second):
+    while True:
+        await second(1)

@@ -20,7 +20,8 @@ from .messages import MAX_MESSAGE, Messages, announce_joins, decode, send
 from .parsing import parse_json
 from .types import Closable, Fields, IceServer, Side
 
-CLOSE_S = 2.0  # timeout for unsent messages
+CLOSE_S = 2.0  # for the other side to receive something of what was sent
+MAX_CLOSE_S = 60.0  # for it to receive all
 
 
 class Closed(ConnectionError):
@@ -219,11 +220,15 @@ async def add_candidate(connection: RTCPeerConnection, fields: Fields) -> None:
 
 
 async def drain(messages: Messages, channel: RTCDataChannel, closed: asyncio.Event) -> None:
-    """Close a channel after its pending messages, and wait at most `CLOSE_S` until it is closed."""
+    """Close a channel after its pending messages. Give up after `CLOSE_S` without progress, and after `MAX_CLOSE_S`."""
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(CLOSE_S):
-            while messages.sending:  # noqa: ASYNC110 (aiortc has no event for it)
-                await asyncio.sleep(0.01)
+        async with asyncio.timeout(MAX_CLOSE_S), asyncio.timeout(CLOSE_S) as patience:
+            buffered = None
+            while messages.sending:
+                if channel.bufferedAmount != buffered:
+                    buffered = channel.bufferedAmount
+                    patience.reschedule(asyncio.get_running_loop().time() + CLOSE_S)
+                await asyncio.sleep(0.01)  # aiortc has no event for it
             channel.close()
             await closed.wait()
 

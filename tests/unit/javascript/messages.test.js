@@ -56,3 +56,22 @@ test("a member that announces a tiny limit does not silence the others", () => {
     assert.equal(other.channel.sent.length, 1);
   }
 });
+
+test("closing waits while data is received, at most a minute", async (context) => {
+  context.mock.timers.enable({ apis: ["setTimeout"] });
+  const cases = { 0: 2, 10: 12, 1000: 60 };
+  for (const [bytes, limit] of Object.entries(cases)) {
+    const { channel, messages } = make();
+    channel.close = () => {};
+    channel.bufferedAmount = Number(bytes);
+    let closing = true;
+    messages.close().then(() => (closing = false));
+    let seconds = 0;
+    for (; closing; seconds += 1) {
+      context.mock.timers.tick(1000);
+      channel.bufferedAmount = Math.max(0, channel.bufferedAmount - 1);
+      await new Promise(setImmediate);
+    }
+    assert.equal(seconds, limit);
+  }
+});

@@ -1,7 +1,7 @@
 /* The data of an application: messages over one data channel, and files over a channel each. */
 
 import { parse, parsed } from "./identity.js";
-import { PeerError } from "./timing.js";
+import { CLOSE_MS, MAX_CLOSE_MS, PeerError } from "./timing.js";
 
 /** @import { FileOptions, IncomingFile as PublicFile } from "../client.d.ts" */
 /** @import { Fields } from "./types.d.ts" */
@@ -72,6 +72,7 @@ export class Messages {
   #over;
   #sent = Promise.resolve();
   #waiting = 0; // messages
+  #chunks = 0; // handed to the channel
   #wake = () => {};
   /** @type {{ bytes: Uint8Array, at: number, text: unknown } | undefined} */
   #incomplete; // received so far
@@ -128,13 +129,25 @@ export class Messages {
     channel.send(`${MARK}${MARK}${JSON.stringify({ size: message.size, text })}`);
     return transmit(channel, message, async () => {
       this.#over.throwIfAborted(); // nothing would end the wait
+      this.#chunks += 1;
       if (channel.bufferedAmount > BUFFER) await new Promise((resolve) => (this.#wake = () => resolve(0)));
     });
   }
 
-  /** Close the channel after what still must be sent. */
-  close() {
-    this.#sent.then(() => this.#channel.close());
+  /** Close the channel after what still must be sent. Resolves when it is closed, or too slow. */
+  async close() {
+    const channel = this.#channel;
+    this.#sent.then(() => channel.close());
+    let before;
+    for (let ms = 0; ms < MAX_CLOSE_MS && !this.#over.aborted; ms += CLOSE_MS) {
+      const sent = this.#chunks * CHUNK - channel.bufferedAmount;
+      if (sent === before) break;
+      before = sent;
+      await new Promise((resolve) => {
+        setTimeout(resolve, CLOSE_MS);
+        this.#over.addEventListener("abort", resolve);
+      });
+    }
   }
 
   /**

@@ -6,7 +6,6 @@ import { keepMessages, Negotiation, newConnection } from "./negotiation.js";
 import { publishHeld } from "./servers.js";
 import {
   backOff,
-  CLOSE_MS,
   dispatch,
   iceFailure,
   makePace,
@@ -364,10 +363,8 @@ export class Connection extends EventTarget {
 
   /** Send what still must be sent, then close; resolves when all is closed. */
   async close() {
-    this.#messages.close();
-    const timer = setTimeout(this.end, CLOSE_MS);
-    await this.closed;
-    clearTimeout(timer);
+    await this.#messages.close();
+    this.end();
   }
 }
 

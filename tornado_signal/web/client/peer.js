@@ -2,7 +2,6 @@
 
 import { Files, Messages } from "./data.js";
 import { Negotiation, newConnection } from "./negotiation.js";
-import { CLOSE_MS } from "./timing.js";
 
 /** @import { Peer as PublicPeer, RoomOptions } from "../client.d.ts" */
 /** @import { Attempt, Mail, Member } from "./types.d.ts" */
@@ -226,13 +225,7 @@ export class Peer {
 
   /** Send what still must be sent, then end. */
   async close() {
-    if (this.#joined) {
-      await new Promise((resolve) => {
-        this.channel.addEventListener("close", resolve);
-        setTimeout(resolve, CLOSE_MS);
-        this.messages.close();
-      });
-    }
+    if (this.#joined) await this.messages.close();
     this.end();
   }
 }
