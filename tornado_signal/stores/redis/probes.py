@@ -49,8 +49,9 @@ class Probes:
         self._logged = False  # whether the problem is in the log
         self.problem = ""  # why the last probe failed, or empty
 
-    def start(self) -> None:
-        """Probe regularly."""
+    async def start(self) -> None:
+        """Probe now, so that a loss of data is noticed from the start, and regularly."""
+        await self._repeat()
         self._repeating = Repeating(self._repeat, PAUSE_S)
 
     async def stop(self) -> None:

@@ -151,7 +151,7 @@ class RedisStore:
                 )
             await self._claim()
             self._leases.start()
-            self._probes.start()
+            await self._probes.start()
         except Unavailable as error:
             await self.close()
             raise OperatorError(f"Redis cannot be used: {error.__cause__}") from error
