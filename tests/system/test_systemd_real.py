@@ -22,6 +22,7 @@ from support.paths import ROOT, TESTS
 from support.pythons import BUILD
 
 ORIGIN = "https://app.example"
+ADMIN = "Environment=TORNADO_SIGNAL_ADMIN_PORT=3001"
 BOUND_S = 30
 SOURCE = "/srv/tornado-signal"
 SERVICE, SOCKET = "tornado-signal.service", "tornado-signal.socket"
@@ -105,6 +106,24 @@ def codes(machine, topic="lobby"):
     return [each["code"] for each in ask(machine, f"/{topic}/sessions")["sessions"]]
 
 
+def admin(machine, path):
+    return machine.do(f"curl --silent http://127.0.0.1:3001{path}")
+
+
+def ready(machine):
+    return machine.run("curl --silent --fail http://127.0.0.1:3001/readyz").returncode == 0
+
+
+def metrics(machine):
+    return "\n" + admin(machine, "/metrics") + "\n"
+
+
+def page_log(machine):
+    """Return the log of the only process, as the page of the operator shows it."""
+    (process,) = json.loads(admin(machine, "/status"))["processes"]
+    return [line["message"] for line in process["log"]]
+
+
 def override(machine, text, unit=SERVICE):
     """Change a unit until the next start of the machine. An empty text reverts the change."""
     place, section = f"/run/systemd/system/{unit}.d", unit.split(".")[1].title()
@@ -117,9 +136,11 @@ def overridden(machine, text):
     """Run the service with a changed unit for a while."""
     override(machine, text)
     machine.do(RESTART)
-    yield
-    override(machine, "")
-    machine.do(RESTART)
+    try:
+        yield
+    finally:
+        override(machine, "")
+        machine.do(RESTART)
 
 
 def install(machine):
@@ -201,16 +222,20 @@ def a_wrong_setting(machine):
 
 def a_wrong_setting_on_reload(machine):
     settings = "/etc/tornado-signal/tornado-signal.env"
-    machine.do(f"cp {settings} /srv/kept && echo TORNADO_SIGNAL_MAX_OFFER=no >>{settings}")
-    assert machine.run(RELOAD).returncode == 1
-    assert "keeping the previous settings: environment variable TORNADO_SIGNAL_MAX_OFFER" in machine.do(STATUS)
-    assert ask(machine, "/health")["status"] == "ok"
-    machine.do(f"cp /srv/kept {settings} && {RELOAD}")
-    assert "keeping" not in show(machine, "StatusText")["StatusText"]
+    with overridden(machine, ADMIN):
+        machine.do(f"cp {settings} /srv/kept && echo TORNADO_SIGNAL_MAX_OFFER=no >>{settings}")
+        assert machine.run(RELOAD).returncode == 1
+        assert "keeping the previous settings: environment variable TORNADO_SIGNAL_MAX_OFFER" in machine.do(STATUS)
+        assert any("environment variable TORNADO_SIGNAL_MAX_OFFER" in line for line in page_log(machine))
+        assert "\ntornado_signal_last_reload_successful 0.0\n" in metrics(machine)
+        assert ask(machine, "/health")["status"] == "ok"
+        machine.do(f"cp /srv/kept {settings} && {RELOAD}")
+        assert "keeping" not in show(machine, "StatusText")["StatusText"]
+        assert "\ntornado_signal_last_reload_successful 1.0\n" in metrics(machine)
 
 
 def the_log_and_the_numbers(machine):
-    with overridden(machine, "Environment=TORNADO_SIGNAL_ADMIN_PORT=3001 TORNADO_SIGNAL_ACCESS_LOG=true"):
+    with overridden(machine, f"{ADMIN} TORNADO_SIGNAL_ACCESS_LOG=true"):
         offer(machine, "hidden")
         line = "INFO tornado_signal.requests: request method=POST endpoint=/:topic/offer status=200 "
 
@@ -227,7 +252,7 @@ def the_log_and_the_numbers(machine):
         wrong = machine.do("journalctl -u tornado-signal -p warning --output cat")
         assert "TORNADO_SIGNAL_CODES = 'none'" in wrong
         assert "listening" not in wrong
-        numbers = machine.do("curl --silent --fail http://127.0.0.1:3001/metrics")
+        numbers = metrics(machine)
         for name in ("tornado_signal_ready", "process_start_time_seconds", "process_open_fds", "process_max_fds"):
             assert re.search(f"^{name} [1-9]", numbers, re.MULTILINE), name
 
@@ -238,7 +263,7 @@ def full_of_connections(machine):
         ("Environment=TORNADO_SIGNAL_MAX_CONNECTIONS=4", "connections", 4),
         ("LimitNOFILE=806", "descriptors", 6),
     ):
-        with overridden(machine, f"Environment=TORNADO_SIGNAL_ADMIN_PORT=3001\n{setting}"):
+        with overridden(machine, f"{ADMIN}\n{setting}"):
             until(lambda room=room: f"room for {room} connections" in machine.do(LOG))
             stream = f"curl --silent --no-buffer -H 'Origin: {ORIGIN}' http://127.0.0.1:3000/lobby/events"
             for number in range(room + 1):
@@ -250,12 +275,10 @@ def full_of_connections(machine):
 
             until(reported)
             assert f"full: {what}" in machine.do(STATUS)
-            ready = json.loads(machine.do("curl --silent --fail http://127.0.0.1:3001/readyz"))
-            assert ready == {"status": "ok", "full": [what]}
-            numbers = machine.do("curl --silent --fail http://127.0.0.1:3001/metrics")
-            assert f'tornado_signal_full{{what="{what}"}} 1.0' in numbers
-            (process,) = json.loads(machine.do("curl --silent http://127.0.0.1:3001/status"))["processes"]
-            assert any("clients are refused" in line["message"] for line in process["log"])
+            assert json.loads(admin(machine, "/readyz")) == {"status": "ok", "full": [what]}
+            assert f'tornado_signal_full{{what="{what}"}} 1.0' in metrics(machine)
+            assert any("clients are refused" in line for line in page_log(machine))
+            (process,) = json.loads(admin(machine, "/status"))["processes"]
             assert process["clients"][0]["client"] == "127.0.0.1"
             machine.do(f"systemctl stop {' '.join(f'stream{number}' for number in range(room + 1))} || true")
             until(lambda: "full" not in show(machine, "StatusText")["StatusText"])
@@ -268,43 +291,42 @@ def full_of_connections(machine):
 def full_disk(machine):
     place = "/var/lib/private/tornado-signal/data"
     machine.do(f"systemctl stop {SERVICE} {SOCKET} && mount -t tmpfs -o size=64m small {place}")
-    settings = "TORNADO_SIGNAL_ADMIN_PORT=3001 TORNADO_SIGNAL_MIN_FREE_BYTES=8388608"
-    with overridden(machine, f"Environment={settings}"):
-        code = offer(machine)
-        machine.run(f"dd if=/dev/zero of={place}/ballast bs=1M")
+    try:
+        with overridden(machine, f"{ADMIN} TORNADO_SIGNAL_MIN_FREE_BYTES=8388608"):
+            code = offer(machine)
+            machine.run(f"dd if=/dev/zero of={place}/others bs=1M")
 
-        def refused():
-            refusal = subprocess.run(curl(machine, "/lobby/offer", {"info": "i", "offer": "o"}), capture_output=True)
-            return refusal.returncode and "full: disk" in show(machine, "StatusText")["StatusText"]
+            def refused():
+                refusal = subprocess.run(
+                    curl(machine, "/lobby/offer", {"info": "i", "offer": "o"}), capture_output=True
+                )
+                return refusal.returncode and "full: disk" in show(machine, "StatusText")["StatusText"]
 
-        until(refused)
-        assert "full: disk" in machine.do(STATUS)
-        ready = json.loads(machine.do("curl --silent http://127.0.0.1:3001/readyz"))
-        assert ready["full"] == ["disk"]
-        assert 'tornado_signal_full{what="disk"} 1.0' in machine.do("curl --silent http://127.0.0.1:3001/metrics")
-        (process,) = json.loads(machine.do("curl --silent http://127.0.0.1:3001/status"))["processes"]
-        assert any("clients are refused" in line["message"] for line in process["log"])
-        assert code in codes(machine)
-        machine.do(f"rm {place}/ballast")
-        until(lambda: "full" not in show(machine, "StatusText")["StatusText"])
-        assert offer(machine) in codes(machine)
-        assert "clients are served again: disk had no room" in machine.do(LOG)
-        assert show(machine, "NRestarts") == {"NRestarts": "0"}, machine.do(LOG)
-        machine.do(f"systemctl stop {SERVICE} {SOCKET} && umount {place}")
+            until(refused)
+            assert "full: disk" in machine.do(STATUS)
+            assert json.loads(admin(machine, "/readyz"))["full"] == ["disk"]
+            assert 'tornado_signal_full{what="disk"} 1.0' in metrics(machine)
+            assert any("clients are refused" in line for line in page_log(machine))
+            assert code in codes(machine)
+            machine.do(f"rm {place}/others")
+            until(lambda: "full" not in show(machine, "StatusText")["StatusText"])
+            assert offer(machine) in codes(machine)
+            assert "clients are served again: disk had no room" in machine.do(LOG)
+            assert show(machine, "NRestarts") == {"NRestarts": "0"}, machine.do(LOG)
+    finally:
+        machine.do(f"systemctl stop {SERVICE} {SOCKET} && umount {place} && systemctl start {SOCKET} {SERVICE}")
 
 
 def removed_data(machine):
-    with overridden(machine, "Environment=TORNADO_SIGNAL_ADMIN_PORT=3001"):
+    with overridden(machine, ADMIN):
         code = offer(machine)
         machine.do("rm -rf /var/lib/tornado-signal/data/*")
         until(lambda: "a new database replaces the earlier one" in machine.do(LOG))
-        until(lambda: machine.run("curl --silent --fail http://127.0.0.1:3001/readyz").returncode == 0)
+        until(lambda: ready(machine))
         assert code not in codes(machine)
         assert offer(machine) in codes(machine)
-        numbers = machine.do("curl --silent --fail http://127.0.0.1:3001/metrics")
-        assert "tornado_signal_store_reopenings_total 1.0" in numbers
-        (process,) = json.loads(machine.do("curl --silent http://127.0.0.1:3001/status"))["processes"]
-        assert any("a new database replaces" in line["message"] for line in process["log"])
+        assert "tornado_signal_store_reopenings_total 1.0" in metrics(machine)
+        assert any("a new database replaces" in line for line in page_log(machine))
         assert show(machine, "NRestarts") == {"NRestarts": "0"}, machine.do(LOG)
 
 
@@ -323,18 +345,16 @@ def a_clock_that_is_set_back(machine):
     del variables["FAKETIME"]  # it would win over the file
     environment = " ".join(f"{name}={value}" for name, value in variables.items())
     machine.do("echo +0 >/run/clock")
-    with overridden(machine, f"Environment=TORNADO_SIGNAL_ADMIN_PORT=3001 {environment}"):
+    with overridden(machine, f"{ADMIN} {environment}"):
         code = offer(machine)
         for offset in ("-1h", "-54y"):
             machine.do(f"echo {offset} >/run/clock.new && mv /run/clock.new /run/clock")
             feed_often(machine)
             until(lambda: "ahead of this machine's clock" in machine.do(LOG))
-            numbers = machine.do("curl --silent --fail http://127.0.0.1:3001/metrics")
-            (ahead,) = re.findall(r"^tornado_signal_store_clock_ahead_seconds (\S+)", numbers, re.MULTILINE)
+            (ahead,) = re.findall(r"\ntornado_signal_store_clock_ahead_seconds (\S+)", metrics(machine))
             assert float(ahead) > 3500
-            assert machine.run("curl --silent --fail http://127.0.0.1:3001/readyz").returncode == 0
-            (process,) = json.loads(machine.do("curl --silent http://127.0.0.1:3001/status"))["processes"]
-            assert any("ahead of this machine's clock" in line["message"] for line in process["log"])
+            assert ready(machine)
+            assert any("ahead of this machine's clock" in line for line in page_log(machine))
             assert {code, offer(machine)} <= {*codes(machine)}
         machine.do("echo +0 >/run/clock.new && mv /run/clock.new /run/clock")
         until(lambda: "agrees with this machine's clock again" in machine.do(LOG))
@@ -361,11 +381,78 @@ def watchdog(machine):
         assert "code=killed, status=6/ABRT" in log, "its memory was dumped"
 
 
+def unread_standard_error(machine):
+    machine.do("mkfifo /run/unread && systemd-run --quiet --unit reader sh -c 'exec sleep infinity </run/unread'")
+    with overridden(machine, f"{ADMIN} TORNADO_SIGNAL_ACCESS_LOG=true\nStandardError=file:/run/unread"):
+        machine.do(f"curl --silent --output /dev/null -H 'Origin: {ORIGIN}' 'http://127.0.0.1:3000/health?[1-1000]'")
+        assert re.search(r"\ntornado_signal_log_dropped_records_total [1-9]", metrics(machine))
+        assert offer(machine) in codes(machine)
+        began_s = time.monotonic()
+        machine.do(RESTART)
+        assert time.monotonic() - began_s < BOUND_S
+        assert show(machine, "NRestarts") == {"NRestarts": "0"}
+    machine.do("systemctl stop reader && rm /run/unread")
+
+
+def no_standard_streams(machine):
+    (start,) = re.findall("^ExecStart=(.*)", machine.do(f"systemctl cat {SERVICE}"), re.MULTILINE)
+    with overridden(machine, f"ExecStart=\nExecStart=/bin/sh -c 'exec {start} 0<&- 1>&- 2>&-'"):
+        assert offer(machine) in codes(machine)
+        pid = show(machine, "MainPID")["MainPID"]
+        assert machine.do(f"readlink /proc/{pid}/fd/{{0,1,2}}").split() == ["/dev/null"] * 3
+        machine.do(RELOAD)
+        assert ask(machine, "/health")["status"] == "ok"
+
+
+def signals_without_a_meaning(machine):
+    before = show(machine, "MainPID", "NRestarts")
+    for name in ("SIGUSR1", "SIGUSR2", "SIGALRM"):
+        machine.do(f"systemctl kill --kill-whom=main --signal={name} {SERVICE}")
+        until(lambda name=name: f"{name} is ignored" in machine.do(LOG))
+    assert ask(machine, "/health")["status"] == "ok"
+    assert show(machine, "MainPID", "NRestarts") == before
+
+
+REDIS = "systemd-run --quiet --unit redis redis-server --save '' --dir /run"
+ON_REDIS = f"{ADMIN} TORNADO_SIGNAL_STORE=redis TORNADO_SIGNAL_DURABILITY=os"
+
+
+def lost(machine):
+    return sum("has lost its data" in line for line in page_log(machine))
+
+
+def redis_that_fails(machine):
+    machine.do(REDIS)
+    with overridden(machine, ON_REDIS):
+        code = offer(machine)
+        machine.do("systemctl stop redis")
+        until(lambda: not ready(machine))
+        assert "\ntornado_signal_store_available 0.0\n" in metrics(machine)
+        machine.do(REDIS)
+        until(lambda: ready(machine))
+        until(lambda: lost(machine) == 1)
+        assert code not in codes(machine)
+        code = offer(machine)
+
+        machine.do("redis-cli config set maxmemory 1")
+        subprocess.run(curl(machine, "/lobby/offer", {"info": "i", "offer": "o"}), capture_output=True)
+        until(lambda: "full: redis" in show(machine, "StatusText")["StatusText"])
+        assert not ready(machine)
+        assert 'tornado_signal_full{what="redis"} 1.0' in metrics(machine)
+        machine.do("redis-cli config set maxmemory 0")
+        until(lambda: "full" not in show(machine, "StatusText")["StatusText"])
+        assert {code, offer(machine)} <= {*codes(machine)}
+
+        machine.do("redis-cli flushall")
+        until(lambda: lost(machine) == 2)
+        assert offer(machine) in codes(machine)
+        assert show(machine, "NRestarts") == {"NRestarts": "0"}, machine.do(LOG)
+    machine.do("systemctl stop redis")
+
+
 def workers(machine):
-    machine.do("systemd-run --quiet --unit redis redis-server --save '' --dir /run")
-    settings = {"STORE": "redis", "DURABILITY": "os", "WORKERS": "2", "ADMIN_PORT": "3001"}
-    environment = " ".join(f"TORNADO_SIGNAL_{name}={value}" for name, value in settings.items())
-    override(machine, f"Environment={environment}")
+    machine.do(REDIS)
+    override(machine, f"{ON_REDIS} TORNADO_SIGNAL_WORKERS=2")
     machine.do(RESTART)
     assert show(machine, "StatusText")["StatusText"].startswith("listening on http://127.0.0.1:3000, 2 workers")
     code = offer(machine)
@@ -381,7 +468,7 @@ def workers(machine):
     assert code in codes(machine)
     numbers = ""
     while "tornado_signal_workers_serving 2.0" not in numbers:
-        numbers = machine.do("curl --silent --fail http://127.0.0.1:3001/metrics")
+        numbers = metrics(machine)
     assert show(machine, "MainPID", "NRestarts") == before
     override(machine, "")
     machine.do(f"{RESTART} && systemctl stop redis")
@@ -475,7 +562,7 @@ def a_unix_socket(machine):
 
 def look_after_it(machine):
     running, stopped, repair = (text.replace("sudo ", "") for text in blocks("maintenance", "Maintenance", "sh"))
-    override(machine, "Environment=TORNADO_SIGNAL_ADMIN_PORT=3001")
+    override(machine, ADMIN)
     machine.do(RESTART)
     code = offer(machine, "care")
     machine.do(running)
@@ -546,11 +633,21 @@ STEPS = (
     full_disk,
     removed_data,
     a_clock_that_is_set_back,
+    unread_standard_error,
+    no_standard_streams,
+    signals_without_a_meaning,
+    redis_that_fails,
+    watchdog,
+    workers,
+    sandbox,
+    restarts_under_load,
+    a_unix_socket,
+    look_after_it,
+    stop,
+    remove,
 )
-STEPS += (watchdog, workers, sandbox, restarts_under_load, a_unix_socket, look_after_it, stop, remove)
 
 
-def test_life_of_the_service(machine, subtests):
+def test_life_of_the_service(machine):
     for step in STEPS:
-        with subtests.test(step.__name__):
-            step(machine)
+        step(machine)
