@@ -37,7 +37,7 @@ ROUTES |= {"/topics/sessions": GET, "/health/offer": POST, "/sessions/sessions":
 # Topics that look like the template of a path.
 ROUTES |= {"/{topic}/sessions": GET, "/{topic}/offer": POST, "/{topic}/events": GET}
 NEEDS_NO_ORIGIN = "/openapi.json"
-METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "TRACE", "PROPFIND", "REPORT", "OPTIONS")
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "TRACE", "PROPFIND", "REPORT", "BREW", "OPTIONS")
 
 UNKNOWN = [
     *(

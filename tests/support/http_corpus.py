@@ -229,7 +229,19 @@ LONE_LINE_FEEDS = {
 }
 
 EXTENSIONS = each("extension", CHUNKS, b'5;a=b\r\nhello\r\n0;c\r\n\r\n|5;a="b;c\\"d"\r\nhello\r\n0\r\n\r\n')
-METHODS = each("line", LINE, b"BREW / HTTP/1.1|DESCRIBE / HTTP/1.1|get / HTTP/1.1")
+METHODS = each("line", LINE, b"BREW / HTTP/1.1|get / HTTP/1.1|%s / HTTP/1.1" % (b"x" * 32))
+STRANGE_METHODS = {
+    **each("line", LINE, b"DESCRIBE / HTTP/1.1|%s / HTTP/1.1|BREW / HTTP/1.2|BREW /a#b HTTP/1.1" % (b"x" * 33)),
+    "unknown method with LF": b"BREW / HTTP/1.1\n" + HOST + b"\r\n",
+}
+NO_METHODS = {
+    **each("line", LINE, b"\0GET / HTTP/1.1|BREW /|BREW|BREW  / HTTP/1.1"),
+    "unknown method without Host": b"BREW / HTTP/1.1\r\n\r\n",
+    "unknown method with two Hosts": b"BREW / HTTP/1.1\r\n" + HOST * 2 + b"\r\n",
+    "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "TLS": bytes.fromhex("16030100c8010000c40303") + bytes(200),
+    "SSH": b"SSH-2.0-OpenSSH_9.2\r\n",
+}
 SAME_LENGTHS = each("length", SIZED, b"5\r\nContent-Length: 5|5, 5")
 OLD_CODINGS = {
     "coding in HTTP/1.0": coding(b" chunked", b"HTTP/1.0"),
@@ -271,7 +283,9 @@ KINDS = [
     Kind({"HTTP/1.2": get(b"", b"HTTP/1.2")}, 400, stricter="there is no such version"),
     Kind(UNKNOWN_URLS, 400, stricter="a URL that no client sends to a server (RFC 9112, 3.2) reaches no handler"),
     Kind(each("target", TARGET, b"/a#b|/a?b#|/#"), 400, stricter="a fragment stays with the client (RFC 9112, 3.2)"),
-    Kind(METHODS, 400, stricter="the parser has a closed list of methods, and ours are on it"),
+    Kind(METHODS),
+    Kind(NO_METHODS, 400),
+    Kind(STRANGE_METHODS, 400, stricter="as with a known method, or one of RTSP, or longer than any in use"),
     Kind(LONE_LINE_FEEDS, 400, stricter="a lone LF ends no line: attackers could use that some readers accept it"),
     Kind(each("Host", HOSTED, b"a:b|a:1:2|[::1"), 400, stricter="no host and port, and so no origin"),
     Kind(SAME_LENGTHS, 400, stricter="a length is said once, even if both say the same"),

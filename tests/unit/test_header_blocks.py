@@ -118,3 +118,9 @@ def test_host_of_a_target_is_that_of_one_request():
         ("/b", "evil.example"),
         ("/c", "good.example"),
     ]
+
+
+def test_unknown_methods_have_one_name_in_metrics():
+    heads = [f"{method} /a HTTP/1.1\r\nHost: h\r\n\r\n".encode() for method in ("BREW", "get", "!x", "x" * 32, "GET")]
+    calls, _ = parse_pieces([b"".join(heads)])
+    assert [call[:2] for call in calls] == [["unknown", "/a"]] * 4 + [["GET", "/a"]]

@@ -11,6 +11,8 @@ from .headers import Headers
 from .syntax import BadRequest, check_target, parse_head, split_fields
 
 MAX_HEAD_BYTES: Final = 32 * 1024  # request line and headers, or whatever else comes between two pieces of a body
+_METHOD: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,32}(?= |\Z)")
+UNKNOWN: Final = "unknown"  # stands for every method that llhttp does not know, because metrics keep each one they see
 _FIELD: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*")  # RFC 9110, 5.1 and 5.5
 PIECE_BYTES: Final = 8 * 1024  # parsed at a time: what is counted and what waits is known to this precision
 
@@ -40,6 +42,8 @@ class RequestParser:
         "_chunked",
         "_complete",
         "_framing",
+        "_method_cut",
+        "_method_unknown",
         "_parser",
         "_read",
         "_silent_bytes",
@@ -59,6 +63,8 @@ class RequestParser:
         self._begin_at = 0  # the offset in it where a request begins, at the earliest
         self._chunked = False
         self._complete = True
+        self._method_cut = False  # whether the input ends within an unknown method
+        self._method_unknown = False
         self.in_head = False  # whether the request line has begun and the headers have not ended
         # Whether request line, headers or body have begun or ended since this was last set to False.
         self.progressed = False
@@ -90,10 +96,18 @@ class RequestParser:
         else:
             self._read, self._begin_at = piece, 0
             self._chunked = self._chunked and not self._complete
+        given = piece
         try:
-            self._parser.feed_data(piece)
+            if self._method_cut:
+                given = self._replace_method()
+            while True:
+                try:
+                    self._parser.feed_data(given)
+                    break
+                except httptools.HttpParserInvalidMethodError:
+                    given = self._replace_method()
         except httptools.HttpParserUpgrade as upgrade:
-            taken = upgrade.args[0]
+            taken -= len(given) - upgrade.args[0]
             self._decline_upgrade()
         except httptools.HttpParserCallbackError as error:
             raise error.__context__ or error from None
@@ -109,6 +123,23 @@ class RequestParser:
     def close(self) -> None:
         """Drop references after the last input, so that the garbage collector is not needed."""
         del self._parser, self._sink
+
+    def _replace_method(self) -> bytes:
+        """Return the current request with GET in place of its unknown method, or nothing while that is incomplete.
+
+        So it passes the same checks as others, and gets the response to a wrong method.
+        """
+        read = self._read[self._begin_at :].lstrip(b"\r\n")
+        method = _METHOD.match(read)
+        if method is None or self._chunked:  # after a chunked body it is not known where the request begins
+            raise BadRequest(http.HTTPStatus.BAD_REQUEST)
+        self._parser = httptools.HttpRequestParser(self)
+        self._method_cut = method.end() == len(read)
+        if self._method_cut:
+            return b""
+        self._method_unknown = True
+        self._read, self._begin_at = b"GET" + read[method.end() :], 0
+        return self._read
 
     def _decline_upgrade(self) -> None:
         # For llhttp all that follows is another protocol's. Here it is the body, if there is one, and the next
@@ -155,7 +186,9 @@ class RequestParser:
             for name in ("Content-Length", "Transfer-Encoding"):
                 if name in headers:
                     self._framing = f"POST / HTTP/1.1\r\n{name}: {headers[name]}\r\n\r\n".encode("latin-1")
-        start_line = httputil.RequestStartLine(method.decode(), target, version)
+        name = UNKNOWN if self._method_unknown else method.decode()
+        self._method_unknown = False
+        start_line = httputil.RequestStartLine(name, target, version)
         self._sink.request_received(start_line, headers, parser.should_keep_alive())
         # Not before: a refusal needs the headers.
         self.in_head = False
