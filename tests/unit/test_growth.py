@@ -26,6 +26,7 @@ from tornado_signal.limits.per_address import Limits
 from tornado_signal.limits.recent import RecentCounts
 from tornado_signal.relay import Channel, Lease
 from tornado_signal.relay.memory import MemoryRelay
+from tornado_signal.session import TopicRange
 from tornado_signal.settings.settings import Settings
 from tornado_signal.stores.leveldb.iteration import LoopIteration
 from tornado_signal.stores.leveldb.locks import LockToken, SessionLocks
@@ -245,6 +246,7 @@ async def count_sessions_of_many_topics(count):
             index.add("origin", f"{serial}", serial, serial, b"c" * 16)
         for serial in range(count):
             index.page("origin", serial, 1)
+            index.page("origin", 0, 1, [TopicRange("1", True)])
             index.remove("origin", f"{serial}", serial, serial)
     return standstill
 
