@@ -1,5 +1,6 @@
 """Servers that share their sessions on a real Redis: each answers as any other, also when Redis loses a node."""
 
+import json
 import re
 import signal
 import subprocess
@@ -9,7 +10,7 @@ import pytest
 from support.certificates import make_pair
 from support.command import ORIGIN, Server, call
 from support.documents import blocks
-from support.redis_servers import RedisCluster, free_port
+from support.redis_servers import BEGIN_MS, RedisCluster, WallClock, free_port
 from support.redis_traffic import Waiters, in_background, ready, topic_in, until
 from support.rpc import RpcClient
 from support.scraping import scrape
@@ -50,14 +51,35 @@ def test_peers_connect_across_two_servers_that_are_killed(kind, redis_server, se
 
 
 def test_servers_of_one_redis_name_one_topic_for_a_network(redis_server, serve):
-    redis, another = redis_server(), redis_server()
-    one, other, apart = (serve(each, "--durability", "os") for each in (redis, redis, another))
-    (topic,) = {server.call("/nearby")[1]["topic"] for server in (one, other)}
-    assert apart.call("/nearby")[1]["topic"] != topic
-    code = one.offer(f"room~{topic}")
-    assert [each["code"] for each in other.call(f"/room~{topic}/sessions")[1]["sessions"]] == [code]
+    addresses = ("1.2.3.4", "1.2.3.5", "2600:1:1:1::1", "2600:1:1:2::1", "2600:1:1:1::2")  # the last is near the third
+
+    def nearby(server, address):
+        return json.loads(server.exchange("/nearby", forwarded_for=address)[2])["topic"]
+
+    def topics(*servers):
+        """Return the topic of each address, which is the same at all servers."""
+        found, *others = [[nearby(server, address) for address in addresses] for server in servers]
+        assert others == [found] * len(others)
+        assert found[4] == found[2]
+        assert len({*found}) == 4
+        return found
+
+    clock, flags = WallClock(), ("--durability", "os", "--trusted-proxies", "127.0.0.1")
+    redis, another = redis_server(clock=clock), redis_server()
+    midnight_ms = BEGIN_MS // 86_400_000 * 86_400_000 + 86_400_000
+    clock.set(midnight_ms - 60_000)
+    one, other, apart = (serve(each, *flags) for each in (redis, redis, another))
+    yesterday = topics(one, other)
+    assert not {*topics(apart)} & {*yesterday}
+    code = one.offer(f"room~{yesterday[0]}")
+    assert other.codes(f"room~{yesterday[0]}") == [code]
+    clock.set(midnight_ms + 60_000)
+    until(lambda: all(nearby(server, addresses[1]) != yesterday[1] for server in (one, other)))
+    today = topics(one, other)
+    assert today[0] == yesterday[0]  # somebody waits there
+    assert not {*today[1:]} & {*yesterday}
     one.end()
-    assert serve(redis, "--durability", "os").call("/nearby")[1]["topic"] == topic
+    assert topics(serve(redis, *flags)) == today
 
 
 def test_unsafe_redis_configuration_is_refused_with_advice(redis_server):

@@ -174,10 +174,10 @@ class Server:
             self.process.communicate()
         self.process.stderr.close()
 
-    def exchange(self, path, body=None, *, origin=ORIGIN, base=None, method=None, token=None):
+    def exchange(self, path, body=None, *, origin=ORIGIN, base=None, method=None, token=None, forwarded_for=None):
         data = None if body is None else json.dumps(body).encode()
-        headers = {"Origin": origin} if origin else {}
-        headers |= {"Authorization": f"Bearer {token}"} if token else {}
+        headers = {"Origin": origin, "X-Forwarded-For": forwarded_for, "Authorization": token and f"Bearer {token}"}
+        headers = {name: value for name, value in headers.items() if value}
         request = urllib.request.Request((base or self.url) + path, data, headers, method=method)
         try:
             response = urllib.request.urlopen(request, timeout=BOUND_S, context=self.tls)
