@@ -12,7 +12,7 @@ from .syntax import BadRequest, check_target, parse_head, split_fields
 
 MAX_HEAD_BYTES: Final = 32 * 1024  # request line and headers, or whatever else comes between two pieces of a body
 _METHOD: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,32}(?= |\Z)")
-UNKNOWN: Final = "unknown"  # stands for every method that llhttp does not know, because metrics keep each one they see
+UNKNOWN: Final = "unknown"  # stands for every method that llhttp does not know, because requests are counted by method
 _FIELD: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*")  # RFC 9110, 5.1 and 5.5
 PIECE_BYTES: Final = 8 * 1024  # parsed at a time: what is counted and what waits is known to this precision
 
