@@ -150,6 +150,35 @@ def test_media_types_that_a_browser_could_run_are_replaced(alice, bob):
     assert [file[1] for file in bob.evaluate("files")] == [received for _, received in vectors]
 
 
+def reloaded(page, answer):
+    """Load a page again whose part for files is answered by a route handler."""
+    page.route("**/client/files.js", answer)
+    page.reload()
+    page.wait_for_function("() => window.ready")
+
+
+def test_without_the_part_for_files_they_are_errors_on_both_sides(profiles, alice, bob):
+    reloaded(bob, lambda route: route.abort())
+    in_one_room(alice, bob)
+    assert bob.evaluate("outcome(here.sendFile(make(1)))") == ["file-incomplete", ["server-unreachable", "0"]]
+    assert alice.evaluate("outcome(here.sendFile(make(1)))") == ["file-incomplete", ["file-interrupted", "1"]]
+    until(lambda: bob.evaluate("1") and profiles.errors)
+    assert "A part of the module did not load" in profiles.errors.pop()
+    alice.evaluate("here.send('after')")
+    until(lambda: messages(bob) == ["after"])
+
+
+def test_a_file_can_be_cancelled_before_the_part_for_files_has_loaded(alice, bob):
+    held = []
+    reloaded(bob, lambda route: held.append(route))
+    in_one_room(alice, bob)
+    alice.evaluate("void (window.sending = outcome(here.sendFile(make(1), {signal: AbortSignal.timeout(500)})))")
+    assert alice.evaluate("sending") == "TimeoutError"
+    held.pop().continue_()
+    until(lambda: bob.evaluate("files") == [["a.bin", "file-cancelled"]])
+    assert alice.evaluate("outcome(here.sendFile(make(2)))") == "sent"
+
+
 def test_twenty_files_at_once_in_both_directions(alice, bob):
     in_one_room(alice, bob)
     send = "Promise.all(Array.from({length: 20}, async (_, place) => here.sendFile(make(200_000 + place))))"

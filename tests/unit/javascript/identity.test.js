@@ -1,7 +1,8 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { Identity, parse, roomOf, seal, topicOf, unseal } from "../../../tornado_signal/web/client/identity.js";
+import { parse, roomOf, seal, topicOf, unseal } from "../../../tornado_signal/web/client/identity.js";
+import { named } from "../../../tornado_signal/web/client/named.js";
 
 const {
   topic,
@@ -23,7 +24,7 @@ test("a room is found from its topic", () => {
 });
 
 test("an id is made from its secret", async () => {
-  for (const { secret, id } of identities) assert.equal((await Identity.of(secret)).id, id);
+  for (const { secret, id } of identities) assert.equal((await named(secret)).id, id);
 });
 
 for (const { what, field, to, text, fields } of accepted) {
@@ -42,7 +43,7 @@ test("half of a surrogate pair is replaced", () => {
 });
 
 test("what is sealed is unsealed", async () => {
-  const identity = await Identity.of("of Alice");
+  const identity = await named("of Alice");
   const text = await seal(identity, topic, { from: identity.id, info: "a" }, "someone");
   assert.equal((await unseal(topic, text, "from", "someone")).info, "a");
 });

@@ -1,25 +1,22 @@
-/* The data of an application: messages over one data channel, and files over a channel each. */
+/* The data of an application: messages over one data channel, and files (files.js) over a channel each. */
 
-import { parse, parsed } from "./identity.js";
-import { CLOSE_MS, MAX_CLOSE_MS, PeerError } from "./timing.js";
+import { parse, parsed, utf8 } from "./identity.js";
+import { CLOSE_MS, MAX_CLOSE_MS, notLoaded, PeerError } from "./timing.js";
 
-/** @import { FileOptions, IncomingFile as PublicFile } from "../client.d.ts" */
-/** @import { Fields } from "./types.d.ts" */
+/** @import { FileOptions } from "../client.d.ts" */
+/** @import { Offer } from "./files.js" */
 
 const MARK = "\u001e"; // precedes JSON, as in RFC 7464. Text that begins with it is also sent as JSON
 const TEXT = new TextDecoder("utf-8", { ignoreBOM: true });
-const PROTOCOL = "tornado-signal-file"; // of the data channels
+export const PROTOCOL = "tornado-signal-file"; // of the data channels
 const SMALL = 16_384; // bytes of a message, which every implementation takes
-const CHUNK = 65_536; // bytes, which every browser accepts
+export const CHUNK = 65_536; // bytes, which every browser accepts
 const READ = 1_048_576; // bytes that are read at once
-const BUFFER = 1_048_576; // bytes that all files, or all messages, of a connection may have in the buffers
+export const BUFFER = 1_048_576; // bytes that all files, or all messages, of a connection may have in the buffers
 const WHOLE = 262_144; // bytes of the largest message that is not split
 const MAX_MESSAGE = 67_108_864; // bytes of a message
-const PART = 256; // chunks that become a Blob, which a browser can keep on disk
-const MAX_INCOMING = 100; // files of one peer at a time
-// Media types that no browser runs, without parameters. XML, such as SVG, can contain scripts.
-const HARMLESS = /^(?:(?:image|audio|video)\/[\w.-]+|text\/plain)(?=[ ;]|$)/i;
-const UNKNOWN = "application/octet-stream";
+
+export const loadFiles = () => import("./files.js").catch(notLoaded);
 
 /** @type {WeakMap<RTCPeerConnection, number>} */
 const announced = new WeakMap(); // bytes of the largest message that the other side joins from parts
@@ -182,7 +179,7 @@ export class Messages {
  * @param {() => Promise<void>} ready waits for space in the channel's buffer
  * @param {(loaded: number) => void} report
  */
-async function transmit(channel, blob, ready, report = () => {}) {
+export async function transmit(channel, blob, ready, report = () => {}) {
   for (let start = 0; start < blob.size; start += READ) {
     const block = await blob.slice(start, start + READ).arrayBuffer();
     for (let at = 0; at < block.byteLength; at += CHUNK) {
@@ -205,7 +202,7 @@ function serialize(data) {
 
 /** @param {string | Blob | ArrayBuffer | ArrayBufferView} message */
 function sizeOf(message) {
-  if (typeof message === "string") return new TextEncoder().encode(message).length;
+  if (typeof message === "string") return utf8(message).length;
   return "size" in message ? message.size : message.byteLength;
 }
 
@@ -224,61 +221,34 @@ function decode(data) {
   }
 }
 
-/** @param {"refused" | "cancelled" | "interrupted"} reason */
-const failure = (reason) => new PeerError(`file-${reason}`, `The file transfer was ${reason}`);
-
-/**
- * Dispatch the event of a file. Refuse the file if no listener reads it from the event.
- *
- * @param {EventTarget} target
- * @param {IncomingFile} file
- * @param {object} fields
- */
-export function offerFile(target, file, fields) {
-  let isTaken = false;
-  const event = Object.assign(new Event("file"), fields);
-  target.dispatchEvent(Object.defineProperty(event, "file", { get: () => (isTaken = true) && file }));
-  if (!isTaken) file.cancel();
-}
-
-/**
- * @param {RTCDataChannel} channel
- * @param {Fields} message
- */
-function post(channel, message) {
-  if (channel.readyState === "open") channel.send(JSON.stringify(message));
-}
-
-/** The files of one connection, in both directions. */
+/** The files of one connection, in both directions. The transfers themselves are in files.js. */
 export class Files {
-  #connection;
-  #over;
-  #sending = 0; // the number of files that are being sent
-  #incoming = 0;
+  sending = 0; // the number of files that are being sent
+  incoming = 0;
 
   /**
    * @param {RTCPeerConnection} connection
    * @param {AbortSignal} over aborted when the connection has ended
-   * @param {(file: IncomingFile) => unknown} receive called with each file that the other side offers
+   * @param {(offer: Offer) => unknown} receive called with each file that the other side offers
    */
   constructor(connection, over, receive) {
-    this.#connection = connection;
-    this.#over = over;
+    this.connection = connection;
+    this.over = over;
     /** @param {RTCDataChannelEvent} event */
-    const open = (event) => {
+    const open = async (event) => {
       const { channel } = event;
       if (channel.protocol !== PROTOCOL) return;
       event.stopImmediatePropagation(); // other channels are for the page
-      if (this.#incoming >= MAX_INCOMING) return channel.close();
-      this.#incoming += 1;
+      /** @type {MessageEvent[]} */
+      const early = []; // a file's description, and one more at most, while files.js is being loaded
       channel.binaryType = "arraybuffer";
-      channel.onmessage = ({ data }) => {
-        const { name, type, size } = parsed(data);
-        if (!Number.isSafeInteger(size) || Number(size) < 0) return channel.close();
-        const harmless = (HARMLESS.exec(String(type))?.[0] ?? UNKNOWN).toLowerCase();
-        receive(new IncomingFile(channel, over, String(name), harmless, Number(size)));
-      };
-      channel.addEventListener("close", () => (this.#incoming -= 1));
+      channel.onmessage = (message) => early.push(message) > 2 && channel.close();
+      try {
+        (await loadFiles()).receiveFile(this, channel, early, receive);
+      } catch (error) {
+        channel.close();
+        throw error;
+      }
     };
     connection.addEventListener("datachannel", open, { signal: over });
   }
@@ -291,144 +261,7 @@ export class Files {
    * @param {FileOptions<Context & { loaded: number, total: number }>} options
    * @param {Context} context fields of the progress
    */
-  async send(file, { signal = new AbortController().signal, onprogress = () => {} }, context) {
-    if (this.#over.aborted) throw failure("interrupted");
-    const channel = this.#connection.createDataChannel("file", { protocol: PROTOCOL });
-    /** @type {Fields} */
-    const state = {}; // what the other side has sent
-    let wake = () => {};
-    /** @param {() => unknown} condition */
-    const until = async (condition) => {
-      for (;;) {
-        signal.throwIfAborted();
-        if (state.cancel) throw failure(state.cancel === "refused" ? "refused" : "cancelled");
-        if (condition()) return;
-        if (this.#over.aborted || channel.readyState === "closed") throw failure("interrupted");
-        await new Promise((resolve) => (wake = () => resolve(0)));
-      }
-    };
-    const awake = () => wake();
-    channel.onopen = channel.onbufferedamountlow = channel.onclose = awake;
-    channel.onmessage = ({ data }) => {
-      Object.assign(state, parsed(data));
-      if (state.received || state.cancel) channel.close();
-      wake();
-    };
-    const signals = [signal, this.#over];
-    for (const each of signals) each.addEventListener("abort", awake);
-    this.#sending += 1;
-    try {
-      await until(() => channel.readyState === "open");
-      post(channel, { name: file.name ?? "", type: file.type, size: file.size });
-      await until(() => state.accept);
-      const ready = () => {
-        const limit = (channel.bufferedAmountLowThreshold = Math.max(CHUNK, BUFFER / this.#sending));
-        return until(() => channel.readyState === "open" && channel.bufferedAmount <= limit);
-      };
-      await transmit(channel, file, ready, (loaded) => onprogress({ ...context, loaded, total: file.size }));
-      await until(() => state.received);
-    } catch (error) {
-      // The other side then closes the channel.
-      if (channel.readyState === "open") post(channel, { cancel: "cancelled" });
-      else channel.close();
-      throw error;
-    } finally {
-      this.#sending -= 1;
-      for (const each of signals) each.removeEventListener("abort", awake);
-    }
-  }
-}
-
-/**
- * A file that the other side sends.
- *
- * @implements {PublicFile}
- */
-export class IncomingFile extends EventTarget {
-  #channel;
-  #accepted = false;
-  #stop = new AbortController(); // aborted when the transfer has ended
-  /** @type {BlobPart[]} */
-  #parts = [];
-  /** @type {ArrayBuffer[]} */
-  #chunks = []; // received after the last part
-  #resolve = /** @type {(file: File) => void} */ (() => {});
-  #reject = /** @type {(error: Error) => void} */ (() => {});
-  /** @type {Promise<File>} */
-  #file = new Promise((resolve, reject) => {
-    this.#resolve = resolve;
-    this.#reject = reject;
-  });
-  received = 0;
-
-  /**
-   * @param {RTCDataChannel} channel
-   * @param {AbortSignal} over
-   * @param {string} name
-   * @param {string} type
-   * @param {number} size
-   */
-  constructor(channel, over, name, type, size) {
-    super();
-    this.#channel = channel;
-    this.name = name;
-    this.type = type;
-    this.size = size;
-    this.#file.catch(() => {}); // it can reject while nothing waits for it
-    const lose = () => this.#end(failure("interrupted"));
-    channel.onmessage = ({ data }) => this.#take(data);
-    channel.onclose = lose;
-    over.addEventListener("abort", lose, { signal: this.#stop.signal });
-  }
-
-  get #ended() {
-    return this.#stop.signal.aborted;
-  }
-
-  accept() {
-    if (!this.#accepted && !this.#ended) {
-      this.#accepted = true;
-      post(this.#channel, { accept: true });
-      this.#finish();
-    }
-    return this.#file;
-  }
-
-  cancel() {
-    if (!this.#ended) post(this.#channel, { cancel: this.#accepted ? "cancelled" : "refused" });
-    this.#end(failure("cancelled"));
-  }
-
-  /** @param {string | ArrayBuffer} data */
-  #take(data) {
-    if (typeof data === "string") {
-      if (!parsed(data).cancel) return;
-      this.#channel.close();
-      return this.#end(failure("cancelled"));
-    }
-    if (this.#ended) return;
-    // Nothing is kept that this side has not accepted.
-    if (!this.#accepted || this.received + data.byteLength > this.size) return this.cancel();
-    this.received += data.byteLength;
-    if (this.#chunks.push(data) >= PART) this.#parts.push(new Blob(this.#chunks.splice(0)));
-    this.dispatchEvent(new Event("progress"));
-    this.#finish();
-  }
-
-  #finish() {
-    if (this.received < this.size || this.#ended) return;
-    this.#resolve(new File([...this.#parts, ...this.#chunks], this.name, { type: this.type }));
-    post(this.#channel, { received: true });
-    this.#end();
-  }
-
-  /** @param {Error} [error] */
-  #end(error) {
-    if (this.#ended) return;
-    this.#stop.abort();
-    if (error) this.#reject(error);
-    this.#parts = [];
-    this.#chunks = [];
-    this.dispatchEvent(new Event("close"));
+  async send(file, options, context) {
+    return (await loadFiles()).sendFile(this, file, options, context);
   }
 }

@@ -1,6 +1,6 @@
 /* Topics of rooms and pairs, random names, and names with keys that prove them. */
 
-import { keyPair, power, yOf } from "./curve.js";
+import { keyPair, yOf } from "./curve.js";
 import { PeerError } from "./timing.js";
 
 /** @import { Fields } from "./types.d.ts" */
@@ -58,7 +58,7 @@ const base64Of = (number) =>
   base64(Array.from({ length: 32 }, (_, place) => Number((number >> BigInt(248 - 8 * place)) & 255n)));
 
 /** @param {Iterable<number>} bytes */
-const integer = (bytes) => [...bytes].reduce((sum, byte) => sum * 256n + BigInt(byte), 0n);
+export const integer = (bytes) => [...bytes].reduce((sum, byte) => sum * 256n + BigInt(byte), 0n);
 
 /**
  * Return the fields of a JSON Web Key of P-256.
@@ -68,22 +68,10 @@ const integer = (bytes) => [...bytes].reduce((sum, byte) => sum * 256n + BigInt(
 const jwkOf = (x) => ({ kty: "EC", crv: "P-256", x: base64Of(x), y: base64Of(yOf(x)) });
 
 /**
- * Import a key from PKCS #8, which has a prefix before the key's bytes.
- *
- * @param {string} name
- * @param {string} prefix
- * @param {Uint8Array} bytes
- * @param {KeyUsage} use
- */
-const privateKey = (name, prefix, bytes, use) =>
-  crypto.subtle.importKey("pkcs8", Uint8Array.of(...unbase64(prefix), ...bytes), name, true, [use]);
-
-/**
  * The key that a member signs with. Its id is the public key, after a character for the kind of key: `@` for Ed25519,
- * made from a secret that the program gives, and `$` for P-256, made from a random secret of the page.
+ * made from a secret that the program gives (named.js), and `$` for P-256, made from a random secret of the page.
  */
 export class Identity {
-  id = "";
   /** @type {CryptoKey | Promise<CryptoKey>} */
   #key;
   #algorithm;
@@ -91,8 +79,10 @@ export class Identity {
   /**
    * @param {CryptoKey | Promise<CryptoKey>} key
    * @param {string | typeof P256} algorithm
+   * @param {string} id
    */
-  constructor(key, algorithm) {
+  constructor(key, algorithm, id) {
+    this.id = id;
     this.#key = key;
     this.#algorithm = algorithm;
   }
@@ -107,38 +97,7 @@ export class Identity {
     const { x, privateKey } = keyPair(integer(utf8(secret)));
     const jwk = jwkOf(x);
     const key = crypto.subtle.importKey("jwk", { ...jwk, d: base64Of(privateKey) }, P256, false, ["sign"]);
-    return Object.assign(new Identity(key, P256), { id: `$${jwk.x}` });
-  }
-
-  /** @param {string} secret */
-  static async of(secret) {
-    const { subtle } = crypto;
-    if (!subtle) throw new PeerError("insecure-context", "A name needs HTTPS or localhost");
-    const seed = new Uint8Array(await subtle.digest("SHA-256", utf8(`tornado-signal room\n${secret}`)));
-    const key = await privateKey("Ed25519", "MC4CAQAwBQYDK2VwBCIEIA==", seed, "sign");
-    const identity = new Identity(key, "Ed25519");
-    const { x } = await subtle.exportKey("jwk", key).catch(() => identity.#publicKey(seed));
-    identity.id = `@${x}`;
-    return identity;
-  }
-
-  /**
-   * Compute the public key, which Firefox does not export: that of X25519 on another curve, with a sign.
-   *
-   * @param {Uint8Array<ArrayBuffer>} seed
-   */
-  async #publicKey(seed) {
-    const { subtle } = crypto;
-    const hash = await subtle.digest("SHA-512", seed);
-    const key = await privateKey("X25519", "MC4CAQAwBQYDK2VuBCIEIA==", new Uint8Array(hash, 0, 32), "deriveBits");
-    const base = await subtle.importKey("raw", new Uint8Array(32).fill(9, 0, 1), "X25519", true, []);
-    const bits = new Uint8Array(await subtle.deriveBits({ name: "X25519", public: base }, key, 256));
-    const u = integer(bits.reverse());
-    const p = 2n ** 255n - 19n;
-    const y = ((u - 1n + p) * power(u + 1n, p - 2n, p)) % p; // divided by u + 1: multiplied by its power of p - 2
-    const bytes = bits.map((_, place) => Number((y >> BigInt(8 * place)) & 255n));
-    if (!(await Identity.signed(`@${base64(bytes)}`, await this.sign(""), ""))) bytes[31] += 128;
-    return { x: base64(bytes) };
+    return new Identity(key, P256, `$${jwk.x}`);
   }
 
   /** @param {string} text */

@@ -1,6 +1,6 @@
 /* One side of one session, from its description to the open channel. */
 
-import { announce, Files, heed, Messages, offerFile, send } from "./data.js";
+import { announce, Files, heed, Messages, send } from "./data.js";
 import { ownInfo, parse, random } from "./identity.js";
 import { keepMessages, Negotiation, newConnection } from "./negotiation.js";
 import { publishHeld } from "./servers.js";
@@ -21,7 +21,6 @@ import {
 } from "./timing.js";
 
 /** @import { Connection as PublicConnection, ConnectionEvents, FileOptions, Side } from "../client.d.ts" */
-/** @import { IncomingFile } from "./data.js" */
 /** @import { Servers } from "./servers.js" */
 /** @import { SignalClient } from "./signal-client.js" */
 /** @import { EventFields, IceServers, LinkOptions } from "./types.d.ts" */
@@ -79,7 +78,7 @@ export class Link {
     this.step = (name, detail) => options.onstep?.(name, detail, connection);
     /** @type {Promise<Connection>} */
     const listening = new Promise((resolve) => (this.#listen = resolve));
-    this.files = new Files(connection, this.over.signal, async (file) => offerFile(await listening, file, {}));
+    this.files = new Files(connection, this.over.signal, async (offer) => offer(await listening, {}));
     const link = this;
     this.#negotiation = new Negotiation(connection, NEGOTIATION, {
       signal: this.over.signal,

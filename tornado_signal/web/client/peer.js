@@ -46,9 +46,9 @@ export class Peer {
     this.channel = this.peerConnection.createDataChannel("room", { ...options.channel, negotiated: true, id: 0 });
     this.channel.binaryType = "arraybuffer";
     this.messages = new Messages(this.peerConnection, this.channel, this.#stop.signal);
-    this.files = new Files(this.peerConnection, this.#stop.signal, (file) => {
+    this.files = new Files(this.peerConnection, this.#stop.signal, (offer) => {
       this.#join();
-      callbacks.offered(this, file);
+      callbacks.offered(this, offer);
     });
     const peer = this;
     const { leads } = callbacks;

@@ -1,5 +1,6 @@
 /* `publish`, `join` and `pair`. The rest of them is loaded when it is needed, because a room does not need it. */
 
+import { loadFiles } from "./data.js";
 import { Servers } from "./servers.js";
 import { DEFAULT_SERVER } from "./signal-client.js";
 import { dispatch, notLoaded } from "./timing.js";
@@ -9,8 +10,8 @@ import { dispatch, notLoaded } from "./timing.js";
 /** @import { EventFields, LinkOptions } from "./types.d.ts" */
 
 const load = () => import("./connect.js").catch(notLoaded);
-// Pages without a bundle load it at once, in the background: later the server may be unavailable.
-if (DEFAULT_SERVER) load().catch(() => {});
+// Pages without a bundle load parts at once, in the background: later the server may be unavailable.
+if (DEFAULT_SERVER) for (const part of [load, loadFiles]) part().catch(() => {});
 
 /** Offers under a topic, one unanswered at a time; events `connection`, `error` and `close`. */
 class Publication extends EventTarget {

@@ -1,6 +1,6 @@
 /* Everybody under a topic, connected to everybody. */
 
-import { offerFile, send } from "./data.js";
+import { send } from "./data.js";
 import {
   Identity,
   isName,
@@ -266,7 +266,9 @@ class Room extends EventTarget {
         this.#cipher = await Cipher.of(this.#topic, password);
         this.#topic = this.#cipher.topic;
       }
-      this.#identity = await (secret || (me && !this.#identity) ? Identity.of(secret ?? "") : this.#identity);
+      const isNamed = secret || (me && !this.#identity);
+      const named = () => import("./named.js").then((part) => part.named(secret ?? ""), notLoaded);
+      this.#identity = await (isNamed ? named() : this.#identity);
       this.id = this.#identity?.id ?? this.id;
       if (me !== undefined && !isName(me))
         throw new PeerError("name-invalid", `A name has one to ${MAX_NAME} characters`);
@@ -650,7 +652,7 @@ class Room extends EventTarget {
       iceServers: this.#iceServers,
       send: (mail, signal) => this.#send(member, { connection, ...mail }, signal),
       tell: this.#tell,
-      offered: (peer, file) => offerFile(this, file, { peer }),
+      offered: (peer, offer) => offer(this, { peer }),
       joined: (peer) => {
         member.tries = 0;
         this.#attempts[`${leads}`].delete(peer);

@@ -1,7 +1,7 @@
 /* Types that the modules share; no browser loads this file. */
 
 import type { News, PeerOptions, RoomEvents, Session, Side } from "../client.d.ts";
-import type { IncomingFile } from "./data.js";
+import type { Offer } from "./files.js";
 import type { Peer } from "./peer.js";
 
 /** The fields of JSON, in which anything can be. */
@@ -155,7 +155,7 @@ export interface Attempt {
   iceServers: RTCIceServer[];
   send: (mail: Mail, signal: AbortSignal) => Promise<boolean>;
   tell: TellRoom;
-  offered: (peer: Peer, file: IncomingFile) => void;
+  offered: (peer: Peer, offer: Offer) => void;
   joined: (peer: Peer) => void;
   unreachable: () => void;
   ended: (peer: Peer, joined: boolean) => void;

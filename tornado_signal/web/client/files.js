@@ -1,0 +1,215 @@
+/* Files over a data channel each. Loaded when a page sends or receives the first one. */
+
+import { BUFFER, CHUNK, PROTOCOL, transmit } from "./data.js";
+import { parsed } from "./identity.js";
+import { PeerError } from "./timing.js";
+
+/** @import { FileOptions, IncomingFile as PublicFile } from "../client.d.ts" */
+/** @import { Files } from "./data.js" */
+/** @import { Fields } from "./types.d.ts" */
+
+const MAX_INCOMING = 100; // files of one peer at a time
+const PART = 256; // chunks that become a Blob, which a browser can keep on disk
+// Media types that no browser runs, without parameters. XML, such as SVG, can contain scripts.
+const HARMLESS = /^(?:(?:image|audio|video)\/[\w.-]+|text\/plain)(?=[ ;]|$)/i;
+const UNKNOWN = "application/octet-stream";
+
+/** @param {"refused" | "cancelled" | "interrupted"} reason */
+const failure = (reason) => new PeerError(`file-${reason}`, `The file transfer was ${reason}`);
+
+/**
+ * @param {RTCDataChannel} channel
+ * @param {Fields} message
+ */
+function post(channel, message) {
+  if (channel.readyState === "open") channel.send(JSON.stringify(message));
+}
+
+/**
+ * Send a file. Resolves when the other side has all of it.
+ *
+ * @template {object} Context
+ * @param {Files} files those of the connection
+ * @param {Blob & { name?: string }} file
+ * @param {FileOptions<Context & { loaded: number, total: number }>} options
+ * @param {Context} context fields of the progress
+ */
+export async function sendFile(files, file, { signal = new AbortController().signal, onprogress = () => {} }, context) {
+  const { over } = files;
+  if (over.aborted) throw failure("interrupted");
+  const channel = files.connection.createDataChannel("file", { protocol: PROTOCOL });
+  /** @type {Fields} */
+  const state = {}; // what the other side has sent
+  let wake = () => {};
+  /** @param {() => unknown} condition */
+  const until = async (condition) => {
+    for (;;) {
+      signal.throwIfAborted();
+      if (state.cancel) throw failure(state.cancel === "refused" ? "refused" : "cancelled");
+      if (condition()) return;
+      if (over.aborted || channel.readyState === "closed") throw failure("interrupted");
+      await new Promise((resolve) => (wake = () => resolve(0)));
+    }
+  };
+  const awake = () => wake();
+  channel.onopen = channel.onbufferedamountlow = channel.onclose = awake;
+  channel.onmessage = ({ data }) => {
+    Object.assign(state, parsed(data));
+    if (state.received || state.cancel) channel.close();
+    wake();
+  };
+  const signals = [signal, over];
+  for (const each of signals) each.addEventListener("abort", awake);
+  files.sending += 1;
+  try {
+    await until(() => channel.readyState === "open");
+    post(channel, { name: file.name ?? "", type: file.type, size: file.size });
+    await until(() => state.accept);
+    const ready = () => {
+      const limit = (channel.bufferedAmountLowThreshold = Math.max(CHUNK, BUFFER / files.sending));
+      return until(() => channel.readyState === "open" && channel.bufferedAmount <= limit);
+    };
+    await transmit(channel, file, ready, (loaded) => onprogress({ ...context, loaded, total: file.size }));
+    await until(() => state.received);
+  } catch (error) {
+    // The other side then closes the channel.
+    if (channel.readyState === "open") post(channel, { cancel: "cancelled" });
+    else channel.close();
+    throw error;
+  } finally {
+    files.sending -= 1;
+    for (const each of signals) each.removeEventListener("abort", awake);
+  }
+}
+
+/** @typedef {(target: EventTarget, fields: object) => void} Offer dispatches the event of a file */
+
+/**
+ * Receive a file over a channel that the other side has opened.
+ *
+ * @param {Files} files those of the connection
+ * @param {RTCDataChannel} channel
+ * @param {MessageEvent[]} early messages that the channel already got
+ * @param {(offer: Offer) => unknown} receive
+ */
+export function receiveFile(files, channel, early, receive) {
+  if (channel.readyState === "closed" || files.incoming >= MAX_INCOMING) return channel.close();
+  files.incoming += 1;
+  channel.addEventListener("close", () => (files.incoming -= 1));
+  channel.onmessage = ({ data }) => {
+    const { name, type, size } = parsed(data);
+    if (!Number.isSafeInteger(size) || Number(size) < 0) return channel.close();
+    const harmless = (HARMLESS.exec(String(type))?.[0] ?? UNKNOWN).toLowerCase();
+    const file = new IncomingFile(channel, files.over, String(name), harmless, Number(size));
+    receive((target, fields) => offerFile(target, file, fields));
+  };
+  for (const message of early) channel.onmessage?.(message);
+}
+
+/**
+ * Dispatch the event of a file. Refuse the file if no listener reads it from the event.
+ *
+ * @param {EventTarget} target
+ * @param {IncomingFile} file
+ * @param {object} fields
+ */
+function offerFile(target, file, fields) {
+  let isTaken = false;
+  const event = Object.assign(new Event("file"), fields);
+  target.dispatchEvent(Object.defineProperty(event, "file", { get: () => (isTaken = true) && file }));
+  if (!isTaken) file.cancel();
+}
+
+/**
+ * A file that the other side sends.
+ *
+ * @implements {PublicFile}
+ */
+class IncomingFile extends EventTarget {
+  #channel;
+  #accepted = false;
+  #stop = new AbortController(); // aborted when the transfer has ended
+  /** @type {BlobPart[]} */
+  #parts = [];
+  /** @type {ArrayBuffer[]} */
+  #chunks = []; // received after the last part
+  #resolve = /** @type {(file: File) => void} */ (() => {});
+  #reject = /** @type {(error: Error) => void} */ (() => {});
+  /** @type {Promise<File>} */
+  #file = new Promise((resolve, reject) => {
+    this.#resolve = resolve;
+    this.#reject = reject;
+  });
+  received = 0;
+
+  /**
+   * @param {RTCDataChannel} channel
+   * @param {AbortSignal} over
+   * @param {string} name
+   * @param {string} type
+   * @param {number} size
+   */
+  constructor(channel, over, name, type, size) {
+    super();
+    this.#channel = channel;
+    this.name = name;
+    this.type = type;
+    this.size = size;
+    this.#file.catch(() => {}); // it can reject while nothing waits for it
+    const lose = () => this.#end(failure("interrupted"));
+    channel.onmessage = ({ data }) => this.#take(data);
+    channel.onclose = lose;
+    over.addEventListener("abort", lose, { signal: this.#stop.signal });
+  }
+
+  get #ended() {
+    return this.#stop.signal.aborted;
+  }
+
+  accept() {
+    if (!this.#accepted && !this.#ended) {
+      this.#accepted = true;
+      post(this.#channel, { accept: true });
+      this.#finish();
+    }
+    return this.#file;
+  }
+
+  cancel() {
+    if (!this.#ended) post(this.#channel, { cancel: this.#accepted ? "cancelled" : "refused" });
+    this.#end(failure("cancelled"));
+  }
+
+  /** @param {string | ArrayBuffer} data */
+  #take(data) {
+    if (typeof data === "string") {
+      if (!parsed(data).cancel) return;
+      this.#channel.close();
+      return this.#end(failure("cancelled"));
+    }
+    if (this.#ended) return;
+    // Nothing is kept that this side has not accepted.
+    if (!this.#accepted || this.received + data.byteLength > this.size) return this.cancel();
+    this.received += data.byteLength;
+    if (this.#chunks.push(data) >= PART) this.#parts.push(new Blob(this.#chunks.splice(0)));
+    this.dispatchEvent(new Event("progress"));
+    this.#finish();
+  }
+
+  #finish() {
+    if (this.received < this.size || this.#ended) return;
+    this.#resolve(new File([...this.#parts, ...this.#chunks], this.name, { type: this.type }));
+    post(this.#channel, { received: true });
+    this.#end();
+  }
+
+  /** @param {Error} [error] */
+  #end(error) {
+    if (this.#ended) return;
+    this.#stop.abort();
+    if (error) this.#reject(error);
+    this.#parts = [];
+    this.#chunks = [];
+    this.dispatchEvent(new Event("close"));
+  }
+}
