@@ -130,13 +130,33 @@ async def absent_ids_that_arrive_immediately_miss_nothing(cluster, servers):
     await sender.close()
 
 
+async def messages_wait_only_for_earlier_ones_to_their_id(cluster, servers):
+    one, other = servers
+    sender, near, far = await opened(one, "sender"), await opened(one, "near"), await opened(other, "far")
+    for node in cluster.servers:
+        node.freeze()
+    try:
+        for number in range(3):
+            await sender.send("CANDIDATE", "far", payload=number)
+        await sender.send("CANDIDATE", "near", payload="not by way of Redis")
+        assert (await near.next())["payload"] == "not by way of Redis"
+    finally:
+        for node in cluster.servers:
+            node.resume()
+    assert [(await far.next())["payload"] for _ in range(3)] == [0, 1, 2]
+    for peer in (sender, near, far):
+        await peer.close()
+
+
 @pytest.mark.timeout(300)
 async def test_peers_of_two_servers_of_one_cluster(subtests, cluster, start):
     flags = ["--store", "redis", "--redis-nodes", cluster.address, "--durability", "os", "--peerjs-discovery"]
+    flags += ["--redis-timeout-ms", "60000"]
     for part in (
         flow_between_two_servers,
         of_two_connections_that_claim_an_id_at_once_one_stays_its_owner,
         absent_ids_that_arrive_immediately_miss_nothing,
+        messages_wait_only_for_earlier_ones_to_their_id,
     ):
         with subtests.test(part.__name__):
             servers = [start(*flags, "--hold-grace-ms", "2000") for _ in range(2)]

@@ -6,7 +6,7 @@ import math
 from asyncio import CancelledError, Future
 from collections.abc import Awaitable, Callable, Coroutine
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import orjson
 
@@ -24,7 +24,13 @@ MAX_INTEGER_LENGTH: Final = 20  # of 64-bit integers; larger ones become doubles
 
 
 class ProtocolConnection(ClientConnection):
-    """A client of another library. A subclass handles the messages of one protocol."""
+    """A client of another library. A subclass handles the messages of one protocol.
+
+    Attributes:
+        overlapping: whether the next message is handled while the work of one continues.
+    """
+
+    overlapping: ClassVar[bool] = False
 
     __slots__ = ("_acquired", "_channels", "relay", "scope")
 
@@ -38,7 +44,7 @@ class ProtocolConnection(ClientConnection):
     # For the protocol
 
     def received(self, message: Any, context: RequestContext) -> Awaitable[None] | None:
-        """Handle a message. The next one is handled when the awaitable, if any, completes.
+        """Handle a message. The next one is handled when the awaitable, if any, completes, or at once if they overlap.
 
         Args:
             message: the decoded JSON.
@@ -121,6 +127,8 @@ class ProtocolConnection(ClientConnection):
         except Exception as error:
             self._close_with_error(error, context)
         if work is not None:
+            if self.overlapping:
+                self.follow(slot)
             return self.complete(work, context)
         self._end_request(context)
         return None

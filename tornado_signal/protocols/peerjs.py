@@ -6,7 +6,8 @@ import hashlib
 import os
 import uuid
 import zlib
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any, Final
 
 from .. import errors
@@ -73,8 +74,19 @@ class PeerJsConnection(ProtocolConnection):
     """
 
     pattern = PATH
+    overlapping = True  # a message waits only for the earlier ones to its id
 
-    __slots__ = ("_absent", "_early", "_flaw", "_kept_bytes", "_member", "_owner", "_peer_id", "_token")
+    __slots__ = (
+        "_absent",
+        "_early",
+        "_flaw",
+        "_kept_bytes",
+        "_member",
+        "_owner",
+        "_peer_id",
+        "_token",
+        "_unconfirmed",
+    )
 
     def __init__(self, client: Client, relay: Relay, origin: str | None) -> None:
         peer_id, token, key = (
@@ -95,6 +107,7 @@ class PeerJsConnection(ProtocolConnection):
         self._early: list[bytes] | None = []  # messages for the client, until OPEN has been sent
         self._absent: dict[str, Absent] = {}
         self._kept_bytes = 0
+        self._unconfirmed: dict[str, asyncio.Future[None]] = {}  # the latest message to each id
 
     # The id
 
@@ -164,12 +177,12 @@ class PeerJsConnection(ProtocolConnection):
         reached = self.relay.publish(channel, message)
         return reached if isinstance(reached, int) else await reached
 
-    async def _leave(self) -> None:
-        if self._member:
-            self._member = False
-            self.unsubscribe(self._inbox(self._peer_id))
-            self.release()
-            await self.relay.leave(self._group, self._peer_id, self._owner)
+    def _leave(self) -> Coroutine[None, None, None]:
+        """Send and receive nothing more, and return the work that makes the id free."""
+        self._member = False
+        self.unsubscribe(self._inbox(self._peer_id))
+        self.release()
+        return self.relay.leave(self._group, self._peer_id, self._owner)
 
     def leave(self) -> Coroutine[None, None, None] | None:
         for peer_id in list(self._absent):
@@ -227,20 +240,42 @@ class PeerJsConnection(ProtocolConnection):
         forwarded = {"type": kind, "src": self._peer_id, "dst": peer_id}
         if "payload" in message:
             forwarded["payload"] = message["payload"]
-        text = encode(forwarded)
-        if absent := self._absent.get(peer_id):
-            if kind in KEPT_TYPES and self._may_keep(text):
-                self._keep(absent, text)
+        send = partial(self._forward, kind, peer_id, encode(forwarded), context)
+        earlier = self._unconfirmed.get(peer_id)
+        work = send() if earlier is None else _after(earlier, send)
+        if work is None:
             return None
-        reached = self.publish(self._inbox(peer_id), text, context)
-        if isinstance(reached, int):
-            return None if reached or kind not in KEPT_TYPES else self._keep_first(peer_id, text)
-        return self._keep_unless_reached(reached, kind, peer_id, text)
+        confirmed = self._unconfirmed[peer_id] = asyncio.get_running_loop().create_future()
+        return self._confirm(work, confirmed, peer_id)
 
-    async def _keep_unless_reached(self, reached: Awaitable[int], kind: str, peer_id: str, message: bytes) -> None:
-        if not await reached and kind in KEPT_TYPES and not self.closed:
+    def _forward(self, kind: str, peer_id: str, message: bytes, context: RequestContext) -> Awaitable[None] | None:
+        """Send a message to an id, or keep it if the id is absent."""
+        is_kept = kind in KEPT_TYPES and not self.closed
+        if absent := self._absent.get(peer_id):
+            if is_kept and self._may_keep(message):
+                self._keep(absent, message)
+            return None
+        reached = self.publish(self._inbox(peer_id), message, context)
+        if not is_kept:
+            return None
+        if isinstance(reached, int):
+            return None if reached else self._keep_first(peer_id, message)
+        return self._keep_unless_reached(reached, peer_id, message)
+
+    async def _keep_unless_reached(self, reached: Awaitable[int], peer_id: str, message: bytes) -> None:
+        if not await reached and not self.closed:
             opening = self._keep_first(peer_id, message)
             await self._retry(opening, peer_id)
+
+    async def _confirm(self, work: Awaitable[None], confirmed: asyncio.Future[None], peer_id: str) -> None:
+        """Do the work of a message. Then the next message to its id is sent."""
+        try:
+            await work
+        finally:
+            if self._unconfirmed[peer_id] is confirmed:
+                del self._unconfirmed[peer_id]
+            if not confirmed.done():  # a cancelled wait for it cancels it
+                confirmed.set_result(None)
 
     # Messages to absent ids
 
@@ -299,6 +334,13 @@ class PeerJsConnection(ProtocolConnection):
         """Drop the kept messages to an id, and notify the client."""
         self._stop_keeping(peer_id)
         self.send({"type": "EXPIRE", "src": peer_id, "dst": self._peer_id})
+
+
+async def _after(earlier: Awaitable[None], send: Callable[[], Awaitable[None] | None]) -> None:
+    """Send a message after an earlier one."""
+    await earlier
+    if (work := send()) is not None:
+        await work
 
 
 class PeerJsUpgrade(ProtocolUpgrade):
