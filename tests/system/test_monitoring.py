@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import re
 import signal
 import socket
@@ -142,7 +143,7 @@ class Prometheus:
         (block,) = blocks("monitoring", "Alerts and dashboard", "yaml")
         config = block.replace("127.0.0.1:3001", '", "'.join(targets)).replace("/etc/prometheus/", "")
         (folder / "prometheus.yml").write_text(
-            "global: {scrape_interval: 2s, scrape_timeout: 2s, evaluation_interval: 1s}\n" + config
+            "global: {scrape_interval: 3s, scrape_timeout: 3s, evaluation_interval: 1s}\n" + config
         )
         (folder / "tornado-signal.yml").write_text(alerts)
         sound, said = promtool("check", "config", folder / "prometheus.yml")
@@ -255,16 +256,23 @@ def test_alerts_fire_in_prometheus_when_their_conditions_occur(servers, redis, s
     flags = ("--admin-port", "0", "--max-connections", "3")
     reloaded = start("--config", tmp_path / "signal.toml", *flags, data="reloaded")
     secure = start("--admin-port", "0", *make_pair(tmp_path).flags, data="secure")
+    small = start("--admin-port", "0", "--max-store-bytes", "1000000", data="small")
     with Receiver() as receiver, contextlib.ExitStack() as stack:
         receiver.usual = status(500)
         hooks = ("--webhook-url", receiver.url, *webhook_secret(tmp_path))
         hooked = start("--admin-port", "0", *hooks, data="hooked")
-        watched = (reloaded, servers[1], hooked, secure)
+        watched = (reloaded, servers[1], hooked, secure, small)
         impatient = re.sub(r"for: \d+m", "for: 1s", ALERTS.read_text())
         prometheus = Prometheus(tmp_path, map(instance, watched), impatient)
         stack.callback(prometheus.end)
-        prometheus.until(lambda: prometheus.query("count(count_over_time(tornado_signal_ready[1m]) > 2) == 5"))
+        prometheus.until(lambda: prometheus.query("count(count_over_time(tornado_signal_ready[1m]) > 2) == 6"))
 
+        for _ in range(5):
+            redis.ask("CLIENT", "PAUSE", "300")
+            servers[1].exchange("/lobby/offer", {"info": "i", "offer": "o"})
+            redis.ask("SCRIPT", "FLUSH")
+        while small.exchange("/lobby/offer", {"info": "i", "offer": "o" * 100_000})[0] == 200:
+            pass
         (tmp_path / "signal.toml").write_text("max_offer = 'much'\n")
         reloaded.process.send_signal(signal.SIGHUP)
         port = int(reloaded.url.rpartition(":")[2])
@@ -273,8 +281,14 @@ def test_alerts_fire_in_prometheus_when_their_conditions_occur(servers, redis, s
             stream.sendall(f"GET /lobby/events HTTP/1.1\r\nHost: localhost\r\nOrigin: {ORIGIN}\r\n\r\n".encode())
             assert stream.recv(65536).startswith(b"HTTP/1.1 200")
         redis.kill()
+        supervisor = servers[1].process.pid
+        worker, _ = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
+        os.kill(int(worker), signal.SIGKILL)  # without Redis no other process takes its place
 
         def firing():
+            for number in (signal.SIGSTOP, signal.SIGCONT):  # its event loop is late
+                secure.process.send_signal(number)
+                time.sleep(0.3)
             with contextlib.suppress(OSError):
                 socket.create_connection(("127.0.0.1", port)).close()
             for server in (servers[1], hooked):
@@ -288,7 +302,9 @@ def test_alerts_fire_in_prometheus_when_their_conditions_occur(servers, redis, s
         wanted = {("WebhooksFail", instance(hooked))}
         wanted |= {(name, instance(servers[1])) for name in ("NotReady", "RedisFails", "Errors")}
         wanted |= {(name, instance(reloaded)) for name in ("Full", "Connections", "ReloadFailed")}
-        wanted.add(("Certificate", instance(secure)))
+        wanted |= {(name, instance(servers[1])) for name in ("SlowRedis", "RedisRetries", "WorkerMissing")}
+        wanted |= {(name, instance(secure)) for name in ("Certificate", "LoopLag")}
+        wanted |= {(name, instance(small)) for name in ("Full", "StoreSize")}
         seen = set()
         try:
             prometheus.until(lambda: seen.update(firing()) or wanted <= seen)
