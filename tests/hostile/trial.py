@@ -72,8 +72,9 @@ class Outcome:
 
     @property
     def wrong(self) -> dict[str, int]:
-        """Wrong responses to the attacker."""
-        return {what: count for what, count in self.answers.items() if what.startswith("wrong")}
+        """Wrong responses to the attacker. All are if they say that the server does not have what is attacked."""
+        attacks_nothing = self.answers.keys() == {"404"} or self.answers.keys() == {"431"}
+        return {what: count for what, count in self.answers.items() if attacks_nothing or what.startswith("wrong")}
 
 
 class Served(Server):
