@@ -18,7 +18,7 @@ from tornado_signal.stores.leveldb.iteration import LoopIteration
 from tornado_signal.stores.leveldb.metrics import DatabaseMetrics
 from tornado_signal.stores.leveldb.space import Space
 
-OWN = [layout.FORMAT_KEY, layout.IDENTITY_KEY]
+OWN = [layout.FORMAT_KEY, layout.IDENTITY_KEY, layout.FORGOTTEN_KEY]
 
 
 class Disk:

@@ -9,6 +9,8 @@ from tornado_signal.errors import DamagedDatabase, DamagedListing, DatabaseError
 from tornado_signal.stores.leveldb import directory, files, layout
 from tornado_signal.stores.leveldb.binding import plyvel
 
+OWN = (layout.FORMAT_KEY, layout.IDENTITY_KEY, layout.FORGOTTEN_KEY)
+
 
 @pytest.fixture
 def path(tmp_path):
@@ -17,8 +19,8 @@ def path(tmp_path):
 
 
 def load(db):
-    """The entries of a sound database besides its format."""
-    return [key for key in db.iterator(include_value=False) if key not in (layout.FORMAT_KEY, layout.IDENTITY_KEY)]
+    """The entries of a sound database besides its own."""
+    return [key for key in db.iterator(include_value=False) if key not in OWN]
 
 
 def test_damaged_database_in_use_by_another_process_is_not_touched(path, holder):
@@ -126,10 +128,13 @@ def test_identity_survives_every_reopening(path):
     assert len(first) == layout.IDENTITY_BYTES + layout.SECRET_BYTES
 
 
-def test_store_of_an_earlier_version_gets_a_secret(path):
+def test_store_of_an_earlier_version_gets_a_secret_and_no_longer_knows_its_removals(path):
     with directory.opened(path) as db:
+        assert db.get(layout.FORGOTTEN_KEY) == layout.pack_number(0)
         db.put(layout.IDENTITY_KEY, b"before")
+        db.put(layout.COUNTERS_KEY, layout.pack_counters(layout.StoreCounters(1, 7, 0)))
     with directory.opened(path) as db:
+        assert db.get(layout.FORGOTTEN_KEY) == layout.pack_number(7)
         assert db.get(layout.IDENTITY_KEY).startswith(b"before")
         assert len(db.get(layout.IDENTITY_KEY)) == layout.IDENTITY_BYTES + layout.SECRET_BYTES
 

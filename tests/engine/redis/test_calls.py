@@ -368,3 +368,16 @@ class Holding(socketserver.BaseRequestHandler):
                     self.server.released.wait()
                 self.request.sendall(data)
             self.request.shutdown(socket.SHUT_RDWR)
+
+
+async def test_partition_of_an_earlier_version_does_not_know_its_removals(redis, under):
+    async with opened((redis.host, redis.port)) as store:
+        one = under(store)
+        await one.create()
+        position, partition = await one.knowing(), store.partitions.of_topic(one.origin, "topic")
+        await one.create()
+        assert await store.begin_topic(one.origin, "topic", position) == (position, True)
+        redis.ask("HDEL", partition.meta, "f")
+        assert (await store.begin_topic(one.origin, "topic", position))[1] is False
+        position = await one.knowing()
+        assert await store.begin_topic(one.origin, "topic", position) == (position, True)

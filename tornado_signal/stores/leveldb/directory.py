@@ -76,8 +76,11 @@ def open_leveldb(path: Path) -> Any:
         layout.check_format(db.get(layout.FORMAT_KEY, verify_checksums=True), str(path))
         identity = db.get(layout.IDENTITY_KEY, b"", verify_checksums=True)
         missing = layout.IDENTITY_BYTES + layout.SECRET_BYTES - len(identity)
-        if missing:  # a store of an earlier version has no secret
-            db.put(layout.IDENTITY_KEY, identity + os.urandom(missing), sync=True)
+        if missing:  # a store of an earlier version has no secret, and has forgotten removals without recording it
+            serial = layout.unpack_counters(db.get(layout.COUNTERS_KEY, layout.NO_COUNTERS)).serial
+            with db.write_batch(sync=True) as batch:
+                batch.put(layout.IDENTITY_KEY, identity + os.urandom(missing))
+                batch.put(layout.FORGOTTEN_KEY, layout.pack_number(serial))
     except (DatabaseError, plyvel.Error) as error:
         db.close()
         if isinstance(error, plyvel.Error):

@@ -57,6 +57,9 @@ end
 expires = created + lifetime_ms
 redis.call('HSET', meta, 's', text(serial), 'c', text(created), 'n', sessions_here + 1, '=' .. topic, sessions_in_topic + 1,
     'i', fields[6] or identity)
+if not fields[6] then
+    redis.call('HSET', meta, 'f', '0')
+end
 extend_partition(expires, remember_ms, fields[3])
 if it then
     redis.call('DEL', session)

@@ -17,4 +17,5 @@ local function after(key, serial)
 end
 local fields = redis.call('HMGET', meta, 'i', 's', 'f')
 local first = first_expiry(prefix)
-return {0, expired, fields[1] or '', fields[2] or '0', after(departed, departed_serial), after(listing, listed_serial), first and text(first) or '', fields[3] or '0'}
+local forgotten = fields[3] or fields[1] and fields[2] or '0' -- a partition of an earlier version does not record it
+return {0, expired, fields[1] or '', fields[2] or '0', after(departed, departed_serial), after(listing, listed_serial), first and text(first) or '', forgotten}
