@@ -205,8 +205,8 @@ def test_member_that_leaves_in_the_middle_holds_nobody_up(server, alice, connect
     program.evaluate("asyncio.create_task(room.leave()) and None")
     alice.evaluate("sending")
     for page in (alice, firefox):
-        until(lambda page=page: page.evaluate("here.peers.size") == 1)
+        until(lambda page=page: page.evaluate("here.peers.size") == 1, WAIT_S)
         page.evaluate("here.send('the end')")
     for page in (alice, firefox):
-        until(lambda page=page: lengths(page)[-1:] == [7])
+        until(lambda page=page: lengths(page)[-1:] == [7], WAIT_S)
     assert program.evaluate("len([each for each in asyncio.all_tasks() if '_send_waiting' in repr(each)])") == 0
