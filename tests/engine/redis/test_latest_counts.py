@@ -63,6 +63,7 @@ async def test_processes_take_turns_in_counting_many_origins(redis, under, monke
         before = calls()
         assert await asyncio.gather(one.counts(), two.counts(), three.counts()) == [(40, 40)] * 3
         assert calls() - before == 40 * one.partitions.count + 40
+        assert not redis.ask("EXISTS", "tornado-signal:claim:counts")
         await under(two, "https://0.example").create()
         redis.ask("DEL", "tornado-signal:counts")  # as if its time had passed
         assert await three.counts() == (41, 40)
