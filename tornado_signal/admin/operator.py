@@ -100,7 +100,7 @@ class StatusHandler(RestrictedHandler):
 
 
 def without_repetitions(state: dict[str, Any], sent: dict[str, Any]) -> dict[str, Any]:
-    """Return a state without what an earlier line of the stream contains unchanged.
+    """Return a state without those fields that have not changed since an earlier line of the stream.
 
     Args:
         state: as `Operator.describe` returns it.

@@ -113,7 +113,7 @@ class GarbageCollection:
         self._trim()
 
     def _trim(self) -> None:
-        """Return the memory of many closed connections. Those of TLS leave it scattered over the heap."""
+        """Return the memory of many closed connections to the system. Those of TLS leave it scattered over the heap."""
         connections, now_s = self._connections(), time.monotonic()
         self._most_connections = max(self._most_connections, connections)
         if self._most_connections - connections >= TRIM_CONNECTIONS and now_s - self._trimmed_s >= TRIM_S:

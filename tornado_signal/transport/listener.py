@@ -134,10 +134,10 @@ class Server:
         return False
 
     async def accept_no_more(self) -> None:
-        """Accept those in the kernel's queue once more, leave later ones there, and serve the accepted ones.
+        """Accept the connections in the kernel's queue once more, leave later ones there, and serve the accepted ones.
 
         Accepted sockets must be connections before `stopping` makes each response the last on its connection.
-        If another process also holds the sockets, it finds the later ones.
+        Another process that holds the same sockets accepts the later connections.
         """
         self._close_listeners()
         await asyncio.sleep(HANDSHAKE_S if self.state.tls else ACCEPTED_S)
