@@ -454,7 +454,7 @@ def workers(machine):
     machine.do(REDIS)
     override(machine, f"{ON_REDIS} TORNADO_SIGNAL_WORKERS=2")
     machine.do(RESTART)
-    assert show(machine, "StatusText")["StatusText"].startswith("listening on http://127.0.0.1:3000, 2 workers")
+    until(lambda: show(machine, "StatusText")["StatusText"].startswith("listening on http://127.0.0.1:3000, 2 workers"))
     code = offer(machine)
     before = show(machine, "MainPID", "NRestarts")
 
@@ -552,7 +552,8 @@ def a_unix_socket(machine):
     asking = f"{nobody} curl --silent --fail --unix-socket {path} --header 'Origin: {ORIGIN}' http://x/health"
     for _ in range(2):
         assert json.loads(machine.do(asking))["status"] == "ok"
-        assert show(machine, "StatusText")["StatusText"].startswith(f"listening on unix:{path}, ")
+        # It serves before systemd has read its status.
+        until(lambda: show(machine, "StatusText")["StatusText"].startswith(f"listening on unix:{path}, "))
         machine.do(RESTART)
     override(machine, "", SOCKET)
     machine.do(f"systemctl restart {SOCKET} && rm -r {Path(path).parent}")
