@@ -156,9 +156,8 @@ async def test_off_and_on_again_drops_what_waits_and_continues(service, webhooks
     await service.offer()
     await until(lambda: webhooks.metrics.sent == 1)
     assert (webhooks.metrics.queued, webhooks.metrics.dropped) == (0, Counter({"off": 6}))
-    *under_way, last = [event["sequence"] for event in receiver.events]
-    assert last == 7
-    assert {*under_way} <= {5, 6}  # a request that was being sent can still be accepted
+    # A request that was being sent can still be accepted, also after the next one.
+    assert {7} <= {event["sequence"] for event in receiver.events} <= {5, 6, 7}
 
 
 async def test_unusual_topics_and_origins_arrive_as_they_are(service, webhooks, receiver):
