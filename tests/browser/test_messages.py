@@ -179,6 +179,29 @@ def test_a_file_can_be_cancelled_before_the_part_for_files_has_loaded(alice, bob
     assert alice.evaluate("outcome(here.sendFile(make(2)))") == "sent"
 
 
+def test_a_page_without_the_part_for_files_keeps_little_of_what_it_is_offered(alice, bob):
+    held = []
+    reloaded(bob, lambda route: held.append(route))
+    in_one_room(alice, bob)
+    ends = """
+      async ({channels, messages}) => {
+        const [{peerConnection}] = here.peers.values();
+        window.ends = 0;
+        for (let number = 0; number < channels; number += 1) {
+          const channel = peerConnection.createDataChannel("file", {protocol: "tornado-signal-file"});
+          channel.onopen = () => { for (let at = 0; at < messages; at += 1) channel.send('{"size": 1}'); };
+          channel.onclose = () => (ends += 1);
+        }
+      }
+    """
+    alice.evaluate(ends, {"channels": 101, "messages": 1})
+    until(lambda: alice.evaluate("ends") == 1)
+    alice.evaluate(ends, {"channels": 1, "messages": 3})
+    until(lambda: alice.evaluate("ends") == 1)
+    held.pop().continue_()
+    until(lambda: len(bob.evaluate("incoming")) == 100)
+
+
 def test_twenty_files_at_once_in_both_directions(alice, bob):
     in_one_room(alice, bob)
     send = "Promise.all(Array.from({length: 20}, async (_, place) => here.sendFile(make(200_000 + place))))"

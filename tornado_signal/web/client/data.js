@@ -11,10 +11,11 @@ const TEXT = new TextDecoder("utf-8", { ignoreBOM: true });
 export const PROTOCOL = "tornado-signal-file"; // of the data channels
 const SMALL = 16_384; // bytes of a message, which every implementation takes
 export const CHUNK = 65_536; // bytes, which every browser accepts
-const READ = 1_048_576; // bytes that are read at once
-export const BUFFER = 1_048_576; // bytes that all files, or all messages, of a connection may have in the buffers
+const READ = 2 ** 20; // bytes that are read at once
+export const BUFFER = 2 ** 20; // bytes that all files, or all messages, of a connection may have in the buffers
 const WHOLE = 262_144; // bytes of the largest message that is not split
 const MAX_MESSAGE = 67_108_864; // bytes of a message
+const MAX_INCOMING = 100; // files of one peer at a time
 
 export const loadFiles = () => import("./files.js").catch(notLoaded);
 
@@ -223,9 +224,6 @@ function decode(data) {
 
 /** The files of one connection, in both directions. The transfers themselves are in files.js. */
 export class Files {
-  sending = 0; // the number of files that are being sent
-  incoming = 0;
-
   /**
    * @param {RTCPeerConnection} connection
    * @param {AbortSignal} over aborted when the connection has ended
@@ -234,15 +232,20 @@ export class Files {
   constructor(connection, over, receive) {
     this.connection = connection;
     this.over = over;
+    this.sending = 0; // files that are being sent
+    let incoming = 0;
     /** @param {RTCDataChannelEvent} event */
     const open = async (event) => {
       const { channel } = event;
       if (channel.protocol !== PROTOCOL) return;
       event.stopImmediatePropagation(); // other channels are for the page
+      incoming += 1;
+      channel.addEventListener("close", () => (incoming -= 1));
+      if (incoming > MAX_INCOMING) return channel.close();
       /** @type {MessageEvent[]} */
-      const early = []; // a file's description, and one more at most, while files.js is being loaded
+      const early = []; // a file's description, and one more message, while files.js is being loaded
       channel.binaryType = "arraybuffer";
-      channel.onmessage = (message) => early.push(message) > 2 && channel.close();
+      channel.onmessage = (message) => (early.length < 2 ? early.push(message) : channel.close());
       try {
         (await loadFiles()).receiveFile(this, channel, early, receive);
       } catch (error) {

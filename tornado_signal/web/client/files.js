@@ -8,7 +8,6 @@ import { PeerError } from "./timing.js";
 /** @import { Files } from "./data.js" */
 /** @import { Fields } from "./types.d.ts" */
 
-const MAX_INCOMING = 100; // files of one peer at a time
 const PART = 256; // chunks that become a Blob, which a browser can keep on disk
 // Media types that no browser runs, without parameters. XML, such as SVG, can contain scripts.
 const HARMLESS = /^(?:(?:image|audio|video)\/[\w.-]+|text\/plain)(?=[ ;]|$)/i;
@@ -93,9 +92,7 @@ export async function sendFile(files, file, { signal = new AbortController().sig
  * @param {(offer: Offer) => unknown} receive
  */
 export function receiveFile(files, channel, early, receive) {
-  if (channel.readyState === "closed" || files.incoming >= MAX_INCOMING) return channel.close();
-  files.incoming += 1;
-  channel.addEventListener("close", () => (files.incoming -= 1));
+  if (channel.readyState === "closed") return;
   channel.onmessage = ({ data }) => {
     const { name, type, size } = parsed(data);
     if (!Number.isSafeInteger(size) || Number(size) < 0) return channel.close();

@@ -266,9 +266,8 @@ class Room extends EventTarget {
         this.#cipher = await Cipher.of(this.#topic, password);
         this.#topic = this.#cipher.topic;
       }
-      const isNamed = secret || (me && !this.#identity);
       const named = () => import("./named.js").then((part) => part.named(secret ?? ""), notLoaded);
-      this.#identity = await (isNamed ? named() : this.#identity);
+      this.#identity = await (secret || (me && !this.#identity) ? named() : this.#identity);
       this.id = this.#identity?.id ?? this.id;
       if (me !== undefined && !isName(me))
         throw new PeerError("name-invalid", `A name has one to ${MAX_NAME} characters`);
