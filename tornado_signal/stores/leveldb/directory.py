@@ -77,10 +77,10 @@ def open_leveldb(path: Path) -> Any:
         identity = db.get(layout.IDENTITY_KEY, b"", verify_checksums=True)
         missing = layout.IDENTITY_BYTES + layout.SECRET_BYTES - len(identity)
         if missing:  # a store of an earlier version has no secret, and has forgotten removals without recording it
-            serial = layout.unpack_counters(db.get(layout.COUNTERS_KEY, layout.NO_COUNTERS)).serial
+            counters = db.get(layout.COUNTERS_KEY, layout.NO_COUNTERS, verify_checksums=True)
             with db.write_batch(sync=True) as batch:
                 batch.put(layout.IDENTITY_KEY, identity + os.urandom(missing))
-                batch.put(layout.FORGOTTEN_KEY, layout.pack_number(serial))
+                batch.put(layout.FORGOTTEN_KEY, layout.pack_number(layout.unpack_counters(counters).serial))
     except (DatabaseError, plyvel.Error) as error:
         db.close()
         if isinstance(error, plyvel.Error):
