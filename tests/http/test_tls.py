@@ -16,6 +16,7 @@ from support.certificates import client_context, make_pair, name_of
 from support.command import BOUND_S, ORIGIN, run
 from support.raw_http import answers, read_all, serving
 from support.scraping import scrape
+from support.waiting import until
 
 from tornado_signal.errors import OperatorError
 from tornado_signal.system.tls import Tls, read_certificate
@@ -270,8 +271,10 @@ def test_repeated_reloads_do_not_disturb_new_connections(server, pair, pairs, tr
     for thread in threads:
         thread.start()
     for number in range(RELOADS):
-        pair.replace(list(pairs.values())[number % len(pairs)])
+        name = list(pairs)[number % len(pairs)]
+        pair.replace(pairs[name])
         reload(server, "INFO .* reloaded")
+        until(lambda name=name: name in names or errors)
     stopping.set()
     for thread in threads:
         thread.join(BOUND_S)
