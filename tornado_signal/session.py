@@ -66,6 +66,11 @@ class ListedSession(NamedTuple):
     offer: str
     candidates: list[str]
 
+    @property
+    def size(self) -> int:
+        """The number of characters of its offer and candidates."""
+        return len(self.offer) + sum(map(len, self.candidates))
+
 
 class Answer(NamedTuple):
     """The answer of a session."""
@@ -101,6 +106,13 @@ class SessionUpdate(NamedTuple):
         return max(self.description_number, self.candidates[-1][0] if self.candidates else 0)
 
 
+class Refreshed(NamedTuple):
+    """Result of a refresh."""
+
+    expires_ms: int  # the new expiry, Unix milliseconds
+    announced_bytes: int  # the size of the offerer's messages if the refresh is an event of the listing, otherwise 0
+
+
 class Removed(NamedTuple):
     """A session removed from its topic's listing."""
 
@@ -109,18 +121,17 @@ class Removed(NamedTuple):
     reason: Reason  # the reason of the removal
 
 
-class Added(NamedTuple):
-    """A session added to its topic's listing."""
+class Listed(NamedTuple):
+    """A session added to its topic's listing, or a listed one that was refreshed."""
 
     position: Position  # the position after this event
     listed: ListedSession
 
 
 class EventBatch(NamedTuple):
-    """Changes of a topic's listing: removals first, then additions."""
+    """Changes of a topic's listing: first removals and refreshes in their order, then additions, oldest first."""
 
-    removed: list[Removed]  # the sessions that were removed, in order
-    added: list[Added]  # the sessions that were added, oldest first
+    events: list[Removed | Listed]
     position: Position  # the position after these changes
     more: bool  # whether further changes are available now
 

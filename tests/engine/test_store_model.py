@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 from support.stores import ENGINES, NEVER_MS, HandClock, Under, covers, sweep
 
 from tornado_signal.errors import AlreadyAnswered, SessionNotFound
-from tornado_signal.session import MIN_HELD_MS, Position, SessionPosition, Side, TopicRange, hash_secret
+from tornado_signal.session import MIN_HELD_MS, Position, Removed, SessionPosition, Side, TopicRange, hash_secret
 
 ORIGINS = ["https://one.example", "https://one.example\x00", "null"]
 TOPICS = ["a", "a\x00", "a\x00\xff", "b", "\U0010ffff"]
@@ -59,7 +59,7 @@ class Follower:
     origin: str
     topic: str
     position: Position
-    known: set
+    known: dict  # for each code the number of announcements and the last expiry
 
 
 @dataclass
@@ -110,6 +110,9 @@ class Model(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.sessions = {}
         self.places = itertools.count()
+        # How often a session was published or refreshed, and the expiry that its readers must know.
+        self.announced = Counter()
+        self.announced_ms = {}
         # When a session left its topic's listing the last time.
         self.left_ms = {}
         self.followers = []
@@ -193,7 +196,16 @@ class Model(RuleBasedStateMachine):
             self.sessions[origin, code] = session
         if lease:
             session.hold(*(each for each in session.leases if each != lease), lease)
-        session.expires_ms = now_ms + session.timeout_ms
+        self.moved_to(origin, code, now_ms + session.timeout_ms)
+
+    def moved_to(self, origin, code, expires_ms):
+        """Set the expiry of a session, as an event for the readers of its topic."""
+        session = self.sessions[origin, code]
+        if session.answer is None and session.expires_ms != expires_ms:
+            self.announced[origin, code] += 1
+            self.announced_ms[origin, code] = expires_ms
+            self.touched.add((origin, session.topic))
+        session.expires_ms = expires_ms
 
     @initialize(timeout_ms=st.sampled_from(TIMEOUTS_MS), by_content=st.booleans())
     def begin(self, timeout_ms, by_content):
@@ -280,7 +292,7 @@ class Model(RuleBasedStateMachine):
         session = self.admitted(origin, code, side, secret)
         staying = self.under(origin).refresh(code, side, secret_hash=secret)
         if session:
-            session.expires_ms = self.clock.ms + session.timeout_ms
+            self.moved_to(origin, code, self.clock.ms + session.timeout_ms)
             assert self.run(staying) == session.expires_ms
         else:
             assert self.attempt(staying) is SessionNotFound
@@ -373,7 +385,7 @@ class Model(RuleBasedStateMachine):
         events = self.run(self.under(origin).events(position, topic))
         codes = [code for _, code, _ in events]
         assert codes == [code for code, _ in self.listed(origin, topic)][::-1]
-        self.followers.append(Follower(origin, topic, position, set()))
+        self.followers.append(Follower(origin, topic, position, {}))
 
     @precondition(lambda self: self.followers)
     @rule(data=st.data(), most=st.just(99) | st.integers(0, 3), swept=st.booleans(), forked=st.booleans())
@@ -383,23 +395,29 @@ class Model(RuleBasedStateMachine):
         if swept:
             self.sweep(True)
         if forked:
-            self.followers.append(replace(follower, known=set(follower.known)))
+            self.followers.append(replace(follower, known=dict(follower.known)))
         origin, topic, known = follower.origin, follower.topic, follower.known
-        events = self.run(self.under(origin).events(follower.position, topic))
-        for position, code, reason in events[:most]:
-            assert position != follower.position
-            follower.position = self.store.parse_position(self.store.format_position(position))
-            assert follower.position == position
-            if reason is not None:
-                assert code in known
-                known.discard(code)
+
+        async def read():
+            return [event async for step in self.under(origin).steps(follower.position, topic) for event in step]
+
+        events = self.run(read())
+        for event in events[:most]:
+            assert event.position != follower.position
+            follower.position = self.store.parse_position(self.store.format_position(event.position))
+            assert follower.position == event.position
+            if isinstance(event, Removed):
+                del known[event.code]
             else:
-                assert code not in known or not self.is_told_of(origin, code)
-                known.add(code)
+                code = event.listed.session.code
+                announced = self.announced[origin, code]
+                times = known[code][0] + 1 if code in known else announced
+                assert times <= announced or not self.is_told_of(origin, code)
+                known[code] = times, event.listed.session.expires_ms
         if len(events) <= most:
             listed = {code for code, _ in self.listed(origin, topic)}
-            assert listed <= known
-            assert not any(self.is_told_of(origin, code) for code in known - listed)
+            assert all(known[code][1] >= self.announced_ms[origin, code] for code in listed)
+            assert not any(self.is_told_of(origin, code) for code in known.keys() - listed)
 
     @rule(passed_ms=moments)
     def pass_time(self, passed_ms):

@@ -186,8 +186,9 @@ async def wake_many_polls(attacker: Attacker) -> None:
 
 @attack()
 async def refresh_watched(attacker: Attacker) -> None:
-    """500 streams of a topic whose sessions are refreshed as fast as the rate limit allows."""
-    codes = [(await attacker.must(offer("fresh")))["code"] for _ in range(100)]
+    """500 streams of a topic whose sessions, long ones among them, are refreshed as fast as the rate limit allows."""
+    sizes = [1] * 80 + [len(BIG)] * 20
+    codes = [(await attacker.must(offer("fresh", "x" * size)))["code"] for size in sizes]
 
     async def refresh(client: Client) -> None:
         await attacker.ask(client, post("/refresh", code=random.choice(codes), side="offerer"))

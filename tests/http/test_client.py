@@ -347,7 +347,7 @@ async def test_listing_after_a_reset_replaces_what_was_known():
         aclosing(client.topic_events("lobby")) as events,
     ):
         received = await until(events, lambda event: event.data["code"] == "a" and event.name == "gone")
-    sessions, gone = [("session", code) for code in "abcd"], [("gone", "b"), ("gone", "a")]
+    sessions, gone = [("session", code) for code in "abcacd"], [("gone", "b"), ("gone", "a")]
     assert [(name, data["code"]) for name, data in received] == [*sessions, *gone]
     assert [head.get(b"last-event-id") for head in requests] == [last for last, _ in REPLACED]
 

@@ -103,8 +103,8 @@ class Follower:
         self._last = None
         self._stream = None
         self._ends = contextlib.AsyncExitStack()
-        self.shown = set()
-        self._ever = set()
+        self.shown = {}  # the latest known expiry of each session
+        self._ever = {}
 
     async def cut(self):
         self._stream = None
@@ -134,18 +134,19 @@ class Follower:
                     continue
                 code = event.data["code"]
                 if event.name == "session":
-                    assert code not in self._ever, "the session was sent twice"
-                    self._ever.add(code)
-                    self.shown.add(code)
+                    expires_ms = event.data["expiresAt"]
+                    assert self._ever.get(code, 0) < expires_ms, "the session was sent twice and not refreshed"
+                    assert (code in self._ever) == (code in self.shown), "the session was removed before"
+                    self._ever[code] = self.shown[code] = expires_ms
                 else:
                     assert code in self.shown, "removed before it was sent, or removed twice"
-                    self.shown.remove(code)
+                    del self.shown[code]
         return True
 
-    async def read_until(self, codes):
-        """Read until exactly `codes` are shown and nothing more arrives."""
+    async def read_until(self, expiries):
+        """Read until exactly the sessions with these expiries are shown and nothing more arrives."""
         async with asyncio.timeout(BOUND_S):
-            while await self.read(1) or self.shown != codes:
+            while await self.read(1) or self.shown != expiries:
                 pass
 
 
@@ -228,11 +229,12 @@ async def test_streams_resume_after_disconnects_at_any_point(seed, service):
     drop_expired()
     code = (await service.post("/lobby/offer", info="i", offer="o"))["code"]
     live[code] = (0, 0)
+    listed = {session["code"]: session["expiresAt"] for session in await service.sessions()}
     for follower in followers:
-        await follower.read_until(set(live))
+        await follower.read_until(listed)
         await follower.cut()
     assert counts["expired"] > 0
-    assert {session["code"] for session in await service.sessions()} == set(live)
+    assert listed.keys() == live.keys()
 
 
 async def test_sessions_removed_before_a_stream_opens_are_not_reported_gone(service):

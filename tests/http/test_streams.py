@@ -176,6 +176,44 @@ async def test_topic_stream_reports_added_and_removed_sessions(topic, service, f
         assert len({event.id for event in stream.events}) == len(stream.events)
 
 
+async def test_topic_stream_announces_refreshed_sessions_again(service, follow):
+    codes = [await service.offer(info=str(n)) for n in range(3)]
+    await service.post("/answer", code=codes[2], side="answerer", answer="a")
+    async with follow() as stream:
+        await stream.listing()
+        service.clock.ms += 1
+        for code in codes:
+            await service.post("/refresh", code=code, side="answerer")
+        events = await stream.take(2)
+        assert [(event.name, event.data) for event in events] == [
+            ("session", session) for session in (await service.sessions())[::-1]
+        ]
+    service.clock.ms += 1
+    await service.post("/refresh", code=codes[0], side="offerer")
+    for _ in range(2):  # of several refreshes only the last one counts
+        service.clock.ms += 1
+        await service.post("/refresh", code=codes[1], side="offerer")
+    await service.post("/withdraw", code=codes[0], side="offerer")
+    async with follow(last=events[0].id) as stream:
+        assert summarize(await stream.take(2)) == [("session", codes[1]), ("gone", codes[0], "withdrawn")]
+        assert stream.events[0].data == (await service.sessions())[0]
+
+
+async def test_client_that_has_used_up_its_bytes_refreshes_without_an_event(start_service):
+    service = await start_service(unlimited_addresses=(), max_bytes_per_address=100_000, session_timeout_ms=100_000)
+    code = await service.offer(offer="o" * 50_000)
+    async with open_stream(service.port, "/lobby/events") as stream:
+        await stream.listing()
+        for events, after_ms in ((1, 1), (0, 1), (0, 1), (1, 10_000)):
+            service.clock.ms += after_ms
+            serial = service.store.state.serial
+            await service.post("/refresh", code=code, side="offerer")
+            assert service.store.state.serial == serial + events
+            (session,) = await service.sessions()
+            assert session["expiresAt"] == service.clock.ms + 100_000
+            assert [event.data for event in await stream.take(events)] == [session] * events
+
+
 async def record(service, follow):
     """Record a topic stream through every kind of change. It starts with a listing of three, ends with a session."""
     publish, answer, withdraw, expire = actions_on(service)

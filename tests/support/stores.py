@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import re
 
-from tornado_signal.session import Side, content_code
+from tornado_signal.session import Removed, Side, content_code
 from tornado_signal.stores.leveldb import expiry, layout, records
 from tornado_signal.stores.leveldb import store as store_module
 from tornado_signal.stores.leveldb.store import LevelDBStore
@@ -220,7 +220,7 @@ class Under:
         await self.store.release(self.origin, code, lease)
 
     async def refresh(self, code, side=Side.OFFERER, **options):
-        return await self.store.refresh(self.origin, code, side, **options)
+        return (await self.store.refresh(self.origin, code, side, **options)).expires_ms
 
     async def begin(self, topic="topic"):
         return (await self.store.begin_topic(self.origin, topic, None))[0]
@@ -230,14 +230,19 @@ class Under:
         return [first, *(event[0] for event in await self.events(first, topic))][-1]
 
     async def events(self, position, topic="topic"):
-        """Return the events of a topic since a position: the next position, code, and reason, or None for additions."""
-        changes, more = [], True
+        """Return the events of a topic since a position: the next position, code, and reason. None for a listed one."""
+        events = [event async for step in self.steps(position, topic) for event in step]
+        return [
+            event if isinstance(event, Removed) else (event.position, event.listed.session.code, None)
+            for event in events
+        ]
+
+    async def steps(self, position, topic="topic"):
+        """Yield the steps of the events of a topic since a position."""
+        more = True
         while more:
-            step = await self.store.topic_step(self.origin, topic, position)
-            changes += step.removed
-            changes += [(arrival.position, arrival.listed.session.code, None) for arrival in step.added]
-            position, more = step.position, step.more
-        return changes
+            events, position, more = await self.store.topic_step(self.origin, topic, position)
+            yield events
 
     async def news(self, position, topic="topic"):
         return [event[1:] for event in await self.events(position, topic)]

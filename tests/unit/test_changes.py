@@ -25,7 +25,7 @@ def apply(*events):
 
 
 def removal_entries(reason):
-    key = layout.pack_removal_prefix(ORIGIN, "topic", expired=reason is Reason.EXPIRED) + layout.pack_number(7)
+    key = layout.pack_removal_prefix(ORIGIN, "topic", layout.KIND[reason]) + layout.pack_number(7)
     return {key: layout.pack_removal_value(SESSION, reason), layout.pack_expiry_key(99, key): b""}
 
 
@@ -69,6 +69,8 @@ def test_refreshed_session_has_one_expiry_and_keeps_its_place(expires_ms, answer
     after = SESSION._replace(expires_ms=expires_ms)
     refreshed = changes.refreshed(ORIGIN, SESSION, after, listed=not answered)
     assert apply(*initial_changes(SESSION), refreshed) == apply(*initial_changes(after))
+    told = changes.refreshed(ORIGIN, SESSION, after, listed=not answered, event=REMOVAL._replace(reason=None))
+    assert apply(told) == apply(refreshed) | removal_entries(None)
 
 
 @pytest.mark.parametrize("reason", [Reason.EXPIRED, Reason.WITHDRAWN])

@@ -62,11 +62,12 @@ TOPIC = b"t\xc3\xb6\x00\xff\x00\x00"  # the packed topic of SESSION
             b"L" + PACKED + TOPIC + b"\xff" * 7 + b"\xfe" + b"\xff" * 7 + b"\xfc",
         ),
         (layout.pack_listing_value(SESSION), SESSION.code + bytes(6) + b"\x01\x02"),
-        (layout.pack_removal_prefix("https://o", "tö\x00", expired=False), b"G" + PACKED + TOPIC + b"\x00"),
-        (layout.pack_removal_prefix("https://o", "tö\x00", expired=True), b"G" + PACKED + TOPIC + b"\x01"),
+        (layout.pack_removal_prefix("https://o", "tö\x00", b"\x01"), b"G" + PACKED + TOPIC + b"\x01"),
+        ([*layout.KIND.items()], [*zip([*Reason, None], [b"\x00", b"\x01", b"\x00", b"\x02"], strict=True)]),
         (layout.pack_removal_value(SESSION, Reason.ANSWERED), SESSION.code + bytes(7) + b"\x03" + b"\x01"),
         (layout.pack_removal_value(SESSION, Reason.EXPIRED), SESSION.code + bytes(7) + b"\x03" + b"\x02"),
         (layout.pack_removal_value(SESSION, Reason.WITHDRAWN), SESSION.code + bytes(7) + b"\x03" + b"\x03"),
+        (layout.pack_removal_value(SESSION, None), SESSION.code + bytes(7) + b"\x03" + b"\x00"),
         (
             layout.pack_expiry_key(258, b"S" + PACKED + SESSION.code),
             b"E" + bytes(6) + b"\x01\x02S" + PACKED + SESSION.code,
@@ -110,17 +111,20 @@ def test_listing_keys_sort_by_origin_topic_and_newest_first(first, second):
     assert layout.unpack_listing_prefix(prefix) == layout.unpack_listing_prefix(key(*second)) == second[:2]
 
 
-@given(st.tuples(origins, topics, st.booleans(), numbers), st.tuples(origins, topics, st.booleans(), numbers))
-@example(("o", "", False, 1), ("o", "\x00", False, 1))
-def test_departure_keys_sort_by_origin_topic_and_serial(first, second):
-    def key(origin, topic, expired, serial):
-        return layout.pack_removal_prefix(origin, topic, expired=expired) + layout.pack_number(serial)
+removals = st.tuples(origins, topics, st.sampled_from(layout.KINDS), numbers)
 
-    def order(origin, topic, expired, serial):
-        return origin.encode("latin-1"), topic.encode(), expired, serial
+
+@given(removals, removals)
+@example(("o", "", b"\x00", 1), ("o", "\x00", b"\x00", 1))
+def test_departure_keys_sort_by_origin_topic_and_serial(first, second):
+    def key(origin, topic, kind, serial):
+        return layout.pack_removal_prefix(origin, topic, kind) + layout.pack_number(serial)
+
+    def order(origin, topic, kind, serial):
+        return origin.encode("latin-1"), topic.encode(), kind, serial
 
     assert (key(*first) < key(*second)) == (order(*first) < order(*second))
-    prefix = layout.pack_removal_prefix(second[0], second[1], expired=second[2])
+    prefix = layout.pack_removal_prefix(*second[:3])
     within = key(*second) <= key(*first) < prefix + layout.AFTER_NUMBERS
     assert within == (first[:3] == second[:3] and first[3] >= second[3])
     assert key(*first).startswith(prefix) == (first[:3] == second[:3])
@@ -160,7 +164,7 @@ def test_session_values_unpack(session):
     assert layout.unpack_listing_value(layout.pack_listing_value(session)) == (session.code, session.expires_ms)
     access = (session.expires_ms, session.serial, session.secret_hash)
     assert layout.unpack_head_access(layout.pack_head(session)) == access
-    for reason in Reason:
+    for reason in layout.KIND:
         removal = layout.unpack_removal_value(layout.pack_removal_value(session, reason))
         assert removal == (session.code, session.serial, reason)
 

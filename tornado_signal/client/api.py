@@ -278,10 +278,8 @@ class SignalClient(Closable):
                     change = Event(event.name, event.data or {})
                     code = change.data["code"] = Token(change.data["code"], server)
                     (listed.add if change.name == "session" else listed.discard)(code)
-                    if missing is not None and code in missing:
+                    if missing is not None:
                         missing.discard(code)
-                        if change.name == "session":
-                            continue
                     yield change
         async with aclosing(self._listing_changes(topic, at, listed)) as changes:
             async for change in changes:

@@ -124,10 +124,18 @@ class TokenBucket:
         self.tokens = tokens - count
         return 0
 
+    def borrow(self, most: float, per_ms: float, now_ms: int, count: int) -> bool:
+        """Take tokens if there is one, also more than there are. Return whether they were taken."""
+        self.take(most, per_ms, now_ms, 0)
+        if self.tokens < 1:
+            return False
+        self.tokens -= count
+        return True
+
     def used(self, most: float, per_ms: float, now_ms: int) -> float:
         """Return the share of the tokens that are taken, from 0 to 1."""
         tokens = min(most, self.tokens + max(0, now_ms - self.at_ms) * per_ms)
-        return max(0.0, 1 - tokens / most)
+        return min(1.0, max(0.0, 1 - tokens / most))
 
 
 class ClientCounts(ConnectionCounts):
@@ -265,6 +273,15 @@ class Limits(ConnectionCounts):
         wait_s = client.bytes.take(most, most / self._settings.session_timeout_ms, now_ms, size)
         if wait_s:
             raise TooMany("bytes of an address", wait_s)
+
+    def reserve_bytes(self, client: ClientCounts, size: int, now_ms: int) -> int:
+        """Count bytes before their number is known. Return `size`, or 0 if the quota of the client is used up.
+
+        `client.bytes.tokens` gets back what is not needed.
+        """
+        most = self._max_bytes
+        free = not client.limited or client.bytes.borrow(most, most / self._settings.session_timeout_ms, now_ms, size)
+        return size if free else 0
 
     @property
     def _max_bytes(self) -> int:

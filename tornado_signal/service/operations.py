@@ -14,6 +14,7 @@ from ..errors import InvalidParameter, Unavailable
 from ..lifecycle import LEAVING
 from ..session import SessionPosition, Side, utf8_length
 from ..settings.settings import Settings
+from ..stores import SIDE_BODIES
 from . import wire
 from .covered_topics import covered_topics
 from .cursors import cursor_scope, format_cursor, parse_cursor
@@ -38,11 +39,12 @@ from .parameters import (
     string,
 )
 from .request_context import RequestContext
-from .schemas import DEFAULT_LIMIT, FILLED, MAX_INFO, MAX_LIMIT, MIN_TTL_MS, Schema, positive, ref
+from .schemas import DEFAULT_LIMIT, FILLED, MAX_INFO, MAX_LIMIT, MAX_TOPIC, MIN_TTL_MS, Schema, positive, ref
 from .waiting import Feed, SessionFeed, TopicFeed, wait_for_change, wait_for_update
 
 ENTRY_BYTES: Final = 64  # that an entry of the store takes in addition to its text, origin and topic
 OFFER_ENTRIES: Final = 4
+REFRESH_ENTRIES: Final = 2
 LISTING_PIECE_BYTES: Final = 64 * 1024  # of a listing that is not sent in one piece
 
 
@@ -297,8 +299,21 @@ async def withdraw(context: RequestContext, session: bytes, side: Side, secret: 
 
 
 async def refresh(context: RequestContext, session: bytes, side: Side, secret: bytes) -> bytes:
-    """POST /refresh."""
-    expires_ms = await context.service.store.refresh(context.origin, session, side, secret_hash=secret)
+    """POST /refresh.
+
+    The readers of the topic get the session again, so its bytes count as stored again. A client without bytes left
+    refreshes without an event.
+    """
+    service, sent = context.service, 0
+    entries = REFRESH_ENTRIES * (ENTRY_BYTES + len(context.origin) + 4 * MAX_TOPIC)
+    most = SIDE_BODIES * service.settings.max_body_bytes + entries
+    reserved = service.limits.reserve_bytes(context.client, most, context.now_ms)
+    try:
+        expires_ms, sent = await service.store.refresh(
+            context.origin, session, side, secret_hash=secret, announce=reserved > 0
+        )
+    finally:
+        context.client.bytes.tokens += reserved - (sent and sent + entries)
     return wire.encode({"expiresAt": expires_ms})
 
 

@@ -4,7 +4,7 @@ import math
 from typing import Final, Protocol
 
 from ..errors import InvalidParameter, SessionNotFound, StalePosition, Unavailable
-from ..session import ListingState, Position, Reason, SessionPosition, SessionUpdate, Side
+from ..session import ListingState, Position, Reason, Removed, SessionPosition, SessionUpdate, Side
 from ..stores import Store
 from ..stores.watches import Watch
 from . import wire
@@ -179,14 +179,15 @@ class TopicFeed:
     async def _read_batch(self, position: Position) -> EncodedBatch:
         async def make() -> EncodedBatch:
             batch = await self._store.topic_step(self._context.origin, self.topic, position)
-            events = [
-                self._event("gone", wire.encode(wire.gone(removed.code, removed.reason)), removed.position)
-                for removed in batch.removed
-            ]
-            for added in batch.added:
-                data = wire.encode(wire.listed_session(added.listed))
-                events.append(self._event("session", data, added.position))
-            until_ms = min((added.listed.session.expires_ms for added in batch.added), default=math.inf)
+            events = []
+            until_ms = math.inf
+            for event in batch.events:
+                if isinstance(event, Removed):
+                    name, data = "gone", wire.gone(event.code, event.reason)
+                else:
+                    name, data = "session", wire.listed_session(event.listed)
+                    until_ms = min(until_ms, event.listed.session.expires_ms)
+                events.append(self._event(name, wire.encode(data), event.position))
             return EncodedBatch(b"".join(events), batch.position, batch.more, until_ms)
 
         key = (self._context.origin, self.topic, position, self._encode)

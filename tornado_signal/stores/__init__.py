@@ -12,6 +12,7 @@ from ..session import (
     ListingState,
     Observer,
     Position,
+    Refreshed,
     SessionPosition,
     SessionUpdate,
     Side,
@@ -212,11 +213,10 @@ class Store(Protocol):
             SessionNotFound: as `read`.
         """
 
-    async def refresh(self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"") -> int:
-        """Set a session's expiry to now plus its timeout.
-
-        Returns:
-            The new expiry, Unix milliseconds.
+    async def refresh(
+        self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"", announce: bool = True
+    ) -> Refreshed:
+        """Set a session's expiry to now plus its timeout. With `announce`, a new expiry is an event of the listing.
 
         Raises:
             SessionNotFound: as `read`.
@@ -304,8 +304,8 @@ class Store(Protocol):
     async def topic_step(self, origin: str, topic: str, position: Position) -> EventBatch:
         """Return a step of the changes of a topic's listing since a position.
 
-        First the removals of sessions that the reader knows, in order, then the added sessions that still exist.
-        Sessions that were added and removed since are omitted.
+        First the removals and refreshes of sessions that the reader knows, in order, then the added sessions that still
+        exist. Sessions that were added and removed since are omitted, and so are earlier refreshes of a session.
         """
 
     # Waiting

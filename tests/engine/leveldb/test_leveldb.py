@@ -231,7 +231,7 @@ def change_counters(db, **fields):
     db.put(layout.COUNTERS_KEY, layout.pack_counters(counters._replace(**fields)))
 
 
-REMOVAL = layout.pack_removal_prefix(ORIGIN, "topic", expired=False)
+REMOVAL = layout.pack_removal_prefix(ORIGIN, "topic", layout.KIND[Reason.ANSWERED])
 
 
 def harm_listing(db, key, session):
@@ -326,28 +326,22 @@ async def test_events_after_a_long_absence_are_delivered_in_steps(store, one, cl
     assert [code for code, _ in whole] == codes[:30] + codes[60:]
     monkeypatch.setattr(records, "REMOVALS_STEP", 7)
     monkeypatch.setattr(records, "LISTING_STEP", 7)
-    position, found, steps, more = begun, [], 0, True
-    while more:
-        step = await store.topic_step(ORIGIN, "topic", position)
-        found += [(each.code, each.reason) for each in step.removed]
-        found += [(each.listed.session.code, None) for each in step.added]
-        position, more, steps = step.position, step.more, steps + 1
-    assert found == whole
-    assert steps >= 60 // 7
+    assert await one.news(begun) == whole
+    assert len([step async for step in one.steps(begun)]) >= 60 // 7
 
 
-async def test_step_is_bounded_in_bytes(store, one):
-    for _ in range(12):
-        code = await one.create(offer="o" * 50_000)
+async def test_step_is_bounded_in_bytes(store, one, clock):
+    codes = [await one.create(offer="o" * 50_000) for _ in range(12)]
+    for code in codes:
         await one.add(code, OFFERER, "c" * 50_000)
     newest_first = [len(step) async for step in store.sessions(ORIGIN, "topic")]
     assert newest_first == [3, 3, 3, 3]
-    position, oldest_first, more = await one.begin(), [], True
-    while more:
-        step = await store.topic_step(ORIGIN, "topic", position)
-        position, more = step.position, step.more
-        oldest_first.append(len(step.added))
-    assert [count for count in oldest_first if count] == [3, 3, 3, 3]
+    assert [len(step) async for step in one.steps(await one.begin()) if step] == [3, 3, 3, 3]
+    position = await one.knowing()
+    clock.ms += 1
+    for code in codes:
+        await one.refresh(code)
+    assert [len(step) async for step in one.steps(position) if step] == [3, 3, 3, 3]
 
 
 async def test_state_increases_when_departures_are_forgotten(store, one, clock):

@@ -16,10 +16,10 @@ class Change(NamedTuple):
 
 
 class Removal(NamedTuple):
-    """The removal of a session from its topic's listing."""
+    """The removal of a session from its topic's listing, or its refresh."""
 
     serial: int  # the serial of this event
-    reason: Reason  # the reason of the removal
+    reason: Reason | None  # the reason of the removal. None for a refresh: the session stays listed
     forget_ms: int  # the time until which resumed streams report it
     held: bool = False  # whether the session has leases, which are deleted
 
@@ -50,8 +50,8 @@ def candidates_added(key: bytes, side: Side, candidates: Iterable[tuple[int, str
     return Change([(prefix + layout.pack_number(number), text.encode()) for number, text in candidates], [])
 
 
-def refreshed(origin: str, before: Session, after: Session, *, listed: bool) -> Change:
-    """Return the change for a new expiry. A listed session keeps its place."""
+def refreshed(origin: str, before: Session, after: Session, *, listed: bool, event: Removal | None = None) -> Change:
+    """Return the change for a new expiry, and for its event if any. A listed session keeps its place."""
     key = layout.pack_session_prefix(origin, after.code)
     puts = [
         (key + layout.HEAD, layout.pack_head(after)),
@@ -59,21 +59,26 @@ def refreshed(origin: str, before: Session, after: Session, *, listed: bool) -> 
     ]
     if listed:
         puts.append((layout.pack_listing_key(origin, after), layout.pack_listing_value(after)))
+    if event is not None:
+        puts += _recorded(origin, after, event)
     return Change(puts, [layout.pack_expiry_key(before.expires_ms, key)])
 
 
 def delisted(origin: str, session: Session, removal: Removal) -> Change:
     """Return the change that removes a session from its listing and records the removal."""
-    prefix = layout.pack_removal_prefix(origin, session.topic, expired=removal.reason is Reason.EXPIRED)
-    removal_key = prefix + layout.pack_number(removal.serial)
-    puts = [
-        (removal_key, layout.pack_removal_value(session, removal.reason)),
-        (layout.pack_expiry_key(removal.forget_ms, removal_key), b""),
-    ]
     deletes = [layout.pack_listing_key(origin, session)]
     if removal.held:
         deletes.append(layout.pack_leases_key(layout.pack_session_prefix(origin, session.code)))
-    return Change(puts, deletes, -1)
+    return Change(_recorded(origin, session, removal), deletes, -1)
+
+
+def _recorded(origin: str, session: Session, removal: Removal) -> list[tuple[bytes, bytes]]:
+    prefix = layout.pack_removal_prefix(origin, session.topic, layout.KIND[removal.reason])
+    removal_key = prefix + layout.pack_number(removal.serial)
+    return [
+        (removal_key, layout.pack_removal_value(session, removal.reason)),
+        (layout.pack_expiry_key(removal.forget_ms, removal_key), b""),
+    ]
 
 
 def leased(key: bytes, leases: bytes) -> Change:

@@ -14,7 +14,7 @@ big-endian order, so that byte order is numeric order. `~n` stands for 2^64 - 1 
     S origin code ANSWER                   -> its number, secret's hash, the answer
     S origin code ANSWER_CANDIDATE number  -> a candidate of the answerer
     L origin topic ~created_ms ~serial     -> code, expires_ms: the unanswered sessions of a topic
-    G origin topic expired serial          -> code, the session's serial, reason: recent removals from that listing
+    G origin topic kind serial             -> code, the session's serial, reason or 0: recent removals and refreshes
     E expires_ms key                       -> nothing: the time to delete a session (S origin code) or a G key
     H S origin code                        -> the leases of a listed session that is held
 
@@ -56,6 +56,10 @@ ANSWER_CANDIDATE: Final = b"\x04"
 AFTER_OFFERER: Final = ANSWER
 AFTER_ANSWERER: Final = b"\x05"
 AFTER_SESSION: Final = AFTER_ANSWERER
+
+# The kinds of removals. Refreshes are among them.
+KIND: Final = {Reason.ANSWERED: b"\x00", Reason.EXPIRED: b"\x01", Reason.WITHDRAWN: b"\x00", None: b"\x02"}
+KINDS: Final = sorted({*KIND.values()})
 
 # Sorts after every number.
 AFTER_NUMBERS: Final = b"\xff" * 9
@@ -250,20 +254,21 @@ def unpack_listed(key: bytes, value: bytes) -> tuple[int, int, bytes]:
     return unpack_number(value[CODE_BYTES:]), _LAST - unpack_number(key[-_NUMBER.size :]), value[:CODE_BYTES]
 
 
-# Key: G origin topic expired serial   Value: code, serial, reason
-def pack_removal_prefix(origin: str, topic: str, *, expired: bool) -> bytes:
-    """Return the prefix of a topic's removals, with expiries apart. Byte order is the order of removal."""
-    return REMOVALS + pack_origin(origin) + pack_string(topic.encode()) + (b"\x01" if expired else b"\x00")
+# Key: G origin topic kind serial   Value: code, serial, reason or 0
+def pack_removal_prefix(origin: str, topic: str, kind: bytes) -> bytes:
+    """Return the prefix of a topic's removals of a kind. Byte order is the order of removal."""
+    return REMOVALS + pack_origin(origin) + pack_string(topic.encode()) + kind
 
 
-def pack_removal_value(session: Session, reason: Reason) -> bytes:
-    return _REMOVAL.pack(session.code, session.serial, reason.value)
+def pack_removal_value(session: Session, reason: Reason | None) -> bytes:
+    """Return the value of a removal. Without a reason, it is a refresh: the session stays listed."""
+    return _REMOVAL.pack(session.code, session.serial, reason.value if reason else 0)
 
 
-def unpack_removal_value(value: bytes) -> tuple[bytes, int, Reason]:
+def unpack_removal_value(value: bytes) -> tuple[bytes, int, Reason | None]:
     """Inverse of `pack_removal_value`: code, the session's serial, reason."""
     code, serial, reason = _REMOVAL.unpack(value)
-    return code, serial, Reason(reason)
+    return code, serial, Reason(reason) if reason else None
 
 
 # Key: E expires_ms key   Value: nothing

@@ -161,7 +161,7 @@ def listing_step(
         found = listed(view, key, code, accesses.get(key))
         if found.session.live(now_ms):
             step.append(found)
-            size += len(found.offer) + sum(map(len, found.candidates))
+            size += found.size
         count, last = count + 1, serial
     return step, None
 
@@ -181,8 +181,8 @@ def counters(view: Any) -> StoreCounters:
 
 def removals(
     view: Any, origin: str, topic: str, since: int, newest: Callable[[bytes], tuple[int, bool]]
-) -> tuple[list[tuple[int, tuple[bytes, int, Reason]]], bool]:
-    """Return the removals from a topic's listing after a serial, in their order, and whether there are more.
+) -> tuple[list[tuple[int, tuple[bytes, int, Reason | None]]], bool]:
+    """Return the removals and refreshes of a topic after a serial, in their order, and whether there are more.
 
     `newest` returns the bound of the removals with a prefix, see `StoreState.newest_removal`. Searching beyond it would
     skip all deleted entries of other topics. Each removal has its serial and the result of
@@ -190,8 +190,8 @@ def removals(
     """
     with contextlib.ExitStack() as open_iterators:
         some = []
-        for expired in (False, True):
-            prefix = layout.pack_removal_prefix(origin, topic, expired=expired)
+        for kind in layout.KINDS:
+            prefix = layout.pack_removal_prefix(origin, topic, kind)
             last, exact = newest(prefix)
             if last > since:
                 entries = _removals(view, prefix, since, last if exact else None)

@@ -237,7 +237,7 @@ class _Salvage:
     def _removed(self) -> set[tuple[bytes, int]]:
         """Return code and serial of the sessions that were answered or withdrawn lately."""
         removals = map(layout.unpack_removal_value, self._damaged.iterator(prefix=layout.REMOVALS, include_key=False))
-        return {(code, serial) for code, serial, reason in removals if reason is not Reason.EXPIRED}
+        return {(code, serial) for code, serial, reason in removals if reason not in (Reason.EXPIRED, None)}
 
     def _live_names(self, now_ms: int) -> Iterator[tuple[str, bytes]]:
         """Yield origin and code of the sessions that must exist, according to the expiry entries."""

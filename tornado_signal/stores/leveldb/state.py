@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from ...session import Reason, Session, Side
+from ...session import Session, Side
 from ..watches import Watches
 from . import layout
 from .changes import Removal
@@ -102,20 +102,26 @@ class StoreState:
         if removal is not None:  # otherwise it was removed from the count before
             self.leases.pop(layout.pack_session_prefix(origin, session.code), None)
             self.index.remove(origin, session.topic, session.expires_ms, session.serial)
-            expired = removal.reason is Reason.EXPIRED
-            self._keep_removal(layout.pack_removal_prefix(origin, session.topic, expired=expired), removal.serial)
-            self.watches.changed(layout.pack_listing_prefix(origin, session.topic))
+            self._on_recorded(origin, session, removal)
         self.watches.changed(layout.pack_session_prefix(origin, session.code))
 
-    def on_expiry_changed(self, origin: str, before: Session, after: Session) -> None:
+    def on_refreshed(self, origin: str, before: Session, after: Session, event: Removal | None) -> None:
+        """Update the state after the expiry of a listed session has changed."""
         self.index.remove(origin, before.topic, before.expires_ms, before.serial)
         self.index.add(origin, after.topic, after.expires_ms, after.serial, after.code)
+        if event is not None:
+            self._on_recorded(origin, after, event)
 
     def on_expiries(self, keys: Iterable[bytes]) -> None:
         """Update the lower bounds after new expiry entries."""
         for key in keys:
             self.unswept = min(self.unswept, key)
             self.undelisted = min(self.undelisted, key)
+
+    def _on_recorded(self, origin: str, session: Session, removal: Removal) -> None:
+        prefix = layout.pack_removal_prefix(origin, session.topic, layout.KIND[removal.reason])
+        self._keep_removal(prefix, removal.serial)
+        self.watches.changed(layout.pack_listing_prefix(origin, session.topic))
 
     def _keep_removal(self, prefix: bytes, serial: int) -> None:
         self._removed.pop(prefix, None)  # the oldest are first

@@ -18,14 +18,15 @@ from ...errors import SessionNotFound, StalePosition, TooMany, Unavailable
 from ...metrics import Family, SessionMetrics
 from ...session import (
     MIN_HELD_MS,
-    Added,
     Answer,
     EventBatch,
+    Listed,
     ListedSession,
     ListingState,
     Observer,
     Position,
     Reason,
+    Refreshed,
     Removed,
     Session,
     SessionPosition,
@@ -269,11 +270,11 @@ class LevelDBStore:
                     raise SessionNotFound
                 if records.find_answer(self.database.view, key) is not None:
                     return code, before.expires_ms
-                if not lease:
-                    return code, await self._move(origin, token, before, now_ms)
-                before = before._replace(timeout_ms=max(before.timeout_ms, MIN_HELD_MS))
-                leases = add_lease(self.state.leases.get(key, b""), lease)
-                return code, await self._move(origin, token, before, now_ms, leases)
+                leases = b""
+                if lease:
+                    before = before._replace(timeout_ms=max(before.timeout_ms, MIN_HELD_MS))
+                    leases = add_lease(self.state.leases.get(key, b""), lease)
+                return code, (await self._move(origin, token, before, now_ms, leases, announce=True))[0]
             tokens.append(token)
             if before is not None:
                 ended, removal = self._removal(origin, key, before, Reason.EXPIRED, now_ms)
@@ -370,10 +371,14 @@ class LevelDBStore:
         await self._withdraw(origin, token, session, now_ms)
 
     @_raising_unavailable
-    async def refresh(self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"") -> int:
+    async def refresh(
+        self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"", announce: bool = True
+    ) -> Refreshed:
         now_ms = self._clock.now_ms()
-        token, session, _ = await self._acquire(origin, code, side, secret_hash, now_ms)
-        return await self._move(origin, token, session, now_ms)
+        token, session, access = await self._acquire(origin, code, side, secret_hash, now_ms)
+        size = self._sent(token.key, access, Side.OFFERER)[1] if announce else 0
+        expires_ms, announced = await self._move(origin, token, session, now_ms, announce=announce)
+        return Refreshed(expires_ms, size if announced else 0)
 
     # Holding offers
 
@@ -382,15 +387,15 @@ class LevelDBStore:
         now_ms = self._clock.now_ms()
         token, session, access = await self._acquire(origin, code, Side.OFFERER, secret_hash, now_ms)
         if access.answer_number:
-            return await self._move(origin, token, session, now_ms)
+            return (await self._move(origin, token, session, now_ms))[0]
         session = session._replace(timeout_ms=max(session.timeout_ms, MIN_HELD_MS))
-        return await self._move(origin, token, session, now_ms, lease)
+        return (await self._move(origin, token, session, now_ms, lease))[0]
 
     @_raising_unavailable
     async def renew(self, origin: str, code: bytes, lease: bytes) -> int:
         now_ms = self._clock.now_ms()
         token, session, _ = await self._acquire_held(origin, code, lease, now_ms)
-        return await self._move(origin, token, session, now_ms)
+        return (await self._move(origin, token, session, now_ms))[0]
 
     @_raising_unavailable
     async def release(self, origin: str, code: bytes, lease: bytes) -> None:
@@ -489,7 +494,7 @@ class LevelDBStore:
 
     def _remembers(self, origin: str, topic: str, serial: int) -> bool:
         """Return whether all removals from a topic's listing after a serial are stored."""
-        prefixes = (layout.pack_removal_prefix(origin, topic, expired=expired) for expired in (False, True))
+        prefixes = (layout.pack_removal_prefix(origin, topic, kind) for kind in layout.KINDS)
         return serial >= min(self.state.forgotten, max(self.state.newest_removal(prefix)[0] for prefix in prefixes))
 
     @_raising_unavailable
@@ -502,20 +507,34 @@ class LevelDBStore:
         serial = records.counters(view).serial
         since = max(position.serial, state.forgotten)
         removals, more = records.removals(view, origin, topic, since, state.newest_removal)
-        removed = [
-            Removed(TopicPosition(removed_serial, position.listed), code, reason)
-            for removed_serial, (code, session_serial, reason) in removals
-            if session_serial <= position.listed
-        ]
+        events: list[Removed | Listed] = []
+        newest = {code: at for at, (code, serial_then, _) in removals if serial_then <= position.listed}
+        refreshed = size = 0
+        for at, (code, session_serial, reason) in removals:
+            end = TopicPosition(at, position.listed)
+            if session_serial > position.listed:
+                continue
+            if reason is not None:
+                events.append(Removed(end, code, reason))
+            elif newest[code] == at:  # otherwise it was refreshed again, or removed
+                key = layout.pack_session_prefix(origin, code)
+                session = records.find(view, key, code)
+                if session is None or not records.is_listed(view, origin, session):
+                    continue  # its removal comes in a later step
+                listed = records.listed(view, key, code, state.accesses.get(key))
+                events.append(Listed(end, listed))
+                refreshed, size = refreshed + 1, size + listed.size
+                if refreshed == records.LISTING_STEP or size >= records.LISTING_STEP_BYTES:
+                    return EventBatch(events, end, more=True)
         if more:
-            return EventBatch(removed, [], TopicPosition(removals[-1][0], position.listed), more=True)
+            return EventBatch(events, TopicPosition(removals[-1][0], position.listed), more=True)
         entries = state.index.listing(origin, topic, position.listed, ANY_SERIAL, oldest_first=True)
         listed_sessions, last = records.listing_step(
             view, origin, entries, now_ms, records.LISTING_STEP, state.accesses
         )
-        added = [Added(TopicPosition(serial, listed.session.serial), listed) for listed in listed_sessions]
+        events += [Listed(TopicPosition(serial, listed.session.serial), listed) for listed in listed_sessions]
         end = TopicPosition(serial, serial if last is None else last)
-        return EventBatch(removed, added, end, more=last is not None)
+        return EventBatch(events, end, more=last is not None)
 
     # Waiting
 
@@ -597,10 +616,9 @@ class LevelDBStore:
         self, key: bytes, access: SessionAuth, side: Side, texts: Sequence[str], *, candidates: bool
     ) -> int:
         """Return the first of the next numbers of a side. Uncommitted messages have numbers already."""
-        if side not in access.numbers:
-            access.numbers[side], access.sizes[side] = records.sent(self.database.view, key, side)
-        last = access.numbers[side] + len(texts)
-        size = access.sizes[side] + sum(map(utf8_length, texts))
+        last, size = self._sent(key, access, side)
+        last += len(texts)
+        size += sum(map(utf8_length, texts))
         if candidates:
             described = side is Side.OFFERER or access.answer_number > 0  # the offer or the answer also has a number
             if last - described > self._quotas.candidates:
@@ -609,6 +627,12 @@ class LevelDBStore:
                 raise TooMany("bytes of a session", self._timeout_ms // 1000 or 1)
         access.numbers[side], access.sizes[side] = last, size
         return last - len(texts) + 1
+
+    def _sent(self, key: bytes, access: SessionAuth, side: Side) -> tuple[int, int]:
+        """Return the last number of a side, and the size of its messages. Uncommitted messages count."""
+        if side not in access.numbers:
+            access.numbers[side], access.sizes[side] = records.sent(self.database.view, key, side)
+        return access.numbers[side], access.sizes[side]
 
     async def _acquire_held(
         self, origin: str, code: bytes, lease: bytes, now_ms: int
@@ -634,7 +658,7 @@ class LevelDBStore:
 
         await self._committer.commit([token], change, applied, now_ms=now_ms)
 
-    def _make_removal(self, key: bytes, reason: Reason, now_ms: int) -> Removal:
+    def _make_removal(self, key: bytes, reason: Reason | None, now_ms: int) -> Removal:
         return Removal(self.state.next_serial(), reason, now_ms + self._timeout_ms, key in self.state.leases)
 
     def _removal(
@@ -648,22 +672,37 @@ class LevelDBStore:
         removal = self._make_removal(key, reason, now_ms)
         return changes.merge(change, changes.delisted(origin, session, removal)), removal
 
-    async def _move(self, origin: str, token: LockToken, before: Session, now_ms: int, leases: bytes = b"") -> int:
-        """Set a session's expiry to `now_ms` plus its timeout, and its leases if given. Return the expiry."""
+    async def _move(
+        self,
+        origin: str,
+        token: LockToken,
+        before: Session,
+        now_ms: int,
+        leases: bytes = b"",
+        *,
+        announce: bool = False,
+    ) -> tuple[int, bool]:
+        """Set a session's expiry to `now_ms` plus its timeout, and its leases if given.
+
+        Returns:
+            The expiry, and whether the change is an event of a listing.
+        """
         key = token.key
         after = before._replace(expires_ms=now_ms + before.timeout_ms)
-        if after == before and not leases:
-            return after.expires_ms
+        moved = after.expires_ms != before.expires_ms
+        if not moved and not leases:
+            return after.expires_ms, False
         listed = records.is_listed(self.database.view, origin, before)
-        change = changes.refreshed(origin, before, after, listed=listed)
+        event = self._make_removal(key, None, now_ms) if announce and moved and listed else None
+        change = changes.refreshed(origin, before, after, listed=listed, event=event)
         if leases:
             change = changes.merge(change, changes.leased(key, leases))
 
         def applied() -> None:
             if listed:
-                self.state.on_expiry_changed(origin, before, after)
+                self.state.on_refreshed(origin, before, after, event)
             if leases:
                 self.state.leases[key] = leases
 
         await self._committer.commit([token], change, applied, now_ms=now_ms)
-        return after.expires_ms
+        return after.expires_ms, event is not None

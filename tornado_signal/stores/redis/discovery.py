@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 
 from ...metrics import SessionMetrics
 from ...session import (
-    Added,
     EventBatch,
+    Listed,
     ListedSession,
     ListingState,
     Observer,
@@ -239,7 +239,7 @@ class Discovery:
 
     async def begin_topic(self, origin: str, topic: str, since: Position | None) -> tuple[Position, bool]:
         partition = self._partitions.of_topic(origin, topic)
-        identity, serial, _, _, forgotten = await self._step(partition, topic, 0, 0, 1)
+        identity, serial, *_, forgotten = await self._step(partition, topic, 0, 0, 1)
         if since is not None:
             assert isinstance(since, PartitionPosition)
             valid = since.identity == identity and since.listed <= since.serial <= serial and since.serial >= forgotten
@@ -250,23 +250,19 @@ class Discovery:
     async def topic_step(self, origin: str, topic: str, position: Position) -> EventBatch:
         assert isinstance(position, PartitionPosition)
         partition = self._partitions.of_topic(origin, topic)
-        identity, serial, removals, additions, _ = await self._step(
+        identity, serial, removals, refreshes, additions, _ = await self._step(
             partition, topic, position.serial, position.listed, EVENTS_STEP
         )
         if identity != position.identity:  # the partition was empty, or its data was lost
             position = PartitionPosition(identity, 0, 0)
-            identity, serial, _, additions, _ = await self._step(partition, topic, 0, 0, EVENTS_STEP)
-            removals = []
-        removed = []
-        for member in removals:
-            at, of = int.from_bytes(member[:8], "big"), int.from_bytes(member[8:16], "big")
-            if of <= position.listed:
-                departed = PartitionPosition(identity, at, position.listed)
-                removed.append(Removed(departed, member[17:], Reason(member[16])))
-        if len(removals) == EVENTS_STEP:
-            end = PartitionPosition(identity, int.from_bytes(removals[-1][:8], "big"), position.listed)
-            return EventBatch(removed, [], end, more=True)
-        added: list[Added] = []
+            identity, serial, _, _, additions, _ = await self._step(partition, topic, 0, 0, EVENTS_STEP)
+            removals = refreshes = []
+        # Of two incomplete lists, the order is known up to the end of the shorter one.
+        ends = [read[-1][:8] for read in (removals, refreshes) if len(read) == EVENTS_STEP]
+        last = int.from_bytes(min(ends), "big") if ends else serial
+        events = await self._events(partition, position._replace(identity=identity), [*removals, *refreshes], last)
+        if ends or refreshes:
+            return EventBatch(events, PartitionPosition(identity, last, position.listed), more=True)
         listed = position.listed
         for member, listed_session in zip(
             additions, await self._listed(partition, [name[8:] for name in additions]), strict=True
@@ -274,17 +270,39 @@ class Discovery:
             if listed_session is None:
                 # The session was removed since the script ran. The next step begins with its removal.
                 await self._heal(partition, topic, member)
-                return EventBatch(removed, added, PartitionPosition(identity, serial, listed), more=True)
+                return EventBatch(events, PartitionPosition(identity, serial, listed), more=True)
             listed = listed_session.session.serial
-            added.append(Added(PartitionPosition(identity, serial, listed), listed_session))
+            events.append(Listed(PartitionPosition(identity, serial, listed), listed_session))
         more = len(additions) == EVENTS_STEP
         # Sessions up to here count as known, so that removed ones that the reader never got are not reported.
-        return EventBatch(removed, added, PartitionPosition(identity, serial, listed if more else serial), more)
+        return EventBatch(events, PartitionPosition(identity, serial, listed if more else serial), more)
+
+    async def _events(
+        self, partition: Partition, position: PartitionPosition, members: list[bytes], last: int
+    ) -> list[Removed | Listed]:
+        """Return the events of removals and refreshes after a position up to the serial `last`, in order."""
+        known = sorted(
+            (at, serial, member[16], member[17:])
+            for member in members
+            if (at := int.from_bytes(member[:8], "big")) <= last
+            and (serial := int.from_bytes(member[8:16], "big")) <= position.listed
+        )
+        newest = {code: at for at, _, _, code in known}
+        refreshed = [code for at, _, reason, code in known if not reason and newest[code] == at]
+        found = dict(zip(refreshed, await self._listed(partition, refreshed), strict=True))
+        events: list[Removed | Listed] = []
+        for at, serial, reason, code in known:
+            end = position._replace(serial=at)
+            if reason:
+                events.append(Removed(end, code, Reason(reason)))
+            elif newest[code] == at and (listed := found[code]) and listed.session.serial == serial:
+                events.append(Listed(end, listed))  # otherwise its removal comes later
+        return events
 
     async def _step(
         self, partition: Partition, topic: str, serial: int, listed: int, max_items: int
-    ) -> tuple[str, int, list[bytes], list[bytes], int]:
-        """Return the identity and newest serial of a partition, later removals, and later listed sessions.
+    ) -> tuple[str, int, list[bytes], list[bytes], list[bytes], int]:
+        """Return the identity and newest serial of a partition, later removals, refreshes and listed sessions.
 
         The last element is the serial of the last removal in the partition that is no longer stored, or 0.
         """
@@ -299,9 +317,9 @@ class Discovery:
         again = 1
         while again:
             again, *reply = await self._run(partition, call)
-        identity, newest, removals, additions, first, forgotten = reply
+        identity, newest, removals, refreshes, additions, first, forgotten = reply
         self._watching.expects(partition.topic_channel(topic), first)
-        return identity.decode() or self._identity.nothing, int(newest), removals, additions, int(forgotten)
+        return identity.decode() or self._identity.nothing, int(newest), removals, refreshes, additions, int(forgotten)
 
     async def _heal(self, partition: Partition, topic: str, member: bytes) -> None:
         """Remove a listed session that is missing. Only a bug or an eviction can cause this."""

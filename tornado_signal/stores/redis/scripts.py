@@ -34,6 +34,7 @@ CONSTANTS: Final = {
 #   max_in_topic, max_sessions, max_topics: the quotas of the topic and of the partition
 #   max_candidates, max_bytes: the maximum number of candidates, and the maximum size of all messages of a side
 #   identity: the identity of the partition, if it is new
+#   announce: 1 if a new expiry is an event of the listing, else 0
 #   by_content: 1 if the code is derived from the content, else 0
 #   departed_serial, listed_serial, max_items: the last removal and session that a reader knows, and how many to read
 #   first, many: the rank of the first topic, and the number of topics to read
@@ -47,7 +48,7 @@ _ARGUMENTS: Final = {
     # The candidates follow these arguments.
     "add_candidates": "side secret_hash token #max_candidates #max_bytes",
     "withdraw": "code side secret_hash token #remember_ms",
-    "refresh": "code side secret_hash #remember_ms",
+    "refresh": "code side secret_hash #announce #remember_ms",
     "hold": "code secret_hash lease #remember_ms",
     "renew": "code lease #remember_ms",
     "release": "code lease token #remember_ms",

@@ -19,6 +19,7 @@ from ...session import (
     Observer,
     Outcome,
     Position,
+    Refreshed,
     SessionPosition,
     SessionUpdate,
     Side,
@@ -423,33 +424,42 @@ class RedisStore:
         self.metrics.withdrawn += 1
         self._report("withdrawn", origin, code, known)
 
-    async def refresh(self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"") -> int:
+    async def refresh(
+        self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"", announce: bool = True
+    ) -> Refreshed:
         call = scripts.call(
-            "refresh", code=code, side=records.NAMES[side], secret_hash=secret_hash, remember_ms=self._timeout_ms
+            "refresh",
+            code=code,
+            side=records.NAMES[side],
+            secret_hash=secret_hash,
+            announce=int(announce),
+            remember_ms=self._timeout_ms,
         )
-        return await self._refresh(origin, code, call)
+        return Refreshed(*await self._refresh(origin, code, call))
 
     # Holding offers
 
     async def hold(self, origin: str, code: bytes, lease: bytes, *, secret_hash: bytes = b"") -> int:
         call = scripts.call("hold", code=code, secret_hash=secret_hash, lease=lease, remember_ms=self._timeout_ms)
-        expires_ms = await self._refresh(origin, code, call)
+        expires_ms, *_ = await self._refresh(origin, code, call)
         await self._aside(self._leases.note(origin, code, expires_ms))
         return expires_ms
 
     async def renew(self, origin: str, code: bytes, lease: bytes) -> int:
         call = scripts.call("renew", code=code, lease=lease, remember_ms=self._timeout_ms)
-        expires_ms = await self._refresh(origin, code, call)
+        expires_ms, *_ = await self._refresh(origin, code, call)
         await self._aside(self._leases.note(origin, code, expires_ms))
         return expires_ms
 
-    async def _refresh(self, origin: str, code: bytes, call: scripts.Call) -> int:
+    async def _refresh(self, origin: str, code: bytes, call: scripts.Call) -> list[int]:
+        """Run a script that refreshes a session. Return the new expiry, and what else the script returns."""
         partition = self.partitions.of_code(origin, code)
-        expires = await self.client.run(partition.slot, partition.keys(code), call)
-        if expires is None:
+        reply = await self.client.run(partition.slot, partition.keys(code), call)
+        if reply is None:
             raise SessionNotFound
-        await self._register(origin, int(expires))
-        return int(expires)
+        expires_ms, *others = reply
+        await self._register(origin, int(expires_ms))
+        return [int(expires_ms), *others]
 
     async def _register(self, origin: str, until_ms: int) -> None:
         if not self.origins.registered(origin, until_ms):

@@ -322,10 +322,10 @@ export class SignalClient {
             id,
           });
           const { code } = Object(event.data);
-          const isKnown = missing?.delete(code);
+          missing?.delete(code);
           if (type === "session") codes.add(code);
           if (type === "gone") codes.delete(code);
-          if (type !== "session" || !isKnown) yield event;
+          yield event;
           if (type === "gone" && fields.topic === undefined) return;
         }
       } catch (error) {

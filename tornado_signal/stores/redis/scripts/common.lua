@@ -74,6 +74,20 @@ local function history_start(now_us)
     return tonumber(fields[2])
 end
 
+-- Record the removal or the refresh of a session, and wake the readers of the topic.
+local function record(topic, member, until_ms)
+    redis.call('ZADD', departed, 0, member)
+    if redis.call('RPUSH', forgetting, struct.pack('>I8', until_ms) .. member) == 1 then
+        extend_keys(8, 9)
+    end
+    redis.call('SPUBLISH', topic_channel(topic), '')
+end
+
+-- Return the prefix of the records of a topic's refreshes. No topic has such a name, so earlier versions skip them.
+local function refreshes_prefix(topic)
+    return topic_prefix(topic .. '\255')
+end
+
 -- Remove a session from its topic's listing. The caller has to call note_topic. Returns the number of sessions left in the
 -- topic, or nil if it was not listed.
 local function delist(topic, prefix, serial, expires, code, reason, now, now_us, remember)
@@ -85,12 +99,7 @@ local function delist(topic, prefix, serial, expires, code, reason, now, now_us,
     local fields = redis.call('HMGET', meta, 's', 'n', '=' .. topic)
     local removal_serial, left = next_serial(fields[1], now_us), (fields[3] or 1) - 1
     redis.call('HSET', meta, 's', text(removal_serial), 'n', (fields[2] or 1) - 1, '=' .. topic, left)
-    local member = prefix .. struct.pack('>I8I8I1', removal_serial, serial, reason) .. code
-    redis.call('ZADD', departed, 0, member)
-    if redis.call('RPUSH', forgetting, struct.pack('>I8', now + remember) .. member) == 1 then
-        extend_keys(8, 9)
-    end
-    redis.call('SPUBLISH', topic_channel(topic), '')
+    record(topic, prefix .. struct.pack('>I8I8I1', removal_serial, serial, reason) .. code, now + remember)
     if reason == EXPIRED then
         expired[#expired + 1], expired[#expired + 2], expired[#expired + 3] = code, topic, text(expires)
     end
@@ -255,8 +264,10 @@ local function withdraw(it, code, token, now, now_us, remember)
     redis.call('SPUBLISH', session, '')
 end
 
--- Set another expiry of a session, listed or not.
-local function set_expiry(it, code, expires, remember)
+-- Set another expiry of a session, listed or not. With `announced_us`, the time in microseconds, a new expiry of a listed
+-- session is an event. Returns whether it is.
+local function set_expiry(it, code, expires, remember, announced_us)
+    local announced = false
     write_expiry(expires)
     expire_key(expires, it.lifetime)
     if it.answered == 0 then
@@ -267,8 +278,16 @@ local function set_expiry(it, code, expires, remember)
             redis.call('ZADD', expiries, 0, prefix .. struct.pack('>I8', expires) .. name)
             redis.call('ZREM', expiries, before)
             note_topic(it.topic, prefix)
+            if announced_us then
+                local now, serial = math.floor(announced_us / 1000), next_serial(redis.call('HGET', meta, 's'), announced_us)
+                forget_removals(now, 4)
+                redis.call('HSET', meta, 's', text(serial))
+                record(it.topic, refreshes_prefix(it.topic) .. struct.pack('>I8I8I1', serial, it.serial, 0) .. code, now + remember)
+                announced = true
+            end
         end
     end
     extend_partition(expires, remember)
     redis.call('SPUBLISH', session, '')
+    return announced
 end

@@ -29,7 +29,7 @@ if it and it.expires > now then
             redis.call('HSET', session, 'l', string.sub(leases, -LEASE_BYTES * MAX_LEASES))
         end
         expires = now + it.lifetime
-        set_expiry(it, code, expires, remember_ms)
+        set_expiry(it, code, expires, remember_ms, now_us)
     end
     return reply('kept')
 end

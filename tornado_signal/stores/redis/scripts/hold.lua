@@ -1,5 +1,5 @@
 -- Replace all leases of an offer by this one, and refresh it.
--- Returns the new expiry, or nil if there is no such session.
+-- Returns {new expiry}, or nil if there is no such session.
 local now = now_ms()
 local it = admitted('o', secret_hash, now)
 if not it then
@@ -11,4 +11,4 @@ if it.answered == 0 then
 end
 local expires = now + it.lifetime
 set_expiry(it, code, expires, remember_ms)
-return text(expires)
+return {text(expires)}

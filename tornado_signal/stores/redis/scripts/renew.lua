@@ -1,5 +1,5 @@
 -- Refresh an offer that has a lease.
--- Returns the new expiry, or nil if there is no such offer.
+-- Returns {new expiry}, or nil if there is no such offer.
 local now = now_ms()
 local it = find('l')
 local leases = it and it.more or ''
@@ -8,4 +8,4 @@ if #without_leases(leases, lease) == #leases or it.expires <= now or it.answered
 end
 local expires = now + it.lifetime
 set_expiry(it, code, expires, remember_ms)
-return text(expires)
+return {text(expires)}
