@@ -1,5 +1,6 @@
 """Streams by the browser module: in Chromium, Firefox and Node, while the server goes away and comes back."""
 
+import contextlib
 import itertools
 import json
 import signal
@@ -11,6 +12,7 @@ import urllib.request
 import pytest
 from support.browsers import until
 from support.node import Node, fetch_module
+from support.sse import REPLACED, REPORTED
 
 SECRET = "0123456789abcdef0123456789abcdef"
 WAYS = ("socket", "http")  # outside of browsers both are HTTP
@@ -260,11 +262,11 @@ PIECES = [
 
 
 class Scripted(socketserver.ThreadingTCPServer):
-    """Responds to each request with the next of `PIECES`, which are also cut within characters."""
+    """Responds to each request with the next of some responses, which are also cut within characters."""
 
     daemon_threads = True
 
-    def __init__(self):
+    def __init__(self, responses):
         self.asked = []  # the Last-Event-ID of each request
         scripted = self
 
@@ -272,7 +274,7 @@ class Scripted(socketserver.ThreadingTCPServer):
             def handle(self):
                 _, *lines = iter(lambda: self.rfile.readline().decode().strip(), "")
                 head = dict(line.lower().split(": ", 1) for line in lines)
-                pieces = PIECES[len(scripted.asked)]
+                pieces = responses[len(scripted.asked)]
                 scripted.asked.append(head.get("last-event-id"))
                 if pieces == 503:
                     self.wfile.write(b"HTTP/1.1 503 x\r\nRetry-After: 1\r\nContent-Length: 2\r\n\r\n{}")
@@ -286,31 +288,53 @@ class Scripted(socketserver.ThreadingTCPServer):
 
         super().__init__(("127.0.0.1", 0), Handler)
 
+    @contextlib.contextmanager
+    def serving(self):
+        """Serve. Yield the URL."""
+        with self:
+            threading.Thread(target=self.serve_forever, args=(0.05,)).start()
+            try:
+                yield f"http://127.0.0.1:{self.server_address[1]}"
+            finally:
+                self.shutdown()
+
+
+def test_listing_after_a_reset_replaces_what_was_known(server, tmp_path):
+    node, scripted = Node(fetch_module(server.url, tmp_path)), Scripted([["retry: 10\n", text] for _, text in REPLACED])
+    with scripted.serving() as url:
+        told = node.evaluate(
+            """(async () => {
+              const told = [];
+              for await (const {type, data} of new SignalClient(URL, {socket: false}).events("lobby")) {
+                told.push([type, data.code]);
+                if (type === "gone" && data.code === "a") return told;
+              }
+            })()""".replace("URL", json.dumps(url))
+        )
+    assert [tuple(each) for each in told] == REPORTED
+    assert scripted.asked == [last and last.decode() for last, _ in REPLACED]
+    assert node.close() == 0
+
 
 def test_streams_split_at_any_byte_are_parsed(server, tmp_path):
-    node = Node(fetch_module(server.url, tmp_path))
-    with Scripted() as scripted:
-        threading.Thread(target=scripted.serve_forever, args=(0.05,)).start()
-        try:
-            url = f"http://127.0.0.1:{scripted.server_address[1]}"
-            told, pauses_ms = node.evaluate(
-                """(async () => {
-                  const told = [];
-                  const pauses = [];
-                  const start = setTimeout;
-                  globalThis.setTimeout = (end, ms) => {
-                    const silence = ms >= 4000; // for so long a server may be silent
-                    if (new Error().stack.includes("/client/timing.js") && !silence) pauses.push(ms);
-                    return start(end, ms);
-                  };
-                  for await (const {type, data, id} of new SignalClient(URL, {socket: false}).events("lobby")) {
-                    told.push([type, data.code ?? "", id]);
-                    if (data.code === "d") return [told, pauses];
-                  }
-                })()""".replace("URL", json.dumps(url))
-            )
-        finally:
-            scripted.shutdown()
+    node, scripted = Node(fetch_module(server.url, tmp_path)), Scripted(PIECES)
+    with scripted.serving() as url:
+        told, pauses_ms = node.evaluate(
+            """(async () => {
+              const told = [];
+              const pauses = [];
+              const start = setTimeout;
+              globalThis.setTimeout = (end, ms) => {
+                const silence = ms >= 4000; // for so long a server may be silent
+                if (new Error().stack.includes("/client/timing.js") && !silence) pauses.push(ms);
+                return start(end, ms);
+              };
+              for await (const {type, data, id} of new SignalClient(URL, {socket: false}).events("lobby")) {
+                told.push([type, data.code ?? "", id]);
+                if (data.code === "d") return [told, pauses];
+              }
+            })()""".replace("URL", json.dumps(url))
+        )
     assert told == [
         ["gone", "ü😀", "1"],
         ["gone", "", "1"],

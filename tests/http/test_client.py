@@ -12,6 +12,7 @@ import pytest
 from support import rpc
 from support.holding import HoldingProxy
 from support.service import ORIGIN
+from support.sse import REPLACED, REPORTED
 from tornado import httpserver, netutil, web
 from tornado.httpclient import AsyncHTTPClient
 
@@ -315,22 +316,6 @@ async def test_incomplete_events_of_a_broken_stream_are_ignored():
     assert [head.get(b"last-event-id") for head in requests] == [last for last, _ in BROKEN]
 
 
-def event(name, text="", number=None):
-    session = {"info": "", "offer": "", "offerCandidates": [], "createdAt": 1, "expiresAt": 2}
-    more = {"session": session, "gone": {"reason": "expired"}}.get(name)
-    data = json.dumps({} if more is None else {"code": text, **more})
-    return f"event: {name}\ndata: {data}\n" * bool(name) + (f"id: {number}\n\n" if number else "\n")
-
-
-# Two sessions are known. The reader returns after the memory of removals, and the new listing breaks off once.
-REPLACED = [
-    (None, event("session", "a", 1) + event("session", "b", 2) + event("", number=3)),
-    (b"3", event("reset", number=4) + event("session", "c", 5)),
-    (None, event("session", "a", 6) + event("session", "c", 7) + event("session", "d", 8) + event("", number=9)),
-    (b"9", event("gone", "a", 10)),
-]
-
-
 async def test_listing_after_a_reset_replaces_what_was_known():
     requests = []
 
@@ -347,8 +332,7 @@ async def test_listing_after_a_reset_replaces_what_was_known():
         aclosing(client.topic_events("lobby")) as events,
     ):
         received = await until(events, lambda event: event.data["code"] == "a" and event.name == "gone")
-    sessions, gone = [("session", code) for code in "abcacd"], [("gone", "b"), ("gone", "a")]
-    assert [(name, data["code"]) for name, data in received] == [*sessions, *gone]
+    assert [(name, data["code"]) for name, data in received] == REPORTED
     assert [head.get(b"last-event-id") for head in requests] == [last for last, _ in REPLACED]
 
 

@@ -66,8 +66,8 @@ def make_error_responder(log: RequestLog) -> Callable[[int, httputil.HTTPHeaders
         if 0 < len(origin) <= MAX_ORIGIN and (allowed is None or origin in allowed):
             for name, value in cors(origin, allowed):
                 answer[name] = value
-        elif status in (414, 431) and not origin and allowed is None:
-            # The Origin may not have been read.
+        elif status in (414, 431) and not origin:
+            # The Origin may not have been read. The response says nothing that a page of another origin does not know.
             answer["Access-Control-Allow-Origin"] = "*"
         if status in (429, 503):
             answer["Retry-After"] = str(REFUSED_RETRY_AFTER_S)
