@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import itertools
+import sys
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 
@@ -116,6 +117,7 @@ class Model(RuleBasedStateMachine):
         # When a session left its topic's listing the last time.
         self.left_ms = {}
         self.followers = []
+        self.readers = {}  # those who follow each topic and read all after every step
         # For each topic: the number of additions and removals, and its states with this number and its sessions.
         self.moves = Counter()
         self.states = defaultdict(list)
@@ -390,12 +392,16 @@ class Model(RuleBasedStateMachine):
     @precondition(lambda self: self.followers)
     @rule(data=st.data(), most=st.just(99) | st.integers(0, 3), swept=st.booleans(), forked=st.booleans())
     def catch_up(self, data, most, swept, forked):
-        """Come back to a stream and read some of it: nothing comes twice, nothing leaves that has not come."""
+        """Come back to a stream and read some of it."""
         follower = data.draw(st.sampled_from(self.followers))
         if swept:
             self.sweep(True)
         if forked:
             self.followers.append(replace(follower, known=dict(follower.known)))
+        self.read_events(follower, most)
+
+    def read_events(self, follower, most):
+        """Read some events of a stream: nothing comes twice, nothing leaves that has not come."""
         origin, topic, known = follower.origin, follower.topic, follower.known
 
         async def read():
@@ -490,6 +496,15 @@ class Model(RuleBasedStateMachine):
                 news = self.run(reading)
                 session.serial = session.serial or news.serial
                 assert news == (*described, session.candidates[side], session.expires_ms, session.serial)
+
+    @invariant()
+    def readers_know_what_is_listed(self):
+        for origin, topic in itertools.product(ORIGINS, TOPICS):
+            if (origin, topic) not in self.readers:
+                self.readers[origin, topic] = Follower(origin, topic, self.run(self.under(origin).begin(topic)), {})
+            reader = self.readers[origin, topic]
+            self.read_events(reader, sys.maxsize)
+            assert reader.known.keys() == {code for code, _ in self.listed(origin, topic)}
 
     def state_is_as_expected(self, origin, topic, listed):
         """A listing differs from every earlier one after a change, and only then."""
