@@ -85,6 +85,7 @@ class LevelDB:
     @staticmethod
     def take_small_steps(monkeypatch):
         monkeypatch.setattr(records, "LISTING_STEP", 3)
+        monkeypatch.setattr(records, "REMOVALS_STEP", 3)
         monkeypatch.setattr(store_module, "SETTLING_STEP", 1)
         monkeypatch.setattr(expiry, "STEP", 8)
 

@@ -275,13 +275,15 @@ class Limits(ConnectionCounts):
             raise TooMany("bytes of an address", wait_s)
 
     def reserve_bytes(self, client: ClientCounts, size: int, now_ms: int) -> int:
-        """Count bytes before their number is known. Return `size`, or 0 if the quota of the client is used up.
-
-        `client.bytes.tokens` gets back what is not needed.
-        """
+        """Count bytes before their number is known. Return `size`, or 0 if the quota of the client is used up."""
         most = self._max_bytes
         free = not client.limited or client.bytes.borrow(most, most / self._settings.session_timeout_ms, now_ms, size)
         return size if free else 0
+
+    def return_bytes(self, client: ClientCounts, size: int) -> None:
+        """Stop counting reserved bytes that are not needed."""
+        if client.limited:
+            client.bytes.tokens += size
 
     @property
     def _max_bytes(self) -> int:

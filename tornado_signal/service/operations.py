@@ -304,16 +304,16 @@ async def refresh(context: RequestContext, session: bytes, side: Side, secret: b
     The readers of the topic get the session again, so its bytes count as stored again. A client without bytes left
     refreshes without an event.
     """
-    service, sent = context.service, 0
+    limits, store, announced = context.service.limits, context.service.store, 0
     entries = REFRESH_ENTRIES * (ENTRY_BYTES + len(context.origin) + 4 * MAX_TOPIC)
-    most = SIDE_BODIES * service.settings.max_body_bytes + entries
-    reserved = service.limits.reserve_bytes(context.client, most, context.now_ms)
+    most = SIDE_BODIES * context.service.settings.max_body_bytes + entries
+    reserved = limits.reserve_bytes(context.client, most, context.now_ms)
     try:
-        expires_ms, sent = await service.store.refresh(
+        expires_ms, announced = await store.refresh(
             context.origin, session, side, secret_hash=secret, announce=reserved > 0
         )
     finally:
-        context.client.bytes.tokens += reserved - (sent and sent + entries)
+        limits.return_bytes(context.client, reserved - (announced and announced + entries))
     return wire.encode({"expiresAt": expires_ms})
 
 

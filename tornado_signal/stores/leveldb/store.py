@@ -519,7 +519,7 @@ class LevelDBStore:
             elif newest[code] == at:  # otherwise it was refreshed again, or removed
                 key = layout.pack_session_prefix(origin, code)
                 session = records.find(view, key, code)
-                if session is None or not records.is_listed(view, origin, session):
+                if session is None or session.serial != session_serial or not records.is_listed(view, origin, session):
                     continue  # its removal comes in a later step
                 listed = records.listed(view, key, code, state.accesses.get(key))
                 events.append(Listed(end, listed))
