@@ -318,6 +318,31 @@ class RedisCluster:
             server.kill()
 
 
+class Move:
+    """A slot that an operator moves, some keys at a time."""
+
+    def __init__(self, cluster, slot):
+        self.slot, self.cluster = slot, cluster
+        self.source = next(server for first, last, server in cluster.slots() if first <= slot <= last)
+        self.target = next(server for server in cluster.primaries if server is not self.source)
+        self.target.ask("CLUSTER SETSLOT", slot, "IMPORTING", self.source.ask("CLUSTER MYID"))
+        self.source.ask("CLUSTER SETSLOT", slot, "MIGRATING", self.target.ask("CLUSTER MYID"))
+
+    def left(self):
+        return self.source.ask("CLUSTER GETKEYSINSLOT", self.slot, 100_000)
+
+    def move(self, keys, *options):
+        if keys:
+            # The node reuses a connection, on which the server may have been a restricted user.
+            access = (*options, "AUTH2", "default", "any")
+            self.source.ask("MIGRATE", self.target.host, self.target.port, "", 0, 5000, *access, "KEYS", *keys)
+
+    def end(self, *options):
+        self.move(self.left(), *options)
+        for server in (self.target, self.source):
+            server.ask("CLUSTER SETSLOT", self.slot, "NODE", self.target.ask("CLUSTER MYID"))
+
+
 @functools.cache
 def with_hand_clock(kind, cluster=False):
     """Return servers, which are started once for each process, and their manual wall clock."""

@@ -172,6 +172,29 @@ class RedisCluster(Redis):
     """Redis Cluster with two processes."""
 
     cluster, processes, in_order = True, 2, False
+    _move = None
+
+    async def move(self, store, origin, topic, share):
+        """Begin to move a topic's slot to another node, with a share of its keys, or end such a move."""
+        if self._move is not None:
+            await self.end_move()
+            return
+        self._move = await asyncio.to_thread(
+            redis_servers.Move, self._server, store.partitions.of_topic(origin, topic).slot
+        )
+        keys = self._move.left()
+        await asyncio.to_thread(self._move.move, keys[: int(share * len(keys))])
+
+    async def check(self, store):
+        await self.end_move()  # the keys of a partition are at two nodes meanwhile
+        for each in store.stores:
+            await each.topology.refresh_soon()
+        await super().check(store)
+
+    async def end_move(self):
+        if self._move is not None:
+            await asyncio.to_thread(self._move.end)
+            self._move = None
 
 
 ENGINES = {"leveldb": LevelDB, "redis": Redis, "redis-cluster": RedisCluster}

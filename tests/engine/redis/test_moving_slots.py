@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 from support.documents import blocks
-from support.redis_servers import KINDS, RedisCluster
+from support.redis_servers import KINDS, Move, RedisCluster
 from support.stores import Under, unlimited
 
 from tornado_signal.errors import Unavailable
@@ -40,31 +40,6 @@ async def opened(cluster, prefix, **access):
         yield store
     finally:
         await store.close()
-
-
-class Move:
-    """A slot that an operator moves, some keys at a time."""
-
-    def __init__(self, cluster, slot):
-        self.slot, self.cluster = slot, cluster
-        self.source = next(server for first, last, server in cluster.slots() if first <= slot <= last)
-        self.target = next(server for server in cluster.primaries if server is not self.source)
-        self.target.ask("CLUSTER SETSLOT", slot, "IMPORTING", self.source.ask("CLUSTER MYID"))
-        self.source.ask("CLUSTER SETSLOT", slot, "MIGRATING", self.target.ask("CLUSTER MYID"))
-
-    def left(self):
-        return self.source.ask("CLUSTER GETKEYSINSLOT", self.slot, 100_000)
-
-    def move(self, keys, *options):
-        if keys:
-            # The node reuses a connection, on which the server may have been a restricted user.
-            access = (*options, "AUTH2", "default", "any")
-            self.source.ask("MIGRATE", self.target.host, self.target.port, "", 0, 5000, *access, "KEYS", *keys)
-
-    def end(self, *options):
-        self.move(self.left(), *options)
-        for server in (self.target, self.source):
-            server.ask("CLUSTER SETSLOT", self.slot, "NODE", self.target.ask("CLUSTER MYID"))
 
 
 async def use(one):
