@@ -16,6 +16,7 @@ import pytest
 from support.command import BOUND_S, ORIGIN, call
 from support.maintenance import run_refused
 from support.service import WHO
+from tornado.netutil import bind_sockets
 
 from tornado_signal.errors import OperatorError
 from tornado_signal.http.error_responses import make_error_responder
@@ -82,6 +83,24 @@ def test_link_local_address_without_an_interface_gets_fitting_advice(monkeypatch
     monkeypatch.setattr("tornado_signal.system.sockets.bind_sockets", refuse)
     with pytest.raises(OperatorError, match="add its interface, such as fe80::1%eth0, or choose another --address"):
         open_sockets(["fe80::1"], 0, "--port")
+
+
+def test_picked_port_that_is_in_use_at_a_later_address_is_picked_again(monkeypatch):
+    refused = []
+
+    def bind(port, address):
+        if address == "127.0.0.2" and not refused:
+            refused.append(port)
+            raise OSError(errno.EADDRINUSE, "Address already in use")
+        return bind_sockets(port, address)
+
+    monkeypatch.setattr("tornado_signal.system.sockets.bind_sockets", bind)
+    opened = open_sockets(["127.0.0.1", "127.0.0.2"], 0, "--port")
+    first, second = (each.getsockname()[1] for each in opened)
+    for each in opened:
+        each.close()
+    assert refused
+    assert first == second
 
 
 def answering(server, *hosts):

@@ -15,6 +15,8 @@ from tornado.netutil import bind_sockets
 from ..errors import OperatorError
 from ..settings.value_types import UNIX_PREFIX
 
+PICKS = 10  # of a port that may be in use at other addresses
+
 
 class UnixSocket(socket.socket):
     """A listening Unix socket. Closing it removes its file, unless another file has replaced it.
@@ -85,13 +87,24 @@ def open_sockets(addresses: Sequence[str], port: int, flag: str, mode: int = 0o6
 
     Args:
         addresses: IP addresses, host names, or `unix:` and a path.
-        port: a TCP port. 0 picks a free one, the same for all addresses.
+        port: a TCP port. 0 picks one that is free at all addresses.
         flag: the setting to name if the port is not available.
         mode: the permissions of a Unix socket.
 
     Raises:
         OperatorError: an address is in use or not of this machine, or this user is not permitted to use it.
     """
+    for _ in range(PICKS if port == 0 else 0):
+        try:
+            return _open_all(addresses, port, flag, mode)
+        except OperatorError as error:
+            # The port that is free at the first address can be in use at another one.
+            if getattr(error.__cause__, "errno", None) != errno.EADDRINUSE:
+                raise
+    return _open_all(addresses, port, flag, mode)
+
+
+def _open_all(addresses: Sequence[str], port: int, flag: str, mode: int) -> list[socket.socket]:
     opened: list[socket.socket] = []
     dual_stack = all(address.startswith(UNIX_PREFIX) or ":" in address for address in addresses)
     with contextlib.ExitStack() as stack:
