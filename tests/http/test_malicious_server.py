@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import json
 import re
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from types import SimpleNamespace
 
 import pytest
@@ -85,6 +85,17 @@ def test_nonsense_is_an_error_with_a_code_for_the_browser_module(url, websocket_
     assert [request for request in requests if not re.fullmatch(rb"(?s)(?:GET / .*\r\n\r\n)?", request)] == []
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("use", ["a response", "a stream"])
+@pytest.mark.parametrize("name", malicious.LARGE)
+def test_memory_of_the_browser_module_is_bounded(url, use, name):
+    code = f"(name) => ({CODE_OF})(`{url}/${{name}}`, {USES[use]})"
+    with closing(Node(ROOT / "tornado_signal/web/client.js")) as process:
+        assert process.evaluate(f"({code})('empty-object')") in CODES
+        with malicious.bounded_memory(process.pid, malicious.MAX_NODE_GROWTH_KIB):
+            assert process.evaluate(f"({code})('{name.replace(' ', '-')}')") in CODES
+
+
 async def code_of_a_stream(url, name):
     """Return the code of the error that ends a stream of nonsense."""
     client = SignalClient(f"{url}/{name.replace(' ', '-')}", retry_timeout_s=0, websocket=False)
@@ -96,7 +107,7 @@ async def code_of_a_stream(url, name):
 
 @pytest.mark.parametrize("name", malicious.STREAMS)
 async def test_nonsense_in_a_stream_is_an_error_with_a_code(url, monkeypatch, name):
-    monkeypatch.setattr(http, "FIRST_S", BOUND_S)  # a busy machine sends 32 MiB slowly
+    monkeypatch.setattr(http, "FIRST_S", BOUND_S)  # a busy machine sends 16 MiB slowly
     assert await code_of_a_stream(url, name) == "not-a-server"
 
 

@@ -93,6 +93,7 @@ def test_nonsense_of_an_admin_listener_is_one_line_of_error(monkeypatch, urls, n
 UNCHANGED = (
     "empty object",
     "no list",
+    "many objects",
     "empty entries",
     "wrong field",
     "no number",

@@ -48,6 +48,7 @@ class Node:
         require("node")
         command = ["node", "--input-type=module", "--eval", PROGRAM, module]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.pid = self._process.pid
 
     def evaluate(self, expression):
         """Return the JSON value of an expression or of its promise."""

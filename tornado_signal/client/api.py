@@ -136,7 +136,7 @@ class SignalClient(Closable):
     ) -> Listing:
         """Send GET /:topic/sessions. With `wait_s` or `since`, wait until the listing differs from that of `since`.
 
-        The newest `limit` sessions are listed, at most 1000. Fewer are listed if these have more than 32 MiB. A cursor
+        The newest `limit` sessions are listed, at most 1000. Fewer are listed if these have more than 16 MiB. A cursor
         that another server has issued is ignored.
         """
         fields = {"topic": topic, "wait": wait_s, "since": since, "limit": limit}

@@ -5,7 +5,7 @@ RESPONSE_S = 15.0  # for a response, in addition to the requested wait
 SLOW = "no response in time"
 HUNG_UP = "connection closed by the server"
 THROUGH_PROXY = " through the proxy "
-MAX_RESPONSE_BYTES = 32 * 2**20  # of a response, an event or a WebSocket message
+MAX_RESPONSE_BYTES = 16 * 2**20  # of a response, an event or a WebSocket message
 MAX_RETRY_AFTER_S = 3600.0  # a longer `Retry-After` counts as this
 NOT_ALLOWED = "Not allowed by the token"
 CODES = {401: "unauthorized", 403: "origin-not-allowed", 404: "not-found", 409: "already-answered", 429: "server-busy"}
@@ -63,7 +63,7 @@ class HeldBack(Unreachable):
 
 
 class TooLarge(APIError):
-    """A response of more than 32 MiB, or with more values than this client parses."""
+    """A response of more than 16 MiB, or with more values than this client parses."""
 
     def __init__(self) -> None:
         super().__init__(200, FOREIGN)

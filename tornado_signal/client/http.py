@@ -43,6 +43,8 @@ logging.getLogger("httpx").setLevel(logging.WARNING)
 FIRST_S = 4.0  # until a stream of a topic begins
 SILENCE_S = 45.0  # the longest time without a complete line in a stream. The server sends a comment every 15 s
 
+LINE_BYTES: Final = 128  # that each line of an event counts for, in addition to its bytes
+
 REQUESTS: Final = {
     "version": ("GET", "/"),
     "health": ("GET", "/health"),
@@ -236,7 +238,8 @@ class _EventBytes(httpx.AsyncByteStream):
                 raise httpx.ReadTimeout(SLOW)
             joined = end + piece
             event_end = max(joined.rfind(line_ends) for line_ends in (b"\n\n", b"\r\r", b"\n\r"))
-            size = len(piece) + size if event_end < 0 else len(joined) - event_end
+            size, new = (size, piece) if event_end < 0 else (0, joined[event_end:])
+            size += len(new) + LINE_BYTES * (new.count(b"\n") + new.count(b"\r"))
             if size > MAX_RESPONSE_BYTES:
                 raise foreign()
             end = joined[-1:]

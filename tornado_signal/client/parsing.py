@@ -5,7 +5,7 @@ import math
 import re
 from typing import Any
 
-MAX_VALUES = 500_000  # array elements and object fields: an empty array needs three bytes, and 64 as an object
+MAX_VALUES = 250_000  # array elements and object fields: an object of one field needs seven bytes, and 184 as a dict
 MAX_DEPTH = 256  # nested arrays and objects: a program with a deep stack can still encode them
 
 # An escape sequence. The group is half of a surrogate pair without the other half.

@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.action == "status":
         state = remote.status(url, token)
         with remote.expected(url):
-            print(page(state) if terminal.wants_tables(arguments.json) else json.dumps(state, indent=2))
+            terminal.print_fields(state, page, arguments.json)
         return
     given = {field: getattr(arguments, name) for name, field in FIELDS.items()}
     fields = {field: value for field, value in given.items() if value is not None}

@@ -1,7 +1,6 @@
 """The commands inspect, check, repair and compact."""
 
 import argparse
-import json
 import os
 import signal
 from typing import Any
@@ -57,7 +56,7 @@ def inspect(arguments: Arguments, settings: Settings) -> None:
             source, numbers = str(path), {"size_bytes": files.size_bytes(path), **census.end()}
     numbers = {"source": source, **numbers}
     with remote.expected(source):
-        print(_page(numbers) if terminal.wants_tables(arguments.json) else json.dumps(numbers, indent=2))
+        terminal.print_fields(numbers, _page, arguments.json)
 
 
 def check(arguments: Arguments, settings: Settings) -> None:

@@ -158,7 +158,7 @@ export class SignalClient {
   }>;
   /**
    * List the unanswered sessions of a topic, newest first. With `wait` (seconds) and `since`, wait for a change. At most
-   * `limit` or 1000 are listed, and fewer if these have more than 32 MiB.
+   * `limit` or 1000 are listed, and fewer if these have more than 16 MiB.
    */
   sessions(
     topic: string,

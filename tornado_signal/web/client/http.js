@@ -84,7 +84,7 @@ export const isTooLarge = (error) => refusal(error)?.message === TOO_LARGE;
 /** @param {Response} response */
 export async function json(response) {
   try {
-    return Object(parsed(await read(response)));
+    return Object(await read(response));
   } catch (error) {
     if (isTooLarge(error)) throw nonsense(response.url, error);
     if (refusal(error).name === "SyntaxError") throw foreign(response.url);
@@ -93,8 +93,10 @@ export async function json(response) {
 }
 
 const TOO_LARGE = "too large";
-export const MAX_SIZE = 2 ** 25; // of a response, an event or a WebSocket message
-const MAX_VALUES = 500_000;
+export const MAX_SIZE = 2 ** 24; // of a response, an event or a WebSocket message
+const MAX_VALUES = 250_000;
+const [COMMA, BRACKET, BRACE] = [44, 91, 123];
+const LINE_SIZE = 128; // that each line of an event counts for, in addition to its characters
 
 const SESSION = {
   code: "string",
@@ -168,22 +170,26 @@ export function parsed(text) {
 }
 
 /**
- * Read a text of limited size. A few compressed bytes can be a response of any size.
+ * Read and parse JSON within the same limits. A few compressed bytes can be a response of any size.
  *
  * @param {Response} response
  */
 async function read(response) {
   const reader = response.body?.getReader();
   const decoder = new TextDecoder();
-  let text = "";
-  for (;;) {
-    const { value, done = true } = (await reader?.read()) ?? {};
-    if (done) return text + decoder.decode();
-    text += decoder.decode(value, { stream: true });
-    if (text.length <= MAX_SIZE) continue;
+  const pieces = []; // decoded at the end: strings would occupy more memory than the bytes of a body that is too large
+  for (let size = 0, values = 0; ; ) {
+    const { value = new Uint8Array(), done = true } = (await reader?.read()) ?? {};
+    if (done) break;
+    pieces.push(value);
+    size += value.length;
+    for (const byte of value) values += Number(byte === COMMA || byte === BRACKET || byte === BRACE);
+    if (size <= MAX_SIZE && values <= MAX_VALUES) continue;
     reader?.cancel().catch(() => {});
     throw new SyntaxError(TOO_LARGE);
   }
+  const text = pieces.map((piece) => decoder.decode(piece, { stream: true })).join("") + decoder.decode();
+  return JSON.parse(text);
 }
 
 /**
@@ -210,6 +216,7 @@ export function messages(url = "The stream") {
     const lines = rest.split(/\r\n|\n|\r(?=[^\n])/);
     rest = /** @type {string} */ (lines.pop());
     for (const line of lines) {
+      size += LINE_SIZE;
       if (line) {
         const [, name, value] = /** @type {RegExpExecArray} */ (/^([^:]*):? ?(.*)/s.exec(line)); // matches any line
         fields[name] = name === "data" && name in fields ? `${fields[name]}\n${value}` : value;
