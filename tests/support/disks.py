@@ -19,6 +19,20 @@ def mounted(path, size_mib):
         subprocess.run(["umount", str(path)], check=True)
 
 
+@contextlib.contextmanager
+def injected(process, fault):
+    """Let each `fdatasync` of a process fail or wait, as strace's `inject` says."""
+    require("strace")
+    command = ["strace", "-f", "-p", str(process.pid), "-e", f"inject=fdatasync:{fault}", "-o", "/dev/null"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as tracer:
+        while "attached" not in tracer.stderr.readline():
+            assert tracer.poll() is None
+        try:
+            yield
+        finally:
+            tracer.terminate()
+
+
 def fill_up(file):
     with file.open("wb", buffering=0) as opened, contextlib.suppress(OSError):
         while opened.write(b"\0" * (1 << 16)):

@@ -7,7 +7,7 @@ import pytest
 from support import writers
 from support.browsers import until
 from support.command import BOUND_S, ORIGIN, Server
-from support.disks import fill_up
+from support.disks import fill_up, injected
 from support.full_disks import OFFER, check, publish_until, wait_until_ready
 from support.scraping import scrape
 
@@ -88,16 +88,9 @@ def test_failed_sync_refuses_writes(start):
     server = start("--admin-port", 0)
     kept = {}
     publish_until(server, kept, lambda status: len(kept) == 5)
-    command = ["strace", "-f", "-p", str(server.process.pid), "-e", "inject=fdatasync:error=EIO", "-o", "/dev/null"]
-    tracer = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    try:
-        while "attached" not in tracer.stderr.readline():
-            assert tracer.poll() is None
+    with injected(server.process, "error=EIO"):
         publish_until(server, kept, lambda status: status == 503)
         publish_until(server, kept, lambda status: status == 503)
-    finally:
-        tracer.terminate()
-        tracer.communicate(timeout=BOUND_S)
     wait_until_ready(server)
     publish_until(server, kept, lambda status: len(kept) == 10)
     check(server, kept)

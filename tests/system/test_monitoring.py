@@ -11,15 +11,18 @@ import threading
 import time
 import urllib.parse
 import urllib.request
+import uuid
 from pathlib import Path
 
 import pytest
 from support.certificates import make_pair
 from support.command import BOUND_S, ORIGIN
+from support.disks import injected
 from support.documents import blocks, pages
 from support.needs import require
 from support.paths import SYSTEMD
-from support.redis_servers import RedisServer
+from support.redis_servers import RedisCluster, RedisServer
+from support.redis_traffic import PARTITIONS
 from support.scraping import scrape
 from support.tokens import write_secret
 from support.traffic import offer, request, traffic
@@ -141,7 +144,7 @@ class Prometheus:
             self.url = f"http://127.0.0.1:{free.getsockname()[1]}"
         # The text of the page without addresses and intervals.
         (block,) = blocks("monitoring", "Alerts and dashboard", "yaml")
-        config = block.replace("127.0.0.1:3001", '", "'.join(targets)).replace("/etc/prometheus/", "")
+        config = block.replace('"127.0.0.1:3001"', ", ".join(map(json.dumps, targets))).replace("/etc/prometheus/", "")
         (folder / "prometheus.yml").write_text(
             "global: {scrape_interval: 3s, scrape_timeout: 3s, evaluation_interval: 1s}\n" + config
         )
@@ -170,6 +173,22 @@ class Prometheus:
                     return found
             assert time.monotonic() < deadline_s
             time.sleep(0.1)
+
+    def firing(self):
+        """Return the firing alerts: their names without prefix, and their servers."""
+        return {
+            (alert["labels"]["alertname"].removeprefix("TornadoSignal"), alert["labels"].get("instance"))
+            for alert in self.ask("alerts")["alerts"]
+            if alert["state"] == "firing"
+        }
+
+    def fires(self, wanted, provoke):
+        """Wait until the wanted alerts have fired, and provoke them meanwhile. Return all that have fired."""
+        seen = set()
+        with contextlib.suppress(AssertionError):
+            self.until(lambda: provoke() or seen.update(self.firing()) or wanted <= seen)
+        assert wanted - seen == set()
+        return seen
 
     def end(self):
         self.process.kill()
@@ -202,11 +221,15 @@ def work(servers, redis):
         thread.join()
 
 
+def impatient():
+    """Return the alert rules without their waits."""
+    return re.sub(r"for: \d+m", "for: 1s", ALERTS.read_text())
+
+
 @pytest.fixture
 def prometheus(servers, tmp_path):
     """A Prometheus that watches the servers, with impatient alerts."""
-    impatient = re.sub(r"for: \d+m", "for: 1s", ALERTS.read_text())
-    prometheus = Prometheus(tmp_path, map(instance, servers), impatient)
+    prometheus = Prometheus(tmp_path, map(instance, servers), impatient())
     yield prometheus
     prometheus.end()
 
@@ -226,9 +249,10 @@ def test_prometheus_scrapes_a_server_and_alerts_when_it_is_down(servers, redis, 
 
         healths = [(rule["health"], rule.get("lastError", "")) for rule in rules()]
         assert healths == [("ok", "")] * len(expressions())
-        # A machine that runs tests can be busy, and Redis forgets its scripts all the time.
-        slow = {"TornadoSignalLoopLag", "TornadoSignalSlowDisk", "TornadoSignalSlowRedis", "TornadoSignalRedisRetries"}
-        prometheus.until(lambda: {rule["name"] for rule in rules() if rule["state"] != "inactive"} <= slow)
+        # A machine that runs tests can be busy, Redis forgets its scripts all the time, and `traffic` is also refused.
+        usual = {"TornadoSignalLoopLag", "TornadoSignalSlowDisk", "TornadoSignalSlowRedis", "TornadoSignalRedisRetries"}
+        usual.add("TornadoSignalRefusals")
+        prometheus.until(lambda: {rule["name"] for rule in rules() if rule["state"] != "inactive"} <= usual)
         for title, query, legend in queries():
             with subtests.test(title, query=query):
                 for name, value in VARIABLES.items():
@@ -262,8 +286,7 @@ def test_alerts_fire_in_prometheus_when_their_conditions_occur(servers, redis, s
         hooks = ("--webhook-url", receiver.url, *webhook_secret(tmp_path))
         hooked = start("--admin-port", "0", *hooks, data="hooked")
         watched = (reloaded, servers[1], hooked, secure, small)
-        impatient = re.sub(r"for: \d+m", "for: 1s", ALERTS.read_text())
-        prometheus = Prometheus(tmp_path, map(instance, watched), impatient)
+        prometheus = Prometheus(tmp_path, map(instance, watched), impatient())
         stack.callback(prometheus.end)
         prometheus.until(lambda: prometheus.query("count(count_over_time(tornado_signal_ready[1m]) > 2) == 6"))
 
@@ -285,7 +308,7 @@ def test_alerts_fire_in_prometheus_when_their_conditions_occur(servers, redis, s
         worker, _ = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
         os.kill(int(worker), signal.SIGKILL)  # without Redis no other process takes its place
 
-        def firing():
+        def provoke():
             for number in (signal.SIGSTOP, signal.SIGCONT):  # its event loop is late
                 secure.process.send_signal(number)
                 time.sleep(0.3)
@@ -293,11 +316,6 @@ def test_alerts_fire_in_prometheus_when_their_conditions_occur(servers, redis, s
                 socket.create_connection(("127.0.0.1", port)).close()
             for server in (servers[1], hooked):
                 server.exchange("/lobby/offer", {"info": "i", "offer": "o"})
-            return {
-                (alert["labels"]["alertname"].removeprefix("TornadoSignal"), alert["labels"]["instance"])
-                for alert in prometheus.ask("alerts")["alerts"]
-                if alert["state"] == "firing"
-            }
 
         wanted = {("WebhooksFail", instance(hooked))}
         wanted |= {(name, instance(servers[1])) for name in ("NotReady", "RedisFails", "Errors")}
@@ -305,11 +323,61 @@ def test_alerts_fire_in_prometheus_when_their_conditions_occur(servers, redis, s
         wanted |= {(name, instance(servers[1])) for name in ("SlowRedis", "RedisRetries", "WorkerMissing")}
         wanted |= {(name, instance(secure)) for name in ("Certificate", "LoopLag")}
         wanted |= {(name, instance(small)) for name in ("Full", "StoreSize")}
-        seen = set()
-        try:
-            prometheus.until(lambda: seen.update(firing()) or wanted <= seen)
-        except AssertionError:
-            assert wanted - seen == set()
+        seen = prometheus.fires(wanted, provoke)
         # On a busy machine the loop and the disk can be slow as well.
         others = {name for name, where in seen if where == instance(hooked)} - {"LoopLag", "SlowDisk"}
         assert others == {"WebhooksFail"}
+
+
+@pytest.mark.slow
+@pytest.mark.needs("strace")
+def test_alerts_fire_in_prometheus_for_disks_receivers_restarts_and_failovers(start, tmp_path):
+    with contextlib.ExitStack() as stack:
+        cluster = stack.enter_context(RedisCluster("redis", 1, 1))
+        receiver = stack.enter_context(Receiver())
+        receiver.usual = status(500)
+        hooks = ("--webhook-url", receiver.url, *webhook_secret(tmp_path))
+        stored = ("--store", "redis", "--redis-nodes", cluster.address, "--durability", "os", "--workers", "2")
+        flags = ("--admin-port", "0")
+        slow, broken = (start(*flags, data=name) for name in ("slow", "broken"))
+        hooked = start(*flags, *hooks, data="hooked")
+        limited = start(*flags, "--max-sessions-per-origin", "1", data="limited")
+        several = start(*flags, *stored)
+        watched = (slow, broken, hooked, limited, several)
+        prometheus = Prometheus(tmp_path, map(instance, watched), impatient())
+        stack.callback(prometheus.end)
+        (tmp_path / "alone").mkdir()
+        without = Prometheus(tmp_path / "alone", [], impatient())
+        stack.callback(without.end)
+        ask = {"info": "i", "offer": "o"}
+        code = uuid.UUID(several.offer()).bytes
+        cluster.primaries[0].ask("HSET", PARTITIONS.of_code(ORIGIN, code).session(code), "k", "damaged")
+        prometheus.until(lambda: prometheus.query("count(count_over_time(tornado_signal_ready[1m]) > 2) == 6"))
+        cluster.replicas[0].ask("CLUSTER", "FAILOVER")
+        stack.enter_context(injected(slow.process, "delay_enter=300000"))
+        stack.enter_context(injected(broken.process, "error=EIO"))
+        topic = "t" * 256
+        while not scrape(hooked.admin_url).one("webhook_dropped", "full"):
+            for _ in range(100):
+                hooked.exchange(f"/{topic}/offer", ask)
+
+        def provoke():
+            slow.exchange("/lobby/offer", ask)
+            broken.exchange("/lobby/offer", ask)
+            several.exchange("/poll", {"code": str(uuid.UUID(bytes=code)), "side": "answerer"})
+            for _ in range(50):
+                limited.exchange("/lobby/offer", ask)
+
+        wanted = {("SlowDisk", instance(slow)), ("WritesFail", instance(broken)), ("WebhooksDropped", instance(hooked))}
+        wanted |= {("Refusals", instance(limited)), ("Defect", instance(several)), ("RedisFailover", None)}
+        prometheus.fires(wanted, provoke)
+        supervisor, killed = several.process.pid, []
+        starts = f'max(changes(process_start_time_seconds{{instance="{instance(several)}"}}[1h]))'
+
+        def restart():
+            if int(prometheus.query(starts)[0]["value"][1]) == len(killed):
+                worker = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()[-1]
+                killed.append(os.kill(int(worker), signal.SIGKILL))
+
+        prometheus.fires({("Restarts", instance(several))}, restart)
+        assert without.fires({("Absent", None)}, lambda: None) == {("Absent", None)}
