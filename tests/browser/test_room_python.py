@@ -352,9 +352,9 @@ def test_server_decides_which_member_is_newer(page, python):
     sees(newest, ("NameTaken", "another peer is in this room with the same secret"))
 
 
-def test_listing_of_more_than_32_mib_is_read_with_a_smaller_limit(page, python):
+def test_listing_of_more_than_16_mib_is_read_with_a_smaller_limit(page, python):
     a, x = python("a"), page()
-    a.evaluate("[await peers.client.offer('room~lobby', 'm', 'x' * 220_000) for _ in range(160)] and None")
+    a.evaluate("[await peers.client.offer('room~lobby', 'm', 'x' * 120_000) for _ in range(160)] and None")
     for listing in ("peers.client.sessions('room~lobby')", "anext(peers.client.listings('room~lobby'))"):
         assert len(a.evaluate(listing)[0]) == 125
     a.evaluate("setattr(peers.client, '_max_listing', 1000)")

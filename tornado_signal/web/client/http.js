@@ -60,7 +60,7 @@ export async function request(url, init) {
   if (response.type === "opaqueredirect" || response.headers.has("Location")) throw await redirected(url, init);
   const { error } = await json(response).catch((failure) => {
     if (response.status === 404) throw failure; // the URL is that of another server
-    return { error: undefined }; // an intermediary responds in any format
+    return /** @type {{ error?: string }} */ ({}); // an intermediary responds in any format
   });
   const retryAfterMs = parseInt(/** @type {string} */ (response.headers.get("Retry-After")), 10) * 1000 || undefined;
   throw new SignalError(response.status, error ?? response.statusText, retryAfterMs);
@@ -74,28 +74,44 @@ export async function request(url, init) {
  */
 async function redirected(url, { signal }) {
   const [path] = url.split("?");
-  const { url: target = "another host" } = await fetch(path, { signal }).catch(() => new Response());
+  const target = await fetch(path, { signal }).then(
+    (response) => response.url,
+    () => "another server",
+  );
   return foreign(path, `redirects to ${target}, which is not followed`);
 }
 
 /** @param {unknown} error */
 export const isTooLarge = (error) => refusal(error)?.message === TOO_LARGE;
 
-/** @param {Response} response */
-export async function json(response) {
+/**
+ * Read and parse the JSON of a response within the limits of `parsed`. A few compressed bytes can be a body of any size.
+ *
+ * @param {Response} response
+ */
+export async function json({ body, url }) {
   try {
-    return Object(await read(response));
+    const reader = body?.getReader();
+    const decoder = new TextDecoder();
+    const pieces = []; // decoded at the end: strings would occupy more memory than the bytes of a body that is too large
+    for (let size = 0, values = 0; size <= MAX_SIZE && values <= MAX_VALUES; ) {
+      const { value } = (await reader?.read()) ?? {};
+      if (!value) return Object(JSON.parse(pieces.map((each) => decoder.decode(each, { stream: true })).join("")));
+      pieces.push(value);
+      size += value.length;
+      values += value.filter((byte) => byte === 44 || byte === 91 || byte === 123).length; // , [ {
+    }
+    reader?.cancel().catch(() => {});
+    throw nonsense(url, new SyntaxError(TOO_LARGE));
   } catch (error) {
-    if (isTooLarge(error)) throw nonsense(response.url, error);
-    if (refusal(error).name === "SyntaxError") throw foreign(response.url);
-    throw refusal(error).name === "TypeError" ? unreachable(response.url, error) : error; // it was cut off
+    if (refusal(error).name === "SyntaxError") throw foreign(url);
+    throw refusal(error).name === "TypeError" ? unreachable(url, error) : error; // it was cut off
   }
 }
 
 const TOO_LARGE = "too large";
 export const MAX_SIZE = 2 ** 24; // of a response, an event or a WebSocket message
 const MAX_VALUES = 250_000;
-const [COMMA, BRACKET, BRACE] = [44, 91, 123];
 const LINE_SIZE = 128; // that each line of an event counts for, in addition to its characters
 
 const SESSION = {
@@ -164,31 +180,8 @@ export function conforms(value, shape = {}) {
 export function parsed(text) {
   const marks = /[,[{]/g;
   let values = 0;
-  while (values <= MAX_VALUES && marks.test(text)) values += 1;
+  while (marks.test(text) && values <= MAX_VALUES) values += 1;
   if (values > MAX_VALUES || text.length > MAX_SIZE) throw new SyntaxError(TOO_LARGE);
-  return JSON.parse(text);
-}
-
-/**
- * Read and parse JSON within the same limits. A few compressed bytes can be a response of any size.
- *
- * @param {Response} response
- */
-async function read(response) {
-  const reader = response.body?.getReader();
-  const decoder = new TextDecoder();
-  const pieces = []; // decoded at the end: strings would occupy more memory than the bytes of a body that is too large
-  for (let size = 0, values = 0; ; ) {
-    const { value = new Uint8Array(), done = true } = (await reader?.read()) ?? {};
-    if (done) break;
-    pieces.push(value);
-    size += value.length;
-    for (const byte of value) values += Number(byte === COMMA || byte === BRACKET || byte === BRACE);
-    if (size <= MAX_SIZE && values <= MAX_VALUES) continue;
-    reader?.cancel().catch(() => {});
-    throw new SyntaxError(TOO_LARGE);
-  }
-  const text = pieces.map((piece) => decoder.decode(piece, { stream: true })).join("") + decoder.decode();
   return JSON.parse(text);
 }
 
@@ -211,7 +204,7 @@ export function messages(url = "The stream") {
     size += piece.length;
     if (size > MAX_SIZE) throw nonsense(url);
     if (!broken && !/[\r\n]/.test(piece)) return; // splitting it again for each piece would take quadratic time
-    broken = piece ? piece.endsWith("\r") : broken;
+    if (piece) broken = piece.endsWith("\r");
     // A CR at the end can be the first half of a CR LF.
     const lines = rest.split(/\r\n|\n|\r(?=[^\n])/);
     rest = /** @type {string} */ (lines.pop());
@@ -282,8 +275,8 @@ export class Authorization {
  */
 function renewalMs(token) {
   try {
-    const payload = token.split(".")[1]?.replaceAll("-", "+").replaceAll("_", "/") ?? "";
-    const leftMs = JSON.parse(atob(payload)).exp * 1000 - Date.now();
+    const [, payload = ""] = token.split(".");
+    const leftMs = JSON.parse(atob(payload.replaceAll("-", "+").replaceAll("_", "/"))).exp * 1000 - Date.now();
     return leftMs > 0 ? Date.now() + Math.max(leftMs - RENEW_MS, leftMs / 2) : Infinity;
   } catch {
     return Infinity;
@@ -303,8 +296,8 @@ const functions = new WeakMap();
  */
 export function authorizationOf(source) {
   if (!source) return without;
-  const found = (typeof source === "function" ? functions.get(source) : texts.get(source)) ?? new Authorization(source);
-  if (typeof source === "function") functions.set(source, found);
-  else texts.set(source, found);
+  const known = /** @type {Map<TokenSource, Authorization>} */ (typeof source === "function" ? functions : texts);
+  const found = known.get(source) ?? new Authorization(source);
+  known.set(source, found);
   return found;
 }
