@@ -15,7 +15,7 @@ from tornado.netutil import bind_sockets
 from ..errors import OperatorError
 from ..settings.value_types import UNIX_PREFIX
 
-PICKS = 10  # of a port that may be in use at other addresses
+PICKS = 10  # further attempts to find a port that is free at all addresses
 
 
 class UnixSocket(socket.socket):
