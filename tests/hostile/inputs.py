@@ -211,8 +211,8 @@ class Maker:
     def _operators(self) -> bytes:
         path = self.rng.choice(["/metrics", "/healthz", "/readyz", "/", "/nothing"])
         if self.rng.random() < 0.05:
-            path = self.rng.choice(["/inspect", "/compact"])
-        method = "POST" if path in ("/inspect", "/compact") else self.rng.choice(["GET", "HEAD", "POST"])
+            path = "/actions/compact"
+        method = "POST" if path.startswith("/actions") else self.rng.choice(["GET", "HEAD", "POST"])
         line = self.rng.choice(["", "Content-Length: 0\r\n", "Accept: application/openmetrics-text; version=1.0.0\r\n"])
         host = self.rng.choice(["localhost", "127.0.0.1", "x"])
         return f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n{line}\r\n".encode()

@@ -1,6 +1,5 @@
-"""The admin listener: liveness, readiness, metrics and maintenance requests."""
+"""The admin listener: liveness, readiness and metrics."""
 
-import asyncio
 import contextlib
 import itertools
 import logging
@@ -9,16 +8,12 @@ import socket
 
 import pytest
 from support.command import BOUND_S
-from support.rpc import until
-from support.service import ORIGIN, head
+from support.service import head
 
-from tornado_signal.errors import Unavailable
 from tornado_signal.lifecycle import DRAINING
 from tornado_signal.limits.per_address import ADMIN_CONNECTIONS
-from tornado_signal.stores.leveldb.binding import plyvel
 
 GETS = ("/healthz", "/readyz", "/metrics")
-MAINTENANCE = ("/inspect", "/compact")
 
 
 @pytest.fixture
@@ -55,29 +50,24 @@ async def test_metrics_are_served_without_the_data_directory(service):
 
 
 async def test_draining_server_or_server_without_store_is_alive_but_not_ready(service, call_admin):
-    async def reasons():
+    async def reason():
         assert await call_admin("GET", "/healthz") == (200, {"status": "ok"})
-        responses = [await call_admin("GET", "/readyz"), *[await call_admin("POST", path) for path in MAINTENANCE]]
-        assert {(status, fields["status"]) for status, fields in responses} == {(503, "unavailable")}
-        return {fields["reason"] for _, fields in responses}
+        status, fields = await call_admin("GET", "/readyz")
+        assert (status, fields["status"]) == (503, "unavailable")
+        return fields["reason"]
 
     await service.close_store()
-    assert all("database" in reason for reason in await reasons())
+    assert "database" in await reason()
     service.shared.lifecycle.reach(DRAINING)
-    assert await reasons() == {"draining"}
+    assert await reason() == "draining"
 
 
 async def test_unknown_paths_and_methods_are_refused_in_json(call_admin):
     for method in ("GET", "POST"):
-        for path in ("/index.html", "/topics", "/healthz/", "/lobby/sessions", "/metrics/x"):
+        for path in ("/index.html", "/topics", "/healthz/", "/lobby/sessions", "/metrics/x", "/inspect", "/compact"):
             assert await call_admin(method, path) == (404, {"error": "Not found"})
-    for method in ("PUT", "DELETE", "OPTIONS"):
+    for method in ("POST", "PUT", "DELETE", "OPTIONS"):
         for path in GETS:
-            assert await call_admin(method, path) == (405, {"error": "Method not allowed"})
-        for path in MAINTENANCE:
-            assert (await call_admin(method, path))[0] in (403, 405)
-    for method, paths in (("POST", GETS), ("GET", MAINTENANCE)):
-        for path in paths:
             assert await call_admin(method, path) == (405, {"error": "Method not allowed"})
 
 
@@ -92,79 +82,13 @@ async def test_internal_error_is_500_and_logged(service, call_admin, monkeypatch
 
 
 async def test_admin_paths_are_404_on_the_public_listener(service):
-    for path in (*GETS, *MAINTENANCE):
+    for path in GETS:
         assert (await service.call("GET", path)).status == 404
-
-
-# Maintenance, which is only for programs of the operator.
-
-
-async def post(service, path, headers=(("Host", "127.0.0.1"),)):
-    return await service.raw(head("POST", path, headers), "POST", service.admin_port)
-
-
-async def test_inspection_counts_everything_committed(service):
-    offers = [(f"topic {number % 3}", "i", f"{number}" + "x" * 3000) for number in range(600)]
-    codes = await asyncio.gather(*(service.store.create(ORIGIN, *offer) for offer in offers))
-    entries = dict(service.store.database.view.iterator())
-    response = await post(service, "/inspect")
-    assert response.status == 200
-    expected = {"sessions": len(codes), "unanswered": len(codes), "entries": len(entries), "topics": 3, "origins": 1}
-    assert response.json.items() >= expected.items()
-    assert response.json["total_bytes"] == sum(len(key) + len(value) for key, value in entries.items())
-    assert response.json["size_bytes"] == service.store.database.size_bytes()
-    assert not service.store.database._pinned
-    assert (len(response.json["largest_origins"]), len(response.json["largest_topics"])) == (1, 3)
-    assert len((await post(service, "/inspect?most=2")).json["largest_topics"]) == 2
-    for max_items in ("1001", "-1", "", "x", "%C2%B2"):
-        assert (await post(service, f"/inspect?most={max_items}")).status == 400
-
-
-@pytest.mark.parametrize("path", MAINTENANCE)
-async def test_maintenance_requests_from_browsers_are_refused(path, service):
-    own = ("Host", "127.0.0.1")
-    names = ["evil.example", "127.0.0.1.evil.example", "192.168.0.1", "[::2]", "", "x:1", "localhost.evil.example:80"]
-    for headers in (
-        *([own, ("Origin", origin)] for origin in ("http://127.0.0.1:9000", "null", "")),
-        *([own, ("Sec-Fetch-Site", site)] for site in ("none", "same-origin")),
-        *([("Host", host)] for host in (*names, "127.0.0.1:80:80", "::1", "127.1")),
-    ):
-        response = await post(service, path, headers)
-        assert response.status in (400, 403), headers  # some of these hosts are malformed
-        assert set(response.json) == {"error"}
-        assert "Access-Control-Allow-Origin" not in response.headers
-
-
-@pytest.mark.parametrize("end", ["closed", "failed"])
-async def test_inspection_fails_if_the_store_closes(end, service, caplog):
-    await asyncio.gather(*(service.store.create(ORIGIN, "lobby", "i", "o") for _ in range(400)))
-    inspecting = asyncio.create_task(service.store.maintenance.inspect(1))
-    await asyncio.sleep(0)
-    assert len(service.store.database._pinned) == 1
-    assert not inspecting.done()
-    if end == "closed":
-        await service.close_store()
-    else:
-        service.store.database.failed(plyvel.CorruptionError(b"bad block"))
-    with pytest.raises(Unavailable) as refused:
-        await inspecting
-    assert refused.value.reason == "the database was closed or reopened"
-    await until(lambda: end == "closed" or service.store.available)
-    caplog.clear()
-
-
-async def test_compaction_keeps_sessions(service):
-    code = await service.offer()
-    response = await post(service, "/compact")
-    assert response.status == 200
-    assert set(response.json) == {"before_bytes", "after_bytes"}
-    assert response.json["after_bytes"] == service.store.database.size_bytes()
-    assert [session["code"] for session in await service.sessions()] == [code]
 
 
 def test_idle_connections_do_not_block_probes(start):
     kinds = [b"", b"GET /", b"GET / HTTP/1.1\r\n\r\n"]
-    kinds += [b"POST /compact HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n"]
+    kinds += [b"POST /actions/compact HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n"]
     server = start("--admin-port", 0)
     port = int(server.admin_url.rpartition(":")[2])
     descriptors = f"/proc/{server.process.pid}/fd"
@@ -196,8 +120,8 @@ NAMES = ("evil.example", "evil.example:3001", "127.0.0.1.evil.example", "localho
 
 async def test_request_with_a_dns_name_as_host_is_403(service):
     await service.offer()
-    rows = [*itertools.product(NAMES[:1], GETS + MAINTENANCE, ("1.1", "1.0"), ("GET", "HEAD", "POST", "OPTIONS"))]
-    for host, path, version, method in [*rows, *itertools.product(NAMES[1:], GETS + MAINTENANCE, ("1.1",), ("GET",))]:
+    rows = [*itertools.product(NAMES[:1], GETS, ("1.1", "1.0"), ("GET", "HEAD", "POST", "OPTIONS"))]
+    for host, path, version, method in [*rows, *itertools.product(NAMES[1:], GETS, ("1.1",), ("GET",))]:
         for target, named in ((path, host), (f"http://{host}{path}", "localhost")):
             raw = f"{method} {target} HTTP/{version}\r\nHost: {named}\r\nConnection: close\r\n\r\n".encode()
             response = await service.raw(raw, method, service.admin_port)
@@ -210,7 +134,6 @@ async def test_names_of_the_setting_are_served_and_the_reason_names_it(start_ser
     for host in ("signal", "signal:3001", "SIGNAL.example:3001"):
         for path in GETS:
             assert (await service.raw(head("GET", path, [("Host", host)]), "GET", service.admin_port)).status == 200
-        assert (await post(service, "/compact", [("Host", host)])).status == 403  # without a token only from here
     response = await service.raw(head("GET", "/metrics", [("Host", "other")]), "GET", service.admin_port)
     assert (response.status, "--admin-hosts" in response.json["error"]) == (403, True)
 
@@ -224,6 +147,3 @@ async def test_request_with_an_address_or_localhost_as_host_is_served(service):
             assert (await service.raw(head("GET", path, [("Host", host)]), "GET", service.admin_port)).status == 200
         without_host = f"GET {path} HTTP/1.0\r\n\r\n".encode()  # only from old clients, never from browsers
         assert (await service.raw(without_host, "GET", service.admin_port)).status == 200
-    for path, host in itertools.product(MAINTENANCE, LOCAL):
-        expected = 403 if host.startswith(("10.", "[fd")) else 200  # maintenance is for this machine only
-        assert (await post(service, path, [("Host", host)])).status == expected, host

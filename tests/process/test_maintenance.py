@@ -1,25 +1,19 @@
 """The installed commands that look after the data, against running servers and stopped ones."""
 
-import asyncio
 import json
 import re
-import signal
 import socket
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from support.command import BOUND_S, COMMAND, ORIGIN, environment
-from support.maintenance import LONG_MS, OTHER, SECRETS, fill, names, noise, run_ok, run_refused
+from support.command import BOUND_S, COMMAND, ORIGIN
+from support.maintenance import names, run_ok, run_refused
 from support.redis_servers import free_port
-from support.redis_traffic import until
-from support.stores import open_leveldb
-from support.terminal import Terminal
 
 pytest_plugins = ["support.networks"]
 
 ADMIN = ("--admin-port", 0)
-LONG = ("--session-timeout-ms", LONG_MS)
 
 
 def test_commands_find_the_server_by_its_settings(start, tmp_path):
@@ -28,106 +22,45 @@ def test_commands_find_the_server_by_its_settings(start, tmp_path):
     server = start(**variables)
     server.offer()
     (tmp_path / "signal.toml").write_text(f"admin_port = {port}\ndata_dir = 'here'\n")
-    assert json.loads(run_ok("inspect", "--config", "signal.toml", cwd=tmp_path))["sessions"] == 1
-    assert json.loads(run_ok("inspect", cwd=tmp_path, **variables))["source"] == f"http://127.0.0.1:{port}"
-    assert json.loads(run_ok("inspect", "--admin-port", port, cwd=tmp_path))["sessions"] == 1
-    assert "bytes before" in run_ok("compact", "--config", "signal.toml", cwd=tmp_path)
+    for flags, options in ((("--config", "signal.toml"), {}), (("--admin-port", port), {}), ((), variables)):
+        shown = json.loads(run_ok("admin", "status", *flags, cwd=tmp_path, **options))
+        assert shown["store"]["origins"][0]["origin"] == ORIGIN
+    assert "before_bytes" in run_ok("admin", "compact", "--config", "signal.toml", cwd=tmp_path)
     server.end()
     start(*address, **variables)
-    assert "sessions" in run_ok("inspect", "--admin-port", port, *address)
+    assert "processes" in run_ok("admin", "status", "--admin-port", port, *address)
     assert names(tmp_path) == ["here", "signal.toml"]
 
 
-def test_inspect_shows_equal_numbers_for_each_source(start, tmp_path):
+def test_check_touches_no_directory_in_use_and_creates_none(start, tmp_path):
     data = tmp_path / "data"
-    codes = fill(data, 3000)
-    stopped = run_ok("inspect", "--data-dir", data)
-    server = start(*ADMIN, *LONG)
-    running = run_ok("inspect", "--data-dir", data, "--admin-url", server.admin_url)
-    few = json.loads(run_ok("inspect", "--admin-url", server.admin_url, "--most", 3))
-    assert [len(few[name]) for name in ("largest_origins", "largest_topics")] == [2, 3]
-    assert server.stop() == 0
-    numbers = []
-    for text, source in ((stopped, data), (running, server.admin_url)):
-        assert not any(word in text for word in SECRETS.values())
-        found = json.loads(text)
-        assert found.pop("source") == str(source)
-        assert found.pop("size_bytes") > 100_000
-        numbers.append(found)
-    assert numbers[0] == numbers[1]
-    found = numbers[0]
-    assert (found["sessions"], found["answered"], found["unanswered"]) == (3000, 1000, 2000)
-    assert (found["candidates"], found["origins"], found["expired"]) == (3000, 2, 0)
-    by_origin = {origin: sum(of == origin for of, _ in codes) for origin in (ORIGIN, OTHER)}
-    assert {each["origin"]: each["sessions"] for each in found["largest_origins"]} == by_origin
-    assert (found["topics"], len(found["largest_topics"])) == (100, 20)
-    assert len(json.loads(run_ok("inspect", "--data-dir", data, "--most", 3))["largest_topics"]) == 3
-    shown = on_a_terminal(data)
-    assert "3000 sessions: 2000 unanswered, 1000 answered, 0 expired and not swept yet" in shown
-    assert re.search(r"ORIGIN +TOPIC +UNANSWERED\n", shown)
-    assert re.search(rf"{ORIGIN} +{by_origin[ORIGIN]} ", shown)
-    assert not any(word in shown for word in SECRETS.values())
-    assert json.loads(on_a_terminal(data, "--json"))["sessions"] == 3000
-
-
-def on_a_terminal(data, *flags):
-    """Return the output of `inspect` for a directory on a terminal."""
-    with Terminal(COMMAND, "inspect", "--data-dir", data, *flags, env=environment()) as terminal:
-        shown, status = terminal.rest()
-    assert status == 0
-    return shown
-
-
-def test_inspect_escapes_and_cuts_names_on_a_terminal(tmp_path):
-    async def filling():
-        store = await open_leveldb(tmp_path / "data", timeout_ms=LONG_MS)
-        await store.create("\x9b31m", "\x1b]0;owned\x07\r\n\0é" + "x" * 200, "i", "o")
-        await store.close()
-
-    asyncio.run(filling())
-    shown = on_a_terminal(tmp_path / "data")
-    assert not re.search(r"[^\n -~…é]", shown)
-    assert r"\x9b31m" in shown
-    assert r"\x1b]0;owned\x07\r\n\x00é" in shown
-    assert max(map(len, shown.splitlines())) < 150
-
-
-def test_directory_in_use_is_not_touched(start, tmp_path):
-    data = tmp_path / "data"
-    server = start(*ADMIN)
+    server = start()
     server.offer()
     before = names(data)
-    same_port = "stop it, or set the same --admin-port for it and this command"
-    for commands, said in (
-        (("check", "repair"), f"{data} is in use by another process; stop it, or choose another --data-dir"),
-        (("inspect", "compact"), f"{data} is in use by a running server; {same_port}"),
-    ):
-        assert [run_refused(command, "--data-dir", data) for command in commands] == [said] * len(commands)
+    said = run_refused("check", "--data-dir", data)
+    assert said == f"{data} is in use by another process; stop it, or choose another --data-dir"
     assert names(data) == before
     assert server.stop() == 0
-
-
-@pytest.mark.parametrize("command", ["inspect", "check", "repair", "compact"])
-def test_commands_create_no_database(command, tmp_path):
     (tmp_path / "empty").mkdir()
     for name in ("missing", "empty"):
-        said = run_refused(command, "--data-dir", name, cwd=tmp_path)
+        said = run_refused("check", "--data-dir", name, cwd=tmp_path)
         assert said == f"there is no database in {name}; name its directory with --data-dir"
-    assert [str(each.relative_to(tmp_path)) for each in tmp_path.rglob("*")] == ["empty"]
+    assert names(tmp_path) == ["data", "empty"]
+    assert names(tmp_path / "empty") == []
 
 
 def test_command_without_a_server_gives_advice(start, tmp_path):
     port = free_port()
-    said = run_refused("inspect", "--admin-port", port, cwd=tmp_path)
+    said = run_refused("admin", "status", "--admin-port", port, cwd=tmp_path)
     assert said == (
         f"no server responds at http://127.0.0.1:{port} (Connection refused); start it, or name its admin listener "
         "with --admin-port or --admin-url"
     )
-    said = run_refused("inspect", "--admin-port", 0, cwd=tmp_path)
+    said = run_refused("admin", "status", "--admin-port", 0, cwd=tmp_path)
     assert said == "with --admin-port 0 only the server's log contains the port; name it with --admin-url"
     server = start(*ADMIN)
-    for command in ("inspect", "compact"):
-        said = run_refused(command, "--admin-url", server.url, cwd=tmp_path)
+    for action in ("status", "compact"):
+        said = run_refused("admin", action, "--admin-url", server.url, cwd=tmp_path)
         assert said.startswith(f"the server at {server.url} is not the admin listener of a tornado-signal; name that")
     assert names(tmp_path) == ["data"]
 
@@ -143,37 +76,9 @@ def test_something_else_at_the_port_is_recognized(answer, tmp_path):
                 connection.sendall(answer)
 
         thread.submit(answering)
-        said = run_refused("inspect", "--admin-port", listening.getsockname()[1], cwd=tmp_path)
+        said = run_refused("admin", "status", "--admin-port", listening.getsockname()[1], cwd=tmp_path)
     assert "is not the admin listener" in said or "no server responds" in said
     assert names(tmp_path) == []
-
-
-def test_compact_frees_the_space_of_swept_sessions(start, tmp_path):
-    data = tmp_path / "data"
-    sweeping = (*ADMIN, "--sweep-interval-ms", 10)
-
-    def swept(server):
-        until(lambda: not json.loads(run_ok("inspect", "--admin-url", server.admin_url))["expired"])
-
-    def compacted(where, *flags):
-        said = run_ok("compact", "--data-dir", data, *flags)
-        return map(int, re.fullmatch(rf"{where}: (\d+) bytes before, (\d+) bytes after\n", said).groups())
-
-    fill(data, 200, offer=noise(10_000), timeout_ms=1)
-    server = start(*sweeping)
-    swept(server)
-    compacted(server.admin_url, "--admin-url", server.admin_url)
-    server.offer()
-    assert server.stop() == 0
-    fill(data, 200, offer=noise(10_000), timeout_ms=1)
-    before, after = compacted(data)
-    assert after > 2_000_000 < before  # what has expired is still there: nobody has swept
-    server = start(*sweeping)
-    swept(server)
-    server.stop(signal.SIGKILL)
-    before, after = compacted(data)
-    assert after < 100_000
-    assert json.loads(run_ok("inspect", "--data-dir", data))["sessions"] == 1
 
 
 @pytest.mark.needs("curl")
@@ -195,14 +100,14 @@ def test_maintenance_from_other_machines_requires_the_token(token, spawn, tmp_pa
         ask = ("curl", "-s", "-o", answer, "-w", "%{http_code}", *options, f"http://{host}:{ports[1]}{path}")
         return spawn(*ask, stdout=subprocess.PIPE).communicate(timeout=BOUND_S)[0]
 
-    shown = ("-X", "POST", "-H", f"Authorization: Bearer {token or 'x'}")
+    shown = ("-X", "POST", "-d", "{}", "-H", f"Authorization: Bearer {token or 'x'}")
     for host in ("192.0.2.1", "127.0.0.1"):
         for path in ("/metrics", "/healthz", "/readyz"):
             assert status(host, path) == "200"
-        for path in ("/inspect", "/compact"):
-            assert status(host, path, "-X", "POST", "-H", "Host: 127.0.0.1") == ("401" if token else "403")
-            assert status(host, path, *shown, "-H", "Origin: http://127.0.0.1") == "403"
-            assert status(host, path, *shown) == ("200" if token else "403")
+        path = "/actions/compact"
+        assert status(host, path, "-X", "POST", "-H", "Host: 127.0.0.1") == ("401" if token else "403")
+        assert status(host, path, *shown, "-H", "Origin: http://127.0.0.1") == "403"
+        assert status(host, path, *shown) == ("200" if token else "403")
 
     def said_to(*command):
         url = ("--admin-url", f"http://192.0.2.1:{ports[1]}")
@@ -211,9 +116,9 @@ def test_maintenance_from_other_machines_requires_the_token(token, spawn, tmp_pa
         )
 
     if token:
-        assert "sessions" in said_to("inspect", *named)
-        assert "requires its token" in said_to("compact")
+        assert "processes" in said_to("admin", "status", *named)
+        assert "requires its token" in said_to("admin", "compact")
         (tmp_path / "token").write_text("another-0123456789")
-        assert "requires its token" in said_to("inspect", *named)
+        assert "requires its token" in said_to("admin", "status", *named)
     else:
-        assert "set --admin-token-file on the server and for this command" in said_to("compact")
+        assert "set --admin-token-file on the server and for this command" in said_to("admin", "compact")

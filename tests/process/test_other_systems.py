@@ -74,7 +74,7 @@ def test_server_and_commands_run_without_what_only_linux_has(begin, tmp_path):
         ("ping", "--count", "1", *places),
         ("topics", *places),
         ("admin", "status", "--admin-url", urls["admin"]),
-        ("compact", "--admin-url", urls["admin"]),
+        ("admin", "compact", "--admin-url", urls["admin"]),
     ):
         output, _ = (command := begin(*arguments)).communicate("", timeout=BOUND_S)
         assert (command.returncode, "Traceback" in output) == (0, False), (arguments, output)

@@ -60,10 +60,10 @@ def test_file_mode_of_an_existing_database_is_kept(served, tmp_path):
     assert set(found.values()) == {0o600}
 
 
-def test_compacted_and_set_aside_files_are_private(served, tmp_path):
+def test_checked_and_set_aside_files_are_private(served, tmp_path):
     path = tmp_path / "data"
     served()
-    run_ok("compact", "--data-dir", path)
+    run_ok("check", "--data-dir", path)
     assert_private(path)
     (path / "CURRENT").write_bytes(b"nonsense")
     served("--start-empty-if-damaged")

@@ -6,6 +6,7 @@ import re
 import time
 
 from tornado_signal.session import Side
+from tornado_signal.stores.leveldb import directory
 
 from .command import ORIGIN, call
 from .stores import HandClock, open_leveldb
@@ -50,6 +51,12 @@ def fill(path, sessions, *, offer="their offer", seed=1, timeout_ms=LONG_MS):
         return codes
 
     return asyncio.run(filling())
+
+
+def write_tables(path):
+    """Move all data from the logs of a directory into tables."""
+    with directory.opened(path) as db:
+        db.compact_range(start=b"\x00", stop=b"\xff")
 
 
 def noise(size):

@@ -1,9 +1,7 @@
 """Servers with a disk filled by sessions or by other files, and with a bounded store."""
 
 import base64
-import os
 import random
-import re
 import signal
 import time
 
@@ -98,39 +96,14 @@ def test_full_store_is_intact_and_full_after_a_restart(number, small_disk, serve
     publisher = Publisher(server)
     publisher.until(503)
     server.stop(number)
-    for command in ("check", "compact"):
-        run_ok(command, "--data-dir", small_disk / "data")
+    run_ok("check", "--data-dir", small_disk / "data")
     server = serve()
     assert sorted(server.codes()) == sorted(publisher.codes)
     Publisher(server).until(503)
     assert failures(server) == []
 
 
-@pytest.mark.parametrize("ballast", [True, False])
-def test_compacting_needs_room(ballast, small_disk, serve):
-    server = serve()
-    publisher = Publisher(server)
-    for _ in range(20):
-        assert publisher.publish() == 200
-    server.stop(signal.SIGKILL)
-    if not ballast:
-        (small_disk / "data" / files.BALLAST).unlink()
-    others = small_disk / "others"
-    fill_up(others)
-    os.truncate(others, others.stat().st_size - MIB)
-    ended = run("compact", "--data-dir", small_disk / "data")
-    assert ended.returncode == (0 if ballast else 1)
-    if not ballast:
-        assert re.fullmatch(
-            r"tornado-signal: cannot compact .*: .* No space left on device; nothing is lost\n", ended.stderr
-        )
-        others.unlink()
-    server = serve()
-    assert sorted(server.codes()) == sorted(publisher.codes)
-    assert server.stop() == 0
-
-
-@pytest.mark.parametrize("command", ["serve", "check", "compact"])
+@pytest.mark.parametrize("command", ["serve", "check"])
 def test_ballast_is_released_on_a_full_disk(command, small_disk, serve):
     server = serve("--session-timeout-ms", 3000)
     publisher = Publisher(server)

@@ -14,25 +14,23 @@ import tornado_signal
 PACKAGE = Path(tornado_signal.__file__).parent
 
 # Each folder or top-level module, with what it may import from the package and from other packages. Modules above
-# `stores` do not know the engines, except those that inspect and maintain their files.
+# `stores` do not know the engines, except the one that checks their files.
 MAY_IMPORT = {
     "errors": "",
     "session": "errors",
     "metrics": "",
     "lifecycle": "",
     "stores": "errors metrics session settings stores.leveldb stores.quotas stores.redis stores.watches system",
-    "stores.census": "",
     "stores.latest_counts": "errors stores",
     "stores.position_text": "",
     "stores.quotas": "",
     "stores.watches": "",
     "stores.leveldb": (
-        "errors metrics session stores.census stores.position_text stores.quotas stores.watches system system.slices "
+        "errors metrics session stores.position_text stores.quotas stores.watches system system.slices "
         "plyvel plyvel_next sortedcontainers"
     ),
     "stores.redis": (
-        "errors metrics session settings stores.census stores.position_text stores.quotas stores.watches system "
-        "system.slices hiredis"
+        "errors metrics session settings stores.position_text stores.quotas stores.watches system system.slices hiredis"
     ),
     "relay": "errors stores stores.redis system",
     "auth": "errors settings system system.slices cryptography jwt",

@@ -15,7 +15,6 @@ from ..service import wire
 from ..service.client_connection import ClientConnection
 from ..service.service import Service, WaitingRequest
 from ..session import Session, Side
-from ..stores import Maintenance
 from ..system.slices import present
 from ..transport import ServerState
 from ..transport.frames import CloseCode
@@ -238,10 +237,10 @@ class Actions:
         return {"sessions": count}
 
     async def _compact(self, fields: Fields) -> dict[str, Any]:
-        maintenance = self._service.store.maintenance
-        if maintenance is None:
+        sizes = await self._service.store.compact()
+        if sizes is None:
             raise InvalidAction("compact is for --store leveldb; on Redis, use BGREWRITEAOF and MEMORY PURGE")
-        return await compact(maintenance)
+        return {"before_bytes": sizes[0], "after_bytes": sizes[1]}
 
     # The server
 
@@ -252,17 +251,6 @@ class Actions:
     async def _log_level(self, fields: Fields) -> dict[str, Any]:
         self._apply({"log_level": parse_level(fields)})
         return {"level": fields["level"]}
-
-
-async def compact(maintenance: Maintenance) -> dict[str, Any]:
-    """Compact a store, and return its sizes before and after.
-
-    Raises:
-        Unavailable: the store cannot be used.
-    """
-    before = maintenance.size_bytes()
-    await maintenance.compact()
-    return {"before_bytes": before, "after_bytes": maintenance.size_bytes()}
 
 
 def check_names(name: str, fields: Fields) -> None:

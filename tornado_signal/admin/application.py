@@ -1,7 +1,6 @@
-"""The admin listener of one server: health, readiness, metrics, and maintenance of the store."""
+"""The admin listener of one server: health, readiness, metrics, and the operator's actions."""
 
 import asyncio
-import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,22 +10,20 @@ from prometheus_client.registry import Collector
 from tornado import web
 
 from ..errors import Unavailable
-from ..lifecycle import DRAINING, LEAVING
+from ..lifecycle import LEAVING
 from ..service.service import Service
 from ..system.tls import Tls
 from ..transport import ServerState
-from .access import AdminApplication, AdminHandler, AdminPolicy, LivenessHandler, RestrictedHandler, respond
-from .actions import compact
+from .access import AdminApplication, AdminHandler, AdminPolicy, LivenessHandler, respond
 from .exposition import Exposition
 from .operator import Operator, operator_routes
 
 
 class ServiceHandler(AdminHandler):
-    """A handler with the service, its metrics and the access rules."""
+    """A handler with the service and its metrics."""
 
-    def initialize(self, service: Service, exposition: Exposition, policy: AdminPolicy) -> None:
+    def initialize(self, service: Service, exposition: Exposition) -> None:
         self.service = service
-        self.policy = policy
         self.exposition = exposition
 
 
@@ -41,41 +38,6 @@ class ReadinessHandler(ServiceHandler):
         respond(self, 200, {"status": "ok", **({"full": full} if full else {})})
 
     head = get
-
-
-class MaintenanceHandler(ServiceHandler, RestrictedHandler):
-    """Maintenance of the store."""
-
-    methods = "POST"
-
-    def initialize(self, service: Service, exposition: Exposition, policy: AdminPolicy) -> None:
-        super().initialize(service, exposition, policy)
-        maintenance = service.store.maintenance
-        assert maintenance is not None
-        self.maintenance = maintenance
-
-    def prepare(self) -> None:
-        """Reject requests without access, and all while the server is draining."""
-        if self.has_access() and self.service.lifecycle.state >= DRAINING:
-            raise Unavailable("draining")
-
-
-class InspectHandler(MaintenanceHandler):
-    """POST /inspect: statistics of the store, and its `most` largest origins and topics."""
-
-    async def post(self) -> None:
-        most = self.get_query_argument("most", "20")
-        if not re.fullmatch("[0-9]{1,3}|1000", most):
-            raise web.HTTPError(400)
-        respond(self, 200, await self.maintenance.inspect(int(most)))
-
-
-class CompactHandler(MaintenanceHandler):
-    """POST /compact: return the space of deleted sessions to the file system."""
-
-    async def post(self) -> None:
-        """Respond with the sizes before and after, once the compaction is done."""
-        respond(self, 200, await compact(self.maintenance))
 
 
 class SingleFamily(Collector):
@@ -118,14 +80,8 @@ def make_admin_application(
         tls: the certificate, if any.
     """
     policy = policy or AdminPolicy()
-    handlers: dict[str, type[ServiceHandler]] = {
-        "/readyz": ReadinessHandler,
-        "/metrics": MetricsHandler,
-    }
-    if service.store.maintenance is not None:
-        handlers |= {"/inspect": InspectHandler, "/compact": CompactHandler}
-    common = {"service": service, "exposition": Exposition(service, transport, tls), "policy": policy}
+    common = {"service": service, "exposition": Exposition(service, transport, tls)}
     routes: list[Any] = [("/healthz", LivenessHandler)]
-    routes += [(path, handler, common) for path, handler in handlers.items()]
+    routes += [("/readyz", ReadinessHandler, common), ("/metrics", MetricsHandler, common)]
     routes += operator_routes(operator, policy)
     return AdminApplication(routes, policy)

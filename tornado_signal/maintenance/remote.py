@@ -33,26 +33,6 @@ def admin_url(settings: Settings, url: str | None) -> str | None:
     return f"http://{reachable(settings.admin_address)}:{settings.admin_port}"
 
 
-def inspect(url: str, token: bytes, most: int) -> dict[str, Any]:
-    """Return statistics of a server's database, with the `most` largest origins and topics.
-
-    Raises:
-        OperatorError: the server is unreachable, or refuses.
-    """
-    return _send("POST", url, f"/inspect?most={most}", token)
-
-
-def compact(url: str, token: bytes) -> tuple[int, int]:
-    """Compact the database of a server, and return its sizes before and after in bytes.
-
-    Raises:
-        OperatorError: the server is unreachable, or refuses.
-    """
-    sizes = _send("POST", url, "/compact", token)
-    with expected(url):
-        return sizes["before_bytes"], sizes["after_bytes"]
-
-
 def status(url: str, token: bytes) -> dict[str, Any]:
     """Return the states of all processes of a server (docs/operator-page.md#data).
 

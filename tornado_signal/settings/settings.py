@@ -287,7 +287,7 @@ class Settings:
     admin_port: int | None = setting(
         "off",
         keyword_or("off", None, PORT),
-        "port of a second listener for the operator: a page, /metrics, /healthz, /readyz, actions and maintenance; "
+        "port of a second listener for the operator: a page, /metrics, /healthz, /readyz and actions; "
         "0 picks a free port",
     )
     admin_address: str = setting(

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ..errors import OperatorError
 from ..metrics import Family, SessionMetrics
@@ -32,22 +32,6 @@ SIDE_BODIES = 4
 """The data of one side of a session is limited to this many bodies of the maximum size."""
 
 
-class Maintenance(Protocol):
-    """Maintenance of the files of a store that is in use.
-
-    Coroutines raise `Unavailable` if the store cannot be used now.
-    """
-
-    def size_bytes(self) -> int:
-        """Return the size of the files."""
-
-    async def inspect(self, max_items: int) -> dict[str, Any]:
-        """Return the counts of `census`, the size, and the `max_items` largest origins and topics by name."""
-
-    async def compact(self) -> None:
-        """Return the space of deleted entries to the disk."""
-
-
 class Store(Protocol):
     """A store of sessions. Every operation has an origin and sees only the sessions of that origin.
 
@@ -73,10 +57,6 @@ class Store(Protocol):
         """A secret of 32 random bytes, the same in all processes of the store. It lasts as long as the store."""
 
     @property
-    def maintenance(self) -> Maintenance | None:
-        """Maintenance of the files of the store, or None if the engine has no files."""
-
-    @property
     def shared_redis(self) -> "SharedRedis | None":
         """The connections to Redis, or None if the engine has none."""
 
@@ -89,6 +69,12 @@ class Store(Protocol):
 
     async def close(self) -> None:
         """Stop the background work, finish pending operations, and release all resources."""
+
+    async def compact(self) -> tuple[int, int] | None:
+        """Return the space of deleted sessions to the disk. Return the sizes before and after in bytes.
+
+        None if the engine has no files.
+        """
 
     def now_ms(self, watch: "Watch | None" = None) -> int:
         """Return the store's time, Unix milliseconds. Compare times from the store with this clock only.

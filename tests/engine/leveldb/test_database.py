@@ -391,51 +391,6 @@ async def test_view_raises_after_an_await(wait, held):
     assert held.db.view.get(b"a") == b"value"
 
 
-async def test_pinned_snapshot_does_not_change(held):
-    await held.put(b"a")
-    with held.db.pinned_snapshot() as first:
-        await held.put(b"b")
-        with held.db.pinned_snapshot() as second:
-            await held.db.commit(Change([], [b"a"]), lambda ok: None)
-            await held.db.compact()
-            found = [[key for key, _ in view().iterator()] for view in (first, second, lambda: held.db.view)]
-        assert found == [[*OWN, *keys] for keys in ([b"a"], [b"a", b"b"], [b"b"])]
-        assert first().get(b"a") == b"value"
-        with pytest.raises(Unavailable):
-            second()
-    with pytest.raises(Unavailable):
-        first()
-
-
-@pytest.mark.parametrize("end", ["a failed write", "a failed read", "the closing"])
-async def test_pinned_snapshot_ends_with_the_database(end, held, disk):
-    await held.put(b"a")
-    with held.db.pinned_snapshot() as view, held.db.pinned_snapshot() as other:
-        assert view().get(b"a") == other().get(b"a") == b"value"
-        held.opened.clear()
-        if end == "the closing":
-            await held.db.close()
-        elif end == "a failed read":
-            held.db.failed(damaged_block())
-        else:
-            disk.failing = True
-            assert await outcomes(held.put(b"lost")) == [False]
-            disk.failing = False
-        for each in (view, other):
-            with pytest.raises(Unavailable):
-                each()
-        if end != "the closing":
-            await held.opened.wait()
-        with pytest.raises(Unavailable):
-            view()
-    if end == "the closing":
-        with pytest.raises(Unavailable), held.db.pinned_snapshot():
-            pass
-    else:
-        with held.db.pinned_snapshot() as view:
-            assert view().get(b"a") == b"value"
-
-
 async def test_damage_found_on_reopening_can_start_empty(io_loop, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(database, "REOPEN_PAUSE_S", 0.001)
     path = tmp_path / "data"

@@ -137,16 +137,3 @@ def test_store_of_an_earlier_version_gets_a_secret_and_no_longer_knows_its_remov
         assert db.get(layout.FORGOTTEN_KEY) == layout.pack_number(7)
         assert db.get(layout.IDENTITY_KEY).startswith(b"before")
         assert len(db.get(layout.IDENTITY_KEY)) == layout.IDENTITY_BYTES + layout.SECRET_BYTES
-
-
-def test_compaction_frees_disk_space(path):
-    with plyvel.DB(str(path), write_buffer_size=1 << 16, compression=None) as db:
-        for number in range(2000):
-            db.put(b"%d" % number, bytes(500))
-        for number in range(1, 2000):
-            db.delete(b"%d" % number)
-    full = sum(file.stat().st_size for file in path.glob("*.l*"))
-    with directory.opened(path) as db:
-        directory.compact(db)
-        assert load(db) == [b"0"]
-    assert sum(file.stat().st_size for file in path.glob("*.l*")) < 10_000 < full

@@ -181,7 +181,7 @@ async def fill(store, count):
     codes = await asyncio.gather(*[one.create(f"topic {number % 7}", offer=f"{number}") for number in range(count)])
     await asyncio.gather(*[one.add(code, OFFERER, "a", "b") for code in codes])
     await asyncio.gather(*[one.answer(code) for code in codes[::3]])
-    await store.maintenance.compact()
+    await store.compact()
     await one.create("in no table")
 
 
@@ -368,7 +368,7 @@ async def test_state_increases_when_departures_are_forgotten(store, one, clock):
 @pytest.mark.parametrize(
     "error", [plyvel.CorruptionError(b"bad block"), ZeroDivisionError()], ids=["leveldb", "defect"]
 )
-@pytest.mark.parametrize("question", ["read", "sessions", "events", "answer", "inspect"])
+@pytest.mark.parametrize("question", ["read", "sessions", "events", "answer"])
 async def test_leveldb_errors_are_unavailable_and_defects_propagate(
     store, one, monkeypatch, caplog, question, error, until
 ):
@@ -379,14 +379,13 @@ async def test_leveldb_errors_are_unavailable_and_defects_propagate(
         raise error
 
     with monkeypatch.context() as patch:
-        for name in ("news", "listing_step", "removals", "find", "entries_step"):
+        for name in ("news", "listing_step", "removals", "find"):
             patch.setattr(records, name, failing)
         asked = {
             "read": lambda: one.read(code, OFFERER),
             "sessions": one.sessions,
             "events": lambda: one.events(position),
             "answer": lambda: one.answer(code),
-            "inspect": lambda: store.maintenance.inspect(1),
         }[question]
         with pytest.raises((Unavailable, ZeroDivisionError)) as raised:
             await asked()

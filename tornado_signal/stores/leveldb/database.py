@@ -15,7 +15,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +120,6 @@ class Database:
         self._iteration = iteration
         iteration.on_end = self._expire_view
         self._view: View | None = None  # of the current event-loop iteration
-        self._pinned: set[Snapshot] = set()  # snapshots that outlive an `await`
         self._group: Group
         self._writing = False
         self._pause: asyncio.Handle | None = None  # until the next group is sent
@@ -165,33 +164,6 @@ class Database:
     def available(self) -> bool:
         """Whether the database can be read."""
         return self._snapshot is not None
-
-    @contextlib.contextmanager
-    def pinned_snapshot(self) -> Iterator[Callable[[], Any]]:
-        """Keep a snapshot of the committed data for longer than one event-loop iteration.
-
-        Yields:
-            A function that returns a view of the snapshot, valid until the next `await`. It raises Unavailable once the
-            database has been closed or reopened.
-
-        Raises:
-            Unavailable: the database is being reopened, or is closed.
-        """
-        _ = self.view
-        snapshot = Snapshot(self._db)  # possibly ahead of the view by whole changes
-        self._pinned.add(snapshot)
-
-        def view() -> Any:
-            if snapshot not in self._pinned:
-                raise Unavailable("the database was closed or reopened")
-            return snapshot
-
-        try:
-            yield view
-        finally:
-            if snapshot in self._pinned:
-                self._pinned.remove(snapshot)
-                snapshot.close()
 
     def failed(self, error: Exception) -> Unavailable:
         """Report a LevelDB error of a read. The database is out of service until it has been reopened.
@@ -367,8 +339,6 @@ class Database:
         if self._snapshot is not None:
             self._snapshot.close()
         self._snapshot = snapshot
-        while snapshot is None and self._pinned:
-            self._pinned.pop().close()
 
     def _stop(self) -> None:
         self._show(None)

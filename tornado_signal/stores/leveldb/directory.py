@@ -5,7 +5,6 @@ import fcntl
 import functools
 import logging
 import os
-import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -178,8 +177,8 @@ def unusable(path: Path, error: Exception) -> DatabaseError:
     emptied = isinstance(error, plyvel.IOError) and ".ldb: Invalid argument" in message
     if emptied or isinstance(error, plyvel.CorruptionError | DamagedListing):
         return DamagedDatabase(
-            f"the database in {path} is damaged ({message}); stop the server and run `tornado-signal repair --data-dir "
-            f"{shlex.quote(str(path.absolute()))}`, or move the directory away, or serve with --start-empty-if-damaged"
+            f"the database in {path} is damaged ({message}); stop the server and move the directory away, or serve "
+            "with --start-empty-if-damaged"
         )
     where = f"cannot open the database in {path}"
     if isinstance(error, FileExistsError | NotADirectoryError):
@@ -236,21 +235,6 @@ def in_use(path: Path) -> bool:
     return False
 
 
-@contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Prevent other processes from opening the database during the block.
-
-    Raises:
-        DatabaseError: another process has it open.
-    """
-    with (path / "LOCK").open("ab") as lock:
-        try:
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise in_use_error(path) from error
-        yield
-
-
 def set_aside(path: Path) -> Path:
     """Rename an unused directory. Return its new path, which is next to the old one and contains the time.
 
@@ -273,19 +257,6 @@ def set_aside(path: Path) -> Path:
     files.remove_ballast(aside)
     files.sync(path.parent)
     return aside
-
-
-def compact(db: Any) -> None:
-    """Return the space of deleted entries to the disk, for a database that nothing else uses.
-
-    Raises:
-        plyvel.Error: the disk is full or broken.
-    """
-    db.compact_range(start=layout.AFTER_ALL, stop=layout.AFTER_ALL)
-    for key in (layout.BEFORE_ALL, layout.AFTER_ALL):
-        db.delete(key)
-    db.compact_range(start=layout.BEFORE_ALL, stop=layout.AFTER_ALL)
-    db.delete(layout.BEFORE_ALL)  # raises the error of the merge, which `compact_range` does not
 
 
 def damage(path: Path) -> str | None:

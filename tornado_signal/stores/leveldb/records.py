@@ -18,8 +18,6 @@ from .topic_index import TopicIndex
 LISTING_STEP = 50  # sessions, expired ones included
 LISTING_STEP_BYTES = 256 * 1024  # of sessions; the last one can exceed it
 REMOVALS_STEP = 1000
-ENTRIES_STEP = 500  # entries of any kind
-ENTRIES_STEP_BYTES = 64 * 1024
 
 
 @dataclass(slots=True)
@@ -209,18 +207,6 @@ def _removals(view: Any, prefix: bytes, since: int, last: int | None) -> Generat
             yield serial, value
             if serial == last:
                 return
-
-
-def entries_step(view: Any, after: bytes) -> list[tuple[bytes, bytes]]:
-    """Return the next entries after a key, in key order. An empty list at the end."""
-    step, size = [], 0
-    with view.iterator(start=after, include_start=False, fill_cache=False) as entries:
-        for key, value in entries:
-            step.append((key, value))
-            size += len(key) + len(value)
-            if len(step) == ENTRIES_STEP or size >= ENTRIES_STEP_BYTES:
-                break
-    return step
 
 
 def read_all(db: Any) -> None:

@@ -57,7 +57,6 @@ from .database import Database
 from .expiry import Expiry
 from .iteration import LoopIteration
 from .locks import LockToken, SessionLocks
-from .maintenance import DirectoryMaintenance
 from .metrics import DatabaseMetrics
 from .positions import TopicPosition
 from .records import Loaded, SessionAuth
@@ -153,7 +152,6 @@ class LevelDBStore:
         )
         self._committer = Committer(self.database, self.state, self.locks)
         self.expiry = Expiry(self._committer, self.metrics, timeout_ms)
-        self.maintenance = DirectoryMaintenance(self.database, clock)
         self.shared_redis = None
         self.sweeper = Sweeper(self.expiry, self.database, clock, sweep_interval_ms)  # the background work
 
@@ -181,6 +179,12 @@ class LevelDBStore:
         with contextlib.suppress(Unavailable):
             await self.expiry.write_time(self._clock.now_ms())
         await self.database.close()
+
+    @_raising_unavailable
+    async def compact(self) -> tuple[int, int]:
+        before = self.database.size_bytes()
+        await self.database.compact()
+        return before, self.database.size_bytes()
 
     @property
     def secret(self) -> bytes:

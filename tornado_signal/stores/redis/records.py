@@ -54,13 +54,6 @@ def unpack_sent(field: bytes | None) -> Sent:
     return Sent({Side.OFFERER: offerer, Side.ANSWERER: answerer}, answered, field[21 : 21 + length])
 
 
-def count_candidates(field: bytes | None, skipped: bytes | None) -> int:
-    """Return the number of candidates of both sides, from the fields `k` and `b`."""
-    sent = unpack_sent(field)
-    numbers = sum(sent.last.values()) - 1 - (sent.answered > 0)
-    return numbers - 2 * int.from_bytes((skipped or b"")[8:], "big")
-
-
 def chunk_fields(side: Side, first: int, last: int) -> list[bytes]:
     """Return the fields that hold a side's candidates from `first` to `last`."""
     return [b"%b%d" % (NAMES[side], number) for number in range(first // CHUNK, last // CHUNK + 1)]

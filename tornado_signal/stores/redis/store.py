@@ -96,7 +96,6 @@ class RedisStore:
         self.redis_metrics = RedisMetrics()
         self.process_id = os.urandom(8)
         self.capacity_bytes = 0
-        self.maintenance = None
         self.prefix = prefix
         self._access = access = access or Credentials()
         self._sentinel_access = sentinel_access or Credentials(timeout_s=access.timeout_s)
@@ -213,6 +212,9 @@ class RedisStore:
         await self.client.close()
         await self.watching.change_feed.close()
         await self.topology.close()
+
+    async def compact(self) -> None:
+        """Do nothing: Redis compacts its own files."""
 
     def now_ms(self, watch: Watch | None = None) -> int:
         return self.client.now_ms(None if watch is None else key_slot(watch.key))

@@ -1,0 +1,49 @@
+"""The command check: the integrity of the data."""
+
+import argparse
+import asyncio
+import os
+
+from ..errors import DatabaseError, OperatorError, Unavailable
+from ..settings.settings import Settings
+from ..settings.sources import load
+from ..stores import engine_of_redis, quotas_of, where
+from ..stores.leveldb import directory
+from ..stores.leveldb.check import flaws
+from ..system import terminal
+from ..system.secrets import redis_passwords
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Print all flaws of the data.
+
+    Raises:
+        DatabaseError: the data has flaws, or cannot be read.
+    """
+    settings = load(arguments, os.environ)
+    if settings.store == "redis":
+        found_flaws = asyncio.run(_flaws_on_redis(settings))
+        advice = "servers can continue to use it, and the flaws end when their sessions expire; please report it"
+    else:
+        with directory.opened(settings.data_dir) as db:
+            found_flaws = flaws(db)
+        advice = "move it away to start empty"
+    for flaw in found_flaws:
+        print(terminal.printable(flaw))
+    if found_flaws:
+        raise DatabaseError(f"{where(settings)} is not sound (listed above: {len(found_flaws)}); {advice}")
+    print(f"{where(settings)} is sound")
+
+
+async def _flaws_on_redis(settings: Settings) -> list[str]:
+    with engine_of_redis():
+        from ..stores.redis.check import flaws
+        from ..stores.redis.store import make_redis_store
+    store = make_redis_store(settings, quotas_of(settings), *redis_passwords(settings))
+    try:
+        await store.open_to_read()
+        return await flaws(store)
+    except Unavailable as error:
+        raise OperatorError(f"Redis cannot be used: {error.reason}") from error
+    finally:
+        await store.close()
