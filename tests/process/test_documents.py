@@ -428,7 +428,7 @@ def constant(cell, folder):
 def test_constants_of_the_room_protocol_are_those_of_both_languages():
     package = Path(tornado_signal.__file__).parent
     rows = table("room-protocol", "Constants", "constant")
-    assert len(rows) == 10
+    assert len(rows) == 13
     for _, value, python, javascript in rows:
         expected = value.strip("`")
         expected = float(expected) if expected.isdigit() else expected

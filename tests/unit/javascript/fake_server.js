@@ -174,7 +174,7 @@ export class FakeServer {
 
   offer(topic, { info, offer }) {
     const code = `code-${(this.#count += 1)}`;
-    const createdAt = this.#count;
+    const createdAt = Date.now() + this.#count;
     this.sessions.set(code, { code, topic, info, offer, createdAt, offerCandidates: [], answerCandidates: [] });
     this.#changed();
     return { code };

@@ -1,10 +1,12 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { parse, roomOf, seal, topicOf, unseal } from "../../../tornado_signal/web/client/identity.js";
+import { roomOf, scopeOf, seal, topicOf, unseal } from "../../../tornado_signal/web/client/identity.js";
 import { named } from "../../../tornado_signal/web/client/named.js";
+import { parse } from "../../../tornado_signal/web/client/text.js";
 
 const {
+  origin,
   topic,
   topics,
   identities,
@@ -13,6 +15,8 @@ const {
   json,
   "no json": noJson,
 } = JSON.parse(readFileSync(new URL("../../room-vectors.json", import.meta.url), "utf8"));
+
+const scope = scopeOf(origin, topic);
 
 test("the topic of a room has no character that proxies change", () => {
   for (const [name, expected] of topics) assert.equal(topicOf("room~", name), expected);
@@ -27,14 +31,14 @@ test("an id is made from its secret", async () => {
   for (const { secret, id } of identities) assert.equal((await named(secret)).id, id);
 });
 
-for (const { what, field, to, text, fields } of accepted) {
+for (const { what, kind, to, code, createdAt, text, fields } of accepted) {
   test(`accepted: ${what}`, async () => {
-    assert.deepEqual(JSON.parse(JSON.stringify(await unseal(topic, text, field, to))), fields);
+    assert.deepEqual(JSON.parse(JSON.stringify(await unseal(scope, text, kind, to, code, createdAt))), fields);
   });
 }
 
-for (const { what, field, to, text } of ignored) {
-  test(`ignored: ${what}`, async () => assert.deepEqual(await unseal(topic, text, field, to), {}));
+for (const { what, kind, to, code, createdAt, text } of ignored) {
+  test(`ignored: ${what}`, async () => assert.equal(await unseal(scope, text, kind, to, code, createdAt), undefined));
 }
 
 test("half of a surrogate pair is replaced", () => {
@@ -44,6 +48,6 @@ test("half of a surrogate pair is replaced", () => {
 
 test("what is sealed is unsealed", async () => {
   const identity = await named("of Alice");
-  const text = await seal(identity, topic, { from: identity.id, info: "a" }, "someone");
-  assert.equal((await unseal(topic, text, "from", "someone")).info, "a");
+  const text = await seal(identity, scope, { from: identity.id, info: "a", code: "b" }, "someone", "c");
+  assert.equal((await unseal(scope, text, "mail", "someone", "c")).info, "a");
 });

@@ -37,7 +37,7 @@ test("the end of a connection completes the sending, also while data is read", {
 });
 
 test("nothing is split for a client that does not announce it", () => {
-  for (const joins of [undefined, null, 0, -1, "x", {}]) {
+  for (const joins of [undefined, null, 0, -1]) {
     const { channel, messages } = make(joins);
     assert.throws(() => send("x".repeat(300_000), [messages]), { code: "message-too-large" });
     send("x".repeat(200_000), [messages]);

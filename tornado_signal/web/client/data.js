@@ -1,10 +1,11 @@
 /* The data of an application: messages over one data channel, and files (files.js) over a channel each. */
 
-import { parse, parsed, utf8 } from "./identity.js";
+import { parse, read, utf8 } from "./text.js";
 import { CLOSE_MS, MAX_CLOSE_MS, notLoaded, PeerError } from "./timing.js";
 
 /** @import { FileOptions } from "../client.d.ts" */
 /** @import { Offer } from "./files.js" */
+/** @import { Description } from "./types.d.ts" */
 
 const MARK = "\u001e"; // precedes JSON, as in RFC 7464. Text that begins with it is also sent as JSON
 const TEXT = new TextDecoder("utf-8", { ignoreBOM: true });
@@ -30,13 +31,14 @@ const announced = new WeakMap(); // bytes of the largest message that the other 
 export const announce = ({ type, sdp }) => ({ type, sdp, joins: MAX_MESSAGE });
 
 /**
- * Read what the other side announces, and return its description.
+ * Read what the other side announces, and return its description. Fail if it has not sent one.
  *
  * @param {RTCPeerConnection} connection
- * @param {RTCSessionDescriptionInit & { joins?: number }} description
+ * @param {Description} [description]
  */
 export function heed(connection, description) {
-  announced.set(connection, Math.max(Math.min(Number(description.joins), MAX_MESSAGE), 0));
+  if (!description) throw new SyntaxError("The other side sent something else than a description");
+  announced.set(connection, Math.max(Math.min(description.joins ?? 0, MAX_MESSAGE), 0));
   return description;
 }
 
@@ -72,8 +74,8 @@ export class Messages {
   #waiting = 0; // messages
   #chunks = 0; // handed to the channel
   #wake = () => {};
-  /** @type {{ bytes: Uint8Array, at: number, text: unknown } | undefined} */
-  #incomplete; // received so far
+  /** @type {{ bytes: Uint8Array<ArrayBuffer>, at: number, size: number, text: boolean } | undefined} */
+  #incomplete; // received so far; the bytes have room for more
 
   /**
    * @param {RTCPeerConnection} connection
@@ -157,17 +159,25 @@ export class Messages {
     let message = this.#incomplete;
     this.#incomplete = undefined; // also by another message in the middle
     if (typeof data === "string") {
-      const { size, text } = data.startsWith(MARK + MARK) ? parsed(data.slice(2)) : {};
-      if (!(Number(size) >= 0 && Number(size) <= MAX_MESSAGE)) return { data: decode(data) };
-      message = { bytes: new Uint8Array(Number(size)), at: 0, text };
+      const header = data.startsWith(MARK + MARK) ? read(data.slice(2), "parts") : undefined;
+      if (!header || !Number.isInteger(header.size) || header.size < 0 || header.size > MAX_MESSAGE) {
+        return { data: decode(data) };
+      }
+      message = { ...header, bytes: new Uint8Array(), at: 0 };
     } else {
       if (!message) return { data };
-      if (data.byteLength > message.bytes.length - message.at) return;
+      const end = message.at + data.byteLength;
+      if (end > message.size) return;
+      if (end > message.bytes.length) {
+        const { bytes } = message;
+        message.bytes = new Uint8Array(Math.min(message.size, 2 * end)); // a header alone takes no memory
+        message.bytes.set(bytes);
+      }
       message.bytes.set(new Uint8Array(data), message.at);
-      message.at += data.byteLength;
+      message.at = end;
     }
-    const { bytes, at, text } = message;
-    if (at === bytes.length) return { data: text ? decode(TEXT.decode(bytes)) : bytes.buffer };
+    const { bytes, at, size, text } = message;
+    if (at === size) return { data: text ? decode(TEXT.decode(bytes)) : bytes.buffer };
     this.#incomplete = message;
   }
 }

@@ -1,12 +1,12 @@
 /* Files over a data channel each. Loaded when a page sends or receives the first one. */
 
 import { BUFFER, CHUNK, PROTOCOL, transmit } from "./data.js";
-import { parsed } from "./identity.js";
+import { read } from "./text.js";
 import { PeerError } from "./timing.js";
 
 /** @import { FileOptions, IncomingFile as PublicFile } from "../client.d.ts" */
 /** @import { Files } from "./data.js" */
-/** @import { Fields } from "./types.d.ts" */
+/** @import { Fields, Records } from "./types.d.ts" */
 
 const PART = 256; // chunks that become a Blob, which a browser can keep on disk
 // Media types that no browser runs, without parameters. XML, such as SVG, can contain scripts.
@@ -37,7 +37,7 @@ export async function sendFile(files, file, { signal = new AbortController().sig
   const { over } = files;
   if (over.aborted) throw failure("interrupted");
   const channel = files.connection.createDataChannel("file", { protocol: PROTOCOL });
-  /** @type {Fields} */
+  /** @type {Records["transfer"]} */
   const state = {}; // what the other side has sent
   let wake = () => {};
   /** @param {() => unknown} condition */
@@ -53,7 +53,7 @@ export async function sendFile(files, file, { signal = new AbortController().sig
   const awake = () => wake();
   channel.onopen = channel.onbufferedamountlow = channel.onclose = awake;
   channel.onmessage = ({ data }) => {
-    Object.assign(state, parsed(data));
+    Object.assign(state, read(data, "transfer"));
     if (state.received || state.cancel) channel.close();
     wake();
   };
@@ -94,10 +94,11 @@ export async function sendFile(files, file, { signal = new AbortController().sig
 export function receiveFile(files, channel, early, receive) {
   if (channel.readyState === "closed") return;
   channel.onmessage = ({ data }) => {
-    const { name, type, size } = parsed(data);
-    if (!Number.isSafeInteger(size) || Number(size) < 0) return channel.close();
-    const harmless = (HARMLESS.exec(String(type))?.[0] ?? UNKNOWN).toLowerCase();
-    const file = new IncomingFile(channel, files.over, String(name), harmless, Number(size));
+    const header = read(data, "file");
+    if (!header || !Number.isInteger(header.size) || header.size < 0) return channel.close();
+    const { name, type, size } = header;
+    const harmless = (HARMLESS.exec(type)?.[0] ?? UNKNOWN).toLowerCase();
+    const file = new IncomingFile(channel, files.over, name, harmless, size);
     receive((target, fields) => offerFile(target, file, fields));
   };
   for (const message of early) channel.onmessage?.(message);
@@ -180,7 +181,7 @@ class IncomingFile extends EventTarget {
   /** @param {string | ArrayBuffer} data */
   #take(data) {
     if (typeof data === "string") {
-      if (!parsed(data).cancel) return;
+      if (!read(data, "transfer")?.cancel) return;
       this.#channel.close();
       return this.#end(failure("cancelled"));
     }

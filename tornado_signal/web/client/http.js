@@ -154,25 +154,6 @@ export const EVENTS = {
 };
 
 /**
- * Whether a value of JSON has a shape. Objects can have more fields. Those with `?` can be null or missing.
- *
- * @param {unknown} value
- * @param {Shape} [shape]
- * @returns {boolean}
- */
-export function conforms(value, shape = {}) {
-  if (typeof value === "number") return shape === "number" && Math.abs(value) <= Number.MAX_SAFE_INTEGER;
-  if (typeof shape === "string") return typeof value === shape;
-  if (Array.isArray(shape)) return Array.isArray(value) && value.every((each) => conforms(each, shape[0]));
-  if (typeof value !== "object" || !value || Array.isArray(value)) return false;
-  const fields = /** @type {Fields} */ (value);
-  return Object.entries(shape).every(([key, each]) => {
-    const name = key.replace("?", "");
-    return (name !== key && fields[name] == null) || conforms(fields[name], each);
-  });
-}
-
-/**
  * Parse JSON. Throws a SyntaxError also if it is too large, or would need much more memory than its text.
  *
  * @param {string} text

@@ -1,9 +1,13 @@
 /* Topics of rooms and pairs, random names, and names with keys that prove them. */
 
 import { keyPair, yOf } from "./curve.js";
+import { base64, read, unbase64, utf8 } from "./text.js";
 import { PeerError } from "./timing.js";
 
-/** @import { Fields } from "./types.d.ts" */
+/** @import { Fields, Records } from "./types.d.ts" */
+
+export const VERSION = 2; // of the format of rooms
+export const SKEW_MS = 60_000; // by which the clock of a beacon's author may differ from the server's
 
 export const random = (parts = 8) =>
   Array.from(crypto.getRandomValues(new Uint32Array(parts)), (part) => part.toString(36)).join("-");
@@ -41,17 +45,6 @@ export const MAX_NAME = 256;
 const MAX_TOPIC = 256;
 const STORED = "tornado-signal secret"; // the key of the page's secret in sessionStorage
 const P256 = { name: "ECDSA", namedCurve: "P-256", hash: "SHA-256" };
-
-/** @param {ArrayBuffer | ArrayLike<number>} bytes */
-export const base64 = (bytes) =>
-  btoa(String.fromCharCode(...new Uint8Array(bytes))).replace(/[+/=]/g, (sign) => ({ "+": "-", "/": "_" })[sign] ?? "");
-
-/** @param {string} text */
-export const unbase64 = (text) =>
-  Uint8Array.from(atob(text.replace(/[-_]/g, (sign) => (sign === "-" ? "+" : "/"))), (byte) => byte.charCodeAt(0));
-
-/** @param {string} text */
-export const utf8 = (text) => new TextEncoder().encode(text);
 
 /** @param {bigint} number */
 const base64Of = (number) =>
@@ -148,56 +141,52 @@ export function ownSecret() {
   }
 }
 
-// The group is half of a surrogate pair without the other half.
-const ESCAPE = /\\(?:ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}|(ud[89a-f][0-9a-f]{2})|.)/gis;
-
 /**
- * Parse JSON of another peer. Half of a surrogate pair becomes the replacement character, U+FFFD.
+ * Return the first lines of what members sign: the version of the format, the application's origin, and the topic.
  *
- * @param {string} text
+ * @param {string} origin
+ * @param {string} topic
  */
-export const parse = (text) => JSON.parse(text.replace(ESCAPE, (all, half) => (half ? "\\ufffd" : all)));
+export const scopeOf = (origin, topic) => `tornado-signal room ${VERSION}\n${origin}\n${topic}`;
 
 /**
- * Parse the JSON of another peer; `{}` if it is not JSON.
- *
- * @param {string} text
- * @returns {Fields}
- */
-export function parsed(text) {
-  try {
-    return parse(text) ?? {};
-  } catch {
-    return {};
-  }
-}
-
-/**
- * Encode what a member sends under a topic to another member, or to all; signed if it has an identity.
+ * Encode what a member sends to the beacon `code` of another member, or to all; signed if it has an identity.
  *
  * @param {Identity | undefined} identity
- * @param {string} topic
+ * @param {string} scope
  * @param {Fields} fields
  */
-export async function seal(identity, topic, fields, to = "") {
+export async function seal(identity, scope, fields, to = "", code = "") {
   const json = JSON.stringify(fields);
-  return `${(await identity?.sign(`${topic}\n${to}\n${json}`)) ?? ""}${json}`;
+  return `${(await identity?.sign(`${scope}\n${to}\n${code}\n${json}`)) ?? ""}${json}`;
 }
 
 /**
- * Decode what a member has sent; `{}` if it is malformed or not signed by the id in `field`. Where the browser cannot
- * verify, an id from a random secret is accepted without a name.
+ * Decode what a member has sent; undefined if it is malformed, outdated, or not signed by its id.
  *
- * @param {string} topic
+ * A browser that cannot verify accepts an id from a random secret, without a name.
+ *
+ * @template {"beacon" | "mail"} Kind
+ * @param {string} scope
  * @param {string} text
- * @param {string} field
- * @returns {Promise<Fields & { me?: string }>}
+ * @param {Kind} kind
+ * @param {string} [to]
+ * @param {string} [code]
+ * @param {number} [createdAt] when the server got the beacon
+ * @returns {Promise<Records[Kind] | undefined>}
  */
-export async function unseal(topic, text, field, to = "") {
+export async function unseal(scope, text, kind, to = "", code = "", createdAt = 0) {
   const [, signature, json] = /** @type {RegExpExecArray} */ (/^([^{]*)(.*)/s.exec(text)); // matches any text
-  const { [field]: id, me, ...others } = parsed(json);
-  if (typeof id !== "string" || id === "" || /^[@$]/.test(id) !== (signature !== "")) return {};
-  if (!isProven(id) && id[0] !== "@") return { ...others, [field]: id };
-  const signed = await Identity.signed(id, signature, `${topic}\n${to}\n${json}`);
-  return signed ? { ...others, [field]: id, me: isName(me) ? me : undefined } : {};
+  const record = read(json, kind);
+  if (!record) return undefined;
+  const { id, v, now, since } = /** @type {Records["beacon"]} */ (record);
+  // A beacon that is listed long after it was made is a copy.
+  const current = v === VERSION && Math.abs(now - createdAt) <= SKEW_MS && (since ?? 0) <= createdAt + SKEW_MS;
+  if (kind === "beacon" && !current) return undefined;
+  const member = kind === "beacon" ? id : /** @type {Records["mail"]} */ (record).from;
+  if (!member || /^[@$]/.test(member) !== (signature !== "")) return undefined;
+  const me = isName(record.me) ? record.me : undefined;
+  if (!isProven(member) && member[0] !== "@") return { ...record, me: undefined };
+  const signed = await Identity.signed(member, signature, `${scope}\n${to}\n${code}\n${json}`);
+  return signed ? { ...record, me } : undefined;
 }

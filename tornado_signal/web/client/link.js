@@ -1,9 +1,10 @@
 /* One side of one session, from its description to the open channel. */
 
 import { announce, Files, heed, Messages, send } from "./data.js";
-import { ownInfo, parse, random } from "./identity.js";
+import { ownInfo, random } from "./identity.js";
 import { keepMessages, Negotiation, newConnection } from "./negotiation.js";
 import { publishHeld } from "./servers.js";
+import { read } from "./text.js";
 import {
   backOff,
   dispatch,
@@ -176,7 +177,7 @@ export class Link {
    */
   async describe(offer) {
     const connection = this.peerConnection;
-    if (offer) await connection.setRemoteDescription(heed(connection, JSON.parse(offer)));
+    if (offer) await connection.setRemoteDescription(heed(connection, read(offer, "description")));
     const description = await (offer ? connection.createAnswer() : connection.createOffer());
     this.step(description.type);
     return description;
@@ -244,7 +245,8 @@ export class Link {
     if (!this.peerConnection.remoteDescription) return;
     for (const each of this.#inbox.splice(0)) {
       const ignore = () => {}; // an invalid one does not prevent the others
-      new Promise((resolve) => resolve(this.peerConnection.addIceCandidate(JSON.parse(each)))).catch(ignore);
+      const candidate = read(each, "candidate");
+      if (candidate) new Promise((resolve) => resolve(this.peerConnection.addIceCandidate(candidate))).catch(ignore);
     }
   }
 
@@ -269,9 +271,9 @@ export class Link {
     if (answer && !peerConnection.remoteDescription) {
       this.step("answered");
       try {
-        const { info, ...description } = parse(answer);
-        if (typeof info === "string") this.info = info;
-        await peerConnection.setRemoteDescription(heed(peerConnection, description));
+        const { info, ...description } = heed(peerConnection, read(answer, "description"));
+        this.info = info ?? this.info;
+        await peerConnection.setRemoteDescription(description);
       } catch (error) {
         this.fail(error);
       }

@@ -1,7 +1,8 @@
 /* The identity of a member whose program gives its secret. Loaded when a page enters a room with one. */
 
 import { power } from "./curve.js";
-import { base64, Identity, integer, unbase64, utf8 } from "./identity.js";
+import { Identity, integer } from "./identity.js";
+import { base64, unbase64, utf8 } from "./text.js";
 import { PeerError } from "./timing.js";
 
 /**

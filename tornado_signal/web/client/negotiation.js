@@ -1,7 +1,7 @@
 /* Negotiation on one RTCPeerConnection. */
 
 import { announce, heed } from "./data.js";
-import { parsed } from "./identity.js";
+import { read } from "./text.js";
 import { PAUSE_MS, sleep } from "./timing.js";
 
 /** @import { PeerOptions } from "../client.d.ts" */
@@ -84,7 +84,7 @@ export class Negotiation {
     const { signal } = way;
     this.#channel = connection.createDataChannel("negotiation", { negotiated: true, id });
     this.#channel.addEventListener("open", () => this.post(), { signal });
-    this.#channel.addEventListener("message", ({ data }) => this.take(parsed(data)), { signal });
+    this.#channel.addEventListener("message", ({ data }) => this.take(read(data, "negotiation")), { signal });
     const offer = () => {
       // Some implementations fire this event before the state is stable.
       if (connection.signalingState === "stable" && (way.begins || connection.remoteDescription)) this.#offer();
@@ -156,14 +156,15 @@ export class Negotiation {
   /**
    * Process a message of the other side, after the earlier ones.
    *
-   * @param {Mail} message
+   * @param {Mail} [message]
    */
-  take(message) {
-    this.#taking = this.#taking.then(() => this.#take(message)).catch(() => {}); // a malformed message is ignored
+  take(message = {}) {
+    this.#taking = this.#taking.then(() => this.#take(message)).catch(() => {}); // an unusable message is ignored
   }
 
   /** @param {Mail} message */
-  async #take({ description, of = NaN, candidates = [] }) {
+  async #take({ description, of: number, candidates }) {
+    const of = number ?? NaN;
     const connection = this.#connection;
     if (description) heed(connection, description);
     // The same offer arrives twice if its response was lost; candidates found since then arrive with it.
@@ -188,6 +189,6 @@ export class Negotiation {
       await connection.setRemoteDescription(description);
     }
     // A candidate may belong to an older description.
-    for (const each of candidates) connection.addIceCandidate(each).catch(() => {});
+    for (const each of candidates ?? []) connection.addIceCandidate(each).catch(() => {});
   }
 }

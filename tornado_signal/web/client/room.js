@@ -10,9 +10,11 @@ import {
   ownSecret,
   ROOM,
   random,
+  scopeOf,
   seal,
   topicOf,
   unseal,
+  VERSION,
 } from "./identity.js";
 import { Peer } from "./peer.js";
 import { MAX_PEERS, publishHeld, Servers } from "./servers.js";
@@ -130,6 +132,7 @@ class Room extends EventTarget {
   /** @type {Set<MediaStream>} */
   #streams = new Set();
   #topic;
+  #origin;
   #options;
   /** @type {Identity | undefined} */
   #identity;
@@ -161,6 +164,7 @@ class Room extends EventTarget {
     super();
     this.#topic = topicOf(ROOM, topic);
     this.#options = options;
+    this.#origin = options.origin ?? globalThis.origin ?? "";
     if (options.max !== undefined && !(Number.isInteger(options.max) && options.max > 0)) {
       throw new PeerError("max-invalid", "`max` is the number of members, at least 1");
     }
@@ -263,7 +267,7 @@ class Room extends EventTarget {
     try {
       if (password !== undefined) {
         const { Cipher } = await import("./secret.js").catch(notLoaded);
-        this.#cipher = await Cipher.of(this.#topic, password);
+        this.#cipher = await Cipher.of(this.#origin, this.#topic, password);
         this.#topic = this.#cipher.topic;
       }
       const named = () => import("./named.js").then((part) => part.named(secret ?? ""), notLoaded);
@@ -291,9 +295,10 @@ class Room extends EventTarget {
    */
   async #checkName(client, me) {
     const { sessions } = await client.sessions(this.#topic, { limit: MAX_PEERS, signal: this.#stop.signal });
-    for (const { offer } of sessions) {
-      const { id, me: theirs } = await this.#unseal(offer, "id");
-      if (id && id !== this.id && theirs === me) throw new PeerError("name-taken", `Another member has the name ${me}`);
+    for (const { offer, createdAt } of sessions) {
+      const beacon = await this.#unseal(offer, "beacon", { createdAt });
+      if (beacon && beacon.id !== this.id && beacon.me === me)
+        throw new PeerError("name-taken", `Another member has the name ${me}`);
     }
   }
 
@@ -309,7 +314,7 @@ class Room extends EventTarget {
     this.#iceServers = (await servers.iceServers(client)).iceServers;
     this.#at = Math.max(Date.now(), this.#at + 1); // also after the clock was set back
     this.#sinceSent = this.#since > 0;
-    const beacon = { id: this.id, at: this.#at, since: this.#since || undefined, me };
+    const beacon = { v: VERSION, id: this.id, at: this.#at, now: Date.now(), since: this.#since || undefined, me };
     const offer = await this.#seal(this.#cipher ? { ...beacon, info } : beacon);
     this.#offers.add(offer);
     const fields = { info: this.#cipher ? "-" : info, offer, secret: this.#secret };
@@ -420,16 +425,17 @@ class Room extends EventTarget {
 
   /** @param {Session} session */
   async #see({ code, offer, createdAt, ...session }) {
-    const { id, me, info: sealed, ...fields } = await this.#unseal(offer, "id");
-    const info = this.#cipher ? String(sealed) : session.info;
-    const at = Number(fields.at);
-    const since = Number(fields.since) || 0;
+    const fields = await this.#unseal(offer, "beacon", { createdAt });
+    const info = this.#cipher ? fields?.info : session.info;
+    if (!fields || typeof info !== "string") return;
+    const { id, me, at } = fields;
+    const since = fields.since ?? 0;
     if (code === this.#code) {
       this.#since ||= createdAt;
       this.#settled = true; // sessions are listed in the order of their creation
       this.#settle();
     } else if (id === this.id && this.#identity && !this.#offers.has(offer)) this.#rival = Math.max(this.#rival, since);
-    if (typeof id !== "string" || id === this.id || !(at > 0) || this.#stop.signal.aborted) return;
+    if (id === this.id || this.#stop.signal.aborted) return;
     const member = this.#member(id, info);
     const beacon = { code, info, me, at, since, createdAt };
     member.beacons.set(code, beacon);
@@ -560,10 +566,10 @@ class Room extends EventTarget {
 
   /** @param {string} text */
   async #take(text) {
-    const { from, me, info, code, connection, ...fields } = await this.#unseal(text, "from", this.id, this.#code ?? "");
-    if (typeof from !== "string" || from === this.id || this.#stop.signal.aborted) return;
-    const mail = /** @type {Mail} */ (fields); // the browser checks what it is given
-    const member = this.#member(from, String(info), me);
+    const mail = await this.#unseal(text, "mail", { to: this.id, code: this.#code });
+    if (!mail || mail.from === this.id || this.#stop.signal.aborted) return;
+    const { from, me, info, code, connection } = mail;
+    const member = this.#member(from, info, me);
     const first = !this.#leads(member) && mail.description?.type === "offer" && mail.of === 1;
     // It replaces the current attempt only if that is late.
     const attempt = member.peer && this.#attempts.false.get(member.peer);
@@ -572,7 +578,7 @@ class Room extends EventTarget {
     const stays = !isProven(from) && member.open?.peer.peerConnection.connectionState === "connected";
     const replaces = !known && !stays && attempt?.late !== false;
     if (first && replaces && this.#mayConnect(member) && !this.#nameConflicts(member) && this.#admits(false)) {
-      member.code ??= String(code);
+      member.code ??= code;
       this.#connect(member, connection);
       if (member.peer) this.#add(member, member.name);
     }
@@ -754,20 +760,21 @@ class Room extends EventTarget {
    * @param {string} [code]
    */
   async #seal(fields, to, code) {
-    const text = await seal(this.#identity, this.#topic, fields, to);
+    const text = await seal(this.#identity, scopeOf(this.#origin, this.#topic), fields, to, code);
     return this.#cipher ? this.#cipher.seal(text, code) : text;
   }
 
   /**
    * Decode what a member has sent to this member, whose beacon has a code, or to all.
    *
+   * @template {"beacon" | "mail"} Kind
    * @param {string} text
-   * @param {string} field
-   * @param {string} [to]
-   * @param {string} [code]
+   * @param {Kind} kind
+   * @param {{ to?: string, code?: string, createdAt?: number }} fields
    */
-  async #unseal(text, field, to, code) {
-    return unseal(this.#topic, this.#cipher ? await this.#cipher.unseal(text, code) : text, field, to);
+  async #unseal(text, kind, { to, code, createdAt }) {
+    const plain = this.#cipher ? await this.#cipher.unseal(text, code) : text;
+    return unseal(scopeOf(this.#origin, this.#topic), plain, kind, to, code, createdAt);
   }
 
   /** @type {TellRoom} */

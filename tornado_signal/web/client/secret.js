@@ -1,19 +1,18 @@
 /* Rooms with a password: their topics and their encryption. `room` loads this file when it needs it. */
 
-import { base64, unbase64, utf8 } from "./identity.js";
+import { VERSION } from "./identity.js";
+import { base64, unbase64, utf8 } from "./text.js";
 import { PeerError } from "./timing.js";
 
 const PBKDF2_ITERATIONS = 600_000; // of PBKDF2; about a third of a second on a laptop
 const NONCE = 12; // bytes
+const NONCE_TEXT = 16; // characters
 const HASH = "SHA-256";
 
 /** The key of a room with a password. docs/room-protocol.md describes the format. */
 export class Cipher {
   ignored = 0; // texts that could not be decrypted, or that were repeated
   #key;
-  #code = ""; // the beacon that `#nonces` is for
-  /** @type {Set<string>} */
-  #nonces = new Set(); // of the mail to one beacon
 
   /**
    * @param {string} topic
@@ -25,17 +24,18 @@ export class Cipher {
   }
 
   /**
-   * Derive the topic on the server and the key from a room's topic and its password.
+   * Derive the topic on the server and the key from an application, a room's topic and its password.
    *
+   * @param {string} origin
    * @param {string} topic
    * @param {unknown} password
    */
-  static async of(topic, password) {
+  static async of(origin, topic, password) {
     const subtle = globalThis.crypto?.subtle;
     if (!subtle) throw new PeerError("insecure-context", "A password needs HTTPS or localhost");
     if (typeof password !== "string" || !password) throw new PeerError("password-invalid", "A password is a text");
     const secret = await subtle.importKey("raw", utf8(password.normalize()), "PBKDF2", false, ["deriveBits"]);
-    const salt = utf8(`tornado-signal password\n${topic}`);
+    const salt = utf8(`tornado-signal password ${VERSION}\n${origin}\n${topic}`);
     const bits = await subtle.deriveBits(
       { name: "PBKDF2", hash: HASH, salt, iterations: PBKDF2_ITERATIONS },
       secret,
@@ -64,32 +64,20 @@ export class Cipher {
    *
    * @param {string} text
    * @param {string} [code]
+   * @param {Set<string>} nonces those of the mail received at the beacon
    */
-  async unseal(text, code) {
+  async unseal(text, code, nonces = new Set()) {
     try {
       const bytes = unbase64(text);
       if (base64(bytes) !== text) throw new Error("another form"); // each text has one form, so a copy is known
       const iv = bytes.subarray(0, NONCE);
       const plain = await crypto.subtle.decrypt(parameters(iv, code), this.#key, bytes.subarray(NONCE));
-      if (code !== undefined) this.#once(code, String(iv));
+      if (nonces.size === nonces.add(text.slice(0, NONCE_TEXT)).size) throw new Error("repeated");
       return new TextDecoder().decode(plain);
     } catch {
       this.ignored += 1;
       return "";
     }
-  }
-
-  /**
-   * Fail if mail was received before.
-   *
-   * @param {string} code
-   * @param {string} nonce
-   */
-  #once(code, nonce) {
-    if (code !== this.#code) this.#nonces.clear();
-    this.#code = code;
-    if (this.#nonces.has(nonce)) throw new Error("repeated");
-    this.#nonces.add(nonce);
   }
 }
 

@@ -3,7 +3,6 @@
 import {
   authorizationOf,
   bearer,
-  conforms,
   EVENTS,
   isTooLarge,
   JSON_BODY,
@@ -17,6 +16,7 @@ import {
 } from "./http.js";
 import { ROOM, roomOf, topicOf } from "./identity.js";
 import { hidden, socketTo, withdrawals } from "./socket.js";
+import { conforms } from "./text.js";
 import {
   backOff,
   Deadline,

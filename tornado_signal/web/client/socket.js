@@ -1,6 +1,7 @@
 /* The WebSocket to a server, and what happens to it when the page is closed. */
 
-import { conforms, json, MAX_SIZE, parsed, request, SHAPES } from "./http.js";
+import { json, MAX_SIZE, parsed, request, SHAPES } from "./http.js";
+import { conforms } from "./text.js";
 import { nonsense, REQUEST_MS, SignalError, unreachable, withTimeout } from "./timing.js";
 
 /** @import { Authorization } from "./http.js" */

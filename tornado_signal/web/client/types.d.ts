@@ -86,9 +86,37 @@ export interface IceServers {
 
 /** A message of a negotiation. */
 export interface Mail {
-  description?: RTCSessionDescriptionInit;
-  of?: number;
-  candidates?: RTCIceCandidateInit[];
+  description?: Description | null;
+  of?: number | null;
+  candidates?: RTCIceCandidateInit[] | null;
+  /** A request for a sign of life, or the response to one. */
+  alive?: "ask" | "yes";
+}
+
+export type Description = RTCSessionDescriptionInit & { joins?: number | null; info?: string | null };
+
+/** The typed records of `read`, by their kind. A field that can be missing can also be null. */
+export interface Records {
+  description: Description;
+  candidate: RTCIceCandidateInit;
+  negotiation: Mail;
+  /** The text of a beacon. */
+  beacon: {
+    v: number;
+    id: string;
+    at: number;
+    /** When it was made, by the server's clock as its author knows it. */
+    now: number;
+    since?: number | null;
+    info?: string | null;
+    me?: string;
+  };
+  mail: Mail & { from: string; info: string; code: string; connection?: string | null; me?: string };
+  /** The header of a message in parts. */
+  parts: { size: number; text: boolean };
+  file: { name: string; type: string; size: number };
+  /** A message about a file. */
+  transfer: { accept?: boolean | null; received?: boolean | null; cancel?: string | null };
 }
 
 /** The transport of the messages of a negotiation. */

@@ -1,0 +1,88 @@
+/* Texts of strangers, read as typed records or not at all. Their values are never converted. */
+
+/** @import { Fields, Records, Shape } from "./types.d.ts" */
+
+const DESCRIPTION = { type: "string", sdp: "string", "joins?": "number", "info?": "string" };
+const CANDIDATE = {
+  candidate: "string",
+  "sdpMid?": "string",
+  "sdpMLineIndex?": "number",
+  "usernameFragment?": "string",
+};
+const NEGOTIATION = { "description?": DESCRIPTION, "of?": "number", "candidates?": [CANDIDATE] };
+/** @type {Record<keyof Records, Shape>} */
+const RECORDS = {
+  description: DESCRIPTION,
+  candidate: CANDIDATE,
+  negotiation: NEGOTIATION,
+  beacon: { v: "number", id: "string", at: "number", now: "number", "since?": "number", "info?": "string" },
+  mail: {
+    ...NEGOTIATION,
+    from: "string",
+    info: "string",
+    code: "string",
+    "connection?": "string",
+    "alive?": "string",
+  },
+  parts: { size: "number", text: "boolean" },
+  file: { name: "string", type: "string", size: "number" },
+  transfer: { "accept?": "boolean", "received?": "boolean", "cancel?": "string" },
+};
+
+/**
+ * Whether a value of JSON has a shape. Objects can have more fields. Those with `?` can be null or missing.
+ *
+ * @param {unknown} value
+ * @param {Shape} [shape]
+ * @returns {boolean}
+ */
+export function conforms(value, shape = {}) {
+  if (typeof value === "number") return shape === "number" && Math.abs(value) <= Number.MAX_SAFE_INTEGER;
+  if (typeof shape === "string") return typeof value === shape;
+  if (Array.isArray(shape)) return Array.isArray(value) && value.every((each) => conforms(each, shape[0]));
+  if (typeof value !== "object" || !value || Array.isArray(value)) return false;
+  const fields = /** @type {Fields} */ (value);
+  return Object.entries(shape).every(([key, each]) => {
+    const name = key.replace("?", "");
+    return (name !== key && fields[name] == null) || conforms(fields[name], each);
+  });
+}
+
+// The group is half of a surrogate pair without the other half.
+const ESCAPE = /\\(?:ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}|(ud[89a-f][0-9a-f]{2})|.)/gis;
+
+/**
+ * Parse JSON of another peer. Half of a surrogate pair becomes the replacement character, U+FFFD.
+ *
+ * @param {string} text
+ */
+export const parse = (text) => JSON.parse(text.replace(ESCAPE, (all, half) => (half ? "\\ufffd" : all)));
+
+/**
+ * Read JSON of another peer as a record of a kind; undefined if it is anything else.
+ *
+ * @template {keyof Records} Kind
+ * @param {unknown} text
+ * @param {Kind} kind
+ * @returns {Records[Kind] | undefined}
+ */
+export function read(text, kind) {
+  try {
+    const value = parse(/** @type {string} */ (text));
+    if (conforms(value, RECORDS[kind])) return value;
+  } catch {
+    // It is not a string or not JSON.
+  }
+  return undefined;
+}
+
+/** @param {string} text */
+export const utf8 = (text) => new TextEncoder().encode(text);
+
+/** @param {ArrayBuffer | ArrayLike<number>} bytes */
+export const base64 = (bytes) =>
+  btoa(String.fromCharCode(...new Uint8Array(bytes))).replace(/[+/=]/g, (sign) => ({ "+": "-", "/": "_" })[sign] ?? "");
+
+/** @param {string} text */
+export const unbase64 = (text) =>
+  Uint8Array.from(atob(text.replace(/[-_]/g, (sign) => (sign === "-" ? "+" : "/"))), (byte) => byte.charCodeAt(0));
