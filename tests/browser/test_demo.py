@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 from support.browsers import FLAGS, until
 from support.demo import FOCUSED, PHONE, connected, enter, receive, send_files, told
+from support.documents import pages, sections
 from support.needs import require
 
 pytest_plugins = ["support.tls_fixtures"]
@@ -242,6 +243,38 @@ def test_made_room_is_shared_by_its_link(server, open_demo):
     until(lambda: not alice.get_by_role("heading", name="Alice (me)").is_visible())
     bob.get_by_role("button", name="Leave").click()
     until(lambda: alice.get_by_role("heading", name="Alice (me)").is_visible())
+
+
+def test_windows_of_the_quickstart_are_in_one_room_after_one_press(server, profiles):
+    """The steps of README.md and docs/quickstart.md, in their order. Bold words are buttons."""
+    steps = (
+        pages()["README"].partition("## Quick start")[2].partition("## ")[0] + sections("quickstart")["Start a server"]
+    )
+    pressed = ["Enter", "Camera", "Enter", "Camera", "Leave", "Make a room", "Enter", "Invite"]
+    assert re.findall(r"\*\*(.+?)\*\*", steps) == pressed
+    one, other = windows = [profiles.open(f"{server.url}/", permissions=["camera"]) for _ in range(2)]
+
+    def press(page, name):
+        page.get_by_role("button", name=name, exact=True).click()
+
+    for name in ("Enter", "Camera"):
+        for page in windows:
+            press(page, name)
+    pictures = "[...document.querySelectorAll('video')].filter((each) => each.videoWidth > 2).length"
+    for page in windows:
+        until(lambda page=page: page.evaluate(pictures) == 2)
+    for page in windows:
+        press(page, "Leave")
+    press(one, "Make a room")
+    assert "open the link, and press Enter:" in one.locator("#how").text_content()
+    with one.expect_popup() as opened:
+        one.locator("#link").click()
+    link = one.locator("#link").text_content()
+    other.evaluate("(link) => { location.href = link; }", link)  # the page is open already, at another room
+    for page in (opened.value, other):
+        until(lambda page=page: page.evaluate("document.activeElement.id") == "enter")
+        page.keyboard.press("Enter")
+    until(lambda: one.get_by_role("heading", name="Guest").count() == 3)
 
 
 def test_shown_code_connects_pages(server, open_demo, profiles, site):

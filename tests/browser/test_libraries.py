@@ -11,6 +11,7 @@ from support.proxies import CaddyPath, NginxPath
 from support.waiting import end_all, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytest_plugins = ["support.tls_fixtures"]
 
 EXAMPLES = ROOT / "examples"
 ADDRESS = "http://127.0.0.1:3000"
@@ -88,21 +89,21 @@ def greet(one, other, function, *arguments):
     heard(other, f"{name} one")
 
 
-def test_lines_of_the_readme_as_they_stand(profiles, site, start, tmp_path):
-    port = start().url.rpartition(":")[2]
+def test_lines_of_the_readme_as_they_stand(profiles, site, start, pair, tmp_path):
+    port = start("--tls-certificate", pair.certificate, "--tls-key", pair.key).url.rpartition(":")[2]
     rows = re.findall(r"^\| \w\S* ([\d.]+) \| `(import .*?)` \| `(.*?)` \|", pages()["README"], re.MULTILINE)
     assert len(rows) == 4
     tested = json.loads((libraries.FOLDER / "package.json").read_text())["dependencies"]
     for version, line, _ in rows:
         assert tested[line.split('"')[1].partition("/dist")[0]] == version
     lines = "\n".join(f"used.push({line});" for _, _, line in rows)
-    lines = lines.replace("wss://signal.example.com", f"ws://127.0.0.1:{port}")
+    lines = lines.replace("wss://signal.example.com", f"wss://127.0.0.1:{port}")
     lines = lines.replace('"signal.example.com"', f'"127.0.0.1", port: {port}')
     imports = "\n".join(line for _, line, _ in rows)
     source = tmp_path / "page.js"
     source.write_text(f"{imports}\n{SURROUNDINGS}\n{lines}")
     site.pages |= {"/": libraries.HTML, "/libraries.js": libraries.bundle(source)}
-    for page in [profiles.open(f"{site.origin}/#{name}") for name in ("alice", "bob")]:
+    for page in [profiles.open(f"{site.origin}/#{name}", ignore_https_errors=True) for name in ("alice", "bob")]:
         page.wait_for_function("() => globalThis.used?.length === 4 && reached()")
 
 

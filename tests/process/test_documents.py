@@ -168,6 +168,14 @@ def test_every_code_block_is_tested():
     assert [block for block in all_blocks(pages()["README"]) if block not in shown] == []
 
 
+def test_pages_of_the_documentation_work_with_any_text_and_show_no_weak_password():
+    shown = [text for page in pages().values() for language, text in all_blocks(page) if language == "html"]
+    assert [text for text in shown if not text.startswith('<!DOCTYPE html>\n<meta charset="utf-8">\n')] == []
+    passwords = re.findall(r"password[=:] ?\"(.+?)\"", "".join(pages().values()))
+    assert passwords
+    assert [password for password in passwords if not re.fullmatch(r"[a-z]+( [a-z]+){3,}", password)] == []
+
+
 @pytest.mark.slow
 @pytest.mark.needs("curl", "git")
 @pytest.mark.timeout(400)

@@ -273,21 +273,22 @@ function look() {
   if (!document.hidden) watchRooms(looking.signal);
 }
 
-/** Enter another room, if this page is in one. */
+/** Enter another room if this page is in one. Otherwise a press of Enter does that. */
 async function go(value) {
   const inside = here;
   await leave();
   $("topic").value = value;
   changed();
   if (inside) enter();
+  else $("enter").focus();
 }
 
 function howToOpen(withCode) {
-  if (!LOOPBACK) return `${withCode ? "Scan this, or open" : "Open"} the link, and enter the same room:`;
+  if (!LOOPBACK) return `${withCode ? "Scan this, or open" : "Open"} the link, and press Enter:`;
   return (
     `A phone cannot open this page, because ${location.hostname} is this device itself. ` +
     "For other devices, serve it over HTTPS under a name that they can reach. " +
-    "In a second window of this device, open the link, and enter the same room:"
+    "In a second window of this device, open the link, and press Enter:"
   );
 }
 
@@ -381,6 +382,7 @@ function begin() {
   $("code").textContent = CODE;
   listen();
   const reason = unable();
+  const invited = location.hash.startsWith("#topic=");
   // Until now a click would have submitted the form to the server.
   for (const button of document.querySelectorAll("#start button, #entry button, #bar button"))
     button.disabled = Boolean(reason);
@@ -391,7 +393,9 @@ function begin() {
     look();
   }
   if (location.hash === "#check") route();
-  else if (!reason && kept("inside") === topic()) enter(); // after a reload
+  else if (!reason && kept("inside") === topic())
+    enter(); // after a reload
+  else if (invited) $("enter").focus();
 }
 
 function listen() {
