@@ -495,7 +495,7 @@ def test_named_files_and_headings_exist():
     named = set(
         re.findall(r"`((?:tests|systemd|docs|tornado_signal|\.ci)/[\w./-]*|[A-Z]+(?:\.md)?)(?: --\w.*)?`", text)
     )
-    named -= set("FIMSLGE") | {"OPTIONS", "HEAD", "GET", "POST", "WS", "TOPIC", "PAIR", "ROOM", "OFFER"}
+    named -= set("FIMSLGE") | {"OPTIONS", "HEAD", "GET", "POST", "WS", "TOPIC", "PAIR", "ROOM", "OFFER", "VERSION"}
     named -= {"REQ", "EVENT", "CLOSED", "AUTH"}  # messages of Nostr
     assert {"tests/peer.py", "systemd/", "tornado_signal/", "CHANGELOG.md", "LICENSE", ".ci/run"} <= named
     assert [name for name in named if not (ROOT / name).exists()] == []
