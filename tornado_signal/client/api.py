@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from typing import cast
 
@@ -74,9 +74,45 @@ class SignalClient(Closable):
         self._max_listing = MAX_LISTING  # or what fits into a response
 
     async def close(self) -> None:
-        """Close all connections to the servers."""
+        """Close all connections to the servers. Later requests raise RuntimeError."""
         self._leases.close()
         await self._servers.close()
+
+    def check_usable(self) -> None:
+        """Raise RuntimeError if the client is closed, or belongs to another event loop."""
+        self._servers.life.check()
+
+    def check(self) -> None:
+        """Ask the servers for a sign of life, for example after a change of the network.
+
+        Connections without one are replaced after some seconds. The client does this itself when it has slept.
+        """
+        self._servers.check()
+
+    def on_unreachable(self, listener: Callable[[APIError], None]) -> Callable[[], None]:
+        """Call a function with the error when no server has responded for 5 s, once until one responds.
+
+        Returns:
+            A function that ends this.
+        """
+        self._servers.outage.listeners.add(listener)
+        return lambda: self._servers.outage.listeners.discard(listener)
+
+    @contextlib.asynccontextmanager
+    async def time_limit(self, limit_s: float | None) -> AsyncIterator[asyncio.Timeout]:
+        """Limit a time. The error says why the servers are unreachable, if they are.
+
+        Raises:
+            TimeoutError: the time has passed.
+        """
+        try:
+            async with asyncio.timeout(limit_s) as limit:
+                yield limit
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            cause = self._servers.outage.error
+            raise TimeoutError(f"not done in {limit_s:g} s" + (f": {cause}" if cause else "")) from cause
 
     @property
     def retry_timeout_s(self) -> float:

@@ -2,6 +2,7 @@
 
 FOREIGN = "the response is not from this API"
 RESPONSE_S = 15.0  # for a response, in addition to the requested wait
+SIGN_OF_LIFE_S = 5.0  # for a message or byte of a server that is asked for a sign of life
 SLOW = "no response in time"
 HUNG_UP = "connection closed by the server"
 THROUGH_PROXY = " through the proxy "

@@ -9,7 +9,7 @@ import os
 import ssl
 import time
 import urllib.request
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
@@ -20,6 +20,7 @@ from .errors import (
     HUNG_UP,
     MAX_RESPONSE_BYTES,
     RESPONSE_S,
+    SIGN_OF_LIFE_S,
     SLOW,
     THROUGH_PROXY,
     APIError,
@@ -41,8 +42,9 @@ if TYPE_CHECKING:
 logging.getLogger("httpx").setLevel(logging.WARNING)
 
 FIRST_S = 4.0  # until a stream of a topic begins
-SILENCE_S = 45.0  # the longest time without a complete line in a stream. The server sends a comment every 15 s
-
+SILENCE_S = 25.0  # the longest time without a complete line in a stream. The server sends a comment every 15 s
+WAIT_S = 20.0  # the longest `wait`, so that a dead connection is noticed
+INTERRUPTED: Final = 0.0  # the time of a timeout that `HttpClient.check` has set
 LINE_BYTES: Final = 128  # that each line of an event counts for, in addition to its bytes
 
 REQUESTS: Final = {
@@ -75,11 +77,44 @@ class HttpClient:
         self._authorization = authorization
         self._tls = tls
         self._clients: dict[str | None, httpx.AsyncClient] = {}  # by proxy
+        self._waits: set[asyncio.Timeout] = set()  # of requests and streams that wait for something new
+        self._replaced: set[httpx.AsyncClient] = set()  # that are closed soon
+        self._closing: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
         """Close all connections."""
-        while self._clients:
-            await self._clients.popitem()[1].aclose()
+        for task in self._closing:
+            task.cancel()
+        for client in [*self._clients.values(), *self._replaced]:
+            await client.aclose()
+
+    def check(self) -> None:
+        """Repeat the requests that wait, and resume the streams, over new connections. Close the others soon."""
+        for wait in self._waits:
+            if not wait.expired():
+                wait.reschedule(INTERRUPTED)
+
+        async def close(clients: Collection[httpx.AsyncClient]) -> None:
+            await asyncio.sleep(SIGN_OF_LIFE_S)
+            for client in clients:
+                await client.aclose()
+            self._replaced.difference_update(clients)
+
+        self._replaced.update(self._clients.values())
+        task = asyncio.create_task(close(self._clients.values()))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+        self._clients = {}
+
+    @contextlib.asynccontextmanager
+    async def _wait(self, limit_s: float | None) -> AsyncIterator[asyncio.Timeout]:
+        """Limit the time of a wait, which `check` ends."""
+        async with asyncio.timeout(limit_s) as wait:
+            self._waits.add(wait)
+            try:
+                yield wait
+            finally:
+                self._waits.discard(wait)
 
     async def call(self, server: str, operation: str, fields: Fields) -> Fields:
         """Send the request of an operation and return the fields of the response.
@@ -89,6 +124,8 @@ class HttpClient:
         """
         method, path = REQUESTS[operation]
         fields = {name: value for name, value in fields.items() if name != "hold"}
+        if wait_s := min(fields.get("wait", 0), WAIT_S):
+            fields["wait"] = wait_s
         if "{topic}" in path:
             path = path.replace("{topic}", _segment(fields.pop("topic")))
         token = await self._authorization.token()
@@ -101,7 +138,7 @@ class HttpClient:
                 headers={**self._headers, **bearer(token)},
                 timeout=None,
             )
-            response, content = await self._send(server, request, RESPONSE_S + fields.get("wait", 0))
+            response, content = await self._send(server, request, wait_s)
             refused = response.status_code == 401
             if not (refused and retries) or (newer := await self._authorization.replace(token)) is None:
                 break
@@ -115,19 +152,23 @@ class HttpClient:
             raise foreign()
         return result
 
-    async def _send(self, server: str, request: httpx.Request, limit_s: float) -> tuple[httpx.Response, bytes]:
-        """Send a request, and return the response with its body."""
-        try:
-            async with asyncio.timeout(limit_s):
-                response = await self._client(server).send(request, stream=True)
-                try:
-                    return response, await _read(response)
-                finally:
-                    await response.aclose()
-        except httpx.TransportError as error:
-            raise _unreachable(server, error) from None
-        except TimeoutError:
-            raise unreachable(_through_proxy(server), SLOW) from None
+    async def _send(self, server: str, request: httpx.Request, wait_s: float) -> tuple[httpx.Response, bytes]:
+        """Send a request, and return the response with its body. One that waits is repeated after `check`."""
+        limit_s = max(RESPONSE_S, wait_s + SIGN_OF_LIFE_S)
+        while True:
+            scope = self._wait(limit_s) if wait_s else asyncio.timeout(limit_s)
+            try:
+                async with scope as limit:
+                    response = await self._client(server).send(request, stream=True)
+                    try:
+                        return response, await _read(response)
+                    finally:
+                        await response.aclose()
+            except httpx.TransportError as error:
+                raise _unreachable(server, error) from None
+            except TimeoutError:
+                if limit.when() != INTERRUPTED:
+                    raise unreachable(_through_proxy(server), SLOW) from None
 
     @contextlib.asynccontextmanager
     async def stream(
@@ -170,12 +211,40 @@ class HttpClient:
                 except TimeoutError:
                     raise _late(server, first_s) from None
                 if source.response.status_code == 200:
-                    yield _events(server, source, first_s)
+                    yield self._events(server, source, first_s)
                     return
             refused = source.response.status_code == 401
             if not (refused and retries) or (newer := await self._authorization.replace(token)) is None:
                 raise _error_of(source.response, content)
             token = newer
+
+    async def _events(self, server: str, source: "EventSource", first_s: float) -> AsyncGenerator[StreamEvent, None]:
+        from httpx_sse import SSEError
+
+        source.response.stream = _EventBytes(source.response)
+        try:
+            events = source.aiter_sse()
+            bound_s: float | None = first_s
+            while True:
+                async with self._wait(bound_s) as limit:
+                    sse = await anext(events, None)
+                if sse is None:
+                    return
+                bound_s = None  # later, the connection notices silence
+                data = _json_object(sse.data) if sse.data else None
+                if sse.data and data is None:
+                    raise foreign()
+                retry_s = None if sse.retry is None else bounded_pause_s(min(sse.retry, 10**9) / 1000)
+                name = "" if sse.event == "message" else sse.event  # the library calls an event without a name so
+                yield StreamEvent(name, data, sse.id or None, retry_s)
+        except TimeoutError:
+            if limit.when() == INTERRUPTED:
+                raise unreachable(_through_proxy(server), SLOW) from None
+            raise _late(server, first_s) from None
+        except SSEError:  # before TransportError, of which it is a subclass
+            raise foreign() from None
+        except httpx.TransportError as error:
+            raise _unreachable(server, error) from None
 
     def _client(self, server: str) -> httpx.AsyncClient:
         proxy = proxy_of(server)
@@ -247,33 +316,6 @@ class _EventBytes(httpx.AsyncByteStream):
 
     async def aclose(self) -> None:
         await self._stream.aclose()
-
-
-async def _events(server: str, source: "EventSource", first_s: float) -> AsyncGenerator[StreamEvent, None]:
-    from httpx_sse import SSEError
-
-    source.response.stream = _EventBytes(source.response)
-    try:
-        events = source.aiter_sse()
-        bound_s: float | None = first_s
-        while True:
-            async with asyncio.timeout(bound_s):
-                sse = await anext(events, None)
-            if sse is None:
-                return
-            bound_s = None  # later, the connection notices silence
-            data = _json_object(sse.data) if sse.data else None
-            if sse.data and data is None:
-                raise foreign()
-            retry_s = None if sse.retry is None else bounded_pause_s(min(sse.retry, 10**9) / 1000)
-            name = "" if sse.event == "message" else sse.event  # the library calls an event without a name so
-            yield StreamEvent(name, data, sse.id or None, retry_s)
-    except TimeoutError:
-        raise _late(server, first_s) from None
-    except SSEError:  # before TransportError, of which it is a subclass
-        raise foreign() from None
-    except httpx.TransportError as error:
-        raise _unreachable(server, error) from None
 
 
 def _late(server: str, first_s: float) -> Unreachable:

@@ -5,6 +5,7 @@ They are compatible with the browser module: descriptions and candidates have We
 
 import asyncio
 import contextlib
+import enum
 import random
 import time
 import uuid
@@ -18,12 +19,19 @@ from .link import Closed, Connection
 from .offers import new_secret, publish_held
 from .room import Room
 from .servers import back_off_s
-from .types import Closable, IceServer, Session
+from .types import Closable, IceServer, Session, check_type
 
 __all__ = ["Closed", "Connection", "Peers", "Publication", "new_secret"]
 
 OPEN_S = 20.0  # timeout from the answer to the open channel
+MAX_INFO = 1024
 RENEW_S = 600.0  # maximum age of an offer or a TURN password when it is used
+
+
+class Absent(enum.Enum):
+    """The value of a parameter that is not given, where None would be a mistake of the program."""
+
+    ABSENT = enum.auto()
 
 
 class Peers(Closable):
@@ -49,6 +57,10 @@ class Peers(Closable):
         token: TokenSource | None = None,
     ) -> None:
         self.client = SignalClient(servers, origin, websocket=websocket, token=token)
+        check_type("info", info, str, None)
+        if info is not None and not 0 < len(info) <= MAX_INFO:
+            raise ValueError(f"info has one to {MAX_INFO} characters")
+        check_type("ice_servers", ice_servers, list, None)
         self.info = info or str(uuid.uuid4())
         self._ice_servers = ice_servers
         self._ice_refresh_at_s = float("inf") if ice_servers is not None else 0.0
@@ -59,9 +71,15 @@ class Peers(Closable):
         await asyncio.gather(*(opened.close() for opened in self._open))
         await self.client.close()
 
-    def publish(self, topic: str) -> "Publication":
-        """Publish offers under a topic, one after the other, until the publication is closed."""
-        publication = Publication(self, topic)
+    def publish(self, topic: str, *, timeout: float | None = None) -> "Publication":
+        """Publish offers under a topic, one after the other, until the publication is closed.
+
+        Args:
+            topic: the topic of the offers.
+            timeout: the seconds until the first offer has to be published, or None for any time.
+        """
+        self._check(topic, timeout)
+        publication = Publication(self, topic, timeout)
         self._open.add(publication)
         return publication
 
@@ -75,9 +93,10 @@ class Peers(Closable):
         *,
         me: str | None = None,
         secret: str | None = None,
-        password: str | None = None,
+        password: str | Absent = Absent.ABSENT,
         files: bool = False,
         max: int | None = None,
+        timeout: float | None = None,
     ) -> Room:
         """Enter a room and connect to all its members, browsers included. Iterate over the room for its events.
 
@@ -89,29 +108,48 @@ class Peers(Closable):
             files: whether the program takes files, which are `FileOffered` events. Otherwise they are refused.
             max: the most members that are connected, this one included, or None for any number. The first ones to enter
                 have a place. A later one gets `Full` and waits for a place. All members pass the same number.
+            timeout: the seconds that entering may take, or None for any time. Then the iteration raises TimeoutError.
 
         Raises:
             ValueError: the name has no secret or is invalid, the password is empty, or `max` is less than 1.
+            TypeError: an argument has another type. None is not a password.
         """
-        room = Room(self.client, self.ice_servers, topic, self.info, me, secret, password, files, max, self.discard)
+        self._check(topic, timeout)
+        check_type("me", me, str, None)
+        check_type("secret", secret, str, None)
+        check_type("files", files, bool)
+        check_type("max", max, int, None)
+        if password is not Absent.ABSENT and not check_type("password", password, str):
+            raise ValueError("a password is not empty")
+        cipher = None if password is Absent.ABSENT else password
+        room = Room(
+            self.client, self.ice_servers, topic, self.info, me, secret, cipher, files, max, timeout, self.discard
+        )
         self._open.add(room)
         return room
 
-    async def join(self, topic: str, *, wait_s: float | None = None) -> Connection:
+    def _check(self, topic: str, timeout: float | None) -> None:
+        """Check arguments, and that the client can be used."""
+        check_type("topic", topic, str)
+        check_type("timeout", timeout, float, None)
+        self.client.check_usable()
+
+    async def join(self, topic: str, *, timeout: float | None = None) -> Connection:
         """Connect to a peer of a topic as soon as one is available.
 
         Peers are tried in random order, so that connections are spread. A peer that is taken or unreachable is skipped.
 
         Args:
             topic: the topic of the peers.
-            wait_s: the timeout in seconds, or None to wait forever.
+            timeout: the seconds until it has to be connected, or None for any time.
 
         Raises:
             TimeoutError: no peer could be reached in time.
             APIError: the server refuses the request.
         """
+        self._check(topic, timeout)
         tried: set[str] = set()
-        async with asyncio.timeout(wait_s), aclosing(self.client.listings(topic)) as listings:
+        async with self.client.time_limit(timeout), aclosing(self.client.listings(topic)) as listings:
             async for listing in listings:
                 candidates = [session for session in listing.sessions if session["info"] != self.info]
                 for session in random.sample(candidates, len(candidates)):
@@ -158,8 +196,8 @@ class Peers(Closable):
 class Publication(Closable):
     """A published offer, replaced after each answer. Iterate over the publication for the open connections."""
 
-    def __init__(self, peers: Peers, topic: str) -> None:
-        self.topic = topic
+    def __init__(self, peers: Peers, topic: str, timeout_s: float | None) -> None:
+        self.topic, self._timeout_s = topic, timeout_s
         self._peers = peers
         self._ready: asyncio.Queue[Connection | BaseException | None] = asyncio.Queue()
         self._tasks = {asyncio.create_task(self._publish())}
@@ -169,6 +207,7 @@ class Publication(Closable):
 
         Raises:
             APIError: the server refuses the offer.
+            TimeoutError: the first offer could not be published in time.
         """
         while (item := await self._ready.get()) is not None:
             if isinstance(item, BaseException):
@@ -186,20 +225,22 @@ class Publication(Closable):
     async def _publish(self) -> None:
         try:
             attempt = 0
-            while True:
-                try:
-                    connection, secret = await self._offer()
-                except APIError as error:
-                    if not error.is_transient:
-                        raise
-                    await asyncio.sleep(back_off_s(attempt))
-                    attempt += 1
-                    continue
-                attempt = 0
-                if await self._wait_for_answer(connection, secret):
-                    opening = asyncio.create_task(self._open(connection, secret))
-                    self._tasks.add(opening)
-                    opening.add_done_callback(self._tasks.discard)
+            async with self._peers.client.time_limit(self._timeout_s) as limit:
+                while True:
+                    try:
+                        connection, secret = await self._offer()
+                    except APIError as error:
+                        if not error.is_transient:
+                            raise
+                        await asyncio.sleep(back_off_s(attempt))
+                        attempt += 1
+                        continue
+                    limit.reschedule(None)
+                    attempt = 0
+                    if await self._wait_for_answer(connection, secret):
+                        opening = asyncio.create_task(self._open(connection, secret))
+                        self._tasks.add(opening)
+                        opening.add_done_callback(self._tasks.discard)
         except Exception as error:
             self._ready.put_nowait(error)
 

@@ -26,7 +26,7 @@ from .messages import decode, send
 from .names import Identity, is_proven, topic_of
 from .offers import new_secret, publish_held
 from .passwords import Cipher
-from .room_peer import Event, FileOffered, Full, Joined, Left, Message, Peer
+from .room_peer import Event, FileOffered, Full, Joined, Left, Message, Peer, ServerUnreachable
 from .servers import back_off_s
 from .types import Closable, Fields, IceServer, Session, Token
 
@@ -41,6 +41,7 @@ __all__ = [
     "NameTaken",
     "Peer",
     "Room",
+    "ServerUnreachable",
 ]
 
 MAX_MAILS = 250  # to one beacon. The server's default limit is four times as high
@@ -165,7 +166,8 @@ class WaitingMembers:
 class Room(Closable):
     """A room of which this peer is a member until `leave`. Iterate over it for its events.
 
-    The events are `Joined`, `Left`, `Message`, with `files` also `FileOffered`, and with `max` also `Full`.
+    The events are `Joined`, `Left`, `Message`, with `files` also `FileOffered`, with `max` also `Full`, and during an
+    outage `ServerUnreachable`.
 
     Args:
         client: the client of the servers.
@@ -177,6 +179,7 @@ class Room(Closable):
         password: the password of the room, or None for a room without one.
         files: whether this member takes files. Otherwise it refuses them.
         places: the most members that are connected, this one included, or None for any number.
+        timeout_s: how long entering may take, or None for any time.
         on_closed: called when this member leaves.
 
     Attributes:
@@ -197,16 +200,15 @@ class Room(Closable):
         password: str | None,
         files: bool,
         places: int | None,
+        timeout_s: float | None,
         on_closed: Callable[["Room"], None],
     ) -> None:
         self.topic = topic
-        if password == "":
-            raise ValueError("a password is not empty")
         self._password = password
         self._cipher: Cipher | None = None  # of a room with a password
         if places is not None and places < 1:
             raise ValueError("max is the number of members, at least 1")
-        self._files, self._places = files, places
+        self._files, self._places, self._timeout_s = files, places, timeout_s
         self.full = False
         self._settled = asyncio.Event()  # set when all members that entered before are known
         self._last: tuple[float, str] | None = None  # the order of the member with the last place, if all have members
@@ -230,18 +232,21 @@ class Room(Closable):
         self._sent_since = False  # whether the beacon contains it
         self._rival_ms = -1  # when another member with the same secret entered: 0 if unknown, -1 without one
         self._beacons: set[str] = set()  # the texts of this member's beacons
-        self._events: Inbox[Event | Full | None] = Inbox()
+        self._events: Inbox[Event | Full | ServerUnreachable | None] = Inbox()
+        self._forget_outages = client.on_unreachable(lambda error: self._events.put_always(ServerUnreachable(error)))
         self._error: Exception | None = None
         self._left = False
         self._tasks: set[asyncio.Task[None]] = set()
+        self._entering: asyncio.Timeout
         self._start_task(self._run())
 
-    async def __aiter__(self) -> AsyncIterator[Event | Full]:
+    async def __aiter__(self) -> AsyncIterator[Event | Full | ServerUnreachable]:
         """Yield the events of the room until this member leaves.
 
         Raises:
             NameTaken: another member has the name, or a newer member uses the same secret.
             APIError: the server refuses a request.
+            TimeoutError: this member could not enter in time.
         """
         while (event := await self._events.get()) is not None:
             yield Message(event.peer, decode(event.data)) if isinstance(event, Message) else event
@@ -313,6 +318,7 @@ class Room(Closable):
         if self._left:
             return
         self._left = True
+        self._forget_outages()
         self._on_closed(self)
         own = asyncio.current_task()
         tasks = [task for task in self._tasks if task is not own]
@@ -322,7 +328,9 @@ class Room(Closable):
         await asyncio.gather(self._withdraw(self._code), *(peer.close() for peer in self._attempts))
         self._events.put_always(None)
 
-    leave = close
+    async def leave(self) -> None:
+        """Leave the room after pending messages have been sent."""
+        await self.close()
 
     def _start_task(self, coroutine: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(coroutine)
@@ -334,16 +342,17 @@ class Room(Closable):
             if self._password is not None:
                 self._cipher = await asyncio.to_thread(Cipher, self._topic, self._password)
                 self._topic = self._identity.topic = self._cipher.topic
-            while True:
-                try:
-                    if not self._beacon_ms:
-                        await self._check_name()
-                    await self._publish_beacon()
-                except APIError as error:
-                    if not error.is_transient:
-                        raise
-                await asyncio.sleep(back_off_s(self._failures))
-                self._failures += 1
+            async with self._client.time_limit(self._timeout_s) as self._entering:
+                while True:
+                    try:
+                        if not self._beacon_ms:
+                            await self._check_name()
+                        await self._publish_beacon()
+                    except APIError as error:
+                        if not error.is_transient:
+                            raise
+                    await asyncio.sleep(back_off_s(self._failures))
+                    self._failures += 1
         except Exception as error:
             self._error = error
             await self.close()
@@ -370,6 +379,7 @@ class Room(Closable):
         previous = self._code
         self._code = await publish_held(self._client, self._topic, info, beacon, self._secret)
         self._failures = 0
+        self._entering.reschedule(None)
         await self._withdraw(previous)
         # The new stream begins with the beacons of all current members.
         self._listed.clear()
@@ -629,6 +639,8 @@ class Room(Closable):
             self._start_attempts()
         elif isinstance(event, Left) and self.peers.get(peer.id) is peer:
             del self.peers[peer.id]
+            if peer.connection.connectionState == "failed":  # so can have the connection to the server
+                self._client.check()
         if isinstance(event, Message):
             self._events.put(event, event.data)
         elif not isinstance(event, FileOffered):

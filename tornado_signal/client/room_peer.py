@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from .errors import APIError
 from .files import IncomingFile, IncomingFiles
 from .link import add_candidate, description_fields, drain, new_connection, set_remote_description
 from .messages import Messages
@@ -257,6 +258,17 @@ class Full:
     """
 
     full: bool
+
+
+@dataclass(frozen=True)
+class ServerUnreachable:
+    """The event of servers that have not responded for 5 s. The room continues when one responds.
+
+    Attributes:
+        error: the last error of a request.
+    """
+
+    error: APIError
 
 
 Event = Joined | Left | Message | FileOffered

@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, Final, NamedTuple, cast
 
 from websockets.asyncio.client import ClientConnection
@@ -11,17 +12,42 @@ from websockets.exceptions import ConnectionClosed
 from websockets.frames import CloseCode
 from websockets.protocol import State
 
-from .errors import HUNG_UP, RESPONSE_S, SLOW, APIError, Unreachable, bounded_pause_s, foreign, unreachable
+from .errors import (
+    HUNG_UP,
+    RESPONSE_S,
+    SIGN_OF_LIFE_S,
+    SLOW,
+    APIError,
+    Unreachable,
+    bounded_pause_s,
+    foreign,
+    unreachable,
+)
 from .parsing import parse_json
 from .shapes import ERROR, NOTIFICATION, conforms, is_result
 from .types import Fields, StreamEvent
 
+QUIET_S: Final = 10.0  # without a byte, after which the server is asked for a sign of life
 IDLE_S: Final = 30.0  # an unused connection is closed after this time
 MAX_BYTES: Final = 64 * 1024  # size of a request for which no server closes the connection
 MAX_SUBSCRIPTIONS: Final = 100  # for each connection
 MAX_HELD: Final = 1000  # held offers for each connection
 MAX_UNREAD: Final = 10_000  # queued events of a subscription
 MAX_UNREAD_BYTES: Final = 16 * 2**20  # size of the queued events of a connection
+
+
+class Socket(ClientConnection):
+    """A WebSocket that knows when it has last received something.
+
+    Attributes:
+        heard_s: the monotonic time.
+    """
+
+    heard_s = 0.0
+
+    def data_received(self, data: bytes) -> None:
+        self.heard_s = time.monotonic()
+        super().data_received(data)
 
 
 class RequestTooLong(Unreachable):
@@ -54,7 +80,7 @@ class RpcConnection:
         socket: the open WebSocket.
     """
 
-    def __init__(self, server: str, socket: ClientConnection) -> None:
+    def __init__(self, server: str, socket: Socket) -> None:
         self.closed = asyncio.Event()  # set when the connection is closed
         self.lost_before_response = False  # whether it was lost before any response (an intermediary may block frames)
         self._received_any = False
@@ -69,7 +95,9 @@ class RpcConnection:
         self._held_count = 0
         self._rejected_bytes: int | None = None  # size of the request for which the server closed the connection
         self._notifications: set[asyncio.Task[None]] = set()
+        self._suspected = asyncio.Event()  # set to ask for a sign of life
         self._reader = asyncio.create_task(self._read())
+        self._watcher = asyncio.create_task(self._watch())
 
     @property
     def open(self) -> bool:
@@ -95,10 +123,15 @@ class RpcConnection:
         finally:
             self._held_count -= 1
 
+    def check(self) -> None:
+        """Ask the server for a sign of life. Without one the connection is closed."""
+        self._suspected.set()
+
     async def close(self) -> None:
         """Close the connection after pending notifications."""
         self._reader.cancel()
-        await asyncio.gather(self._reader, *self._notifications, return_exceptions=True)
+        self._watcher.cancel()
+        await asyncio.gather(self._reader, self._watcher, *self._notifications, return_exceptions=True)
 
     async def call(self, method: str, params: Fields) -> Fields:
         """Call a method and return its result.
@@ -170,8 +203,7 @@ class RpcConnection:
         except ConnectionClosed:
             raise unreachable(self._server, HUNG_UP) from None
         except TimeoutError:
-            self._on_closed()
-            self._reader.cancel()
+            self._break()
             raise unreachable(self._server, SLOW) from None
         if response is None:
             if self._is_foreign:
@@ -200,15 +232,36 @@ class RpcConnection:
 
     def _notify(self, method: str, params: Fields) -> None:
         """Call a method without waiting for a result."""
+        if self.open:
+            self._send_in_background(self._socket.send(_request(method, params), text=True))
 
+    def _send_in_background(self, sending: Coroutine[None, None, object]) -> None:
         async def send() -> None:
             with contextlib.suppress(ConnectionClosed):
-                await self._socket.send(_request(method, params), text=True)
+                await sending
 
-        if self.open:
-            task = asyncio.create_task(send())
-            self._notifications.add(task)
-            task.add_done_callback(self._notifications.discard)
+        task = asyncio.create_task(send())
+        self._notifications.add(task)
+        task.add_done_callback(self._notifications.discard)
+
+    def _break(self) -> None:
+        """Fail all requests at once. The other side may not respond to the closing handshake."""
+        self._on_closed()
+        self._reader.cancel()
+
+    async def _watch(self) -> None:
+        """Break the connection if nothing arrives although the server is asked for a sign of life."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, self._socket.heard_s + QUIET_S - time.monotonic())):
+                    await self._suspected.wait()
+            asked_s = time.monotonic()
+            if self._suspected.is_set() or asked_s >= self._socket.heard_s + QUIET_S:
+                self._suspected.clear()
+                self._send_in_background(self._socket.ping())
+                await asyncio.sleep(SIGN_OF_LIFE_S)
+                if self._socket.heard_s < asked_s:
+                    return self._break()
 
     async def _read(self) -> None:
         try:
@@ -226,6 +279,7 @@ class RpcConnection:
         except (ValueError, LookupError, TypeError):  # invalid JSON-RPC
             self._is_foreign = True
         finally:
+            self._watcher.cancel()
             self._on_closed()
             await self._socket.close()
 

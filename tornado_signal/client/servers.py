@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import functools
 import itertools
+import math
 import random
 import re
 import time
@@ -13,10 +14,11 @@ from typing import NamedTuple
 import httpx
 
 from .authorization import Authorization, TokenSource
-from .errors import APIError
+from .errors import SIGN_OF_LIFE_S, APIError
 from .http import HttpClient
+from .life import Life, Outage
 from .rpc import RequestTooLong, RpcConnection
-from .types import Fields, StreamEvent, Token
+from .types import Fields, StreamEvent, Token, check_type
 from .websocket import WebSocket
 
 PAUSE_S = 0.25
@@ -76,6 +78,14 @@ class Servers:
     ) -> None:
         if not urls:
             raise ValueError("no server")
+        for name, value, types in (
+            ("origin", origin, (str, None)),
+            ("retry_timeout_s", retry_timeout_s, (float,)),
+            ("websocket", websocket, (bool,)),
+            ("token", token if not callable(token) else "", (str, None)),
+            *(("the address of a server", url, (str,)) for url in urls),
+        ):
+            check_type(name, value, *types)
         self.urls = [url.rstrip("/") for url in urls]
         for url in self.urls:
             if not re.match(r"https?://[^/]", url):
@@ -90,12 +100,24 @@ class Servers:
         self._http = HttpClient(self._origin, self._tls, self._authorization)
         self._websocket = websocket
         self._websockets: dict[str, WebSocket] = {}
+        self.life, self.outage = Life(self.check), Outage()
+        self._checked_s = -math.inf
 
     async def close(self) -> None:
         """Close all connections."""
-        while self._websockets:
-            await self._websockets.popitem()[1].close()
-        await self._http.close()
+        if self.life.end():
+            self.outage.end()
+            while self._websockets:
+                await self._websockets.popitem()[1].close()
+            await self._http.close()
+
+    def check(self) -> None:
+        """Ask the servers for a sign of life. Connections without one are replaced after `SIGN_OF_LIFE_S`."""
+        if time.monotonic() > self._checked_s + SIGN_OF_LIFE_S:
+            self._checked_s = time.monotonic()
+            for websocket in self._websockets.values():
+                websocket.check()
+            self._http.check()
 
     async def call(
         self,
@@ -136,6 +158,8 @@ class Servers:
                         self._prefer(server)
                     return response
             assert last_error is not None
+            if fields.get("wait") and not attempt:  # the wait itself is not spent on retries
+                deadline_s = time.monotonic() + self.retry_timeout_s
             pause_s = back_off_s(attempt)
             if last_error.retry_after_s is not None:
                 pause_s = max(pause_s, last_error.retry_after_s * random.uniform(1, 1.25))
@@ -146,6 +170,7 @@ class Servers:
 
     async def connection(self, server: str, *, open_if_closed: bool = True) -> RpcConnection | None:
         """Return the WebSocket connection to a server, or None if HTTP has to be used."""
+        self.life.check()
         if not self._websocket:
             return None
         websocket = self._websockets.setdefault(server, WebSocket(server, self._origin, self._tls, self._authorization))
@@ -174,12 +199,13 @@ class Servers:
             since = last[1] if last and last[0] == server else None
             async with contextlib.AsyncExitStack() as stack:
                 try:
-                    connection = await self.connection(server)
-                    if connection is not None and connection.can_subscribe:
-                        stream = connection.subscribe({**params, **({"since": since} if since else {})})
-                    else:
-                        stream = self._http.stream(server, params, since)
-                    events = await stack.enter_async_context(stream)
+                    with self.outage.watch(server):
+                        connection = await self.connection(server)
+                        if connection is not None and connection.can_subscribe:
+                            stream = connection.subscribe({**params, **({"since": since} if since else {})})
+                        else:
+                            stream = self._http.stream(server, params, since)
+                        events = await stack.enter_async_context(stream)
                 except APIError as error:
                     self._on_error(server, error)
                     if not error.is_transient:
@@ -209,6 +235,7 @@ class Servers:
         return self.urls[0] if len(self.urls) == 1 else None
 
     def _servers_to_try(self, at: str | None) -> list[str]:
+        self.life.check()
         return [at] if at else list(self.urls)
 
     def _prefer(self, server: str) -> None:
@@ -217,15 +244,16 @@ class Servers:
             self.urls.insert(0, server)
 
     async def _send(self, server: str, operation: str, fields: Fields) -> Response:
-        connection = await self.connection(server, open_if_closed="wait" in fields or "hold" in fields)
-        if connection is not None and (connection.can_hold or "hold" not in fields):
-            with contextlib.suppress(RequestTooLong):
-                return Response(server, await connection.call(operation, fields), connection)
-        try:
-            return Response(server, await self._http.call(server, operation, fields), None)
-        except APIError as error:
-            self._on_error(server, error)
-            raise
+        with self.outage.watch(server, waits=bool(fields.get("wait"))):
+            connection = await self.connection(server, open_if_closed="wait" in fields or "hold" in fields)
+            if connection is not None and (connection.can_hold or "hold" not in fields):
+                with contextlib.suppress(RequestTooLong):
+                    return Response(server, await connection.call(operation, fields), connection)
+            try:
+                return Response(server, await self._http.call(server, operation, fields), None)
+            except APIError as error:
+                self._on_error(server, error)
+                raise
 
     def _on_error(self, server: str, error: APIError) -> None:
         if error.is_transient and error.status != 429 and server in self._websockets:

@@ -1,10 +1,24 @@
 """Types of the API. Times are milliseconds since the Unix epoch."""
 
 import abc
-from typing import Any, Literal, NamedTuple, NotRequired, Self, TypedDict
+from typing import Any, Literal, NamedTuple, NotRequired, Self, TypedDict, TypeVar
 
 Side = Literal["offerer", "answerer"]
 Fields = dict[str, Any]
+T = TypeVar("T")
+
+
+def check_type(name: str, value: T, *types: type | None) -> T:
+    """Return an argument that has one of the types. As in annotations, an integer is also a float.
+
+    Raises:
+        TypeError: it has another type.
+    """
+    allowed = [type(None) if each is None else each for each in types] + [int] * (float in types)
+    if not isinstance(value, tuple(allowed)) or (isinstance(value, bool) and bool not in types):
+        names = " or ".join("None" if each is None else each.__name__ for each in types)
+        raise TypeError(f"{name} is {names}, not {type(value).__name__}")
+    return value
 
 
 class Closable(abc.ABC):

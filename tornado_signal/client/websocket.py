@@ -6,7 +6,7 @@ import logging
 import ssl
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus, WebSocketException
@@ -15,7 +15,7 @@ from websockets.typing import Origin, Subprotocol
 from .authorization import Authorization
 from .errors import MAX_RESPONSE_BYTES, APIError, is_transient
 from .http import is_local
-from .rpc import RpcConnection
+from .rpc import RpcConnection, Socket
 
 logging.getLogger("websockets").setLevel(logging.WARNING)  # lower levels log the messages, which can contain secrets
 
@@ -78,6 +78,11 @@ class WebSocket:
         """End the pause after a refusal: the server is also unreachable over HTTP."""
         self._retry_at_s = 0.0
 
+    def check(self) -> None:
+        """Ask the server for a sign of life if a connection is open."""
+        if self._connection is not None:
+            self._connection.check()
+
     async def close(self) -> None:
         if self._opening is not None:
             self._opening.cancel()
@@ -125,7 +130,9 @@ class WebSocket:
                 f"ws{self._server.removeprefix('http')}/ws",
                 origin=self._origin,
                 subprotocols=[SUBPROTOCOL],
+                create_connection=Socket,
                 compression=None,
+                ping_interval=None,  # `RpcConnection` notices silence
                 open_timeout=OPEN_S,
                 close_timeout=CLOSE_S,
                 max_size=MAX_RESPONSE_BYTES,
@@ -134,7 +141,7 @@ class WebSocket:
                 ssl=self._tls() if self._server.startswith("https:") else None,
             )
             if socket.subprotocol == SUBPROTOCOL:
-                connection = RpcConnection(self._server, socket)
+                connection = RpcConnection(self._server, cast(Socket, socket))
                 if await self._authorize(connection):
                     self._connection = connection
                     self._renewing = asyncio.create_task(self._renew(connection))

@@ -1,0 +1,239 @@
+"""The life of a Python client: its event loop and its end, servers without a response, and connections that die."""
+
+import asyncio
+import gc
+import logging
+import re
+import threading
+import time
+from contextlib import aclosing
+
+import pytest
+from support.certificates import make_pair
+from support.command import Server
+from support.forwarding import Proxy
+from support.rpc import until
+from support.service import ORIGIN
+
+from tornado_signal.client import SignalClient, life, rpc
+
+BOUND_S = 20
+NOBODY = "http://127.0.0.1:1"
+# Seconds until a client notices that its connections are dead.
+WEBSOCKET_S, HTTP_S = 20, 30
+ANOTHER_LOOP = "a client works in one event loop"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_client_works_in_one_event_loop(tmp_path):
+    """The connections that a closed event loop has left open are a ResourceWarning."""
+    server = Server("--data-dir", tmp_path)
+    try:
+        client = SignalClient(server.url)
+        assert asyncio.run(client.version())
+        with pytest.raises(RuntimeError, match=ANOTHER_LOOP):
+            asyncio.run(client.version())
+        asyncio.run(client.close())
+        with pytest.raises(RuntimeError, match="the client is closed"):
+            asyncio.run(client.version())
+    finally:
+        server.end()
+        gc.collect()
+
+
+async def test_client_works_in_one_thread(service):
+    errors = []
+
+    def use(client):
+        try:
+            asyncio.run(client.sessions("lobby", wait_s=30))
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    async with SignalClient(f"http://127.0.0.1:{service.port}", ORIGIN) as client:
+        await client.sessions("lobby", wait_s=0)
+        thread = threading.Thread(target=use, args=(client,))
+        thread.start()
+        await asyncio.to_thread(thread.join, BOUND_S)
+        assert [error.partition(":")[0] for error in errors] == [ANOTHER_LOOP]
+        await client.sessions("lobby", wait_s=0)
+
+
+@pytest.mark.parametrize("websocket", [True, False])
+async def test_closed_client_opens_no_connections(websocket, service):
+    async with Proxy(service) as proxy:
+        async with SignalClient(proxy.url, ORIGIN, websocket=websocket) as client:
+            await client.sessions("lobby", wait_s=0)
+            waiting = asyncio.ensure_future(anext(client.topic_events("lobby")))
+            await until(lambda: service.shared.log.metrics.waiting.total() == 1)
+        with pytest.raises(RuntimeError, match="the client is closed"):
+            await asyncio.wait_for(waiting, BOUND_S)
+        opened = len(proxy.paths)
+        for use in (client.version(), anext(client.topic_events("lobby")), client.offer("lobby", "i", "o", hold=True)):
+            with pytest.raises(RuntimeError, match="the client is closed"):
+                await use
+        assert len(proxy.paths) == opened
+
+
+@pytest.fixture
+def unusable(service, tmp_path):
+    """The URLs of a dead port, of a server with a certificate that nobody trusts, and of one without TLS."""
+    pair = make_pair(tmp_path)
+    server = Server("--data-dir", tmp_path / "data", *pair.flags)
+    yield {
+        "Connection refused": NOBODY,
+        "certificate verify failed": server.url,
+        "(WRONG_VERSION_NUMBER|record layer failure)": f"https://127.0.0.1:{service.port}",
+    }
+    server.end()
+
+
+@pytest.mark.needs("aiortc")
+async def test_unreachable_server_is_reported_and_ends_what_has_a_timeout(unusable, caplog):
+    from tornado_signal.client.peers import Peers
+    from tornado_signal.client.room import ServerUnreachable
+
+    async def use(why, url):
+        async with Peers(url, ORIGIN) as peers, peers.room("lobby") as room:
+            began_s = time.monotonic()
+            event = await asyncio.wait_for(anext(aiter(room)), BOUND_S)
+            assert isinstance(event, ServerUnreachable)
+            assert event.error.code == "server-unreachable"
+            assert re.search(why, str(event.error))
+            assert time.monotonic() - began_s > life.OUTAGE_S
+            for start in (
+                lambda: anext(aiter(peers.room("other", timeout=0.5))),
+                lambda: anext(aiter(peers.publish("lobby", timeout=0.5))),
+                lambda: peers.join("lobby", timeout=0.5),
+            ):
+                with pytest.raises(TimeoutError, match=rf"not done in 0\.5 s: .*{why}"):
+                    await asyncio.wait_for(start(), BOUND_S)
+
+    with caplog.at_level(logging.WARNING, "tornado_signal.client"):
+        await asyncio.gather(*(use(*each) for each in unusable.items()))
+    for why in unusable:
+        assert (
+            len([each for each in caplog.messages if re.search(f"no server has responded for 5 s: .*{why}", each)]) == 1
+        )
+
+
+@pytest.mark.needs("aiortc")
+@pytest.mark.parametrize(
+    ("error", "option"),
+    [
+        (TypeError, {"password": None}),
+        (TypeError, {"password": b"secret"}),
+        (ValueError, {"password": ""}),
+        (TypeError, {"passwort": "secret"}),
+        (TypeError, {"me": 1, "secret": "s"}),
+        (TypeError, {"secret": 1}),
+        (TypeError, {"files": "yes"}),
+        (TypeError, {"max": "2"}),
+        (TypeError, {"max": True}),
+        (TypeError, {"timeout": "5"}),
+        (TypeError, {"topic": None}),
+    ],
+)
+async def test_wrong_option_opens_no_room(error, option):
+    from tornado_signal.client.peers import Peers
+
+    async with Peers(NOBODY, ORIGIN) as peers:
+        with pytest.raises(error):
+            peers.room(**{"topic": "lobby", **option})
+
+
+@pytest.mark.needs("aiortc")
+@pytest.mark.parametrize(
+    ("error", "option"),
+    [
+        (TypeError, {"servers": [None]}),
+        (TypeError, {"origin": 1}),
+        (TypeError, {"websocket": "no"}),
+        (TypeError, {"token": 1}),
+        (TypeError, {"info": 1}),
+        (ValueError, {"info": ""}),
+        (ValueError, {"info": "i" * 1025}),
+        (TypeError, {"ice_servers": "stun:stun.example"}),
+    ],
+)
+def test_wrong_option_makes_no_client(error, option):
+    from tornado_signal.client.peers import Peers
+
+    with pytest.raises(error):
+        Peers(**{"servers": NOBODY, **option})
+
+
+@pytest.mark.needs("aiortc")
+async def test_leaving_a_room_without_await_is_a_warning():
+    from tornado_signal.client.peers import Peers
+
+    async with Peers(NOBODY, ORIGIN) as peers, peers.room("lobby") as room:
+        with pytest.warns(RuntimeWarning, match=r"'Room\.leave' was never awaited"):
+            room.leave()
+
+
+async def notice(proxy, service, websocket, event):
+    """Return how long a stream, a poll and a listing need after `event` until they have what has happened since."""
+
+    async def read(iterator, items):
+        async with aclosing(iterator):
+            async for _ in iterator:
+                items -= 1
+                if not items:
+                    return
+
+    async with SignalClient(proxy.url, ORIGIN, websocket=websocket) as client:
+        code = await client.offer("lobby", "i", "o", hold=True)
+        reading = asyncio.gather(
+            read(client.topic_events("lobby"), 2),
+            read(client.listings("lobby"), 2),
+            read(client.news(code, "offerer"), 1),
+        )
+        await until(lambda: service.shared.log.metrics.waiting.total() == 3)
+        began_s = time.monotonic()
+        await event(client)
+        async with SignalClient(f"http://127.0.0.1:{service.port}", ORIGIN) as other:
+            await other.candidates(str(code), "answerer", ["c"])
+            await other.offer("lobby", "i", "another")
+        await asyncio.wait_for(reading, 2 * HTTP_S)
+        return time.monotonic() - began_s
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("websocket", "bound_s"), [(True, WEBSOCKET_S), (False, HTTP_S)])
+async def test_frozen_connections_are_replaced(websocket, bound_s, service):
+    async def freeze(client):
+        proxy.freeze()
+
+    async with Proxy(service) as proxy:
+        assert await notice(proxy, service, websocket, freeze) < bound_s
+
+
+@pytest.mark.parametrize("websocket", [True, False])
+@pytest.mark.parametrize("wakes", [True, False])
+async def test_frozen_connections_are_replaced_soon_after_a_check(wakes, websocket, service, monkeypatch):
+    """The computer has slept, or a program knows that the network has changed."""
+    monkeypatch.setattr(life, "PULSE_S", 0.2)
+
+    async def freeze(client):
+        proxy.freeze()
+        if wakes:
+            monkeypatch.setattr(life, "awake_s", lambda: time.monotonic() + 3600)
+        else:
+            client.check()
+
+    async with Proxy(service) as proxy:
+        assert await notice(proxy, service, websocket, freeze) < rpc.QUIET_S
+
+
+@pytest.mark.parametrize("websocket", [True, False])
+async def test_check_of_live_connections_keeps_them(websocket, service, monkeypatch):
+    monkeypatch.setattr(rpc, "SIGN_OF_LIFE_S", 0.2)
+
+    async def check(client):
+        client.check()
+        await asyncio.sleep(1)  # the connection would be closed after 0.2 s
+
+    async with Proxy(service) as proxy:
+        await notice(proxy, service, websocket, check)
+        assert not websocket or proxy.paths == ["/ws"]
