@@ -22,6 +22,7 @@ from support.redis_servers import free_port
 from support.scraping import scrape
 
 DRAIN_DELAY_MS = "3000"
+OFFER = {"info": "i", "offer": "after the fault"}
 
 
 def aside(call, *arguments):
@@ -171,6 +172,11 @@ class Machines:
             (self.directory / f"127.0.0.{number}").mkdir()
             self.type(script.replace("10.0.0.1", f"10.0.0.{number}"))
 
+    def kill(self, number):
+        """Kill all nodes of a machine."""
+        for file in self.directory.glob(f"127.0.0.{number}/*.pid"):
+            os.kill(int(file.read_text()), signal.SIGKILL)
+
     def replicated(self):
         """Whether the cluster's primaries have all of their replicas."""
         found = []
@@ -223,6 +229,14 @@ async def test_from_one_server_to_three(machines, behind, start):
             # it stops; and connections that nginx closes with its old configuration.
             assert {failure and failure[0] for _, _, failure in pairs.failures} <= {404, 503, None}
             assert len(pairs.failures) <= 3 * pairs.peers
+            # Any one machine may fail. Topics are on all shards.
+            codes = {topic: await aside(servers[1].offer, topic) for topic in map(str, range(30))}
+            machines.kill(1)
+            servers[0].process.kill()
+            await until(lambda: all(servers[1].call(f"/{topic}/offer", OFFER)[0] == 200 for topic in codes))
+            for topic, code in codes.items():
+                assert code in await aside(servers[2].codes, topic)
+            await pairs.more()
             await pairs.end()
         finally:
             for server in servers:
