@@ -102,6 +102,7 @@ export type ErrorCode =
   | "server-busy"
   | "server-unreachable"
   | "timeout"
+  | "token-failed"
   | "unauthorized";
 
 /** An error response: `status` is the HTTP status, `message` the text of the server. */

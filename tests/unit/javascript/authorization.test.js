@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { authorizationOf } from "../../../tornado_signal/web/client/http.js";
-import { SignalError } from "../../../tornado_signal/web/client/timing.js";
+import { passing, SignalError } from "../../../tornado_signal/web/client/timing.js";
 
 const part = (fields) => Buffer.from(JSON.stringify(fields)).toString("base64url");
 /** A token with an expiry, in seconds from now. A subject with this letter has all characters of base64url. */
@@ -32,18 +32,25 @@ test("a function is called once for calls at the same time, and its token is kep
 });
 
 test("a function is called again a minute before the expiry, or after half of a short life", async (context) => {
+  let elapsedMs = 0; // by a clock that is never set
+  context.mock.method(performance, "now", () => elapsedMs);
   context.mock.timers.enable({ apis: ["Date"] });
+  const tick = (ms) => {
+    elapsedMs += ms;
+    context.mock.timers.tick(ms);
+  };
   const { made, authorization } = source(600, 40, 40);
   await authorization.use(echo);
-  context.mock.timers.tick(539_000);
+  tick(539_000);
   await authorization.use(echo);
   assert.equal(made.length, 1);
-  context.mock.timers.tick(1000);
+  tick(1000);
   assert.equal(await authorization.use(echo), made[1]);
-  context.mock.timers.tick(19_000);
+  context.mock.timers.tick(3_600_000); // the wall clock is set
+  tick(19_000);
   await authorization.use(echo);
   assert.equal(made.length, 2);
-  context.mock.timers.tick(1000);
+  tick(1000);
   assert.equal(await authorization.use(echo), made[2]);
 });
 
@@ -101,4 +108,25 @@ test("clients with the same source share an authorization", () => {
   assert.equal(authorizationOf("a text"), authorizationOf("a text"));
   assert.notEqual(authorizationOf("a text"), authorizationOf("another"));
   assert.equal(authorizationOf(undefined), authorizationOf(""));
+});
+
+test("a function that hangs once, or fails after it has worked, is called again", async (context) => {
+  const outcomes = [new Promise(() => {}), make(600), Promise.reject(new TypeError("fetch failed")), make(600)];
+  const authorization = authorizationOf(() => outcomes.shift());
+  context.mock.timers.enable({ apis: ["setTimeout"] });
+  const hanging = authorization.use(echo);
+  context.mock.timers.tick(15_000);
+  const failed = (error) => error.code === "token-failed" && passing(error);
+  await assert.rejects(hanging, failed);
+  assert.ok(await authorization.use(echo));
+  await assert.rejects(authorization.use(refuse), failed);
+  assert.ok(await authorization.use(echo));
+});
+
+test("the error of a function that has never worked is the application's", async () => {
+  const error = new TypeError("config is undefined");
+  const failing = authorizationOf(() => {
+    throw error;
+  });
+  await assert.rejects(failing.use(echo), (thrown) => thrown === error && !passing(thrown));
 });

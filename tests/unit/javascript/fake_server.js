@@ -31,8 +31,8 @@ export class LinkedConnection extends FakeConnection {
     connections.set(this.#name, this);
   }
 
-  createDataChannel(_label, { negotiated, id } = {}) {
-    const channel = Object.assign(new LinkedChannel(), { negotiated, id });
+  createDataChannel(label, { negotiated, id } = {}) {
+    const channel = Object.assign(new LinkedChannel(), { label, negotiated, id });
     if (!this.#channels.length) queueMicrotask(() => this.need());
     this.#channels.push(channel);
     if (this.connectionState === "connected") queueMicrotask(() => this.#connect());
@@ -77,7 +77,7 @@ export class LinkedConnection extends FakeConnection {
       if (channel.twin) continue;
       const [from, to] = this.#channels.includes(channel) ? [this, other] : [other, this];
       const twin = to.#channels.find(({ negotiated, id }) => negotiated && channel.negotiated && id === channel.id);
-      to.#open(channel, twin ?? new LinkedChannel(), from);
+      to.#open(channel, twin ?? Object.assign(new LinkedChannel(), { label: channel.label }), from);
     }
   }
 

@@ -1,7 +1,9 @@
 import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
-import { pair } from "../../../tornado_signal/web/client/connect.js";
-import { SignalError } from "../../../tornado_signal/web/client/timing.js";
+import { join, pair } from "../../../tornado_signal/web/client/connect.js";
+import { listedHere } from "../../../tornado_signal/web/client/link.js";
+import { publish } from "../../../tornado_signal/web/client/publish.js";
+import { SignalError, unreachable } from "../../../tornado_signal/web/client/timing.js";
 import { FakeServer, LinkedConnection } from "./fake_server.js";
 
 const TOPIC = "pair~test";
@@ -9,6 +11,10 @@ let server;
 beforeEach(() => (server = new FakeServer()));
 
 const page = (options = {}) => pair("test", { url: "https://server", RTCPeerConnection: LinkedConnection, ...options });
+
+const call = (topic, options) =>
+  join(topic, { url: "https://server", RTCPeerConnection: LinkedConnection, ...options });
+const once = (target, name) => new Promise((resolve) => target.addEventListener(name, resolve, { once: true }));
 
 /** Fail the next calls of a method of the server. */
 function fail(name, ...errors) {
@@ -61,7 +67,7 @@ test("an answer whose response is lost is repeated, and connects once", async ()
   let calls = 0;
   server.answer = (...parameters) => {
     const result = answer.apply(server, parameters);
-    if ((calls += 1) === 1) throw new TypeError("no network");
+    if ((calls += 1) === 1) throw unreachable("https://server");
     return result;
   };
   const first = page();
@@ -71,7 +77,7 @@ test("an answer whose response is lost is repeated, and connects once", async ()
 });
 
 test("candidates that cannot be sent are sent again", async () => {
-  fail("candidates", new TypeError("no network"), new SignalError(503, "later"));
+  fail("candidates", unreachable("https://server"), new SignalError(503, "later"));
   await assertPaired(page(), page());
 });
 
@@ -82,4 +88,42 @@ test("a page that stops withdraws its offer", async () => {
   stop.abort(new Error("enough"));
   await assert.rejects(stopped, { message: "enough" });
   assert.deepEqual(server.listed(TOPIC), []);
+});
+
+test("a mistake in `rtc` or in a function of the page ends the call with its error", { timeout: 5000 }, async () => {
+  const mistake = new TypeError("a mistake");
+  const fail = () => {
+    throw mistake;
+  };
+  class Refusing extends LinkedConnection {
+    constructor() {
+      super();
+      fail();
+    }
+  }
+  for (const options of [{ prepare: fail }, { RTCPeerConnection: Refusing }, { onstep: fail }]) {
+    await assert.rejects(page(options), mistake);
+    const published = publish("test", { url: "https://server", RTCPeerConnection: LinkedConnection, ...options });
+    const [{ error }] = await Promise.all(["error", "close"].map((name) => once(published, name)));
+    assert.equal(error, mistake);
+  }
+  const waiting = publish("lobby", { url: "https://server", RTCPeerConnection: LinkedConnection });
+  await assert.rejects(call("lobby", { choose: fail }), mistake);
+  waiting.close();
+});
+
+test("pages with the same info find each other, and not themselves", { timeout: 5000 }, async () => {
+  const options = { url: "https://server", RTCPeerConnection: LinkedConnection, info: "Guest" };
+  const published = publish("lobby", options);
+  while (!server.listed("lobby").length) await new Promise(setImmediate);
+  assert.equal(await call("lobby", { info: "Guest", wait: false }), null);
+  listedHere.clear(); // as on another page
+  const [{ connection }] = await Promise.all([once(published, "connection"), call("lobby", { info: "Guest" })]);
+  assert.equal(connection.info, "Guest");
+  published.close();
+});
+
+test("channels that a page opens before are not taken for the connection's", { timeout: 5000 }, async () => {
+  const prepare = (connection) => ["chat", "data", "pair"].map((label) => connection.createDataChannel(label));
+  await assertPaired(page({ prepare }), page({ prepare }));
 });

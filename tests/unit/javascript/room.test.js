@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
 import { room } from "../../../tornado_signal/web/client/room.js";
-import { SignalError } from "../../../tornado_signal/web/client/timing.js";
+import { SignalError, unreachable } from "../../../tornado_signal/web/client/timing.js";
 import { FakeServer, LinkedConnection } from "./fake_server.js";
 
 let server;
@@ -45,7 +45,7 @@ test("two members are connected, and one that leaves is reported", async () => {
 
 test("mail that is lost is sent again", async () => {
   const { candidates } = server;
-  const errors = [new TypeError("no network"), new SignalError(503, "later")];
+  const errors = [unreachable("https://server"), new SignalError(503, "later")];
   server.candidates = (...parameters) => {
     const error = errors.shift();
     if (error) throw error;
@@ -62,7 +62,7 @@ test("mail whose response is lost connects once", async () => {
   let losses = 2;
   server.candidates = (...parameters) => {
     candidates.apply(server, parameters);
-    if (losses-- > 0) throw new TypeError("The response was lost");
+    if (losses-- > 0) throw unreachable("https://server");
   };
   const [alice, bob] = [enter("alice"), enter("bob")];
   await assertConnected(alice, bob);

@@ -1,5 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { setFlagsFromString } from "node:v8";
+import { runInNewContext } from "node:vm";
 import { messages } from "../../../tornado_signal/web/client/http.js";
 import {
   Deadline,
@@ -8,6 +10,7 @@ import {
   retry,
   SignalError,
   taken,
+  unreachable,
   withTimeout,
 } from "../../../tornado_signal/web/client/timing.js";
 
@@ -94,7 +97,15 @@ test("which errors may pass, and which say that a session is taken", () => {
       [false, false],
     ],
   );
-  assert.equal(passing(new TypeError("no network")), true);
+  assert.equal(passing(unreachable("https://server")), true);
+  const others = [
+    new TypeError("of the page"),
+    new DOMException("", "TimeoutError"),
+    { status: 503 },
+    "text",
+    undefined,
+  ];
+  for (const error of others) assert.equal(passing(error), false);
 });
 
 test("an event stream is understood wherever it is split", () => {
@@ -115,4 +126,19 @@ test("an error response has the code of its status", () => {
   assert.deepEqual(codes, [invalid, "origin-not-allowed", "not-found", "already-answered", invalid, busy, busy, busy]);
   assert.equal(new SignalError(401, "Missing or invalid token").code, "unauthorized");
   assert.equal(new SignalError(403, "Not allowed by the token").code, "not-allowed");
+});
+
+test("a deadline keeps nothing of what it has waited for", async () => {
+  setFlagsFromString("--expose-gc");
+  const collect = runInNewContext("gc");
+  const deadline = new Deadline();
+  const events = [];
+  for (let count = 0; count < 100; count += 1) {
+    const event = { count };
+    events.push(new WeakRef(event));
+    await deadline.within(undefined, Promise.resolve(event));
+  }
+  await new Promise((resolve) => setTimeout(resolve));
+  collect();
+  assert.ok(events.filter((each) => each.deref()).length < 10);
 });

@@ -2,9 +2,9 @@
 
 import { announce } from "./data.js";
 import { ownInfo, topicOf } from "./identity.js";
-import { createOffer, Link, waitForAnswer } from "./link.js";
+import { CHOSEN, createOffer, Link, listedHere, waitForAnswer } from "./link.js";
 import { MAX_PEERS, Servers } from "./servers.js";
-import { Deadline, makePace, PAUSE_MS, retry, STAGGER_MS, sleep, taken, WAIT_S } from "./timing.js";
+import { Deadline, makePace, now, PAUSE_MS, retry, STAGGER_MS, sleep, taken, temporary, WAIT_S } from "./timing.js";
 
 export { createOffer, waitForAnswer } from "./link.js";
 
@@ -36,7 +36,7 @@ const PAIR = "pair~"; // the prefix of the topic of a pair on the server
  * @returns {Promise<Connection | null>}
  */
 export async function join(topic, options = {}) {
-  const { info = ownInfo(), choose = (sessions) => sessions, wait = true, onstep = () => {} } = options;
+  const { choose = (sessions) => sessions, wait = true, onstep = () => {} } = options;
   const { signal = new AbortController().signal } = options;
   const servers = new Servers(options, signal, (error) => onstep("failed", error));
   /** @type {Set<string>} */
@@ -45,21 +45,21 @@ export async function join(topic, options = {}) {
   const cursors = new Map();
   const pace = makePace();
   for (let untilMs = 0; ; ) {
-    const leftS = Math.ceil(Math.max(0, untilMs - Date.now()) / 1000);
+    const leftS = Math.ceil(Math.max(0, untilMs - now()) / 1000);
     const { client, sessions, cursor } = await servers.first(async (client) => {
       const query = { wait: wait ? WAIT_S : leftS, since: cursors.get(client), limit: MAX_PEERS, signal };
       const [listing] = await Promise.all([client.sessions(topic, query), servers.iceServers(client)]);
       return { client, ...listing };
     });
     cursors.set(client, cursor);
-    const others = sessions.filter((each) => each.info !== info && !triedCodes.has(each.code));
+    const others = sessions.filter((each) => !listedHere.has(each.code) && !triedCodes.has(each.code));
     onstep("peers", others.length);
     const choice = choose(shuffled(others));
     const { connection, late } = await connectToFirst(choice, client, options, servers);
     if (connection) return connection;
     for (const { code } of choice) triedCodes.add(code);
-    if (late) untilMs = Date.now() + AGAIN_MS;
-    if (!wait && !choice.length && Date.now() >= untilMs) return null;
+    if (late) untilMs = now() + AGAIN_MS;
+    if (!wait && !choice.length && now() >= untilMs) return null;
     await (cursor ? pace(signal) : sleep(PAUSE_MS, signal));
   }
 }
@@ -94,7 +94,7 @@ export async function connectToFirst(sessions, client, options, servers) {
       const candidate = await accept(link, session, options.info ?? ownInfo(), servers.tries);
       if (connection) return candidate.end();
       connection = candidate;
-      if (options.pair) connection.peerConnection.createDataChannel("pair"); // shows the offerer that it was chosen
+      if (options.pair) connection.peerConnection.createDataChannel(CHOSEN); // shows the offerer that it was chosen
       resolveOpen();
     } catch (error) {
       link.fail(error);
@@ -194,6 +194,9 @@ class Pairing {
   #link; // of the offer that is listed
   /** @type {Promise<boolean> | undefined} */
   #answer; // whether it is answered
+  #settled = false; // whether `answer` is
+  /** @type {Deadline | undefined} */
+  #deadline; // of the current round
   /** @type {string | undefined} */
   #cursor;
   #pace = makePace();
@@ -221,6 +224,7 @@ class Pairing {
     link.fail(new Error("Withdrawn"));
     this.#triedCodes.add(link.code);
     this.#link = this.#answer = undefined;
+    this.#settled = false;
   }
 
   async matchPair() {
@@ -228,14 +232,11 @@ class Pairing {
     const withdraw = () => this.#withdraw();
     signal.addEventListener("abort", withdraw);
     const stay = new Deadline(signal);
-    /** @type {Promise<never>} */
-    const preferred = this.#servers.preferred(this.#client, stay.signal).then(() => {
-      throw new TypeError("A preferred server works");
-    });
-    preferred.catch(() => {}); // it can reject while nothing waits for it
+    const move = () => stay.end(temporary(new Error("A preferred server works")));
+    this.#servers.preferred(this.#client, stay.signal).then(move, () => {});
     try {
       for (;;) {
-        const connection = await this.#round(preferred);
+        const connection = await this.#round(stay.signal);
         if (connection) return connection;
       }
     } catch (error) {
@@ -250,19 +251,23 @@ class Pairing {
   /**
    * Wait for the next listing or an answer, and react. Returns the connection, if there is one.
    *
-   * @param {Promise<never>} preferred
+   * @param {AbortSignal} stay
    */
-  async #round(preferred) {
+  async #round(stay) {
     const { signal } = this.#servers;
-    const deadline = new Deadline(signal);
-    const wait = this.#others.length ? 1 + Math.round(2 * Math.random()) : WAIT_S;
     const link = this.#link;
+    if (this.#settled) return this.#useAnswer(link);
+    const deadline = (this.#deadline = new Deadline(stay));
+    const wait = this.#others.length ? 1 + Math.round(2 * Math.random()) : WAIT_S;
     const query = { ...(link && { wait, since: this.#cursor }), limit: MAX_PEERS, signal: deadline.signal };
-    const request = this.#client.sessions(this.#topic, query);
-    /** @type {Promise<Listing | boolean>} */
-    const race = Promise.race([request, this.#answer ?? request, preferred]);
-    const listing = await race.finally(() => deadline.end());
-    if (typeof listing === "boolean") return this.#useAnswer(link);
+    /** @type {Listing | void} */
+    const listing = await this.#client
+      .sessions(this.#topic, query)
+      .catch((error) => {
+        if (!this.#settled) throw error;
+      })
+      .finally(() => deadline.end());
+    if (!listing) return this.#useAnswer(link);
     const stuck = link && listing.cursor === this.#cursor;
     const sessions = listing.sessions.filter(({ code }) => !this.#triedCodes.has(code)).reverse(); // the oldest first
     const place = link ? sessions.findIndex(({ code }) => code === link.code) : sessions.length;
@@ -279,8 +284,13 @@ class Pairing {
     }
     if (!link) {
       this.#link = await createOffer(this.#client, this.#topic, this.#options, this.#servers);
-      this.#answer = waitForAnswer(this.#link, this.#servers);
-      this.#answer.catch(() => {}); // it rejects when the offer is withdrawn
+      const answer = (this.#answer = waitForAnswer(this.#link, this.#servers));
+      const settle = () => {
+        if (answer !== this.#answer) return; // the offer was withdrawn
+        this.#settled = true;
+        this.#deadline?.end();
+      };
+      answer.then(settle, settle);
     } else {
       await (this.#cursor ? this.#pace(signal) : sleep(PAUSE_MS, signal));
     }

@@ -1,6 +1,18 @@
 /* Requests and event streams over HTTP. The checks of everything that a server sends. The tokens that requests present (docs/authorization.md). */
 
-import { foreign, nonsense, refusal, SignalError, unreachable } from "./timing.js";
+import {
+  foreign,
+  nonsense,
+  now,
+  PeerError,
+  passing,
+  REQUEST_MS,
+  refusal,
+  SignalError,
+  temporary,
+  unreachable,
+  withTimeout,
+} from "./timing.js";
 
 /** @import { TokenSource } from "../client.d.ts" */
 /** @import { Socket } from "./socket.js" */
@@ -52,8 +64,9 @@ export async function reserve(url, number = 0) {
  * @param {RequestInit} init
  */
 export async function request(url, init) {
-  // Another host would receive the token and the secrets.
-  const response = await fetch(url, { ...init, redirect: "manual" }).catch((error) => {
+  // Another host would receive the token and the secrets. A malformed token fails here: it is not a lost network.
+  const checked = new Request(url, { ...init, redirect: "manual" });
+  const response = await fetch(checked).catch((error) => {
     throw refusal(error).name === "TypeError" ? unreachable(url, error) : error;
   });
   if (response.ok) return response;
@@ -225,7 +238,7 @@ export class Authorization {
    * @param {(token: string) => Promise<T>} task
    */
   async use(task) {
-    if (Date.now() >= this.#renewAtMs) await this.#renew();
+    if (now() >= this.#renewAtMs) await this.#renew();
     const { token } = this;
     try {
       return await task(token);
@@ -244,7 +257,13 @@ export class Authorization {
 
   async #ask() {
     const source = this.#source;
-    this.token = typeof source === "function" ? await source() : source;
+    try {
+      this.token = typeof source === "function" ? await withTimeout(REQUEST_MS, null, async () => source()) : source;
+    } catch (cause) {
+      // A function that has worked may lack its network. Another one has a mistake.
+      if (!this.token && !passing(cause)) throw cause;
+      throw temporary(new PeerError("token-failed", "The function `token` failed, or took too long", { cause }));
+    }
     this.#renewAtMs = typeof source === "function" ? renewalMs(this.token) : Infinity;
   }
 }
@@ -258,7 +277,7 @@ function renewalMs(token) {
   try {
     const [, payload = ""] = token.split(".");
     const leftMs = JSON.parse(atob(payload.replaceAll("-", "+").replaceAll("_", "/"))).exp * 1000 - Date.now();
-    return leftMs > 0 ? Date.now() + Math.max(leftMs - RENEW_MS, leftMs / 2) : Infinity;
+    return leftMs > 0 ? now() + Math.max(leftMs - RENEW_MS, leftMs / 2) : Infinity;
   } catch {
     return Infinity;
   }

@@ -10,6 +10,7 @@ import {
   dispatch,
   iceFailure,
   makePace,
+  now,
   PAIR_MS,
   PAUSE_MS,
   PeerError,
@@ -30,6 +31,28 @@ const CONNECT_MS = 20_000; // from the answer to the open channel
 const GIVE_UP_MS = 3000; // after the end of the session
 const MAX_BATCH = 100;
 const NEGOTIATION = 255; // the number of its channel, far from those that a page opens itself
+
+const DATA = "data"; // the label of the channel of messages
+export const CHOSEN = "pair"; // that of a channel which shows the offerer of a pair that it was chosen
+/** @type {Set<string>} */
+export const listedHere = new Set(); // the codes of this page's offers, which `join` does not answer
+
+/**
+ * Use the first channel with a label. A page can open others in `prepare`.
+ *
+ * @param {RTCPeerConnection} connection
+ * @param {string} label
+ * @param {(channel: RTCDataChannel) => void} use
+ */
+function whenOpened(connection, label, use) {
+  const stop = new AbortController();
+  const take = (/** @type {RTCDataChannelEvent} */ { channel }) => {
+    if (stop.signal.aborted || channel.label !== label) return;
+    stop.abort();
+    use(channel);
+  };
+  connection.addEventListener("datachannel", take, { signal: stop.signal });
+}
 
 /** One side of one session, from its description to the open channel. */
 export class Link {
@@ -96,6 +119,12 @@ export class Link {
     this.opened.catch(() => {}); // it can reject while nothing waits for it
     signal.addEventListener("abort", () => this.fail(signal.reason), { signal: this.signal });
     this.#watch();
+    try {
+      options.prepare?.(connection); // the connection has its own channel by now, which is therefore the first one
+    } catch (error) {
+      this.fail(error);
+      throw error;
+    }
   }
 
   get signal() {
@@ -112,10 +141,7 @@ export class Link {
     const connection = this.peerConnection;
     const offers = this.side === "offerer";
     // The answerer of a pair may have tried several peers. It opens a second channel with the one that it chooses.
-    const chosen =
-      this.#pairs &&
-      offers &&
-      new Promise((resolve) => connection.addEventListener("datachannel", resolve, { once: true }));
+    const chosen = this.#pairs && offers && new Promise((resolve) => whenOpened(connection, CHOSEN, resolve));
     /** @type {Promise<void>} */
     const wanted = new Promise((resolve) => (this.#wanted = resolve));
     /** @param {RTCDataChannel} channel */
@@ -138,8 +164,8 @@ export class Link {
       if (channel.readyState === "open") open();
       else channel.addEventListener("open", open, { once: true });
     };
-    if (offers) use(connection.createDataChannel("data", init));
-    else connection.addEventListener("datachannel", ({ channel }) => use(channel), { once: true });
+    if (offers) use(connection.createDataChannel(DATA, init));
+    else whenOpened(connection, DATA, use);
   }
 
   /** Send the candidates of this side, and follow the state of the connection. */
@@ -385,6 +411,8 @@ export async function createOffer(client, topic, options, servers) {
     await link.use(offer);
     const fields = { info: options.info ?? ownInfo(), offer: JSON.stringify(announce(offer)), secret: link.secret };
     const { code, keep } = await publishHeld(client, topic, fields);
+    listedHere.add(code);
+    link.signal.addEventListener("abort", () => listedHere.delete(code)); // others find it for seconds at most
     link.keep = keep;
     link.begin(code);
     link.step("published", code);
@@ -407,7 +435,7 @@ export async function waitForAnswer(link, servers) {
   const { client, code, keep } = link;
   try {
     while (!(await link.news(servers.tries, keep))) {
-      if (Date.now() > link.until) {
+      if (now() > link.until) {
         client.leave(code, "offerer", link.own);
         return false;
       }

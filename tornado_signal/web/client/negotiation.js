@@ -11,16 +11,8 @@ import { PAUSE_MS, sleep } from "./timing.js";
  * @param {RTCIceServer[]} iceServers
  * @param {PeerOptions} options
  */
-export function newConnection(iceServers, { rtc, RTCPeerConnection = globalThis.RTCPeerConnection, prepare }) {
-  const connection = new RTCPeerConnection({ iceServers, ...rtc });
-  try {
-    prepare?.(connection);
-    return connection;
-  } catch (error) {
-    connection.close();
-    throw error;
-  }
-}
+export const newConnection = (iceServers, { rtc, RTCPeerConnection = globalThis.RTCPeerConnection }) =>
+  new RTCPeerConnection({ iceServers, ...rtc });
 
 /**
  * Buffer the messages that arrive before a page can listen. The function that is returned delivers them after the

@@ -68,7 +68,14 @@ export class Peer {
       send: (mail) => callbacks.send(mail, this.#mail.signal),
     });
     this.#listen();
-    for (const stream of streams) this.add(stream);
+    try {
+      options.prepare?.(this.peerConnection);
+      for (const stream of streams) this.add(stream);
+    } catch (error) {
+      this.#stop.abort();
+      this.peerConnection.close();
+      throw error;
+    }
     this.#wait();
   }
 

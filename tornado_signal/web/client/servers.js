@@ -1,7 +1,7 @@
 /* Several servers, of which the first available one is used, and offers that stay listed. */
 
 import { DEFAULT_SERVER, SignalClient } from "./signal-client.js";
-import { backOff, PeerError, passing, refusal, sleep } from "./timing.js";
+import { backOff, now, PeerError, passing, refusal, sleep } from "./timing.js";
 
 /** @import { Owned, PeerOptions } from "../client.d.ts" */
 /** @import { IceServers } from "./types.d.ts" */
@@ -48,7 +48,7 @@ export class Servers {
     for (let attempt = 0; ; attempt += 1) {
       let leastMs;
       /** @param {SignalClient} client */
-      const failing = (client) => Number(Date.now() - (this.failed.get(client) ?? 0) < FAILED_MS);
+      const failing = (client) => Number(now() - (this.failed.get(client) ?? -FAILED_MS) < FAILED_MS);
       for (const client of [...this.clients].sort((a, b) => failing(a) - failing(b))) {
         try {
           return await task(client);
@@ -67,7 +67,7 @@ export class Servers {
    * @param {unknown} error
    */
   fail(client, error) {
-    this.failed.set(client, Date.now());
+    this.failed.set(client, now());
     this.report(/** @type {Error} */ (error));
   }
 
@@ -98,13 +98,13 @@ export class Servers {
    */
   async iceServers(client) {
     const cached = this.ice.get(client);
-    if (cached && Date.now() < cached.until) return cached;
+    if (cached && now() < cached.until) return cached;
     const { iceServers, expiresAt } = await client.iceServers({ signal: this.signal }).catch((error) => {
       if (error.status !== 404) throw error;
       return { iceServers: [], expiresAt: Infinity };
     });
-    const now = Date.now(); // can differ much from the server's clock
-    const until = now + Math.min(RENEW_MS, Math.max(0, expiresAt - now) / 2);
+    const leftMs = Math.max(0, expiresAt - Date.now()); // the server's clock can differ much
+    const until = now() + Math.min(RENEW_MS, leftMs / 2);
     this.ice.set(client, { iceServers, until });
     return { iceServers, until };
   }
@@ -123,16 +123,16 @@ export async function publishHeld(client, topic, fields) {
     if (error.status !== 400) throw error;
     return client.offer(topic, { ...fields, hold: true }); // the server does not allow this lifetime
   });
-  let keptMs = Date.now();
+  let keptMs = now();
   const keep = async () => {
     // The WebSocket keeps it. A new WebSocket must take it over. Over HTTP it is refreshed, also after a WebSocket.
     const socket = await client.open();
-    if (socket === holder && (socket || Date.now() < keptMs + REFRESH_MS)) return;
+    if (socket === holder && (socket || now() < keptMs + REFRESH_MS)) return;
     await client.hold(code, "offerer", fields).catch((error) => {
       if (passing(error)) throw error; // otherwise the next poll reports that the session no longer exists
     });
     holder = socket;
-    keptMs = Date.now();
+    keptMs = now();
   };
   return { code, keep };
 }

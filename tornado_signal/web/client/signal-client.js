@@ -24,6 +24,7 @@ import {
   MAX_PAUSE_MS,
   makePace,
   nonsense,
+  now,
   PAUSE_MS,
   PeerError,
   passing,
@@ -285,7 +286,7 @@ export class SignalClient {
     };
     for (let failures = 0; ; failures += 1) {
       const deadline = new Deadline(signal);
-      const beganMs = Date.now();
+      const beganMs = now();
       let leastMs = 0;
       /** @type {(() => void) | undefined} */
       let release; // the connection
@@ -345,7 +346,7 @@ export class SignalClient {
         deadline.end();
       }
       if (missing) restart(); // the listing is incomplete
-      if (Date.now() - beganMs > MAX_PAUSE_MS) failures = 0;
+      if (now() - beganMs > MAX_PAUSE_MS) failures = 0;
       await sleep(Math.max(retryMs, backOff(failures)), signal, Math.max(retryMs, leastMs));
     }
   }
@@ -397,13 +398,13 @@ export class SignalClient {
     if (!isStream || !response.body) throw foreign(response.url);
     const reader = response.body.getReader();
     const parse = messages(response.url);
-    let lineMs = performance.now();
+    let lineMs = now();
     for (let ms = FIRST_MS; ; ) {
       const { value, done } = await deadline.within(ms, reader.read());
       if (done) return;
       yield {};
-      if (value.includes(10) || value.includes(13)) lineMs = performance.now();
-      ms = Math.max(1, lineMs + SILENCE_MS - performance.now());
+      if (value.includes(10) || value.includes(13)) lineMs = now();
+      ms = Math.max(1, lineMs + SILENCE_MS - now());
       for (const { event, ...others } of parse(value)) yield { type: event, ...others };
     }
   }

@@ -2,7 +2,7 @@
 
 import { json, MAX_SIZE, parsed, request, SHAPES } from "./http.js";
 import { conforms } from "./text.js";
-import { nonsense, REQUEST_MS, SignalError, unreachable, withTimeout } from "./timing.js";
+import { nonsense, now, REQUEST_MS, SignalError, unreachable, withTimeout } from "./timing.js";
 
 /** @import { Authorization } from "./http.js" */
 /** @import { Call, Fields, Frame, RawEvent, Results } from "./types.d.ts" */
@@ -52,7 +52,7 @@ export class Socket {
    * @returns {Promise<WebSocket | undefined> | undefined}
    */
   open() {
-    if (Date.now() >= this.#httpUntilMs) return (this.#opening ??= this.#begin());
+    if (now() >= this.#httpUntilMs) return (this.#opening ??= this.#begin());
   }
 
   #begin() {
@@ -97,13 +97,13 @@ export class Socket {
 
   /** @returns {undefined} */
   #avoid() {
-    this.#httpUntilMs = Date.now() + HTTP_MS;
+    this.#httpUntilMs = now() + HTTP_MS;
   }
 
   /** @param {WebSocket} socket */
   #use(socket) {
     opened.add(this);
-    this.#heardMs = Date.now();
+    this.#heardMs = now();
     socket.onmessage = ({ data }) => {
       try {
         this.#take(parsed(data), data.length);
@@ -117,7 +117,7 @@ export class Socket {
       this.#broken();
     };
     this.#timer = setInterval(() => {
-      const quietMs = Date.now() - this.#heardMs;
+      const quietMs = now() - this.#heardMs;
       if (!this.#calls.size && !this.#streams.size) {
         if (quietMs > IDLE_MS) this.end();
       } else if (quietMs > QUIET_MS) {
@@ -132,7 +132,7 @@ export class Socket {
    * @param {number} size
    */
   #take({ id, result, error, params }, size) {
-    this.#heardMs = Date.now();
+    this.#heardMs = now();
     this.#works = true;
     if (params) {
       const { cursor, ...event } = params;
@@ -195,7 +195,7 @@ export class Socket {
   ask(method, params, deadline, stream) {
     return new Promise((resolve, reject) => {
       const id = (this.#lastId += 1);
-      const askedMs = Date.now();
+      const askedMs = now();
       this.#calls.set(id, { resolve, reject, stream });
       deadline.signal.addEventListener("abort", () => {
         if (!this.#calls.delete(id)) return;

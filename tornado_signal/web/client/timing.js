@@ -33,6 +33,20 @@ const CODES = {
   409: "already-answered",
   429: "server-busy",
 };
+/** @type {WeakSet<object>} */
+const passes = new WeakSet(); // the errors that `passing` is true for
+
+/**
+ * Mark an error of the module: the same request may succeed later. No error of a page's own code has the mark.
+ *
+ * @template {object} Failure
+ * @param {Failure} error
+ */
+export const temporary = (error) => passes.add(error) && error;
+
+/** The time in milliseconds by a clock that is never set. */
+export const now = () => performance.now();
+
 const MAX_RETRY_MS = 3_600_000; // timers of more than 24 days fire at once
 const NOT_ALLOWED = "Not allowed by the token";
 
@@ -49,6 +63,7 @@ export class SignalError extends PeerError {
     this.name = "SignalError";
     this.status = status;
     this.retryAfterMs = Number(retryAfterMs) > 0 ? Math.min(Number(retryAfterMs), MAX_RETRY_MS) : undefined;
+    if (status >= 500 || status === 429) temporary(this);
   }
 }
 
@@ -62,7 +77,7 @@ export function unreachable(url, cause) {
   const page = globalThis.location?.origin;
   const advice = page ? `, allows the origin ${page}, and has an https: URL if the page has one` : "";
   const message = `No response from ${url}. Check that the server runs${advice}`;
-  return Object.assign(new TypeError(message, { cause }), { code: "server-unreachable" });
+  return temporary(Object.assign(new TypeError(message, { cause }), { code: "server-unreachable" }));
 }
 
 /**
@@ -85,7 +100,7 @@ export const iceFailure = (peer) =>
  * @param {string} url
  */
 export const foreign = (url, why = "is not a tornado-signal server") =>
-  Object.assign(new TypeError(`${url} ${why}`), { code: "not-a-server" });
+  temporary(Object.assign(new TypeError(`${url} ${why}`), { code: "not-a-server" }));
 
 /**
  * Make the error for a response that no server of this API sends. Unlike a foreign one it is not retried.
@@ -107,10 +122,7 @@ export const refusal = (error) => /** @type {SignalError} */ (error);
  *
  * @param {unknown} error
  */
-export const passing = (error) => {
-  const { name, status } = refusal(error);
-  return status >= 500 || status === 429 || ["TypeError", "TimeoutError"].includes(name);
-};
+export const passing = (error) => passes.has(Object(error));
 
 /**
  * Whether another peer has answered a session. With secrets, the server reports such a session as not found.
@@ -131,17 +143,11 @@ export const MAX_PAUSE_MS = 10_000;
 /** An abort signal that follows `outer` and also fires on a timeout. */
 export class Deadline {
   #stop = new AbortController();
-  /** @type {Promise<never>} */
-  #aborted;
   passed = false; // whether the timeout has fired
 
   /** @param {AbortSignal | null} [outer] */
   constructor(outer) {
-    this.#aborted = new Promise((_, reject) => {
-      this.signal.addEventListener("abort", () => reject(this.signal.reason));
-    });
-    this.#aborted.catch(() => {}); // it can reject while nothing waits for it
-    const abort = () => this.#stop.abort(outer?.reason);
+    const abort = () => this.end(outer?.reason);
     if (outer?.aborted) abort();
     else outer?.addEventListener("abort", abort, { signal: this.signal });
   }
@@ -156,24 +162,32 @@ export class Deadline {
    * @param {Promise<T>} promise
    */
   async within(ms, promise) {
+    const { signal } = this;
     const late = () => {
       this.passed = true;
       const error = new PeerError("timeout", "The server did not respond in time");
-      this.#stop.abort(Object.assign(error, { name: "TimeoutError" }));
+      this.end(temporary(Object.assign(error, { name: "TimeoutError" })));
     };
     const timer = ms && setTimeout(late, ms);
+    let abort = () => {};
+    // One for each call: a promise that lives longer would keep all results.
+    const aborted = new Promise((_, reject) => (abort = () => reject(signal.reason)));
+    if (signal.aborted) abort();
+    signal.addEventListener("abort", abort);
     try {
-      return await Promise.race([promise, this.#aborted]);
+      return await /** @type {Promise<T>} */ (Promise.race([promise, aborted]));
     } catch (failure) {
-      this.signal.throwIfAborted(); // Chromium does not report the reason when a body is cut off
+      signal.throwIfAborted(); // Chromium does not report the reason when a body is cut off
       throw failure;
     } finally {
       clearTimeout(timer);
+      signal.removeEventListener("abort", abort);
     }
   }
 
-  end() {
-    this.#stop.abort();
+  /** @param {unknown} [reason] */
+  end(reason) {
+    this.#stop.abort(reason);
   }
 }
 
@@ -224,7 +238,7 @@ export function makePace() {
   let nextMs = 0;
   /** @param {AbortSignal} signal */
   return async (signal) => {
-    const nowMs = performance.now();
+    const nowMs = now();
     nextMs = Math.max(nextMs, nowMs - POLL_BURST * MIN_POLL_MS) + MIN_POLL_MS;
     if (nextMs > nowMs) await sleep(0, signal, nextMs - nowMs);
   };

@@ -80,7 +80,7 @@ export interface StreamFields {
 
 export interface IceServers {
   iceServers: RTCIceServer[];
-  /** The time at which to request them again, in Unix milliseconds. */
+  /** The time at which to request them again, in milliseconds of `performance.now()`. */
   until: number;
 }
 
