@@ -33,7 +33,7 @@ ENTER_AT = """
   }
 """
 # Secrets, sorted by the ids that are made from them: of two members the first one leads.
-SECRETS = sorted(("of one member", "of another one"), key=lambda secret: Identity("", None, secret).id)
+SECRETS = sorted(("of one member", "of another one"), key=lambda secret: Identity("", "", None, secret).id)
 # Connections which are counted: how many there are, and the most there were.
 COUNTED = """
   (() => {
@@ -400,7 +400,7 @@ def test_server_decides_which_page_is_newer(server, site, publish, connect_page)
     enter(newer, "newer", secret=secret)
     until(lambda: happened(older, "close"))
     until(lambda: [*beacons(server, site).values()] == ["newer"])
-    identity = Identity(ROOM, None, secret)
+    identity = Identity(site.origin, ROOM, None, secret)
     said = {"id": identity.id, "at": int(time.time() * 1000) + 60_000}
     # A copy of the older page's beacon, and another beacon of that page, which was offline for a while.
     publish(server, ROOM, info="copy", offer=first["offer"])
@@ -422,7 +422,7 @@ def test_firefox_has_the_same_id_with_a_secret(server, connect_page, connect_fir
         secret = f"of Ada, and of nothing else, {number}"
         enter(firefox, "f", me="Ada", secret=secret)
         with_others(chromium, "f")
-        assert names(chromium) == {Identity("", None, secret).id: "Ada"}
+        assert names(chromium) == {Identity("", "", None, secret).id: "Ada"}
         with_others(firefox, "c")
         assert [*names(firefox).values()] == ["Bob"]
         firefox.evaluate("here.leave()")
@@ -472,7 +472,7 @@ INSECURE = "Object.defineProperty(Crypto.prototype, 'subtle', {value: undefined}
 def forge(server, site, publish, beacons):
     """Send mail, and beacons if asked, under the ids of all members: without a key, and with another key."""
     members = {each["code"]: json.loads(each["offer"].lstrip(SIGNATURE)) for each in listed(server, site.origin, ROOM)}
-    mallory = Identity(ROOM, None, None)
+    mallory = Identity(site.origin, ROOM, None, None)
     for victim in members.values():
         forged = {"id": victim["id"], "at": victim["at"] + 60_000}
         for offer in (json.dumps(forged), mallory.seal(forged)) if beacons else ():

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from support import malicious_peers
@@ -19,14 +20,16 @@ pytestmark = pytest.mark.needs("aiortc")
 
 ORIGIN = "http://localhost:8000"  # of the pages; names need a secure context
 # Secrets, sorted by the ids derived from them. Of two members the first one leads.
-SECRETS = sorted(("of one member", "of another one"), key=lambda secret: Identity("", None, secret).id)
+SECRETS = sorted(("of one member", "of another one"), key=lambda secret: Identity("", "", None, secret).id)
+# An expression for the fields of a beacon, without an id.
+BEACON = "{'v': 2, 'at': 1, 'now': time.time() * 1000}"
 # How many connections a program has.
 CONNECTIONS = """len([
     each for each in gc.get_objects() if type(each).__name__ == "RTCPeerConnection" and each.signalingState != "closed"
 ])"""
 # Each line of standard input is an expression. Its value is printed as JSON.
 PROGRAM = """
-import ast, asyncio, gc, hashlib, json, resource, secrets, sys
+import ast, asyncio, gc, hashlib, json, resource, secrets, sys, time
 from tornado_signal.client.names import Identity
 from tornado_signal.client.peers import Peers
 from pathlib import Path
@@ -221,6 +224,10 @@ def page(network, server, chromium, tmp_path):
     assert errors == []
 
 
+def now_ms():
+    return int(time.time() * 1000)
+
+
 def with_others(member, *infos):
     until(lambda: member.evaluate("others()") == sorted(infos))
 
@@ -331,7 +338,7 @@ def test_names_are_signed_and_a_taken_one_is_refused(page, python):
 def test_server_decides_which_member_is_newer(page, python):
     older, newer, mallory = python("older"), page(), python("m")
     sessions = "(await peers.client.sessions('room~lobby')).sessions"
-    older.evaluate("setattr(sys.modules['time'], 'time_ns', lambda ns=sys.modules['time'].time_ns: ns() + 60 * 10**9)")
+    older.evaluate("setattr(sys.modules['time'], 'time_ns', lambda ns=sys.modules['time'].time_ns: ns() + 25 * 10**9)")
     id = older.evaluate("enter(secret='of both')")
     (first,) = until(lambda: mallory.evaluate(sessions))
     newer.evaluate("enter('lobby', {info: 'newer', secret: 'of both'})")
@@ -339,16 +346,23 @@ def test_server_decides_which_member_is_newer(page, python):
     newest = python("newest")
     assert newest.evaluate("enter(secret='of both')") == id
     until(lambda: newer.evaluate("seen.some(([name]) => name === 'close')"))
-    # A copy of the first beacon, and another beacon of that member, which was offline for a while.
-    late = (
-        f"Identity('room~lobby', None, 'of both').seal({{'id': {id!r}, 'at': 10**14, 'since': {first['createdAt']}}})"
-    )
-    mallory.evaluate(f"[await peers.client.offer('room~lobby', 'm', each) for each in ({first['offer']!r}, {late})]")
+    # A copy of the first beacon, and two more of this id: with the first entry, and with one later than that of `newest`.
+    beacon = {"v": 2, "id": id, "at": 10**14, "now": now_ms()}
+    beacons = [beacon | {"since": since_ms} for since_ms in (first["createdAt"], now_ms() + 50_000)]
+    sealed = f"[Identity({ORIGIN!r}, 'room~lobby', None, 'of both').seal(each) for each in {beacons}]"
+    offers = f"[{first['offer']!r}, *{sealed}]"
+    codes = mallory.evaluate(f"[await peers.client.offer('room~lobby', 'm', each) for each in {offers}]")
     mallory.evaluate("enter()")
     all_together({"newest": newest, "m": mallory})
+    # Only the beacon with the later entry is asked for a sign of life. Nothing happens until it gives one.
+    asked = [f"len((await peers.client.poll({code!r}, 'offerer')).candidates)" for code in codes]
+    until(lambda: mallory.evaluate(asked[2]) == 2)
+    assert [mallory.evaluate(each) for each in asked[:2]] == [0, 0]
     assert newest.evaluate("seen") == [["Joined", "m"]]
-    new = late.replace(str(first["createdAt"]), str(10**14))
-    mallory.evaluate(f"peers.client.offer('room~lobby', 'm', {new})")
+    (own,) = [each["code"] for each in mallory.evaluate(sessions) if each["info"] == "newest"]
+    mail = {"from": id, "info": "m", "code": codes[2], "alive": "yes"}
+    life = f"Identity({ORIGIN!r}, 'room~lobby', None, 'of both').seal({mail}, {id!r}, {own!r})"
+    mallory.evaluate(f"peers.client.candidates({own!r}, 'answerer', [{life}])")
     sees(newest, ("NameTaken", "another peer is in this room with the same secret"))
 
 
@@ -464,12 +478,14 @@ def test_members_fail_over_to_the_next_server_and_return(inside, server, python)
 # Of these two members the first one leads.
 LEADS = "me='Bob', secret='of Bob'"
 FOLLOWS = "me='Alice', secret='of Alice'"
-# Forged messages: unsigned, signed by another key, or signed for another room or member.
-FORGED = """(lambda fields, to: [
+# Forged messages: unsigned, signed by another key, or signed for another room, member, beacon or application.
+FORGED = f"""(lambda fields, to="", code="": [
     json.dumps(fields),
-    Identity("room~lobby", None, "of Mallory").seal(fields, to),
-    Identity("room~other", "Bob", "of Bob").seal(fields, to),
-    Identity("room~lobby", "Bob", "of Bob").seal(fields, f"{to}other"),
+    Identity({ORIGIN!r}, "room~lobby", None, "of Mallory").seal(fields, to, code),
+    Identity({ORIGIN!r}, "room~other", "Bob", "of Bob").seal(fields, to, code),
+    Identity({ORIGIN!r}, "room~lobby", "Bob", "of Bob").seal(fields, f"{{to}}other", code),
+    Identity({ORIGIN!r}, "room~lobby", "Bob", "of Bob").seal(fields, to, f"{{code}}other"),
+    Identity("https://other.example", "room~lobby", "Bob", "of Bob").seal(fields, to, code),
 ])"""
 
 
@@ -482,15 +498,15 @@ def test_unsigned_messages_of_named_members_are_ignored(python):
     (code,) = mallory.evaluate(
         "[each['code'] for each in (await peers.client.sessions('room~lobby')).sessions if each['info'] == 'a']"
     )
-    beacon = {"id": first, "at": 10**14}
-    mallory.evaluate(f"[await peers.client.offer('room~lobby', 'm', each) for each in {FORGED}({beacon}, '')]")
+    beacon = {"v": 2, "id": first, "at": 10**14, "now": now_ms()}
+    mallory.evaluate(f"[await peers.client.offer('room~lobby', 'm', each) for each in {FORGED}({beacon})]")
     mail = {"from": first, "info": "m", "code": code, "connection": "another", "of": 1}
     mail["description"] = {"type": "offer", "sdp": "x"}
-    mallory.evaluate(f"peers.client.candidates({code!r}, 'answerer', {FORGED}({mail}, {second!r}))")
+    mallory.evaluate(f"peers.client.candidates({code!r}, 'answerer', {FORGED}({mail}, {second!r}, {code!r}))")
     carol.evaluate("enter()")  # which sees the beacons of before, and whose mail comes after that
     all_together({"a": alice, "b": bob, "c": carol})
     assert nobody_left(alice, bob)
-    signed = f"Identity('room~lobby', 'Bob', 'of Bob').seal({mail}, {second!r})"
+    signed = f"Identity({ORIGIN!r}, 'room~lobby', 'Bob', 'of Bob').seal({mail}, {second!r}, {code!r})"
     mallory.evaluate(f"peers.client.candidates({code!r}, 'answerer', [{signed}])")
     # An offer of Bob starts an attempt, but the open connection stays until the new one is open.
     until(lambda: alice.evaluate(f"room._members[{first!r}].attempt") == "another")
@@ -509,11 +525,12 @@ def test_forged_messages_end_no_connection_of_members_without_names(page, python
     offers = [(each["code"], json.loads(each["offer"][86:])) for each in found]
     for _, victim in offers:
         beacon = victim | {"at": victim["at"] + 60_000}
-        mallory.evaluate(f"[await peers.client.offer('room~lobby', 'm', each) for each in {FORGED}({beacon}, '')]")
+        mallory.evaluate(f"[await peers.client.offer('room~lobby', 'm', each) for each in {FORGED}({beacon})]")
         mail = {"from": victim["id"], "info": "m", "code": "c", "connection": "another", "of": 1}
         mail["description"] = {"type": "offer", "sdp": "x"}
         for code, member in offers:
-            mallory.evaluate(f"peers.client.candidates({code!r}, 'answerer', {FORGED}({mail}, {member['id']!r}))")
+            forged = f"{FORGED}({mail}, {member['id']!r}, {code!r})"
+            mallory.evaluate(f"peers.client.candidates({code!r}, 'answerer', {forged})")
     last.evaluate("enter()")  # whose mail comes after all that
     all_together(members | {"l": last})
     assert nobody_left(members["a"], members["b"], last)
@@ -532,7 +549,7 @@ def test_malformed_messages_of_strangers_change_nothing(page, python):
     assert len(codes) == 2
     deep = "'[' * 50_000"
     beacons = ["'no JSON'", "'null'", "'7'", "'{}'", deep, """'{"id": 7}'""", """'{"id": "x"}'""", "'@' * 200"]
-    beacons += ["""'{"id": "nothing", "at": 1}'"""]
+    beacons += [f"json.dumps({BEACON} | {{'id': 'nothing'}})"]
     mallory.evaluate(f"[await peers.client.offer('room~lobby', 'm', each) for each in [{', '.join(beacons)}]]")
     description = {"type": "offer", "sdp": "x"}
     mail = {"from": "!1", "info": "m", "code": "c", "connection": "c", "of": 1, "description": description}
@@ -594,7 +611,7 @@ def test_hundreds_of_dead_beacons_delay_nobody(python):
     mallory = python("m")
     for number, (member, secret) in enumerate(zip(members, reversed(SECRETS), strict=True)):
         offers = f"""[
-            peers.client.offer("room~lobby", "m", json.dumps({{"id": f"~{{number}}", "at": 1}}))
+            peers.client.offer("room~lobby", "m", json.dumps({{**{BEACON}, "id": f"~{{number}}"}}))
             for number in range({number} * 100, {number} * 100 + 100)
         ]"""
         mallory.evaluate(f"len(await asyncio.gather(*{offers}))")
@@ -752,7 +769,7 @@ def test_strangers_cannot_disturb_a_room_with_a_password(python):
     listing = mallory.evaluate(f"[dict(each) for each in (await peers.client.sessions({topic!r})).sessions]")
     codes = {each["code"]: each["offer"] for each in listing}
     assert {each["info"] for each in listing} == {"-"}
-    beacons = [*codes.values(), "no cipher", '{"id": "m", "at": 1}', listing[0]["offer"][:-1]]
+    beacons = [*codes.values(), "no cipher", '{"v": 2, "id": "m", "at": 1, "now": 1}', listing[0]["offer"][:-1]]
     mallory.evaluate(f"[await peers.client.offer({topic!r}, 'm', each) for each in {beacons}]")
     mallory.evaluate(f"enter({topic.removeprefix('room~')!r})")
     mail = alice.evaluate("sent") + bob.evaluate("sent")

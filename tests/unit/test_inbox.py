@@ -31,13 +31,14 @@ async def test_items_beyond_the_limit_are_dropped_and_counted(data, small, caplo
 
 @pytest.mark.needs("aiortc")
 async def test_room_drops_messages_and_refuses_files_and_keeps_who_joined_and_left(small):
+    from tornado_signal.client import SignalClient
     from tornado_signal.client.room import FileOffered, Joined, Left, Member, Message, Room
 
     async def never():
         await asyncio.Event().wait()
 
-    room = Room(None, never, "lobby", "", None, None, None, True, None, lambda room: None)
-    peer = SimpleNamespace(id="a")
+    room = Room(SignalClient(), never, "lobby", "", None, None, None, True, None, None, lambda room: None)
+    peer = SimpleNamespace(id="a", connection=SimpleNamespace(connectionState="connected"))
     room._members["a"] = Member("a", "", None)
     room._connecting.append(peer)
     refused = []

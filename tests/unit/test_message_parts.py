@@ -88,7 +88,7 @@ async def test_largest_message_has_64_mib():
     assert sum(map(len, channel.sent[1:])) == MAX_MESSAGE
 
 
-@pytest.mark.parametrize("joins", [None, 0, -1, "x"])
+@pytest.mark.parametrize("joins", [0, -1])
 async def test_nothing_is_split_for_a_client_that_does_not_announce_it(joins):
     from tornado_signal.client.messages import send
 

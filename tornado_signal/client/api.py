@@ -115,6 +115,11 @@ class SignalClient(Closable):
             raise TimeoutError(f"not done in {limit_s:g} s" + (f": {cause}" if cause else "")) from cause
 
     @property
+    def origin(self) -> str:
+        """The Origin of every request."""
+        return self._servers.origin
+
+    @property
     def retry_timeout_s(self) -> float:
         return self._servers.retry_timeout_s
 

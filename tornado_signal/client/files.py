@@ -1,7 +1,6 @@
 """Files between peers, each over a data channel of its own. docs/room-protocol.md describes the messages."""
 
 import asyncio
-import contextlib
 import io
 import json
 import mimetypes
@@ -17,8 +16,8 @@ from typing import BinaryIO, Literal
 from aiortc import RTCDataChannel, RTCPeerConnection
 
 from .inbox import ITEM_BYTES
-from .parsing import parse_json
-from .types import Fields
+from .parsing import parse_object
+from .records import decode_control, decode_file
 
 PROTOCOL = "tornado-signal-file"  # of the data channels
 CHUNK = 65_536  # bytes, which every implementation accepts
@@ -124,7 +123,7 @@ class IncomingFile:
 
     def _receive(self, data: str | bytes) -> None:
         if isinstance(data, str):
-            if _fields(data).get("cancel"):
+            if decode_control(parse_object(data)).get("cancel"):
                 self._channel.close()
                 self._end(FileError("cancelled"))
         elif not self._ended:
@@ -234,9 +233,8 @@ class IncomingFiles:
         channel.once("message", lambda header: self._on_header(channel, header))
 
     def _on_header(self, channel: RTCDataChannel, header: str | bytes) -> None:
-        fields = _fields(header)
-        name, type, size = fields.get("name"), fields.get("type", ""), fields.get("size")
-        if isinstance(name, str) and isinstance(type, str) and isinstance(size, int) and size >= 0:
+        if file := decode_file(parse_object(header)):
+            name, type, size = file
             harmless = HARMLESS.match(type)
             self._on_file(IncomingFile(channel, name, harmless[0].lower() if harmless else UNKNOWN, size))
         else:
@@ -306,7 +304,7 @@ class OutgoingFile:
             raise self._error
 
     def _on_message(self, data: str | bytes) -> None:
-        fields = _fields(data)
+        fields = decode_control(parse_object(data))
         self._accepted = self._accepted or bool(fields.get("accept"))
         self._received = self._received or bool(fields.get("received"))
         if self._received or fields.get("cancel"):
@@ -325,11 +323,3 @@ def _send_control(channel: RTCDataChannel, **fields: object) -> None:
     """Send the fields if the channel is open."""
     if channel.readyState == "open":
         channel.send(json.dumps(fields))
-
-
-def _fields(data: str | bytes) -> Fields:
-    """Return the fields of an untrusted message, which can be empty."""
-    with contextlib.suppress(ValueError):
-        if isinstance(fields := parse_json(data), dict):
-            return fields
-    return {}

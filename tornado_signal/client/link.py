@@ -17,7 +17,8 @@ from .api import SignalClient
 from .files import PROTOCOL, IncomingFile, IncomingFiles
 from .inbox import Inbox
 from .messages import MAX_MESSAGE, Messages, announce_joins, decode, send
-from .parsing import parse_json
+from .parsing import parse_object
+from .records import Candidate, Description, decode_candidate, decode_description
 from .types import Closable, Fields, IceServer, Side
 
 CLOSE_S = 2.0  # for the other side to receive something of what was sent
@@ -147,10 +148,12 @@ class Connection(Closable):
                 await self._add_candidates(update.candidates)
 
     async def _set_remote_description(self, description: str) -> None:
-        fields = parse_json(description)
-        await set_remote_description(self.peer, fields)
-        if isinstance(fields.get("info"), str):
-            self.info = fields["info"]
+        decoded = decode_description(parse_object(description))
+        if decoded is None:
+            raise ValueError("the other side sent another text than a description")
+        await set_remote_description(self.peer, decoded)
+        if decoded.info is not None:
+            self.info = decoded.info
         self._has_remote_description = True
 
     async def _add_candidates(self, candidates: list[str]) -> None:
@@ -159,8 +162,8 @@ class Connection(Closable):
             if text in self._added:
                 continue
             self._added.add(text)
-            with contextlib.suppress(ValueError):
-                await add_candidate(self.peer, parse_json(text))
+            if candidate := decode_candidate(parse_object(text)):
+                await add_candidate(self.peer, candidate)
 
     def _use_channel(self, channel: RTCDataChannel) -> None:
         if hasattr(self, "channel") or channel.protocol == PROTOCOL:  # ignore further channels of the other side
@@ -200,22 +203,22 @@ def description_fields(description: RTCSessionDescription) -> Fields:
     return {"type": description.type, "sdp": description.sdp, "joins": MAX_MESSAGE}
 
 
-async def set_remote_description(connection: RTCPeerConnection, fields: Fields) -> None:
+async def set_remote_description(connection: RTCPeerConnection, description: Description) -> None:
     """Set the remote description.
 
     Raises:
         Exception: aiortc refuses it. There is no common error class.
     """
-    announce_joins(connection, fields.get("joins"))
-    await connection.setRemoteDescription(RTCSessionDescription(sdp=fields["sdp"], type=fields["type"]))
+    announce_joins(connection, description.joins)
+    await connection.setRemoteDescription(RTCSessionDescription(sdp=description.sdp, type=description.type))
 
 
-async def add_candidate(connection: RTCPeerConnection, fields: Fields) -> None:
+async def add_candidate(connection: RTCPeerConnection, received: Candidate) -> None:
     """Add a candidate in the form that browsers send. Ignore it if it is invalid."""
     with contextlib.suppress(Exception):  # untrusted input, and aiortc has no common error class for it
-        if line := fields["candidate"].removeprefix("candidate:"):  # an empty candidate marks the last one
+        if line := received.line.removeprefix("candidate:"):  # an empty candidate marks the last one
             candidate = candidate_from_sdp(line)
-            candidate.sdpMid, candidate.sdpMLineIndex = fields.get("sdpMid"), fields.get("sdpMLineIndex")
+            candidate.sdpMid, candidate.sdpMLineIndex = received.mid, received.index
             await connection.addIceCandidate(candidate)
 
 

@@ -11,7 +11,8 @@ from weakref import WeakKeyDictionary
 
 from aiortc import InvalidStateError, RTCDataChannel, RTCPeerConnection
 
-from .parsing import parse_json
+from .parsing import parse_json, parse_object
+from .records import decode_parts
 
 MARK = "\x1e"  # precedes JSON, as in RFC 7464. Text that begins with it is also sent as JSON
 PARTS = MARK + MARK  # precedes the JSON header of a message in parts
@@ -117,9 +118,9 @@ class Messages:
         return buffer.decode(errors="replace") if text else bytes(buffer)
 
 
-def announce_joins(connection: RTCPeerConnection, size: object) -> None:
+def announce_joins(connection: RTCPeerConnection, size: int) -> None:
     """Note what the other side announces as the largest message that it joins from parts, in bytes."""
-    _announced[connection] = min(size, MAX_MESSAGE) if isinstance(size, int) else 0
+    _announced[connection] = min(size, MAX_MESSAGE)
 
 
 def send(data: Any, recipients: Sequence[Messages]) -> Awaitable[object]:
@@ -149,12 +150,8 @@ def _complete(sent: asyncio.Future[None]) -> None:
 
 def _header(text: str) -> tuple[int, bool] | None:
     """Return the size and whether it is text, if this is the header of a message in parts."""
-    if text.startswith(PARTS):
-        with contextlib.suppress(ValueError):
-            match parse_json(text[len(PARTS) :]):
-                case {"size": int(size), "text": bool(is_text)} if 0 <= size <= MAX_MESSAGE:
-                    return size, is_text
-    return None
+    header = decode_parts(parse_object(text[len(PARTS) :])) if text.startswith(PARTS) else None
+    return None if header is None or header[0] > MAX_MESSAGE else header
 
 
 def _serialize(data: Any) -> str | bytes:

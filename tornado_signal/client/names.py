@@ -9,6 +9,8 @@ import hashlib
 import json
 import re
 import secrets
+from collections.abc import Callable
+from typing import TypeVar
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -16,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 from cryptography.hazmat.primitives.hashes import SHA256
 
-from .parsing import parse_json
+from .parsing import parse_object
 from .types import Fields
 
 ROOM = "room~"  # prefix of a room's topic on the server, so that `join` cannot answer a beacon
@@ -26,8 +28,12 @@ KEYS = "@$"  # prefixes of ids that are public keys: of Ed25519 from a secret, a
 SIGNATURE = 86  # characters
 MAX_NAME = 256
 SALT = "tornado-signal room\n"
+VERSION = 2  # of the format
+SKEW_MS = 60_000  # between the time that a beacon states and its publication. Another one is a copy
 ECDSA = ec.ECDSA(SHA256())
 ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551  # of P-256
+
+T = TypeVar("T")
 
 
 def topic_of(room: str) -> str:
@@ -44,6 +50,7 @@ class Identity:
     """The identity that a room member presents to the others.
 
     Args:
+        origin: the origin of the application.
         topic: the server's topic of the room.
         me: the member's name, or None for no name.
         secret: protects the id and the name, or None for a new id.
@@ -57,13 +64,14 @@ class Identity:
         topic: the server's topic of the room.
     """
 
-    def __init__(self, topic: str, me: str | None, secret: str | None) -> None:
+    def __init__(self, origin: str, topic: str, me: str | None, secret: str | None) -> None:
         if me is not None and secret is None:
             raise ValueError("a name needs a secret, which protects it")
         if me is not None and not _is_name(me):
             raise ValueError(f"a name has one to {MAX_NAME} characters")
         self.name = me
         self.topic = topic
+        self._origin = origin
         self._key: Ed25519PrivateKey | ec.EllipticCurvePrivateKey
         if secret is None:
             self._key = ec.derive_private_key(secrets.randbelow(ORDER - 1) + 1, ec.SECP256R1())
@@ -75,42 +83,47 @@ class Identity:
             self._key = Ed25519PrivateKey.from_private_bytes(hashlib.sha256((SALT + secret).encode()).digest())
             self.id = "@" + text_of(self._key.public_key().public_bytes_raw())
 
-    def seal(self, fields: Fields, recipient: str = "") -> str:
-        """Return fields as signed text, for the member with the id `recipient` or, in a beacon, for all."""
+    def seal(self, fields: Fields, recipient: str = "", code: str = "") -> str:
+        """Return fields as signed text: a beacon, or mail to the beacon with a code of the member `recipient`."""
         text = json.dumps({**fields, "me": self.name} if self.name is not None else fields)
-        signed = self._signed(text, recipient)
+        signed = self._signed(text, recipient, code)
         if isinstance(self._key, Ed25519PrivateKey):
             return text_of(self._key.sign(signed)) + text
         r, s = decode_dss_signature(self._key.sign(signed, ECDSA))
         return text_of(r.to_bytes(32) + s.to_bytes(32)) + text
 
-    def unseal(self, text: str, sender: str, recipient: str = "") -> Fields | None:
-        """Return the fields of another member's text, or None if it is malformed or the signature does not match.
+    def unseal(
+        self, text: str, sender: str, decode: Callable[[Fields], T | None], recipient: str = "", code: str = ""
+    ) -> T | None:
+        """Return the record of another member's text, or None if it is malformed or the signature does not match.
 
         The fields contain `me` only if the text is signed and the name is valid.
 
         Args:
             text: the received text.
             sender: the field with the sender's id.
+            decode: returns the record of the fields. A text without one is not verified, because that takes time.
             recipient: the id of the member that the text is for.
+            code: the code of the beacon that the text is for.
         """
         at = 0 if text.startswith("{") else SIGNATURE
         signature, text = text[:at], text[at:]
-        try:
-            fields = parse_json(text)
-            member = fields[sender]
-            if not isinstance(member, str) or is_proven(member) != bool(signature):
-                return None
-            if signature:
-                _verify(member, bytes_of(signature), self._signed(text, recipient))
-        except (ValueError, TypeError, LookupError, InvalidSignature):
+        fields = parse_object(text)
+        member = fields.get(sender)
+        if not isinstance(member, str) or not member or is_proven(member) != bool(signature):
             return None
         if not signature or not _is_name(fields.get("me")):
             fields.pop("me", None)
-        return dict(fields)
+        record = decode(fields)
+        if record is not None and signature:
+            try:
+                _verify(member, bytes_of(signature), self._signed(text, recipient, code))
+            except (ValueError, InvalidSignature):
+                return None
+        return record
 
-    def _signed(self, text: str, recipient: str) -> bytes:
-        return f"{self.topic}\n{recipient}\n{text}".encode()
+    def _signed(self, text: str, recipient: str, code: str) -> bytes:
+        return "\n".join((f"tornado-signal room {VERSION}", self._origin, self.topic, recipient, code, text)).encode()
 
 
 def is_proven(id: str) -> bool:

@@ -1,5 +1,6 @@
 """JSON of servers and other peers, parsed into values that can be printed, stored and sent."""
 
+import contextlib
 import json
 import math
 import re
@@ -34,6 +35,14 @@ def parse_json(text: str | bytes) -> Any:
     if nested > MAX_DEPTH:
         _check_depth(value)
     return value
+
+
+def parse_object(text: str | bytes) -> dict[str, Any]:
+    """Return the fields of a JSON object, or no fields for any other text."""
+    with contextlib.suppress(ValueError):
+        if isinstance(fields := parse_json(text), dict):
+            return fields
+    return {}
 
 
 def _check_depth(value: Any) -> None:

@@ -19,6 +19,7 @@ class Cipher:
     """The key of a room with a password.
 
     Args:
+        origin: the origin of the application.
         topic: the topic of the room without a password.
         password: the password.
 
@@ -30,15 +31,15 @@ class Cipher:
         ignored: how many texts could not be decrypted, or were repeated.
     """
 
-    def __init__(self, topic: str, password: str) -> None:
+    def __init__(self, origin: str, topic: str, password: str) -> None:
         secret = unicodedata.normalize("NFC", password).encode()
-        root = hashlib.pbkdf2_hmac(HASH, secret, f"tornado-signal password\n{topic}".encode(), PBKDF2_ITERATIONS)
+        salt = f"tornado-signal password 2\n{origin}\n{topic}".encode()
+        root = hashlib.pbkdf2_hmac(HASH, secret, salt, PBKDF2_ITERATIONS)
         prefix, _, _ = topic.partition("~")
         self.topic = f"{prefix}~{text_of(hmac.digest(root, topic.encode(), HASH))}"
         self.ignored = 0
         self._key = AESGCM(hmac.digest(root, b"key", HASH))
-        self._code: str | None = None  # the beacon that `_nonces` is for
-        self._nonces: set[bytes] = set()  # of the mail to one beacon
+        self._nonces: dict[str, set[bytes]] = {}  # of the mail to each of this member's beacons
 
     def seal(self, text: str, code: str | None = None) -> str:
         """Encrypt a beacon, or mail to the beacon with a code."""
@@ -61,13 +62,15 @@ class Cipher:
         self.ignored += not plain
         return plain
 
+    def forget(self, code: str) -> None:
+        """Forget the mail to a beacon that is no longer read."""
+        self._nonces.pop(code, None)
+
     def _is_repeated(self, code: str, nonce: bytes) -> bool:
         """Return whether mail with this nonce was received before."""
-        if code != self._code:
-            self._code = code
-            self._nonces.clear()
-        repeated = nonce in self._nonces
-        self._nonces.add(nonce)
+        nonces = self._nonces.setdefault(code, set())
+        repeated = nonce in nonces
+        nonces.add(nonce)
         return repeated
 
 

@@ -6,16 +6,17 @@ docs/room-protocol.md describes the messages between members.
 import asyncio
 import contextlib
 import itertools
+import logging
 import math
 import random
 import secrets
 import time
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import aclosing
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from .api import SignalClient
 from .errors import APIError
@@ -23,9 +24,10 @@ from .files import FileError, IncomingFile, OutgoingFile
 from .inbox import Inbox
 from .link import wait_for_first
 from .messages import decode, send
-from .names import Identity, is_proven, topic_of
+from .names import VERSION, Identity, T, is_proven, topic_of
 from .offers import new_secret, publish_held
 from .passwords import Cipher
+from .records import Beacon, Mail, decode_beacon, decode_mail
 from .room_peer import Event, FileOffered, Full, Joined, Left, Message, Peer, ServerUnreachable
 from .servers import back_off_s
 from .types import Closable, Fields, IceServer, Session, Token
@@ -44,7 +46,18 @@ __all__ = [
     "ServerUnreachable",
 ]
 
-MAX_MAILS = 250  # to one beacon. The server's default limit is four times as high
+log = logging.getLogger(__name__)
+
+MAX_MAILS = 250  # of members to one beacon. The server's default limit is four times as high
+MAX_TEXTS = 900  # to one beacon, with those of strangers. The server's default limit is 1000
+MAX_TEXT_BYTES = 900 * 1024  # of these. The server's default limit is 1 MiB
+CLOCK_MS = 30_000  # difference to the server's clock after which this member corrects its own
+ALIVE_S = 5.0  # for a sign of life, and how long a replaced beacon is read
+ASKS = 2  # how often a beacon is asked for a sign of life
+REPLY_S = 4.0  # between two signs of life for one beacon
+MAX_CLAIMANTS = 10  # members with this one's name that are asked
+MAX_REPLIES = 200  # within `REPLY_S`
+BATCH = 16  # texts that are verified between other work
 MAX_ATTEMPTS = 50  # concurrent attempts of this side, and as many of other members
 PAIR_S = 5.0  # timeout of the first attempt. Later ones have a multiple of it
 MAX_TRIES = 4  # the largest multiple of `PAIR_S` and `LATE_S`
@@ -57,32 +70,6 @@ class NameTaken(ConnectionError):
     """Another member of the room has the name, or a newer member uses the same secret."""
 
 
-@dataclass(frozen=True)
-class Beacon:
-    """A listed beacon of another member.
-
-    Attributes:
-        code: the code of its session.
-        info: the member's description of itself.
-        name: the member's name, or None for no name.
-        since_ms: the time at which the member entered, by the server's clock, or 0 in a first beacon.
-        made_ms: the time at which the member made the beacon, by its own clock.
-        published_ms: the time at which the beacon was published, by the server's clock.
-    """
-
-    code: Token
-    info: str
-    name: str | None
-    since_ms: int
-    made_ms: int
-    published_ms: int
-
-    @property
-    def rank(self) -> tuple[int, int, int]:
-        """The order of a member's beacons: the largest is used. The later one of equal ones is a stranger's copy."""
-        return self.since_ms, self.made_ms, -self.published_ms
-
-
 class Member:
     """The state of another member.
 
@@ -91,6 +78,7 @@ class Member:
         info: the member's description of itself.
         name: the member's name, or None for no name.
         entry_ms: the time at which the member entered, by the server's clock. Infinity if only its mail is known.
+        named_ms: the time at which the member was first seen with its name, by the server's clock.
         beacon: the beacon that is used, or None without a listed one.
         beacons: all listed beacons of the member by their codes.
         tries: the number of attempts since the last connection.
@@ -104,7 +92,7 @@ class Member:
 
     def __init__(self, id: str, info: str, name: str | None) -> None:
         self.id, self.info, self.name = id, info, name
-        self.entry_ms = math.inf
+        self.entry_ms = self.named_ms = math.inf
         self.beacon: Beacon | None = None
         self.beacons: dict[str, Beacon] = {}
         self.tries = 0
@@ -120,6 +108,16 @@ class Member:
     def order(self) -> tuple[float, str]:
         """The order in which members get the places of a room."""
         return self.entry_ms, self.id
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the member was asked for a sign of life in vain."""
+        return self.beacon is not None and self.beacon.life == "silent"
+
+    @property
+    def claim(self) -> tuple[bool, float, str]:
+        """The order in which members own a name."""
+        return self.is_silent, self.named_ms, self.id
 
     @property
     def code(self) -> Token | None:
@@ -161,6 +159,29 @@ class WaitingMembers:
         """Return a random one of the least tried members, or None if no member is waiting."""
         members = next(filter(None, self._by_tries), None)
         return random.choice(members) if members else None
+
+
+class Mailbox:
+    """The mail to one beacon of this member.
+
+    Attributes:
+        code: the code of the beacon.
+        full: set when another beacon must replace this one.
+        reading: the task that processes the mail. It ends with the beacon.
+    """
+
+    def __init__(self, code: Token, read: Callable[["Mailbox"], Coroutine[None, None, None]]) -> None:
+        self.code = code
+        self.full = asyncio.Event()
+        self.reading = asyncio.create_task(read(self))
+
+    async def wait(self) -> None:
+        """Wait for the end of the beacon.
+
+        Raises:
+            APIError: the mail cannot be read.
+        """
+        await asyncio.shield(self.reading)
 
 
 class Room(Closable):
@@ -211,26 +232,42 @@ class Room(Closable):
         self._files, self._places, self._timeout_s = files, places, timeout_s
         self.full = False
         self._settled = asyncio.Event()  # set when all members that entered before are known
-        self._last: tuple[float, str] | None = None  # the order of the member with the last place, if all have members
+        self._established = False  # whether this member has a place
+        self._seats: set[str] = set()  # the ids of the members with places
+        self._spare = False  # whether there are more places than members
         self.peers: dict[str, Peer] = {}
         self._topic = topic_of(topic)
-        self._identity = Identity(self._topic, me, secret)
+        self._identity = Identity(client.origin, self._topic, me, secret)
         self.id = self._identity.id
         self._client, self._get_ice_servers, self._info, self._on_closed = client, ice_servers, info, on_closed
         self._ice_servers: list[IceServer] = []
         self._members: dict[str, Member] = {}
-        self._listed: dict[str, Member] = {}  # by the codes of their beacons
-        self._named: dict[str | None, dict[str, Member]] = {}  # by name and id. The first member owns the name
+        self._unchecked: OrderedDict[str, Session] = OrderedDict()  # listed sessions that are not verified yet
+        self._changed = asyncio.Event()  # set when something of the listing has changed
+        self._listed: dict[str, Beacon] = {}  # by code
+        self._known: dict[str, Beacon] = {}  # the beacons that were listed before this member's current one
+        self._rivals: dict[str, Beacon] = {}  # listed beacons that another member with the same secret has made
+        self._asking: set[Beacon] = set()  # whose members are asked for a sign of life
+        self._replied: set[Beacon] = set()  # the beacons that were sent a sign of life within `REPLY_S`
+        self._named: dict[str, dict[str, Member]] = {}  # by name and id
+        self._owners: dict[str, Member] = {}  # by name
+        self._name_is_free = me is None  # whether no other member had this one's name before
+        self._claimants: set[Beacon] = set()  # of members that may have had it
         self._waiting = WaitingMembers()
         self._attempts: set[Peer] = set()  # until they are closed
         self._connecting: list[Peer] = []  # attempts that are neither connected nor closed, the oldest first
         self._secret = new_secret()
         self._failures = 0  # consecutive failures to publish a beacon
-        self._code: Token | None = None  # of the beacon
+        self._renewals = 0  # consecutive beacons that were soon replaced
+        self._corrections = 0  # consecutive beacons whose `now` was wrong
+        self._mailbox: Mailbox | None = None
+        self._published_s = -math.inf  # when the beacon was published
         self._beacon_ms = 0  # when the beacon was made
-        self._since_ms = 0  # when this member entered, by the server's clock, or 0 if it does not know that yet
-        self._sent_since = False  # whether the beacon contains it
-        self._rival_ms = -1  # when another member with the same secret entered: 0 if unknown, -1 without one
+        self._now_ms = 0.0  # when the beacon was made, by the server's clock
+        self._offset_ms = 0.0  # of the server's clock
+        self._since_ms = 0.0  # when this member entered, by the server's clock, or 0 if it does not know that yet
+        self._sent_since_ms = 0.0  # what the beacon says of it, or 0
+        self._entry_ms = math.inf  # what the others see of it. Infinity before the beacon is listed
         self._beacons: set[str] = set()  # the texts of this member's beacons
         self._events: Inbox[Event | Full | ServerUnreachable | None] = Inbox()
         self._forget_outages = client.on_unreachable(lambda error: self._events.put_always(ServerUnreachable(error)))
@@ -325,7 +362,10 @@ class Room(Closable):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.gather(self._withdraw(self._code), *(peer.close() for peer in self._attempts))
+        mailbox, self._mailbox = self._mailbox, None
+        if mailbox is not None:
+            await self._retire(mailbox, 0.0)
+        await asyncio.gather(*(peer.close() for peer in self._attempts))
         self._events.put_always(None)
 
     async def leave(self) -> None:
@@ -340,49 +380,49 @@ class Room(Closable):
     async def _run(self) -> None:
         try:
             if self._password is not None:
-                self._cipher = await asyncio.to_thread(Cipher, self._topic, self._password)
+                self._cipher = await asyncio.to_thread(Cipher, self._client.origin, self._topic, self._password)
                 self._topic = self._identity.topic = self._cipher.topic
             async with self._client.time_limit(self._timeout_s) as self._entering:
                 while True:
                     try:
-                        if not self._beacon_ms:
-                            await self._check_name()
                         await self._publish_beacon()
                     except APIError as error:
                         if not error.is_transient:
                             raise
-                    await asyncio.sleep(back_off_s(self._failures))
+                    soon = time.monotonic() - self._published_s < ALIVE_S
+                    self._renewals = min(self._renewals + 1, 3) if soon else 0
+                    await asyncio.sleep(back_off_s(max(self._failures, self._renewals, self._corrections)))
                     self._failures += 1
         except Exception as error:
             self._error = error
             await self.close()
 
-    async def _check_name(self) -> None:
-        """Raise NameTaken if another member has the name."""
-        if self._identity.name is not None:
-            for session in (await self._client.sessions(self._topic)).sessions:
-                fields = self._unseal(session["offer"], "id")
-                if fields is not None and fields["id"] != self.id and fields.get("me") == self._identity.name:
-                    raise NameTaken(f"another member has the name {self._identity.name}")
-
     async def _publish_beacon(self) -> None:
-        """Publish a beacon and process the room's events until a new beacon is needed."""
+        """Publish a beacon and process the room's events until a new beacon is needed.
+
+        Raises:
+            NameTaken: another member has the name, or a newer member uses the same secret.
+        """
         self._ice_servers = await self._get_ice_servers()
-        self._beacon_ms = max(time.time_ns() // 1_000_000, self._beacon_ms + 1)
-        fields: Fields = {"id": self.id, "at": self._beacon_ms}
-        self._sent_since = self._since_ms > 0
-        if self._sent_since:
-            fields["since"] = self._since_ms
+        clock_ms = time.time_ns() // 1_000_000
+        self._beacon_ms = max(clock_ms, self._beacon_ms + 1)
+        self._now_ms = clock_ms + self._offset_ms
+        self._sent_since_ms = min(self._since_ms, self._now_ms)
+        fields: Fields = {"v": VERSION, "id": self.id, "at": self._beacon_ms, "now": self._now_ms}
+        if self._sent_since_ms:
+            fields["since"] = self._sent_since_ms
         beacon = self._seal(fields if self._cipher is None else {**fields, "info": self._info})
         info = self._info if self._cipher is None else "-"
         self._beacons.add(beacon)
-        previous = self._code
-        self._code = await publish_held(self._client, self._topic, info, beacon, self._secret)
-        self._failures = 0
+        code = await publish_held(self._client, self._topic, info, beacon, self._secret)
+        self._failures, self._published_s = 0, time.monotonic()
         self._entering.reschedule(None)
-        await self._withdraw(previous)
         # The new stream begins with the beacons of all current members.
-        self._listed.clear()
+        self._settled.clear()
+        self._entry_ms = math.inf
+        self._known, self._listed = self._listed, {}
+        for codes in (self._unchecked, self._rivals, self._asking, self._claimants):
+            codes.clear()
         self._waiting = WaitingMembers()
         for member in self._members.values():
             member.code = member.beacon = None
@@ -390,79 +430,136 @@ class Room(Closable):
         for member in list(self._members.values()):
             if member.peer is None:
                 self._remove(member)
-        self._settled.clear()
-        failback = self._client.wait_for_preferred_server(self._code.server)  # new members enter there
-        await wait_for_first(self._watch(self._code), self._receive(self._code), failback)
+        previous, self._mailbox = self._mailbox, Mailbox(code, self._read)
+        if previous is not None:
+            self._start_task(self._retire(previous, ALIVE_S))
+        failback = self._client.wait_for_preferred_server(code.server)  # new members enter there
+        full = self._mailbox.full.wait()
+        await wait_for_first(self._check(), self._watch(code), full, self._mailbox.wait(), failback)
 
-    async def _withdraw(self, code: Token | None) -> None:
-        if code is not None:
-            with contextlib.suppress(APIError):
-                await self._client.withdraw(code, "offerer", secret=self._secret)
+    async def _retire(self, mailbox: Mailbox, delay_s: float) -> None:
+        """Read the mail to a replaced beacon a little longer. Then withdraw the beacon."""
+        try:
+            await asyncio.sleep(delay_s)
+        finally:
+            mailbox.reading.cancel()
+            await asyncio.gather(mailbox.reading, return_exceptions=True)
+            await self._withdraw(mailbox.code)
+            if self._cipher is not None:
+                self._cipher.forget(mailbox.code)
+
+    async def _withdraw(self, code: Token) -> None:
+        with contextlib.suppress(APIError):
+            await self._client.withdraw(code, "offerer", secret=self._secret)
 
     async def _watch(self, code: Token) -> None:
-        """Follow the beacons of all members until this one's must be replaced.
-
-        Raises:
-            NameTaken: a newer member uses the same secret.
-        """
+        """Follow the listing, which `_check` processes."""
         async with aclosing(self._client.topic_events(self._topic, at=code.server)) as events:
             async for name, data in events:
                 if name == "gone":
-                    self._on_unlisted(data["code"])
+                    self._unchecked.pop(data["code"], None)
+                    self._process(self._on_unlisted, data["code"])
                 else:
-                    self._on_listed(cast(Session, data))
-                self._assign_places()
-                if self._rival_ms >= 0 and self._since_ms:
-                    if self._rival_ms > self._since_ms:
-                        raise NameTaken("another peer is in this room with the same secret")
-                    if not self._sent_since:  # the next beacon says when this member entered
-                        return
+                    self._unchecked[data["code"]] = cast(Session, data)
+                self._changed.set()
 
-    async def _receive(self, code: Token) -> None:
-        received = 0
+    async def _check(self) -> None:
+        """Process listed beacons until this member's must be replaced.
+
+        Anybody can list wrongly signed beacons, and their verification takes time. So the newest and the oldest one
+        are taken in turn: those of members that have just entered, and of members that entered long ago.
+
+        Raises:
+            NameTaken: another member has the name, or a newer member uses the same secret.
+        """
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            while self._unchecked:
+                for number in range(min(BATCH, len(self._unchecked))):
+                    self._process(self._on_listed, self._unchecked.popitem(last=number % 2 == 0)[1])
+                await asyncio.sleep(0)
+            if self._entry_ms == math.inf:
+                continue
+            if not self._settled.is_set():
+                self._settled.set()
+                self._find_claimants()
+            self._check_claimants()
+            self._assign_places()
+            if self._rivals and not self._sent_since_ms:  # the next beacon says when this member entered
+                return
+            for rival in sorted(self._rivals.values(), key=lambda beacon: beacon.published_ms):
+                if rival.entry_ms > self._entry_ms:
+                    if rival.life == "alive":
+                        raise NameTaken("another peer is in this room with the same secret")
+                    self._start_asking(rival)
+
+    def _process(self, handle: Callable[[T], object], item: T) -> object:
+        """Handle an event or text of others. An error concerns only that one."""
+        try:
+            return handle(item)
+        except Exception as error:
+            log.error("an event of the room is ignored, because of an internal error: %s", type(error).__name__)
+            return None
+
+    async def _read(self, mailbox: Mailbox) -> None:
+        """Process the mail to a beacon. Only that of members counts, but strangers can fill the beacon's session."""
+        mails = texts = size = 0
         if self._places is not None:  # mail waits until it is known who has a place
             await self._settled.wait()
         try:
-            async with aclosing(self._client.news(code, "offerer", secret=self._secret)) as updates:
+            async with aclosing(self._client.news(mailbox.code, "offerer", secret=self._secret)) as updates:
                 async for update in updates:
                     self._ice_servers = await self._get_ice_servers()
                     for text in update.candidates:
-                        self._on_mail(text, code)
-                    received += len(update.candidates)
-                    if received >= MAX_MAILS or update.description is not None:  # nobody should answer a beacon
-                        return
+                        mails += bool(self._process(partial(self._on_mail, own_code=mailbox.code), text))
+                        texts += 1
+                        size += len(text.encode(errors="replace"))
+                        if texts % BATCH == 0:
+                            await asyncio.sleep(0)
+                    is_answered = update.description is not None  # nobody should answer a beacon
+                    if is_answered or mails >= MAX_MAILS or texts >= MAX_TEXTS or size >= MAX_TEXT_BYTES:
+                        mailbox.full.set()
         except APIError as error:
             if error.status != 404:
                 raise
 
     def _on_listed(self, session: Session) -> None:
         """Process a listed beacon."""
-        fields = self._unseal(session["offer"], "id")
-        if fields is None or not isinstance(made_ms := fields.get("at"), int):
-            return
-        info = session["info"] if self._cipher is None else str(fields.get("info"))
-        id, since_ms = fields["id"], fields.get("since")
-        if not isinstance(since_ms, int):
-            since_ms = 0
-        if session["code"] == self._code:
-            self._since_ms = self._since_ms or session["createdAt"]
-            self._settled.set()  # sessions are listed in the order of their creation
-        elif id == self.id and session["offer"] not in self._beacons:
-            self._rival_ms = max(self._rival_ms, since_ms)
-        if id == self.id:
-            return
-        member = self._members.get(id) or Member(id, info, fields.get("me"))
-        code = cast(Token, session["code"])
-        beacon = Beacon(code, info, fields.get("me"), since_ms, made_ms, session["createdAt"])
-        self._listed[code] = member
-        member.beacons[code] = beacon
-        if member.beacon is None or beacon.rank > member.beacon.rank:
-            self._use(member, beacon)
+        code, published_ms = cast(Token, session["code"]), session["createdAt"]
+        if self._mailbox is not None and code == self._mailbox.code:
+            self._on_own_listed(published_ms)
+        elif code not in self._listed and session["offer"] not in self._beacons:
+            info = session["info"] if self._cipher is None else None
+            decode = partial(decode_beacon, code=code, info=info, published_ms=published_ms)
+            beacon = self._known.get(code) or self._unseal(session["offer"], "id", decode)
+            if beacon is not None:
+                self._listed[code] = beacon
+                if beacon.id == self.id:
+                    self._rivals[code] = beacon
+                    return
+                member = self._members.get(beacon.id) or Member(beacon.id, beacon.info, beacon.name)
+                member.beacons[code] = beacon
+                if member.beacon is None or beacon.rank > member.beacon.rank:
+                    self._use(member, beacon)
+
+    def _on_own_listed(self, published_ms: float) -> None:
+        self._since_ms = self._since_ms or published_ms
+        self._entry_ms = min(self._sent_since_ms or published_ms, published_ms)
+        if abs(published_ms - self._now_ms) <= CLOCK_MS:
+            self._corrections = 0
+        elif self._mailbox is not None:
+            self._offset_ms += published_ms - self._now_ms
+            self._corrections += 1
+            self._mailbox.full.set()
 
     def _use(self, member: Member, beacon: Beacon) -> None:
         """Use a beacon for the mail to a member."""
+        if member.name != beacon.name:
+            member.named_ms = math.inf
+        member.named_ms = min(member.named_ms, beacon.published_ms)
         self._add(member, beacon.name)
-        member.entry_ms = beacon.since_ms or beacon.published_ms
+        member.entry_ms = beacon.entry_ms
         member.beacon, member.code, member.info, member.backing_off = beacon, beacon.code, beacon.info, False
         if member.peer is None:
             self._start_attempts(member)
@@ -470,15 +567,31 @@ class Room(Closable):
             member.peer.info = member.info
 
     def _assign_places(self) -> None:
-        """Find out who has a place in a room with a maximum, and end connections of members without one."""
+        """Find out who has a place in a room with a maximum, and end connections of members without one.
+
+        A copy of a beacon has no member that gives a sign of life. So members that have not given one take no places
+        of members that have, and those that were asked in vain take none at all.
+        """
         if self._places is None or self._left or not self._settled.is_set():
             return
-        own = (self._since_ms, self.id)
         members = list(self._members.values())
-        self._last = next(iter(sorted([own, *(each.order for each in members)])[self._places - 1 :]), None)
-        full = not self._has_place(own)
+        known = [each for each in members if each.id in self.peers or not each.is_silent]
+        order = sorted([(self._entry_ms, self.id), *(each.order for each in known)])
+        established = {self.id, *self.peers} if self._established else set(self.peers)
+        unknown = {each.id: each.beacon for each in known if each.beacon is not None and each.beacon.life == "unknown"}
+        for id in established:
+            unknown.pop(id, None)
+        ids = [id for _, id in order]
+        certain = [id for id in ids if id not in unknown][: self._places]
+        first = ids[: self._places]
+        free = self._places - len(certain)
+        self._seats = {id for id in certain if id in established} | {id for id in first if id not in unknown}
+        self._seats |= {*[id for id in first if id in unknown][:free]}
+        self._spare = len(ids) < self._places
+        full = self.id not in self._seats
+        self._established = not full
         for member in members:
-            if full or not self._has_place(member.order):
+            if full or member.id not in self._seats:
                 self._waiting.discard(member)
                 for peer in {member.peer, self.peers.get(member.id)}:
                     if peer is not None:
@@ -486,33 +599,105 @@ class Room(Closable):
         if full != self.full:
             self.full = full
             self._events.put_always(Full(full))
+        for id in ids[: self._places + len(members) - len(known)]:
+            if beacon := unknown.get(id):
+                self._start_asking(beacon, ALIVE_S if id in self._seats and not full else 0.0)
         for member in members:
             if self._members.get(member.id) is member:
                 self._start_attempts(member)
 
-    def _has_place(self, order: tuple[float, str]) -> bool:
-        return self._last is None or order <= self._last
-
     def _may_connect(self, member: Member) -> bool:
-        """Return whether a member and this one have places."""
-        return self._places is None or (self._settled.is_set() and not self.full and self._has_place(member.order))
+        """Return whether this member may use its name, and a member and this one have places."""
+        if self._places is None:
+            return self._name_is_free
+        has_place = member.id in self._seats if member.id in self._members else self._spare
+        return self._name_is_free and self._settled.is_set() and not self.full and has_place
 
     def _has_claimed_name(self, member: Member) -> bool:
         """Return whether a member uses a name that another member owns."""
         if member.name is None:
             return False
-        owner = next(iter(self._named.get(member.name, ())), member.id)
-        return member.name == self._identity.name or owner != member.id
+        return member.name == self._identity.name or self._owners.get(member.name, member) is not member
+
+    def _find_claimants(self) -> None:
+        """Find the members that may have had this one's name before. The first ones are asked for a sign of life."""
+        if not self._name_is_free:
+            own = self._entry_ms, self.id
+            others = sorted(self._named.get(self._identity.name or "", {}).values(), key=lambda member: member.order)
+            earlier = [each.beacon for each in others[:MAX_CLAIMANTS] if each.beacon is not None and each.order < own]
+            self._claimants.update(earlier)
+            for beacon in earlier:
+                self._start_asking(beacon)
+
+    def _check_claimants(self) -> None:
+        """Find out whether this member may use its name.
+
+        Raises:
+            NameTaken: another member has it.
+        """
+        if not self._name_is_free:
+            if any(beacon.life == "alive" for beacon in self._claimants):
+                raise NameTaken(f"another member has the name {self._identity.name}")
+            if not any(each.life == "unknown" and each.code in self._listed for each in self._claimants):
+                self._name_is_free = True
+                for member in list(self._members.values()):
+                    self._start_attempts(member)
+
+    def _start_asking(self, beacon: Beacon, delay_s: float = 0.0) -> None:
+        """Ask the member of a beacon for a sign of life, unless its state is known."""
+        if beacon.life == "unknown" and beacon not in self._asking and len(self._asking) < MAX_ATTEMPTS:
+            self._asking.add(beacon)
+            self._start_task(self._ask(beacon, delay_s))
+
+    async def _ask(self, beacon: Beacon, delay_s: float) -> None:
+        await asyncio.sleep(delay_s)
+        asked = 0
+        while beacon in self._asking and beacon.id not in self.peers:
+            if asked == ASKS:
+                self._set_life(beacon, "silent")
+                return
+            asked += await self._post_alive("ask", beacon)
+            await asyncio.sleep(ALIVE_S)
+        self._asking.discard(beacon)
+
+    def _set_life(self, beacon: Beacon, life: Literal["alive", "silent"]) -> None:
+        beacon.life = life
+        self._asking.discard(beacon)
+        self._changed.set()
+        if beacon.name is not None and beacon.name in self._owners:
+            self._find_owner(beacon.name)
+
+    async def _reply(self, beacon: Beacon) -> None:
+        """Send a sign of life, unless the beacon has just got one."""
+        if beacon not in self._replied and len(self._replied) < MAX_REPLIES:
+            self._replied.add(beacon)
+            await self._post_alive("yes", beacon)
+            await asyncio.sleep(REPLY_S)
+            self._replied.discard(beacon)
+
+    async def _post_alive(self, word: str, beacon: Beacon) -> bool:
+        """Send mail about signs of life. Return False if the server cannot be reached."""
+        try:
+            mail = self._seal_mail({"alive": word}, beacon.id, beacon.code)
+            await self._client.candidates(beacon.code, "answerer", [mail])
+        except APIError as error:
+            return not error.is_transient
+        return True
 
     def _on_unlisted(self, code: str) -> None:
         """Process the removal of a beacon from the listing."""
-        member = self._listed.pop(code, None)
+        beacon = self._listed.pop(code, None)
+        self._rivals.pop(code, None)
+        if beacon is None:
+            return
+        self._asking.discard(beacon)
+        member = self._members.get(beacon.id)
         if member is None:
             return
         member.beacons.pop(code, None)
-        if member.beacons and member.beacon is not None and member.beacon.code == code:
+        if member.beacons and member.beacon is beacon:
             self._use(member, max(member.beacons.values(), key=lambda beacon: beacon.rank))
-        elif member.beacon is None or member.beacon.code == code:
+        elif member.beacon is None or member.beacon is beacon:
             member.code = member.beacon = None
             if member.peer is None:
                 self._remove(member)
@@ -525,50 +710,74 @@ class Room(Closable):
         if self._members.get(member.id) is not member or member.name != name:
             self._remove(member)
             member.name = name
-            self._members[member.id] = self._named.setdefault(name, {})[member.id] = member
+            self._members[member.id] = member
+            if name is not None:
+                self._named.setdefault(name, {})[member.id] = member
+        owner = None if name is None else self._owners.setdefault(name, member)
+        if name is not None and owner is not None and owner is not member:
+            if member.claim < owner.claim:
+                self._find_owner(name)
+            elif owner.beacon is not None and owner.id not in self.peers:
+                self._start_asking(owner.beacon)  # a stranger's copy owns no name
 
     def _remove(self, member: Member) -> None:
         """Remove a member. The next member with the same name then owns it."""
         self._waiting.discard(member)
         if self._members.get(member.id) is member:
             del self._members[member.id]
-            others = self._named[member.name]
-            del others[member.id]
-            if others:
-                self._start_attempts(next(iter(others.values())))
-            else:
-                del self._named[member.name]
+            if member.name is not None:
+                del self._named[member.name][member.id]
+                if self._owners[member.name] is member:
+                    self._find_owner(member.name)
 
-    def _on_mail(self, text: str, own_code: Token) -> None:
-        """Process mail from another member to the beacon with `own_code`."""
-        mail = self._unseal(text, "from", self.id, own_code)
-        if mail is None or mail["from"] == self.id:
-            return
-        id = mail["from"]
-        match mail:
-            case {
-                "of": 1,
-                "description": {"type": "offer"},
-                "connection": str(attempt),
-                "info": str(info),
-                "code": str(code),
-            }:
-                member = self._members.get(id) or Member(id, info, mail.get("me"))
-                another = attempt not in member.attempts and (member.peer not in self._connecting or member.peer.late)
-                # Anybody can send mail with an id that is not proven, so that an open connection stays.
-                connected = self.peers[id].connection.connectionState == "connected" if id in self.peers else False
-                stays = connected and not is_proven(id)
-                allowed = self._may_connect(member) and not self._has_claimed_name(member)
-                first = id < self.id and not stays and allowed
-                if first and another and self._admit(leads=False):
-                    self._add(member, member.name)
-                    member.code = member.code or Token(code, own_code.server)
-                    self._connect(member, attempt)
+    def _find_owner(self, name: str) -> None:
+        """Find the member that owns a name, and end the connection with the one that owned it before."""
+        if others := self._named[name]:
+            previous, owner = self._owners[name], min(others.values(), key=lambda member: member.claim)
+            self._owners[name] = owner
+            if owner is not previous:
+                for peer in {previous.peer, self.peers.get(previous.id)}:
+                    if peer is not None:
+                        peer.end()
+                self._start_attempts(owner)
+        else:
+            del self._named[name], self._owners[name]
+
+    def _on_mail(self, text: str, own_code: Token) -> bool:
+        """Process mail to this member's beacon with `own_code`. Return whether a member has sent it."""
+        mail = self._unseal(text, "from", decode_mail, self.id, own_code)
+        if mail is None:
+            return False
+        beacon = self._listed.get(mail.code)
+        if beacon is not None and beacon.id == mail.sender:
+            if beacon.life != "alive":
+                self._set_life(beacon, "alive")
+                self._assign_places()
+            if mail.alive == "ask":
+                self._start_task(self._reply(beacon))
+        if mail.sender != self.id and mail.connection is not None:
+            self._on_signal(mail, mail.connection, own_code)
+        return True
+
+    def _on_signal(self, mail: Mail, attempt: str, own_code: Token) -> None:
+        """Process mail for an attempt or connection."""
+        id, offer = mail.sender, mail.signal.description
+        if mail.signal.offer_number == 1 and offer is not None and offer.type == "offer" and id < self.id:
+            member = self._members.get(id) or Member(id, mail.info, mail.name)
+            another = attempt not in member.attempts and (member.peer not in self._connecting or member.peer.late)
+            # Anybody can send mail with an id that is not proven, so that an open connection stays.
+            connected = self.peers[id].connection.connectionState == "connected" if id in self.peers else False
+            stays = connected and not is_proven(id)
+            allowed = self._may_connect(member) and not self._has_claimed_name(member)
+            if another and not stays and allowed and self._admit(leads=False):
+                self._add(member, member.name)
+                member.code = member.code or Token(mail.code, own_code.server)
+                self._connect(member, attempt)
         sender = self._members.get(id)
-        if sender is not None and sender.peer is not None and sender.attempt == mail.get("connection"):
-            sender.peer.deliver(mail)
-        elif sender is not None and id in self.peers and sender.connected == mail.get("connection"):
-            self.peers[id].deliver(mail)
+        if sender is not None and sender.peer is not None and sender.attempt == attempt:
+            sender.peer.deliver(mail.signal)
+        elif sender is not None and id in self.peers and sender.connected == attempt:
+            self.peers[id].deliver(mail.signal)
 
     def _needs_attempt(self, member: Member) -> bool:
         waits = member.code is not None and member.peer is None and not member.backing_off
@@ -639,6 +848,7 @@ class Room(Closable):
             self._start_attempts()
         elif isinstance(event, Left) and self.peers.get(peer.id) is peer:
             del self.peers[peer.id]
+            self._changed.set()
             if peer.connection.connectionState == "failed":  # so can have the connection to the server
                 self._client.check()
         if isinstance(event, Message):
@@ -680,13 +890,25 @@ class Room(Closable):
 
     def _seal(self, fields: Fields, recipient: str = "", code: str | None = None) -> str:
         """Return the text that is sent to a member, whose beacon has a code, or to all."""
-        text = self._identity.seal(fields, recipient)
+        text = self._identity.seal(fields, recipient, code or "")
         return text if self._cipher is None else self._cipher.seal(text, code)
 
-    def _unseal(self, text: str, sender: str, recipient: str = "", code: str | None = None) -> Fields | None:
-        """Return the fields of a text to this member, whose beacon has a code, or to all. None is to be ignored."""
+    def _seal_mail(self, mail: Fields, recipient: str, code: Token) -> str:
+        """Return mail to a beacon of a member."""
+        own_code = None if self._mailbox is None else self._mailbox.code
+        return self._seal({"from": self.id, "info": self._info, "code": own_code, **mail}, recipient, code)
+
+    def _unseal(
+        self,
+        text: str,
+        sender: str,
+        decode: Callable[[Fields], T | None],
+        recipient: str = "",
+        code: str | None = None,
+    ) -> T | None:
+        """Return the record of a text to this member, whose beacon has a code, or to all. None is to be ignored."""
         text = text if self._cipher is None else self._cipher.unseal(text, code)
-        return self._identity.unseal(text, sender, recipient)
+        return self._identity.unseal(text, sender, decode, recipient, code or "")
 
     async def _post(self, member: Member, mail: Fields) -> None:
         """Send mail to a member as soon as its beacon is listed."""
@@ -694,9 +916,8 @@ class Room(Closable):
             await member.listed.wait()
             code = member.code
             assert code is not None
-            fields = {"from": self.id, "info": self._info, "code": self._code, **mail}
             try:
-                await self._client.candidates(code, "answerer", [self._seal(fields, member.id, code)])
+                await self._client.candidates(code, "answerer", [self._seal_mail(mail, member.id, code)])
                 return
             except APIError as error:
                 if error.lost_race:

@@ -11,7 +11,8 @@ from .errors import APIError
 from .files import IncomingFile, IncomingFiles
 from .link import add_candidate, description_fields, drain, new_connection, set_remote_description
 from .messages import Messages
-from .parsing import parse_json
+from .parsing import parse_object
+from .records import Signal, decode_signal
 from .types import Fields, IceServer
 
 MAX_MAILS = 100  # of the other side that wait. An attempt needs a few
@@ -74,8 +75,8 @@ class Peer:
         self._post, self._on_event, self._on_late, self._on_end = post, on_event, on_late, on_end
         self._joined = False
         self._ended, self._closed = asyncio.Event(), asyncio.Event()
-        self._offers = 0  # the largest offer number of the other side
-        self._inbox: asyncio.Queue[Fields] = asyncio.Queue(MAX_MAILS)
+        self._offers = 0.0  # the largest offer number of the other side
+        self._inbox: asyncio.Queue[Signal] = asyncio.Queue(MAX_MAILS)
         self._timer: asyncio.TimerHandle | None = None
         self.channel.on("open", self._join)
         self.channel.on("message", self._receive)
@@ -85,12 +86,12 @@ class Peer:
         self.connection.on("connectionstatechange", self._on_connection_state)
         self._negotiating = asyncio.create_task(self._negotiate())
 
-    def deliver(self, mail: Fields) -> None:
-        """Queue mail from the other side. Drop it if too many wait."""
+    def deliver(self, signal: Signal) -> None:
+        """Queue a message of the other side. Drop it if too many wait."""
         if self._timer is not None:
             self._restart_timer()
         with contextlib.suppress(asyncio.QueueFull):
-            self._inbox.put_nowait(mail)
+            self._inbox.put_nowait(signal)
 
     def check(self) -> None:
         """End the attempt unless it is connected. Called when the other member is no longer listed."""
@@ -152,9 +153,8 @@ class Peer:
             self._on_event(FileOffered(self, file))
 
     def _receive_description(self, text: str | bytes) -> None:
-        with contextlib.suppress(ValueError):
-            if isinstance(mail := parse_json(text), dict):
-                self.deliver(mail)
+        if signal := decode_signal(parse_object(text)):
+            self.deliver(signal)
 
     def _on_connection_state(self) -> None:
         if self.connection.connectionState in ("failed", "closed"):
@@ -172,27 +172,27 @@ class Peer:
         self._restart_timer()
         asyncio.get_running_loop().call_later(self._late_s, self._mark_late)
         while True:
-            mail = await self._inbox.get()
-            # Mail is untrusted, and aiortc has no common error class for invalid input.
+            signal = await self._inbox.get()
+            # The contents are untrusted, and aiortc has no common error class for invalid input.
             with contextlib.suppress(Exception):
-                await self._apply(mail)
+                await self._apply(signal)
 
-    async def _apply(self, mail: Fields) -> None:
-        offer_number, description, candidates = mail.get("of"), mail.get("description"), mail.get("candidates")
-        if isinstance(description, dict) and isinstance(offer_number, int):
+    async def _apply(self, signal: Signal) -> None:
+        offer_number, description = signal.offer_number, signal.description
+        if description is not None:
             state = self.connection.signalingState
-            if description["type"] == "offer" and offer_number > self._offers and state == "stable":
+            if description.type == "offer" and offer_number > self._offers and state == "stable":
                 self._offers = offer_number
                 await set_remote_description(self.connection, description)
                 await self.connection.setLocalDescription(await self.connection.createAnswer())
                 await self._send(offer_number)
-            elif description["type"] == "answer" and offer_number == 1 and state == "have-local-offer":
+            elif description.type == "answer" and offer_number == 1 and state == "have-local-offer":
                 await set_remote_description(self.connection, description)
-        if isinstance(candidates, list) and self.connection.remoteDescription is not None:
-            for candidate in candidates:
+        if self.connection.remoteDescription is not None:
+            for candidate in signal.candidates:
                 await add_candidate(self.connection, candidate)
 
-    async def _send(self, offer_number: int) -> None:
+    async def _send(self, offer_number: float) -> None:
         """Send this side's description, which contains all its candidates, for offer `offer_number`."""
         mail = {"description": description_fields(self.connection.localDescription), "of": offer_number}
         if self._negotiation.readyState == "open" and self.connection.connectionState == "connected":

@@ -94,10 +94,10 @@ class Servers:
             raise ValueError(f"an origin has a scheme and no path, like https://app.example, unlike {origin!r}")
         self._preference = tuple(self.urls)
         self.retry_timeout_s = retry_timeout_s
-        self._origin = origin or "/".join(self.urls[0].split("/")[:3])
+        self.origin = origin or "/".join(self.urls[0].split("/")[:3])
         self._tls = functools.cache(httpx.create_ssl_context)
         self._authorization = Authorization(token)
-        self._http = HttpClient(self._origin, self._tls, self._authorization)
+        self._http = HttpClient(self.origin, self._tls, self._authorization)
         self._websocket = websocket
         self._websockets: dict[str, WebSocket] = {}
         self.life, self.outage = Life(self.check), Outage()
@@ -173,7 +173,7 @@ class Servers:
         self.life.check()
         if not self._websocket:
             return None
-        websocket = self._websockets.setdefault(server, WebSocket(server, self._origin, self._tls, self._authorization))
+        websocket = self._websockets.setdefault(server, WebSocket(server, self.origin, self._tls, self._authorization))
         return await websocket.connection(open_if_closed=open_if_closed)
 
     @contextlib.asynccontextmanager

@@ -71,5 +71,5 @@ def conforms(value: object, shape: Shape) -> bool:
         case None:
             return value is None
     if shape is int:
-        return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MAX_NUMBER
+        return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < MAX_NUMBER
     return isinstance(value, shape)
