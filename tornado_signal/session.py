@@ -134,6 +134,7 @@ class EventBatch(NamedTuple):
     events: list[Removed | Listed]
     position: Position  # the position after these changes
     more: bool  # whether further changes are available now
+    reset: bool = False  # whether the reader must forget all sessions first, because earlier changes are lost
 
 
 class TopicRange(NamedTuple):

@@ -421,8 +421,13 @@ class Model(RuleBasedStateMachine):
         """Read some events of a stream: nothing comes twice, nothing leaves that has not come."""
         origin, topic, known = follower.origin, follower.topic, follower.known
 
+        def forget():
+            assert self.moved_slots
+            known.clear()
+
         async def read():
-            return [event async for step in self.under(origin).steps(follower.position, topic) for event in step]
+            steps = self.under(origin).steps(follower.position, topic, forget)
+            return [event async for step in steps for event in step]
 
         events = self.run(read())
         for event in events[:most]:

@@ -8,7 +8,7 @@ import uuid
 import pytest
 from support.command import run
 from support.maintenance import LONG_MS, SECRETS, fill, names, noise, run_ok, write_tables
-from support.redis_traffic import in_background, until
+from support.redis_traffic import Follower, in_background, until
 from support.scraping import scrape
 
 from tornado_signal.stores.leveldb import layout
@@ -181,16 +181,21 @@ def test_removed_data_is_logged_and_its_sessions_are_gone_for_their_clients(what
     code = server.offer()
     waited = in_background(lambda: server.call("/poll", {"code": code, "side": "offerer", "wait": 60}))
     until(lambda: scrape(server.admin_url).one("waiting_requests", "/poll"))
+    stream = Follower(server, "lobby")
+    stream.read_until(lambda: stream.known)
     shutil.rmtree(tmp_path / "data")
     if what == "files":
         (tmp_path / "data").mkdir()
     assert waited()[0] in (404, 503)
+    stream.read_until(lambda: not stream.known)
     until(lambda: server.call("/readyz", base=server.admin_url, origin=None)[0] == 200)
     until(lambda: server.codes() == [])
     code = until(
         lambda: (found := server.call("/lobby/offer", {"info": "i", "offer": "o"}))[0] == 200 and found[1]["code"]
     )
     assert server.codes() == [code]
+    stream.read_until(lambda: stream.known == {code})
+    stream.close()
     assert server.stop() == 0
     lines = [line for line in server.log if " ERROR " in line]
     assert "somebody has removed its files" in lines[0]

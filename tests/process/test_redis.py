@@ -11,7 +11,7 @@ from support.certificates import make_pair
 from support.command import ORIGIN, Server, call
 from support.documents import blocks
 from support.redis_servers import BEGIN_MS, RedisCluster, WallClock, free_port
-from support.redis_traffic import Waiters, in_background, ready, topic_in, until
+from support.redis_traffic import Follower, Waiters, in_background, ready, topic_in, until
 from support.rpc import RpcClient
 from support.scraping import scrape
 from support.service_manager import receive_message, wait_for_message
@@ -176,11 +176,16 @@ def test_emptied_redis_is_logged_and_its_sessions_are_gone_for_their_clients(red
     code = server.offer()
     waited = in_background(lambda: server.call("/poll", {"code": code, "side": "offerer", "wait": 60}))
     until(lambda: scrape(server.admin_url).one("waiting_requests", "/poll"))
+    stream = Follower(server, "lobby")
+    stream.read_until(lambda: stream.known)
     redis.ask("FLUSHALL")
+    stream.read_until(lambda: not stream.known)  # without another event
     assert waited()[0] == 404
     assert server.codes() == []
     code = server.offer()
     assert server.codes() == [code]
+    stream.read_until(lambda: stream.known == {code})
+    stream.close()
     assert server.stop() == 0
     (line,) = (line for line in server.log if "has lost its data" in line)
     assert f"Redis at {redis.address} " in line
@@ -193,8 +198,11 @@ async def test_emptied_redis_closes_connections_whose_held_offers_are_gone(redis
     url = server.url.replace("http", "ws", 1) + "/ws"
     async with RpcClient(url, ORIGIN) as holder, RpcClient(url, ORIGIN) as other:
         code = (await holder.call("offer", topic="lobby", info="i", offer="o", hold=True))["code"]
+        await other.call("subscribe", topic="lobby")
+        assert (await other.event())[1]["code"] == code
         redis.ask("FLUSHALL")
         assert await holder.closed() == 1012
+        assert (await other.event())[0] == "reset"
         assert (await other.call("sessions", topic="lobby"))["sessions"] == []
         assert (await other.ask("hold", code=code))["error"]["code"] == 404
     assert server.stop() == 0

@@ -9,7 +9,7 @@ from support.certificates import make_pair
 from support.command import Server
 from support.networks import dropping, own_network
 from support.redis_servers import RedisCluster, RedisServer
-from support.redis_traffic import LosingProxy, Waiters, ready, topic_in
+from support.redis_traffic import Follower, LosingProxy, Waiters, ready, topic_in
 from support.waiting import until
 
 from tornado_signal.stores.redis.scripts import SCRIPTS
@@ -123,6 +123,24 @@ def test_primary_that_only_the_other_nodes_do_not_reach_is_left(cluster, servers
         publishers.wait_for(20)  # although the former primary still claims the slots
     primary.wait(lambda: primary.ask("INFO", "replication")["role"] == "slave")
     publishers.end()
+
+
+def test_streams_forget_offers_that_only_the_lost_primary_had(cluster, servers, primary, slots):
+    topic = topic_in(slots, (f"lost-{uuid.uuid4()}" for _ in itertools.count()))
+    kept = servers[0].offer(topic)
+    streams = [Follower(server, topic) for server in servers]
+    offer, others = {"info": "i", "offer": "o"}, [node.host for node in cluster.servers if node is not primary]
+    with dropping(*trials.between([primary.host], others)):
+        assert servers[0].call(f"/{topic}/offer", offer)[0] == 503
+        for stream in streams:
+            stream.read_until(lambda stream=stream: len(stream.known) == 2)
+        until(lambda: cluster.replaced(primary))
+        last = until(lambda: (found := servers[0].call(f"/{topic}/offer", offer))[0] == 200 and found[1]["code"])
+        for stream in streams:
+            stream.read_until(lambda stream=stream: stream.known == {*servers[0].codes(topic)})
+            assert {kept, last} <= stream.known < stream.announced
+            stream.close()
+    primary.wait(lambda: primary.ask("INFO", "replication")["role"] == "slave")
 
 
 def test_call_to_a_frozen_primary_is_retried_at_its_successor(cluster, primary, slots, serve):

@@ -212,6 +212,14 @@ async def open_leveldb(path, clock=None, **options):
     return store
 
 
+async def open_on(node, **options):
+    """Open a store on a node of Redis."""
+    options = {"acknowledgement": Acknowledgement("os"), "timeout_ms": 60_000, **options}
+    store = RedisStore([(node.host, node.port)], **options)
+    await store.open()
+    return store
+
+
 class Under:
     """The operations of a store for one origin."""
 
@@ -261,11 +269,13 @@ class Under:
             for event in events
         ]
 
-    async def steps(self, position, topic="topic"):
-        """Yield the steps of the events of a topic since a position."""
+    async def steps(self, position, topic="topic", on_reset=None):
+        """Yield the steps of the events of a topic since a position. `on_reset` is called if the store has lost it."""
         more = True
         while more:
-            events, position, more = await self.store.topic_step(self.origin, topic, position)
+            events, position, more, reset = await self.store.topic_step(self.origin, topic, position)
+            if reset:
+                on_reset()
             yield events
 
     async def news(self, position, topic="topic"):

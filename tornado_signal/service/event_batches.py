@@ -28,6 +28,7 @@ class EncodedBatch(NamedTuple):
     position: Position  # the position after these events
     more: bool  # whether further events are available now
     until_ms: float  # the earliest expiry of a session in it. The batch must not be sent from then on
+    reset: bool  # whether it begins the listing again
 
 
 class EventBatchCache:

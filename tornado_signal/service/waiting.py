@@ -119,7 +119,7 @@ class Feed(Protocol):
 class TopicFeed:
     """The events `session` and `gone` of a topic, starting with the current listing.
 
-    A reader whose cursor cannot be continued gets `reset` before the listing.
+    A reader whose cursor cannot be continued gets `reset` before the listing. All do when the store is lost.
 
     Raises:
         InvalidParameter: the cursor does not belong to this topic.
@@ -163,6 +163,7 @@ class TopicFeed:
                     retry_s = min(until_s, self.watch.now_s() + STORE_RETRY_S)
                     break
                 self._position, self._more = batch.position, batch.more
+                self._listing = self._listing or batch.reset
                 if batch.events:
                     return batch.events
             if self._listing and not self._more:
@@ -179,7 +180,7 @@ class TopicFeed:
     async def _read_batch(self, position: Position) -> EncodedBatch:
         async def make() -> EncodedBatch:
             batch = await self._store.topic_step(self._context.origin, self.topic, position)
-            events = []
+            events = [self._event("reset", b"{}", batch.position)] if batch.reset else []
             until_ms = math.inf
             for event in batch.events:
                 if isinstance(event, Removed):
@@ -188,7 +189,7 @@ class TopicFeed:
                     name, data = "session", wire.listed_session(event.listed)
                     until_ms = min(until_ms, event.listed.session.expires_ms)
                 events.append(self._event(name, wire.encode(data), event.position))
-            return EncodedBatch(b"".join(events), batch.position, batch.more, until_ms)
+            return EncodedBatch(b"".join(events), batch.position, batch.more, until_ms, batch.reset)
 
         key = (self._context.origin, self.topic, position, self._encode)
         return await self._context.service.event_batches.get(key, self._store.now_ms, make, self._context.turn)

@@ -292,6 +292,8 @@ class Store(Protocol):
 
         First the removals and refreshes of sessions that the reader knows, in order, then the added sessions that still
         exist. Sessions that were added and removed since are omitted, and so are earlier refreshes of a session.
+
+        A step resets the reader if the store has lost what the reader knows. The current listing follows.
         """
 
     # Waiting

@@ -351,7 +351,7 @@ async def test_state_increases_when_departures_are_forgotten(store, one, clock):
     serial, live = seen.serial, seen.listed
     clock.ms += 10
     after = (await one.state()).position
-    assert after == TopicPosition(serial, live - 1)
+    assert after == TopicPosition(serial, live - 1, store.state.identity)
     await sweep(store)
     clock.ms += TIMEOUT_MS
     await sweep(store)
@@ -400,6 +400,6 @@ async def test_leveldb_errors_are_unavailable_and_defects_propagate(
 async def test_future_position_is_refused(store, one):
     await asyncio.gather(*[one.create() for _ in range(8)])
     for serial, listed, known in [(8, 8, True), (8, 3, True), (9, 9, False), (9, 3, False), (3, 4, False)]:
-        position = TopicPosition(serial, listed)
+        position = TopicPosition(serial, listed, store.state.identity)
         begun = await store.begin_topic("https://one.example", "topic", position)
-        assert begun == ((position, True) if known else (TopicPosition(8, 0), False))
+        assert begun == ((position, True) if known else (TopicPosition(8, 0, store.state.identity), False))

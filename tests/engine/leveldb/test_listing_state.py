@@ -50,7 +50,7 @@ async def test_state_is_restored_from_disk(seed, kept, opened, clock, monkeypatc
         for topic in rng.sample(TOPICS, 2):
             state = await one.state(topic)
             expiries = [expires_ms for name, expires_ms in live.values() if name == topic]
-            assert state.position == TopicPosition(newest(store, one, topic), len(expiries))
+            assert state.position == TopicPosition(newest(store, one, topic), len(expiries), store.state.identity)
             assert state.changes_ms == min(expiries, default=None)
             position, known = readers[topic]
             for next_position, code, reason in await one.events(position, topic):

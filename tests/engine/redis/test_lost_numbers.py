@@ -2,13 +2,12 @@
 
 import pytest
 from support.redis_servers import KINDS, RedisServer
+from support.stores import open_on
 
 from tornado_signal.errors import TooMany
 from tornado_signal.session import SessionPosition, Side
 from tornado_signal.stores.quotas import Quotas
 from tornado_signal.stores.redis.check import flaws
-from tornado_signal.stores.redis.nodes import Acknowledgement
-from tornado_signal.stores.redis.store import RedisStore
 
 
 @pytest.fixture
@@ -21,17 +20,10 @@ def nodes(request):
     replica.kill()
 
 
-async def open_on(node):
-    options = {"acknowledgement": Acknowledgement("os"), "timeout_ms": 60_000, "quotas": Quotas(candidates=4)}
-    store = RedisStore([(node.host, node.port)], **options)
-    await store.open()
-    return store
-
-
 @pytest.mark.parametrize("nodes", KINDS, indirect=True)
 async def test_lost_numbers_are_not_reused(nodes, under):
     primary, replica = nodes
-    store = await open_on(primary)
+    store = await open_on(primary, quotas=Quotas(candidates=4))
     one = under(store)
     code = await one.create()
     await one.add(code, Side.OFFERER, "kept")
@@ -46,7 +38,7 @@ async def test_lost_numbers_are_not_reused(nodes, under):
     await store.close()
     primary.kill()
 
-    store = await open_on(replica)
+    store = await open_on(replica, quotas=Quotas(candidates=4))
     one = under(store)
     since = {side: SessionPosition(news.serial, news.last) for side, news in known.items()}
     await one.add(code, Side.OFFERER, "after")

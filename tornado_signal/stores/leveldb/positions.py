@@ -13,3 +13,4 @@ class TopicPosition:
     serial: int  # the serial of the last known event. For a listing: of its newest session
     # The serial of the last known session, lower while the first listing is read. For a listing: its length.
     listed: int
+    store: str  # the identity of the store

@@ -476,7 +476,7 @@ class LevelDBStore:
         # A removal lowers the number, unless sessions were added since, which have greater serials.
         serial = self.state.index.newest_serial(origin, topic)
         live, changes_ms = self.state.index.counted(origin, topic, self._clock.now_ms())
-        position = TopicPosition(serial, live)
+        position = TopicPosition(serial, live, self.state.identity)
         if since is None:
             return ListingState(live > 0, position, changes_ms)
         assert isinstance(since, TopicPosition)
@@ -494,7 +494,7 @@ class LevelDBStore:
             if is_known and self._remembers(origin, topic, since.serial):
                 return since, True
         await self.expiry.expire_due(self._clock.now_ms())
-        return TopicPosition(records.counters(self.database.view).serial, 0), False
+        return TopicPosition(records.counters(self.database.view).serial, 0, self.state.identity), False
 
     def _remembers(self, origin: str, topic: str, serial: int) -> bool:
         """Return whether all removals from a topic's listing after a serial are stored."""
@@ -509,13 +509,15 @@ class LevelDBStore:
         await self.expiry.expire_due(now_ms)
         view, state = self.database.view, self.state
         serial = records.counters(view).serial
+        if position.store != state.identity or position.serial > serial:  # it was removed, or lost its latest changes
+            return EventBatch([], TopicPosition(serial, 0, state.identity), more=True, reset=position.listed > 0)
         since = max(position.serial, state.forgotten)
         removals, more = records.removals(view, origin, topic, since, state.newest_removal)
         events: list[Removed | Listed] = []
         newest = {code: at for at, (code, serial_then, _) in removals if serial_then <= position.listed}
         refreshed = size = 0
         for at, (code, session_serial, reason) in removals:
-            end = TopicPosition(at, position.listed)
+            end = TopicPosition(at, position.listed, position.store)
             if session_serial > position.listed:
                 continue
             if reason is not None:
@@ -531,13 +533,13 @@ class LevelDBStore:
                 if refreshed == records.LISTING_STEP or size >= records.LISTING_STEP_BYTES:
                     return EventBatch(events, end, more=True)
         if more:
-            return EventBatch(events, TopicPosition(removals[-1][0], position.listed), more=True)
+            return EventBatch(events, TopicPosition(removals[-1][0], position.listed, position.store), more=True)
         entries = state.index.listing(origin, topic, position.listed, ANY_SERIAL, oldest_first=True)
         listed_sessions, last = records.listing_step(
             view, origin, entries, now_ms, records.LISTING_STEP, state.accesses
         )
-        events += [Listed(TopicPosition(serial, listed.session.serial), listed) for listed in listed_sessions]
-        end = TopicPosition(serial, serial if last is None else last)
+        events += [Listed(TopicPosition(serial, each.session.serial, position.store), each) for each in listed_sessions]
+        end = TopicPosition(serial, serial if last is None else last, position.store)
         return EventBatch(events, end, more=last is not None)
 
     # Waiting
@@ -555,13 +557,13 @@ class LevelDBStore:
 
     def format_position(self, position: Position | SessionPosition) -> str:
         if isinstance(position, TopicPosition):
-            return position_text.format_numbers(self.state.identity, position.serial, position.listed)
+            return position_text.format_numbers(position.store, position.serial, position.listed)
         assert isinstance(position, SessionPosition)
         return position_text.format_numbers(self.state.identity, *position)
 
     def parse_position(self, text: str) -> Position | None:
         numbers = position_text.parse_numbers(self.state.identity, text)
-        return None if numbers is None else TopicPosition(*numbers)
+        return None if numbers is None else TopicPosition(*numbers, self.state.identity)
 
     def parse_session_position(self, text: str) -> SessionPosition | None:
         numbers = position_text.parse_numbers(self.state.identity, text)

@@ -5,7 +5,7 @@ import heapq
 import itertools
 import math
 from collections.abc import AsyncGenerator, Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from ...metrics import SessionMetrics
 from ...session import (
@@ -39,6 +39,18 @@ Bounds: TypeAlias = tuple[tuple[bytes, bytes], ...]
 Part: TypeAlias = tuple[Partition, Bounds]
 
 WHOLE: Bounds = ((b"", b"\xff"),)
+
+
+class Step(NamedTuple):
+    """The changes of a topic since a position."""
+
+    identity: str  # the identity of the partition
+    serial: int  # its newest serial
+    removals: list[bytes]
+    refreshes: list[bytes]
+    additions: list[bytes]
+    forgotten: int  # the serial of the last removal in the partition that is no longer stored, or 0
+    empty: bool  # whether the topic has no sessions
 
 
 class Discovery:
@@ -229,9 +241,7 @@ class Discovery:
             again, *reply = await self._run(partition, call)
         identity, serial, live, changes_ms = reply
         self._watching.expects(partition.topic_channel(topic), changes_ms)
-        position = PartitionPosition(identity.decode() or self._identity.nothing, int(serial), live)
-        if not live:
-            position = PartitionPosition(self._identity.nothing, 0, 0)
+        position = PartitionPosition(identity.decode(), int(serial), live) if live else self._identity.nowhere
         changed = live > 0 if since is None else position != since
         return ListingState(changed, position, int(changes_ms) if changes_ms else None)
 
@@ -239,28 +249,25 @@ class Discovery:
 
     async def begin_topic(self, origin: str, topic: str, since: Position | None) -> tuple[Position, bool]:
         partition = self._partitions.of_topic(origin, topic)
-        identity, serial, *_, forgotten = await self._step(partition, topic, 0, 0, 1)
+        step = await self._step(partition, topic, 0, 0, 1)
         if since is not None:
             assert isinstance(since, PartitionPosition)
-            valid = since.identity == identity and since.listed <= since.serial <= serial and since.serial >= forgotten
-            if valid or since == PartitionPosition(self._identity.nothing, 0, 0):
+            known = since.identity == step.identity and since.listed <= since.serial <= step.serial
+            if (known and since.serial >= step.forgotten) or since == self._identity.nowhere:
                 return since, True
-        return PartitionPosition(identity, serial, 0), False
+        return PartitionPosition(step.identity, step.serial, 0), False
 
     async def topic_step(self, origin: str, topic: str, position: Position) -> EventBatch:
         assert isinstance(position, PartitionPosition)
         partition = self._partitions.of_topic(origin, topic)
-        identity, serial, removals, refreshes, additions, _ = await self._step(
-            partition, topic, position.serial, position.listed, EVENTS_STEP
-        )
-        if identity != position.identity:  # the partition was empty, or its data was lost
-            position = PartitionPosition(identity, 0, 0)
-            identity, serial, _, _, additions, _ = await self._step(partition, topic, 0, 0, EVENTS_STEP)
-            removals = refreshes = []
+        step = await self._step(partition, topic, position.serial, position.listed, EVENTS_STEP)
+        identity, serial, removals, refreshes, additions = step[:5]
+        if identity != position.identity:  # the topic was empty, or sessions can be lost
+            return EventBatch([], PartitionPosition(identity, serial, 0), more=True, reset=position.listed > 0)
         # Of two incomplete lists, the order is known up to the end of the shorter one.
         ends = [read[-1][:8] for read in (removals, refreshes) if len(read) == EVENTS_STEP]
         last = int.from_bytes(min(ends), "big") if ends else serial
-        events = await self._events(partition, position._replace(identity=identity), [*removals, *refreshes], last)
+        events = await self._events(partition, position, [*removals, *refreshes], last)
         if ends or refreshes:
             return EventBatch(events, PartitionPosition(identity, last, position.listed), more=True)
         listed = position.listed
@@ -273,6 +280,8 @@ class Discovery:
                 return EventBatch(events, PartitionPosition(identity, serial, listed), more=True)
             listed = listed_session.session.serial
             events.append(Listed(PartitionPosition(identity, serial, listed), listed_session))
+        if step.empty:
+            return EventBatch(events, self._identity.nowhere, more=False)
         more = len(additions) == EVENTS_STEP
         # Sessions up to here count as known, so that removed ones that the reader never got are not reported.
         return EventBatch(events, PartitionPosition(identity, serial, listed if more else serial), more)
@@ -299,13 +308,7 @@ class Discovery:
                 events.append(Listed(end, listed))  # otherwise its removal comes later
         return events
 
-    async def _step(
-        self, partition: Partition, topic: str, serial: int, listed: int, max_items: int
-    ) -> tuple[str, int, list[bytes], list[bytes], list[bytes], int]:
-        """Return the identity and newest serial of a partition, later removals, refreshes and listed sessions.
-
-        The last element is the serial of the last removal in the partition that is no longer stored, or 0.
-        """
+    async def _step(self, partition: Partition, topic: str, serial: int, listed: int, max_items: int) -> Step:
         call = scripts.call(
             "topic_step",
             topic=topic.encode(),
@@ -317,9 +320,10 @@ class Discovery:
         again = 1
         while again:
             again, *reply = await self._run(partition, call)
-        identity, newest, removals, refreshes, additions, first, forgotten = reply
+        identity, newest, removals, refreshes, additions, first, forgotten, history = reply
         self._watching.expects(partition.topic_channel(topic), first)
-        return identity.decode() or self._identity.nothing, int(newest), removals, refreshes, additions, int(forgotten)
+        identity = self._identity.in_history(identity, history)
+        return Step(identity, int(newest), removals, refreshes, additions, int(forgotten), empty=not first)
 
     async def _heal(self, partition: Partition, topic: str, member: bytes) -> None:
         """Remove a listed session that is missing. Only a bug or an eviction can cause this."""

@@ -1,5 +1,10 @@
-"""Positions of this engine. Each contains the identity of the partition, which changes if the partition is lost."""
+"""Positions of this engine. Each contains the identity of its partition.
 
+The identity changes if the partition is lost. That of a stream also depends on the history of the node, because another
+primary can lack sessions that the reader knows.
+"""
+
+import hashlib
 import os
 from typing import NamedTuple
 
@@ -28,9 +33,16 @@ class StoreIdentity:
         return self.name[:STORE_DIGITS] + os.urandom(4).hex()
 
     @property
-    def nothing(self) -> str:
-        """The identity of partitions that have never held a session."""
-        return self.name[:STORE_DIGITS].ljust(12, "0")
+    def nowhere(self) -> PartitionPosition:
+        """The position of readers that know no session, because the topic was empty."""
+        return PartitionPosition(self.name[:STORE_DIGITS].ljust(12, "0"), 0, 0)
+
+    def in_history(self, identity: bytes, history: bytes) -> str:
+        """Return the identity of a partition in the history of its node."""
+        if not identity:
+            return self.nowhere.identity
+        digest = hashlib.blake2b(identity + history, digest_size=4).hexdigest()
+        return identity.decode()[:STORE_DIGITS] + digest
 
     def covers(self, identity: str) -> bool:
         """Return whether an identity can belong to a partition of this store."""

@@ -60,13 +60,17 @@ local function extend_partition(expires, remember, until_ms)
     end
 end
 
+local function current_history()
+    return string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)')
+end
+
 -- Return the first serial of this node's history. Another primary, or the same one after a restart, has another history.
 local function history_start(now_us)
     local fields = redis.call('HMGET', meta, 'r', 'b', 's')
     if fields[1] == known_history then -- INFO takes longer than the rest of a small script
         return tonumber(fields[2])
     end
-    local history = string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)')
+    local history = current_history()
     if fields[1] ~= history then
         fields[2] = text(next_serial(fields[3], now_us))
         redis.call('HSET', meta, 'r', history, 'b', fields[2], 's', fields[2])

@@ -1,0 +1,73 @@
+"""A primary that is replaced, or emptied, can have announced sessions that its successor lacks."""
+
+import pytest
+from support.redis_servers import KINDS, RedisServer
+from support.stores import open_on
+
+from tornado_signal.session import Listed
+
+
+@pytest.fixture(params=KINDS)
+def nodes(request):
+    with (
+        RedisServer(request.param, "--repl-diskless-sync-delay", "0") as primary,
+        RedisServer(request.param, "--replicaof", f"{primary.host} {primary.port}") as replica,
+    ):
+        primary.wait(lambda: primary.replicas() == 1)
+        yield primary, replica
+
+
+async def read(one, position, topic="topic"):
+    """Return what a stream sends from a position on, and its position afterwards."""
+    sent, more = [], True
+    while more:
+        events, position, more, reset = await one.store.topic_step(one.origin, topic, position)
+        sent += ["reset"] * reset
+        sent += [event.listed.session.code if isinstance(event, Listed) else event.code for event in events]
+    return sent, position
+
+
+async def test_readers_of_sessions_that_were_not_replicated_start_over(nodes, under):
+    primary, replica = nodes
+    store = await open_on(primary)
+    one = under(store)
+    kept = [await one.create(), await one.create()]
+    sent, position = await read(one, await one.begin())
+    assert sent == kept
+    offset = primary.ask("INFO", "replication")["master_repl_offset"]
+    replica.wait(lambda: replica.ask("INFO", "replication")["slave_repl_offset"] >= offset)
+    replica.ask("REPLICAOF", "NO", "ONE")
+    lost = await one.create()
+    _, elsewhere = await read(one, await one.begin("empty"), "empty")
+    sent, position = await read(one, position)
+    assert sent == [lost]
+    cursor = store.format_position(position)
+    await store.close()
+
+    store = await open_on(replica)
+    one = under(store)
+    resumed = store.parse_position(cursor)
+    assert resumed == position
+    assert (await store.begin_topic(one.origin, "topic", resumed))[1] is False
+    sent, position = await read(one, position)
+    assert sent == ["reset", *kept]
+    added = await one.create()
+    assert (await read(one, position))[0] == [added]
+    listed = await one.create("empty")
+    assert (await read(one, elsewhere, "empty"))[0] == [listed]  # there was nothing to forget
+    await store.close()
+
+
+@pytest.mark.parametrize("refilled", [False, True])
+async def test_readers_of_an_emptied_node_start_over(nodes, refilled, under):
+    store = await open_on(nodes[0])
+    one = under(store)
+    await one.create()
+    _, position = await read(one, await one.begin())
+    nodes[0].ask("FLUSHALL")
+    codes = [await one.create()] if refilled else []
+    sent, position = await read(one, position)
+    assert sent == ["reset", *codes]
+    added = await one.create()
+    assert (await read(one, position))[0] == [added]
+    await store.close()
