@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import http.server
 import json
 import sys
+import threading
 import time
 from contextlib import aclosing
 from signal import SIGKILL, SIGTERM
@@ -430,6 +432,48 @@ async def test_foreign_response_is_an_api_error(data, status, text, retry_after_
         with pytest.raises(APIError) as caught:
             await client.version()
         assert (caught.value.status, caught.value.text, caught.value.retry_after_s) == (status, text, retry_after_s)
+
+
+class OtherServer(http.server.SimpleHTTPRequestHandler):
+    """The server of `python -m http.server`, which answers 404 to GET and 501 to POST."""
+
+    def log_message(self, *_):
+        pass
+
+
+@contextlib.asynccontextmanager
+async def other_server(kind):
+    """The URL of a server of something else."""
+    if kind == "files":
+        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), OtherServer) as server:
+            threading.Thread(target=server.serve_forever).start()
+            yield f"http://127.0.0.1:{server.server_port}"
+            server.shutdown()
+        return
+
+    async def reply(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b'HTTP/1.1 405 x\r\nContent-Length: 15\r\n\r\n{"detail": "x"}')
+        writer.close()
+
+    async with listening_server(reply) as url:
+        yield url
+
+
+@pytest.mark.parametrize("websocket", [True, False])
+@pytest.mark.parametrize("kind", ["files", "json"])
+async def test_other_server_is_not_a_server(kind, websocket):
+    async with other_server(kind) as url, SignalClient(url, ORIGIN, websocket=websocket) as client:
+        for call in (
+            client.ice_servers,
+            lambda: client.sessions("lobby", wait_s=0),
+            lambda: client.offer("lobby", "i", "o"),
+            lambda: client.poll("c", "offerer", wait_s=1),
+            lambda: anext(client.topic_events("lobby")),
+        ):
+            with pytest.raises(APIError) as caught:
+                await call()
+            assert (caught.value.code, caught.value.is_transient) == ("not-a-server", False)
 
 
 @pytest.mark.parametrize("websocket", [True, False])

@@ -109,6 +109,8 @@ def sentence(error: APIError) -> str:
         if THROUGH_PROXY in error.text:
             return f"{error}; does the proxy work, or does the server's host belong into no_proxy?"
         return f"{error}; is the server running, and is --url right?"
+    if error.code == "not-a-server":
+        return f"{error}; is --url right?"
     later = f" (try again in {error.retry_after_s:g} s)" if error.retry_after_s else ""
     return f"the server says: {error}{later}"
 

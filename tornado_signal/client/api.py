@@ -144,7 +144,7 @@ class SignalClient(Closable):
         try:
             response = await self._servers.call("iceServers", {})
         except APIError as error:
-            if error.status != 404:
+            if error.code != "not-found":
                 raise
             return None
         return cast(IceServers, response.result)

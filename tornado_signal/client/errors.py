@@ -63,11 +63,18 @@ class HeldBack(Unreachable):
     is_transient = False
 
 
-class TooLarge(APIError):
-    """A response of more than 16 MiB, or with more values than this client parses."""
+class Foreign(APIError):
+    """A response that no server of this API sends."""
 
-    def __init__(self) -> None:
-        super().__init__(200, FOREIGN)
+    code = "not-a-server"
+    lost_race = is_transient = False
+
+    def __init__(self, status: int = 200) -> None:
+        super().__init__(status, FOREIGN)
+
+
+class TooLarge(Foreign):
+    """A response of more than 16 MiB, or with more values than this client parses."""
 
 
 def unreachable(server: str, why: str, sent: bool = True) -> Unreachable:
@@ -75,9 +82,14 @@ def unreachable(server: str, why: str, sent: bool = True) -> Unreachable:
     return Unreachable(f"cannot reach {server}: {why}", sent)
 
 
-def foreign() -> APIError:
+def foreign(status: int = 200) -> Foreign:
     """Return the error for a response that no server of this API sends."""
-    return APIError(200, FOREIGN)
+    return Foreign(status)
+
+
+def is_foreign(status: int) -> bool:
+    """Return whether an error without the format of this API is from another server, not from a proxy."""
+    return status in (400, 403, 404, 405, 501)
 
 
 def bounded_pause_s(pause_s: float) -> float:

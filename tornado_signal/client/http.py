@@ -29,6 +29,7 @@ from .errors import (
     Unreachable,
     bounded_pause_s,
     foreign,
+    is_foreign,
     unreachable,
 )
 from .parsing import MAX_VALUES, parse_json
@@ -371,7 +372,10 @@ def _error_of(response: httpx.Response, content: bytes) -> APIError:
         hosts = (f"{url.scheme}://{url.netloc.decode()}" for url in (response.url, response.next_request.url))
         return APIError(response.status_code, "{} redirects to {}, which is not followed".format(*hosts))
     text = (_json_object(content) or {}).get("error")
-    text = text if isinstance(text, str) else response.reason_phrase
+    if not isinstance(text, str):
+        if is_foreign(response.status_code):
+            return foreign(response.status_code)
+        text = response.reason_phrase
     return APIError(response.status_code, text, _retry_after_s(response.headers.get("Retry-After")))
 
 
