@@ -134,6 +134,14 @@ def test_client_behind_a_proxy_and_the_broken_origin_are_named_and_blocked(start
     page.get_by_role("button", name="Unblock 192.0.2.7").wait_for()
 
 
+def test_refused_origin_is_named(start, open_operator):
+    server = start("--admin-port", "0", "--allowed-origins", "https://app.example")
+    hammer(server, "192.0.2.7", 3)
+    page = open_operator(server)
+    assert rows(page, "Refused origins")[0][:3] == ["https://broken.example", "3", "3"]
+    assert page.get_by_text("pages of https://broken.example are refused").count() == 1
+
+
 def test_page_returns_when_the_server_restarts(start, open_operator):
     first = start("--admin-port", "0")
     page = open_operator(first)

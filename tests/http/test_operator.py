@@ -8,13 +8,15 @@ import logging
 
 import pytest
 from support.rpc import RpcClient, until
-from support.service import ORIGIN, OTHER, head, request
+from support.service import HANDSHAKE, ORIGIN, OTHER, head, request, with_origin
 from support.tokens import make_token, write_secret
 
 from tornado_signal.admin import actions, status
 from tornado_signal.admin.access import MAX_BODY_BYTES
 from tornado_signal.errors import SessionNotFound, Unavailable
 from tornado_signal.lifecycle import LEAVING
+from tornado_signal.service.service import MAX_REFUSED_ORIGINS
+from tornado_signal.settings.origins import AllowedOrigins
 from tornado_signal.settings.settings import SETTINGS
 from tornado_signal.system import logs
 
@@ -124,6 +126,36 @@ async def test_clients_behind_a_proxy_and_origins_with_errors_are_shown(start_se
         service.shared.rotate_recent()
     hammering = (await process(service))["clients"][0]
     assert hammering == {"client": "192.0.2.7", **counts, "minute": dict.fromkeys(counts, 0)}
+
+
+async def test_refused_origins_have_their_own_rows_and_one_log_line_an_hour(start_service, caplog):
+    listed = {"https://shop.example", "https://www.chat.example", "https://*.many.example"}
+    service = await start_service(allowed_origins=AllowedOrigins(frozenset(listed)), rate_per_address=0)
+    for number in range(700):  # an attacker invents origins
+        await service.call("GET", "/health", origin=f"https://{number}.example")
+    similar = {
+        "https://www.shop.example": "https://shop.example",
+        "http://shop.example": "https://shop.example",
+        "https://chat.example": "https://www.chat.example",
+        "https://many.example": "https://*.many.example",
+    }
+    for origin in [*similar, "https://shop.example", None] * 2:
+        assert (await service.call("GET", "/health", origin=origin)).status in (200, 400, 403)
+    async with service.connect() as connection:  # a WebSocket
+        await connection.send(head("GET", "/ws", with_origin("https://chat.example", HANDSHAKE)))
+        assert (await connection.receive()).status == 403
+    lines = [record.getMessage() for record in caplog.records]
+    for origin, other in similar.items():
+        lists = f"lists only {other}, which is another origin; add it if they are yours"
+        assert lines.count(f"pages of {origin} are refused: --allowed-origins {lists}") == 1
+    assert lines[0].startswith("pages of https://0.example are refused: --allowed-origins does not list it; add it if")
+    assert len(lines) == MAX_REFUSED_ORIGINS + len(similar)
+    only = await process(service)
+    rows = {row["origin"]: row["requests"] for row in only["refused_origins"]}
+    assert rows.items() >= {**dict.fromkeys(similar, 2), "https://chat.example": 3, "others": 250}.items()
+    assert {row["origin"]: row["requests"] for row in only["recent_origins"]} == {"https://shop.example": 2, "": 2}
+    assert only["refusals"][0] == [403, "origin not allowed", 709, 709]
+    caplog.clear()
 
 
 async def test_settings_have_their_default_or_a_source(service):

@@ -9,7 +9,7 @@ from support.service import HANDSHAKE, ORIGIN, head, refused, with_origin
 from websockets.asyncio.client import connect
 
 from tornado_signal.service import other_protocols
-from tornado_signal.system.hourly import INTERVAL_S, MAX_ADDRESSES, HourlyWarnings
+from tornado_signal.system.hourly import INTERVAL_S, MAX_CAUSES, HourlyWarnings
 
 MESSAGES = {
     "JSON-RPC": {"jsonrpc": "2.0", "id": 1, "method": "health"},
@@ -73,6 +73,6 @@ def test_each_address_causes_one_warning_an_hour_and_memory_is_bounded():
     hourly = HourlyWarnings()
     assert [hourly.due("a", 0.0), hourly.due("a", 1.0), hourly.due("b", 2.0)] == [True, False, True]
     assert hourly.due("a", INTERVAL_S)
-    due = [hourly.due(str(number), INTERVAL_S) for number in range(2 * MAX_ADDRESSES)]
-    assert sum(due) == MAX_ADDRESSES - 2  # `a` and `b`
+    due = [hourly.due(str(number), INTERVAL_S) for number in range(2 * MAX_CAUSES)]
+    assert sum(due) == MAX_CAUSES - 2  # `a` and `b`
     assert hourly.due("b", INTERVAL_S + 2.0)

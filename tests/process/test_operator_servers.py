@@ -18,6 +18,7 @@ from support.service import head
 from support.waiting import run_command
 
 from tornado_signal.limits.per_address import ADMIN_CONNECTIONS
+from tornado_signal.maintenance.admin import page as admin_page
 
 OTHER = "https://other.example"
 TOKEN = "a token of the operator"
@@ -223,6 +224,19 @@ def test_all_workers_are_shown_and_act(share, token):
     assert ask(server, "/actions/block", {"address": "x", "seconds": 1}, **headers)[0] == 400
     assert ask(server, "/actions/drain", {}, **headers)[0] == 200
     assert server.wait() == 0
+
+
+def test_refused_origins_of_all_workers_and_servers_are_counted(share):
+    flags = ("--allowed-origins", ORIGIN)
+    servers = [share(*flags, "--workers", "2"), share(*flags)]
+    until(lambda: len(ask(servers[0])[1]["processes"]) == 3)
+    for server in servers:
+        for _ in range(10):
+            assert server.call("/health", origin=OTHER)[0] == 403
+    state = ask(servers[1])[1]
+    assert {row["origin"] for each in state["processes"] for row in each["refused_origins"]} == {OTHER}
+    *_, heads, row = admin_page(state).splitlines()
+    assert (heads.split("  ")[0], row.split()) == ("REFUSED ORIGIN", [OTHER, "20"])
 
 
 async def test_servers_that_share_a_redis_are_one(share):

@@ -94,6 +94,7 @@ class Status:
             "refusals": self._find_refusals(),
             "clients": as_recent("client", with_networks(service.limits.recent.totals())),
             "recent_origins": as_recent("origin", service.recent_origins.totals()),
+            "refused_origins": as_recent("origin", service.refused_origins.totals()),
             "addresses": await self._find_addresses(),
             "blocks": [[str(network), until_ms] for network, until_ms in service.limits.blocks.items()],
             "origins": [{"origin": origin, **usage.as_json()} for origin, usage in largest(origins)],

@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import time
+from collections import Counter
 from typing import Any
 
 from ..errors import OperatorError
@@ -76,6 +77,11 @@ def page(state: dict[str, Any]) -> str:
     if state["store"] and state["store"]["origins"]:
         origins = [list(origin.values()) for origin in state["store"]["origins"]]
         parts.append(terminal.table(["ORIGIN", "UNANSWERED", "TOPICS"], origins))
+    refused: Counter[str] = Counter()
+    for process in state["processes"]:
+        refused.update({each["origin"]: each["requests"] for each in process.get("refused_origins", ())})
+    if refused:
+        parts.append(terminal.table(["REFUSED ORIGIN", "REQUESTS IN 5 MINUTES"], refused.most_common()))
     if state["missing"]:
         parts.append(terminal.printable(f"no response from {', '.join(state['missing'])}"))
     return "\n\n".join(parts)

@@ -114,6 +114,7 @@ class RequestContext:
             origin = find_origin()
             allowed = service.settings.allowed_origins
             if allowed is not None and origin and origin not in allowed:
+                service.refuse_origin(origin, allowed)
                 raise OriginNotAllowed
             if origin == "null" and allowed is None and not service.null_origin_reported:
                 service.report_null_origin()
@@ -262,7 +263,8 @@ class RequestContext:
         else:
             log.metrics.requests[kind].observe(seconds)
         service.limits.count_recent(self.client_address, self.status)
-        service.recent_origins.count(self.origin, self.status)
+        if self.origin or self.refusal_reason != OriginNotAllowed.reason:  # those are in `refused_origins`
+            service.recent_origins.count(self.origin, self.status)
         allowed = service.settings.allowed_origins
         if allowed is not None and (entry := allowed.find(self.origin)) is not None:
             log.metrics.by_origin[entry, self.pattern, self.status] += 1

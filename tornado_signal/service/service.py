@@ -16,6 +16,7 @@ from ..limits.per_address import Limits
 from ..limits.recent import OTHERS, RecentCounts
 from ..metrics import Family
 from ..settings.live import LiveSettings
+from ..settings.origins import AllowedOrigins
 from ..settings.settings import Settings
 from ..stores import Store
 from ..stores.latest_counts import LatestCounts
@@ -29,6 +30,7 @@ from .request_log import RequestLog
 log = logging.getLogger(__name__)
 
 ORIGIN_WARNING_S: Final = 3600.0  # between two equal warnings
+MAX_REFUSED_ORIGINS: Final = 50  # refused origins logged per hour, without those that are similar to an allowed one
 
 TOKEN_EXPIRED: Final = "token expired"
 """The reason of the close frame when a token has expired."""
@@ -110,12 +112,15 @@ class Service:
     counts: LatestCounts = field(init=False)  # the counts of the store, for the operator
     fullness: Fullness = field(init=False)  # what is full, for the operator
     recent_origins: RecentCounts[str] = field(init=False)  # requests of the last minutes by origin
+    refused_origins: RecentCounts[str] = field(init=False)  # the same of origins that are not in `--allowed-origins`
     observer: ConnectionObserver | None = None  # the observer of WebSockets, or None
     proxy_reported: bool = False  # whether a proxy whose clients have no limits has been logged
     null_origin_reported: bool = False  # whether a client with the origin `null` has been logged
     # When the next warning about a proxy may be logged (in the event loop's time), by what it changes.
     origin_warnings: dict[str, float] = field(default_factory=dict)
     client_warnings: HourlyWarnings = field(default_factory=HourlyWarnings)
+    refused_origin_warnings: HourlyWarnings = field(default_factory=lambda: HourlyWarnings(MAX_REFUSED_ORIGINS))
+    similar_origin_warnings: HourlyWarnings = field(default_factory=HourlyWarnings)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 
@@ -123,6 +128,7 @@ class Service:
         self.counts = LatestCounts(self.store)
         self.fullness = Fullness(self.store, self.limits.full)
         self.recent_origins = RecentCounts(lambda origin: OTHERS, OTHERS)
+        self.refused_origins = RecentCounts(lambda origin: OTHERS, OTHERS)
 
     @property
     def settings(self) -> Settings:
@@ -151,6 +157,18 @@ class Service:
             "all sites share; serve pages from a host, or decide with --allowed-origins whether to serve null"
         )
 
+    def refuse_origin(self, origin: str, allowed: AllowedOrigins) -> None:
+        """Count a request of an origin that is not allowed, and log the origin once an hour.
+
+        Clients can invent origins, but only few that are similar to an allowed one. These are always logged.
+        """
+        self.refused_origins.count(origin, HTTPStatus.FORBIDDEN)
+        similar = allowed.find_similar(origin)
+        warnings = self.refused_origin_warnings if similar is None else self.similar_origin_warnings
+        if warnings.due(origin, self._loop.time()):
+            reason = "does not list it" if similar is None else f"lists only {similar}, which is another origin"
+            log.warning("pages of %s are refused: --allowed-origins %s; add it if they are yours", origin, reason)
+
     def report_origin(self, seen: str, own: str | None) -> None:
         """Log once an hour that pages of this host have another origin than this server knows.
 
@@ -170,7 +188,7 @@ class Service:
 
     def rotate_recent(self) -> None:
         """Begin the next slice of the requests of the last minutes."""
-        for recent in (self.limits.recent, self.recent_origins, self.log.recent_refusals):
+        for recent in (self.limits.recent, self.recent_origins, self.refused_origins, self.log.recent_refusals):
             recent.rotate()
 
     def store_ahead_s(self) -> float:

@@ -27,6 +27,14 @@ class AllowedOrigins:
             patterns.append((entry, re.compile(rf"{re.escape(scheme)}({_LABEL}\.)+{re.escape(rest)}")))
         return tuple(patterns)
 
+    @functools.cached_property
+    def _by_host(self) -> dict[str, str]:
+        return {_host(entry): entry for entry in sorted(self.entries)}
+
+    def find_similar(self, origin: str) -> str | None:
+        """Return an entry that differs from an origin only by the scheme, `www.` or the wildcard, or None."""
+        return self._by_host.get(_host(origin))
+
     def find(self, origin: str) -> str | None:
         """Return the entry that allows an origin, or None."""
         if origin in self.entries:
@@ -35,3 +43,7 @@ class AllowedOrigins:
 
     def __contains__(self, origin: str) -> bool:
         return self.find(origin) is not None
+
+
+def _host(origin: str) -> str:
+    return re.sub(r"^https?://(www\.|\*\.)?", "", origin)

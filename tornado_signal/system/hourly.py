@@ -1,27 +1,28 @@
-"""Warnings that clients can cause at will, so that each address causes one in an hour."""
+"""Warnings that clients can cause at will, so that each address or origin causes one in an hour."""
 
 from typing import Final
 
 INTERVAL_S: Final = 3600.0
-MAX_ADDRESSES: Final = 1000
+MAX_CAUSES: Final = 1000
 
 
 class HourlyWarnings:
-    """The addresses that have caused a warning in the last hour. More than `MAX_ADDRESSES` cause none."""
+    """The causes of warnings in the last hour, such as addresses. More than `max_causes` cause none."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_causes: int = MAX_CAUSES) -> None:
+        self._max_causes = max_causes
         self._next_s: dict[str, float] = {}  # when each may cause the next one, the earliest first
 
-    def due(self, address: str, now_s: float) -> bool:
+    def due(self, cause: str, now_s: float) -> bool:
         """Return whether to log a warning now, and count it.
 
         Args:
-            address: the address of the client.
+            cause: the address or the origin of the client.
             now_s: the monotonic time.
         """
         while self._next_s and self._next_s[first := next(iter(self._next_s))] <= now_s:
             del self._next_s[first]
-        if address in self._next_s or len(self._next_s) >= MAX_ADDRESSES:
+        if cause in self._next_s or len(self._next_s) >= self._max_causes:
             return False
-        self._next_s[address] = now_s + INTERVAL_S
+        self._next_s[cause] = now_s + INTERVAL_S
         return True

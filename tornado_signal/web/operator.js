@@ -28,7 +28,8 @@ const token = () => sessionStorage.getItem(TOKEN);
  *   used: Record<string, number> }} Address
  * @typedef {{
  *   id: string, server: string, worker: number, version: string, state: string, started_s: number, figures: Figures,
- *   refusals: [number, string, number, number][], clients: Recent[], recent_origins: Recent[], addresses: Address[], blocks: [string, number][],
+ *   refusals: [number, string, number, number][], clients: Recent[], recent_origins: Recent[],
+ *   refused_origins?: Recent[], addresses: Address[], blocks: [string, number][],
  *   origins: (Use & { origin: string })[], topics: (Use & { origin: string, topic: string })[] | null,
  *   settings: Record<string, { value: string, source: string | null }>,
  *   log: Line[],
@@ -661,6 +662,16 @@ function show(message) {
     .sort(([, a], [, b]) => b[1] - a[1] || b[0] - a[0])
     .map(([key, [count, minute]]) => [...key.split("\n"), minute, count]);
   fill("refusals", ["Status", "Reason", "#Last minute", "#Since the start"], refused, "None.");
+
+  const strangers = chosen.flatMap(({ refused_origins }) => refused_origins ?? []);
+  find("refused-origins-section").hidden = !strangers.length;
+  showRecent(
+    "refused-origins",
+    "Origin",
+    strangers,
+    ({ origin }) => origin,
+    () => "",
+  );
 
   const blocks = new Map(chosen.flatMap(({ blocks }) => blocks));
   const blockRows = [...blocks].map(([address, until]) => [
