@@ -12,6 +12,7 @@ from .settings.settings import Settings
 from .settings.sources import current_environment, load
 from .system import logs
 from .system.boundary import CLEAN, guarded
+from .system.owner import become_owner
 
 
 def make_parser() -> CommandLine:
@@ -65,6 +66,8 @@ def run_server(arguments: argparse.Namespace) -> None:
 
     settings = load(arguments, os.environ)
     logs.set_up(settings.log_level, settings.log_format)
+    if settings.store == "leveldb" and not arguments.check:
+        become_owner(settings.data_dir)
     if arguments.check:
         print("settings: can be used", *uvloop.run(check(settings)), sep="\n")
     elif (workers := number_of_workers(settings)) > 1:

@@ -158,6 +158,10 @@ class DatabaseError(OperatorError):
     """The data directory cannot be opened, or holds no usable database of tornado-signal."""
 
 
+class DatabaseInUse(DatabaseError):
+    """Another process has the data directory open."""
+
+
 class DamagedDatabase(DatabaseError):
     """The database in the data directory is damaged."""
 

@@ -394,6 +394,7 @@ def test_commands_of_maintenance_work_while_the_server_runs_or_is_stopped(start,
 
 
 @pytest.mark.slow
+@pytest.mark.needs("mkdocs")
 @pytest.mark.timeout(300)
 def test_contributing_commands_exist():
     lines = "".join(blocks("contributing", "Contributing", "sh")).splitlines()

@@ -182,12 +182,31 @@ def test_check_opens_and_reports_what_serve_needs(tmp_path):
         r"open files: room for \d+ connections",
         r"spans: to http://127\.0\.0\.1:9",
         r"ICE servers: stun:stun\.example\.com",
-        r"store: data, 0 sessions listed in 0 topics",
         r"listener: http://127\.0\.0\.1:\d+",
         r"admin listener: http://127\.0\.0\.1:\d+",
+        r"store: data, 0 sessions listed in 0 topics",
     )
     assert re.fullmatch("".join(rf"{line}\n" for line in wanted), done.stdout), done.stdout
     assert (tmp_path / "data" / "CURRENT").exists()
+
+
+def test_check_on_a_machine_that_serves_says_so_and_checks_the_rest(start, tmp_path):
+    server = start("--admin-port", 0)
+    code = server.offer()
+    before = {path.name: path.read_bytes() for path in (tmp_path / "data").iterdir()}
+    port, admin = (found.rpartition(":")[2] for found in (server.url, server.admin_url))
+    for taken in (("--port", port), ("--port", port, "--admin-port", admin), ("--port", 0)):
+        done = run("serve", "--check", *taken, cwd=tmp_path)
+        assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "store: data, in use")
+        assert "a running server uses the data, which is not checked" in done.stderr
+        assert ("a running server uses the port or socket, which is not checked" in done.stderr) == (port in taken)
+    refused(
+        run("serve", "--check", "--port", port, "--tls-key", "missing", "--tls-certificate", "x", cwd=tmp_path), "x"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as other:  # of another program
+        refused(run("serve", "--check", "--port", other.getsockname()[1], cwd=tmp_path), "Address already in use")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "data").iterdir()} == before
+    assert server.codes() == [code]
 
 
 def test_missing_ice_servers_are_reported_by_check_and_at_the_start(start, tmp_path):
@@ -259,12 +278,10 @@ def test_low_port_needs_a_permission_that_the_message_names(flag, tmp_path):
     refused(done, "cannot listen on 127.0.0.1 port 1: Permission denied", "CAP_NET_BIND_SERVICE", f"another {flag}")
 
 
-@pytest.mark.parametrize("check", [["--check"], []])
-def test_second_server_on_the_same_data_is_refused(check, start, tmp_path):
+def test_second_server_on_the_same_data_is_refused(start, tmp_path):
     first = start()
     code = first.offer()
-    done = call("serve", *check, "--port", 0, cwd=tmp_path)
-    refused(done, "data is in use by another process", "--data-dir")
+    refused(call("serve", "--port", 0, cwd=tmp_path), "data is in use by another process", "--data-dir")
     assert first.codes() == [code]
     assert first.stop() == 0
     assert start().codes() == [code]

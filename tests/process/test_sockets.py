@@ -20,7 +20,7 @@ from tornado.netutil import bind_sockets
 
 from tornado_signal.errors import OperatorError
 from tornado_signal.http.error_responses import make_error_responder
-from tornado_signal.system.sockets import open_sockets, url
+from tornado_signal.system.sockets import UnixSocket, open_sockets, url
 from tornado_signal.transport import Server as Listener
 from tornado_signal.transport import ServerState
 
@@ -147,7 +147,7 @@ def test_a_port_and_a_unix_socket_are_served_together(start, path, connect):
 def test_check_names_each_address_and_a_wrong_one_leaves_nothing(path, tmp_path):
     run_ok = call("serve", "--check", "--port", 0, "--address", f"unix:{path},127.0.0.1", cwd=tmp_path)
     assert (run_ok.returncode, run_ok.stderr) == (0, "")
-    assert [line.partition(":")[2][:5] for line in run_ok.stdout.splitlines()[-2:]] == [" unix", " http"]
+    assert [line.partition(":")[2][:5] for line in run_ok.stdout.splitlines()[-3:-1]] == [" unix", " http"]
     refused = call("serve", "--port", 0, "--address", f"unix:{path},192.0.2.1", cwd=tmp_path)
     assert refused.returncode == 1
     assert "cannot listen on 192.0.2.1" in refused.stderr
@@ -251,6 +251,21 @@ def test_closing_removes_only_its_own_socket_file(open_one, path):
     assert path.exists()
 
 
+def test_link_in_place_of_the_new_socket_is_not_followed(path, tmp_path):
+    other = tmp_path / "other"
+    other.touch(mode=0o600)
+
+    class Replaced(UnixSocket):
+        def bind(self, address):
+            super().bind(address)
+            os.unlink(address)
+            os.symlink(other, address)
+
+    with pytest.raises(OSError, match="replaced"):
+        Replaced(path, 0o666)
+    assert stat.S_IMODE(other.stat().st_mode) == 0o600
+
+
 def test_failed_chmod_leaves_no_socket_file(open_one, path, monkeypatch):
     def chmod(name, mode):
         raise PermissionError(1, "Operation not permitted")
@@ -296,19 +311,21 @@ def test_restarted_server_takes_over_the_socket_file_and_sessions(start_unix, pa
     assert listed["code"] == code
 
 
-@pytest.mark.parametrize("check", [["--check"], []])
-def test_second_server_on_a_socket_is_refused(check, start_unix, tmp_path, connect):
+def test_second_server_on_a_socket_is_refused(start_unix, tmp_path, connect):
     start_unix()
-    said = run_refused("serve", *check, "--address", "unix:signal.sock", "--data-dir", "other", cwd=tmp_path)
+    said = run_refused("serve", "--address", "unix:signal.sock", "--data-dir", "other", cwd=tmp_path)
     in_use = "another server listens there; stop the program that uses it, or choose another --address"
     assert said == f"cannot listen on unix:signal.sock: {in_use}"
+    done = call("serve", "--check", "--address", "unix:signal.sock", "--data-dir", "data", cwd=tmp_path)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "store: data, in use")
+    assert "a running server uses the port or socket, which is not checked" in done.stderr
     assert connect().call("/health")[0] == 200
 
 
 def test_neither_a_check_nor_a_failed_start_leaves_a_file(path, tmp_path):
     run_ok = call("serve", "--check", "--address", f"unix:{path}", cwd=tmp_path)
     assert (run_ok.returncode, run_ok.stderr) == (0, "")
-    assert run_ok.stdout.endswith(f"\nlistener: unix:{path}\n")
+    assert f"\nlistener: unix:{path}\n" in run_ok.stdout
     assert not path.exists()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -2,9 +2,11 @@
 
 import gzip
 import json
+import re
 
 import pytest
 from support import npm_package
+from support.documents import pages, sections
 from support.paths import ROOT
 
 MAX_BYTES = 16_000
@@ -92,15 +94,39 @@ def test_strict_program_is_typed_and_mistakes_are_errors(application):
     npm_package.run("tsc", *flags, "program.ts", cwd=application)
 
 
+def minify(application, entry, *external):
+    """Return a bundle of a file without some others."""
+    options = ["--bundle", "--minify", "--format=esm", *(f"--external:{name}" for name in external)]
+    return npm_package.run("esbuild", *options, entry, cwd=application)
+
+
+def size(text):
+    return len(gzip.compress(text.encode(), 9))
+
+
 def test_minified_and_compressed_it_is_small(application):
     module = application / "node_modules" / "tornado-signal"
     # A file that is loaded when it is needed is another chunk.
-    later = [f"--external:*/{name}" for name in LATER]
-    options = ["--bundle", "--minify", "--format=esm", *later, module / "client.js"]
-    minified = npm_package.run("esbuild", *options, cwd=application)
+    minified = minify(application, module / "client.js", *(f"*/{name}" for name in LATER))
     assert "RTCPeerConnection" in minified
     assert all(f'import("./{name}")' in minified and (module / "client" / name).exists() for name in LATER)
-    assert len(gzip.compress(minified.encode(), 9)) < MAX_BYTES
+    assert size(minified) < MAX_BYTES
+
+
+def test_sizes_in_the_documentation_are_about_right(application):
+    files = {path.name: path for path in (application / "node_modules/tornado-signal").rglob("*.js")}
+    named = dict(
+        re.findall(r"^\| (?:`(\w+\.js)`.*?|the entry.*?) \| ([\d,]+) \|", sections("browser-client")["Parts"], re.M)
+    )
+    assert named.pop("") == f"{MAX_BYTES:,}"
+    assert {*named} == {*LATER}
+    for name, documented in named.items():
+        others = {*files} - {name} - ({"link.js"} if name == "connect.js" else set())
+        actual = size(minify(application, files[name], *(f"./{other}" for other in others)))
+        assert actual == pytest.approx(int(documented.replace(",", "")), rel=0.1), name
+    first = sum(size(path.read_text()) for name, path in files.items() if name not in {*LATER, "link.js"})
+    (documented,) = re.findall(r"it is (\d+) KB gzipped", pages()["browser-client"])
+    assert first == pytest.approx(1000 * int(documented), rel=0.1)
 
 
 def test_package_contains_only_the_module(application):

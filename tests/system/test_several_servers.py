@@ -177,6 +177,12 @@ class Machines:
         for file in self.directory.glob(f"127.0.0.{number}/*.pid"):
             os.kill(int(file.read_text()), signal.SIGKILL)
 
+    def file_names(self, setting):
+        """The values of a setting of the nodes on the first machine."""
+        with contextlib.ExitStack() as stack:
+            nodes = [redis_client.Redis("127.0.0.1", int(port), password="SECRET") for port in self._ports.values()]
+            return [stack.enter_context(node).config_get(setting)[setting] for node in nodes]
+
     def replicated(self):
         """Whether the cluster's primaries have all of their replicas."""
         found = []
@@ -205,6 +211,8 @@ async def test_from_one_server_to_three(machines, behind, start):
         await aside(machines.make_nodes, nodes)
         assert "All 16384 slots covered" in await aside(machines.type, cluster)
         await until(machines.replicated)  # before, a server would say what is missing, and not start
+        for setting in ("cluster-config-file", "appenddirname", "dbfilename"):  # one directory holds those of all nodes
+            assert len(set(await aside(machines.file_names, setting))) == 3
         password = machines.directory / "password"
         password.write_text("SECRET")
         port = free_port()

@@ -63,8 +63,8 @@ MAY_IMPORT = {
     "system.slices": "",
     "system": "errors metrics settings tornado",
     "process": (
-        "admin auth errors http lifecycle limits metrics service settings stores stores.latest_counts system transport "
-        "protocols relay tracing webhooks websocket.routes websocket package tornado"
+        "admin auth errors http lifecycle limits maintenance metrics service settings stores stores.latest_counts "
+        "system transport protocols relay tracing webhooks websocket.routes websocket package tornado"
     ),
     "process.worker": "process settings stores.redis system uvloop",
     "client": "aiortc cryptography httpx httpx_sse websockets",

@@ -11,6 +11,7 @@ from ..stores import engine_of_redis, quotas_of, where
 from ..stores.leveldb import directory
 from ..stores.leveldb.check import flaws
 from ..system import terminal
+from ..system.owner import become_owner
 from ..system.secrets import redis_passwords
 
 
@@ -25,7 +26,7 @@ def run(arguments: argparse.Namespace) -> None:
         found_flaws = asyncio.run(_flaws_on_redis(settings))
         advice = "servers can continue to use it, and the flaws end when their sessions expire; please report it"
     else:
-        with directory.opened(settings.data_dir) as db:
+        with directory.opened(become_owner(settings.data_dir, enter=True)) as db:
             found_flaws = flaws(db)
         advice = "move it away to start empty"
     for flaw in found_flaws:

@@ -24,6 +24,18 @@ def run(arguments: argparse.Namespace) -> None:
         OperatorError: the server does not respond, or is not healthy.
     """
     settings = load(arguments, os.environ)
+    where, status = ask_health(settings)
+    if status != "ok":
+        raise OperatorError(f"the server at {where} is not healthy: {terminal.printable(str(status))}")
+    print(f"the server at {where} is healthy")
+
+
+def ask_health(settings: Settings) -> tuple[str, object]:
+    """Return the address of the server with these settings, and its response to `GET /health`.
+
+    Raises:
+        OperatorError: no server responds there, or another one.
+    """
     if settings.port == 0:
         raise OperatorError("with --port 0 only the server's log contains the port; name it with --port")
     address = settings.address[0]
@@ -45,9 +57,7 @@ def run(arguments: argparse.Namespace) -> None:
         status = fields["status"] if head.split()[1] == b"200" else fields["error"]
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise OperatorError(f"the server at {where} is not a tornado-signal") from error
-    if status != "ok":
-        raise OperatorError(f"the server at {where} is not healthy: {terminal.printable(str(status))}")
-    print(f"the server at {where} is healthy")
+    return where, status
 
 
 def _get(settings: Settings, request: str) -> bytes:

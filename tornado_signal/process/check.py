@@ -1,14 +1,18 @@
 """`serve --check`: a check of everything that the server needs."""
 
 import dataclasses
+import errno
 import logging
+import socket
 
-from ..errors import DamagedDatabase
+from ..errors import DamagedDatabase, DatabaseInUse, OperatorError
+from ..maintenance.health import ask_health
 from ..service.ice import NO_ICE_SERVERS
 from ..settings.settings import Settings
-from ..stores import check_files, open_store, where
+from ..stores import check_files, check_unused, open_store, where
 from ..stores.latest_counts import LatestCounts
 from ..system.clock import Clock
+from ..system.owner import become_owner
 from ..system.secrets import warn_of_readable_secrets
 from ..system.sockets import url
 from ..tracing import open_tracing
@@ -49,27 +53,63 @@ async def check(settings: Settings) -> list[str]:
     warn_of_readable_secrets(settings)
     if (host := unencrypted(settings)) is not None:
         log.warning("--webhook-url sends events to %s unencrypted; use https://", host)
+    for name, scheme, sockets in open_listeners(settings):
+        for listening in sockets:
+            results.append(f"{name}: {url(listening, scheme)}")
+            listening.close()
+    results.append(f"store: {where(settings)}, {await _check_store(settings)}")
+    return results
+
+
+def open_listeners(settings: Settings) -> list[tuple[str, str, list[socket.socket]]]:
+    """Return the sockets of each listener with its name and scheme. None if a running server has them.
+
+    Raises:
+        OperatorError: an address cannot be used, or another program uses it.
+    """
+    try:
+        public, admin = open_all_sockets(settings)
+    except OperatorError as error:
+        if getattr(error.__cause__, "errno", None) != errno.EADDRINUSE or not is_served(settings):
+            raise
+        log.warning("a running server uses the port or socket, which is not checked: %s", error)
+        return []
+    scheme = "https" if settings.tls_certificate else "http"
+    return [("listener", scheme, public), ("admin listener", "http", admin)]
+
+
+def is_served(settings: Settings) -> bool:
+    """Return whether a server responds at the address of these settings."""
+    try:
+        ask_health(settings)
+    except OperatorError:
+        return False
+    return True
+
+
+async def _check_store(settings: Settings) -> str:
+    """Open the store and close it again. Return what it holds.
+
+    Raises:
+        OperatorError: it cannot be used.
+    """
+    if settings.store == "leveldb":
+        settings = dataclasses.replace(settings, data_dir=become_owner(settings.data_dir, enter=True))
     check_files(settings)
     try:
+        check_unused(settings)
         # A check does not move a damaged database aside.
         store = await open_store(dataclasses.replace(settings, start_empty_if_damaged=False), Clock())
-        counts = LatestCounts(store)
-        await counts.refresh()
-        counts.close()
-        await store.close()
-        sessions = (
-            "{} sessions listed in {} topics".format(*counts.value) if counts.value else "too much to count at once"
-        )
-        results.append(f"store: {where(settings)}, {sessions}")
+    except DatabaseInUse as error:
+        log.warning("a running server uses the data, which is not checked: %s", error)
+        return "in use"
     except DamagedDatabase as error:
         if not settings.start_empty_if_damaged:
             raise
         log.warning("%s; the server will move it aside and start empty", error)
-    public, admin = open_all_sockets(settings)
-    for name, sockets in (("listener", public), ("admin listener", admin)):
-        for listening in sockets:
-            results.append(
-                f"{name}: {url(listening, 'https' if settings.tls_certificate and sockets is public else 'http')}"
-            )
-            listening.close()
-    return results
+        return "damaged"
+    counts = LatestCounts(store)
+    await counts.refresh()
+    counts.close()
+    await store.close()
+    return "{} sessions listed in {} topics".format(*counts.value) if counts.value else "too much to count at once"

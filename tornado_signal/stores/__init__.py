@@ -403,6 +403,18 @@ def check_files(settings: Settings) -> None:
         check_own(settings.data_dir)
 
 
+def check_unused(settings: Settings) -> None:
+    """Check that no other process uses the data directory, if any. This process must not have opened it.
+
+    Raises:
+        DatabaseInUse: another process uses it.
+    """
+    if settings.store == "leveldb":
+        from .leveldb.directory import check_unused
+
+        check_unused(settings.data_dir)
+
+
 async def open_store(settings: Settings, clock: Clock) -> Store:
     """Return the configured store, opened.
 

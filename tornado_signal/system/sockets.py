@@ -40,7 +40,7 @@ class UnixSocket(socket.socket):
             remove_stale(path)
             self.bind(os.fspath(path))
             self._file = identity(path)
-            os.chmod(path, mode)
+            set_mode(path, mode)
             self.listen()
         except BaseException:
             self.close()
@@ -52,6 +52,24 @@ class UnixSocket(socket.socket):
                 os.unlink(self._path)
         self._file = None
         super().close()
+
+
+def set_mode(path: Path, mode: int) -> None:
+    """Set the permissions of a socket file. A link that another user has put in its place is not followed.
+
+    Raises:
+        OSError: it is not a socket, or cannot be changed.
+    """
+    if not hasattr(os, "O_PATH"):  # such as macOS
+        os.chmod(path, mode, follow_symlinks=False)
+        return
+    descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW)
+    try:
+        if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EADDRINUSE, "another program has replaced the socket file")
+        os.chmod(f"/proc/self/fd/{descriptor}", mode)
+    finally:
+        os.close(descriptor)
 
 
 def identity(path: Path) -> tuple[int, ...]:

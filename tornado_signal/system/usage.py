@@ -45,9 +45,16 @@ def read_usage() -> Usage:
 
 
 async def count_descriptors() -> int:
-    """Return the number of open file descriptors. Others can be opened and closed meanwhile."""
+    """Return the number of open file descriptors. Others can be opened and closed meanwhile.
+
+    0 for a process that root has started in another user's directory: the kernel does not show them.
+    """
     number = 0
-    with os.scandir("/proc/self/fd" if STAT.exists() else "/dev/fd") as entries:
+    try:
+        entries = os.scandir("/proc/self/fd" if STAT.exists() else "/dev/fd")
+    except PermissionError:
+        return 0
+    with entries:
         while step := sum(1 for _ in itertools.islice(entries, COUNT_STEP)):
             number += step
             await asyncio.sleep(0)

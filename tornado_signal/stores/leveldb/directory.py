@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar
 
-from ...errors import DamagedDatabase, DamagedListing, DatabaseError
+from ...errors import DamagedDatabase, DamagedListing, DatabaseError, DatabaseInUse
+from ...system.owner import check_owner
 from . import files, layout
 from .binding import plyvel
 
@@ -50,6 +51,7 @@ def open_leveldb(path: Path) -> Any:
     """
     try:
         make_private(path)
+        files.check_regular(path)
         if problem := damage(path):
             raise plyvel.CorruptionError(problem)
         try:
@@ -97,6 +99,7 @@ def make_private(path: Path) -> None:
         OperatorError: the directory holds other files and no database, so other users may need to read it.
     """
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    check_owner(path)
     if not (path / "CURRENT").exists():
         files.check_own(path)
         if path.stat().st_uid == os.geteuid():
@@ -186,9 +189,9 @@ def unusable(path: Path, error: Exception) -> DatabaseError:
     return DatabaseError(f"{where}: {message}; fix that, or choose another --data-dir")
 
 
-def in_use_error(path: Path) -> DatabaseError:
+def in_use_error(path: Path) -> DatabaseInUse:
     """Return the error for a directory that another process uses."""
-    return DatabaseError(f"{path} is in use by another process; stop it, or choose another --data-dir")
+    return DatabaseInUse(f"{path} is in use by another process; stop it, or choose another --data-dir")
 
 
 def reason(error: Exception) -> str:
@@ -199,22 +202,39 @@ def reason(error: Exception) -> str:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Any]:
-    """Open an existing database for the duration of the block, and keep the owner of its files.
+    """Open an existing database for the duration of the block.
 
     Raises:
         DatabaseError: it does not exist, is in use, or cannot be opened.
     """
+    check_unused(path)
     if not exists(path):
         raise DatabaseError(f"there is no database in {path}; name its directory with --data-dir")
-    if in_use(path):
-        raise in_use_error(path)
-    with files.owned(path), contextlib.closing(open_leveldb(path)) as db:
+    with contextlib.closing(open_leveldb(path)) as db:
         yield db
 
 
 def exists(path: Path) -> bool:
     """Return whether a directory holds a database or the remains of one."""
     return (path / "CURRENT").exists() or damage(path) is not None
+
+
+def check_unused(path: Path) -> None:
+    """Check that no other process uses a directory, and that it can be opened without following links.
+
+    The process must not have the database open, see `in_use`.
+
+    Raises:
+        OperatorError: it is in use, cannot be read, or holds something else than regular files.
+    """
+    try:
+        files.check_regular(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise unusable(path, error) from error
+    if in_use(path):
+        raise in_use_error(path)
 
 
 def in_use(path: Path) -> bool:

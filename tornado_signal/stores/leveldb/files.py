@@ -1,9 +1,8 @@
-"""Files of a data directory: owner, sync and size."""
+"""Files of a data directory: kinds, sync and size."""
 
 import contextlib
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -12,24 +11,9 @@ from ...errors import OperatorError
 _OWN: Final = re.compile(
     r"CURRENT|LOCK|LOG(\.old)?|MANIFEST-\d+|\d+\.(log|ldb|sst|dbtmp)|ballast|lost|lost\+found|README\.md"
 )
+_DIRECTORIES: Final = ("lost", "lost+found")  # of earlier repairs, and of file systems
 BALLAST: Final = "ballast"
 """The file in a database's directory that only occupies space; see `space`."""
-
-
-@contextlib.contextmanager
-def owned(path: Path) -> Iterator[None]:
-    """Give everything in a directory to the directory's owner when the block ends.
-
-    For root, who maintains the directory of a service that runs as another user.
-    """
-    try:
-        yield
-    finally:
-        if os.geteuid() == 0:
-            of = path.stat()
-            for file in [path, *path.rglob("*")]:
-                with contextlib.suppress(FileNotFoundError):
-                    os.chown(file, of.st_uid, of.st_gid, follow_symlinks=False)
 
 
 def check_own(path: Path) -> None:
@@ -45,6 +29,20 @@ def check_own(path: Path) -> None:
             f"{path} contains files of other programs: {', '.join(foreign[:3])}{more}; "
             "choose another --data-dir, or move these files away"
         )
+
+
+def check_regular(path: Path) -> None:
+    """Check that a directory holds regular files only. LevelDB would follow links.
+
+    Raises:
+        OperatorError: it holds something else.
+    """
+    with os.scandir(path) as files:
+        for file in files:
+            if not (file.is_file(follow_symlinks=False) or file.name in _DIRECTORIES):
+                raise OperatorError(
+                    f"{path / file.name} is not a regular file; remove it, or choose another --data-dir"
+                )
 
 
 def remove_ballast(path: Path) -> bool:
