@@ -47,6 +47,16 @@ def test_old_requests_are_refused(make, clock):
     assert receiver.read_request(signed(sender))
 
 
+def test_requests_from_before_the_start_are_refused(make, clock):
+    sender = make()
+    captured = signed(sender)
+    assert make().read_request(captured)
+    clock[0] += 1
+    receiver = make()
+    assert receiver.read_request(captured) is None
+    assert receiver.read_request(signed(sender))
+
+
 def test_forged_messages_are_refused(make):
     receiver = make()
     message = signed(make())

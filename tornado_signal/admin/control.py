@@ -192,7 +192,7 @@ class Control:
             self._forged = True
             log.warning(
                 "a message of another process is refused, because it is not signed with the secret of the store, "
-                "or repeated; further ones are not logged"
+                "repeated, or older than this process; further ones are not logged"
             )
 
     async def _reply(self, request: dict[str, Any]) -> None:

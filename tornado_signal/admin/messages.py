@@ -28,6 +28,9 @@ class Messages:
     def __init__(self, secret: Callable[[], bytes], now_ms: Callable[[], int]) -> None:
         self._secret = secret
         self._now_ms = now_ms
+        self._started_ms = (
+            now_ms()
+        )  # an earlier request was for other processes, and can be repeated
         self._number = 0
         self._latest: dict[str, int] = {}  # the number of the latest request by sender
 
@@ -42,11 +45,13 @@ class Messages:
         return self._signature(body) + body
 
     def read_request(self, message: bytes) -> dict[str, Any] | None:
-        """Return the fields of a request, or None if it is forged, repeated or invalid."""
+        """Return the fields of a request, or None if it is forged, repeated, invalid or older than this process."""
         fields = self._read(message, REQUEST)
         if fields is None or abs(self._now_ms() - fields["number"]) > MAX_AGE_MS:
             return None
         sender, number = fields["from"], fields["number"]
+        if number < self._started_ms:
+            return None
         if number <= self._latest.get(sender, 0):
             return None
         if len(self._latest) >= MAX_SENDERS:

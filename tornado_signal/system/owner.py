@@ -19,8 +19,8 @@ MAX_PARTS = 1000  # of a path with its links
 def become_owner(path: Path, *, enter: bool = False) -> Path:
     """As root, become the user and the group that decide about the files in a directory. Root cannot be regained.
 
-    That is the owner of the first directory or link on the way to `path` that does not belong to root. Its owner could
-    replace everything after it.
+    On the way to `path`, the first directory or link that does not belong to root decides. Its owner could replace
+    everything after it.
 
     Args:
         path: the directory, which can be missing.
