@@ -21,6 +21,7 @@ from websockets.sync.client import connect
 
 import tornado_signal
 from tornado_signal import errors
+from tornado_signal.__main__ import make_parser
 from tornado_signal.service.statuses import STATUS
 from tornado_signal.settings.settings import SETTINGS
 from tornado_signal.stores.leveldb import layout
@@ -467,6 +468,19 @@ def test_no_text_installs_a_package_that_is_not_published():
         r"pip install .?tornado[-_]signal|npm (?:install|i|add) tornado-signal|unpkg\.com|jsdelivr|esm\.sh|ghcr\.io"
     )
     assert re.findall(commands, text) == []
+
+
+def test_named_flags_exist():
+    foreign = {  # of programs other than the command
+        *("--format", "--build-arg", "--read-only", "--tmpfs", "--time", "--cluster-replace", "--cluster-slave"),
+        *("--quick", "--only", "--server", "--no-restarts", "--cluster", "--pause", "--dir", "--purge"),
+    }
+    commands = make_parser().commands.values()
+    flags = {flag for command in commands for argument in command.arguments for flag in argument.option_strings}
+    flags |= {setting.flag for setting in SETTINGS}
+    named = {flag for text in pages().values() for flag in re.findall(r"`(--[a-z-]+)[ `=]", text)}
+    assert named >= foreign
+    assert named - foreign - flags == set()
 
 
 def test_every_page_and_example_has_the_same_admin_port():

@@ -28,9 +28,7 @@ class Messages:
     def __init__(self, secret: Callable[[], bytes], now_ms: Callable[[], int]) -> None:
         self._secret = secret
         self._now_ms = now_ms
-        self._started_ms = (
-            now_ms()
-        )  # an earlier request was for other processes, and can be repeated
+        self._started_ms = now_ms()  # an earlier request was for other processes, and can be repeated
         self._number = 0
         self._latest: dict[str, int] = {}  # the number of the latest request by sender
 
