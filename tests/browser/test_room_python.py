@@ -346,7 +346,7 @@ def test_server_decides_which_member_is_newer(page, python):
     newest = python("newest")
     assert newest.evaluate("enter(secret='of both')") == id
     until(lambda: newer.evaluate("seen.some(([name]) => name === 'close')"))
-    # A copy of the first beacon, and two more of this id: with the first entry, and with one later than that of `newest`.
+    # A copy of the first beacon, and two more: with the first entry, and with one after that of `newest`.
     beacon = {"v": 2, "id": id, "at": 10**14, "now": now_ms()}
     beacons = [beacon | {"since": since_ms} for since_ms in (first["createdAt"], now_ms() + 50_000)]
     sealed = f"[Identity({ORIGIN!r}, 'room~lobby', None, 'of both').seal(each) for each in {beacons}]"
