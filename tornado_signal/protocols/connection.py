@@ -1,10 +1,11 @@
 """The connection of a client of another library: its messages in order, its limits, and what it subscribed to."""
 
+import asyncio
 import hashlib
 import json
 import math
 from asyncio import CancelledError, Future
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from http import HTTPStatus
 from typing import Any, ClassVar, Final
 
@@ -92,10 +93,11 @@ class ProtocolConnection(ClientConnection):
         Raises:
             TooMany: the connection or its address has too many channels.
         """
-        if channel in self._channels or self.closed:
+        if self.closed:
             return None
-        self.acquire()
-        self._channels.add(channel)
+        if channel not in self._channels:
+            self.acquire()
+            self._channels.add(channel)
         return self.relay.subscribe(channel, self)
 
     def unsubscribe(self, channel: Channel) -> None:
@@ -186,6 +188,15 @@ def encode(message: Any) -> bytes:
         return orjson.dumps(message)
     except TypeError:
         return json.dumps(message, separators=(",", ":")).encode()
+
+
+async def confirm(pending: Sequence[Awaitable[None]]) -> bool:
+    """Wait for subscriptions. Return False if Redis does not respond in time: they become effective later."""
+    try:
+        await asyncio.gather(*pending)
+    except errors.Unavailable:
+        return False
+    return True
 
 
 def hash_owner(kind: str, value: str) -> str:

@@ -3,7 +3,6 @@
 Nothing is stored, and events of other kinds are refused.
 """
 
-import asyncio
 import hashlib
 import json
 import re
@@ -16,7 +15,7 @@ from .. import errors
 from ..relay import Channel, Relay
 from ..service.client_connection import Client
 from ..service.request_context import RequestContext
-from .connection import MAX_CHANNELS, MAX_NAME, ProtocolConnection, encode, is_utf8
+from .connection import MAX_CHANNELS, MAX_NAME, ProtocolConnection, confirm, encode, is_utf8
 from .endpoint import ProtocolUpgrade, make_scope
 
 try:
@@ -148,7 +147,8 @@ class NostrConnection(ProtocolConnection):
         return None
 
     async def _confirm(self, pending: list[Awaitable[None]], subscription_id: str) -> None:
-        await asyncio.gather(*pending)
+        if not await confirm(pending):
+            self.send(["NOTICE", "error: the server is temporarily unavailable; the subscription begins later"])
         self.send(["EOSE", subscription_id])
 
     def _subscribe(self, subscription: bytes, filters: list[Filter], context: RequestContext) -> list[Awaitable[None]]:

@@ -6,6 +6,7 @@ import hashlib
 import os
 import uuid
 import zlib
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, Final
@@ -18,7 +19,7 @@ from ..service.client_connection import Client
 from ..service.request_context import RequestContext
 from ..service.statuses import STATUS
 from ..transport.frames import CloseCode
-from .connection import MAX_NAME, ProtocolConnection, encode, hash_owner, is_utf8
+from .connection import MAX_NAME, ProtocolConnection, confirm, encode, hash_owner, is_utf8
 from .endpoint import ProtocolHandler, ProtocolUpgrade, make_scope
 
 PATH: Final = "/peerjs"
@@ -28,9 +29,13 @@ LISTED_PER_UNIT: Final = 100  # a response counts as one more request for this m
 EXPIRE_S: Final = 5.0  # how long messages to an absent id are kept
 MAX_KEPT: Final = 100  # such messages of a connection
 MAX_KEPT_BYTES: Final = 64 * 1024
+RETRY_S: Final = 0.3  # until a message that reached nobody is published again: its receiver's channel can be moving
+CLAIM_S: Final = 20.0  # for which a connection waits for its id while Redis does not respond
+MAX_RECENT: Final = 64  # received messages whose repetitions are recognised
 UNLIMITED: Final = 2**31
 TAKEN_OVER: Final = b"taken over by "  # begins a message to the earlier owner of an id, before the new owner
 ARRIVED: Final = b"arrived"  # a message to connections that keep messages for an id
+REPEATED: Final = b"\n"  # begins a message that can have arrived before. JSON may begin with it, for earlier versions
 
 KEPT_TYPES: Final = ("OFFER", "ANSWER", "CANDIDATE")
 FORWARDED_TYPES: Final = (*KEPT_TYPES, "LEAVE", "EXPIRE")
@@ -48,22 +53,17 @@ class Absent:
         channel: the channel of its arrival.
         messages: the messages in order.
         timer: the timer of their expiry.
-        retrying: whether the first message is being published again.
-        arrived: whether the id arrived meanwhile.
+        changed: is set when the id arrives, and when the messages are not kept any longer.
     """
 
     def __init__(self, sender: "PeerJsConnection", peer_id: str) -> None:
-        self._sender = sender
-        self._peer_id = peer_id
         self.channel = Channel(sender.scope, f"arrival {peer_id}")
         self.messages: list[bytes] = []
-        self.retrying = self.arrived = False
+        self.changed = asyncio.Event()
         self.timer = asyncio.get_running_loop().call_later(EXPIRE_S, sender.expire, peer_id)
 
     def relayed(self, message: bytes) -> None:
-        self.arrived = True
-        if not self.retrying:
-            self._sender.deliver_kept(self._peer_id)
+        self.changed.set()
 
 
 class PeerJsConnection(ProtocolConnection):
@@ -84,6 +84,7 @@ class PeerJsConnection(ProtocolConnection):
         "_member",
         "_owner",
         "_peer_id",
+        "_recent",
         "_token",
         "_unconfirmed",
     )
@@ -108,6 +109,7 @@ class PeerJsConnection(ProtocolConnection):
         self._absent: dict[str, Absent] = {}
         self._kept_bytes = 0
         self._unconfirmed: dict[str, asyncio.Future[None]] = {}  # the latest message to each id
+        self._recent: deque[int] | None = None  # hashes of the latest messages for the client, if servers share ids
 
     # The id
 
@@ -137,17 +139,15 @@ class PeerJsConnection(ProtocolConnection):
             context.status = STATUS[type(error)]
             self._reject("ERROR", str(error))
             return
-        # Subscribe first. Otherwise two connections that claim the id at once would not notice each other.
-        if (opening := self.subscribe(self._inbox(self._peer_id))) is not None:
-            await opening
-        self.acquire()
-        try:
-            lease = Lease(self._peer_id, self._owner, self._token)
-            joined = await self.relay.join(self._group, lease, UNLIMITED, self._lose)
-            self._member = joined is not JoinResult.TAKEN
-        finally:
-            if not self._member:
-                self.release()
+        until_s = asyncio.get_running_loop().time() + CLAIM_S
+        while True:
+            try:
+                await self._join()
+                break
+            except errors.Unavailable:
+                if self.closed or asyncio.get_running_loop().time() > until_s:
+                    raise
+                await asyncio.sleep(RETRY_S)
         if not self._member:
             self.unsubscribe(self._inbox(self._peer_id))
             self._reject("ID-TAKEN", "ID is taken")
@@ -161,6 +161,19 @@ class PeerJsConnection(ProtocolConnection):
         for message in early:
             self.relayed(message)
         await self._publish(Channel(self.scope, f"arrival {self._peer_id}"), ARRIVED)
+
+    async def _join(self) -> None:
+        # Subscribe first. Otherwise two connections that claim the id at once would not notice each other.
+        if (opening := self.subscribe(self._inbox(self._peer_id))) is not None:
+            await opening
+        self.acquire()
+        try:
+            lease = Lease(self._peer_id, self._owner, self._token)
+            joined = await self.relay.join(self._group, lease, UNLIMITED, self._lose)
+            self._member = joined is not JoinResult.TAKEN
+        finally:
+            if not self._member:
+                self.release()
 
     def _reject(self, kind: str, text: str) -> None:
         self.send({"type": kind, "payload": {"msg": text}})
@@ -205,9 +218,20 @@ class PeerJsConnection(ProtocolConnection):
             if (len(self._early) < MAX_KEPT and early_bytes <= MAX_KEPT_BYTES) or message.startswith(TAKEN_OVER):
                 self._early.append(message)
         elif not message.startswith(TAKEN_OVER):
-            self.client.socket.send(message)
+            self._receive(message)
         elif message != TAKEN_OVER + self._owner.encode():
             self.client.service.start(self._check_owner())
+
+    def _receive(self, message: bytes) -> None:
+        """Send a message to the client, unless it is a repetition."""
+        repeated = message.startswith(REPEATED)
+        content = message.removeprefix(REPEATED)
+        if self.relay.shared:
+            recent = self._recent = self._recent or deque(maxlen=MAX_RECENT)
+            if repeated and hash(content) in recent:
+                return
+            recent.append(hash(content))
+        self.client.socket.send(content)
 
     async def _check_owner(self) -> None:
         """Close the connection if another one owns the id. The latest message can be of an earlier owner."""
@@ -259,13 +283,14 @@ class PeerJsConnection(ProtocolConnection):
         if not is_kept:
             return None
         if isinstance(reached, int):
-            return None if reached else self._keep_first(peer_id, message)
+            if not reached:
+                self._keep_first(peer_id, message)
+            return None
         return self._keep_unless_reached(reached, peer_id, message)
 
     async def _keep_unless_reached(self, reached: Awaitable[int], peer_id: str, message: bytes) -> None:
         if not await reached and not self.closed:
-            opening = self._keep_first(peer_id, message)
-            await self._retry(opening, peer_id)
+            self._keep_first(peer_id, message)
 
     async def _confirm(self, work: Awaitable[None], confirmed: asyncio.Future[None], peer_id: str) -> None:
         """Do the work of a message. Then the next message to its id is sent."""
@@ -279,13 +304,14 @@ class PeerJsConnection(ProtocolConnection):
 
     # Messages to absent ids
 
-    def _keep_first(self, peer_id: str, message: bytes) -> Awaitable[None] | None:
+    def _keep_first(self, peer_id: str, message: bytes) -> None:
+        """Keep a message that reached nobody."""
         if not self._may_keep(message):
             self.expire(peer_id)
-            return None
+            return
         absent = self._absent[peer_id] = Absent(self, peer_id)
         self._keep(absent, message)
-        return self.relay.subscribe(absent.channel, absent)
+        self.client.service.start(self._deliver(absent, peer_id))
 
     def _may_keep(self, message: bytes) -> bool:
         kept = sum(len(absent.messages) for absent in self._absent.values())
@@ -299,36 +325,34 @@ class PeerJsConnection(ProtocolConnection):
         self._kept_bytes += size
         self.client.socket.owe(size)
 
-    async def _retry(self, opening: Awaitable[None] | None, peer_id: str) -> None:
-        """Publish again after the subscription, because the id can have arrived before it."""
-        absent = self._absent.get(peer_id)
+    async def _deliver(self, absent: Absent, peer_id: str) -> None:
+        """Publish the kept messages in order, each until it is received, when the id arrives and from time to time."""
+        opening = self.relay.subscribe(absent.channel, absent)
         if opening is not None:
-            await opening
-        if absent is None or self._absent.get(peer_id) is not absent:
-            return
-        absent.retrying = True
-        reached = await self._publish(self._inbox(peer_id), absent.messages[0])
-        absent.retrying = False
-        if self._absent.get(peer_id) is not absent:
-            return
-        if reached:
-            self._count_kept(-len(absent.messages.pop(0)))
-        if reached or absent.arrived:
-            self.deliver_kept(peer_id)
+            await confirm([opening])
+        prefix = REPEATED
+        while self._absent.get(peer_id) is absent:
+            absent.changed.clear()
+            reached = await self._publish(self._inbox(peer_id), prefix + absent.messages[0])
+            prefix = b"" if reached else REPEATED
+            if self._absent.get(peer_id) is not absent:
+                return
+            if not reached:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(RETRY_S if self.relay.shared else None):
+                        await absent.changed.wait()
+            elif len(absent.messages) == 1:
+                self._stop_keeping(peer_id)
+            else:
+                self._count_kept(-len(absent.messages.pop(0)))
 
-    def _stop_keeping(self, peer_id: str) -> list[bytes]:
+    def _stop_keeping(self, peer_id: str) -> None:
         absent = self._absent.pop(peer_id, None)
-        if absent is None:
-            return []
-        absent.timer.cancel()
-        self.relay.unsubscribe(absent.channel, absent)
-        self._count_kept(-sum(map(len, absent.messages)))
-        return absent.messages
-
-    def deliver_kept(self, peer_id: str) -> None:
-        """Send the kept messages to an id that has arrived."""
-        for message in self._stop_keeping(peer_id):
-            self.relay.publish(self._inbox(peer_id), message)
+        if absent is not None:
+            absent.timer.cancel()
+            absent.changed.set()
+            self.relay.unsubscribe(absent.channel, absent)
+            self._count_kept(-sum(map(len, absent.messages)))
 
     def expire(self, peer_id: str) -> None:
         """Drop the kept messages to an id, and notify the client."""

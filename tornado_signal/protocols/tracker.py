@@ -10,6 +10,7 @@ from ..http.fields import query_token
 from ..relay import Channel, JoinResult, Lease, Relay
 from ..service.client_connection import Client
 from ..service.request_context import RequestContext
+from ..service.statuses import STATUS
 from .connection import ProtocolConnection, encode, hash_owner
 from .endpoint import make_scope
 
@@ -93,9 +94,14 @@ class TrackerConnection(ProtocolConnection):
             elif not self.refuse_other_protocol(message):
                 named = action if type(action) is str else ""
                 raise Failed(f"invalid action in WS request: {named[:MAX_ECHOED]}")
-        except (Failed, errors.Unauthorized, errors.NotAllowed) as failed:
+        except (Failed, errors.Unauthorized, errors.NotAllowed, errors.Unavailable) as failed:
+            reason = str(failed)
+            if isinstance(failed, errors.Unavailable):
+                context.count_error(failed)
+                context.status = STATUS[type(failed)]
+                reason = "the server is temporarily unavailable"
             echoed = info_hash if type(info_hash) is str and len(info_hash) <= MAX_ECHOED else ""
-            self._fail("scrape" if action == "scrape" else "announce", echoed, str(failed))
+            self._fail("scrape" if action == "scrape" else "announce", echoed, reason)
 
     def _fail(self, action: str, info_hash: str, reason: str) -> None:
         self.send({"action": action, "failure reason": reason, "info_hash": info_hash})
@@ -161,7 +167,12 @@ class TrackerConnection(ProtocolConnection):
             complete = complete or event == "completed" or earlier.data == COMPLETE
         lease = Lease(peer_id, self._owner, self._token, COMPLETE if complete else INCOMPLETE)
         self._swarms.setdefault(info_hash, {})[peer_id] = lease
-        joined = await self.relay.join(self._swarm(info_hash), lease, MAX_MEMBERS)
+        try:
+            joined = await self.relay.join(self._swarm(info_hash), lease, MAX_MEMBERS)
+        except errors.Unavailable:
+            if earlier is None:
+                self._forget(info_hash, peer_id)
+            raise
         if joined is JoinResult.FULL:
             raise errors.TooMany("members of a swarm")
         if joined is JoinResult.TAKEN:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from ..relay import Channel, Relay
 from ..service.client_connection import Client
 from ..service.request_context import RequestContext
-from .connection import MAX_NAME, ProtocolConnection, encode
+from .connection import MAX_NAME, ProtocolConnection, confirm, encode
 from .endpoint import ProtocolUpgrade, make_scope
 
 PATH: Final = "/y-webrtc"
@@ -108,8 +108,7 @@ def _name(topic: str) -> str:
 
 
 async def _wait(pending: list[Awaitable[None]]) -> None:
-    for opening in pending:
-        await opening
+    await confirm(pending)
 
 
 class YUpgrade(ProtocolUpgrade):

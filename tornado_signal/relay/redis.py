@@ -51,6 +51,12 @@ def _load(name: str) -> Script:
 SCRIPTS: Final = {name: _load(name) for name in ("join", "leave", "members", "renew")}
 
 
+def make_key(prefix: str, channel: Channel) -> bytes:
+    """Return the key of a channel or a group on Redis."""
+    digest = hashlib.sha256("\0".join(channel).encode()).hexdigest()[:32]
+    return f"{prefix}{{relay.{digest}}}".encode()
+
+
 class Registered(NamedTuple):
     """A lease of this process."""
 
@@ -87,8 +93,7 @@ class RedisRelay:
     # Channels
 
     def _key(self, channel: Channel) -> bytes:
-        digest = hashlib.sha256("\0".join(channel).encode()).hexdigest()[:32]
-        return f"{self._shared.prefix}{{relay.{digest}}}".encode()
+        return make_key(self._shared.prefix, channel)
 
     def watched(self, channel: bytes, /) -> bool:
         return channel in self._channels
@@ -102,14 +107,7 @@ class RedisRelay:
         if key not in self._channels:
             self._channels[key] = channel
             self._feed.want(key, key_slot(key))
-        return self._subscribed(channel, key, receiver) if key in self._feed.pending else None
-
-    async def _subscribed(self, channel: Channel, key: bytes, receiver: Receiver) -> None:
-        try:
-            await self._feed.subscribed(key, self._shared.access.timeout_s)
-        except BaseException:
-            self.unsubscribe(channel, receiver)
-            raise
+        return self._feed.subscribed(key, self._shared.access.timeout_s) if key in self._feed.pending else None
 
     def unsubscribe(self, channel: Channel, receiver: Receiver) -> None:
         self._local.unsubscribe(channel, receiver)
@@ -177,7 +175,8 @@ class RedisRelay:
         try:
             joined = await self._join(group, registered)
         except Unavailable:  # Redis can have executed the call
-            self._leave_later(group, lease.member, lease.owner)
+            if not self._owns(group, lease.member, lease.owner):
+                self._leave_later(group, lease.member, lease.owner)
             raise
         if joined in (JoinResult.NEW, JoinResult.RENEWED):
             self._leases.setdefault(group, {})[lease.member] = registered
@@ -189,14 +188,17 @@ class RedisRelay:
         return JoinResult((await self._call("join", group, self._process, LIFETIME_MS, *arguments)).decode())
 
     async def leave(self, group: Channel, member: str, owner: str) -> None:
-        registered = self._leases.get(group, {}).get(member)
-        if registered is not None and registered.lease.owner == owner:
+        if self._owns(group, member, owner):
             self._remove(group, member)
         try:
             await self._call("leave", group, member, owner)
             self._not_left.pop((group, member, owner), None)
         except Unavailable:
             self._leave_later(group, member, owner)
+
+    def _owns(self, group: Channel, member: str, owner: str) -> bool:
+        registered = self._leases.get(group, {}).get(member)
+        return registered is not None and registered.lease.owner == owner
 
     def _remove(self, group: Channel, member: str) -> None:
         leases = self._leases[group]

@@ -74,7 +74,7 @@ class Relay(Protocol):
             None if the subscription is effective, otherwise an awaitable that completes when it is.
 
         Raises:
-            Unavailable: from the awaitable, if Redis did not confirm in time. The receiver is not subscribed.
+            Unavailable: from the awaitable, if Redis did not confirm in time. The subscription becomes effective later.
         """
 
     def unsubscribe(self, channel: Channel, receiver: Receiver) -> None:
@@ -109,7 +109,8 @@ class Relay(Protocol):
             on_lost: called if the lease expired, because Redis was unreachable, and has another owner now.
 
         Raises:
-            Unavailable: Redis did not respond in time. The member is not in the group, or is removed soon.
+            Unavailable: Redis did not respond in time. An earlier lease of the owner stays. A new member is not in the
+                group, or is removed soon.
         """
 
     async def leave(self, group: Channel, member: str, owner: str) -> None:

@@ -1,0 +1,154 @@
+"""Clients of other protocols at two servers of one Redis, while it does not respond or moves a slot."""
+
+import asyncio
+import contextlib
+import itertools
+import json
+
+import pytest
+from support.command import ORIGIN
+from support.nostr import NostrClient, make_event
+from support.peerjs import connect_peer, open_peer
+from support.redis_servers import Move, RedisCluster, RedisServer
+from support.rpc import until
+from support.y_webrtc import RawClient, published
+
+from tornado_signal.protocols.endpoint import make_scope
+from tornado_signal.relay import Channel
+from tornado_signal.relay.redis import make_key
+from tornado_signal.stores.redis.partitions import key_slot
+
+TIMEOUT_MS = 500
+HASHES = [letter * 20 for letter in "abc"]
+
+
+@pytest.fixture
+def node():
+    with RedisServer("valkey") as made:
+        yield made
+
+
+@pytest.fixture
+def cluster():
+    with RedisCluster("valkey", 3) as made:
+        yield made
+
+
+@pytest.fixture
+def servers(start, request):
+    """Two servers of the Redis that the test names."""
+    redis = request.getfixturevalue(request.param)
+    flags = ("--store", "redis", "--redis-nodes", redis.address, "--durability", "os")
+    return [start(*flags, "--redis-timeout-ms", TIMEOUT_MS) for _ in range(2)]
+
+
+def port_of(server):
+    return int(server.url.rpartition(":")[2])
+
+
+@contextlib.contextmanager
+def frozen(node):
+    node.freeze()
+    try:
+        yield
+    finally:
+        node.resume()
+
+
+def announcement(info_hash, **more):
+    return {"action": "announce", "info_hash": info_hash, "peer_id": "-AA0000-aaaaaaaaaaaa", "left": 1, **more}
+
+
+@pytest.mark.parametrize("servers", ["node"], indirect=True)
+async def test_connections_outlive_seconds_without_redis(node, servers):
+    urls = [server.url.replace("http", "ws", 1) for server in servers]
+    async with contextlib.AsyncExitStack() as stack:
+        tracker = await stack.enter_async_context(RawClient(urls[0] + "/tracker", ORIGIN))
+        nostr = [await stack.enter_async_context(NostrClient(url + "/nostr", ORIGIN)) for url in urls]
+        yjs = [await stack.enter_async_context(RawClient(url + "/y-webrtc", ORIGIN)) for url in urls]
+        peer = await open_peer(port_of(servers[0]), "a", origin=ORIGIN)
+        await tracker.send(announcement(HASHES[0]))
+        assert (await tracker.receive())["incomplete"] == 1
+        with frozen(node):
+            claiming = await connect_peer(port_of(servers[1]), ORIGIN, key="peerjs", id="b", token="token")
+            await peer.send("OFFER", "absent", payload=1)
+            await nostr[0].send(["REQ", "sub", {"#x": ["room"]}])
+            await yjs[0].send({"type": "subscribe", "topics": ["room"]})
+            for message in (
+                announcement(HASHES[0]),  # a member
+                announcement(HASHES[1]),
+                announcement(HASHES[0], answer={}, offer_id="1", to_peer_id="-BB0000-bbbbbbbbbbbb"),
+                {"action": "scrape", "info_hash": HASHES},
+            ):
+                await tracker.send(message)
+                failed = await tracker.receive()
+                assert (failed["action"], failed["failure reason"]) == (
+                    message["action"],
+                    "the server is temporarily unavailable",
+                )
+            assert (await nostr[0].receive())[0] == "NOTICE"
+            assert await nostr[0].receive() == ["EOSE", "sub"]
+            await yjs[0].send({"type": "ping"})
+            assert await yjs[0].receive() == {"type": "pong"}
+            assert await peer.next() == {"type": "EXPIRE", "src": "absent", "dst": "a"}
+        assert await claiming.next() == {"type": "OPEN"}
+        for info_hash in HASHES[:2]:
+            await tracker.send(announcement(info_hash))
+            assert (await tracker.receive())["incomplete"] == 1
+        await peer.send("OFFER", "b", payload=2)
+        assert (await claiming.next())["payload"] == 2
+
+        async def reached(publish, receiver, expected):
+            await publish()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    return json.loads(await receiver.socket.recv()) == expected
+
+        event = make_event()
+        await until(lambda: reached(lambda: nostr[1].publish(event), nostr[0], ["EVENT", "sub", event]))
+        await until(lambda: reached(lambda: yjs[1].publish("room", 1), yjs[0], published("room", 1, 1)))
+        for each in (peer, claiming):
+            await each.close()
+
+
+def slot_of_id(peer_id):
+    return key_slot(make_key("tornado-signal:", Channel(make_scope("peerjs", ORIGIN, "peerjs"), f"id {peer_id}")))
+
+
+async def send_numbers(sender, receiver_id, ended):
+    for number in itertools.count():
+        await sender.send("CANDIDATE", receiver_id, payload=number)
+        if ended.is_set():
+            return number
+        await asyncio.sleep(0.02)  # a sender may have 100 messages that nobody has received
+
+
+async def moved(cluster, slot):
+    move = await asyncio.to_thread(Move, cluster, slot)
+    await asyncio.to_thread(move.end)
+
+
+async def stopped(cluster, slot):
+    """Freeze the node for longer than servers wait for it, and for less than the cluster does."""
+    node = next(node for first, last, node in cluster.slots() if first <= slot <= last)
+    with frozen(node):
+        await asyncio.sleep(2 * TIMEOUT_MS / 1000)
+
+
+@pytest.mark.parametrize("servers", ["cluster"], indirect=True)
+@pytest.mark.parametrize("fault", [moved, stopped])
+async def test_connected_peer_gets_each_message_once_and_in_order(fault, cluster, servers):
+    sender = await open_peer(port_of(servers[0]), "a", origin=ORIGIN)
+    receiver = await open_peer(port_of(servers[1]), "b", origin=ORIGIN)
+    ended = asyncio.Event()
+    sending = asyncio.create_task(send_numbers(sender, "b", ended))
+    for _ in range(3):
+        await fault(cluster, slot_of_id("b"))
+        await asyncio.sleep(1)
+    ended.set()
+    last = await sending
+    assert [(await receiver.next())["payload"] for _ in range(last + 1)] == [*range(last + 1)]
+    await sender.nothing_before(("a", "own"))
+    await receiver.nothing_before(("b", "own"))
+    await sender.close()
+    await receiver.close()
