@@ -163,6 +163,25 @@ def test_wrong_option_makes_no_client(error, option):
         Peers(**{"servers": NOBODY, **option})
 
 
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("offer", lambda client: client.offer("lobby", "i", {"type": "offer", "sdp": "v=0"})),
+        ("info", lambda client: client.offer("lobby", 5, "o")),
+        ("topic", lambda client: client.sessions(5)),
+        ("topic", lambda client: anext(client.topic_events(5))),
+        ("answer", lambda client: client.answer("c", {"type": "answer"})),
+        ("candidates", lambda client: client.candidates("c", "offerer", "a candidate")),
+        ("a candidate", lambda client: client.candidates("c", "offerer", [{"candidate": ""}])),
+        ("secret", lambda client: client.withdraw("c", "offerer", secret=5)),
+    ],
+)
+async def test_value_that_is_not_a_string_is_not_sent(name, call):
+    async with SignalClient(NOBODY, ORIGIN) as client:
+        with pytest.raises(TypeError, match=f"^{name} is "):
+            await call(client)
+
+
 @pytest.mark.needs("aiortc")
 async def test_leaving_a_room_without_await_is_a_warning():
     from tornado_signal.client.peers import Peers

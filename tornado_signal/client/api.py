@@ -28,6 +28,7 @@ from .types import (
     StreamEvent,
     Token,
     Topics,
+    check_type,
 )
 
 MAX_BATCH = 100
@@ -245,6 +246,8 @@ class SignalClient(Closable):
 
         After a broken connection some candidates can arrive twice, which is harmless.
         """
+        for candidate in check_type("candidates", candidates, list, tuple):
+            check_type("a candidate", candidate, str)
         for start in range(0, len(candidates), MAX_BATCH):
             batch = list(candidates[start : start + MAX_BATCH])
             fields = {"side": side, "secret": secret}

@@ -23,6 +23,7 @@ from .websocket import WebSocket
 
 PAUSE_S = 0.25
 MAX_PAUSE_S = 15.0
+TEXTS = frozenset({"topic", "prefix", "info", "offer", "code", "side", "answer", "candidate", "since", "secret"})
 MIN_POLL_S = 0.1  # between two polls of the same listing or session, after a burst
 POLL_BURST = 20  # polls without a pause
 PREFERRED_CHECK_S = 30.0  # between two checks whether a preferred server works again
@@ -261,6 +262,14 @@ class Servers:
 
 
 def _params_for(fields: Fields, server: str) -> Fields:
-    """Return the fields to send: without None, and without a cursor that another server has issued."""
+    """Return the fields to send: without None, and without a cursor that another server has issued.
+
+    Raises:
+        TypeError: a field that has to be a string is not one.
+    """
     foreign = "since" if isinstance(since := fields.get("since"), Token) and since.server != server else ""
-    return {name: value for name, value in fields.items() if value is not None and name != foreign}
+    params = {name: value for name, value in fields.items() if value is not None and name != foreign}
+    for name in TEXTS & params.keys():
+        if not isinstance(params[name], str):
+            raise TypeError(f"{name} is a string, such as the JSON of an object, not {type(params[name]).__name__}")
+    return params
