@@ -33,7 +33,7 @@ import ast, asyncio, gc, hashlib, json, resource, secrets, sys, time
 from tornado_signal.client.names import Identity
 from tornado_signal.client.peers import Peers
 from pathlib import Path
-from tornado_signal.client.room import FileError, FileOffered, Full, Joined, Member, Message
+from tornado_signal.client.room import FileError, FileOffered, Full, Joined, Member, Message, Room
 
 async def enter(topic="lobby", **options):
     global room
@@ -127,6 +127,31 @@ def count_reads():
         return object.__getattribute__(member, name)
 
     Member.__getattribute__ = read
+
+# Count verified signatures: all, those before the first member, and the most in one iteration of the event loop.
+def count_verified():
+    global largest_batch, verified, verified_before_use
+    names, use, loop = sys.modules["tornado_signal.client.names"], Room._use, asyncio.get_running_loop()
+    verify, verified, verified_before_use, largest_batch = names._verify, 0, None, 0
+
+    def counted(*arguments):
+        global verified
+        verified += 1
+        verify(*arguments)
+
+    def used(*arguments):
+        global verified_before_use
+        verified_before_use = verified_before_use or verified
+        use(*arguments)
+
+    def tick(before):
+        global largest_batch
+        largest_batch = max(largest_batch, verified - before)
+        if verified <= 500:
+            loop.call_soon(tick, verified)
+
+    names._verify, Room._use = counted, used
+    tick(0)
 
 # Send messages to every peer, on one of its channels or on a new one for a file. A message can end the connection.
 async def send_raw(channel_name, messages):
@@ -786,3 +811,78 @@ def test_strangers_cannot_disturb_a_room_with_a_password(python):
     all_together({"a": alice, "b": bob, "c": carol})
     assert mallory.evaluate("others()") == []
     assert nobody_left(alice, bob)
+
+
+def test_junk_replaces_a_beacon_only_when_its_mailbox_is_nearly_full(python):
+    alice, bob, mallory = map(python, "abm")
+    for member in (alice, bob):
+        member.evaluate("enter()")
+    all_together({"a": alice, "b": bob})
+    sessions = "(await peers.client.sessions('room~lobby')).sessions"
+    alices = f"[each['code'] for each in {sessions} if each['info'] == 'a']"
+    (code,) = mallory.evaluate(alices)
+    junk = f"peers.client.candidates({code!r}, 'answerer', {FORGED}({{'from': 'x'}}) * 100)"
+    mallory.evaluate(junk)
+    carol = python("c")
+    carol.evaluate("enter()")  # whose mail comes after that
+    all_together({"a": alice, "b": bob, "c": carol})
+    assert mallory.evaluate(alices) == [code]
+    mallory.evaluate(junk.replace("100", "50"))
+    # The next beacon is listed before this one is withdrawn, which is read a little longer.
+    assert len(until(lambda: len(found := mallory.evaluate(alices)) > 1 and found)) == 2
+    until(lambda: (found := mallory.evaluate(alices)) and code not in found)
+    assert nobody_left(alice, bob, carol)
+
+
+def test_copies_of_a_beacon_take_no_place(python):
+    first, alice, bob, mallory = map(python, "fabm")
+    first.evaluate("enter('game', password='p', max=2)")
+    (topic,) = until(lambda: [each["topic"] for each in mallory.evaluate("peers.client.topics()")["topics"]])
+    offers = f"[each['offer'] for each in (await peers.client.sessions({topic!r})).sessions]"
+    (offer,) = mallory.evaluate(offers)
+    copy = f"peers.client.offer({topic!r}, '-', {offer!r})"
+    mallory.evaluate(copy)
+    first.evaluate("room.leave()")
+    for member in (alice, bob):
+        member.evaluate("enter('game', password='p', max=2)")
+        until(lambda member=member: member.evaluate("room._mailbox is not None"))
+    # The copy has the earliest entry, so that bob waits until it is known that nobody is there.
+    all_together({"a": alice, "b": bob})
+    mallory.evaluate(copy)
+    until(lambda: len(mallory.evaluate(offers)) == 4)
+    until(lambda: {len(each.evaluate("[*room._listed]")) for each in (alice, bob)} == {3})
+    alice.evaluate("room.send('still here')")
+    sees(bob, ("Message", "a", "still here"))
+    assert nobody_left(alice, bob)
+    assert [each.evaluate("room.full") for each in (alice, bob)] == [False, False]
+
+
+def test_copy_of_a_beacon_owns_no_name(python):
+    bob, carol, other, mallory = map(python, "bcom")
+    bob.evaluate("enter(me='Bob', secret='of Bob')")
+    carol.evaluate("enter()")
+    all_together({"b": bob, "c": carol})
+    offers = "[each['offer'] for each in (await peers.client.sessions('room~lobby')).sessions if each['info'] == 'b']"
+    (offer,) = mallory.evaluate(offers)
+    mallory.evaluate(f"peers.client.offer('room~lobby', 'b', {offer!r})")
+    bob.evaluate("room.leave()")
+    with_others(carol)
+    other.evaluate("enter(me='Bob', secret='of another one')")
+    all_together({"o": other, "c": carol})
+    assert {name for name, *_ in other.evaluate("seen")} == {"Joined"}
+
+
+def test_wrongly_signed_beacons_are_verified_between_other_work(python):
+    alice, bob, mallory = map(python, "abm")
+    alice.evaluate("enter()")
+    until(lambda: alice.evaluate("room._settled.is_set()"))
+    forged = f"Identity('', '', None, None).seal({{**{BEACON}, 'id': Identity('', '', None, None).id}})"
+    offers = f"[await peers.client.offer('room~lobby', 'm', {forged}) for _ in range(500)]"
+    assert mallory.evaluate(f"len({offers})") == 500
+    bob.evaluate("count_verified()")
+    bob.evaluate("enter()")
+    all_together({"a": alice, "b": bob})
+    until(lambda: bob.evaluate("verified") > 500)
+    # The oldest and the newest beacons come first.
+    assert bob.evaluate("verified_before_use") < 10
+    assert bob.evaluate("largest_batch") < 50  # a batch, and mail

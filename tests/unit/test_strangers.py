@@ -1,0 +1,233 @@
+"""Texts of strangers: any JSON value at any place of any text raises nothing, and becomes a typed record or nothing."""
+
+import asyncio
+import dataclasses
+import json
+import math
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tornado_signal.client import records, shapes
+from tornado_signal.client.names import Identity
+from tornado_signal.client.parsing import parse_json, parse_object
+
+CODE = "6f0c2a8e-9d0b-4a3e-8a4e-0b1c2d3e4f50"
+NOW_MS = 1_800_000_000_000
+READER = Identity("https://app.example", "room~lobby", None, None)
+DESCRIPTION = {"type": "offer", "sdp": "v=0", "joins": 10, "info": "a"}
+CANDIDATE = {"candidate": "candidate:1", "sdpMid": "0", "sdpMLineIndex": 0, "usernameFragment": None}
+SIGNAL = {"description": DESCRIPTION, "of": 1, "candidates": [CANDIDATE]}
+BEACON = {"v": 2, "id": "!", "at": 1, "now": NOW_MS, "since": 1, "me": "a", "info": "a"}
+MAIL = {"from": "!", "info": "a", "code": CODE, "connection": "1", "alive": "ask", **SIGNAL}
+FILE = {"name": "a", "type": "text/plain", "size": 10}
+CONTROL = {"accept": True, "received": True, "cancel": "refused"}
+SESSION = {"code": CODE, "info": "a", "offer": "a", "offerCandidates": ["a"], "createdAt": NOW_MS, "expiresAt": NOW_MS}
+EVENT = {"method": "event", "params": {"subscription": 1, "type": "session", "data": SESSION, "cursor": "a"}}
+RESPONSE = {"id": 1, "result": {"sessions": [SESSION], "cursor": "a"}}
+REFUSAL = {"id": 1, "error": {"code": 429, "message": "a", "data": {"retryAfter": 1}}}
+
+# Texts of JSON, some of which no JSON encoder returns.
+EXTREMES = [
+    *["[" * depth + "]" * depth for depth in (2, 300, 20_000)],
+    '{"a":' * 20_000 + "1" + "}" * 20_000,
+    *["9007199254740992", "-9007199254740992", "1e308", "-1e308", "1e999", "-0.0", "1" + "0" * 400, "1" * 5000],
+    *["NaN", "Infinity", "true", "null", "{}", "[]", '""', '"2"', "0.5", '{"toString": 0, "valueOf": 0}'],
+    *[r'"\ud800"', r'"\u0000"', '"offer"', '"answer"', '"rollback"', '"ask"', '"$"', '"@"', '{"type": "offer"}'],
+]
+SIMPLE = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
+VALUES = st.recursive(SIMPLE, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=5)
+JSON = st.sampled_from(EXTREMES) | VALUES.map(json.dumps)
+PLACE = "the place of a value"
+
+
+def places(value):
+    """Yield copies of a value. Each has `PLACE` at another place, or as another key."""
+    yield PLACE
+    if isinstance(value, dict):
+        for key, each in value.items():
+            yield from ({**value, key: changed} for changed in places(each))
+            yield {**value, PLACE: each}
+    if isinstance(value, list):
+        for number, each in enumerate(value):
+            yield from ([*value[:number], changed, *value[number + 1 :]] for changed in places(each))
+
+
+def texts(value):
+    """Return a strategy for a text with any value at any place."""
+    copies = [json.dumps(copy) for copy in places(value)]
+    return st.builds(lambda copy, text: copy.replace(json.dumps(PLACE), text), st.sampled_from(copies), JSON)
+
+
+def check(record):
+    """Check that a record contains other records, texts, and numbers that every implementation can count."""
+    if dataclasses.is_dataclass(record):
+        check([getattr(record, field.name) for field in dataclasses.fields(record)])
+    elif isinstance(record, list | tuple):
+        for value in record:
+            check(value)
+    elif isinstance(record, dict):
+        assert {type(value) for value in record.values()} <= {bool, str, type(None)}
+    elif isinstance(record, int | float) and not isinstance(record, bool):
+        assert abs(record) < 2**53
+    else:
+        assert record is None or isinstance(record, str | bool)
+
+
+def read_beacon(text):
+    return READER.unseal(text, "id", lambda fields: records.decode_beacon(fields, CODE, None, NOW_MS))
+
+
+def read_mail(text):
+    return READER.unseal(text, "from", records.decode_mail)
+
+
+def read_control(text):
+    fields = records.decode_control(parse_object(text))
+    return {name: fields.get(name) for name in CONTROL}
+
+
+def read(decode):
+    return lambda text: decode(parse_object(text))
+
+
+READERS = {
+    "beacon": (read_beacon, BEACON),
+    "mail": (read_mail, MAIL),
+    "negotiation": (read(records.decode_signal), SIGNAL),
+    "description": (read(records.decode_description), DESCRIPTION),
+    "candidate": (read(records.decode_candidate), CANDIDATE),
+    "message in parts": (read(records.decode_parts), {"size": 10, "text": True}),
+    "file": (read(records.decode_file), FILE),
+    "message about a file": (read_control, CONTROL),
+}
+
+
+@pytest.mark.parametrize(("read", "value"), READERS.values(), ids=READERS)
+@given(data=st.data())
+@settings(max_examples=100)
+def test_text_becomes_a_typed_record_or_nothing(read, value, data):
+    assert read(json.dumps(value))
+    check(read(data.draw(texts(value))))
+
+
+@given(text=texts(BEACON) | texts(MAIL) | st.text())
+def test_any_text_is_unsealed_or_ignored(text):
+    for sealed in (text, "A" * 86 + text):
+        for sender in ("id", "from"):
+            assert isinstance(READER.unseal(sealed, sender, dict), dict | None)
+
+
+@pytest.mark.parametrize("value", [EVENT, RESPONSE, REFUSAL], ids=["event", "response", "refusal"])
+@given(data=st.data())
+@settings(max_examples=100)
+def test_message_of_a_server_is_typed_or_foreign(value, data):
+    from tornado_signal.client.rpc import RpcConnection, _PendingRequest
+
+    async def receive(text):
+        connection = RpcConnection("", SimpleNamespace(recv=asyncio.Event().wait, heard_s=math.inf))
+        queue = connection._subscriptions[1] = asyncio.Queue()
+        pending = asyncio.get_running_loop().create_future()
+        connection._pending[1] = call = _PendingRequest(pending, 0, "sessions", {}, None, None)
+        connection._last_id = 1
+        try:
+            connection._process(parse_json(text), len(text))
+        except (ValueError, LookupError, TypeError):  # the connection is closed
+            return
+        finally:
+            connection._reader.cancel()
+        if pending.done() and call.accepts(response := pending.result()) and "result" in response:
+            for session in response["result"]["sessions"]:
+                assert type(session["createdAt"]) in (int, float)
+        if not queue.empty() and (data := queue.get_nowait()[0].data) is not None:
+            assert not shapes.conforms(data, shapes.TOPIC_EVENTS["session"]) or isinstance(data["offer"], str)
+
+    asyncio.run(receive(data.draw(texts(value))))
+
+
+@pytest.fixture
+def room():
+    """A room that is not connected to a server, with its event loop and the code of its beacon."""
+    from tornado_signal.client import SignalClient
+    from tornado_signal.client.room import Mailbox, Room
+    from tornado_signal.client.types import Token
+
+    async def never(*args):
+        await asyncio.Event().wait()
+
+    async def start():
+        client = SignalClient("http://127.0.0.1:9", retry_timeout_s=0)
+        room = Room(client, never, "lobby", "", "b", "b", None, True, 2, None, lambda room: None)
+        room.own_code = Token(CODE, "http://127.0.0.1:9")
+        room._mailbox = Mailbox(room.own_code, never)
+        return room
+
+    async def close(room):
+        await room.close()
+        await asyncio.gather(*(each.close() for each in room.others))
+
+    with asyncio.Runner() as runner:
+        room = runner.run(start())
+        room.runner = runner
+        yield room
+        runner.run(close(room))
+
+
+def handlers(room):
+    """Return the handlers of everything that other peers send, each with an example of what they handle."""
+    from tornado_signal.client.files import IncomingFile, IncomingFiles, OutgoingFile
+    from tornado_signal.client.link import Connection
+    from tornado_signal.client.messages import MARK, PARTS, Messages, decode
+    from tornado_signal.client.room_peer import Peer
+
+    def nothing(*args):
+        pass
+
+    async def post(mail):
+        pass
+
+    channel = SimpleNamespace(
+        on=nothing, once=nothing, send=nothing, close=nothing, readyState="open", protocol="", bufferedAmount=0
+    )
+    peer = Peer("!", "", None, [], False, 60.0, 60.0, post, nothing, nothing, nothing)
+    connection = Connection([], "offerer")
+    room.others = [peer, connection]
+    files = IncomingFiles(peer.connection, nothing)
+    outgoing = OutgoingFile(SimpleNamespace(createDataChannel=lambda *args, **options: channel))
+    messages = Messages(peer.connection, channel)
+
+    async def add(text):
+        await connection._add_candidates([text])
+
+    return {
+        "beacon": (lambda text: room._on_listed({**SESSION, "code": room.own_code[::-1], "offer": text}), BEACON),
+        "mail": (lambda text: room._on_mail(text, room.own_code), MAIL),
+        "negotiation": (peer._receive_description, SIGNAL),
+        "message in parts": (lambda text: messages.take(PARTS + text), {"size": 10, "text": True}),
+        "message": (lambda text: decode(MARK + text), [1]),
+        "header of a file": (lambda text: files._on_header(channel, text), FILE),
+        "received file": (lambda text: IncomingFile(channel, "a", "", 9)._receive(text), CONTROL),
+        "sent file": (outgoing._on_message, CONTROL),
+        "candidate": (add, CANDIDATE),
+    }
+
+
+@pytest.mark.needs("aiortc")
+def test_no_text_of_a_peer_raises_in_its_handler(room):
+    async def start():
+        return handlers(room)
+
+    async def handle(kind, text):
+        if asyncio.iscoroutine(result := all_handlers[kind][0](text)):
+            await result
+        room._assign_places()
+        await asyncio.sleep(0)
+
+    all_handlers = room.runner.run(start())
+    for kind, (_, value) in all_handlers.items():
+        given(st.just(kind), texts(value))(
+            settings(max_examples=100)(lambda kind, text: room.runner.run(handle(kind, text)))
+        )()
+    assert "!" in room._members
