@@ -260,7 +260,7 @@ async def test_servers_that_share_a_redis_are_one(share):
 def test_actions_on_redis_that_are_not_signed_do_nothing(share, redis, tmp_path):
     first, second = share(), share()
     until(lambda: all(len(ask(server)[1]["processes"]) == 2 for server in (first, second)))
-    digest = hashlib.sha256(b"admin\0requests").hexdigest()[:32]
+    digest = hashlib.sha256(b"admin\0signed requests").hexdigest()[:32]
     channel = f"{tmp_path.name}:{{relay.{digest}}}"
     drain = {"from": "a" * 16, "number": 1, "name": "drain", "fields": {}, "by": "x\nforged line"}
     for message in (json.dumps(drain), "junk", "", "[" * 100_000):

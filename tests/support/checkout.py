@@ -21,9 +21,13 @@ def copy_checkout(copy):
 def previous_version(copy):
     """Unpack the last commit whose package differs from that of the working tree."""
     changed = run_command("git", "-C", ROOT, "diff", "--quiet", "HEAD", "--", "tornado_signal").returncode
-    commit = "HEAD" if changed else git(ROOT, "rev-list", "--max-count=1", "HEAD", "--", "tornado_signal") + "~1"
+    unpack(copy, "HEAD" if changed else git(ROOT, "rev-list", "--max-count=1", "HEAD", "--", "tornado_signal") + "~1")
+
+
+def unpack(copy, commit):
+    """Unpack the package of a commit."""
     lookup = run_command("git", "-C", ROOT, "rev-parse", "--verify", "--quiet", commit)
-    assert lookup.returncode == 0, "this clone has no previous version: git fetch --unshallow"
+    assert lookup.returncode == 0, f"this clone has no commit {commit}: git fetch --unshallow"
     archive = ["git", "-C", ROOT, "archive", commit, "tornado_signal"]
     with subprocess.Popen(archive, stdout=subprocess.PIPE) as packing:
         subprocess.run(["tar", "--extract", "--directory", copy], stdin=packing.stdout, check=True)

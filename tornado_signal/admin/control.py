@@ -20,7 +20,8 @@ from .status import Status, StoredSessions
 log = logging.getLogger(__name__)
 
 SCOPE: Final = "admin"  # no client has this scope: those of other protocols are JSON arrays
-REQUESTS: Final = Channel(SCOPE, "requests")
+# Earlier versions use the channel `requests`, and break their subscription at a signed message.
+REQUESTS: Final = Channel(SCOPE, "signed requests")
 PROCESSES: Final = Channel(SCOPE, "processes")
 MAX_PROCESSES: Final = 10_000
 REPLY_S: Final = 2.0
