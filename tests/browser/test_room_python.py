@@ -391,6 +391,23 @@ def test_server_decides_which_member_is_newer(page, python):
     sees(newest, ("NameTaken", "another peer is in this room with the same secret"))
 
 
+def test_member_with_a_wrong_clock_corrects_it(python):
+    members = {info: python(info) for info in "abc"}
+    hour_ns = 3600 * 10**9
+    for info, wrong_ns in (("a", hour_ns), ("b", -hour_ns)):
+        ahead = f"lambda ns=sys.modules['time'].time_ns: ns() + {wrong_ns}"
+        members[info].evaluate(f"setattr(sys.modules['time'], 'time_ns', {ahead})")
+    for member in members.values():
+        member.evaluate("enter('game', max=3)")
+        until(lambda member=member: member.evaluate("room._entry_ms < 2**53"))
+    all_together(members)
+    # All agree on the order of the entries.
+    orders = "sorted([[room._entry_ms, room.id], *([each.entry_ms, each.id] for each in room._members.values())])"
+    first, *others = [member.evaluate(orders) for member in members.values()]
+    assert others == [first] * 2
+    assert [id for _, id in first] == [member.evaluate("room.id") for member in members.values()]
+
+
 def test_listing_of_more_than_16_mib_is_read_with_a_smaller_limit(page, python):
     a, x = python("a"), page()
     a.evaluate("[await peers.client.offer('room~lobby', 'm', 'x' * 120_000) for _ in range(160)] and None")

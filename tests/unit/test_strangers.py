@@ -1,4 +1,4 @@
-"""Texts of strangers: any JSON value at any place of any text raises nothing, and becomes a typed record or nothing."""
+"""Texts of strangers: with any JSON value at any place, each becomes a typed record or nothing."""
 
 import asyncio
 import dataclasses
