@@ -84,6 +84,19 @@ return found
     assert said(left)["topics"] == []
 
 
+def test_join_finds_a_publisher_with_the_same_info_and_not_itself(program):
+    publisher = program(PUBLISH_ONE)
+    joiner = program("""
+async with peers.publish("lobby") as own:
+    while len((await peers.client.sessions("lobby")).sessions) < 2:
+        await asyncio.sleep(0.01)
+    async with await peers.join("lobby") as connection:
+        return [connection.info, await say(connection, "hello"), len(peers.own_offers)]
+""")
+    assert said(joiner) == ["me", "welcome", 1]
+    assert said(publisher) == "hello"
+
+
 def test_messages_arrive_before_the_end(program):
     sender = program("""
 peers.info = "sender"

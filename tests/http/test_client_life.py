@@ -256,3 +256,17 @@ async def test_check_of_live_connections_keeps_them(websocket, service, monkeypa
     async with Proxy(service) as proxy:
         await notice(proxy, service, websocket, check)
         assert not websocket or proxy.paths == ["/ws"]
+
+
+@pytest.mark.needs("aiortc")
+async def test_ice_servers_that_aiortc_cannot_parse_are_left_out(start):
+    from tornado_signal.client.peers import Peers
+
+    urls = ["stun:[2001:db8::1]", "stun:stun.example:3478"]
+    server = start("--stun-servers", ",".join(urls))
+    async with Peers(server.url, ORIGIN) as peers:
+        assert await peers.ice_servers() == [{"urls": urls[1:]}]
+    async with Peers(server.url, ORIGIN, ice_servers=[{"urls": urls}]) as peers:
+        for start_waiting in (lambda: anext(aiter(peers.room("lobby"))), lambda: anext(aiter(peers.publish("lobby")))):
+            with pytest.raises(ValueError, match=r"aiortc cannot use all of the ICE servers .*db8"):
+                await start_waiting()

@@ -198,6 +198,30 @@ def new_connection(ice_servers: list[IceServer]) -> RTCPeerConnection:
     return RTCPeerConnection(RTCConfiguration(iceServers=servers))
 
 
+async def usable_ice_servers(servers: list[IceServer]) -> list[IceServer]:
+    """Return ICE servers without the addresses that aiortc cannot parse, such as those with IPv6 addresses."""
+    usable: list[IceServer] = []
+    for server in servers:
+        addresses = [server["urls"]] if isinstance(server["urls"], str) else server["urls"]
+        known = [address for address in addresses if await _can_parse(address)]
+        if known == addresses:
+            usable.append(server)
+        elif known:
+            usable.append({**server, "urls": known})
+    return usable
+
+
+async def _can_parse(address: str) -> bool:
+    connection = new_connection([{"urls": address}])
+    try:
+        connection.createDataChannel("data")
+    except ValueError:
+        return False
+    finally:
+        await connection.close()
+    return True
+
+
 def description_fields(description: RTCSessionDescription) -> Fields:
     """Return the JSON fields of a description, which announce the largest message that this side joins from parts."""
     return {"type": description.type, "sdp": description.sdp, "joins": MAX_MESSAGE}

@@ -15,7 +15,7 @@ from contextlib import aclosing
 from .api import SignalClient
 from .authorization import TokenSource
 from .errors import APIError
-from .link import Closed, Connection
+from .link import Closed, Connection, usable_ice_servers
 from .offers import new_secret, publish_held
 from .room import Room
 from .servers import back_off_s
@@ -26,6 +26,7 @@ __all__ = ["Closed", "Connection", "Peers", "Publication", "new_secret"]
 OPEN_S = 20.0  # timeout from the answer to the open channel
 MAX_INFO = 1024
 RENEW_S = 600.0  # maximum age of an offer or a TURN password when it is used
+MAX_ICE_SERVERS = 20  # of a server
 
 
 class Absent(enum.Enum):
@@ -40,7 +41,7 @@ class Peers(Closable):
     Args:
         servers: the address of a server, or several addresses. The first server that works is used.
         origin: the Origin of every request, by default the origin of the first server.
-        info: describes this peer, at most 1024 characters, random by default. `join` skips sessions with it.
+        info: describes this peer, at most 1024 characters, random by default.
         ice_servers: replaces the ICE servers that the server names.
         websocket: as for `SignalClient`.
         token: as for `SignalClient`.
@@ -62,9 +63,10 @@ class Peers(Closable):
             raise ValueError(f"info has one to {MAX_INFO} characters")
         check_type("ice_servers", ice_servers, list, None)
         self.info = info or str(uuid.uuid4())
-        self._ice_servers = ice_servers
-        self._ice_refresh_at_s = float("inf") if ice_servers is not None else 0.0
+        self._own_ice_servers, self._ice_servers = ice_servers, list[IceServer]()
+        self._ice_refresh_at_s = 0.0
         self._open: set[Publication | Room] = set()
+        self.own_offers: set[str] = set()
 
     async def close(self) -> None:
         """Withdraw all offers and leave all rooms. Other connections stay open."""
@@ -151,7 +153,7 @@ class Peers(Closable):
         tried: set[str] = set()
         async with self.client.time_limit(timeout), aclosing(self.client.listings(topic)) as listings:
             async for listing in listings:
-                candidates = [session for session in listing.sessions if session["info"] != self.info]
+                candidates = [session for session in listing.sessions if session["offer"] not in self.own_offers]
                 for session in random.sample(candidates, len(candidates)):
                     if session["code"] not in tried:
                         tried.add(session["code"])
@@ -184,13 +186,22 @@ class Peers(Closable):
         return connection
 
     async def ice_servers(self) -> list[IceServer]:
-        """Return the ICE servers for a new connection. They are requested again before their credentials expire."""
-        if time.monotonic() >= self._ice_refresh_at_s:
+        """Return the ICE servers for a new connection. They are requested again before their credentials expire.
+
+        Raises:
+            ValueError: the program's own ICE servers are invalid.
+        """
+        if time.monotonic() >= self._ice_refresh_at_s and self._own_ice_servers is not None:
+            self._ice_servers = await usable_ice_servers(self._own_ice_servers)
+            if self._ice_servers != self._own_ice_servers:
+                raise ValueError(f"aiortc cannot use all of the ICE servers {self._own_ice_servers}")
+            self._ice_refresh_at_s = float("inf")
+        elif time.monotonic() >= self._ice_refresh_at_s:
             response = await self.client.ice_servers()
-            self._ice_servers = response["iceServers"] if response else []
+            self._ice_servers = await usable_ice_servers(response["iceServers"][:MAX_ICE_SERVERS] if response else [])
             remaining_s = response["expiresAt"] / 1000 - time.time() if response else RENEW_S
             self._ice_refresh_at_s = time.monotonic() + min(RENEW_S, max(0.0, remaining_s / 2))
-        return self._ice_servers or []
+        return self._ice_servers
 
 
 class Publication(Closable):
@@ -228,7 +239,7 @@ class Publication(Closable):
             async with self._peers.client.time_limit(self._timeout_s) as limit:
                 while True:
                     try:
-                        connection, secret = await self._offer()
+                        connection, secret, offer = await self._offer()
                     except APIError as error:
                         if not error.is_transient:
                             raise
@@ -237,24 +248,30 @@ class Publication(Closable):
                         continue
                     limit.reschedule(None)
                     attempt = 0
-                    if await self._wait_for_answer(connection, secret):
+                    try:
+                        is_answered = await self._wait_for_answer(connection, secret)
+                    finally:
+                        self._peers.own_offers.discard(offer)
+                    if is_answered:
                         opening = asyncio.create_task(self._open(connection, secret))
                         self._tasks.add(opening)
                         opening.add_done_callback(self._tasks.discard)
         except Exception as error:
             self._ready.put_nowait(error)
 
-    async def _offer(self) -> tuple[Connection, str]:
-        """Publish an offer. Return its connection and its secret."""
+    async def _offer(self) -> tuple[Connection, str, str]:
+        """Publish an offer. Return its connection, its secret and its text."""
         client, info = self._peers.client, self._peers.info
         connection = Connection(await self._peers.ice_servers(), "offerer")
         secret = new_secret()
         async with contextlib.AsyncExitStack() as cleanup:
             cleanup.push_async_callback(connection.close)
             offer = await connection.offer()
+            self._peers.own_offers.add(offer)
+            cleanup.callback(self._peers.own_offers.discard, offer)
             connection.code = await publish_held(client, self.topic, info, offer, secret)
             cleanup.pop_all()
-        return connection, secret
+        return connection, secret, offer
 
     async def _wait_for_answer(self, connection: Connection, secret: str) -> bool:
         """Return whether the offer was answered before it became too old or was removed. Otherwise withdraw it."""
