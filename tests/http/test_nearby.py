@@ -20,7 +20,14 @@ async def test_topic_belongs_to_a_network_and_an_origin(start_service):
     service = await start_service(trusted_proxies=PROXY)
     topics = {}
     for network, addresses in {
-        "v4": ["8.8.8.8", "::ffff:8.8.8.8", "1.1.1.1, 8.8.8.8", "fe80::1, 8.8.8.8"],
+        "v4": [
+            "8.8.8.8",
+            "::ffff:8.8.8.8",
+            "64:ff9b::808:808",
+            "2002:808:808:5::1",
+            "1.1.1.1, 8.8.8.8",
+            "fe80::1, 8.8.8.8",
+        ],
         "other v4": ["8.8.8.9"],
         "v6": ["2a00:1450:1:2::1", "2a00:1450:1:2:ffff:ffff:ffff:ffff"],
         "other v6": ["2a00:1450:1:3::1"],

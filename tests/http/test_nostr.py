@@ -241,6 +241,24 @@ async def test_junk_gets_a_notice_and_reaches_nobody(clients, service):
     await until(lambda: not service.shared.running)
 
 
+async def test_unsupported_messages_get_the_response_that_their_sender_waits_for(clients):
+    first, _, _ = clients
+    await first.subscribe("a", "room")
+    event = make_event(kind=22_242)
+    for message, expected in (
+        (["COUNT", "a", {"#x": ["room"]}], ["CLOSED", "a", "unsupported: nothing is stored, so nothing is counted"]),
+        (["AUTH", event], ["OK", event["id"], False, "unsupported: no event needs authentication"]),
+    ):
+        await first.send(json.dumps(message))
+        assert await first.read() == [expected]
+    for junk in (["COUNT"], ["COUNT", 1, {}], ["AUTH"], ["AUTH", "challenge"], ["AUTH", {"id": "x"}]):
+        await first.send(json.dumps(junk))
+        ((kind, text),) = await first.read()
+        assert (kind, text[:8]) == ("NOTICE", "invalid:")
+    event = make_event()
+    assert await first.publish(event) == [delivered("a", event), accepted(event)]
+
+
 async def test_binary_json_is_accepted_and_every_reply_is_text(clients):
     first, _, _ = clients
     await first.send(json.dumps(["REQ", "a", {"#x": ["room"]}]).encode())
@@ -283,7 +301,8 @@ async def test_document_of_the_relay(service):
         document = json.loads(response.body)
         assert document["supported_nips"] == [1, 11]
         assert document["limitation"]["max_subscriptions"] == MAX_CHANNELS
-        assert document["limitation"]["restricted_writes"] is False
+        assert document["limitation"]["restricted_writes"] is True
+        assert document["retention"] == [{"kinds": [[20_000, 29_999]], "time": 0}]
         head = await service.raw(request("HEAD", PATH, origin=origin, headers=[("Accept", accept)]), "HEAD")
         assert (head.status, head.body) == (200, b"")
         assert head.headers["Content-Length"] == response.headers["Content-Length"]

@@ -499,11 +499,12 @@ async def test_blocked_network_is_refused_until_it_is_unblocked(start_service):
     assert [429, "blocked", 1, 1] in only["refusals"]
     assert await act(service, "unblock", address="192.0.2.0/24") == {"blocked": True}
     assert await act(service, "unblock", address="192.0.2.0/24") == {"blocked": False}
-    await act(service, "block", address="::ffff:192.0.2.7", seconds=60)
-    assert (await service.call("GET", "/topics", headers=blocked)).status == 429
-    assert await act(service, "unblock", address="::ffff:192.0.2.0/120") == {"blocked": False}
-    assert await act(service, "unblock", address="192.0.2.7") == {"blocked": True}
-    assert (await service.call("GET", "/topics", headers=blocked)).status == 200
+    for address in ("::ffff:192.0.2.7", "64:ff9b::c000:207", "2002:c000:207::/48", "2002:c000:207:8:9::"):
+        await act(service, "block", address=address, seconds=60)
+        assert (await service.call("GET", "/topics", headers=blocked)).status == 429
+        assert await act(service, "unblock", address="::ffff:192.0.2.0/120") == {"blocked": False}
+        assert await act(service, "unblock", address="192.0.2.7") == {"blocked": True}
+        assert (await service.call("GET", "/topics", headers=blocked)).status == 200
 
 
 async def test_block_of_an_ipv6_address_is_that_of_its_client(start_service):
@@ -563,6 +564,8 @@ INVALID = [
     ("disconnect", {"address": "192.0.2.1", "origin": ORIGIN}, "one of these is required"),
     ("disconnect", {"address": "signal.example"}, "address must be"),
     ("disconnect", {"address": 3_221_225_985}, "address must be"),
+    ("block", {"address": "64:ff9b::/96", "seconds": 60}, "address must be"),
+    ("block", {"address": "2002::/16", "seconds": 60}, "address must be"),
     ("block", {"address": "192.0.2.1"}, "seconds must be"),
     ("block", {"address": "192.0.2.1", "seconds": 0}, "seconds must be"),
     ("block", {"address": "192.0.2.1", "seconds": True}, "seconds must be"),

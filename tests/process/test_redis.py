@@ -274,6 +274,12 @@ def test_restricted_redis_user_with_tls_is_sufficient(redis_server, serve, start
     assert start(*over_tls).codes() == server.codes()
 
 
+@pytest.mark.parametrize("command", ["EVALSHA", "SSUBSCRIBE"])
+def test_redis_without_a_command_prevents_the_start(command, redis_server):
+    redis = redis_server("--rename-command", command, "")
+    assert f" lacks {command}; remove rename-command from its settings" in refused(redis.address, "--durability", "os")
+
+
 @pytest.mark.parametrize("command", ["time", "hstrlen", "script|load", "ssubscribe"])
 def test_redis_user_without_a_command_prevents_the_start(command, redis_server, tmp_path):
     redis = redis_server()

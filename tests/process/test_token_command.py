@@ -1,6 +1,7 @@
 """`tornado-signal token` and `--token-file` (docs/authorization.md)."""
 
 import signal
+import time
 
 import pytest
 from support.command import call
@@ -8,6 +9,7 @@ from support.tokens import MAKERS, SECRET, make_token, private_pem, public_pem, 
 from support.waiting import output
 
 ALGORITHMS = ["HS256", *MAKERS]
+SOON_S = int(time.time()) + 86_400
 
 
 @pytest.fixture(params=ALGORITHMS)
@@ -59,10 +61,11 @@ def test_server_accepts_the_token_and_check_explains_it(pair, start, tmp_path):
     [
         ({"exp": 5}, SECRET, "token expired"),
         ({}, SECRET, "token without exp"),
-        ({"exp": 4e9}, b"another secret of more than thirty-two bytes", "token with another signature"),
-        ({"exp": 4e9, "topics": "lobby"}, SECRET, "token with invalid topics"),
-        ({"exp": 4e9, "origin": "https://a.example"}, SECRET, "token for another origin"),
-        ({"exp": 4e9, "nbf": 3.9e9}, SECRET, "token not valid yet"),
+        ({"exp": SOON_S}, b"another secret of more than thirty-two bytes", "token with another signature"),
+        ({"exp": SOON_S, "topics": "lobby"}, SECRET, "token with invalid topics"),
+        ({"exp": SOON_S, "origin": "https://a.example"}, SECRET, "token for another origin"),
+        ({"exp": SOON_S, "nbf": SOON_S - 60}, SECRET, "token not valid yet"),
+        ({"exp": 1000 * SOON_S}, SECRET, "token with exp more than ten years ahead; exp is in seconds"),
     ],
 )
 def test_check_says_why_a_token_is_refused(claims, secret, reason, tmp_path):
@@ -80,6 +83,7 @@ def test_check_says_why_a_token_is_refused(claims, secret, reason, tmp_path):
         (["--key", "none.pem"], 1, "cannot read the key none.pem"),
         (["--key", "public.pem"], 1, "not a private key"),
         (["--key", "main.secret", "--ttl", "5"], 2, "a time such as 90s, 15m, 1h or 7d"),
+        (["--key", "main.secret", "--ttl", "3661d"], 1, "--ttl is more than ten years"),
         (["--key", "main.secret", "--action", "poll"], 2, "list or offer or answer"),
     ],
 )
@@ -107,7 +111,7 @@ def test_reload_replaces_keys_and_keeps_them_on_an_error(start, tmp_path):
     server = start("--auth-keys", keys)
 
     def status(secret, name):
-        token = make_token({"exp": 4e9}, secret, name=name)
+        token = make_token({"exp": SOON_S}, secret, name=name)
         file = tmp_path / "token"
         file.write_text(token)
         return call("topics", "--json", "--url", server.url, "--token-file", file).returncode

@@ -9,7 +9,7 @@ import pytest
 from tornado_signal.__main__ import make_parser
 from tornado_signal.settings.origins import AllowedOrigins
 from tornado_signal.settings.settings import REPLACED, SETTINGS, Settings
-from tornado_signal.settings.sources import CONFIG_VARIABLE, ConfigError, load
+from tornado_signal.settings.sources import CONFIG_VARIABLE, NEEDS, ConfigError, load
 
 SECRET_VARIABLES = [
     ("TORNADO_SIGNAL_ADMIN_TOKEN", "admin_token_file"),
@@ -34,6 +34,12 @@ REQUIRED_WITH = {
     "store": {"durability": "os"},
     "durability": {"store": "redis"},
     "workers": {"store": "redis", "durability": "os"},
+    "admin_address": {"admin_port": 3001},
+    "auth_issuer": {"auth_keys": Path("beside")},
+    "auth_audience": {"auth_keys": Path("beside")},
+    "auth_anonymous": {"auth_keys": Path("beside")},
+    "redis_sentinel_user": {"redis_sentinel": "beside"},
+    "redis_sentinel_password_file": {"redis_sentinel": "beside"},
 }
 
 # Name of the setting, its text, its TOML, and the resulting value.
@@ -369,6 +375,16 @@ def test_source_of_higher_precedence_can_restore_a_default(toml):
     assert load_settings("--config", path, *back) == Settings()
 
 
+@pytest.mark.parametrize(
+    ("name", "text"), [("admin_address", "127.0.0.1"), ("auth_audience", "a"), ("redis_sentinel_user", "a")]
+)
+def test_setting_without_an_effect_is_refused(name, text, toml):
+    setting = BY_NAME[name]
+    for argv, env in [([setting.flag, text], {}), ([], {setting.variable: text})]:
+        assert str(config_error(*argv, env=env)).endswith(f"expected {BY_NAME[NEEDS[name]].flag} to be set as well")
+    assert load_settings(*([setting.flag, "none"] if name != "admin_address" else []), env={})
+
+
 @pytest.mark.parametrize(("first", "second"), [("tls_certificate", "tls_key"), ("tls_key", "tls_certificate")])
 def test_certificate_and_key_require_each_other(first, second, toml):
     first, second = BY_NAME[first], BY_NAME[second]
@@ -568,7 +584,7 @@ def test_removed_setting_is_refused_with_its_replacement(old, new, toml, capsys)
 @pytest.mark.parametrize(("variable", "name"), SECRET_VARIABLES)
 def test_environment_variable_can_hold_a_secret_and_no_text_shows_it(variable, name):
     arguments = make_parser().parse_args(["serve"])
-    settings = load(arguments, {variable: "hidden"})
+    settings = load(arguments, {variable: "hidden", "TORNADO_SIGNAL_REDIS_SENTINEL": "primary"})
     assert getattr(settings, name).content == b"hidden"
     assert "hidden" not in repr(settings)
     assert str(getattr(settings, name)) == f"environment variable {variable}"

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, cast
 
 from ..errors import SessionNotFound
-from ..limits.per_address import Network, contains
+from ..limits.per_address import contains
 from ..service import wire
 from ..service.client_connection import ClientConnection
 from ..service.service import Service, WaitingRequest
 from ..session import Session, Side
+from ..settings.addresses import Network, canonical_network
 from ..system.slices import present
 from ..transport import ServerState
 from ..transport.frames import CloseCode
@@ -304,12 +305,9 @@ def parse_network(fields: Fields) -> Network:
     try:
         if type(text) is not str or re.search(r"[^0-9A-Fa-f:./]", text):
             raise ValueError
-        network = ipaddress.ip_network(text, strict=False)
+        network = canonical_network(ipaddress.ip_network(text, strict=False))
     except ValueError:
         raise InvalidAction("address must be an IP address or a network, such as 192.0.2.1 or 2001:db8::/32") from None
-    if network.version == 6 and network.prefixlen >= 96 and network.network_address.ipv4_mapped is not None:
-        # Clients have the IPv4 address, see `parse_address`.
-        return ipaddress.ip_network((network.network_address.ipv4_mapped, network.prefixlen - 96))
     if network.version == 6 and network.prefixlen > 64:
         network = network.supernet(new_prefix=64)
     return network

@@ -18,6 +18,7 @@ MAX_CACHED: Final = 10_000  # verified tokens
 MAX_CACHED_BYTES: Final = 8 * 1024 * 1024  # of all of them; what a grant contains is as long as its token
 MAX_HEADERS: Final = 64
 MAX_TOPICS: Final = 10_000  # sessions whose topics are known
+MAX_AHEAD_S: Final = 10 * 366 * 86_400.0  # an expiry later than that is one in milliseconds
 GRACE_S: Final = 25.0  # after the expiry, for other clocks, and for a client to renew its token
 SPREAD_S: Final = 2.0  # over which bearers with one expiry, or of one removed key, are ended
 CHECK_STEP: Final = 1000  # bearers checked per event-loop iteration after a change of keys
@@ -74,6 +75,8 @@ class Authority:
         else:
             grant = self._verify(token)
             self._keep(digest, grant, len(token))
+        if grant.ends_s > now_s + MAX_AHEAD_S:
+            raise Unauthorized("token with exp more than ten years ahead; exp is in seconds")
         if now_s >= grant.ends_s + GRACE_S:
             raise Unauthorized("token expired")
         if now_s < grant.begins_s - GRACE_S:

@@ -7,6 +7,7 @@ import time
 import jwt
 
 from ..auth import Authority, Grant, load_keys
+from ..auth.authority import MAX_AHEAD_S
 from ..auth.keys import load_signing_key
 from ..errors import OperatorError, Unauthorized
 from ..settings.settings import Settings
@@ -26,8 +27,10 @@ def make(arguments: argparse.Namespace) -> str:
     """Return a token with the claims of the arguments.
 
     Raises:
-        OperatorError: the key cannot be used.
+        OperatorError: the key cannot be used, or the time is too long.
     """
+    if arguments.ttl > MAX_AHEAD_S:
+        raise OperatorError("--ttl is more than ten years, which the server refuses; choose a shorter time")
     key = load_signing_key(arguments.key)
     now_s = int(time.time())
     claims = {

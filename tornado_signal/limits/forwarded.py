@@ -6,12 +6,14 @@ import re
 from collections.abc import Mapping
 from typing import Final, Literal
 
-Proxy = ipaddress.IPv4Network | ipaddress.IPv6Network | Literal["unix"]
+from ..settings.addresses import Address, Network, canonical_address
+
+Proxy = Network | Literal["unix"]
 """A network of trusted proxies, or `unix`: every program that connects to the Unix socket."""
 
 UNIX_CLIENT: Final = "unix"
 
-_Address = ipaddress.IPv4Address | ipaddress.IPv6Address | Literal["unix"]
+_Address = Address | Literal["unix"]
 
 _HOST: Final = re.compile(r"[A-Za-z0-9._~-]+(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](:[0-9]{1,5})?")
 _PAGE: Final = re.compile(rf"(https?://(?:{_HOST.pattern}))(?:[/?#]|$)")
@@ -22,16 +24,16 @@ _LONGEST: Final = 64
 
 @functools.lru_cache(4096)
 def parse_address(text: str) -> _Address | None:
-    """Return an address in canonical form: IPv4 inside IPv6 becomes IPv4, without the interface of a link-local one."""
+    """Return an address in canonical form: IPv4 inside IPv6 becomes IPv4, without the interface of a link-local one.
+
+    None if it is not an address.
+    """
     if text in ("", "unix:"):  # as the transport, and as nginx call a Unix socket
         return UNIX_CLIENT
     try:
-        address = ipaddress.ip_address(text)
+        return canonical_address(ipaddress.ip_address(text))
     except ValueError:
         return None
-    if address.version == 6:
-        return address.ipv4_mapped or ipaddress.IPv6Address(int(address))
-    return address
 
 
 def _parse_hop(text: str) -> _Address | None:

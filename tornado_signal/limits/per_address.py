@@ -12,6 +12,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable
 
 from ..errors import TooMany, Unavailable
+from ..settings.addresses import Network
 from ..settings.settings import Settings
 from . import forwarded
 from .forwarded import parse_address, trusted
@@ -36,8 +37,6 @@ LEAST_ROOM_BYTES = 1 << 20
 BLOCKED_RETRY_S = 60
 # The operator's programs are few, and connections that they leave open take no descriptors from clients.
 ADMIN_CONNECTIONS = 64
-
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class ConnectionCounts:

@@ -110,6 +110,10 @@ class NostrConnection(ProtocolConnection):
                 return self._receive_request(values, context)
             elif kind == "CLOSE":
                 self._subscribe(encode(_parse_id(values)), [], context)
+            elif kind == "COUNT":
+                self.send(["CLOSED", _parse_id(values), "unsupported: nothing is stored, so nothing is counted"])
+            elif kind == "AUTH":
+                self.send(["OK", _parse_event_id(values), False, "unsupported: no event needs authentication"])
             elif not self.refuse_other_protocol(message):
                 raise Refused("invalid: not an EVENT, REQ or CLOSE")
         except Refused as refusal:
@@ -188,22 +192,21 @@ class NostrConnection(ProtocolConnection):
     # Events
 
     def _receive_event(self, values: list[Any], context: RequestContext) -> None:
-        event = values[0] if len(values) == 1 else None
-        if type(event) is not dict or not _is_hex(event.get("id"), _HEX_32):
-            raise Refused("invalid: an event has an id of 64 hexadecimal digits")
+        event_id = _parse_event_id(values)
+        event = values[0]
         try:
             topic = _check_event(event)
             context.authorize("offer")
             context.authorize("answer")
             context.require_topic(topic)
         except (Refused, errors.Unauthorized, errors.NotAllowed) as refusal:
-            self.send(["OK", event["id"], False, _reason(refusal)])
+            self.send(["OK", event_id, False, _reason(refusal)])
             return
         names = ("id", "pubkey", "created_at", "kind", "tags", "content", "sig")
         message = b"%d%b" % (event["kind"], encode({name: event[name] for name in names}))
         self.publish(Channel(self.scope, topic), message, context)
         # In one write with the event if the publisher also subscribes to it.
-        self.client.socket.post(encode(["OK", event["id"], True, ""]))
+        self.client.socket.post(encode(["OK", event_id, True, ""]))
 
 
 class NostrUpgrade(ProtocolUpgrade):
@@ -227,7 +230,7 @@ class NostrUpgrade(ProtocolUpgrade):
             encode(
                 {
                     "name": "tornado-signal",
-                    "description": f"Ephemeral events with an x tag. {_SIGNATURES} Nothing is stored.",
+                    "description": f"{OTHER_KIND.capitalize()}, with one x tag. {_SIGNATURES} Nothing is stored.",
                     "supported_nips": [1, 11],
                     "limitation": {
                         "max_message_length": service.settings.max_body_bytes,
@@ -236,9 +239,9 @@ class NostrUpgrade(ProtocolUpgrade):
                         "max_event_tags": MAX_TAGS,
                         "auth_required": False,
                         "payment_required": False,
-                        "restricted_writes": service.authority is not None,
+                        "restricted_writes": True,  # see the description; keys of tokens restrict more
                     },
-                    "retention": [{"time": 0}],
+                    "retention": [{"kinds": [[KINDS.start, KINDS.stop - 1]], "time": 0}],
                 }
             )
         )
@@ -278,6 +281,18 @@ def _parse_id(values: list[Any]) -> str:
     if type(value) is not str or not 0 < len(value) <= MAX_SUBSCRIPTION_ID:
         raise Refused(f"invalid: the id of a subscription has 1 to {MAX_SUBSCRIPTION_ID} characters")
     return value
+
+
+def _parse_event_id(values: list[Any]) -> str:
+    """Return the id of the only event of a message.
+
+    Raises:
+        Refused: there is no event, or it has no id.
+    """
+    event = values[0] if len(values) == 1 else None
+    if type(event) is not dict or not _is_hex(value := event.get("id"), _HEX_32):
+        raise Refused("invalid: an event has an id of 64 hexadecimal digits")
+    return str(value)
 
 
 def _parse_filters(values: list[Any]) -> list[Filter]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
+from .addresses import Network
 from .origins import AllowedOrigins
 from .value_types import (
     ACTION,
@@ -35,7 +36,6 @@ from .value_types import (
     TURN,
     WEBHOOK_EVENT,
     WEBHOOK_URL,
-    Network,
     ValueType,
     VariableSecret,
     converted,

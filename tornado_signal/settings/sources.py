@@ -10,7 +10,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from .settings import PREFIX, REPLACED, SETTINGS, Setting, Settings
 from .value_types import ValueType, VariableSecret
@@ -24,6 +24,18 @@ RELOAD_VARIABLE = PREFIX + "RELOAD_ENVIRONMENT"
 
 The environment of a running process cannot be changed. The file has the format of `env -0`.
 """
+
+NEEDS: Final = {
+    "tls_certificate": "tls_key",
+    "tls_key": "tls_certificate",
+    "admin_address": "admin_port",
+    "auth_issuer": "auth_keys",
+    "auth_audience": "auth_keys",
+    "auth_anonymous": "auth_keys",
+    "redis_sentinel_user": "redis_sentinel",
+    "redis_sentinel_password_file": "redis_sentinel",
+}
+"""Settings without an effect unless another one is set. The operator would take them for in force."""
 
 
 class ConfigError(ValueError):
@@ -75,11 +87,16 @@ def load(namespace: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
         raise ConfigError("--durability", "replicated", "fsync or os, or --store redis")
     if settings.store == "leveldb" and settings.workers != 1:
         raise ConfigError("--workers", settings.workers, "1, or --store redis")
-    pair = ("--tls-certificate", settings.tls_certificate), ("--tls-key", settings.tls_key)
-    for (flag, set_to), (other, other_set_to) in (pair, pair[::-1]):
-        if set_to is not None and other_set_to is None:
-            raise ConfigError(flag, str(set_to), f"{other} to be set as well")
+    for name, other in NEEDS.items():
+        value = getattr(settings, name)
+        if name in settings.sources and value and getattr(settings, other) in (None, ""):
+            shown = value if isinstance(value, tuple) else str(value)
+            raise ConfigError(_flag(name), shown, f"{_flag(other)} to be set as well")
     return settings
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _take_secrets(variables: dict[str, str]) -> dict[str, Any]:

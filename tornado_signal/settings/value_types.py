@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Generic, Literal, TypeVar
 from urllib.parse import urlsplit
 
+from .addresses import Network, canonical_network
 from .origins import PATTERN
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 U = TypeVar("U")
 Word = TypeVar("Word", bound=str)
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 UNIX_PREFIX = "unix:"
 """Prefix of the address of a Unix socket, before its path."""
@@ -183,7 +183,7 @@ COLLECTOR = matching(
     r"https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/[A-Za-z0-9._~-]+)*/?", "a URL without user and query"
 )
 NETWORK: ValueType[Network] = converted(
-    ipaddress.ip_network,
+    lambda text: canonical_network(ipaddress.ip_network(text)),
     matching(".+", "an IP address, or a network such as 10.0.0.0/8 with no bits set after its prefix"),
 )
 PROXY: ValueType[Network | Literal["unix"]] = keyword_or("unix", "unix", NETWORK)

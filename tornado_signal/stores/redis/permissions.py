@@ -62,7 +62,7 @@ async def check_permissions(node: Node, prefix: str, access: Credentials, acknow
     """Check that the user may run each command that the scripts and the server need.
 
     Raises:
-        OperatorError: names the commands that it may not run.
+        OperatorError: names the commands that it may not run, or that the node lacks.
     """
     key = f"{prefix}permissions:{os.urandom(8).hex()}".encode()
     commands: list[Command] = [*WITHOUT_KEY, *((name.encode(), key, *rest) for name, rest in WITH_KEY.items())]
@@ -73,12 +73,20 @@ async def check_permissions(node: Node, prefix: str, access: Credentials, acknow
         replies = await asyncio.gather(*map(lane.submit, commands))
     finally:
         lane.disconnect()
-    errors = {
-        text_of(name): reply
+    refused = [
+        (text_of(name), reply)
         for (name, *_), reply in zip(commands, replies, strict=True)
-        if isinstance(name, bytes) and isinstance(reply, ErrorReply) and reply.kind == "NOPERM"
-    }
-    if errors:
+        if isinstance(name, bytes) and isinstance(reply, ErrorReply)
+    ]
+    # A node without WAITAOF can sync each write before it replies.
+    lacking = (name for name, reply in refused if "unknown command" in str(reply).lower() and name != "WAITAOF")
+    if unknown := ", ".join(lacking):
+        raise OperatorError(
+            "Redis at {}:{} lacks {}; remove rename-command from its settings, or use another Redis".format(
+                *node.address, unknown
+            )
+        )
+    if errors := {name: reply for name, reply in refused if reply.kind == "NOPERM"}:
         raise OperatorError(
             "Redis at {}:{} refuses: {}".format(*node.address, next(iter(errors.values())))
             + f"; let --redis-user run {', '.join(errors)} with the keys and channels of --redis-prefix (ACL SETUSER)"
