@@ -21,6 +21,7 @@ BACK_MS = 10_000
 SIGNATURE = string.ascii_letters + string.digits + "-_"
 ROOM = "room~lobby"
 DESCRIPTION = {"type": "offer", "sdp": "x"}
+VALID = json.dumps({"from": "!", "info": "m", "code": "c"})  # mail of a page that cannot sign
 # Enter at a time by the clock. Return how long it takes until `count` others are there.
 ENTER_AT = """
   ([topic, info, number, options, at]) => {
@@ -91,7 +92,7 @@ COUNT_ENTRIES = """
 FAKE = """
   async (ids) => {
     const server = new client.SignalClient();
-    const offers = ids.map((id) => JSON.stringify({id, at: 1}));
+    const offers = ids.map((id) => JSON.stringify({v: 2, id, at: 1, now: Date.now()}));
     await Promise.all(offers.map((offer) => server.offer("room~lobby", {info: "mallory", offer})));
   }
 """
@@ -120,6 +121,10 @@ HOLD = """
     };
   })()
 """
+
+
+def now_ms():
+    return int(time.time() * 1000)
 
 
 def together(pages, topic, **options):
@@ -328,7 +333,7 @@ def test_malformed_messages_of_strangers_change_nothing(server, site, publish, c
     enter(bob, "bob")
     with_others(alice, "bob")
     with_others(bob, "alice")
-    forged = json.dumps({"id": alice.evaluate("here.id"), "at": time.time() * 1000 + 60_000})
+    forged = json.dumps({"id": alice.evaluate("here.id"), "v": 2, "at": now_ms() + 60_000, "now": now_ms()})
     publish(server, ROOM, info="alice", offer=forged)
     carol = connect_page(server)
     enter(carol, "carol")
@@ -723,7 +728,7 @@ def test_full_beacon_is_replaced(server, site, connect_page):
     found = {each["code"] for each in listed(server, site.origin, ROOM)}
     for code in found:
         for _ in range(3):
-            mail = {"code": code, "side": "answerer", "candidates": ["{}"] * 100}
+            mail = {"code": code, "side": "answerer", "candidates": [VALID] * 100}
             assert server.call("/answer", mail, origin=site.origin)[0] == 200
     until(lambda: not found & {each["code"] for each in listed(server, site.origin, ROOM)})
     until(lambda: len(beacons(server, site)) == 2)
@@ -758,7 +763,7 @@ def test_mail_of_hundreds_makes_few_connections(server, site, connect_page):
     alice.evaluate(f"enter('lobby', {{info: 'alice', me: 'Alice', secret: '{follows}', RTCPeerConnection: Counted}})")
     names = [[f"{batch}-{number}" for number in range(100)] for batch in range(6)]
     bob.evaluate(FAKE, names[0] + names[1])
-    mail = {"code": {}, "info": {}, "connection": "c", "of": 1, "description": DESCRIPTION}
+    mail = {"code": "c", "info": "i", "connection": "c", "of": 1, "description": DESCRIPTION}
     seen = set()
 
     def alices():

@@ -22,6 +22,7 @@ import "./client/negotiation.js";
 import "./client/peer.js";
 import "./client/servers.js";
 import "./client/socket.js";
+import "./client/text.js";
 
 export { join, pair, publish } from "./client/publish.js";
 export { room } from "./client/room.js";

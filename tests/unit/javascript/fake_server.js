@@ -220,7 +220,7 @@ export class FakeServer {
           seen.delete(gone);
           return { type: "gone", data: { code: gone } };
         }
-        const session = sessions.find(({ code }) => !seen.has(code));
+        const session = sessions.findLast(({ code }) => !seen.has(code)); // in the order of their creation
         if (!session) return undefined;
         seen.add(session.code);
         return { type: "session", data: session };

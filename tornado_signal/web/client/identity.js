@@ -43,7 +43,6 @@ export const roomOf = (topic) =>
 
 export const MAX_NAME = 256;
 const MAX_TOPIC = 256;
-const STORED = "tornado-signal secret"; // the key of the page's secret in sessionStorage
 const P256 = { name: "ECDSA", namedCurve: "P-256", hash: "SHA-256" };
 
 /** @param {bigint} number */
@@ -132,15 +131,6 @@ export const isProven = (id) => /^[@$]/.test(id) && crypto.subtle !== undefined;
  */
 export const isName = (me) => typeof me === "string" && me !== "" && me.length <= MAX_NAME;
 
-/** Return the page's secret, which survives a reload and which no other page has. */
-export function ownSecret() {
-  try {
-    return /** @type {string} */ ((sessionStorage[STORED] ??= random()));
-  } catch {
-    return random(); // the storage does not exist or is blocked
-  }
-}
-
 /**
  * Return the first lines of what members sign: the version of the format, the application's origin, and the topic.
  *
@@ -150,7 +140,7 @@ export function ownSecret() {
 export const scopeOf = (origin, topic) => `tornado-signal room ${VERSION}\n${origin}\n${topic}`;
 
 /**
- * Encode what a member sends to the beacon `code` of another member, or to all; signed if it has an identity.
+ * Encode what a member sends to all, or to another member's beacon; signed if it has an identity.
  *
  * @param {Identity | undefined} identity
  * @param {string} scope

@@ -1,7 +1,7 @@
-/* The identity of a member whose program gives its secret. Loaded when a page enters a room with one. */
+/* The identity of a member with a name, or whose program gives its secret. Loaded when a page enters a room with one. */
 
 import { power } from "./curve.js";
-import { Identity, integer } from "./identity.js";
+import { Identity, integer, random } from "./identity.js";
 import { base64, unbase64, utf8 } from "./text.js";
 import { PeerError } from "./timing.js";
 
@@ -16,10 +16,49 @@ import { PeerError } from "./timing.js";
 const privateKey = (name, prefix, bytes, use) =>
   crypto.subtle.importKey("pkcs8", Uint8Array.of(...unbase64(prefix), ...bytes), name, true, [use]);
 
-/** @param {string} secret */
+const STORED = "tornado-signal secret"; // the key of the tab's secret in sessionStorage
+const RELEASE_MS = 1000; // for a page that is being reloaded to release its secret
+/** @type {Promise<string> | undefined} */
+let tabSecret;
+
+/**
+ * Return the secret of this tab, which survives a reload. A copy of a tab has a copy of its storage, so a lock shows
+ * whether another tab uses the secret.
+ */
+async function ownSecret() {
+  try {
+    const stored = /** @type {string} */ ((sessionStorage[STORED] ??= random()));
+    return (await locked(stored)) ? stored : (sessionStorage[STORED] = random());
+  } catch {
+    return random(); // the storage does not exist or is blocked
+  }
+}
+
+/**
+ * Lock a secret until the page is hidden, since browsers do not cache pages with locks. Returns whether no other tab uses it.
+ *
+ * @param {string} secret
+ * @returns {Promise<boolean>}
+ */
+const locked = (secret) =>
+  new Promise((resolve) => {
+    const signal = AbortSignal.timeout(RELEASE_MS);
+    const hold = () => {
+      resolve(true);
+      return new Promise((release) => addEventListener("pagehide", release, { once: true }));
+    };
+    navigator.locks.request(`${STORED} ${secret}`, { signal }, hold).catch(() => resolve(!signal.aborted));
+  });
+
+/**
+ * Return the identity for a secret, or for this tab.
+ *
+ * @param {string} [secret]
+ */
 export async function named(secret) {
   const { subtle } = crypto;
   if (!subtle) throw new PeerError("insecure-context", "A name needs HTTPS or localhost");
+  if (!secret) return /** @type {Identity} */ (Identity.ofPage(await (tabSecret ??= ownSecret())));
   const seed = new Uint8Array(await subtle.digest("SHA-256", utf8(`tornado-signal room\n${secret}`)));
   const key = await privateKey("Ed25519", "MC4CAQAwBQYDK2VwBCIEIA==", seed, "sign");
   const identity = new Identity(key, "Ed25519", "");

@@ -7,7 +7,6 @@ import {
   isProven,
   MAX_NAME,
   ownInfo,
-  ownSecret,
   ROOM,
   random,
   scopeOf,
@@ -17,7 +16,7 @@ import {
   VERSION,
 } from "./identity.js";
 import { Peer } from "./peer.js";
-import { MAX_PEERS, publishHeld, Servers } from "./servers.js";
+import { publishHeld, Servers } from "./servers.js";
 import {
   backOff,
   Deadline,
@@ -25,6 +24,7 @@ import {
   iceFailure,
   makePace,
   notLoaded,
+  now,
   PAIR_MS,
   PAUSE_MS,
   PeerError,
@@ -36,11 +36,19 @@ import {
 } from "./timing.js";
 
 /** @import { FileOptions, Peer as PublicPeer, Progress, RoomOptions, Session } from "../client.d.ts" */
+/** @import { Places } from "./places.js" */
 /** @import { Cipher } from "./secret.js" */
 /** @import { SignalClient } from "./signal-client.js" */
-/** @import { Attempt, Beacon, Fields, Mail, Member, TellRoom } from "./types.d.ts" */
+/** @import { Attempt, Beacon, Fields, Mailbox, Member, TellRoom } from "./types.d.ts" */
 
-const MAX_MAILS = 250; // to one beacon; a quarter of the server's limit
+const MAX_MAILS = 250; // valid ones to one beacon; a quarter of the server's limit
+const MAX_TEXTS = 750; // to one beacon, with those that are not valid
+const MAX_TEXTS_SIZE = 2 ** 18; // UTF-16 code units of them, of up to three bytes; the server takes a mebibyte
+const MAX_CHECKS = 8; // signatures that are checked at once
+const MAX_NAMESAKES = 10; // that are asked for a sign of life
+const ASK_MS = 500; // for which a request for a sign of life waits for the beacon of its sender
+const ALIVE_MS = 5000; // for a sign of life, and for which a replaced beacon is still read
+const CLOCK_MS = 30_000; // by which this page's clock may differ from the server's
 const MAX_ATTEMPTS = 50; // that a room begins at once, and others begin: a page may have 500 connections
 const HINT_MS = 10_000; // alone in a room of a loopback origin
 
@@ -53,15 +61,6 @@ const HINT_MS = 10_000; // alone in a room of a loopback origin
  */
 const supersedes = (one, other) =>
   !other || (one.since - other.since || one.at - other.at || other.createdAt - one.createdAt) > 0;
-
-/**
- * The order in which members get the places of a room, for sorting.
- *
- * @param {{ id: string, entry?: number }} one
- * @param {{ id: string, entry?: number }} other
- */
-const compareEntries = ({ id, entry = Infinity }, other) =>
-  entry - (other.entry ?? Infinity) || (id < other.id ? -1 : Number(id > other.id));
 
 /** Members that wait for an attempt: the least tried first, in random order. */
 class Queue {
@@ -92,20 +91,7 @@ class Queue {
 
 /**
  * Everybody under a topic, connected to everybody: events `listed`, `full`, `join`, `leave`, `message`, `stream`,
- * `streamend`, `error` and `close`.
- *
- * A member has an id and, while it is in the room, a session under the topic: its beacon. Nobody answers a beacon. Its
- * `offer` is `{id, at, since, me}`, its `info` the member's. Its candidates are the mail to the member:
- *
- *   {from, me, info, code, connection, description, of, candidates}
- *
- * `from`, `me`, `info` and `code` are the sender's id, name, info and beacon. `connection` names the attempt that the
- * mail belongs to. The others are described at `Negotiation`, which uses a data channel when there is one. Of two
- * members, the one with the smaller id leads: it begins.
- *
- * Offer and mail are JSON. A member has a secret, and an id that is made from it (`Identity`). It signs both, together
- * with the topic and the id of the recipient of the mail; its signature stands before the JSON. On a page over plain
- * HTTP, which cannot sign, a member without a name has a random id.
+ * `streamend`, `error` and `close`. docs/room-protocol.md describes beacons, mail, signs of life and places.
  */
 class Room extends EventTarget {
   /** @type {string | undefined} */
@@ -140,21 +126,34 @@ class Room extends EventTarget {
   #cipher; // of a room with a password
   #secret = random(); // of the beacon
   #at = 0; // when the beacon was created
+  #clockMs = 0; // what this page's clock lacks, compared with the server's
+  #corrections = 0; // of it, one after another
   #since = 0; // when this page entered, by the server's clock; 0 if it does not know that yet
   #sinceSent = false; // whether the beacon contains it
-  #rival = -1; // when another page with the same secret entered; 0 if that is unknown, -1 if there is none
-  #offers = new Set(); // of this page's beacons
+  /** @type {Map<string, Beacon>} */
+  #rivals = new Map(); // beacons with the same id that this page has not made, by their codes
+  /** @type {Map<string, number>} */
+  #offers = new Map(); // of this page's beacons, and the times in them until they are seen
+  /** @type {Set<Mailbox>} */
+  #mailboxes = new Set(); // this page's beacons
+  /** @type {Mailbox | undefined} */
+  #mailbox; // the current one
+  #codes = new Set(); // of the listed sessions
+  /** @type {{ session: Session, earlier: boolean }[]} */
+  #unchecked = []; // of these, those whose signature still must be checked
+  #checks = 0; // that are running
+  /** @type {Set<Beacon>} */
+  #namesakes = new Set(); // beacons with this page's name that may give a sign of life
   #settle = () => {}; // called when all members that entered before are known
   #settled = false;
-  /** @type {{ id: string, entry?: number } | undefined} */
-  #last; // the member with the last place, if there are as many members as places
+  /** @type {Places | undefined} */
+  #places; // of a room with a maximum
   /** @type {RTCIceServer[]} */
   #iceServers = [];
-  /** @type {SignalClient | undefined} */
-  #client;
-  /** @type {string | undefined} */
-  #code; // of the beacon
   #stop = new AbortController();
+  /** @type {Promise<void> | undefined} */
+  #leaving;
+  #closed = false;
 
   /**
    * @param {string} topic
@@ -168,19 +167,20 @@ class Room extends EventTarget {
     if (options.max !== undefined && !(Number.isInteger(options.max) && options.max > 0)) {
       throw new PeerError("max-invalid", "`max` is the number of members, at least 1");
     }
-    if (!options.secret) {
-      this.#identity = Identity.ofPage(options.me === undefined ? random() : ownSecret());
+    const { signal } = this.#stop;
+    const servers = new Servers(options, signal, (error) => this.#tell("error", { error }));
+    if (!options.secret && options.me === undefined) {
+      this.#identity = Identity.ofPage(random());
       this.id = this.#identity?.id ?? random(4);
     }
-    const { signal } = this.#stop;
     const hide = () => {
-      this.#withdraw();
+      for (const { client, code } of this.#mailboxes) client.leave(code, "offerer", { secret: this.#secret });
       for (const peer of this.#all) peer.end(); // so that the others notice at once
     };
     globalThis.addEventListener?.("pagehide", hide, { signal });
     options.signal?.addEventListener("abort", () => this.leave(), { signal });
     if (options.signal?.aborted) this.leave();
-    else this.#run(new Servers(options, signal, (error) => this.#tell("error", { error })));
+    else this.#run(servers);
   }
 
   /**
@@ -252,100 +252,116 @@ class Room extends EventTarget {
     if (errors.length) throw Object.assign(error, { code: "file-incomplete" });
   }
 
-  async leave() {
-    if (this.#stop.signal.aborted) return;
-    this.#withdraw();
+  leave() {
+    return (this.#leaving ??= this.#leave());
+  }
+
+  async #leave() {
+    for (const each of this.#mailboxes) this.#withdraw(each);
     this.#stop.abort();
     await Promise.all([...this.#all].map((peer) => peer.close()));
     this.#tell("close");
+    this.#closed = true;
+  }
+
+  /** @param {unknown} error */
+  #fail(error) {
+    if (this.#stop.signal.aborted) return;
+    this.#tell("error", { error: /** @type {Error} */ (error) });
+    this.leave();
   }
 
   /** @param {Servers} servers */
   async #run(servers) {
     const { signal } = this.#stop;
-    const { me, secret, password } = this.#options;
+    const { me, secret, password, max } = this.#options;
     try {
       if (password !== undefined) {
         const { Cipher } = await import("./secret.js").catch(notLoaded);
         this.#cipher = await Cipher.of(this.#origin, this.#topic, password);
         this.#topic = this.#cipher.topic;
       }
-      const named = () => import("./named.js").then((part) => part.named(secret ?? ""), notLoaded);
-      this.#identity = await (secret || (me && !this.#identity) ? named() : this.#identity);
+      const named = () => import("./named.js").then((part) => part.named(secret), notLoaded);
+      this.#identity = await (secret || me ? named() : this.#identity); // a page can listen before anything fails
       this.id = this.#identity?.id ?? this.id;
       if (me !== undefined && !isName(me))
         throw new PeerError("name-invalid", `A name has one to ${MAX_NAME} characters`);
-      if (me) await servers.first((client) => this.#checkName(client, me));
+      if (max) this.#places = await import("./places.js").then((part) => new part.Places(max), notLoaded);
       for (;;) {
         await servers.first((client) => this.#attend(client, servers));
         await sleep(backOff(0), signal);
       }
     } catch (error) {
-      if (signal.aborted) return;
-      this.#tell("error", { error: /** @type {Error} */ (error) });
-      this.leave();
+      this.#fail(error);
     }
   }
 
   /**
-   * Fail if another member has the name.
-   *
-   * @param {SignalClient} client
-   * @param {string} me
-   */
-  async #checkName(client, me) {
-    const { sessions } = await client.sessions(this.#topic, { limit: MAX_PEERS, signal: this.#stop.signal });
-    for (const { offer, createdAt } of sessions) {
-      const beacon = await this.#unseal(offer, "beacon", { createdAt });
-      if (beacon && beacon.id !== this.id && beacon.me === me)
-        throw new PeerError("name-taken", `Another member has the name ${me}`);
-    }
-  }
-
-  /**
-   * Be in the room with one beacon, until another is needed.
+   * Be in the room at one server.
    *
    * @param {SignalClient} client
    * @param {Servers} servers
    */
   async #attend(client, servers) {
-    const { signal } = this.#stop;
-    const { me, info = ownInfo() } = this.#options;
-    this.#iceServers = (await servers.iceServers(client)).iceServers;
-    this.#at = Math.max(Date.now(), this.#at + 1); // also after the clock was set back
-    this.#sinceSent = this.#since > 0;
-    const beacon = { v: VERSION, id: this.id, at: this.#at, now: Date.now(), since: this.#since || undefined, me };
-    const offer = await this.#seal(this.#cipher ? { ...beacon, info } : beacon);
-    this.#offers.add(offer);
-    const fields = { info: this.#cipher ? "-" : info, offer, secret: this.#secret };
-    const { code, keep } = await publishHeld(client, this.#topic, fields);
-    this.#withdraw();
-    this.#client = client;
-    this.#code = code;
-    if (signal.aborted) this.#withdraw();
-    else this.#setListed(true);
-    this.#hint();
-    const deadline = new Deadline(signal);
-    // The events that follow list the current members.
-    this.#byBeacon.clear();
-    this.#queue = new Queue();
-    for (const member of this.#members.values()) {
-      member.code = member.beacon = undefined;
-      member.beacons.clear();
-    }
-    for (const member of this.#members.values()) if (!member.peer) this.#remove(member);
+    const deadline = new Deadline(this.#stop.signal);
+    const { signal } = deadline;
     try {
-      const preferred = servers.preferred(client, deadline.signal);
-      // In a room with places, mail waits until it is known who has one.
-      this.#settled = false;
+      this.#iceServers = (await servers.iceServers(client)).iceServers;
+      const mailbox = await this.#publish(client, signal);
+      this.#hint();
+      // The events that follow list the current members.
+      for (const each of [this.#byBeacon, this.#rivals, this.#codes, this.#namesakes]) each.clear();
+      this.#unchecked = [];
+      this.#queue = new Queue();
+      for (const member of this.#members.values()) {
+        member.code = member.beacon = undefined;
+        member.beacons.clear();
+      }
+      for (const member of this.#members.values()) if (!member.peer) this.#remove(member);
       const settled = new Promise((/** @type {(value?: undefined) => void} */ resolve) => (this.#settle = resolve));
-      if (!this.#options.max) this.#settle();
-      const mail = settled.then(() => this.#receive(client, code, deadline, servers, keep));
-      await Promise.race([this.#watch(client, deadline), mail, preferred]);
+      // In a room with places, or with a name, mail waits until it is known who was there before.
+      this.#settled = !this.#places && (!this.#options.me || this.#since > 0);
+      if (this.#settled) this.#settle();
+      const mail = settled.then(() => this.#receive(mailbox, servers, signal));
+      await Promise.race([this.#watch(client, signal), mail, servers.preferred(client, signal)]);
     } finally {
       deadline.end();
       this.#setListed(false);
     }
+  }
+
+  /**
+   * Publish a beacon, which replaces the others.
+   *
+   * @param {SignalClient} client
+   * @param {AbortSignal} signal
+   */
+  async #publish(client, signal) {
+    const { me, info = ownInfo() } = this.#options;
+    this.#at = Math.max(Date.now(), this.#at + 1); // also after the clock was set back
+    const serverMs = Date.now() + this.#clockMs;
+    this.#sinceSent = this.#since > 0;
+    const since = Math.min(this.#since, serverMs) || undefined;
+    const beacon = { v: VERSION, id: this.id, at: this.#at, now: serverMs, since, me };
+    const offer = await this.#seal(this.#cipher ? { ...beacon, info } : beacon);
+    this.#offers.set(offer, serverMs);
+    const fields = { info: this.#cipher ? "-" : info, offer, secret: this.#secret };
+    const held = await publishHeld(client, this.#topic, fields);
+    const replaced = [...this.#mailboxes];
+    /** @type {Mailbox} */
+    const mailbox = { ...held, client, offer, deadline: new Deadline(signal), nonces: new Set(), full: () => {} };
+    this.#mailboxes.add(mailbox);
+    if (signal.aborted) this.#withdraw(mailbox);
+    signal.throwIfAborted();
+    this.#mailbox = mailbox;
+    for (const each of replaced) {
+      // Mail to it can be on its way.
+      sleep(0, each.deadline.signal, ALIVE_MS)
+        .catch(() => {})
+        .then(() => this.#withdraw(each));
+    }
+    this.#setListed(true);
+    return mailbox;
   }
 
   /** Name the origin if the room is empty for a while on a loopback address, of which there are several. */
@@ -362,85 +378,226 @@ class Room extends EventTarget {
 
   /** @param {boolean} listed */
   #setListed(listed) {
+    if (this.listed === listed) return;
     this.listed = listed;
     this.#tell("listed");
   }
 
   /**
-   * Follow the beacons of all members until this one's must be replaced.
+   * Follow the beacons of all members.
    *
    * @param {SignalClient} client
-   * @param {Deadline} deadline
+   * @param {AbortSignal} signal
    */
-  async #watch(client, { signal }) {
+  async #watch(client, signal) {
     for await (const { type, data } of client.events(this.#topic, { signal })) {
-      if (type === "session") await this.#see(data);
-      else this.#gone(data.code);
-      this.#assignPlaces();
-      if (this.#rival < 0 || !this.#since) continue;
-      if (this.#rival > this.#since) {
-        throw new PeerError("replaced", "Another page is in this room with the same secret");
+      if (type === "gone") {
+        this.#gone(data.code);
+        this.#assignPlaces();
+      } else if (this.#offers.has(data.offer)) {
+        this.#seeOwn(data);
+        this.#settleIfChecked();
+      } else if (!this.#codes.has(data.code)) {
+        this.#codes.add(data.code);
+        this.#unchecked.push({ session: data, earlier: !this.#since });
+        if (this.#checks < MAX_CHECKS) this.#check();
       }
-      if (!this.#sinceSent) return; // the next beacon says when this page entered
+    }
+  }
+
+  /** Check beacons while there are any, the newest and the oldest in turn. Between them the page can do other work. */
+  async #check() {
+    this.#checks += 1;
+    for (let newest = true; ; newest = !newest) {
+      const next = newest ? this.#unchecked.pop() : this.#unchecked.shift();
+      if (!next) break;
+      await this.#see(next.session, next.earlier).catch(() => {}); // it concerns this beacon only
+    }
+    this.#checks -= 1;
+    this.#settleIfChecked();
+  }
+
+  #settleIfChecked() {
+    if (!this.#settled && this.#since && !this.#unchecked.length && !this.#checks) {
+      this.#settled = true; // sessions are listed in the order of their creation
+      this.#settle();
+      if (!this.#places) this.#beginAll();
+    }
+    this.#assignPlaces();
+  }
+
+  /**
+   * Read the mail to one beacon after another.
+   *
+   * @param {Mailbox} mailbox
+   * @param {Servers} servers
+   * @param {AbortSignal} signal
+   */
+  async #receive(mailbox, servers, signal) {
+    for (let current = mailbox; ; ) {
+      await new Promise((resolve, reject) => {
+        current.full = () => resolve(0);
+        this.#read(current, servers).catch(reject);
+        this.#askRivals();
+      });
+      await sleep(backOff(1 + this.#corrections), signal);
+      current = await retry(() => this.#publish(current.client, signal), signal, servers.tries);
     }
   }
 
   /**
-   * Receive the mail to this member's beacon until the beacon's session is nearly full.
+   * Read the mail to a beacon until it is withdrawn.
    *
-   * @param {SignalClient} client
-   * @param {string} code
-   * @param {Deadline} deadline
+   * @param {Mailbox} mailbox
    * @param {Servers} servers
-   * @param {() => Promise<void>} keep
    */
-  async #receive(client, code, { signal }, servers, keep) {
-    const own = { secret: this.#secret, signal };
+  async #read(mailbox, servers) {
+    const { client, code, keep, deadline } = mailbox;
+    const { signal } = deadline;
     const pace = makePace();
     /** @type {string | undefined} */
     let since;
     const poll = async () => {
       await pace(signal);
       await keep();
-      return client.poll(code, "offerer", { wait: WAIT_S, since, ...own });
+      return client.poll(code, "offerer", { wait: WAIT_S, since, secret: this.#secret, signal });
     };
     try {
-      for (let count = 0; count < MAX_MAILS; ) {
+      for (let [count, valid, size] = [0, 0, 0]; ; ) {
         const { answer, answerCandidates = [], cursor } = await retry(poll, signal, servers.tries);
-        for (const each of answerCandidates) await this.#take(each);
-        if (answer) return; // an answered beacon is no longer listed
         since = cursor;
-        count += answerCandidates.length;
+        for (const text of answerCandidates) {
+          count += 1;
+          size += text.length;
+          valid += Number(await this.#take(text, mailbox).catch(() => false)); // it concerns this text only
+        }
+        if (valid >= MAX_MAILS || count >= MAX_TEXTS || size >= MAX_TEXTS_SIZE) mailbox.full();
+        if (answer) break; // an answered beacon is no longer listed
         this.#iceServers = (await servers.iceServers(client)).iceServers;
       }
     } catch (error) {
-      if (!taken(error)) throw error;
+      if (!signal.aborted && !taken(error)) throw error;
     }
+    mailbox.full();
   }
 
-  #withdraw() {
-    if (this.#code) this.#client?.leave(this.#code, "offerer", { secret: this.#secret });
-    this.#code = undefined;
+  /** @param {Mailbox} mailbox */
+  #withdraw(mailbox) {
+    const { client, code, offer, deadline } = mailbox;
+    if (!this.#mailboxes.delete(mailbox)) return;
+    this.#offers.delete(offer);
+    deadline.end();
+    client.leave(code, "offerer", { secret: this.#secret });
   }
 
   /** @param {Session} session */
-  async #see({ code, offer, createdAt, ...session }) {
+  #seeOwn({ offer, createdAt }) {
+    const serverMs = this.#offers.get(offer);
+    if (!serverMs) return;
+    this.#offers.set(offer, 0); // a later session with it is a copy
+    this.#since ||= createdAt;
+    const wrong = Math.abs(createdAt - serverMs) > CLOCK_MS;
+    this.#corrections = wrong ? this.#corrections + 1 : 0;
+    if (wrong) {
+      this.#clockMs += createdAt - serverMs;
+      this.#mailbox?.full();
+    }
+    this.#askRivals();
+  }
+
+  /** Publish to other pages with the same secret when this one entered, and ask later ones for a sign of life. */
+  #askRivals() {
+    if (!this.#since) return;
+    if (this.#rivals.size && !this.#sinceSent) this.#mailbox?.full();
+    for (const each of this.#rivals.values()) if (each.since > this.#since) this.#ask(this.id, each);
+  }
+
+  /**
+   * @param {Session} session
+   * @param {boolean} earlier whether it was listed before this page's first beacon
+   */
+  async #see({ code, offer, createdAt, ...session }, earlier) {
     const fields = await this.#unseal(offer, "beacon", { createdAt });
     const info = this.#cipher ? fields?.info : session.info;
-    if (!fields || typeof info !== "string") return;
-    const { id, me, at } = fields;
-    const since = fields.since ?? 0;
-    if (code === this.#code) {
-      this.#since ||= createdAt;
-      this.#settled = true; // sessions are listed in the order of their creation
-      this.#settle();
-    } else if (id === this.id && this.#identity && !this.#offers.has(offer)) this.#rival = Math.max(this.#rival, since);
-    if (id === this.id || this.#stop.signal.aborted) return;
+    if (!fields || typeof info !== "string" || !this.#codes.has(code) || this.#stop.signal.aborted) return;
+    const { id, me, at, since } = fields;
+    /** @type {Beacon} */
+    const beacon = { code, info, me, at, since: Math.min(since ?? 0, createdAt), createdAt, seenMs: now() };
+    if (id === this.id) {
+      if (this.#identity) this.#rivals.set(code, beacon);
+      return this.#askRivals();
+    }
     const member = this.#member(id, info);
-    const beacon = { code, info, me, at, since, createdAt };
     member.beacons.set(code, beacon);
     this.#byBeacon.set(code, member);
+    if (earlier && me && me === this.#options.me && this.#namesakes.size < MAX_NAMESAKES) {
+      this.#namesakes.add(beacon);
+      this.#ask(id, beacon);
+    }
     if (supersedes(beacon, member.beacon)) this.#use(member, beacon);
+    this.#assignPlaces();
+  }
+
+  /**
+   * Ask a listed beacon twice for a sign of life.
+   *
+   * @param {string | undefined} id
+   * @param {Beacon} beacon
+   */
+  async #ask(id, beacon) {
+    if (beacon.asked || beacon.alive) return;
+    beacon.asked = true;
+    try {
+      for (let tries = 0; tries < 2 && !beacon.alive; tries += 1) {
+        this.#mail(id, beacon.code, { alive: "ask" }).catch(() => {});
+        await sleep(0, this.#stop.signal, ALIVE_MS);
+      }
+    } catch {
+      return; // this page has left
+    }
+    beacon.silent = !beacon.alive;
+    if (this.#namesakes.delete(beacon)) this.#beginAll();
+    this.#assignPlaces();
+  }
+
+  /**
+   * The listed beacon of a member, or of another page with the same secret.
+   *
+   * @param {string} id
+   * @param {string} code
+   */
+  #beacon(id, code) {
+    return id === this.id ? this.#rivals.get(code) : this.#members.get(id)?.beacons.get(code);
+  }
+
+  /**
+   * @param {string} id
+   * @param {Beacon} beacon
+   */
+  #onAlive(id, beacon) {
+    Object.assign(beacon, { alive: true, silent: false });
+    if (id === this.id && this.#since && beacon.since > this.#since) {
+      this.#fail(new PeerError("replaced", "Another page is in this room with the same secret"));
+    } else if (this.#namesakes.has(beacon)) {
+      this.#fail(new PeerError("name-taken", `Another member has the name ${beacon.me}`));
+    }
+    this.#assignPlaces();
+  }
+
+  /**
+   * Give a sign of life to a listed beacon. Returns whether it is listed.
+   *
+   * @param {string} id
+   * @param {string} code
+   */
+  #reply(id, code) {
+    const beacon = this.#beacon(id, code);
+    const nowMs = now();
+    if (beacon && !(nowMs < (beacon.repliedMs ?? 0) + ALIVE_MS)) {
+      beacon.repliedMs = nowMs;
+      this.#mail(id, code, { alive: "yes" }).catch(() => {});
+    }
+    return beacon !== undefined;
   }
 
   /**
@@ -459,7 +616,11 @@ class Room extends EventTarget {
 
   /** @param {string} code */
   #gone(code) {
+    this.#codes.delete(code);
+    this.#rivals.delete(code);
     const member = this.#byBeacon.get(code);
+    const namesake = member?.beacons.get(code);
+    if (namesake && this.#namesakes.delete(namesake)) this.#beginAll();
     this.#byBeacon.delete(code);
     member?.beacons.delete(code);
     if (!member || (member.beacon ?? member).code !== code) return;
@@ -476,27 +637,26 @@ class Room extends EventTarget {
 
   /** Find out who has a place in a room with a maximum, and end connections of members without one. */
   #assignPlaces() {
-    const { max } = this.#options;
-    if (!max || !this.#settled || this.#stop.signal.aborted) return;
-    const own = { id: this.id ?? "", entry: this.#since };
+    const places = this.#places;
+    if (!places || !this.#settled || this.#stop.signal.aborted) return;
     const members = [...this.#members.values()];
-    this.#last = [own, ...members].sort(compareEntries)[max - 1];
-    const full = !this.#hasPlace(own);
+    const { ask, again } = places.assign({ id: this.id ?? "", entry: this.#since }, members);
+    for (const { id, beacon } of ask) if (beacon) this.#ask(id, beacon);
+    if (again) this.#later(ALIVE_MS, () => this.#assignPlaces());
     for (const member of members) {
-      if (!full && this.#hasPlace(member)) continue;
+      if (!places.full && places.has(member)) continue;
       this.#queue.delete(member);
       for (const peer of [member.peer, member.open?.peer]) peer?.end();
     }
-    if (full !== this.full) {
-      this.full = full;
+    if (places.full !== this.full) {
+      this.full = places.full;
       this.#tell("full");
     }
-    for (const member of members) if (member === this.#members.get(member.id)) this.#begin(member);
+    this.#beginAll();
   }
 
-  /** @param {{ id: string, entry?: number }} member */
-  #hasPlace(member) {
-    return !this.#last || compareEntries(member, this.#last) <= 0;
+  #beginAll() {
+    for (const member of [...this.#members.values()]) this.#begin(member);
   }
 
   /**
@@ -505,7 +665,7 @@ class Room extends EventTarget {
    * @param {Member} member
    */
   #mayConnect(member) {
-    return !this.#options.max || (this.#settled && !this.full && this.#hasPlace(member));
+    return this.#settled && !this.#namesakes.size && (!this.#places || (!this.full && this.#places.has(member)));
   }
 
   /**
@@ -564,11 +724,21 @@ class Room extends EventTarget {
     return (this.id ?? "") < id;
   }
 
-  /** @param {string} text */
-  async #take(text) {
-    const mail = await this.#unseal(text, "mail", { to: this.id, code: this.#code });
-    if (!mail || mail.from === this.id || this.#stop.signal.aborted) return;
-    const { from, me, info, code, connection } = mail;
+  /**
+   * Take mail to one of this page's beacons. Returns whether it is valid.
+   *
+   * @param {string} text
+   * @param {Mailbox} mailbox
+   */
+  async #take(text, { code: to, nonces }) {
+    const mail = await this.#unseal(text, "mail", { to: this.id, code: to, nonces });
+    if (!mail || this.#stop.signal.aborted) return false;
+    const { from, me, info, code, connection, alive } = mail;
+    const beacon = this.#beacon(from, code);
+    if (beacon && !beacon.alive) this.#onAlive(from, beacon);
+    // Its beacon can be on its way.
+    if (alive === "ask" && !this.#reply(from, code)) this.#later(ASK_MS, () => this.#reply(from, code));
+    if (from === this.id || !connection) return true;
     const member = this.#member(from, info, me);
     const first = !this.#leads(member) && mail.description?.type === "offer" && mail.of === 1;
     // It replaces the current attempt only if that is late.
@@ -584,6 +754,7 @@ class Room extends EventTarget {
     }
     const peer = member.open?.connection === connection ? member.open?.peer : member.peer;
     if (known || member.connection === connection) peer?.take(mail);
+    return true;
   }
 
   /**
@@ -627,7 +798,8 @@ class Room extends EventTarget {
     try {
       member.peer = new Peer(member, callbacks, this.#streams, this.#options);
     } catch (error) {
-      if (!this.#peerCount) throw error; // it never works
+      // It never works, or the browser has too many connections.
+      if (!this.#peerCount && /** @type {Error} */ (error).name !== "UnknownError") return this.#fail(error);
       this.#tell("error", { error: /** @type {Error} */ (error) });
       this.#free();
       this.#paused = true;
@@ -736,11 +908,10 @@ class Room extends EventTarget {
   async #send(member, mail, signal) {
     const { id, code } = member;
     if (!code) return false;
-    const { me, info = ownInfo() } = this.#options;
-    const fields = { from: this.id, me, info, code: this.#code, ...mail };
-    const text = await this.#seal(fields, id, code);
     try {
-      await retry(async () => this.#client?.candidate(code, "answerer", text, { signal }), signal);
+      // A full beacon is replaced soon.
+      const send = async () => member.code === code && ((await this.#mail(id, code, mail, signal)) ?? true);
+      return Boolean(await retry(send, signal));
     } catch (error) {
       if (signal.aborted) return false;
       if (taken(error)) {
@@ -750,6 +921,18 @@ class Room extends EventTarget {
       this.#tell("error", { error: /** @type {Error} */ (error) });
     }
     return true;
+  }
+
+  /**
+   * @param {string | undefined} id
+   * @param {string} code
+   * @param {Fields} fields
+   */
+  async #mail(id, code, fields, signal = this.#stop.signal) {
+    const { me, info = ownInfo() } = this.#options;
+    const { client, code: own } = /** @type {Mailbox} */ (this.#mailbox); // members are known after it is published
+    const text = await this.#seal({ from: this.id, me, info, code: own, ...fields }, id, code);
+    return client.candidate(code, "answerer", text, { signal });
   }
 
   /**
@@ -770,16 +953,16 @@ class Room extends EventTarget {
    * @template {"beacon" | "mail"} Kind
    * @param {string} text
    * @param {Kind} kind
-   * @param {{ to?: string, code?: string, createdAt?: number }} fields
+   * @param {{ to?: string, code?: string, createdAt?: number, nonces?: Set<string> }} fields
    */
-  async #unseal(text, kind, { to, code, createdAt }) {
-    const plain = this.#cipher ? await this.#cipher.unseal(text, code) : text;
+  async #unseal(text, kind, { to, code, createdAt, nonces }) {
+    const plain = this.#cipher ? await this.#cipher.unseal(text, code, nonces) : text;
     return unseal(scopeOf(this.#origin, this.#topic), plain, kind, to, code, createdAt);
   }
 
   /** @type {TellRoom} */
   #tell = (name, fields) => {
-    dispatch(this, name, fields);
+    if (!this.#closed) dispatch(this, name, fields);
   };
 }
 

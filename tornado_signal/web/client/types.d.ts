@@ -3,6 +3,8 @@
 import type { News, PeerOptions, RoomEvents, Session, Side } from "../client.d.ts";
 import type { Offer } from "./files.js";
 import type { Peer } from "./peer.js";
+import type { SignalClient } from "./signal-client.js";
+import type { Deadline } from "./timing.js";
 
 /** The fields of JSON, in which anything can be. */
 export type Fields = Record<string, unknown>;
@@ -146,6 +148,28 @@ export interface Beacon {
   /** When the member entered, by the server's clock; 0 in a first beacon. */
   since: number;
   createdAt: number;
+  /** When this page has seen it, by `performance.now`. */
+  seenMs: number;
+  /** Whether it was asked for a sign of life, has given one, or has not given one in time. */
+  asked?: boolean;
+  alive?: boolean;
+  silent?: boolean;
+  /** When this page has given it a sign of life, by `performance.now`. */
+  repliedMs?: number;
+}
+
+/** A beacon of this page, with the mail to it. */
+export interface Mailbox {
+  client: SignalClient;
+  code: string;
+  offer: string;
+  keep: () => Promise<void>;
+  /** Ends when it is withdrawn. */
+  deadline: Deadline;
+  /** The nonces of the mail received so far. */
+  nonces: Set<string>;
+  /** Called when it must be replaced. */
+  full: () => void;
 }
 
 /** A member of a room, whether connected or not. */

@@ -1,0 +1,342 @@
+/* Rooms in which strangers list beacons and send mail: junk, copies, and fields of every type. */
+
+import assert from "node:assert/strict";
+import { setMaxListeners } from "node:events";
+import { beforeEach, test } from "node:test";
+import { heed, Messages } from "../../../tornado_signal/web/client/data.js";
+import { receiveFile } from "../../../tornado_signal/web/client/files.js";
+import { Identity, scopeOf, seal, VERSION } from "../../../tornado_signal/web/client/identity.js";
+import { Link } from "../../../tornado_signal/web/client/link.js";
+import { named } from "../../../tornado_signal/web/client/named.js";
+import { Negotiation } from "../../../tornado_signal/web/client/negotiation.js";
+import { room } from "../../../tornado_signal/web/client/room.js";
+import { SignalClient } from "../../../tornado_signal/web/client/signal-client.js";
+import { read } from "../../../tornado_signal/web/client/text.js";
+import { FakeServer, LinkedConnection } from "./fake_server.js";
+
+const TOPIC = "room~test";
+const SCOPE = scopeOf("", TOPIC);
+const NOTHING = "a value that is not there";
+const VALUES = [
+  NOTHING,
+  null,
+  true,
+  false,
+  0,
+  -1,
+  1.5,
+  2 ** 60,
+  "",
+  "text",
+  "1",
+  [],
+  [[]],
+  {},
+  { toString: 0, valueOf: 0 },
+];
+const DEEP = `${"[".repeat(20_000)}${"]".repeat(20_000)}`;
+
+/** Return JSON texts of `value` in which each place in turn has each value, and none of its own. */
+function variants(value) {
+  const texts = [];
+  const mark = "the place of a value";
+  function at(inner, wrap) {
+    texts.push(wrap(mark));
+    if (typeof inner !== "object" || !inner) return;
+    for (const key of Object.keys(inner)) {
+      at(inner[key], (part) =>
+        wrap(Array.isArray(inner) ? Object.assign([...inner], { [key]: part }) : { ...inner, [key]: part }),
+      );
+    }
+  }
+  at(value, (part) => part);
+  const json = [
+    ...VALUES.map((each) => JSON.stringify(each === NOTHING ? undefined : each)),
+    "1e999",
+    '{"__proto__": 1}',
+    DEEP,
+  ];
+  return texts.flatMap((each) =>
+    json.map((text) => JSON.stringify(each).replace(JSON.stringify(mark), text ?? "null")),
+  );
+}
+
+setMaxListeners(0);
+
+let server;
+beforeEach(() => (server = new FakeServer()));
+
+function enter(info, options = {}) {
+  const entered = room("test", { url: "https://server", info, RTCPeerConnection: LinkedConnection, ...options });
+  entered.failures = [];
+  entered.addEventListener("error", ({ error }) => entered.failures.push(error.code ?? error));
+  return entered;
+}
+
+async function until(reached, boundMs = 20_000) {
+  for (const endMs = Date.now() + boundMs; !(await reached()); ) {
+    assert.ok(Date.now() < endMs, `not in time: ${reached}`);
+    await new Promise((resolve) => setTimeout(resolve, 5));
+  }
+}
+const others = ({ peers }) =>
+  [...peers.values()]
+    .map(({ info }) => info)
+    .sort()
+    .join();
+const list = (offer, info = "stranger") => server.offer(TOPIC, { info, offer }).code;
+const beaconOf = (info) => server.listed(TOPIC).find((each) => each.info === info);
+const leave = (...rooms) => Promise.all(rooms.map((each) => each.leave()));
+/** A beacon's fields, as if it had just been made. */
+const beacon = (id, fields) => ({ v: VERSION, id, at: 1, now: Date.now(), ...fields });
+
+test("beacons and mail with any value at any place stop nothing", { timeout: 60_000 }, async () => {
+  const alice = enter("alice");
+  await until(() => beaconOf("alice"));
+  const candidate = { candidate: "c", sdpMid: "0", sdpMLineIndex: 0, usernameFragment: "u" };
+  const description = { type: "offer", sdp: "x", joins: 1 };
+  const mail = {
+    from: "plain",
+    info: "i",
+    code: "c",
+    connection: "1",
+    alive: "ask",
+    description,
+    of: 1,
+    candidates: [candidate],
+  };
+  for (const text of variants(beacon("plain", { since: 1, me: "m", info: "i" }))) list(text);
+  const texts = variants(mail);
+  const { code } = beaconOf("alice");
+  for (let at = 0; at < texts.length; at += 100) server.candidates(code, "answerer", texts.slice(at, at + 100));
+  const bob = enter("bob");
+  await until(() => others(bob) === "alice" && others(alice) === "bob");
+  assert.deepEqual([...alice.failures, ...bob.failures], []);
+  await leave(alice, bob);
+});
+
+test("messages of a peer with any value at any place throw nothing and are typed", async () => {
+  const negotiation = { description: { type: "offer", sdp: "x", joins: 1 }, of: 1, candidates: [{ candidate: "c" }] };
+  const connection = new LinkedConnection();
+  const signal = new AbortController().signal;
+  const taken = new Negotiation(connection, 1, { signal, leads: false, direct: false });
+  const stopped = { channel: new EventTarget(), files: { over: signal } };
+  Object.assign(stopped.channel, { readyState: "open", close() {}, send() {} });
+  for (const text of variants(negotiation)) {
+    taken.take(read(text, "negotiation"));
+    const { description, of, candidates } = read(text, "negotiation") ?? {};
+    for (const each of [description?.sdp, description?.type]) assert.ok(["string", "undefined"].includes(typeof each));
+    assert.ok(of == null || Number.isFinite(of));
+    assert.ok(candidates == null || candidates.every(({ candidate }) => typeof candidate === "string"));
+  }
+  const messages = new Messages(connection, Object.assign(new EventTarget(), { ordered: true }), signal);
+  for (const text of variants({ size: 3, text: true })) {
+    messages.take(`\x1e\x1e${text}`);
+    messages.take(new ArrayBuffer(1));
+    messages.take(`\x1e${text}`);
+  }
+  for (const text of variants({ name: "a", type: "text/plain", size: 1 })) {
+    receiveFile(stopped.files, stopped.channel, [], (offer) => offer(new EventTarget(), {}));
+    stopped.channel.onmessage({ data: text });
+    for (const each of variants({ accept: true, received: true, cancel: "refused" }))
+      stopped.channel.onmessage({ data: each });
+  }
+  for (const binary of [new ArrayBuffer(2), new Blob()]) assert.equal(read(binary, "negotiation"), undefined);
+});
+
+test("candidates and answers of a session with any value at any place only fail its link", async () => {
+  for (const text of variants({ type: "answer", sdp: "x", joins: 1, info: "i" })) {
+    const client = new SignalClient("https://server");
+    client.poll = async () => ({
+      answer: text,
+      answerCandidates: variants({ candidate: "c" }).slice(0, 5),
+      cursor: "1",
+    });
+    const options = { RTCPeerConnection: LinkedConnection };
+    const link = new Link(client, "offerer", { iceServers: [], until: 0 }, options, new AbortController().signal);
+    await link.use(await link.describe());
+    assert.equal(await link.news(), true);
+    assert.ok(["undefined", "string"].includes(typeof link.info));
+    link.fail(new Error("done"));
+  }
+  assert.throws(() => heed(new LinkedConnection(), undefined), SyntaxError);
+});
+
+test("a header of a message in parts takes no memory for the size that it claims", () => {
+  const { signal } = new AbortController();
+  const kept = Array.from({ length: 5000 }, () => {
+    const messages = new Messages({}, Object.assign(new EventTarget(), { ordered: true }), signal);
+    messages.take('\x1e\x1e{"size": 67108864, "text": false}');
+    messages.take(new ArrayBuffer(10));
+    return messages;
+  });
+  assert.ok(process.memoryUsage().arrayBuffers < 64 * 2 ** 20);
+  assert.equal(kept.length, 5000);
+});
+
+test("a message in parts of any size is joined", () => {
+  const messages = new Messages({}, Object.assign(new EventTarget(), { ordered: true }), new AbortController().signal);
+  for (const sizes of [[], [1], [65_536, 65_536, 5], Array(100).fill(1), [3, 65_536, 1]]) {
+    const size = sizes.reduce((sum, each) => sum + each, 0);
+    let received = messages.take(`\x1e\x1e{"size": ${size}, "text": false}`);
+    sizes.forEach((each, place) => {
+      assert.equal(received, undefined);
+      received = messages.take(new Uint8Array(each).fill(place + 1).buffer);
+    });
+    const expected = sizes.flatMap((each, place) => Array(each).fill(place + 1));
+    assert.deepEqual([...new Uint8Array(received.data)], expected);
+  }
+});
+
+test("junk mail replaces a beacon before it is full, and the new one is listed before the old one goes", async () => {
+  const alice = enter("alice");
+  await until(() => beaconOf("alice"));
+  const first = beaconOf("alice").code;
+  const valid = JSON.stringify({ from: "plain", info: "i", code: "c" });
+  server.candidates(first, "answerer", Array(400).fill("junk"));
+  server.candidates(first, "answerer", Array(240).fill(valid));
+  await new Promise((resolve) => setTimeout(resolve, 1000));
+  assert.equal(beaconOf("alice").code, first); // neither 250 valid ones, nor near the limit of the server
+  let most = 0;
+  const events = server.events(TOPIC, {});
+  const count = async () => {
+    for await (const each of events) most = Math.max(most, server.listed(TOPIC).length, Number(each.type === "x"));
+  };
+  count();
+  server.candidates(first, "answerer", Array(10).fill(valid));
+  await until(() => beaconOf("alice").code !== first);
+  await until(() => most === 2);
+  // Mail to the old one is still read.
+  const bob = Identity.ofPage("bob");
+  const { sessions } = server;
+  const id = bob.id;
+  const own = list(await seal(bob, SCOPE, beacon(id)), "bob");
+  await until(async () => {
+    server.candidates(first, "answerer", [
+      await seal(bob, SCOPE, { from: id, info: "bob", code: own, alive: "ask" }, alice.id, first),
+    ]);
+    return sessions.get(own).answerCandidates.length;
+  }, 4000);
+  assert.equal(sessions.get(own).answerCandidates.length > 0, true);
+  await until(() => !sessions.has(first));
+  const { code } = beaconOf("alice");
+  server.candidates(code, "answerer", Array(800).fill("junk"));
+  await until(() => beaconOf("alice").code !== code);
+  const third = beaconOf("alice").code;
+  server.candidates(third, "answerer", ["x".repeat(2 ** 19)]);
+  await until(() => beaconOf("alice").code !== third);
+  assert.deepEqual(alice.failures, []);
+  await leave(alice);
+});
+
+test("a copy of a beacon replaces no page, and a page with the same secret does", { timeout: 60_000 }, async () => {
+  const secret = "of both";
+  const { id } = await named(secret);
+  const older = enter("older", { secret });
+  await until(() => beaconOf("older"));
+  // A malicious server had this signed, with an entry that is in the future here.
+  for (const since of [Date.now() + 50_000, 2 ** 52])
+    list(await seal(await named(secret), SCOPE, beacon(id, { at: 2, since })));
+  await until(() => server.listed(TOPIC).some(({ answerCandidates }) => answerCandidates.length === 2), 15_000);
+  await new Promise((resolve) => setTimeout(resolve, 6000)); // until the copy is silent
+  assert.deepEqual(older.failures, []);
+  const newer = enter("newer", { secret });
+  await until(() => older.failures.length);
+  assert.deepEqual([older.failures, newer.failures], [["replaced"], []]);
+  await leave(older, newer);
+});
+
+test("a name is taken only by a member that gives a sign of life", { timeout: 90_000 }, async () => {
+  const ada = enter("ada", { me: "Ada", secret: "of Ada" });
+  await until(() => beaconOf("ada"));
+  const other = enter("other");
+  await until(() => others(other) === "ada");
+  const eve = enter("eve", { me: "Ada", secret: "of Eve" });
+  await until(() => eve.failures.length);
+  assert.deepEqual([eve.failures, eve.peers.size], [["name-taken"], 0]);
+  const { offer } = beaconOf("ada");
+  await ada.leave();
+  list(offer); // a copy
+  const next = enter("next", { me: "Ada", secret: "of another Ada" });
+  await until(() => others(next) === "other", 40_000);
+  assert.deepEqual([next.failures, other.failures], [[], []]);
+  await leave(other, next);
+});
+
+test("copies and dead members keep no place, and connected members keep theirs", { timeout: 90_000 }, async () => {
+  const early = await named("of an early member");
+  const since = Date.now() - 10_000;
+  const dead = await seal(early, SCOPE, beacon(early.id, { since }));
+  const [alice, bob] = [enter("alice", { max: 2 }), enter("bob", { max: 2 })];
+  await until(() => others(alice) === "bob" && others(bob) === "alice");
+  list(dead);
+  const carol = enter("carol", { max: 2 });
+  await until(() => carol.full);
+  await new Promise((resolve) => setTimeout(resolve, 3000));
+  assert.deepEqual([others(alice), others(bob), alice.full, bob.full], ["bob", "alice", false, false]);
+  await bob.leave();
+  await until(() => others(alice) === "carol" && others(carol) === "alice", 40_000); // the copy is silent
+  // A member that returns with an earlier entry takes its place.
+  const dora = enter("dora", { max: 2 });
+  await until(() => dora.full);
+  assert.deepEqual(
+    [alice, carol, dora].flatMap(({ failures }) => failures),
+    [],
+  );
+  await leave(alice, carol, dora);
+});
+
+for (const offMs of [-600_000, 600_000]) {
+  test(`a page whose clock is wrong by ${offMs} ms is met`, async () => {
+    const { now } = Date;
+    const { offer } = server;
+    server.offer = (...parameters) => {
+      const made = offer.apply(server, parameters);
+      server.sessions.get(made.code).createdAt += offMs; // the server's clock is right
+      return made;
+    };
+    const [alice, bob] = [enter("alice"), enter("bob")];
+    await until(() => others(alice) === "bob" && others(bob) === "alice");
+    await until(() => {
+      const { offer, createdAt } = beaconOf("alice");
+      return Math.abs(JSON.parse(offer.slice(86)).now - createdAt) < 30_000;
+    });
+    assert.equal(Date.now, now);
+    assert.deepEqual([...alice.failures, ...bob.failures], []);
+    await leave(alice, bob);
+  });
+}
+
+test("leaving twice resolves when all is closed, and nothing is reported after that", async () => {
+  const [alice, bob] = [enter("alice"), enter("bob")];
+  await until(() => others(alice) === "bob" && others(bob) === "alice");
+  const seen = [];
+  for (const name of ["close", "error", "listed", "leave"]) alice.addEventListener(name, () => seen.push(name));
+  server.leave = () => assert.fail("offline");
+  const first = alice.leave();
+  assert.equal(alice.leave(), first);
+  await first;
+  assert.equal(seen.at(-1), "close");
+  await leave(bob);
+});
+
+test("a browser with too many connections is asked again, and other failures close the room", async () => {
+  let failures = 2;
+  class Limited extends LinkedConnection {
+    constructor() {
+      super();
+      if (failures-- > 0) throw new DOMException("Cannot create so many PeerConnections", "UnknownError");
+    }
+  }
+  const [alice, bob] = [enter("alice", { RTCPeerConnection: Limited }), enter("bob", { RTCPeerConnection: Limited })];
+  await until(() => others(alice) === "bob" && others(bob) === "alice");
+  await leave(alice, bob);
+  class Broken {
+    constructor() {
+      throw new TypeError("rtc is wrong");
+    }
+  }
+  const rooms = [enter("a", { RTCPeerConnection: Broken }), enter("b", { RTCPeerConnection: Broken })];
+  await until(() => rooms.some(({ failures }) => String(failures) === "TypeError: rtc is wrong"));
+  await leave(...rooms);
+});
