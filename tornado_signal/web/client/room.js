@@ -505,7 +505,7 @@ class Room extends EventTarget {
     this.#askRivals();
   }
 
-  /** Publish to other pages with the same secret when this one entered, and ask later ones for a sign of life. */
+  /** Publish when this page entered, if another page has its secret. Ask later pages for a sign of life. */
   #askRivals() {
     if (!this.#since) return;
     if (this.#rivals.size && !this.#sinceSent) this.#mailbox?.full();
