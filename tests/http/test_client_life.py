@@ -228,6 +228,30 @@ async def test_frozen_connections_are_replaced(websocket, bound_s, service):
         assert await notice(proxy, service, websocket, freeze) < bound_s
 
 
+@pytest.mark.slow
+@pytest.mark.needs("aiortc")
+@pytest.mark.parametrize(("websocket", "bound_s"), [(True, WEBSOCKET_S), (False, HTTP_S)])
+async def test_new_member_connects_to_one_with_frozen_connections(websocket, bound_s, service):
+    """The new member leads: it has begun several attempts before the other one reads the first mail."""
+    from tornado_signal.client.names import Identity
+    from tornado_signal.client.peers import Peers
+
+    first, second = sorted(("one", "two"), key=lambda secret: Identity("", "", None, secret).id)
+    url = f"http://127.0.0.1:{service.port}"
+    async with (
+        Proxy(service) as proxy,
+        Peers(proxy.url, ORIGIN, websocket=websocket, ice_servers=[]) as frozen,
+        Peers(url, ORIGIN, ice_servers=[]) as new,
+        frozen.room("lobby", secret=second) as room,
+    ):
+        await until(lambda: service.shared.log.metrics.waiting.total() == 2)
+        proxy.freeze()
+        began_s = time.monotonic()
+        async with new.room("lobby", secret=first):
+            await asyncio.wait_for(anext(aiter(room)), 2 * HTTP_S)
+    assert time.monotonic() - began_s < bound_s
+
+
 @pytest.mark.parametrize("websocket", [True, False])
 @pytest.mark.parametrize("wakes", [True, False])
 async def test_frozen_connections_are_replaced_soon_after_a_check(wakes, websocket, service, monkeypatch):

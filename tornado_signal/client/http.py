@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 logging.getLogger("httpx").setLevel(logging.WARNING)
 
 FIRST_S = 4.0  # until a stream of a topic begins
-SILENCE_S = 25.0  # the longest time without a complete line in a stream. The server sends a comment every 15 s
-WAIT_S = 20.0  # the longest `wait`, so that a dead connection is noticed
+SILENCE_S = 20.0  # the longest time without a complete line in a stream. The server sends a comment every 15 s
+WAIT_S = 15.0  # the longest `wait`, so that a dead connection is noticed
 INTERRUPTED: Final = 0.0  # the time of a timeout that `HttpClient.check` has set
 LINE_BYTES: Final = 128  # that each line of an event counts for, in addition to its bytes
 

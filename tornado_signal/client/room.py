@@ -84,6 +84,7 @@ class Member:
         tries: the number of attempts since the last connection.
         attempt: the id of the current or last attempt.
         attempts: the ids of all attempts.
+        later_offer: the mail, attempt and own code of an offer that waits until the current attempt is late, or None.
         connected: the id of the attempt that made the open connection.
         peer: the current attempt or connection, or None.
         backing_off: whether the next attempt has to wait.
@@ -98,6 +99,7 @@ class Member:
         self.tries = 0
         self.attempt = ""
         self.attempts: set[str] = set()
+        self.later_offer: tuple[Mail, str, Token] | None = None
         self.connected = ""
         self.peer: Peer | None = None
         self.backing_off = False
@@ -769,7 +771,9 @@ class Room(Closable):
             connected = self.peers[id].connection.connectionState == "connected" if id in self.peers else False
             stays = connected and not is_proven(id)
             allowed = self._may_connect(member) and not self._has_claimed_name(member)
-            if another and not stays and allowed and self._admit(leads=False):
+            if not another and attempt not in member.attempts:  # the current one may have ended on the other side
+                member.later_offer = mail, attempt, own_code
+            elif another and not stays and allowed and self._admit(leads=False):
                 self._add(member, member.name)
                 member.code = member.code or Token(mail.code, own_code.server)
                 self._connect(member, attempt)
@@ -778,6 +782,13 @@ class Room(Closable):
             sender.peer.deliver(mail.signal)
         elif sender is not None and id in self.peers and sender.connected == attempt:
             self.peers[id].deliver(mail.signal)
+
+    def _on_late(self, member: Member) -> None:
+        """Start what a late attempt with a member may make room for, first a later attempt of the same member."""
+        if member.later_offer is not None:
+            later, member.later_offer = member.later_offer, None
+            self._on_signal(*later)
+        self._start_attempts()
 
     def _needs_attempt(self, member: Member) -> bool:
         waits = member.code is not None and member.peer is None and not member.backing_off
@@ -826,7 +837,7 @@ class Room(Closable):
             LATE_S * times,
             lambda mail: self._post(member, {"connection": attempt, **mail}),
             self._on_event,
-            self._start_attempts,
+            lambda: self._on_late(member),
             lambda peer: self._on_peer_end(member, peer),
         )
         self._attempts.add(member.peer)
