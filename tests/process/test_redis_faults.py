@@ -1,17 +1,23 @@
 """Faults of a shared Redis: no acknowledged message is lost or repeated, and waits continue."""
 
+import asyncio
 import itertools
 import uuid
 
 import pytest
 from faults import trials
 from support.certificates import make_pair
-from support.command import Server
+from support.command import ORIGIN, Server
 from support.networks import dropping, own_network
 from support.redis_servers import RedisCluster, RedisServer
 from support.redis_traffic import Follower, LosingProxy, Waiters, ready, topic_in
 from support.waiting import until
+from support.y_webrtc import RawClient
 
+from tornado_signal.protocols.endpoint import make_scope
+from tornado_signal.relay import Channel
+from tornado_signal.relay.redis import make_key
+from tornado_signal.stores.redis.partitions import key_slot
 from tornado_signal.stores.redis.scripts import SCRIPTS
 
 pytestmark = pytest.mark.needs("root", "ip", "nft", "redis-server")
@@ -112,6 +118,32 @@ def test_primary_that_is_cut_off_is_replaced_and_returns_as_a_replica(
     publishers.end()
     others.end()
     assert set(others.statuses) == {200}
+
+
+@pytest.mark.slow
+async def test_messages_to_a_primary_that_was_cut_off_do_not_arrive_late(servers, primary, slots):
+    rooms = (f"room-{number}" for number in itertools.count())
+    scope = make_scope("y-webrtc", ORIGIN)
+    room = next(name for name in rooms if key_slot(make_key("tornado-signal:", Channel(scope, name))) in slots)
+    urls = [server.url.replace("http", "ws", 1) + "/y-webrtc" for server in servers[:2]]
+    async with RawClient(urls[0], ORIGIN) as sender, RawClient(urls[1], ORIGIN) as receiver:
+        await receiver.subscribe(room)
+        numbers = itertools.count()
+
+        async def send(seconds):
+            for _ in range(int(seconds / 0.02)):
+                await sender.publish(room, next(numbers))
+                await asyncio.sleep(0.02)
+
+        await send(1)
+        with dropping(f"ip saddr {SERVER} ip daddr {primary.host}", f"ip saddr {primary.host} ip daddr {SERVER}"):
+            await send(4)
+        await send(6)  # the kernel would repeat what the node has not received
+        await sender.publish(room, last := next(numbers))
+        received = [-1]
+        while received[-1] != last:
+            received.append((await receiver.receive())["data"])
+    assert received == sorted(set(received))
 
 
 def test_primary_that_only_the_other_nodes_do_not_reach_is_left(cluster, servers, primary, slots, waiters, publish):

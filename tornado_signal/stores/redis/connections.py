@@ -2,7 +2,9 @@
 
 import asyncio
 import functools
+import socket
 import ssl
+import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -13,6 +15,7 @@ Command = tuple[bytes | str | int, ...]
 Address = tuple[str, int]
 
 _MORE: Final = object()
+_NO_LINGER: Final = struct.pack("ii", 1, 0)
 
 
 class Failure(Exception):
@@ -82,10 +85,16 @@ class RedisConnection(asyncio.Protocol):
         # hiredis's type stub declares a command as a single word.
         self._transport.write(b"".join([hiredis.pack_command(command) for command in commands]))  # type: ignore[arg-type]
 
-    def close(self) -> None:
-        """Close the connection immediately, without further callbacks."""
+    def close(self, *, discard: bool = False) -> None:
+        """Close the connection immediately, without further callbacks.
+
+        With `discard`, the kernel delivers nothing that the node has not received yet. Otherwise it tries for minutes, and
+        commands would be executed long after their time limit.
+        """
         self.serve(lambda reply: None, lambda: None)
         if self._transport is not None:
+            if discard and (connected := self._transport.get_extra_info("socket")) is not None:
+                connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
             self._transport.abort()
 
 

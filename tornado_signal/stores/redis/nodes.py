@@ -269,15 +269,15 @@ class Pipeline:
 
     def lose(self, why: str = "the connection was closed") -> None:
         """Fail all commands, the queued ones included, and disconnect."""
-        self.disconnect()
+        self.disconnect(discard=True)
         self._replies, self._expected, self._working, self._results = [], 0, False, None
         lost, self._batch, self._queue = self._batch + self._queue, [], []
         for _, future, _ in lost:
             if not future.done():
                 future.set_result(NodeLost(why))
 
-    def disconnect(self) -> None:
-        """Close the connection, if any. The next command opens another one."""
+    def disconnect(self, *, discard: bool = False) -> None:
+        """Close the connection, if any. The next command opens another one. See `RedisConnection.close`."""
         if self._late is not None:
             self._late.cancel()
         for task in (self._connecting, self._confirming):
@@ -287,7 +287,7 @@ class Pipeline:
         connection, self._connection = self._connection, None
         self._history = b""
         if connection is not None:
-            connection.close()
+            connection.close(discard=discard)
 
     async def close(self) -> None:
         """Wait for all submitted commands, then disconnect."""
