@@ -22,13 +22,15 @@ LOCAL: Final = tuple(
         ("192.168.0.0", 16),
     )
 )
-FIRST: Final = {int(prefix.network_address) >> 112 for prefix in (MAPPED, *TRANSLATED)}
+FIRST: Final = {int(prefix.network_address) >> 112 for prefix in TRANSLATED}
 
 
 def canonical_address(address: Address) -> Address:
     """Return the IPv4 address that an IPv6 address stands for, or the address without its interface."""
     if isinstance(address, ipaddress.IPv4Address):
         return address
+    if (mapped := address.ipv4_mapped) is not None:
+        return mapped
     number = int(address)
     if number >> 112 not in FIRST:  # most addresses; making a network takes long
         return ipaddress.IPv6Address(number)
