@@ -8,9 +8,9 @@ import socket
 import subprocess
 import time
 
-from .documents import blocks
+from .documents import blocks, sections
 from .needs import require
-from .paths import SYSTEMD
+from .paths import ROOT, SYSTEMD
 from .redis_servers import free_port
 
 BOUND_S = 20
@@ -425,6 +425,49 @@ class CaddyPath(PlainCaddy):
         return f"{CADDY}http://:{{port}} {{{{\n{lines}}}}}\n"
 
 
+class ClusterCaddy(PlainCaddy):
+    """The Caddy of compose.cluster.yaml, for plain HTTP and with one server."""
+
+    @property
+    def SITE(self):
+        lines = (ROOT / "examples/containers/Caddyfile").read_text()
+        site = (
+            ("{$SITE}", "http://:PORT"),
+            (" 10.89.77.21:3000 10.89.77.22:3000 10.89.77.23:3000", " 127.0.0.1:UPSTREAM"),
+        )
+        lines = put(lines, [("{\n\tadmin off\n}\n", ""), *site, ("{", "{{"), ("}", "}}")])
+        return CADDY + put(lines, [("PORT", "{port}"), ("UPSTREAM", "{upstream}")])
+
+
+def required_lines(proxy):
+    """Return the lines of the table of requirements about addresses, schemes and hosts, for one of its columns."""
+    columns, _, *rows = re.findall(r"^\|(.*)\|$", sections("proxies")["Requirements for other proxies"], re.MULTILINE)
+    column = [name.strip() for name in columns.split("|")].index(proxy)
+    cells = [row.split("|") for row in rows]
+    return [line for cell in cells if cell[0].strip() in ADDRESSES for line in re.findall("`(.*?)`", cell[column])]
+
+
+ADDRESSES = ("client's address", "scheme and host")
+
+
+class RequiredNginx(PlainNginx):
+    """An nginx for plain HTTP with the lines of the table of requirements."""
+
+    @property
+    def SITE(self):
+        lines = "".join(f"proxy_set_header {line};" for line in required_lines("nginx"))
+        return PlainNginx.SITE.replace("proxy_http_version", lines + "proxy_http_version")
+
+
+class RequiredHAProxy(PlainHAProxy):
+    """The same with HAProxy."""
+
+    @property
+    def SITE(self):
+        lines = "".join(f"    {line}\n" for line in required_lines("HAProxy"))
+        return PlainHAProxy.SITE.replace("    default_backend servers\n", f"{lines}    default_backend servers\n")
+
+
 class HAProxy(Proxy):
     name = "haproxy"
 
@@ -453,3 +496,5 @@ class HAProxy(Proxy):
 
 
 PROXIES = {"nginx": Nginx, "caddy": Caddy, "haproxy": HAProxy}
+EXAMPLES = (NginxPath, CaddyPath, ClusterCaddy, RequiredNginx, RequiredHAProxy)
+"""The other examples of the documentation, for plain HTTP."""

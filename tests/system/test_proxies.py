@@ -13,8 +13,8 @@ import pytest
 from support.certificates import client_context, make_pair
 from support.command import Server
 from support.networks import own_network
-from support.paths import SYSTEMD
-from support.proxies import PROXIES, put
+from support.paths import ROOT, SYSTEMD
+from support.proxies import EXAMPLES, PROXIES, CaddyPath, NginxPath, RequiredHAProxy, put
 from support.redis_servers import free_port
 from support.rpc import RpcClient, until
 from support.service import ORIGIN, WHO, Connection, allowed_origin, head, invalid, refused, segment, with_origin
@@ -172,6 +172,43 @@ async def test_neither_the_client_nor_the_own_origin_can_be_forged(kind, hop, st
     said, _ = await process.communicate()
     assert re.match(b"HTTP/2 200 ", said)
     assert f"access-control-allow-origin: {through.proxy.url}\r\n".encode() in said
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+async def test_nothing_can_be_forged_with_any_example_of_the_documentation(example, start_service, tmp_path):
+    service = await start_service(trusted_proxies=TRUSTED)
+    service.application.routes["/who"] = WHO
+    proxy = example(tmp_path, service.port)
+    path = "/signal" if example in (NginxPath, CaddyPath) else ""
+    scheme = "https" if example is RequiredHAProxy else "http"
+    try:
+        through = Through(service, proxy, None)
+        for headers in ([], FORGED):
+            response = await through.call("GET", f"{path}/who", headers=headers, source=ELSEWHERE)
+            assert (response.status, response.json) == (200, {"client": ELSEWHERE}), proxy.log()
+            own = [("Sec-Fetch-Site", "same-origin"), *headers]
+            response = await through.call("GET", f"{path}/topics", origin=None, headers=own, source=ELSEWHERE)
+            assert (response.status, allowed_origin(response)) == (200, f"{scheme}://127.0.0.1:{proxy.port}")
+    finally:
+        proxy.stop()
+
+
+def test_every_example_of_a_proxy_is_tested():
+    files = subprocess.check_output(
+        ["git", "ls-files", "docs", "examples", "systemd", "README.md"], cwd=ROOT, text=True
+    )
+    forwarding = re.compile("proxy_pass|reverse_proxy|ProxyPass|default_backend")
+    found = {
+        name: len(forwarding.findall(re.sub("(?m)^[ \t]*#.*", "", (ROOT / name).read_text(errors="replace"))))
+        for name in files.split()
+    }
+    assert {name: count for name, count in found.items() if count} == {
+        "docs/proxies.md": 2,
+        "examples/containers/Caddyfile": 1,
+        "systemd/Caddyfile": 1,
+        "systemd/haproxy.cfg": 1,
+        "systemd/nginx.conf": 1,
+    }
 
 
 @pytest.mark.needs("curl", "root")
