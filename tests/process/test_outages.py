@@ -30,7 +30,7 @@ def node():
 
 @pytest.fixture
 def cluster():
-    with RedisCluster("valkey", 3) as made:
+    with RedisCluster("valkey", 3, 1) as made:
         yield made
 
 
@@ -120,7 +120,11 @@ async def send_numbers(sender, receiver_id, ended):
         await sender.send("CANDIDATE", receiver_id, payload=number)
         if ended.is_set():
             return number
-        await asyncio.sleep(0.02)  # a sender may have 100 messages that nobody has received
+        await asyncio.sleep(0.05)  # a sender may have 100 messages that nobody has received
+
+
+def node_of(cluster, slot):
+    return next(node for first, last, node in cluster.slots() if first <= slot <= last)
 
 
 async def moved(cluster, slot):
@@ -128,15 +132,23 @@ async def moved(cluster, slot):
     await asyncio.to_thread(move.end)
 
 
+async def replaced(cluster, slot):
+    """Let the replica take over, as an operator does before the node is stopped."""
+    node = node_of(cluster, slot)
+    (replica,) = cluster.replicas_of(node)
+    await asyncio.to_thread(replica.ask, "CLUSTER", "FAILOVER")
+    await until(lambda: cluster.replaced(node))
+    await asyncio.to_thread(cluster.wait_until_whole)
+
+
 async def stopped(cluster, slot):
     """Freeze the node for longer than servers wait for it, and for less than the cluster does."""
-    node = next(node for first, last, node in cluster.slots() if first <= slot <= last)
-    with frozen(node):
+    with frozen(node_of(cluster, slot)):
         await asyncio.sleep(2 * TIMEOUT_MS / 1000)
 
 
 @pytest.mark.parametrize("servers", ["cluster"], indirect=True)
-@pytest.mark.parametrize("fault", [moved, stopped])
+@pytest.mark.parametrize("fault", [moved, replaced, stopped])
 async def test_connected_peer_gets_each_message_once_and_in_order(fault, cluster, servers):
     sender = await open_peer(port_of(servers[0]), "a", origin=ORIGIN)
     receiver = await open_peer(port_of(servers[1]), "b", origin=ORIGIN)
