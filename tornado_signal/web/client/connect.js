@@ -36,7 +36,7 @@ const PAIR = "pair~"; // the prefix of the topic of a pair on the server
  * @returns {Promise<Connection | null>}
  */
 export async function join(topic, options = {}) {
-  const { choose = (sessions) => sessions, wait = true, onstep = () => {} } = options;
+  const { info = ownInfo(), choose = (sessions) => sessions, wait = true, onstep = () => {} } = options;
   const { signal = new AbortController().signal } = options;
   const servers = new Servers(options, signal, (error) => onstep("failed", error));
   /** @type {Set<string>} */
@@ -52,7 +52,8 @@ export async function join(topic, options = {}) {
       return { client, ...listing };
     });
     cursors.set(client, cursor);
-    const others = sessions.filter((each) => !listedHere.has(each.code) && !triedCodes.has(each.code));
+    const own = (/** @type {Session} */ each) => listedHere.has(each.code) && each.info === info;
+    const others = sessions.filter((each) => !own(each) && !triedCodes.has(each.code));
     onstep("peers", others.length);
     const choice = choose(shuffled(others));
     const { connection, late } = await connectToFirst(choice, client, options, servers);

@@ -35,7 +35,7 @@ const NEGOTIATION = 255; // the number of its channel, far from those that a pag
 const DATA = "data"; // the label of the channel of messages
 export const CHOSEN = "pair"; // that of a channel which shows the offerer of a pair that it was chosen
 /** @type {Set<string>} */
-export const listedHere = new Set(); // the codes of this page's offers, which `join` does not answer
+export const listedHere = new Set(); // the codes of this page's offers. `join` does not answer those with its own `info`
 
 /**
  * Use the first channel with a label. A page can open others in `prepare`.
