@@ -519,7 +519,7 @@ def test_named_files_and_headings_exist():
         re.findall(r"`((?:tests|systemd|docs|tornado_signal|\.ci)/[\w./-]*|[A-Z]+(?:\.md)?)(?: --\w.*)?`", text)
     )
     named -= set("FIMSLGE") | {"OPTIONS", "HEAD", "GET", "POST", "WS", "TOPIC", "PAIR", "ROOM", "OFFER", "VERSION"}
-    named -= {"REQ", "EVENT", "CLOSED", "AUTH"}  # messages of Nostr
+    named -= {"REQ", "EVENT", "CLOSED", "AUTH", "COUNT", "OK"}  # messages of Nostr
     assert {"tests/peer.py", "systemd/", "tornado_signal/", "CHANGELOG.md", "LICENSE", ".ci/run"} <= named
     assert [name for name in named if not (ROOT / name).exists()] == []
     for path, anchor in re.findall(r"\]\((?!https?:)([^)# ]*)#?([^)\" ]*)", pages()["README"]):
