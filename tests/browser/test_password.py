@@ -78,7 +78,12 @@ def test_strangers_in_the_topic_can_only_fill_the_listing(server, site, publish,
     (topic,) = until(lambda: topics(server, site))
     (own,) = listed(server, site.origin, topic)
     for number in range(JUNK):
-        junk = [json.dumps({"v": 2, "id": f"m{number}", "at": 1, "now": 1}), changed(own["offer"]), own["offer"][:-9], "no cipher"]
+        junk = [
+            json.dumps({"v": 2, "id": f"m{number}", "at": 1, "now": 1}),
+            changed(own["offer"]),
+            own["offer"][:-9],
+            "no cipher",
+        ]
         publish(server, topic, info="mallory", offer=junk[number % len(junk)])
     mallory.evaluate(f"enter('{topic.removeprefix('room~')}', {{info: 'mallory'}})")
     with before(alice, "answer", record), before(bob, "answer", record):

@@ -119,3 +119,11 @@ def test_directory_of_root_that_others_can_write_is_refused(mode, home):
         assert f"other users than root can write to {data}" in done.stderr
     data.chmod(0o750)
     assert run("check", "--data-dir", data).returncode == 0
+
+
+def test_links_in_a_circle_are_refused(home):
+    for name, target in (("a", "b"), ("b", "a")):
+        (home.parent / name).symlink_to(target)
+    for command in COMMANDS:
+        done = run(*command, "--data-dir", home.parent / "a")
+        assert (done.returncode, "cannot open the database" in done.stderr) == (1, True), done

@@ -53,6 +53,8 @@ def become_owner(path: Path, *, enter: bool = False) -> Path:
         if not remaining:
             return path
         here /= remaining.pop()
+    else:
+        return path  # links in a circle
     # A directory of a service can have the group of root, which the service does not have.
     user, group = status.st_uid, status.st_gid or status.st_uid
     try:
