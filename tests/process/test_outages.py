@@ -147,6 +147,7 @@ async def stopped(cluster, slot):
         await asyncio.sleep(2 * TIMEOUT_MS / 1000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("servers", ["cluster"], indirect=True)
 @pytest.mark.parametrize("fault", [moved, replaced, stopped])
 async def test_connected_peer_gets_each_message_once_and_in_order(fault, cluster, servers):
