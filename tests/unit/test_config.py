@@ -382,7 +382,8 @@ def test_setting_without_an_effect_is_refused(name, text, toml):
     setting = BY_NAME[name]
     for argv, env in [([setting.flag, text], {}), ([], {setting.variable: text})]:
         assert str(config_error(*argv, env=env)).endswith(f"expected {BY_NAME[NEEDS[name]].flag} to be set as well")
-    assert load_settings(*([setting.flag, "none"] if name != "admin_address" else []), env={})
+    restored = [setting.flag, text, "--admin-port", "off"] if name == "admin_address" else [setting.flag, "none"]
+    assert load_settings(*restored)
 
 
 @pytest.mark.parametrize(("first", "second"), [("tls_certificate", "tls_key"), ("tls_key", "tls_certificate")])

@@ -87,9 +87,11 @@ def load(namespace: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
         raise ConfigError("--durability", "replicated", "fsync or os, or --store redis")
     if settings.store == "leveldb" and settings.workers != 1:
         raise ConfigError("--workers", settings.workers, "1, or --store redis")
+    defaults = Settings()
     for name, other in NEEDS.items():
         value = getattr(settings, name)
-        if name in settings.sources and value and getattr(settings, other) in (None, ""):
+        explicit = name in settings.sources and (other not in settings.sources or value != getattr(defaults, name))
+        if explicit and value and getattr(settings, other) in (None, ""):
             shown = value if isinstance(value, tuple) else str(value)
             raise ConfigError(_flag(name), shown, f"{_flag(other)} to be set as well")
     return settings
