@@ -125,6 +125,13 @@ def test_sizes_in_the_documentation_are_about_right(application):
         actual = size(minify(application, files[name], *(f"./{other}" for other in others)))
         assert actual == pytest.approx(int(documented.replace(",", "")), rel=0.1), name
     first = sum(size(path.read_text()) for name, path in files.items() if name not in {*LATER, "link.js"})
+    limits = {
+        "README": r"\[browser module\]\(.*?\), (\d+) KB",
+        "browser-client": r"less\s+than (\d+) KB",
+        "decisions": r"may have (\d+),000 bytes",
+    }
+    for page, text in limits.items():
+        assert re.findall(text, pages()[page]) == [str(MAX_BYTES // 1000)], page
     (documented,) = re.findall(r"it is (\d+) KB gzipped", pages()["browser-client"])
     assert first == pytest.approx(1000 * int(documented), rel=0.1)
 
