@@ -140,6 +140,11 @@ async def test_wrong_option_opens_no_room(error, option):
     async with Peers(NOBODY, ORIGIN) as peers:
         with pytest.raises(error):
             peers.room(**{"topic": "lobby", **option})
+        async with peers.room("lobby") as room:
+            with pytest.raises(TypeError, match=r"^to is str or None, not int"):
+                room.send("hello", 5)
+            with pytest.raises(TypeError, match=r"^source is Path or bytes, not str"):
+                await room.send_file("a path")
 
 
 @pytest.mark.needs("aiortc")

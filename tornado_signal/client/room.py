@@ -30,7 +30,7 @@ from .passwords import Cipher
 from .records import Beacon, Mail, decode_beacon, decode_mail
 from .room_peer import Event, FileOffered, Full, Joined, Left, Message, Peer, ServerUnreachable
 from .servers import back_off_s
-from .types import Closable, Fields, IceServer, Session, Token
+from .types import Closable, Fields, IceServer, Session, Token, check_type
 
 __all__ = [
     "FileError",
@@ -305,7 +305,7 @@ class Room(Closable):
 
     def _recipients(self, to: Peer | str | None) -> list[Peer]:
         """Return the connected peers that `to` names."""
-        id = to.id if isinstance(to, Peer) else to
+        id = to.id if isinstance(to, Peer) else check_type("to", to, str, None)
         peers = list(self.peers.values()) if id is None else filter(None, [self.peers.get(id)])
         return [peer for peer in peers if peer.channel.readyState == "open"]
 
@@ -342,6 +342,8 @@ class Room(Closable):
         Raises:
             ExceptionGroup: it failed for some peers. The others have the file. The errors are FileError or OSError.
         """
+        check_type("source", source, Path, bytes)
+        check_type("name", name, str, None)
         if name is None:
             name = "" if isinstance(source, bytes) else source.name
         transfers = (
