@@ -65,7 +65,7 @@ class RecentCounts(Generic[Name]):
         return {name: (Counts(*counts), Counts(*minute.get(name, (0, 0, 0)))) for name, counts in everything.items()}
 
     def _merged(self, most: int) -> dict[Name, list[int]]:
-        """Return the `most` largest entries, and as many groups of the others at most."""
+        """Return the `most` largest entries, and at most half as many groups of the others."""
         merged = dict(heapq.nlargest(most, self._current.items(), key=_size))
         groups: dict[Name, list[int]] = {}
         for name, counts in self._current.items():

@@ -88,8 +88,8 @@ class RedisConnection(asyncio.Protocol):
     def close(self, *, discard: bool = False) -> None:
         """Close the connection immediately, without further callbacks.
 
-        With `discard`, the kernel delivers nothing that the node has not received yet. Otherwise it tries for minutes, and
-        commands would be executed long after their time limit.
+        With `discard`, the kernel delivers nothing that the node has not received yet. Otherwise it tries for minutes,
+        and commands would be executed long after their time limit.
         """
         self.serve(lambda reply: None, lambda: None)
         if self._transport is not None:
