@@ -588,8 +588,8 @@ class Room(Closable):
         ids = [id for _, id in order]
         certain = [id for id in ids if id not in unknown][: self._places]
         first = ids[: self._places]
-        free = self._places - len(certain)
         self._seats = {id for id in certain if id in established} | {id for id in first if id not in unknown}
+        free = self._places - len(self._seats)
         self._seats |= {*[id for id in first if id in unknown][:free]}
         self._spare = len(ids) < self._places
         full = self.id not in self._seats
@@ -624,17 +624,15 @@ class Room(Closable):
         return member.name == self._identity.name or self._owners.get(member.name, member) is not member
 
     def _find_claimants(self) -> None:
-        """Find the members that may have had this one's name before. The first ones are asked for a sign of life."""
+        """Find the first members that may have had this one's name before."""
         if not self._name_is_free:
             own = self._entry_ms, self.id
             others = sorted(self._named.get(self._identity.name or "", {}).values(), key=lambda member: member.order)
             earlier = [each.beacon for each in others[:MAX_CLAIMANTS] if each.beacon is not None and each.order < own]
             self._claimants.update(earlier)
-            for beacon in earlier:
-                self._start_asking(beacon)
 
     def _check_claimants(self) -> None:
-        """Find out whether this member may use its name.
+        """Ask the members that may have had this one's name for a sign of life. Find out whether it is free.
 
         Raises:
             NameTaken: another member has it.
@@ -642,7 +640,10 @@ class Room(Closable):
         if not self._name_is_free:
             if any(beacon.life == "alive" for beacon in self._claimants):
                 raise NameTaken(f"another member has the name {self._identity.name}")
-            if not any(each.life == "unknown" and each.code in self._listed for each in self._claimants):
+            unknown = [each for each in self._claimants if each.life == "unknown" and each.code in self._listed]
+            for beacon in unknown:
+                self._start_asking(beacon)
+            if not unknown:
                 self._name_is_free = True
                 for member in list(self._members.values()):
                     self._start_attempts(member)
