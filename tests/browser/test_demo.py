@@ -433,6 +433,22 @@ def test_other_rooms_are_entered_by_click(server, open_demo):
     assert bob.get_by_role("heading", level=1).inner_text() == "chess"
 
 
+def test_hostile_rooms_and_messages_do_not_stop_the_page(server, open_demo):
+    alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob")
+    for topic in ("room~x~ffffffff~", "room~~110000~", "room~garden"):
+        assert server.call(f"/{topic}/offer", {"info": "i", "offer": "o"}, origin=server.url)[0] == 200
+    until(lambda: alice.locator("#elsewhere button").count() == 3)
+    enter(alice)
+    bob.evaluate("import('/client.js').then(({room}) => { window.here = room('lobby', {info: 'Eve'}); })")
+    bob.wait_for_function("() => window.here?.peers.size > 0")
+    deep = "'\\u001e' + '['.repeat(20_000) + ']'.repeat(20_000)"
+    bob.evaluate(f"() => [...here.peers.values()][0].channel.send({deep})")
+    bob.evaluate("here.send('x'.repeat(3_000_000))")
+    line = alice.locator("#lines li", has_text="3,000,000 characters")
+    line.wait_for()
+    assert len(line.text_content()) < 11_000
+
+
 def test_members_with_one_name_are_distinguishable(server, open_demo):
     first, second, carol = (open_demo(server, name) for name in ("Alice", "Alice", "Carol"))
     enter(first, second)

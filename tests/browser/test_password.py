@@ -141,6 +141,29 @@ def test_mail_to_a_former_beacon_is_not_accepted_by_a_later_one(server, site, pu
     assert trouble(alice) == []
 
 
+def test_copied_beacon_keeps_no_place(server, site, publish, connect_page):
+    early, alice, bob, carol = (connect_page(server) for _ in range(4))
+    enter(early, "early", max=2)
+    (topic,) = until(lambda: topics(server, site))
+    (first,) = listed(server, site.origin, topic)
+    server.call("/answer", {"code": first["code"], "side": "answerer", "answer": "x"}, origin=site.origin)
+    (copied,) = until(lambda: [each for each in listed(server, site.origin, topic) if each["code"] != first["code"]])
+    enter(alice, "alice", max=2)
+    with_others(alice, "early")
+    early.evaluate("here.leave()")
+    with_others(alice)
+    publish(server, topic, info="-", offer=copied["offer"])
+    enter(bob, "bob", max=2)
+    with_others(bob, "alice")
+    with_others(alice, "bob")
+    publish(server, topic, info="-", offer=copied["offer"])
+    enter(carol, "carol", max=2)
+    until(lambda: carol.evaluate("here.full"))
+    assert [page.evaluate("here.full") for page in (alice, bob)] == [False, False]
+    assert [each for page in (alice, bob) for each in trouble(page) if each[0] != "leave"] == []
+    with_others(bob, "alice")
+
+
 def test_nothing_that_the_server_gets_or_shows_identifies_the_room(start, site, tmp_path, connect_page):
     with Receiver() as receiver:
         hooks = ["--webhook-url", receiver.url, *write_secret(tmp_path), "--webhook-events", ",".join(EVENTS)]

@@ -4,6 +4,7 @@ import contextlib
 import json
 import signal
 import string
+import threading
 import time
 
 import pytest
@@ -323,7 +324,10 @@ def test_malformed_messages_of_strangers_change_nothing(server, site, publish, c
     enter(alice, "alice")
     until(lambda: beacons(server, site))
     (beacon,) = listed(server, site.origin, ROOM)
-    for offer in ("no JSON", "null", "{}", '{"id": 7}', '{"id": "nobody"}'):
+    made = {"v": 2, "id": "nobody", "now": now_ms()}
+    beaconed = [{"id": 7}, {"id": "nobody"}, made | {"at": {"toString": 0, "valueOf": 0}}]
+    deep = json.dumps(made)[:-1] + f', "at": {"[" * 20_000}{"]" * 20_000}}}'
+    for offer in ("no JSON", "null", "{}", deep, *map(json.dumps, beaconed)):
         publish(server, ROOM, info="mallory", offer=offer)
     mail = {"from": "!", "number": 1, "connection": "c", "of": 1, "description": DESCRIPTION}
     texts = ["no JSON", "null", *map(json.dumps, ({"from": 7}, {"from": "!"}, mail))]
@@ -406,7 +410,7 @@ def test_server_decides_which_page_is_newer(server, site, publish, connect_page)
     until(lambda: happened(older, "close"))
     until(lambda: [*beacons(server, site).values()] == ["newer"])
     identity = Identity(site.origin, ROOM, None, secret)
-    said = {"id": identity.id, "at": int(time.time() * 1000) + 60_000}
+    said = {"v": 2, "id": identity.id, "at": now_ms() + 60_000, "now": now_ms()}
     # A copy of the older page's beacon, and another beacon of that page, which was offline for a while.
     publish(server, ROOM, info="copy", offer=first["offer"])
     publish(server, ROOM, info="older", offer=identity.seal({**said, "since": first["createdAt"]}))
@@ -414,8 +418,13 @@ def test_server_decides_which_page_is_newer(server, site, publish, connect_page)
     with_others(newer, "carol")
     with_others(carol, "newer")
     assert [happened(page, "error", "close") for page in pages[1:]] == [[], []]
-    newest = identity.seal({**said, "since": said["at"]})
-    publish(server, ROOM, info="newest", offer=newest)
+    (own,) = [each["code"] for each in listed(server, site.origin, ROOM) if each["info"] == "newer"]
+    code = publish(server, ROOM, info="newest", offer=identity.seal({**said, "since": now_ms() + 30_000}))
+    poll = {"code": code, "side": "offerer"}
+    until(lambda: server.call("/poll", poll, origin=site.origin)[1]["answerCandidates"])  # a request for a sign of life
+    assert happened(newer, "error", "close") == []
+    life = identity.seal({"from": identity.id, "info": "newest", "code": code, "alive": "yes"}, identity.id, own)
+    server.call("/answer", {"code": own, "side": "answerer", "candidate": life}, origin=site.origin)
     until(lambda: happened(newer, "close"))
 
 
@@ -479,12 +488,12 @@ def forge(server, site, publish, beacons):
     members = {each["code"]: json.loads(each["offer"].lstrip(SIGNATURE)) for each in listed(server, site.origin, ROOM)}
     mallory = Identity(site.origin, ROOM, None, None)
     for victim in members.values():
-        forged = {"id": victim["id"], "at": victim["at"] + 60_000}
+        forged = {"v": 2, "id": victim["id"], "at": victim["at"] + 60_000, "now": now_ms()}
         for offer in (json.dumps(forged), mallory.seal(forged)) if beacons else ():
             publish(server, ROOM, info="mallory", offer=offer)
         mail = {"from": victim["id"], "info": "m", "code": "c", "connection": "c", "of": 1, "description": DESCRIPTION}
         for code, member in members.items():
-            texts = [json.dumps(mail), mallory.seal(mail, member["id"])]
+            texts = [json.dumps(mail), mallory.seal(mail, member["id"], code)]
             fields = {"code": code, "side": "answerer", "candidates": texts}
             assert server.call("/answer", fields, origin=site.origin)[0] == 200
 
@@ -737,6 +746,57 @@ def test_full_beacon_is_replaced(server, site, connect_page):
     for page in pages[:2]:
         until(lambda page=page: len(page.evaluate("others()")) == 2)
         assert happened(page, "leave", "error") == []
+
+
+def test_junk_mail_to_all_beacons_delays_nobody(server, site, connect_page):
+    pages = [connect_page(server) for _ in range(3)]
+    together(pages[:2], "lobby")
+    found = {each["code"] for each in listed(server, site.origin, ROOM)}
+    over = threading.Event()
+
+    def send():
+        while not over.wait(1 / 25):
+            for each in listed(server, site.origin, ROOM):
+                mail = {"code": each["code"], "side": "answerer", "candidate": "junk"}
+                server.call("/answer", mail, origin=site.origin)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        time.sleep(5)  # in which 125 junk mails arrive at each beacon
+        enter(pages[2], "2")
+        with_others(pages[2], "0", "1")
+        assert found <= {each["code"] for each in listed(server, site.origin, ROOM)}
+    finally:
+        over.set()
+        sender.join()
+    assert [happened(page, "leave", "error", "close") for page in pages] == [[], [], []]
+
+
+# List beacons whose signatures are wrong.
+FORGE = """
+  async (number) => {
+    const server = new client.SignalClient();
+    const id = `$${"A".repeat(43)}`;
+    const offers = Array.from({length: number}, (_, at) => JSON.stringify({v: 2, id, at, now: Date.now()}));
+    const sealed = offers.map((offer) => `${"A".repeat(86)}${offer}`);
+    await Promise.all(sealed.map((offer) => server.offer("room~lobby", {info: "m", offer})));
+  }
+"""
+
+
+def test_thousands_of_wrongly_signed_beacons_do_not_delay_a_join(start, connect_page):
+    server = start("--rate-per-address", "100000")
+    alice, bob = connect_page(server), connect_page(server)
+    bob.evaluate(FORGE, 1500)
+    enter(alice, "alice", secret=SECRETS[1])
+    until(lambda: alice.evaluate("here.listed"))
+    bob.evaluate(FORGE, 1500)
+    took_ms = bob.evaluate(
+        ENTER_AT.replace("window.entered =", "return"), ["lobby", "bob", 1, {"secret": SECRETS[0]}, 0]
+    )
+    assert took_ms < 10_000  # less than a second on a machine without load
+    with_others(alice, "bob")
 
 
 def test_hundreds_of_dead_beacons_delay_nobody(server, connect_page):

@@ -74,10 +74,21 @@ function reason({ code, name }) {
   return name === "NotReadableError" ? "the browser can no longer read it" : "it could not be sent";
 }
 
-/** Return the text to show for a message of any program. */
+/** Return the JSON of a message; a note if it is nested too deeply for the browser. */
+function json(data) {
+  try {
+    return JSON.stringify(data);
+  } catch {
+    return "(unreadable)";
+  }
+}
+
+/** Return the text to show for a message of any program: its beginning, if it is long. */
 function text(data) {
   if (data instanceof ArrayBuffer) return `(${size(data.byteLength)})`;
-  return typeof data === "string" ? data : JSON.stringify(data);
+  const shown = typeof data === "string" ? data : json(data);
+  if (shown.length <= MAX_TEXT) return shown;
+  return `${shown.slice(0, MAX_TEXT)}… (${shown.length.toLocaleString("en")} characters)`;
 }
 
 export class Chat {

@@ -8,7 +8,6 @@ import { renderSVG } from "./vendor/uqr.js";
 
 const NEARBY = "nearby-"; // the prefix of the rooms of networks, which other networks cannot guess
 const LOOK_MS = 3000; // between two polls of the other rooms
-const ROOM = "room~"; // the prefix of a room's topic on the server, which has escapes (docs/room-protocol.md#topics)
 const MAX_NAME = 32; // characters; longer names are cut off
 const MAX_NAMES = 3; // in the status line
 const LOOPBACK = /^(localhost|.*\.localhost|127(\.\d+){3}|\[::1\])$/.test(location.hostname);
@@ -41,8 +40,6 @@ const tiles = new Map(); // by peer
 const opening = new Set(); // the ids of the buttons whose streams are being opened
 const sent = new Map(); // streams by the id of the button
 
-const nameOfRoom = (topic) =>
-  topic.slice(ROOM.length).replace(/~([\da-f]+)~/g, (_, hex) => String.fromCodePoint(parseInt(hex, 16)));
 const topic = () => $("topic").value.trim() || "lobby";
 const title = () => (topic().startsWith(NEARBY) ? $("nearby").textContent : topic());
 const name = () => $("name").value.trim() || "Guest";
@@ -242,10 +239,10 @@ function stop(id) {
 async function watchRooms(signal) {
   while (!signal.aborted) {
     try {
-      const { topics } = await api.topics({ limit: 50, signal });
-      const rooms = topics
-        .filter((each) => each.topic.startsWith(ROOM) && !each.topic.startsWith(ROOM + NEARBY))
-        .map((each) => ({ value: nameOfRoom(each.topic), count: each.count }));
+      const listed = await api.rooms({ limit: 50, signal });
+      const rooms = listed.rooms
+        .filter(({ name }) => !name.startsWith(NEARBY))
+        .map(({ name, members }) => ({ value: name, count: members }));
       const others = rooms.filter(({ value }) => !here || value !== topic());
       const rows = others.map(({ value, count }) => {
         const item = make("li");

@@ -240,10 +240,12 @@ test("a copy of a beacon replaces no page, and a page with the same secret does"
   await until(() => server.listed(TOPIC).some(({ answerCandidates }) => answerCandidates.length === 2), 15_000);
   await new Promise((resolve) => setTimeout(resolve, 6000)); // until the copy is silent
   assert.deepEqual(older.failures, []);
+  const [bob, carol] = [enter("bob"), enter("carol")]; // one of them may lead, and send mail to the copy first
+  await until(() => others(older) === "bob,carol", 30_000);
   const newer = enter("newer", { secret });
   await until(() => older.failures.length);
   assert.deepEqual([older.failures, newer.failures], [["replaced"], []]);
-  await leave(older, newer);
+  await leave(older, newer, bob, carol);
 });
 
 test("a name is taken only by a member that gives a sign of life", { timeout: 90_000 }, async () => {

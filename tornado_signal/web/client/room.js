@@ -53,14 +53,18 @@ const MAX_ATTEMPTS = 50; // that a room begins at once, and others begin: a page
 const HINT_MS = 10_000; // alone in a room of a loopback origin
 
 /**
- * Whether a beacon is used instead of another one of the same member. The page that entered last counts, and its last
- * beacon. Of equal beacons, the later one is a copy that a stranger has made.
+ * Whether a beacon is used instead of another one of the same member. A silent one is used last. The page that entered
+ * last counts, and its last beacon. Of equal beacons, the later one is a copy that a stranger has made.
  *
  * @param {Beacon} one
  * @param {Beacon} [other]
  */
 const supersedes = (one, other) =>
-  !other || (one.since - other.since || one.at - other.at || other.createdAt - one.createdAt) > 0;
+  !other ||
+  (Number(one.silent !== true) - Number(other.silent !== true) ||
+    one.since - other.since ||
+    one.at - other.at ||
+    other.createdAt - one.createdAt) > 0;
 
 /** Members that wait for an attempt: the least tried first, in random order. */
 class Queue {
@@ -625,14 +629,24 @@ class Room extends EventTarget {
     member?.beacons.delete(code);
     if (!member || (member.beacon ?? member).code !== code) return;
     member.code = member.beacon = undefined;
-    /** @type {Beacon | undefined} */
-    let next;
-    for (const beacon of member.beacons.values()) if (supersedes(beacon, next)) next = beacon;
-    if (next) return this.#use(member, next);
+    if (this.#useBest(member)) return;
     const { open, peer } = member;
     open?.peer.check();
     if (peer) peer.check();
     else this.#remove(member);
+  }
+
+  /**
+   * Use the best beacon of a member. Returns whether it has one.
+   *
+   * @param {Member} member
+   */
+  #useBest(member) {
+    /** @type {Beacon | undefined} */
+    let best;
+    for (const beacon of member.beacons.values()) if (supersedes(beacon, best)) best = beacon;
+    if (best && best !== member.beacon) this.#use(member, best);
+    return best !== undefined;
   }
 
   /** Find out who has a place in a room with a maximum, and end connections of members without one. */
@@ -894,6 +908,9 @@ class Room extends EventTarget {
       this.#assignPlaces();
       return this.#begin();
     }
+    // An attempt without a sign of life may have gone to a copy.
+    if (!joined && !member.beacon.alive) member.beacon.silent = member.beacons.size > 1;
+    this.#useBest(member);
     member.resting = true;
     this.#later(PAUSE_MS * (0.5 + Math.random()), () => (member.resting = false), member);
   }

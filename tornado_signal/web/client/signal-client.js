@@ -128,7 +128,7 @@ export class SignalClient {
 
   /** @param {{ page?: number, limit?: number, prefix?: string } & Stoppable} [options] */
   async rooms({ prefix = "", ...options } = {}) {
-    const { topics, pagination } = await this.topics({ ...options, prefix: topicOf(ROOM, prefix) });
+    const { topics, pagination } = await this.topics({ ...options, prefix: prefix ? topicOf(ROOM, prefix) : ROOM });
     return { rooms: topics.map(({ topic, count }) => ({ name: roomOf(topic), members: count })), pagination };
   }
 
