@@ -389,6 +389,22 @@ def test_name_survives_a_reload_and_cannot_be_taken(server, reached, connect_pag
     assert happened(bob, "error") == [["error", "Another page is in this room with the same secret", None]]
 
 
+def test_copied_tab_does_not_replace_the_first_one(server, connect_page):
+    first = connect_page(server)
+    enter(first, "1", me="Ada")
+    until(lambda: first.evaluate("here.listed"))
+    copied = first.context.new_page()
+    copied.goto(first.url)
+    copied.wait_for_function("() => window.ready")
+    secret = first.evaluate("({...sessionStorage})")
+    copied.evaluate("(secret) => { Object.assign(sessionStorage, secret); }", secret)
+    enter(copied, "2", me="Ada")
+    until(lambda: happened(copied) == [["error", "Another member has the name Ada", None], ["close", None, None]])
+    assert copied.evaluate("here.id") != first.evaluate("here.id")
+    assert happened(first) == []
+    copied.close()
+
+
 @pytest.mark.parametrize("ahead_ms", [0, 60_000, -60_000])
 def test_newer_page_replaces_the_older_one_with_the_same_secret(ahead_ms, server, connect_page):
     older, newer = connect_page(server), connect_page(server)

@@ -29,6 +29,14 @@ test("mistakes in the options are errors at the call", async () => {
   fails("invalid-url", () => new SignalClient("wss://server"));
 });
 
+test("a topic that HTTP cannot carry is an error of each call", async () => {
+  const client = new SignalClient("https://server", { origin: "https://app.example" });
+  for (const topic of [".", "..", "\ud83d", "a\udc00b"]) {
+    const calls = [client.sessions(topic), client.offer(topic, { info: "i", offer: "o" }), client.events(topic).next()];
+    for (const call of calls) await assert.rejects(call, { code: "topic-invalid" });
+  }
+});
+
 test("an empty name is an error", async () => {
   const lobby = room("lobby", { url: "https://server", me: "", RTCPeerConnection: class {} });
   const { error } = await new Promise((resolve) => lobby.addEventListener("error", resolve));

@@ -70,6 +70,17 @@ function checked(url) {
   throw new PeerError("invalid-url", `${reason}: set \`url\` to http://… or https://…`);
 }
 
+/**
+ * Check a topic. Half of a surrogate pair has no UTF-8, and browsers remove `.` and `..` from a path.
+ *
+ * @param {string} [topic]
+ */
+function checkTopic(topic = "") {
+  if (/^\.\.?$|\p{Surrogate}/u.test(topic)) {
+    throw new PeerError("topic-invalid", "A topic is not `.` or `..`, and has no half of a surrogate pair");
+  }
+}
+
 /** The API of one server. Nothing is retried here. */
 export class SignalClient {
   /** @type {Record<string, string>} */
@@ -274,6 +285,7 @@ export class SignalClient {
   async *events(about, { signal = new AbortController().signal } = {}) {
     /** @type {StreamFields} */
     const fields = typeof about === "string" ? { topic: about } : about;
+    checkTopic(fields.topic);
     let id = "";
     let retryMs = PAUSE_MS;
     let begun = false;
@@ -440,6 +452,7 @@ export class SignalClient {
    */
   async #result(method, fields, { signal } = {}, wait = 0) {
     signal?.throwIfAborted();
+    checkTopic(fields.topic);
     return withTimeout(REQUEST_MS + wait * 1000, signal, async (deadline) => {
       const { topic, ...others } = fields;
       if (JSON.stringify(others).length < MAX_MESSAGE && (await this.open()) && this.#socket) {
