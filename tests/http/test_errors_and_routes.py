@@ -149,6 +149,13 @@ async def test_every_page_can_read_that_a_head_is_too_large(status, path, value,
     assert (response.status, allowed_origin(response)) == (status, "*")
 
 
+async def test_other_methods_have_one_name_in_metrics(service):
+    for method in METHODS:
+        await service.call(method, "/health")
+    names = {name for _, name, _ in service.shared.log.metrics.requests}
+    assert names == {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "unknown"}
+
+
 async def test_unknown_paths_are_404_with_every_method(service):
     for target, method in itertools.product(UNKNOWN, METHODS[:-1]):
         response = await service.call(method, target)

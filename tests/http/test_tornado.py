@@ -7,8 +7,8 @@ import logging
 import uuid
 
 import pytest
-from support.service import ORIGIN, TRANSPORTS, connected, declared, head, request, with_origin
-from tornado import httputil, template, web
+from support.service import HANDSHAKE, ORIGIN, TRANSPORTS, connected, declared, head, request, with_origin
+from tornado import httputil, template, web, websocket
 from tornado.escape import json_decode
 from tornado.netutil import bind_sockets
 
@@ -18,6 +18,7 @@ from tornado_signal.http.handlers import Handler
 from tornado_signal.service.operations import declare
 from tornado_signal.session import Side
 from tornado_signal.settings.settings import Settings
+from tornado_signal.transport.stream import MAX_BODY_BYTES, HTTPStream
 
 BOUND_S = 30
 OF_THE_CONNECTION = {"Date", "X-Request-Id", "Connection", "Keep-Alive", "Transfer-Encoding"}
@@ -25,7 +26,7 @@ PAGES = {"page.html": "<p>{{ name }} {{ handler.get_status() }} {% raw value %}<
 
 
 async def exchange(port, raw, method):
-    """Send a request. Return status, headers and body of the response, or `cut` if it is incomplete."""
+    """Send a request. Return status, headers, body and reason of the response, or `cut` if it is incomplete."""
     async with asyncio.timeout(BOUND_S), connected(port) as connection:
         await connection.send(raw)
         try:
@@ -34,21 +35,27 @@ async def exchange(port, raw, method):
             return "cut"
     assert response is not None
     headers = sorted(pair for pair in response.headers.get_all() if pair[0] not in OF_THE_CONNECTION)
-    return response.status, headers, response.body
+    return response.status, headers, response.body, response.reason
 
 
 @pytest.fixture
-def serve(io_loop):
-    """A function that serves an application with the transport, and returns the port."""
+def serve_on_own(io_loop):
+    """A coroutine function that serves an application with the transport, and returns the port."""
     stack = contextlib.AsyncExitStack()
 
-    async def start(application, refusal=lambda status, headers: (headers, b"")):
+    async def start(application, refusal=lambda status, headers: (httputil.HTTPHeaders(), b"")):
         listening = bind_sockets(0, "127.0.0.1")
         await stack.enter_async_context(TRANSPORTS["own"](application, listening, refusal))
         return listening[0].getsockname()[1]
 
-    yield lambda *arguments: io_loop.run_sync(lambda: start(*arguments))
+    yield start
     io_loop.run_sync(stack.aclose)
+
+
+@pytest.fixture
+def serve(io_loop, serve_on_own):
+    """The same as a function, for other fixtures."""
+    return lambda *arguments: io_loop.run_sync(lambda: serve_on_own(*arguments))
 
 
 # Calls of a handler. Each class is mixed with a base class.
@@ -97,6 +104,8 @@ def fail(error):
 run(lambda self: fail(web.HTTPError(403)), name="http_error", status=403)
 run(lambda self: fail(web.HTTPError(400, "because of %s", "x")), name="log_message", status=400)
 run(lambda self: fail(web.HTTPError(432, reason="Odd")), name="reason", status=432)
+run(lambda self: fail(web.HTTPError(404, reason="Left")), name="other_reason", status=404)
+run(lambda self: self.set_status(200, "Custom"), name="reason_of_a_success")
 run(lambda self: fail(web.Finish("argument")), name="finish_with_argument", body=b"argument")
 run(lambda self: fail(web.Finish({"a": 1})), name="finish_with_dict", body=b'{"a": 1}')
 run(lambda self: (self.set_status(202), self.write("so far"), fail(web.Finish())), name="finish", status=202)
@@ -272,6 +281,14 @@ class UnknownMethod(UnsupportedMethod):
     pass
 
 
+@call(200, b"brewed", method="BREW", sent=b"", ours=False)
+class OtherMethod:
+    SUPPORTED_METHODS = (*web.RequestHandler.SUPPORTED_METHODS, "BREW")
+
+    def brew(self):
+        self.write("brewed")
+
+
 FORM = [("Content-Type", "application/x-www-form-urlencoded")]
 MULTIPART = [("Content-Type", "multipart/form-data; boundary=b")]
 FILE = b'--b\r\nContent-Disposition: form-data; name="f"; filename="n"\r\n\r\nthe data\r\n--b--\r\n'
@@ -395,7 +412,7 @@ async def transports(application):
     """Yield the port of an application on each server."""
     for kind in TRANSPORTS:
         listening = bind_sockets(0, "127.0.0.1")
-        async with TRANSPORTS[kind](application, listening, lambda status, headers: (headers, b"")):
+        async with TRANSPORTS[kind](application, listening, lambda status, headers: (httputil.HTTPHeaders(), b"")):
             yield listening[0].getsockname()[1]
 
 
@@ -462,6 +479,125 @@ async def test_an_error_in_a_piece_of_the_body_closes_the_connection(caplog):
             await connection.send(raw)
             assert await connection.receive("PUT") is None
         assert caplog.records or isinstance(failed[0], ZeroDivisionError)
+    caplog.clear()
+
+
+def upload_of(size, headers=()):
+    return head("PUT", "/", with_origin(ORIGIN, [("Content-Length", str(size)), *headers]))
+
+
+CHUNKED = [("Transfer-Encoding", "chunked")]
+
+
+async def test_the_body_is_limited_as_by_a_stock_server(serve_on_own, monkeypatch):
+    class Buffered(web.RequestHandler):
+        def put(self):
+            self.write(str(len(self.request.body)))
+
+    @web.stream_request_body
+    class Streamed(Buffered):
+        size = 0
+
+        def prepare(self):
+            if limit := self.request.headers.get("X-Limit"):
+                self.request.connection.set_max_body_size(int(limit))
+            if seconds := self.request.headers.get("X-Seconds"):
+                self.request.connection.set_body_timeout(float(seconds))
+
+        def data_received(self, chunk):
+            self.size += len(chunk)
+
+        def put(self):
+            self.write(str(self.size))
+
+    small, chunks = [("X-Limit", "9")], b"5\r\nhello\r\n5\r\nhello\r\n0\r\n\r\n"
+    expect = [("Expect", "100-continue")]
+    for handler, raw, statuses in [
+        (Buffered, upload_of(MAX_BODY_BYTES + 1, expect), [413]),
+        (Buffered, upload_of(5) + b"hello" + upload_of(MAX_BODY_BYTES + 1), [200, 413]),
+        (Streamed, upload_of(MAX_BODY_BYTES + 1), [413]),
+        (Streamed, upload_of(10, small) + b"hello" * 2, [413]),
+        (Streamed, upload_of(9, small) + b"x" * 9 + upload_of(10) + b"hello" * 2, [200, 200]),  # it is of one request
+        (Streamed, head("PUT", "/", with_origin(ORIGIN, [*CHUNKED, *small])) + chunks, [413]),
+        (Streamed, head("PUT", "/", with_origin(ORIGIN, CHUNKED)) + chunks, [200]),
+        (Streamed, upload_of(10, [("X-Seconds", "0.1")]) + b"hello", [408]),
+    ]:
+        port = await serve_on_own(web.Application([("/", handler)]))
+        async with asyncio.timeout(BOUND_S), connected(port) as connection:
+            await connection.send(raw)
+            assert [(await connection.receive("PUT")).status for _ in statuses] == statuses, raw
+    monkeypatch.setattr(HTTPStream, "_max_body_bytes", 9)
+    port = await serve_on_own(web.Application([("/", Buffered)]))
+    assert (await exchange(port, head("PUT", "/", with_origin(ORIGIN, CHUNKED)) + chunks, "PUT"))[0] == 413
+
+
+async def test_a_client_that_leaves_during_the_upload_is_reported_once(caplog):
+    @web.stream_request_body
+    class Upload(web.RequestHandler):
+        def data_received(self, chunk):
+            received.set()
+
+        def on_connection_close(self):
+            super().on_connection_close()
+            closed.append(len(closed))
+            asyncio.get_running_loop().call_later(0.1, ended.set)
+            raise ZeroDivisionError
+
+        put = data_received
+
+    for leave in (lambda writer: writer.write_eof(), lambda writer: writer.transport.abort()):
+        async for port in transports(web.Application([("/", Upload)])):
+            closed, received, ended = [], asyncio.Event(), asyncio.Event()
+            async with asyncio.timeout(BOUND_S), connected(port) as connection:
+                await connection.send(upload_of(10) + b"hello")
+                await received.wait()
+                leave(connection.writer)
+                await ended.wait()
+            assert closed == [0]
+            (record,) = (record for record in caplog.records if record.levelname == "ERROR")
+            assert (record.name, record.getMessage()) == ("tornado.application", "Uncaught exception")
+            caplog.clear()
+
+
+async def test_an_invalid_length_of_a_handler_is_not_sent(serve_on_own, caplog):
+    for length in ("+3", "3_0", "x", "-1", "", "\xb2"):
+
+        class Invalid(web.RequestHandler):
+            def get(self):
+                self.set_header("Content-Length", length)  # noqa: B023
+                self.write("abc")
+
+            head = get
+
+        port = await serve_on_own(web.Application([("/", Invalid)]))
+        for method in ("GET", "HEAD"):
+            assert await exchange_or_end(port, request(method, "/")) is None
+        assert f"invalid Content-Length: {length!r}" in caplog.text
+        caplog.clear()
+
+
+async def exchange_or_end(port, raw):
+    async with asyncio.timeout(BOUND_S), connected(port) as connection:
+        await connection.send(raw)
+        return await connection.receive()
+
+
+async def test_websockets_are_refused_where_the_server_cannot_serve_them(serve_on_own, start_service, caplog):
+    handshake = head("GET", "/ws", with_origin(ORIGIN, HANDSHAKE))
+
+    class Tornados(websocket.WebSocketHandler):
+        def check_origin(self, origin):
+            return True
+
+    port = await serve_on_own(web.Application([("/ws", Tornados)]))
+    assert (await exchange_or_end(port, handshake)).status == 501
+    assert "tornado_signal.transport does not serve tornado.websocket" in caplog.text
+    caplog.clear()
+    application = (await start_service()).application
+    async with TRANSPORTS["tornado"](application, listening := bind_sockets(0, "127.0.0.1"), None):
+        response = await exchange_or_end(listening[0].getsockname()[1], handshake)
+    assert (response.status, response.json) == (501, {"error": "Not implemented"})
+    assert "WebSockets need the server of tornado_signal.transport" in caplog.text
     caplog.clear()
 
 

@@ -82,6 +82,7 @@ class Response(NamedTuple):
     status: int
     headers: httputil.HTTPHeaders
     body: bytes
+    reason: str
 
     @property
     def json(self):
@@ -110,11 +111,11 @@ class Connection:
                     raise
                 return None
             first, _, rest = head.decode("latin-1").partition("\r\n")
-            version, status, _ = first.split(" ", 2)
+            version, status, reason = first.split(" ", 2)
             assert version == "HTTP/1.1"
             headers = httputil.HTTPHeaders.parse(rest)
             if not status.startswith("1"):
-                return Response(int(status), headers, await self._body(method, int(status), headers))
+                return Response(int(status), headers, await self._body(method, int(status), headers), reason)
 
     async def _body(self, method, status, headers):
         if method == "HEAD" or status in (204, 304):

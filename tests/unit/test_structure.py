@@ -41,7 +41,7 @@ MAY_IMPORT = {
     ),
     "service.client_connection": "auth limits service transport",
     "http": "auth errors lifecycle limits service settings stores.watches system tornado",
-    "http.upgrade": "auth errors http service.client_connection transport",
+    "http.upgrade": "auth errors http service.client_connection tornado transport",
     "websocket": (
         "auth errors lifecycle service service.client_connection session stores.watches system system.slices transport"
     ),

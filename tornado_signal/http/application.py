@@ -1,6 +1,7 @@
 """The public application: routes to Tornado's handlers, each run at its client's turn with its body received."""
 
 import asyncio
+import math
 import types
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -173,7 +174,11 @@ class RequestReader(httputil.HTTPMessageDelegate):
         self._start_line, self._headers = start_line, headers
         self._length = int(headers.get("Content-Length", "0"))
         if self._length > self._max_bytes:
-            self._submit(errors.BodyTooLarge())
+            self._refuse_body()
+
+    def _refuse_body(self) -> None:
+        cast(Any, self._connection).set_max_body_size(math.inf)  # the server would refuse it without a handler
+        self._submit(errors.BodyTooLarge())
 
     def data_received(self, chunk: bytes) -> None:
         if self._submitted:
@@ -185,7 +190,7 @@ class RequestReader(httputil.HTTPMessageDelegate):
                 self._body = bytearray(self._body)  # one that comes in pieces is not copied for each of them
             self._body += chunk
         if len(self._body) > self._max_bytes:
-            self._submit(errors.BodyTooLarge())
+            self._refuse_body()
         elif len(self._body) != self._length:
             self._count(len(self._body))
             if self._application.unfinished_bytes - len(self._body) > MAX_UNFINISHED_BYTES:

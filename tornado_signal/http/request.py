@@ -20,6 +20,8 @@ from ..stores.watches import Watch
 log = logging.getLogger(__name__)
 
 _WEIGHT: Final = re.compile(r"[01](\.[0-9]{0,3})?")
+METHODS: Final = frozenset(web.RequestHandler.SUPPORTED_METHODS)
+UNKNOWN_METHOD: Final = "unknown"  # stands for all others, because requests are counted by method
 NO_HEADERS: Final = httputil.HTTPHeaders()
 
 
@@ -46,6 +48,8 @@ class Request(httputil.HTTPServerRequest, RequestContext):
     ) -> None:
         # Not the constructor of Tornado, which parses the query and copies the result for each request.
         self.method, self.uri, self.version = start_line
+        if self.method not in METHODS:
+            self.method = UNKNOWN_METHOD
         self.path, _, self.query = start_line.path.partition("?")
         self.headers = headers
         self.body = b""

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, Final, cast
 
+from tornado import web
+
 from ..auth import ANY
 from ..errors import InvalidParameter
 from ..service.client_connection import Client
@@ -48,8 +50,14 @@ class Upgrade(Handler):
         super().admit()
 
     def get(self) -> None:
-        """Respond with 101 and hand the connection over."""
+        """Respond with 101 and hand the connection over.
+
+        Raises:
+            HTTPError: another server than `tornado_signal.transport` has accepted the connection.
+        """
         request, service = self.request, self.request.service
+        if not hasattr(request.connection, "upgrade"):
+            raise web.HTTPError(HTTPStatus.NOT_IMPLEMENTED, "WebSockets need the server of tornado_signal.transport")
         accepted = accept(cast(Any, request.headers), request.version, self.subprotocol)
         if accepted is None:
             raise InvalidParameter(VERSION_HEADER if self._has_other_version else "Upgrade")

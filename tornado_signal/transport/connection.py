@@ -8,17 +8,18 @@ from typing import Any, Final, cast
 
 from tornado import httputil
 from tornado.iostream import StreamClosedError
+from tornado.log import app_log
 
 from .headers import Headers
 from .pacing import HIGH_WATER_BYTES, PacedTransport, is_full
 from .parser import PIECE_BYTES, RequestParser
 from .state import Admission, MakeProtocol, ServerState
-from .stream import HTTPStream
+from .stream import BodyTooLarge, HTTPStream
 from .syntax import BadRequest, format_head
 
 IDLE_S: Final = 75.0  # for the first request
 HEAD_S: Final = 15.0  # for request line and headers, from their first byte
-BODY_S: Final = 60.0  # for the body, from its headers
+BODY_S: Final = 60.0  # for the body, from its headers, unless a handler sets another time
 STALLED_S: Final = 30.0  # for a client to read anything at all of what waits for it
 LINGER_S: Final = 2.0  # how long to discard input after the last response; closing at once could reset it away
 REJECT_S: Final = 0.8  # how long to wait for the first request of a refused connection, to respond to it
@@ -191,11 +192,15 @@ class Connection(asyncio.Protocol):
             self._parse(data)
         except BadRequest as error:
             self._reject(error.status)
-        except httputil.HTTPInputError:
-            if self._streams:  # raised by Tornado, for the first of them, which is not going to be answered
+        except httputil.HTTPInputError as error:
+            if self._streams:  # raised by Tornado or by the first of them, which is not going to be answered
                 self._streams = self._streams[:1]
                 self._streams[0].complete = False
-            self._reject(http.HTTPStatus.BAD_REQUEST)
+            too_large = isinstance(error, BodyTooLarge)
+            self._reject(http.HTTPStatus.REQUEST_ENTITY_TOO_LARGE if too_large else http.HTTPStatus.BAD_REQUEST)
+        except Exception:
+            app_log.exception("Uncaught exception")
+            self.abort()
         except BaseException:
             self.abort()
             raise
@@ -346,7 +351,8 @@ class Connection(asyncio.Protocol):
         elif self.held is not None or (self._streams and self._streams[-1].complete and not self._parser.in_head):
             self.deadline_s = 0.0
         else:
-            seconds = HEAD_S if self._parser.in_head else BODY_S if self._streams else self.state.keep_alive_s
+            body_s = self._streams and (self._streams[-1].body_timeout_s or BODY_S)
+            seconds = HEAD_S if self._parser.in_head else body_s or self.state.keep_alive_s
             self.deadline_s = self.state.loop.time() + seconds
 
     def _wait_for_reader(self, seconds: float) -> None:
@@ -372,7 +378,7 @@ class Connection(asyncio.Protocol):
         headers, body = self.state.error_responder(status, cast(httputil.HTTPHeaders, headers_so_far or Headers([])))
         headers["Content-Length"] = str(len(body))
         headers["Connection"] = "close"
-        self.send(format_head(status, "", list(headers.get_all())) + body)
+        self.send(format_head(status, http.HTTPStatus(status).phrase, list(headers.get_all())) + body)
         self._end(linger=True)
 
     def _end(self, *, linger: bool) -> None:

@@ -42,7 +42,7 @@ PLAIN_HTTP_FIELDS: Final = (
     ("Content-Length", str(len(PLAIN_HTTP_ERROR))),
     ("Connection", "close"),
 )
-PLAIN_HTTP_RESPONSE: Final = format_head(400, "", PLAIN_HTTP_FIELDS) + PLAIN_HTTP_ERROR
+PLAIN_HTTP_RESPONSE: Final = format_head(400, "Bad Request", PLAIN_HTTP_FIELDS) + PLAIN_HTTP_ERROR
 
 
 class Server:

@@ -12,7 +12,6 @@ from .syntax import BadRequest, check_target, parse_head, split_fields
 
 MAX_HEAD_BYTES: Final = 32 * 1024  # request line and headers, or whatever else comes between two pieces of a body
 _METHOD: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,32}(?= |\Z)")
-UNKNOWN: Final = "unknown"  # stands for every method that llhttp does not know, because requests are counted by method
 _FIELD: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*")  # RFC 9110, 5.1 and 5.5
 PIECE_BYTES: Final = 8 * 1024  # parsed at a time: what is counted and what waits is known to this precision
 
@@ -42,8 +41,8 @@ class RequestParser:
         "_chunked",
         "_complete",
         "_framing",
+        "_method",
         "_method_cut",
-        "_method_unknown",
         "_parser",
         "_read",
         "_silent_bytes",
@@ -55,7 +54,7 @@ class RequestParser:
 
     def __init__(self, sink: RequestSink) -> None:
         self._sink = sink
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser = self._make_parser()
         self._framing = b""  # the framing of a declined upgrade, for the parser that replaces llhttp's
         self._silent_bytes = 0  # input since llhttp last reported something
         self._target = b""
@@ -64,7 +63,7 @@ class RequestParser:
         self._chunked = False
         self._complete = True
         self._method_cut = False  # whether the input ends within an unknown method
-        self._method_unknown = False
+        self._method = b""  # an unknown one, for which llhttp reads GET
         self.in_head = False  # whether the request line has begun and the headers have not ended
         # Whether request line, headers or body have begun or ended since this was last set to False.
         self.progressed = False
@@ -124,6 +123,12 @@ class RequestParser:
         """Drop references after the last input, so that the garbage collector is not needed."""
         del self._parser, self._sink
 
+    def _make_parser(self) -> httptools.HttpRequestParser:
+        """Return a parser that leaves the check of the version to `check_headers`."""
+        parser = httptools.HttpRequestParser(self)
+        parser.set_dangerous_leniencies(lenient_version=True)
+        return parser
+
     def _replace_method(self) -> bytes:
         """Return the current request with GET in place of its unknown method, or nothing while that is incomplete.
 
@@ -133,18 +138,18 @@ class RequestParser:
         method = _METHOD.match(read)
         if method is None or self._chunked:  # after a chunked body it is not known where the request begins
             raise BadRequest(http.HTTPStatus.BAD_REQUEST)
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser = self._make_parser()
         self._method_cut = method.end() == len(read)
         if self._method_cut:
             return b""
-        self._method_unknown = True
+        self._method = method[0]
         self._read, self._begin_at = b"GET" + read[method.end() :], 0
         return self._read
 
     def _decline_upgrade(self) -> None:
         # For llhttp all that follows is another protocol's. Here it is the body, if there is one, and the next
         # request: a parser that has seen a head with the same framing, but no upgrade, takes them for that.
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser = self._make_parser()
         if self._framing:
             self._parser.feed_data(self._framing)
 
@@ -186,8 +191,8 @@ class RequestParser:
             for name in ("Content-Length", "Transfer-Encoding"):
                 if name in headers:
                     self._framing = f"POST / HTTP/1.1\r\n{name}: {headers[name]}\r\n\r\n".encode("latin-1")
-        name = UNKNOWN if self._method_unknown else method.decode()
-        self._method_unknown = False
+        name = (self._method or method).decode()
+        self._method = b""
         start_line = httputil.RequestStartLine(name, target, version)
         self._sink.request_received(start_line, headers, parser.should_keep_alive())
         # Not before: a refusal needs the headers.

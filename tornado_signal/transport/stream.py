@@ -1,11 +1,13 @@
 """One request and its response, between a connection and Tornado's handlers."""
 
 import asyncio
+import http
 from collections.abc import Callable
 from typing import Final, cast
 
 from tornado import httputil
 from tornado.iostream import StreamClosedError
+from tornado.log import app_log
 
 from .headers import Headers
 from .state import MakeProtocol, StreamConnection
@@ -13,6 +15,11 @@ from .syntax import format_head
 
 NO_HEADERS = Headers([])
 SWITCHING_PROTOCOLS: Final = 101
+MAX_BODY_BYTES: Final = 100 << 20  # as of Tornado's HTTPServer
+
+
+class BodyTooLarge(httputil.HTTPInputError):
+    """The body of a request exceeds the limit of its stream."""
 
 
 class HTTPStream(httputil.HTTPConnection):
@@ -20,6 +27,9 @@ class HTTPStream(httputil.HTTPConnection):
 
     started = False
     finished = False
+    body_timeout_s = 0.0  # 0 for the usual one
+    _max_body_bytes = MAX_BODY_BYTES
+    _body_bytes = 0  # received so far
     _begun = False
     _continued = False  # whether the client need not be asked to send the body
     _gone = False
@@ -54,10 +64,17 @@ class HTTPStream(httputil.HTTPConnection):
         self.go_on()
 
     def go_on(self) -> None:
-        """Pass on the input received so far, unless the delegate still works on what it has received."""
+        """Pass on the input received so far, unless the delegate still works on what it has received.
+
+        Raises:
+            BodyTooLarge: the Content-Length exceeds the limit.
+        """
         if self.context.held is not None:
             return
-        if not self._continued and not self.complete and "Expect" in self.headers:
+        length = self.headers.sent.get(b"content-length")
+        if length is not None and int(length) > self._max_body_bytes and self._delegate is not None:
+            raise BodyTooLarge
+        if not self._continued and not self.complete and b"expect" in self.headers.sent:
             self._continued = True
             if self.start_line.version != "HTTP/1.0":
                 # After what the headers alone may have set off: a final answer makes it unnecessary.
@@ -70,6 +87,9 @@ class HTTPStream(httputil.HTTPConnection):
 
     def data_received(self, chunk: bytes) -> None:
         if self._delegate is not None and self.context.held is None:
+            self._body_bytes += len(chunk)
+            if self._body_bytes > self._max_body_bytes:
+                raise BodyTooLarge
             if (work := self._delegate.data_received(chunk)) is not None:
                 self.context.hold(work)
         elif not self.finished:
@@ -83,18 +103,29 @@ class HTTPStream(httputil.HTTPConnection):
             delegate.finish()
 
     def client_gone(self) -> None:
-        """Call the close callback, because the client has disconnected or sends no more."""
+        """Notify the delegate of an incomplete request, or else the handler, that the client has disconnected."""
         callback, self._close_callback = self._close_callback, None
+        delegate, self._delegate = self._delegate, None  # it refers back, and keeps what came of the body
         self._gone = True
-        if self._delegate is not None:  # the request is not complete, or held
-            delegate, self._delegate = self._delegate, None  # it refers back, and keeps what came of the body
-            delegate.on_connection_close()
-        if callback is not None:
-            callback()
+        try:
+            if delegate is not None:  # the request is not complete, or held
+                delegate.on_connection_close()
+            elif callback is not None:
+                callback()
+        except Exception:
+            app_log.exception("Uncaught exception")
 
     def _expect(self) -> None:
         if not self.started and not self.complete:
             self.context.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def set_max_body_size(self, max_body_size: int) -> None:
+        """Limit the body of this request to a number of bytes. A larger one is refused with 413."""
+        self._max_body_bytes = max_body_size
+
+    def set_body_timeout(self, timeout: float) -> None:
+        """Set the seconds for the body of this request, from its headers. Call it before the body is received."""
+        self.body_timeout_s = timeout
 
     # The response, from Tornado to the connection
 
@@ -118,7 +149,7 @@ class HTTPStream(httputil.HTTPConnection):
             A future that is done when more can be sent.
 
         Raises:
-            ValueError: a header contains a line break. The connection is closed.
+            ValueError: a header contains a line break, or the Content-Length is not a number. The connection is closed.
             HTTPOutputError: the piece is longer than the Content-Length. The connection is closed.
         """
         assert isinstance(start_line, httputil.ResponseStartLine)
@@ -133,10 +164,14 @@ class HTTPStream(httputil.HTTPConnection):
             values = [pair for pair in values if pair[0] not in ("Connection", "Transfer-Encoding")]
             if names.get("Connection", "").lower() == "close":
                 self.keep_alive = False
+        length = names.get("Content-Length")
+        if length is not None and not length.isdecimal():
+            self.close()
+            raise ValueError(f"invalid Content-Length: {length!r}")
         if code in (204, 304) or asked.method == "HEAD":
             self._unwritten_bytes = 0
-        elif "Content-Length" in names:
-            self._unwritten_bytes = int(names["Content-Length"])
+        elif length is not None:
+            self._unwritten_bytes = int(length)
         elif asked.version == "HTTP/1.1":
             self._chunked = True
             values.append(("Transfer-Encoding", "chunked"))
@@ -178,9 +213,11 @@ class HTTPStream(httputil.HTTPConnection):
         if self.finished:  # by `close`
             return
         self.finished = True
+        if self._switching:
+            self._refuse_upgrade()
         if self._unwritten_bytes:
             self.close()
-            raise httputil.HTTPOutputError("less was written than its Content-Length")
+            raise httputil.HTTPOutputError(f"Tried to write {self._unwritten_bytes} bytes less than Content-Length")
         if self._chunked:
             self.context.send(b"0\r\n\r\n")
         self.context.stream_finished(self)
@@ -200,6 +237,20 @@ class HTTPStream(httputil.HTTPConnection):
         if not self.context.hand_over(self._switching, make):
             raise StreamClosedError
 
+    def _refuse_upgrade(self) -> None:
+        """Respond with 501 in place of a 101 after which nobody takes the connection over.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        phrase, fields = http.HTTPStatus.NOT_IMPLEMENTED.phrase, [("Content-Length", "0"), ("Connection", "close")]
+        self.context.send(format_head(http.HTTPStatus.NOT_IMPLEMENTED, phrase, fields))
+        self.keep_alive = False
+        self.context.stream_finished(self)
+        raise NotImplementedError(
+            "tornado_signal.transport does not serve tornado.websocket; serve this handler with tornado.httpserver"
+        )
+
     def close(self) -> None:
         """Close the connection before the end of the response, which marks it as incomplete."""
         self.finished = True
@@ -212,5 +263,5 @@ class HTTPStream(httputil.HTTPConnection):
             self._unwritten_bytes -= len(chunk)
             if self._unwritten_bytes < 0:
                 self.close()
-                raise httputil.HTTPOutputError("more was written than its Content-Length")
+                raise httputil.HTTPOutputError("Tried to write more data than Content-Length")
         return b"%x\r\n%b\r\n" % (len(chunk), chunk) if self._chunked else chunk

@@ -15,11 +15,11 @@ MAX_CACHED_FIELD_BYTES: Final = 256
 # Fields that are not kept for longer than their request: others could read them in the memory of this process.
 CREDENTIALS: Final = (b"authorization", b"proxy-authorization", b"cookie")
 _VERSION: Final = re.compile(rb"HTTP/[0-9]\.[0-9]")
+_LATER_VERSION: Final = re.compile(r"HTTP/1\.[2-9]")  # has the syntax of 1.1 (RFC 9110, 2.5)
 _TARGET: Final = re.compile(rb"[!\"$-~\x80-\xff]+")  # a fragment stays with the client
 _ABSOLUTE: Final = re.compile(rb"https?://([^/?#]+)", re.IGNORECASE)
 _HOST: Final = re.compile(rb"(?:([A-Za-z0-9._~!$&'()*+;=-]|%[0-9A-Fa-f]{2})*|\[[0-9A-Fa-f:.]+\])(:[0-9]*)?")
 _LENGTH: Final = re.compile(rb"[0-9]{1,20}")  # larger than any body; Python refuses to parse thousands of digits
-_STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}" for status in http.HTTPStatus}
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -89,7 +89,7 @@ def parse_head(head: bytes) -> tuple[str, Headers]:
         raise BadRequest(http.HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
     if not _VERSION.fullmatch(first):
         raise BadRequest(http.HTTPStatus.BAD_REQUEST)  # such as RTSP
-    version, headers = parsed = first.decode(), Headers(split_fields(lines))
+    version, headers = parsed = _LATER_VERSION.sub("HTTP/1.1", first.decode()), Headers(split_fields(lines))
     check_headers(headers, version)
     if len(head) <= MAX_CACHED_BYTES and headers.sent.keys().isdisjoint(CREDENTIALS):
         keep(_heads, head, parsed, CACHED_HEADS)
@@ -137,7 +137,7 @@ def format_head(code: int, reason: str, values: Iterable[tuple[str, str]]) -> by
     Raises:
         ValueError: one of them contains a line break.
     """
-    lines = [_STATUS_LINES.get(code) or f"HTTP/1.1 {code} {reason}", *map(": ".join, values)]
+    lines = [f"HTTP/1.1 {code} {reason}", *map(": ".join, values)]
     text = "".join(lines)
     if "\n" in text or "\r" in text:  # counting them in the result costs three times as much
         raise ValueError("a header has a line break in it")
