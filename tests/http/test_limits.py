@@ -7,11 +7,14 @@ import dataclasses
 import functools
 import ipaddress
 import json
+import re
 import time
+import types
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.paths import ROOT
 from support.rpc import until
 from support.service import ORIGIN, OTHER, Connection, head, with_origin
 
@@ -27,8 +30,11 @@ from tornado_signal.limits.per_address import (
     Limits,
     TokenBucket,
 )
+from tornado_signal.service.refusals import CALM_S, SETTINGS
+from tornado_signal.settings.settings import SETTINGS as ALL_SETTINGS
 from tornado_signal.settings.settings import Settings
 
+PACKAGE = ROOT / "tornado_signal"
 LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"),)
 TOO_MANY = {"error": "Too many requests"}
 UNAVAILABLE = {"error": "Service unavailable"}
@@ -490,3 +496,36 @@ async def test_untrusted_proxy_is_logged_once(settings, lines, start_service, ca
     for address in ("192.0.2.1", "192.0.2.2", "unknown"):
         assert (await service.call("GET", "/", headers=[("X-Forwarded-For", address)])).status == 200
     assert ["--trusted-proxies does not name" in record.message for record in caplog.records] == [True] * lines
+
+
+async def test_refusals_are_logged_when_they_begin_and_end(start_service, caplog, monkeypatch):
+    service = await start_service(trusted_proxies=LOOPBACK, rate_per_address=1, max_sessions_per_origin=1)
+    refusals = service.shared.refusals
+    await service.offer()
+    for _ in range(2):
+        assert (await service.call("POST", "/b/offer", {"info": "i", "offer": "o"})).status == 429
+        refusals.check()
+    for _ in range(20):
+        last = await service.call("GET", "/health", headers=[("X-Forwarded-For", "192.0.2.7")])
+    assert last.status == 429
+    assert (await service.call("GET", "/nowhere", origin=None)).status == 400  # a mistake of the client
+    refusals.check()
+    later_s = asyncio.get_running_loop().time() + CALM_S
+    monkeypatch.setattr(refusals, "_loop", types.SimpleNamespace(time=lambda: later_s))
+    refusals.check()
+    refusals.check()
+    assert [record.getMessage() for record in caplog.records] == [
+        "clients are refused (429): sessions of an origin; the limit is --max-sessions-per-origin",
+        "clients are refused (429): requests of an address; the limit is --rate-per-address",
+        "clients are no longer refused (429): sessions of an origin; it was 2 requests",
+        "clients are no longer refused (429): requests of an address; it was 10 requests",
+    ]
+
+
+def test_each_setting_of_a_refusal_exists_and_is_of_a_reason():
+    reasons = set()
+    for path in PACKAGE.rglob("*.py"):
+        reasons |= set(re.findall(r'TooMany\("([^"]+)"', path.read_text()))
+    assert reasons >= SETTINGS.keys() - {"transport", "candidates of a session", "bytes of a session"}
+    names = {f"--{setting.name.replace('_', '-')}" for setting in ALL_SETTINGS}
+    assert names >= {*SETTINGS.values()}

@@ -233,6 +233,7 @@ class ServingProcess:
             Repeating(lambda: notifier.alive(self._status()), pause_s),
             Repeating(count, pause_s),
             Repeating(self.service.fullness.check, CHECK_S),
+            Repeating(self.service.refusals.check, CHECK_S),
             Repeating(self.service.rotate_recent, SLICE_S),
             Repeating(ClockWarning(self.service.store_ahead_s).check, STATUS_S),
         ]

@@ -25,6 +25,7 @@ from ..system.hourly import HourlyWarnings
 from .event_batches import EventBatchCache
 from .fullness import Fullness
 from .ice import IceServers
+from .refusals import Refusals
 from .request_log import RequestLog
 
 log = logging.getLogger(__name__)
@@ -111,6 +112,7 @@ class Service:
     turns: FairQueue = field(default_factory=FairQueue)
     counts: LatestCounts = field(init=False)  # the counts of the store, for the operator
     fullness: Fullness = field(init=False)  # what is full, for the operator
+    refusals: Refusals = field(init=False)  # the reasons of refusals now, for the log
     recent_origins: RecentCounts[str] = field(init=False)  # requests of the last minutes by origin
     refused_origins: RecentCounts[str] = field(init=False)  # the same of origins that are not in `--allowed-origins`
     observer: ConnectionObserver | None = None  # the observer of WebSockets, or None
@@ -127,6 +129,7 @@ class Service:
     def __post_init__(self) -> None:
         self.counts = LatestCounts(self.store)
         self.fullness = Fullness(self.store, self.limits.full)
+        self.refusals = Refusals(self.log.metrics.refusals)
         self.recent_origins = RecentCounts(lambda origin: OTHERS, OTHERS)
         self.refused_origins = RecentCounts(lambda origin: OTHERS, OTHERS)
 
