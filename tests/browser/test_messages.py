@@ -189,7 +189,8 @@ def test_a_page_without_the_part_for_files_keeps_little_of_what_it_is_offered(al
         window.ends = 0;
         for (let number = 0; number < channels; number += 1) {
           const channel = peerConnection.createDataChannel("file", {protocol: "tornado-signal-file"});
-          channel.onopen = () => { for (let at = 0; at < messages; at += 1) channel.send('{"size": 1}'); };
+          const header = '{"name": "", "type": "", "size": 1}';
+          channel.onopen = () => { for (let at = 0; at < messages; at += 1) channel.send(header); };
           channel.onclose = () => (ends += 1);
         }
       }
@@ -318,7 +319,7 @@ def test_hostile_sender_cannot_make_a_page_keep_more_than_it_accepted(alice, bob
         channel.onclose = () => resolve(heard);
       })
     """
-    header = json.dumps({"name": "a", "size": 10})
+    header = json.dumps({"name": "a", "type": "", "size": 10})
     assert alice.evaluate(script, [header, [11]])[-1] == {"cancel": "cancelled"}
     bob.evaluate("void (accept = () => new Promise(() => {}))")
     assert alice.evaluate(script, [header, [5]]) == [{"cancel": "refused"}]
@@ -327,9 +328,9 @@ def test_hostile_sender_cannot_make_a_page_keep_more_than_it_accepted(alice, bob
         "[]",
         "null",
         "{}",
-        '{"name":"a","size":"1"}',
-        '{"name":"a","size":-1}',
-        '{"name":"a","size":1.5}',
+        '{"name":"a","type":"","size":"1"}',
+        '{"name":"a","type":"","size":-1}',
+        '{"name":"a","type":"","size":1.5}',
     ):
         assert alice.evaluate(script, [nonsense]) == []
     assert [file for file in bob.evaluate("files") if len(file) > 2] == []

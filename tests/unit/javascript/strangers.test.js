@@ -260,7 +260,7 @@ test("a name is taken only by a member that gives a sign of life", { timeout: 90
   await ada.leave();
   list(offer); // a copy
   const next = enter("next", { me: "Ada", secret: "of another Ada" });
-  await until(() => others(next) === "other", 40_000);
+  await new Promise((resolve) => setTimeout(resolve, 11_000)); // until the copy is silent
   assert.deepEqual([next.failures, other.failures], [[], []]);
   await leave(other, next);
 });
