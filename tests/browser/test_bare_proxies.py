@@ -1,7 +1,9 @@
 """Pages of the server's own host behind proxies as people write them from memory, which change Host and scheme."""
 
+import re
+
 import pytest
-from support.browsers import until
+from support.browsers import Site, until
 from support.demo import connected, enter
 from support.proxies import BareApache, BareNginx, BareNginxPath
 
@@ -56,3 +58,35 @@ def test_members_of_a_room_with_an_odd_name_find_each_other(bare, site, connect_
         page.evaluate("(name) => { window.lobby = room(name, {url: location.search.slice(1)}); }", ODD)
     for page in pages:
         page.wait_for_function("() => window.lobby.peers.size === 1")
+
+
+STRIPPING = "location {location} {{ proxy_set_header Referer ''; proxy_pass"
+
+
+class StrippingNginx(BareNginx):
+    """The same, which also removes the header Referer."""
+
+    SITE = BareNginx.SITE.replace("location {location} {{ proxy_pass", STRIPPING)
+
+
+@pytest.mark.parametrize("kind", [BareNginx, StrippingNginx])
+def test_page_without_referrers_is_in_the_room_or_learns_of_the_proxy(kind, server, tmp_path, profiles):
+    proxy = kind(tmp_path, int(server.url.rpartition(":")[2]))
+    try:
+        pages = [profiles.context().new_page() for _ in range(2)]
+        body, headers = Site.CONNECT.read_text(), {"Content-Type": "text/html", "Referrer-Policy": "no-referrer"}
+        for page in pages:
+            page.route(re.compile("/connect"), lambda route: route.fulfill(body=body, headers=headers))
+            page.goto(f"{proxy.url}/connect?{proxy.url}")
+            page.wait_for_function("() => window.ready")
+            page.evaluate("enter('lobby')")
+        if kind is BareNginx:
+            for page in pages:
+                page.wait_for_function("() => here.peers.size === 1")
+        else:
+            pages[0].wait_for_function("() => seen.some(([name]) => name === 'close')")
+            (name, message, *_) = pages[0].evaluate("seen")[0]
+            assert name == "error"
+            assert "A proxy" in message
+    finally:
+        proxy.stop()

@@ -269,14 +269,44 @@ def test_events_and_offers_continue_over_http(start, publish, site, connect_page
     assert page.evaluate("errors") == []
 
 
+SLOW = """
+  () => {
+    window.WebSocket = class extends WebSocket {
+      set onopen(listener) { super.onopen = () => setTimeout(listener, 3000); }
+    };
+    window.asked = api.health();
+  }
+"""
+
+
+def test_http_is_used_until_a_slow_websocket_opens(server, connect_page):
+    page = connect_page(server)
+    page.evaluate(f"() => {{ window.api = {API}; }}")
+    page.clock.install()
+    page.evaluate(SLOW)
+    page.clock.run_for(1100)
+    assert page.evaluate("asked")["status"] == "ok"
+    assert page.evaluate("api.open()") is None
+    until(lambda: page.clock.run_for(500) or page.evaluate("(async () => (await api.open())?.readyState)()") == 1)
+
+
 def test_http_is_used_if_the_handshake_gets_no_response(server, blocking, connect_page):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         page = connect_page(blocking(server, handshakes=silent.getsockname()[1]))
         page.clock.install()
         page.evaluate(f"() => {{ window.asked = {API}.health(); }}")
         with silent.accept()[0]:
-            page.clock.fast_forward(5000)
+            page.clock.run_for(1100)
             assert page.evaluate("asked")["status"] == "ok"
+
+
+def test_http_is_used_at_once_if_a_policy_forbids_websockets(server, site, profiles):
+    policy = "<meta http-equiv=Content-Security-Policy content='connect-src http:'>"
+    site.pages["/policy"] = policy + site.pages["/connect"]
+    page = profiles.open(f"{site.origin}/policy?{server.url}")
+    page.wait_for_function("() => window.ready")
+    page.clock.install()  # no time passes
+    assert page.evaluate(f"{API}.health()")["status"] == "ok"
 
 
 def test_websocket_can_be_disabled(server, connect_page):

@@ -2,11 +2,11 @@
 
 import os
 import signal
-from pathlib import Path
 
 import pytest
 from support.browsers import Windowed, until
 from support.demo import connected, enter, told
+from support.processes import family
 
 RECORD = """
   () => {
@@ -60,20 +60,6 @@ def test_suspended_tab(start, open_demo, tab):
     told(alice, "Bob: while you were away")
     assert alice.evaluate("happened") == ["freeze", "resume"]
     assert not bob.get_by_text("has left").count()
-
-
-def family(process):
-    """Return the ids of a process and its descendants."""
-    parents = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue  # it has exited
-    members = [process.pid]
-    for member in members:
-        members += [child for child, parent in parents.items() if parent == member]
-    return members
 
 
 @pytest.mark.slow

@@ -157,7 +157,7 @@ class Firefox:
         }  # the sandbox does not work for root
         with (profile / "log").open("w") as log:
             command = ["firefox-esr", *map(str, options), "about:blank"]
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=environ)
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environ)
         self._ids = itertools.count(1)
         try:
             match = until(lambda: re.search(r"BiDi listening on (ws://\S+)", (profile / "log").read_text()))
@@ -166,8 +166,8 @@ class Firefox:
             self._ask("session.new", capabilities={})
             self._tab = self._ask("browsingContext.getTree")["contexts"][0]["context"]
         except BaseException:
-            self._process.kill()
-            self._process.wait()
+            self.process.kill()
+            self.process.wait()
             raise
 
     def goto(self, url):
@@ -190,8 +190,8 @@ class Firefox:
 
     def close(self):
         self._open.close()
-        self._process.terminate()
-        self._process.wait(BOUND_MS / 1000)
+        self.process.terminate()
+        self.process.wait(BOUND_MS / 1000)
 
 
 @contextlib.contextmanager

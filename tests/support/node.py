@@ -32,7 +32,7 @@ def fetch_module(url, directory):
         path = directory / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(source)
-        imported = re.findall(r'(?:from|import) "(\./[^"]+)";', source)
+        imported = re.findall(r'(?:from |import |import\()"(\./[^"]+\.js)"', source)
         pending += (
             {posixpath.normpath(posixpath.join(posixpath.dirname(name), reference)) for reference in imported}
             - names

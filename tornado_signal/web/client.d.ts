@@ -95,6 +95,7 @@ export type ErrorCode =
   | "not-a-server"
   | "not-allowed"
   | "not-found"
+  | "origin-changed"
   | "origin-not-allowed"
   | "password-invalid"
   | "peer-left"
@@ -134,8 +135,8 @@ export interface ClientOptions {
  * a TypeError if the server cannot be reached, with a TimeoutError, or with the reason of its `signal`.
  *
  * All clients of a page with the same `token` share one WebSocket to each server. It opens with the first call, closes after 10 s without
- * waiting calls, and opens again with the next call. If it does not open within 4 s although the server responds, calls
- * use HTTP for five minutes before the next attempt.
+ * waiting calls, and opens again with the next call. If it does not open within 1 s although the server responds, calls
+ * use HTTP, for five minutes or until it opens. Over HTTP a `wait` ends after 12 s.
  */
 export class SignalClient {
   /** @param url The server. The default is the one that served this file. Without either, the `code` is `invalid-url`. */

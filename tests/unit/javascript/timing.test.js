@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
-import { messages } from "../../../tornado_signal/web/client/http.js";
+import { messages } from "../../../tornado_signal/web/client/streams.js";
 import {
   Deadline,
   makePace,

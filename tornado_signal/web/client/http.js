@@ -16,7 +16,7 @@ import {
 
 /** @import { TokenSource } from "../client.d.ts" */
 /** @import { Socket } from "./socket.js" */
-/** @import { Fields, HttpEvent, Shape } from "./types.d.ts" */
+/** @import { Fields, Shape } from "./types.d.ts" */
 
 export const JSON_BODY = { "Content-Type": "application/json" };
 const LONG_REQUESTS = 4; // of all pages of an origin; a browser has six connections to a server over HTTP/1.1
@@ -64,11 +64,20 @@ export async function reserve(url, number = 0) {
  * @param {RequestInit} init
  */
 export async function request(url, init) {
-  // Another host would receive the token and the secrets. A malformed token fails here: it is not a lost network.
-  const checked = new Request(url, { ...init, redirect: "manual" });
+  // A redirect would send the token and the secrets to another host. A malformed token fails here, not as a lost network.
+  // Behind a proxy that changes Host, the server takes the origin of a page from the Referer.
+  const checked = new Request(url, { ...init, redirect: "manual", referrerPolicy: "same-origin" });
   const response = await fetch(checked).catch((error) => {
     throw refusal(error).name === "TypeError" ? unreachable(url, error) : error;
   });
+  const seen = response.headers.get("Access-Control-Allow-Origin"); // other hosts hide it
+  if (globalThis.location && seen?.startsWith("http") && seen !== globalThis.origin) {
+    const reason = "A proxy changes Host or the scheme, and removes Referer (docs/proxies.md)";
+    throw new PeerError(
+      "origin-changed",
+      `The server sees the origin ${seen} instead of ${globalThis.origin}. ${reason}`,
+    );
+  }
   if (response.ok) return response;
   if (response.type === "opaqueredirect" || response.headers.has("Location")) throw await redirected(url, init);
   const { error } = await json(response).catch((failure) => {
@@ -125,7 +134,6 @@ export async function json({ body, url }) {
 const TOO_LARGE = "too large";
 export const MAX_SIZE = 2 ** 24; // of a response, an event or a WebSocket message
 const MAX_VALUES = 250_000;
-const LINE_SIZE = 128; // that each line of an event counts for, in addition to its characters
 
 const SESSION = {
   code: "string",
@@ -177,43 +185,6 @@ export function parsed(text) {
   while (marks.test(text) && values <= MAX_VALUES) values += 1;
   if (values > MAX_VALUES || text.length > MAX_SIZE) throw new SyntaxError(TOO_LARGE);
   return JSON.parse(text);
-}
-
-/**
- * Make a parser of an event stream. It takes bytes in pieces and yields the events that each piece completes.
- *
- * @param {string} [url]
- */
-export function messages(url = "The stream") {
-  const decoder = new TextDecoder();
-  let rest = "";
-  let size = 0; // of the incomplete event
-  let broken = false; // whether the rest ends with CR
-  /** @type {HttpEvent} */
-  let fields = {};
-  /** @param {Uint8Array<ArrayBuffer>} bytes */
-  return function* (bytes) {
-    const piece = decoder.decode(bytes, { stream: true });
-    rest += piece;
-    size += piece.length;
-    if (size > MAX_SIZE) throw nonsense(url);
-    if (!broken && !/[\r\n]/.test(piece)) return; // splitting it again for each piece would take quadratic time
-    if (piece) broken = piece.endsWith("\r");
-    // A CR at the end can be the first half of a CR LF.
-    const lines = rest.split(/\r\n|\n|\r(?=[^\n])/);
-    rest = /** @type {string} */ (lines.pop());
-    for (const line of lines) {
-      size += LINE_SIZE;
-      if (line) {
-        const [, name, value] = /** @type {RegExpExecArray} */ (/^([^:]*):? ?(.*)/s.exec(line)); // matches any line
-        fields[name] = name === "data" && name in fields ? `${fields[name]}\n${value}` : value;
-      } else {
-        yield fields;
-        fields = {};
-        size = rest.length;
-      }
-    }
-  };
 }
 
 /** The current token of all clients with the same source of tokens. */

@@ -8,6 +8,7 @@ import { read } from "./text.js";
 import {
   backOff,
   dispatch,
+  doubt,
   iceFailure,
   makePace,
   now,
@@ -179,6 +180,7 @@ export class Link {
     connection.addEventListener("connectionstatechange", () => {
       this.step(connection.connectionState);
       if (connection.connectionState === "connected") clearTimeout(this.#silent);
+      if (connection.connectionState === "disconnected") doubt();
       if (connection.connectionState === "failed") this.fail(iceFailure("the other peer"));
     });
   }

@@ -2,6 +2,7 @@
 
 import { Files, Messages } from "./data.js";
 import { Negotiation, newConnection } from "./negotiation.js";
+import { doubt } from "./timing.js";
 
 /** @import { Peer as PublicPeer, RoomOptions } from "../client.d.ts" */
 /** @import { Attempt, Mail, Member } from "./types.d.ts" */
@@ -121,6 +122,7 @@ export class Peer {
 
   #onState() {
     const { connectionState } = this.peerConnection;
+    if (connectionState === "disconnected") doubt();
     if (connectionState === "connected") {
       if (this.#joined) clearTimeout(this.#timer);
       this.#wait();

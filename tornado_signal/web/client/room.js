@@ -117,6 +117,7 @@ class Room extends EventTarget {
   #peerCount = 0; // the number of peers created so far
   // biome-ignore lint/correctness/noUnusedPrivateClassMembers: kept in a field so that bundlers do not drop the allocation
   #garbage = 0;
+  #polls = 0; // that have returned mail
   #hinted = false;
   #paused = false; // because a connection could not be created
   /** @type {Set<MediaStream>} */
@@ -469,6 +470,7 @@ class Room extends EventTarget {
     try {
       for (let [count, valid, size] = [0, 0, 0]; ; ) {
         const { answer, answerCandidates = [], cursor } = await retry(poll, signal, servers.tries);
+        this.#polls += 1;
         since = cursor;
         for (const text of answerCandidates) {
           count += 1;
@@ -755,12 +757,12 @@ class Room extends EventTarget {
     if (from === this.id || !connection) return true;
     const member = this.#member(from, info, me);
     const first = !this.#leads(member) && mail.description?.type === "offer" && mail.of === 1;
-    // It replaces the current attempt only if that is late.
+    // It replaces the current attempt only if that is late, or if both have waited while this page slept.
     const attempt = member.peer && this.#attempts.false.get(member.peer);
     const known = [member.connection, member.open?.connection].includes(connection);
     // Anybody can send mail with an id that is not proven, so that an open connection stays.
     const stays = !isProven(from) && member.open?.peer.peerConnection.connectionState === "connected";
-    const replaces = !known && !stays && attempt?.late !== false;
+    const replaces = !known && !stays && (attempt?.late !== false || attempt.poll === this.#polls);
     if (first && replaces && this.#mayConnect(member) && !this.#nameConflicts(member) && this.#admits(false)) {
       member.code ??= code;
       this.#connect(member, connection);
@@ -840,6 +842,7 @@ class Room extends EventTarget {
       leads,
       ms,
       late: false,
+      poll: this.#polls,
       iceServers: this.#iceServers,
       send: (mail, signal) => this.#send(member, { connection, ...mail }, signal),
       tell: this.#tell,

@@ -7,7 +7,6 @@ import {
   isTooLarge,
   JSON_BODY,
   json,
-  messages,
   parsed,
   pathOf,
   request,
@@ -20,10 +19,11 @@ import { conforms } from "./text.js";
 import {
   backOff,
   Deadline,
-  foreign,
+  doubt,
+  doubtedMs,
   MAX_PAUSE_MS,
-  makePace,
   nonsense,
+  notLoaded,
   now,
   PAUSE_MS,
   PeerError,
@@ -31,18 +31,20 @@ import {
   REQUEST_MS,
   refusal,
   retry,
+  SIGN_MS,
   sleep,
-  WAIT_S,
+  watch,
   withTimeout,
 } from "./timing.js";
 
 /** @import { ClientOptions, Owned, SessionEvent, Side, SignalEvent, Stoppable, TopicEvent } from "../client.d.ts" */
-/** @import { Fields, RawEvent, Results, StreamFields } from "./types.d.ts" */
+/** @import { Fields, Results, StreamFields } from "./types.d.ts" */
 
 const MAX_MESSAGE = 65_536; // larger messages go over HTTP, which can report that they are too large
 const WITHDRAW_TRIES = 16; // in about two minutes, the lifetime of an offer
-const FIRST_MS = 4000; // until a stream begins; some proxies forward a response only when it is complete
-const SILENCE_MS = 45_000; // without a complete line in a stream, which has a comment every 15 s
+const HTTP_WAIT_S = 12; // of a request over HTTP: without a response a connection is found dead
+const PROBE_MS = 400; // between two of the requests that ask for a sign of life
+const ANSWER_MS = 6000; // for its response, in addition
 const MIN_RETRY_MS = 200; // between two connections of a stream
 const MAX_LISTING = 1000;
 const READS = ["version", "health", "topics", "sessions", "nearby", "iceServers"]; // methods that are GET over HTTP
@@ -88,6 +90,9 @@ export class SignalClient {
   #authorization;
   #socket;
   #maxListing = MAX_LISTING; // or what fits into a response
+  #provenMs = -Infinity; // when the server gave a sign of life over HTTP
+  /** @type {Promise<void> | undefined} */
+  #proving;
   #held = false; // whether streams do not arrive
 
   /**
@@ -303,6 +308,11 @@ export class SignalClient {
       /** @type {(() => void) | undefined} */
       let release; // the connection
       let waiting = false; // for the first byte of a stream
+      let doubted = false; // whether the connection may have died
+      const unwatch = watch((doubtful) => {
+        doubted = doubtful && !this.#socket?.isOpen;
+        if (doubted) deadline.end();
+      });
       try {
         const subscribed =
           (await deadline.within(REQUEST_MS, this.open())) &&
@@ -310,9 +320,7 @@ export class SignalClient {
         const { topic } = fields;
         if (!subscribed && topic !== undefined && !this.#held) release = await reserve(this.url);
         waiting = release !== undefined;
-        const lists = !subscribed && !waiting && topic !== undefined;
-        const stream =
-          subscribed || (lists ? this.#listings(topic, codes, deadline) : this.#stream(fields, id, deadline));
+        const stream = subscribed || (await this.#overHttp(fields, id, codes, waiting, deadline));
         for await (const { id: last, retry = "", type = "", data } of stream) {
           begun = true;
           waiting = false;
@@ -347,13 +355,19 @@ export class SignalClient {
           restart(); // the server no longer knows the id
           continue;
         }
+        if (doubted) continue;
         if (waiting && deadline.passed) {
           this.#held = true;
           continue;
         }
         if (!begun || !passing(error)) throw error;
+        if (deadline.passed) {
+          doubt();
+          continue;
+        }
         leastMs = refusal(error).retryAfterMs ?? 0;
       } finally {
+        unwatch();
         release?.();
         deadline.end();
       }
@@ -364,61 +378,20 @@ export class SignalClient {
   }
 
   /**
-   * Yield the events of a topic by long polls; first an empty one.
+   * Return the events over HTTP: of a topic by long polls, unless a stream has a connection of its own.
    *
-   * @param {string} topic
-   * @param {Set<string>} codes
-   * @param {Deadline} deadline
-   * @returns {AsyncGenerator<RawEvent, void, void>}
-   */
-  async *#listings(topic, codes, { signal }) {
-    /** @type {string | undefined} */
-    let since;
-    const pace = makePace();
-    for (;;) {
-      const { sessions, cursor } = await this.sessions(topic, {
-        wait: since ? WAIT_S : 0,
-        since,
-        limit: MAX_LISTING,
-        signal,
-      });
-      yield {};
-      const gone = new Set(codes);
-      for (const { code } of sessions) gone.delete(code);
-      for (const code of gone) yield { type: "gone", data: { code, reason: "withdrawn" } };
-      for (const data of sessions.reverse()) if (!codes.has(data.code)) yield { type: "session", data };
-      since = cursor;
-      await (since ? pace(signal) : sleep(PAUSE_MS, signal));
-    }
-  }
-
-  /**
-   * Yield the events of a stream over HTTP; first an empty one, when it has begun.
-   *
-   * @param {StreamFields} about
+   * @param {StreamFields} fields
    * @param {string} id
+   * @param {Set<string>} codes
+   * @param {boolean} reserved
    * @param {Deadline} deadline
-   * @returns {AsyncGenerator<RawEvent, void, void>}
    */
-  async *#stream({ topic, ...fields }, id, deadline) {
-    const path = pathOf(topic, "events", fields);
+  async #overHttp({ topic, ...fields }, id, codes, reserved, deadline) {
+    const { listings, stream } = await import("./streams.js").catch(notLoaded);
+    if (topic !== undefined && !reserved) return listings(this, topic, codes, deadline);
     const headers = { Accept: "text/event-stream", ...(id && { "Last-Event-ID": id }) };
-    const sent = this.#request(path, { headers, cache: "no-store" }, deadline.signal);
-    const response = await deadline.within(topic === undefined ? SILENCE_MS : FIRST_MS, sent);
-    // An intermediary can respond instead of the server.
-    const isStream = response.headers.get("Content-Type")?.startsWith("text/event-stream");
-    if (!isStream || !response.body) throw foreign(response.url);
-    const reader = response.body.getReader();
-    const parse = messages(response.url);
-    let lineMs = now();
-    for (let ms = FIRST_MS; ; ) {
-      const { value, done } = await deadline.within(ms, reader.read());
-      if (done) return;
-      yield {};
-      if (value.includes(10) || value.includes(13)) lineMs = now();
-      ms = Math.max(1, lineMs + SILENCE_MS - now());
-      for (const { event, ...others } of parse(value)) yield { type: event, ...others };
-    }
+    const path = pathOf(topic, "events", fields);
+    return stream(this.#request(path, { headers, cache: "no-store" }, deadline.signal), topic === undefined, deadline);
   }
 
   /** @param {string} text */
@@ -460,21 +433,24 @@ export class SignalClient {
         return this.#socket.ask(method, fields, deadline);
       }
       const last = PATHS[method] ?? method;
-      const release = wait ? await reserve(this.url) : undefined;
-      try {
-        if (wait && !release) {
-          others.wait = 0;
-          if (others.since) await sleep(PAUSE_MS, deadline.signal);
-        }
+      /** @param {AbortSignal} signal */
+      const send = async (signal) => {
         // Chromium makes equal requests wait for each other if their responses could be cached.
         const sent = READS.includes(method)
-          ? this.#request(pathOf(topic, last, others), { cache: "no-store" }, deadline.signal)
+          ? this.#request(pathOf(topic, last, others), { cache: "no-store" }, signal)
           : this.#request(
               pathOf(topic, last),
               { method: "POST", headers: JSON_BODY, body: JSON.stringify(others) },
-              deadline.signal,
+              signal,
             );
-        return await json(await sent);
+        return json(await sent);
+      };
+      const release = wait ? await reserve(this.url) : undefined;
+      try {
+        if (!wait) return await send(deadline.signal);
+        others.wait = release ? Math.min(wait, HTTP_WAIT_S) : 0;
+        if (!release && others.since) await sleep(PAUSE_MS, deadline.signal);
+        return await this.#wait(send, Number(others.wait) * 1000 + ANSWER_MS, deadline.signal);
       } finally {
         release?.();
       }
@@ -482,11 +458,57 @@ export class SignalClient {
   }
 
   /**
+   * Send a request that waits, and again if its connection can have died.
+   *
+   * @template T
+   * @param {(signal: AbortSignal) => Promise<T>} send
+   * @param {number} ms
+   * @param {AbortSignal} signal
+   * @returns {Promise<T>}
+   */
+  async #wait(send, ms, signal) {
+    const deadline = new Deadline(signal);
+    let doubted = false;
+    const unwatch = watch((doubtful) => {
+      doubted ||= doubtful;
+      if (doubtful) deadline.end();
+    });
+    try {
+      return await deadline.within(ms, send(deadline.signal));
+    } catch (error) {
+      if (deadline.passed) doubt();
+      if (!doubted || signal.aborted) throw error;
+    } finally {
+      unwatch();
+      deadline.end();
+    }
+    return this.#wait(send, ms, signal);
+  }
+
+  /**
+   * Wait for a sign of life. The browser can use dead connections first, so several requests are sent one after the other.
+   */
+  async #prove() {
+    /** @type {Promise<unknown>[]} */
+    const tries = [];
+    await withTimeout(SIGN_MS, null, async ({ signal }) => {
+      for (let found; !found; ) {
+        tries.push(request(`${this.url}/health`, { signal, cache: "no-store" }));
+        found = await Promise.race([...tries, sleep(0, signal, PROBE_MS)]);
+      }
+    });
+    this.#provenMs = now();
+  }
+
+  /**
    * @param {string} path
    * @param {{ method?: string, headers?: Record<string, string>, body?: string, cache?: RequestCache }} init
    * @param {AbortSignal} signal
    */
-  #request(path, init, signal) {
+  async #request(path, init, signal) {
+    if (doubtedMs > this.#provenMs) {
+      await (this.#proving ??= this.#prove().finally(() => (this.#proving = undefined)));
+    }
     return this.#authorization.use((token) => {
       const headers = { ...init.headers, ...this.#headers, ...bearer(token) };
       return request(this.url + path, { ...init, headers, signal });

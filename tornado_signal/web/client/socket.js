@@ -2,16 +2,17 @@
 
 import { json, MAX_SIZE, parsed, request, SHAPES } from "./http.js";
 import { conforms } from "./text.js";
-import { nonsense, now, REQUEST_MS, SignalError, unreachable, withTimeout } from "./timing.js";
+import { nonsense, now, REQUEST_MS, SIGN_MS, SignalError, unreachable, watch, withTimeout } from "./timing.js";
 
 /** @import { Authorization } from "./http.js" */
 /** @import { Call, Fields, Frame, RawEvent, Results } from "./types.d.ts" */
 /** @import { Deadline } from "./timing.js" */
 
-const OPEN_MS = 4000; // for a WebSocket to open
+const OPEN_MS = 6000; // for a WebSocket to open
+const BESIDE_MS = 1000; // after which HTTP is tried in parallel
 const HTTP_MS = 300_000; // how long HTTP is used where no WebSocket works
 const IDLE_MS = 10_000; // how long an unused WebSocket stays open
-const QUIET_MS = 60_000; // after which a WebSocket in use is checked; longer than a wait
+const QUIET_MS = 11_000; // after which a WebSocket in use is checked
 
 /**
  * The WebSocket to a server, for all requests of a page with the same authorization. It is opened for a request and closed after it has been unused
@@ -25,8 +26,8 @@ export class Socket {
   #opening;
   /** @type {WebSocket | undefined} */
   #socket; // set while it is open
-  /** @type {ReturnType<typeof setInterval> | undefined} */
-  #timer;
+  #unwatch = () => {};
+  #asking = false; // whether it is being checked
   /** @type {Map<number, Call>} */
   #calls = new Map(); // by request id
   /** @type {Map<number, ReadableStreamDefaultController<RawEvent>>} */
@@ -65,20 +66,43 @@ export class Socket {
   }
 
   async #open() {
+    /** @type {Promise<void> | undefined} */
+    let checked;
+    const check = () => (checked ??= withTimeout(REQUEST_MS, null, (deadline) => this.#checkServer(deadline)));
     for (let tries = this.#works ? 2 : 1; ; tries -= 1) {
       // Browsers hide the reason why a WebSocket did not open.
-      if (this.#failed) await withTimeout(REQUEST_MS, null, (deadline) => this.#checkServer(deadline));
+      if (this.#failed) await check();
       if (!tries) return this.#avoid();
-      const socket = (this.#socket = await openWebSocket(`${this.#url}/ws`));
-      this.#failed = !socket;
-      if (!socket) continue;
-      this.#use(socket);
-      await this.#authorize().catch((error) => {
-        if (this.#socket === socket) this.end();
-        throw error;
-      });
-      return socket;
+      const opening = this.#connect();
+      opening.catch(() => {}); // it can reject while nothing waits for it
+      /** @type {ReturnType<typeof setTimeout> | undefined} */
+      let timer;
+      const pause = new Promise((resolve) => (timer = setTimeout(resolve, BESIDE_MS)));
+      // If the server responds over HTTP first, that is used. A WebSocket that opens later replaces it.
+      const beside = pause.then(check).then(
+        () => true,
+        () => opening,
+      );
+      const first = await Promise.race([opening, beside]).finally(() => clearTimeout(timer));
+      if (first === true) return this.#avoid();
+      if (first) return first;
     }
+  }
+
+  /** Open the WebSocket and present the token. */
+  async #connect() {
+    const socket = await openWebSocket(`${this.#url}/ws`);
+    this.#failed = !socket;
+    if (!socket) return undefined;
+    this.#socket = socket;
+    this.#httpUntilMs = 0;
+    this.#opening ??= Promise.resolve(socket);
+    this.#use(socket);
+    await this.#authorize().catch((error) => {
+      if (this.#socket === socket) this.end();
+      throw error;
+    });
+    return socket;
   }
 
   /** Present the current token, unless the server has accepted it before. */
@@ -104,6 +128,7 @@ export class Socket {
   #use(socket) {
     opened.add(this);
     this.#heardMs = now();
+    this.#unwatch = watch((doubtful) => this.#look(doubtful));
     socket.onmessage = ({ data }) => {
       try {
         this.#take(parsed(data), data.length);
@@ -116,15 +141,24 @@ export class Socket {
       if (code === 1009 || (code === 1008 && !reason.startsWith("token "))) this.#avoid();
       this.#broken();
     };
-    this.#timer = setInterval(() => {
-      const quietMs = now() - this.#heardMs;
-      if (!this.#calls.size && !this.#streams.size) {
-        if (quietMs > IDLE_MS) this.end();
-      } else if (quietMs > QUIET_MS) {
-        withTimeout(REQUEST_MS, null, (deadline) => this.ask("health", {}, deadline)).catch(() => {});
-      }
-      this.#authorize().catch(() => {}); // without a new token the server closes the connection
-    }, IDLE_MS / 2);
+  }
+
+  /**
+   * Close it if it is unused. Otherwise ask for a sign of life after some silence, or if it can have died.
+   *
+   * @param {boolean} doubtful
+   */
+  #look(doubtful) {
+    const quietMs = now() - this.#heardMs;
+    if (!this.#calls.size && !this.#streams.size) {
+      if (doubtful || quietMs > IDLE_MS) return this.end();
+    } else if (!this.#asking && (doubtful || quietMs > QUIET_MS)) {
+      this.#asking = true;
+      withTimeout(SIGN_MS, null, (deadline) => this.ask("health", {}, deadline))
+        .catch(() => {})
+        .finally(() => (this.#asking = false));
+    }
+    this.#authorize().catch(() => {}); // without a new token the server closes the connection
   }
 
   /**
@@ -170,7 +204,7 @@ export class Socket {
   /** @param {Error} error */
   end(error = unreachable(this.#url)) {
     if (!this.#socket) return;
-    clearInterval(this.#timer);
+    this.#unwatch();
     this.#socket.onmessage = this.#socket.onclose = null; // `onclose` can fire late
     this.#socket.close();
     this.#socket = this.#opening = undefined;
@@ -180,6 +214,10 @@ export class Socket {
     for (const stream of this.#streams.values()) stream.error(error);
     this.#calls.clear();
     this.#streams.clear();
+  }
+
+  get isOpen() {
+    return this.#socket !== undefined;
   }
 
   /**
@@ -301,9 +339,10 @@ const openWebSocket = (url) =>
     const timer = setTimeout(end, OPEN_MS);
     try {
       socket = new WebSocket(new URL(url, globalThis.location?.href).href.replace(/^http/, "ws"));
-      socket.onclose = end;
+      socket.onclose = socket.onerror = end; // Chromium fires only `error` if a Content-Security-Policy forbids it
       socket.onopen = () => {
         clearTimeout(timer);
+        if (socket) socket.onerror = null; // `close` follows
         resolve(socket);
       };
     } catch {

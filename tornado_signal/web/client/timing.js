@@ -131,6 +131,51 @@ export const passing = (error) => passes.has(Object(error));
  */
 export const taken = (error) => refusal(error).status === 404 || refusal(error).status === 409;
 
+/** @type {Set<(doubtful: boolean) => void>} */
+const watching = new Set();
+/** @type {ReturnType<typeof setInterval> | undefined} */
+let ticking;
+let tickedMs = 0; // by the wall clock: the other one can stand still while a machine sleeps
+export let doubtedMs = -Infinity;
+
+/**
+ * Call a function every two seconds, and with `true` when connections can have died. Returns a function that ends this.
+ *
+ * @param {(doubtful: boolean) => void} look
+ */
+export function watch(look) {
+  if (!watching.size) {
+    tickedMs = Date.now();
+    ticking = setInterval(tick, TICK_MS);
+  }
+  watching.add(look);
+  return () => {
+    if (watching.delete(look) && !watching.size) clearInterval(ticking);
+  };
+}
+
+function tick() {
+  const lateMs = Date.now() - tickedMs - TICK_MS;
+  tickedMs = Date.now();
+  if (lateMs > LATE_MS)
+    doubt(); // the machine or the page slept
+  else for (const look of [...watching]) look(false);
+}
+
+/** Ask for a sign of life on all connections, because something has happened that can end them. */
+export function doubt(certain = false) {
+  if (!certain && now() - doubtedMs < SIGN_MS) return;
+  doubtedMs = now();
+  for (const look of [...watching]) look(true);
+}
+
+globalThis.addEventListener?.("online", () => doubt(true));
+globalThis.addEventListener?.("pageshow", ({ persisted }) => persisted && doubt());
+for (const name of ["visibilitychange", "resume"]) globalThis.document?.addEventListener(name, () => doubt());
+
+const TICK_MS = 2000;
+const LATE_MS = 3000;
+export const SIGN_MS = 5000; // for a sign of life
 export const REQUEST_MS = 15_000; // for a response, in addition to the `wait` of a request
 export const WAIT_S = 45; // the server ends longer waits, because many proxies time out after 50 s
 export const PAIR_MS = 5000; // for two peers to connect, or for the other one to send a candidate
@@ -168,7 +213,13 @@ export class Deadline {
       const error = new PeerError("timeout", "The server did not respond in time");
       this.end(temporary(Object.assign(error, { name: "TimeoutError" })));
     };
-    const timer = ms && setTimeout(late, ms);
+    let timer = ms && setTimeout(late, ms);
+    const hasten = (/** @type {boolean} */ doubtful) => {
+      if (!doubtful) return;
+      clearTimeout(timer);
+      timer = setTimeout(late, SIGN_MS);
+    };
+    const unwatch = ms === REQUEST_MS ? watch(hasten) : () => {};
     let abort = () => {};
     // One for each call: a promise that lives longer would keep all results.
     const aborted = new Promise((_, reject) => (abort = () => reject(signal.reason)));
@@ -181,6 +232,7 @@ export class Deadline {
       throw failure;
     } finally {
       clearTimeout(timer);
+      unwatch();
       signal.removeEventListener("abort", abort);
     }
   }

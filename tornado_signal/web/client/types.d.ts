@@ -204,6 +204,8 @@ export interface Attempt {
   ms: number;
   /** Whether it ends when another one needs its place. */
   late: boolean;
+  /** The number of the poll that had the mail which began it. */
+  poll: number;
   iceServers: RTCIceServer[];
   send: (mail: Mail, signal: AbortSignal) => Promise<boolean>;
   tell: TellRoom;
