@@ -98,3 +98,12 @@ test("simultaneous offers of two members end with that of the leading one", { ti
   assert.equal((await received).data, "after");
   await leave(alice, bob);
 });
+
+test("a password that is missing or empty opens no room", async () => {
+  for (const password of [undefined, null, "", 7]) {
+    const refused = room("test", { url: "https://server", RTCPeerConnection: LinkedConnection, password });
+    const [{ error }] = await Promise.all([next(refused, "error"), next(refused, "close")]);
+    assert.equal(error.code, "password-invalid");
+  }
+  assert.equal(server.sessions.size, 0);
+});

@@ -281,7 +281,7 @@ class Room extends EventTarget {
     const { signal } = this.#stop;
     const { me, secret, password, max } = this.#options;
     try {
-      if (password !== undefined) {
+      if ("password" in this.#options) {
         const { Cipher } = await import("./secret.js").catch(notLoaded);
         this.#cipher = await Cipher.of(this.#origin, this.#topic, password);
         this.#topic = this.#cipher.topic;
