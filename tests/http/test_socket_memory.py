@@ -39,12 +39,13 @@ async def ping(connections):
 
 @pytest.mark.parametrize(("path", "message"), [*zip(PATHS, MESSAGES, strict=True)])
 async def test_large_message_before_silence_leaves_nothing_in_memory(path, message, service):
+    data = frame(TEXT, message.ljust(256 * 1024))
     async with contextlib.AsyncExitStack() as stack:
         connections = [await upgraded(stack, service, path.replace("id=a", f"id={number}")) for number in range(30)]
         tracemalloc.start()
         try:
             for connection in connections:
-                await connection.send(frame(TEXT, message.ljust(256 * 1024)))
+                await connection.send(data)
             await ping(connections)
             await until(lambda: not service.server.state.unfinished.bytes)
             kept_bytes, _ = tracemalloc.get_traced_memory()

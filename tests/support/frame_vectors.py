@@ -42,7 +42,8 @@ def frame(kind: int, data: bytes = b"", *, key: bytes = b"\x37\xfa\x21\x3d", rsv
     """
     size = len(data)
     form = max(form, 8 if size > 65_535 else 2 if size > 125 else 0)
-    masked = bytes(byte ^ key[at % 4] for at, byte in enumerate(data)) if key else data
+    mask = (key * (size // 4 + 1))[:size]
+    masked = (int.from_bytes(data) ^ int.from_bytes(mask)).to_bytes(size) if key else data
     length = {0: size, 2: 126, 8: 127}[form]
     head = bytes([(kind ^ MORE) | rsv << 4, length | (0x80 if key else 0)])
     return head + (size.to_bytes(form) if form else b"") + key + masked
