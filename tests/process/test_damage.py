@@ -197,7 +197,8 @@ def test_removed_data_is_logged_and_its_sessions_are_gone_for_their_clients(what
     stream.read_until(lambda: stream.known == {code})
     stream.close()
     assert server.stop() == 0
-    lines = [line for line in server.log if " ERROR " in line]
+    # An attempt to reopen it can meet a directory that is only half removed.
+    lines = [line for line in server.log if " ERROR " in line and "still refusing requests" not in line]
     assert "somebody has removed its files" in lines[0]
     assert "a new database replaces the earlier one, whose sessions are lost; clients publish them again" in lines[1]
     assert len(lines) == 2

@@ -122,8 +122,8 @@ def release(base: Path) -> Path:
 
 
 @functools.cache
-def installed(versions: SpecifierSet = PROMISED) -> list[Python]:
-    """Find the newest CPython of each minor version of `versions`, and return them in order."""
+def installed() -> list[Python]:
+    """Find the supported CPythons, the newest of each minor version, and return them in order."""
     pyenv = shutil.which("pyenv")
     roots = {Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")}
     roots |= {Path(pyenv).resolve().parents[1]} if pyenv else set()
@@ -136,7 +136,7 @@ def installed(versions: SpecifierSet = PROMISED) -> list[Python]:
         process = run_command(path, "-I", "-c", ASK)
         if process.returncode == 0 and process.stdout:
             python = Python(*json.loads(process.stdout))
-            if versions.contains(python.version):
+            if PROMISED.contains(python.version):
                 pythons[python.version] = python
     ordered = sorted(pythons.values(), key=lambda python: Version(python.version))
     return list({python.minor: python for python in ordered}.values())
