@@ -13,7 +13,7 @@ import pytest
 
 pytest.register_assert_rewrite("support")  # before any of it is imported
 
-from support import forked, redis_servers
+from support import families, forked, redis_servers
 from support.command import Server
 from support.disks import SIZE_MIB, mounted
 from support.needs import require
@@ -49,8 +49,9 @@ def pytest_addoption(parser):
     """How much runs: `tests/run` passes its level on."""
     parser.addoption(
         "--level",
-        choices=("default", "all", "weekly"),
-        help="default: no slow tests; all: every test that is not weekly, and a skipped one fails; weekly: only those. "
+        choices=("default", "changed", "all", "weekly"),
+        help="default: no slow tests; all: every test that is not weekly, and a skipped one fails; changed: the same "
+        "without the families whose files are unchanged (tests/support/families.py); weekly: only weekly tests. "
         "Otherwise every chosen test runs.",
     )
 
@@ -60,6 +61,9 @@ def pytest_collection_modifyitems(config, items):
     level = config.getoption("level")
     if level is not None:
         left_out = [item for item in items if (item.get_closest_marker("weekly") is None) == (level == "weekly")]
+        if level == "changed":
+            paths = set().union(*map(families.tests_of, families.unchanged()))
+            left_out += [item for item in items if item.path in paths]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in {*left_out}]
     slow = collections.defaultdict(list)
@@ -90,7 +94,7 @@ def pytest_runtest_setup(item):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item):
-    """Under `tests/run all` and `tests/run weekly` a skipped test fails."""
+    """Unless the level is the default one, a skipped test fails."""
     return fail_if_skipped(item.config, (yield))
 
 
@@ -103,9 +107,18 @@ def pytest_make_collect_report(collector):
 def fail_if_skipped(config, report):
     """Return a report, as a failure if the test was skipped and may not be."""
     level = config.getoption("level")
-    if report.skipped and not hasattr(report, "wasxfail") and level in ("all", "weekly"):
+    if report.skipped and not hasattr(report, "wasxfail") and level in ("changed", "all", "weekly"):
         report.outcome, report.longrepr = "failed", f"`tests/run {level}` does not allow skips. {report.longrepr[2]}"
     return report
+
+
+def pytest_sessionfinish(session, exitstatus):
+    """Record that the families have passed."""
+    config = session.config
+    whole = config.args == config.getini("testpaths") and not config.option.keyword
+    is_run = not hasattr(config, "workerinput")
+    if is_run and exitstatus == 0 and whole and config.getoption("level") in ("changed", "all"):
+        families.record_passed()
 
 
 def pytest_terminal_summary(terminalreporter, config):
@@ -172,6 +185,8 @@ def open_store(io_loop, engine):
             with contextlib.suppress(Unavailable):  # the test has closed it
                 await engine.check(store)
             await store.close()
+            if not engine.in_files:  # another process of Redis would read the same
+                continue
             again = await engine.open(name, **options)
             try:
                 await engine.check(again)

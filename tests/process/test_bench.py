@@ -19,6 +19,7 @@ from tests.bench.__main__ import PARTS
 
 RUN = TESTS / "bench" / "run"
 STALL_S = 0.3
+pytestmark = pytest.mark.slow
 
 
 def bench(*options):

@@ -1,4 +1,4 @@
-"""A run of tests leaves nothing behind: neither one whose tests forget something, nor one that is killed."""
+"""Runs of tests: they leave nothing behind, also when they are killed, and leave out unchanged families."""
 
 import contextlib
 import os
@@ -7,8 +7,10 @@ import subprocess
 import sys
 
 import pytest
+from support import families
+from support.checkout import copy_checkout, git, new_repository
 from support.keeper import MARK, processes
-from support.paths import TESTS
+from support.paths import ROOT, TESTS
 from support.waiting import until
 
 FORGETFUL = """
@@ -22,6 +24,7 @@ def test_forgets():
     print("all started", flush=True)
 """
 WAITS = "    time.sleep(1000)\n"
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -73,3 +76,28 @@ def test_nothing_stays_of_a_killed_run(start, tmp_path, killed):
         assert "ended 2 processes" in text
     until(lambda: not folders(tmp_path))
     assert processes(str(folder)) == {}
+
+
+def test_each_pattern_of_a_family_names_files():
+    for tests, patterns in families.FAMILIES.values():
+        for pattern in [*families.COMMON, *(f"tests/{name}" for name in tests.split()), *patterns.split()]:
+            assert git(ROOT, "ls-files", "--", pattern), pattern
+
+
+def test_family_whose_files_have_changed_is_not_left_out(tmp_path, monkeypatch):
+    copy_checkout(tmp_path)
+    new_repository(tmp_path)
+    monkeypatch.setattr(families, "ROOT", tmp_path)
+    monkeypatch.setattr(families, "PASSED", tmp_path / "tests/families.json")
+    families.record_passed()
+    assert families.unchanged() == {*families.FAMILIES}
+    with (tmp_path / "Containerfile").open("a") as file:
+        file.write("# changed\n")
+    assert families.unchanged() == {*families.FAMILIES} - {"containers"}
+    names = ["tests/system/test_systemd.py", "tests/system/test_systemd_real.py", "tests/system/test_module.py"]
+    command = [sys.executable, "-m", "pytest", "--level=changed", "--collect-only", "-qq", *names]
+    listing = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert [name in listing for name in names] == [True, False, True]
+    (tmp_path / "tornado_signal/http/new.kind").touch()
+    git(tmp_path, "add", "--all")
+    assert families.unchanged() == set()

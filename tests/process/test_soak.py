@@ -13,6 +13,7 @@ from support.paths import TESTS
 RUN = TESTS / "soak" / "run"
 LEVEL = {"memory_mib": 60.0, "descriptors": 300, "disk_mib": 20.0, "p50_ms": 3.0, "p99_ms": 40.0}
 ALL_DONE = dict.fromkeys(verdict.MUST_HAVE, 1)
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.weekly

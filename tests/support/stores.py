@@ -52,6 +52,7 @@ class HandClock(Clock):
 
 
 class LevelDB:
+    in_files = True  # what is read after a restart is what was written
     in_order = True  # concurrent operations run in order
 
     def __init__(self, path, clock):
@@ -91,6 +92,7 @@ class LevelDB:
 
 
 class Redis:
+    in_files = False
     cluster, processes, in_order = False, 1, True
     prefixes = (f"test-{number}:" for number in itertools.count())
 

@@ -161,7 +161,9 @@ def test_files_import_only_what_the_table_allows():
 
 def test_responses_are_read_in_few_places():
     """Other modules call these readers, which are tested with a malicious server."""
-    clients = re.compile(r"httpclient|http\.client\.\w*Conn|urllib\.request|open_connection|TCPClient|create_connection")
+    clients = re.compile(
+        r"httpclient|http\.client\.\w*Conn|urllib\.request|open_connection|TCPClient|create_connection"
+    )
     readers = {module(path) for path in FILES if clients.search(path.read_text())}
     assert readers == READERS
 
@@ -174,7 +176,8 @@ def test_entry_points_are_not_imported():
 def test_only_the_process_assigns_settings_of_other_objects():
     for path in [path for path in FILES if not module(path).startswith("process")]:
         targets = (node for node in ast.walk(parsed(path)) if isinstance(node, ast.Attribute))
-        replaced = {ast.unparse(node) for node in targets if node.attr == "settings" and isinstance(node.ctx, ast.Store)}
+        stored = (node for node in targets if node.attr == "settings" and isinstance(node.ctx, ast.Store))
+        replaced = {ast.unparse(node) for node in stored}
         assert replaced <= {"self.settings"}
 
 
