@@ -57,7 +57,8 @@ def hashes() -> dict[str, str]:
 
 
 def _hash(family: str, kinds: list[str]) -> str:
-    patterns = [*COMMON, *(str(path.relative_to(ROOT)) for path in tests_of(family)), *FAMILIES[family][1].split()]
+    tests, others = FAMILIES[family]
+    patterns = [*COMMON, *(f"tests/{name}" for name in tests.split()), *others.split()]
     names = run("git", "-C", ROOT, "ls-files", "-z", "--", *patterns)
     digest = hashlib.sha256("\n".join(kinds).encode())
     for name in sorted({*names.split("\0")} - {""}):
