@@ -24,9 +24,7 @@ __all__ = [
 def open_relay(store: Store, charge: Charge) -> Relay:
     """Return the relay of a server: through the Redis of its store, if it has one, otherwise in memory.
 
-    Args:
-        store: the store.
-        charge: charges the publishers at other servers for the receivers at this one.
+    `charge` charges the publishers at other servers for the receivers at this one.
     """
     shared = store.shared_redis
     if shared is None:

@@ -61,8 +61,7 @@ class Receiver(Protocol):
 class Relay(Protocol):
     """Channels and groups of one server, or of all servers that share a Redis.
 
-    Attributes:
-        shared: whether other processes can have receivers of the same channels.
+    `shared` says whether other processes can have receivers of the same channels.
     """
 
     shared: bool
@@ -70,11 +69,8 @@ class Relay(Protocol):
     def subscribe(self, channel: Channel, receiver: Receiver) -> Awaitable[None] | None:
         """Subscribe a receiver to a channel. A second subscription changes nothing.
 
-        Returns:
-            None if the subscription is effective, otherwise an awaitable that completes when it is.
-
-        Raises:
-            Unavailable: from the awaitable, if Redis did not confirm in time. The subscription becomes effective later.
+        Return None if the subscription is effective, otherwise an awaitable that completes when it is. The awaitable
+        raises Unavailable if Redis did not confirm in time. The subscription then becomes effective later.
         """
 
     def unsubscribe(self, channel: Channel, receiver: Receiver) -> None:
@@ -84,17 +80,14 @@ class Relay(Protocol):
         """Return the number of receivers on this server."""
 
     def publish(self, channel: Channel, message: bytes, publisher: str = "") -> "int | Future[int]":
-        """Send a message to all receivers of a channel.
+        """Send a message, which does not begin with a space or a tab, to all receivers of a channel.
+
+        Return the number of receivers on this server if there are any. Otherwise return the number of other servers
+        reached, which needs a response of Redis. It can be ignored.
 
         Args:
-            channel: the channel.
-            message: the message. It does not begin with a space or a tab.
             publisher: the address of the client that other processes charge for their receivers. If the rate of the
                 client is used up there, they drop the message. Empty for a message that costs nothing.
-
-        Returns:
-            The number of receivers on this server if there are any. Otherwise the number of other servers reached,
-            which needs a response of Redis. It can be ignored.
         """
 
     async def join(
@@ -103,9 +96,6 @@ class Relay(Protocol):
         """Add a member to a group, or replace its lease. End it by `leave`.
 
         Args:
-            group: the group.
-            lease: the member.
-            max_members: the largest number of members.
             on_lost: called if the lease expired, because Redis was unreachable, and has another owner now.
 
         Raises:
@@ -117,18 +107,10 @@ class Relay(Protocol):
         """Remove a member from a group, if its lease still has this owner."""
 
     async def find(self, group: Channel, member: str) -> Lease | None:
-        """Return the lease of a member, or None if the group has no such member.
-
-        Raises:
-            Unavailable: Redis did not respond in time.
-        """
+        """Return the lease of a member, or None if the group has no such member."""
 
     async def members(self, group: Channel, max_items: int | None = None) -> Members:
-        """Return the counts of a group and at most `max_items` of its members. None returns all members.
-
-        Raises:
-            Unavailable: Redis did not respond in time.
-        """
+        """Return the counts of a group and at most `max_items` of its members. None returns all members."""
 
     async def close(self) -> None:
         """Release the leases and disconnect."""

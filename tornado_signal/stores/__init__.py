@@ -37,13 +37,13 @@ class Store(Protocol):
 
     Acknowledged changes are never lost. An operation that raises has changed nothing. An engine raises only `errors`,
     and `Unavailable` from any operation while it cannot serve. Times are those of its own clock. Secrets are passed as
-    hashes. A code has 16 bytes.
+    hashes. A code has 16 bytes. SessionNotFound means that a session does not exist, has expired, or is another
+    origin's. It is also raised if the secret is not the one of the side.
 
     An offer with leases is held: it lives as long as its holders renew them. A lease has 12 bytes, of which the first 8
     are the identifier of the process. The store withdraws an offer whose holders have exited without releasing it.
 
     Attributes:
-        metrics: metrics of sessions.
         process_id: the identifier of this process, 8 random bytes.
         on_lost: called after the store has lost sessions that were acknowledged.
     """
@@ -61,11 +61,7 @@ class Store(Protocol):
         """The connections to Redis, or None if the engine has none."""
 
     async def open(self) -> None:
-        """Open the store and start the background work.
-
-        Raises:
-            DatabaseError: the store cannot be used. The message says why and what to do.
-        """
+        """Open the store and start the background work. A DatabaseError says why it cannot be used, and what to do."""
 
     async def close(self) -> None:
         """Stop the background work, finish pending operations, and release all resources."""
@@ -115,8 +111,7 @@ class Store(Protocol):
     async def largest_origins(self, max_items: int) -> list[tuple[str, int, int]]:
         """Return the origins with the most unanswered sessions, in descending order. Some may have expired.
 
-        Returns:
-            Origin, number of unanswered sessions, and number of their topics.
+        Each entry has the origin, its number of unanswered sessions, and the number of their topics.
         """
 
     # Publishing and connecting
@@ -134,17 +129,13 @@ class Store(Protocol):
     ) -> tuple[bytes, int]:
         """Publish an offer.
 
+        Return the session's code, and its expiry in Unix milliseconds.
+
         Args:
-            origin: the origin.
-            topic: the topic.
             info: the offerer's description of itself.
-            offer: the signaling data.
             ttl_ms: the lifetime of the session, or None for the configured one.
             secret_hash: the hash of the offerer's secret.
             lease: a lease, added to those of other holders of the same content. Empty if the offer is not held.
-
-        Returns:
-            The session's code, and its expiry in Unix milliseconds.
 
         Raises:
             SessionNotFound: the same content was published before with another secret.
@@ -165,7 +156,6 @@ class Store(Protocol):
         """Append candidates of one side in order, all or none.
 
         Raises:
-            SessionNotFound: as `read`.
             TooMany: the quota of that side is used up, in number or bytes.
         """
 
@@ -181,11 +171,7 @@ class Store(Protocol):
         """Return the messages of the other side.
 
         Args:
-            origin: the origin of the session.
-            code: its code.
-            reader: the side that reads.
             since: the position after which to return candidates.
-            secret_hash: the hash of the reader's secret.
 
         Raises:
             SessionNotFound: it does not exist, has expired, is another origin's, or the secret is not the reader's.
@@ -193,72 +179,40 @@ class Store(Protocol):
         """
 
     async def withdraw(self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"") -> None:
-        """Withdraw a session.
-
-        Raises:
-            SessionNotFound: as `read`.
-        """
+        """Withdraw a session."""
 
     async def refresh(
         self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"", announce: bool = True
     ) -> Refreshed:
-        """Set a session's expiry to now plus its timeout. With `announce`, a new expiry is an event of the listing.
-
-        Raises:
-            SessionNotFound: as `read`.
-        """
+        """Set a session's expiry to now plus its timeout. With `announce`, a new expiry is an event of the listing."""
 
     # Held offers (docs/websocket-api.md#held-offers)
 
     async def hold(self, origin: str, code: bytes, lease: bytes, *, secret_hash: bytes = b"") -> int:
-        """Replace all leases of an offer by this one, and refresh it.
-
-        Returns:
-            The new expiry, Unix milliseconds.
-
-        Raises:
-            SessionNotFound: as `read`, for the offerer.
-        """
+        """Replace all leases of an offer by this one, and refresh it. Return the new expiry, Unix milliseconds."""
 
     async def renew(self, origin: str, code: bytes, lease: bytes) -> int:
-        """Refresh an offer if it still has a lease.
-
-        Returns:
-            The new expiry, Unix milliseconds.
+        """Refresh an offer if it still has a lease. Return the new expiry, Unix milliseconds.
 
         Raises:
             SessionNotFound: the offer is answered, withdrawn, expired, or held by others.
         """
 
     async def release(self, origin: str, code: bytes, lease: bytes) -> None:
-        """Release a lease. Releasing the last one withdraws the offer.
-
-        Raises:
-            SessionNotFound: as `renew`.
-        """
+        """Release a lease. Releasing the last one withdraws the offer. Raise SessionNotFound as `renew`."""
 
     # Discovery
 
     async def find_topic(self, origin: str, code: bytes) -> str:
-        """Return the topic of a session.
-
-        Raises:
-            SessionNotFound: it does not exist, has expired, or is another origin's.
-        """
+        """Return the topic of a session."""
 
     async def topics(
         self, origin: str, offset: int, limit: int, ranges: Sequence[TopicRange] | None = None
     ) -> tuple[list[tuple[str, int]], int]:
         """Return a page of the topics with unanswered sessions, ordered by code points.
 
-        Args:
-            origin: the origin.
-            offset: the number of topics before the page.
-            limit: the maximum number of topics.
-            ranges: disjoint ranges in their order, to which the listing is restricted. None for all topics.
-
-        Returns:
-            Pairs of topic and number of unanswered sessions, and the total number of topics.
+        The ranges are disjoint and in their order. None stands for all topics. Return pairs of topic and number of
+        unanswered sessions, and the total number of topics.
         """
 
     def sessions(self, origin: str, topic: str, limit: int | None = None) -> AsyncGenerator[list[ListedSession], None]:
@@ -276,11 +230,6 @@ class Store(Protocol):
 
     async def begin_topic(self, origin: str, topic: str, since: Position | None) -> tuple[Position, bool]:
         """Return the start position of a reader of a topic.
-
-        Args:
-            origin: the origin.
-            topic: the topic.
-            since: the last position of the reader, or None.
 
         Returns:
             The position to start from, and whether it is `since`. Otherwise send the whole listing again. `since` can
@@ -316,14 +265,7 @@ class Store(Protocol):
         """Return a position as text of digits, lower-case letters and dots. It contains the identity of the store."""
 
     def parse_position(self, text: str) -> Position | None:
-        """Inverse of `format_position`, for topics and listings.
-
-        Returns:
-            The position, or None if it belongs to another store.
-
-        Raises:
-            ValueError: the text is not a position.
-        """
+        """Inverse of `format_position`. Return None for one of another store. Raise ValueError for other text."""
 
     def parse_session_position(self, text: str) -> SessionPosition | None:
         """Do the same as `parse_position` for sessions."""
@@ -331,11 +273,7 @@ class Store(Protocol):
 
 @contextlib.contextmanager
 def engine_of_redis() -> Iterator[None]:
-    """Allow imports of the engine for Redis, which can be missing.
-
-    Raises:
-        OperatorError: the package for Redis is not installed.
-    """
+    """Allow imports of the engine for Redis, which can be missing."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -356,11 +294,7 @@ def quotas_of(settings: Settings) -> Quotas:
 
 
 def make_store(settings: Settings, clock: Clock) -> Store:
-    """Return the configured store, not open yet. Only its engine is imported.
-
-    Raises:
-        OperatorError: a file cannot be read, or a package is not installed.
-    """
+    """Return the configured store, not open yet. Only its engine is imported."""
     quotas = quotas_of(settings)
     if settings.store == "redis":
         with engine_of_redis():
@@ -392,11 +326,7 @@ def where(settings: Settings) -> str:
 
 
 def check_files(settings: Settings) -> None:
-    """Check that the data directory, if any, holds nothing else.
-
-    Raises:
-        OperatorError: it holds files of another program.
-    """
+    """Check that the data directory, if any, holds no files of other programs."""
     if settings.store == "leveldb":
         from .leveldb.files import check_own
 
@@ -404,11 +334,7 @@ def check_files(settings: Settings) -> None:
 
 
 def check_unused(settings: Settings) -> None:
-    """Check that no other process uses the data directory, if any. This process must not have opened it.
-
-    Raises:
-        DatabaseInUse: another process uses it.
-    """
+    """Check that no other process uses the data directory, if any. This process must not have opened it."""
     if settings.store == "leveldb":
         from .leveldb.directory import check_unused
 
@@ -416,11 +342,7 @@ def check_unused(settings: Settings) -> None:
 
 
 async def open_store(settings: Settings, clock: Clock) -> Store:
-    """Return the configured store, opened.
-
-    Raises:
-        OperatorError: the store cannot be used.
-    """
+    """Return the configured store, opened."""
     store = make_store(settings, clock)
     await store.open()
     return store

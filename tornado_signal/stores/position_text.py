@@ -12,14 +12,7 @@ def format_numbers(store: str, first: int, second: int) -> str:
 
 
 def parse_numbers(store: str, text: str) -> tuple[int, int] | None:
-    """Inverse of `format_numbers`.
-
-    Returns:
-        The numbers, or None if they belong to another store, so that the reader starts over.
-
-    Raises:
-        ValueError: the text is not a position.
-    """
+    """Inverse of `format_numbers`. Return None for numbers of another store. Raise ValueError for other text."""
     counted_by, *numbers = text.split(".")
     if not _STORE.fullmatch(counted_by) or len(numbers) != 2 or not all(map(_NUMBER.fullmatch, numbers)):
         raise ValueError(text)

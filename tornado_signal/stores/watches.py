@@ -22,8 +22,6 @@ class Watch:
     """A watch on one key. Await `opened` before reading the watched data. Then no later change is missed.
 
     Attributes:
-        key: the watched key.
-        closed: whether the watch is closed.
         woken_s: the time of the change that ended the last wait, by the loop's clock. 0 if something else ended it.
         on_close: called when the watch is closed.
         opening: waits until the store notices changes of the key, or None if it already does.
@@ -42,11 +40,7 @@ class Watch:
         self.opening: Callable[[], Awaitable[None]] | None = None
 
     async def opened(self) -> None:
-        """Wait until the store notices every later change. Reads without a watch never wait for this.
-
-        Raises:
-            Unavailable: the store cannot notice changes now.
-        """
+        """Wait until the store notices every later change. Reads without a watch never wait for this."""
         if self.opening is not None:
             await self.opening()
 
@@ -68,11 +62,8 @@ class Watch:
     def wait(self, until_s: float) -> "asyncio.Future[bool]":
         """Wait for a change since the last call, or since the watch was opened. Only one wait at a time is allowed.
 
-        Args:
-            until_s: the end of the wait by the loop's clock, kept to within a tick.
-
-        Returns:
-            A future: True after a change or at `until_s`, False if the watch is closed or all watches end.
+        It ends at `until_s` by the loop's clock, kept to within a tick. The future is True after a change or at
+        `until_s`, False if the watch is closed or all watches end.
         """
         watches = self._watches
         self._sleep = sleep = watches.loop.create_future()

@@ -21,12 +21,9 @@ def flaws(db: Any) -> list[str]:
 
 
 def problems(view: Any, index: TopicIndex, now_ms: int) -> list[str]:
-    """Compare listings, expiry entries, counters and counts with the sessions.
+    """Return a sentence for each difference of listings, expiry entries, counters and counts from the sessions.
 
     Counts are compared as of `now_ms`. Sessions that have expired by then can be partly swept.
-
-    Returns:
-        A sentence for each problem. An empty list for a sound store.
     """
     issues: list[str] = []
     sessions: dict[tuple[str, bytes], Session] = {}

@@ -30,15 +30,13 @@ class Committer:
     ) -> "asyncio.Future[None]":
         """Commit a change and hold the locks of its sessions until it is committed or has failed.
 
+        The future is done after the commit, or fails with Unavailable.
+
         Args:
             tokens: tokens of these locks, empty for a session that no other request can know yet.
-            change: the change to write.
             apply: updates the state in memory after the commit.
             now_ms: the time by which the change was decided. It is written, so that no later process decides by an
                 earlier one. None if the change affects neither times, serials nor the number of listed sessions.
-
-        Returns:
-            A future that is done after the commit, or fails with Unavailable.
         """
         state, locks = self.state, self.locks
         listed = state.listed + change.listed

@@ -128,11 +128,7 @@ class Database:
         self._measuring: asyncio.TimerHandle
 
     async def open(self) -> None:
-        """Open the directory and load the state, in a thread.
-
-        Raises:
-            DatabaseError: the directory cannot be used.
-        """
+        """Open the directory and load the state, in a thread."""
         self._db, state = await asyncio.to_thread(self._open_measured)
         self._loaded(state)
         self._show(Snapshot(self._db))
@@ -142,11 +138,7 @@ class Database:
 
     @property
     def view(self) -> View:
-        """The committed data, for the current event-loop iteration.
-
-        Raises:
-            Unavailable: the database is being reopened, or is closed.
-        """
+        """The committed data, for the current event-loop iteration."""
         view = self._view
         if view is None:
             if self._snapshot is None:
@@ -166,10 +158,9 @@ class Database:
         return self._snapshot is not None
 
     def failed(self, error: Exception) -> Unavailable:
-        """Report a LevelDB error of a read. The database is out of service until it has been reopened.
+        """Report a LevelDB error of a read, and return the error for the request that failed.
 
-        Returns:
-            The error for the request that failed.
+        The database is out of service until it has been reopened.
         """
         if self._snapshot is not None:
             log.error("a read of %s failed (%s): refusing requests until it is reopened", self._path, reason(error))
@@ -180,15 +171,13 @@ class Database:
         return Unavailable(FAILED)
 
     def commit(self, change: Change, on_committed: OnCommitted) -> "asyncio.Future[None]":
-        """Write a change, together with others.
+        """Write a change atomically, together with others.
+
+        The future is done once the change is committed, or fails with Unavailable.
 
         Args:
-            change: the change, which is written atomically.
             on_committed: called once on the loop before waiters resume. Its argument is True after the commit. False
                 means that the write failed, and that the change may or may not exist after the reopening.
-
-        Returns:
-            A future that is done once the change is committed, or fails with Unavailable.
         """
         waiter: asyncio.Future[None] = self._loop.create_future()
         if self._snapshot is None or self._closing.is_set():
@@ -214,9 +203,6 @@ class Database:
         """Return the space of deleted entries to the disk, those of some tables or of all.
 
         Reads and writes continue during this. It is done in slices, because closing waits for one.
-
-        Raises:
-            Unavailable: the database is being reopened, or is closed.
         """
         spans = [(table, table + layout.AFTER_KEYS) for table in tables] or [(layout.BEFORE_ALL, layout.AFTER_ALL)]
         # LevelDB merges each level into the next one but does not rewrite the last. Entries that were written and

@@ -47,7 +47,6 @@ def open_leveldb(path: Path) -> Any:
 
     Raises:
         DatabaseError: it is in use, damaged, not writable, or of another program or format. The message says which.
-        OperatorError: it holds something else than a database.
     """
     try:
         make_private(path)
@@ -93,10 +92,7 @@ def open_leveldb(path: Path) -> Any:
 def make_private(path: Path) -> None:
     """Create a directory that only its owner can read, or restrict an existing empty one.
 
-    A database holds people's addresses.
-
-    Raises:
-        OperatorError: the directory holds other files and no database, so other users may need to read it.
+    A database holds people's addresses. A directory of other files is refused: other users may need to read it.
     """
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     check_owner(path)
@@ -118,9 +114,6 @@ def open_sound(path: Path, load: Callable[[Any], T], *, start_empty: bool = Fals
 
     For a damaged database `load` raises LevelDB's errors or DamagedListing. `start_empty` then moves it aside and
     starts with an empty one.
-
-    Raises:
-        DatabaseError: it cannot be used. The message says why.
     """
     try:
         db = open_leveldb(path)
@@ -202,11 +195,7 @@ def reason(error: Exception) -> str:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Any]:
-    """Open an existing database for the duration of the block.
-
-    Raises:
-        DatabaseError: it does not exist, is in use, or cannot be opened.
-    """
+    """Open an existing database for the duration of the block."""
     check_unused(path)
     if not exists(path):
         raise DatabaseError(f"there is no database in {path}; name its directory with --data-dir")
@@ -223,9 +212,6 @@ def check_unused(path: Path) -> None:
     """Check that no other process uses a directory, and that it can be opened without following links.
 
     The process must not have the database open, see `in_use`.
-
-    Raises:
-        OperatorError: it is in use, cannot be read, or holds something else than regular files.
     """
     try:
         files.check_regular(path)
@@ -256,11 +242,7 @@ def in_use(path: Path) -> bool:
 
 
 def set_aside(path: Path) -> Path:
-    """Rename an unused directory. Return its new path, which is next to the old one and contains the time.
-
-    Raises:
-        DatabaseError: it is in use or cannot be moved.
-    """
+    """Rename an unused directory. Return its new path, which is next to the old one and contains the time."""
     if in_use(path):
         raise in_use_error(path)
     path = path.resolve()

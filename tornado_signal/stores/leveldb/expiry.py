@@ -30,9 +30,6 @@ class Expiry:
         """Remove sessions that have expired by `now_ms` from their listings, which is an event like other removals.
 
         `sweep` deletes the rest of these sessions later.
-
-        Raises:
-            Unavailable: the database cannot be used now.
         """
         stop = layout.pack_expired_stop(now_ms)
         if self._state.undelisted >= stop and not self._delisting.locked():
@@ -100,14 +97,7 @@ class Expiry:
         return (origin, session) if session is not None and records.is_listed(view, origin, session) else None
 
     async def sweep(self, now_ms: int) -> int:
-        """Delist expired sessions, then delete one step of them.
-
-        Returns:
-            The number of deleted keys, 0 if the sweep is complete.
-
-        Raises:
-            Unavailable: the database cannot be used now.
-        """
+        """Delist expired sessions, then delete one step of them. Return the number of deleted keys, 0 at the end."""
         await self.expire_due(now_ms)
         state, view = self._state, self._database.view
         until_s = time.monotonic() + STEP_S
@@ -151,9 +141,5 @@ class Expiry:
         return len(deletes)
 
     async def write_time(self, now_ms: int) -> None:
-        """Write the store's time, so that it also continues after a restart.
-
-        Raises:
-            Unavailable: the database cannot be used now.
-        """
+        """Write the store's time, so that it also continues after a restart."""
         await self._committer.commit([], Change([], []), lambda: None, now_ms=now_ms)

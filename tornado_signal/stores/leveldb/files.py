@@ -17,11 +17,7 @@ BALLAST: Final = "ballast"
 
 
 def check_own(path: Path) -> None:
-    """Check that a directory is missing, or holds nothing but a database and the README of a checkout.
-
-    Raises:
-        OperatorError: it holds other files.
-    """
+    """Check that a directory is missing, or holds nothing but a database and the README of a checkout."""
     foreign = sorted(file.name for file in path.glob("*") if not _OWN.fullmatch(file.name))
     if foreign:
         more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
@@ -32,11 +28,7 @@ def check_own(path: Path) -> None:
 
 
 def check_regular(path: Path) -> None:
-    """Check that a directory holds regular files only. LevelDB would follow links.
-
-    Raises:
-        OperatorError: it holds something else.
-    """
+    """Check that a directory holds regular files only. LevelDB would follow links."""
     with os.scandir(path) as files:
         for file in files:
             if not (file.is_file(follow_symlinks=False) or file.name in _DIRECTORIES):

@@ -97,11 +97,7 @@ def pack_string(data: bytes) -> bytes:
 
 
 def unpack_string(key: bytes, start: int) -> tuple[bytes, int]:
-    """Inverse of `pack_string` at an offset of a key.
-
-    Returns:
-        The component, and the offset after it.
-    """
+    """Inverse of `pack_string` at an offset of a key. Return the component, and the offset after it."""
     end = key.index(b"\x00", start)
     while key[end + 1]:
         end = key.index(b"\x00", end + 2)
@@ -297,11 +293,7 @@ NO_COUNTERS: Final = pack_counters(StoreCounters(0, 0, 0))
 
 
 def check_format(value: bytes | None, path: str) -> None:
-    """Check the value of the format key, and refuse a database that this version cannot read.
-
-    Raises:
-        DatabaseError: the directory holds something else, or a newer format.
-    """
+    """Check the value of the format key, and refuse a database that this version cannot read."""
     if value is None:
         raise DatabaseError(f"{path} holds a LevelDB database that is not tornado-signal's; choose another --data-dir")
     version = int.from_bytes(value, "big")

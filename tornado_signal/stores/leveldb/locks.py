@@ -75,10 +75,9 @@ class SessionLocks:
         return key in self._locks
 
     def enter(self, tokens: Collection[LockToken]) -> None:
-        """Lock sessions until `release`.
+        """Lock sessions until `release`. Raise RuntimeError if an `await` came after `acquire`.
 
-        Raises:
-            RuntimeError: an `await` came after `acquire`, so that another change may have been decided since.
+        Another change may have been decided since.
         """
         number = self._iteration.number
         for token in tokens:

@@ -139,16 +139,8 @@ def listing_step(
 ) -> tuple[list[ListedSession], int | None]:
     """Read some sessions of a topic's listing. Those that have expired by `now_ms` are skipped.
 
-    Args:
-        view: the view to read.
-        origin: the origin of the listing.
-        entries: serial and code of the sessions to read, in order.
-        now_ms: the time.
-        max_items: the maximum number of sessions.
-        accesses: cached access data of some sessions.
-
-    Returns:
-        The sessions, and the serial of the last entry. It is None after all entries.
+    The entries are serial and code of each session, in order. Return the sessions, and the serial of the last entry. It
+    is None after all entries.
     """
     step: list[ListedSession] = []
     size = count = last = 0

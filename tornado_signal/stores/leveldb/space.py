@@ -34,10 +34,7 @@ class Space:
         reserve_bytes: the space to keep free on the filesystem, at most a quarter of it. 0 for no reserve or ballast.
 
     Attributes:
-        max_bytes: the maximum size of the database.
         wanted_bytes: the configured reserve. It applies from the next measurement on.
-        size_bytes: the size of the database at the last measurement.
-        free_bytes: the free space at the last measurement.
     """
 
     def __init__(self, path: Path, max_bytes: int = UNLIMITED, reserve_bytes: int = 0) -> None:
@@ -74,11 +71,7 @@ class Space:
         yield Family("gauge", "store_full", "Whether nothing is published for want of room.", bool(self.full))
 
     def admit(self, size: int) -> None:
-        """Check that new data fits.
-
-        Raises:
-            Unavailable: there is no space for `size` bytes.
-        """
+        """Check that there is space for `size` bytes of new data."""
         if exhausted := self._exhausted_by(size):
             self._exhausted, self._exhausted_s = exhausted, time.monotonic()
             raise Unavailable("the store is full", RETRY_AFTER_S)
@@ -146,11 +139,7 @@ class Space:
 
 
 def _allocate(descriptor: int, size: int) -> None:
-    """Reserve disk space for an empty file. Systems without `posix_fallocate`, such as macOS, write it.
-
-    Raises:
-        OSError: there is too little.
-    """
+    """Reserve disk space for an empty file. Systems without `posix_fallocate`, such as macOS, write it."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, 0, size)
         return

@@ -33,9 +33,6 @@ class StoreState:
 
     Attributes:
         watches: the watches by the key of a session or the prefix of a listing.
-        identity: the identity of the store, in hexadecimal.
-        secret: the secret of the store.
-        index: the unanswered sessions of each topic.
         accesses: access data of sessions, cached for requests, by key.
         created_ms: the latest time that the store has seen. No session is newer.
         serial: the serial of the newest event.

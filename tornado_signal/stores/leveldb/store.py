@@ -99,13 +99,10 @@ class LevelDBStore:
     """A store in one LevelDB directory, on the running event loop. `Store` describes its operations.
 
     Args:
-        path: the directory, created if it is missing.
         clock: the clock. The store never uses a time before that of its newest session.
         timeout_ms: the lifetime of a session, and of the record of its removal from a listing.
         durability: `fsync` (acknowledged means on disk) or `os` (acknowledged means with the operating system).
         codes: `random` or `content` (docs/decisions.md#deterministic-identifiers).
-        start_empty: whether to move a damaged directory aside and start with an empty one.
-        sweep_interval_ms: the pause between two sweeps.
         hold_grace_ms: how long an offer that an earlier process held waits for its holder, in addition to COME_BACK_S.
     """
 
@@ -570,10 +567,9 @@ class LevelDBStore:
         return None if numbers is None else SessionPosition(*numbers)
 
     def check(self) -> None:
-        """Check that every index agrees with the records. It reads the whole store and is meant for tests.
+        """Check that every index agrees with the records. Raise AssertionError with the differences.
 
-        Raises:
-            AssertionError: lists the differences.
+        It reads the whole store and is meant for tests.
         """
         view = self.database.view
         issues = problems(view, self.state.index, self._clock.now_ms())
@@ -690,8 +686,7 @@ class LevelDBStore:
     ) -> tuple[int, bool]:
         """Set a session's expiry to `now_ms` plus its timeout, and its leases if given.
 
-        Returns:
-            The expiry, and whether the change is an event of a listing.
+        Return the expiry, and whether the change is an event of a listing.
         """
         key = token.key
         after = before._replace(expires_ms=now_ms + before.timeout_ms)

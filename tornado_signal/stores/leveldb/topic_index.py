@@ -98,8 +98,7 @@ class _Origin:
     def replace(self, name: bytes, place: bytes | None, topic: Topic | None) -> int:
         """Replace the sessions of a topic. `place` was its place in the order of time, None for a new topic.
 
-        Returns:
-            The change in the number of topics: 1, 0 or -1.
+        Return the change in the number of topics: 1, 0 or -1.
         """
         new = None if topic is None else _place(name, topic)
         if new != place:
@@ -193,8 +192,7 @@ class TopicIndex:
     def prune(self, origin: str, now_ms: int, steps: int) -> bool:
         """Remove expired sessions from an origin's counts, for at most `steps` topics.
 
-        Returns:
-            Whether the counts are exact now. Otherwise call it again.
+        Return whether the counts are exact now. Otherwise call it again.
         """
         held = self._origins.get(origin)
         if held is None:
@@ -219,8 +217,7 @@ class TopicIndex:
     ) -> tuple[list[tuple[str, int]], int]:
         """Return a page of an origin's topics, or of those in ranges. It is exact once `prune` has returned True.
 
-        Returns:
-            Pairs of topic and count, and the total number of topics.
+        Return pairs of topic and count, and the total number of topics.
         """
         held = self._origins.get(origin)
         if held is None:
@@ -280,11 +277,7 @@ class Reservations:
         self._counts: dict[str, int] = {}  # reserved places by origin
 
     def reserve(self, index: TopicIndex, origin: str, topic: str) -> None:
-        """Reserve a place for one more session of a topic, until `release`.
-
-        Raises:
-            TooMany: a quota is used up.
-        """
+        """Reserve a place for one more session of a topic, until `release`. Raise TooMany if a quota is used up."""
         quotas = self.quotas
         reserved = self._reserved.get(origin, {})
         count = self._counts.get(origin, 0)

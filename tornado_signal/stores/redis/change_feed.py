@@ -39,11 +39,7 @@ class Watched(Protocol):
 
 
 class PubSubConnection:
-    """The subscribed channels of one node, on a separate connection.
-
-    Args:
-        change_feed: the owner, which is notified.
-    """
+    """The subscribed channels of one node, on a separate connection."""
 
     def __init__(self, node: Node, change_feed: "ChangeFeed", access: Credentials) -> None:
         self.address: Address = node.address
@@ -195,7 +191,6 @@ class ChangeFeed:
     """The subscriptions of all watched channels.
 
     Args:
-        watches: the watches, whose keys are channels.
         on_message: called with the channel and the content of each message. None to wake the watches.
     """
 
@@ -261,11 +256,7 @@ class ChangeFeed:
                 subscriber.unsubscribe(channel)
 
     async def subscribed(self, channel: bytes, timeout_s: float) -> None:
-        """Wait until a channel is subscribed.
-
-        Raises:
-            Unavailable: the time limit has passed.
-        """
+        """Wait until a channel is subscribed. Raise Unavailable after `timeout_s`."""
         pending = self.pending.get(channel)
         if pending is not None:
             try:

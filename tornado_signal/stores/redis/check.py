@@ -18,11 +18,7 @@ MOVED_MS = 60_000  # Redis moves a key with its remaining time, so that it lives
 
 
 async def flaws(store: RedisStore) -> list[str]:
-    """Return a sentence for each problem.
-
-    Raises:
-        Unavailable: not everything can be read.
-    """
+    """Return a sentence for each problem."""
     issues = [*await problems(store), *await _unlisted(store)]
     for _ in range(ATTEMPTS - 1):
         if issues:

@@ -44,11 +44,7 @@ async def check_node(
 ) -> tuple[bool, int]:
     """Check a primary, and its replicas, which can become primaries.
 
-    Returns:
-        Whether it syncs each write before the reply, if the durability needs that, and its memory limit in bytes.
-
-    Raises:
-        OperatorError: one of them cannot be used with its settings.
+    Return whether it syncs each write before the reply, if the durability needs that, and its memory limit in bytes.
     """
     where = "{}:{}".format(*node.address)
     reply = await node.reads.submit((b"INFO",))

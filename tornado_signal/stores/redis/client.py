@@ -33,11 +33,7 @@ OF_SLOT: Final = frozenset({"CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK"})  # they 
 
 
 class RedisClient:
-    """Calls to the primary of a slot.
-
-    Args:
-        timeout_s: the time limit of a call with all its retries.
-    """
+    """Calls to the primary of a slot. `timeout_s` limits a call with all its retries."""
 
     def __init__(self, topology: Topology, timeout_s: float, metrics: RedisMetrics) -> None:
         self.topology = topology
@@ -78,11 +74,7 @@ class RedisClient:
         return int((self._loop.time() + max(ahead_s, default=0.0)) * 1000)
 
     async def run(self, slot: int, keys: tuple[bytes, ...], script_call: Call, *more: bytes, write: bool = True) -> Any:
-        """Run a script. `more` follows its arguments.
-
-        Raises:
-            Unavailable: see `call`.
-        """
+        """Run a script. `more` follows its arguments."""
         name, arguments = script_call
         script = SCRIPTS[name]
         command = (b"EVALSHA", script.sha, len(keys), *keys, *arguments, *more, HISTORY if write else b"")
@@ -94,8 +86,6 @@ class RedisClient:
         A command may be executed more than once.
 
         Args:
-            slot: the slot of its keys.
-            command: the command.
             write: whether the reply waits for the configured acknowledgement.
             script: the script that the command runs. A node that does not have it gets its text.
 
@@ -182,16 +172,8 @@ class RedisClient:
     ) -> Any:
         """Run a script at the node that its slot is moving to, after moving the script's keys there.
 
-        Args:
-            source: the node that has the slot.
-            reply: its reply to the command, ASK or TRYAGAIN.
-            command: the EVALSHA or EVAL of the script.
-            write: whether the reply waits for the configured acknowledgement.
-            script: the script.
-            until_s: the end of the call's time limit, in the event loop's time.
-
-        Returns:
-            The reply to the script, or a Failure. Then nothing was executed, or it is not known.
+        The `reply` of node `source` was ASK or TRYAGAIN. `until_s` is the end of the call's time limit, in the event
+        loop's time. If a Failure is returned, nothing was executed, or it is not known.
         """
         count = command[2]
         assert isinstance(count, int)

@@ -118,7 +118,6 @@ class Credentials:
         """Open a connection. The arguments are those of `RedisConnection`.
 
         Raises:
-            OSError: the node cannot be reached in time.
             ErrorReply: the node refuses the credentials.
         """
         loop = asyncio.get_running_loop()

@@ -65,8 +65,7 @@ class OriginCounts:
     def note(self, origin: str, partition: Partition, sessions: int, topics: int) -> "asyncio.Task[None] | None":
         """Record the counts of a partition. Read those of the others if the quota may be near.
 
-        Returns:
-            The task that reads them, if the origin is near its quotas. A publication should wait for it.
+        The task reads them if the origin is near its quotas. A publication should wait for it.
         """
         cached = self._cached.get(origin)
         if cached is None:

@@ -56,9 +56,6 @@ class Step(NamedTuple):
 class Discovery:
     """The operations of `Store` that read listings.
 
-    Args:
-        timeout_ms: the time for which removals are recorded.
-
     Attributes:
         observer: is called for each session that expires unanswered, or None.
     """

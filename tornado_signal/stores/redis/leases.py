@@ -27,7 +27,6 @@ class Leases:
 
     Args:
         grace_ms: the time that the offers of a process wait for their holders.
-        timeout_ms: the lifetime of a session.
         release: releases all leases of an offer that begin with a process id.
     """
 

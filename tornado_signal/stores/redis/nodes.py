@@ -137,12 +137,10 @@ class Pipeline:
         self._late: asyncio.TimerHandle | None = None
 
     def submit(self, *commands: Command) -> "asyncio.Future[Any]":
-        """Send commands in order, in the same batch.
+        """Send commands in order, in the same batch. Return a future with the reply to the last one.
 
-        Returns:
-            A future with the reply to the last command. An error is the future's result, not its exception: an
-            ErrorReply, NodeLost or NotReplicated. If the future is done before the batch is sent, the commands are
-            skipped.
+        An error is the future's result, not its exception: an ErrorReply, NodeLost or NotReplicated. If the future is
+        done before the batch is sent, the commands are skipped.
         """
         future: asyncio.Future[Any] = self._loop.create_future()
         self._queue.append((commands, future, self._loop.time()))
@@ -297,11 +295,7 @@ class Pipeline:
 
 
 class Node:
-    """A node.
-
-    Args:
-        acknowledgement: the rule for acknowledging writes.
-    """
+    """A node."""
 
     def __init__(
         self,

@@ -81,11 +81,7 @@ class Partition:
 
 
 class Partitions:
-    """All partitions of a store.
-
-    Args:
-        count: the number of partitions of each origin.
-    """
+    """All partitions of a store. Each origin has `count`."""
 
     def __init__(self, prefix: str, count: int) -> None:
         self.count = count
@@ -121,9 +117,8 @@ class Partitions:
 def parse_key(key: bytes) -> tuple[bytes, bytes] | None:
     """Parse the name of a key.
 
-    Returns:
-        The name of an origin's partitions, and the code of the session, empty for a partition's counts. None for
-        every other key.
+    Return the name of an origin's partitions, and the code of the session, empty for a partition's counts. None for
+    every other key.
     """
     match = _KEY.search(key)
     return (match[1], bytes.fromhex((match[2] or b"").decode())) if match else None

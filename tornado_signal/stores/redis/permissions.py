@@ -59,11 +59,7 @@ WITHOUT_KEY: Final[tuple[Command, ...]] = (
 
 
 async def check_permissions(node: Node, prefix: str, access: Credentials, acknowledgement: Acknowledgement) -> None:
-    """Check that the user may run each command that the scripts and the server need.
-
-    Raises:
-        OperatorError: names the commands that it may not run, or that the node lacks.
-    """
+    """Check that the user may run each command that the scripts and the server need."""
     key = f"{prefix}permissions:{os.urandom(8).hex()}".encode()
     commands: list[Command] = [*WITHOUT_KEY, *((name.encode(), key, *rest) for name, rest in WITH_KEY.items())]
     if (wait := acknowledgement.command(0, 1)) is not None:

@@ -22,8 +22,7 @@ class PartitionPosition(NamedTuple):
 class StoreIdentity:
     """The identity of a store, from which the identities of its partitions derive.
 
-    Attributes:
-        name: 12 hexadecimal digits, or empty until the store is open.
+    `name` has 12 hexadecimal digits, or is empty until the store is open.
     """
 
     name = ""

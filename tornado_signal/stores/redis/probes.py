@@ -25,11 +25,7 @@ NUMBERS: Final = 16_384  # enough keys for one in each primary, unless a primary
 
 
 class Probes:
-    """The probes of all primaries.
-
-    Args:
-        on_lost: called after a primary has lost its data.
-    """
+    """The probes of all primaries. `on_lost` is called after a primary has lost its data."""
 
     def __init__(
         self,
@@ -60,11 +56,7 @@ class Probes:
             await self._repeating.stop()
 
     async def probe(self) -> None:
-        """Write and read a key of each primary.
-
-        Raises:
-            Unavailable: a primary refuses that.
-        """
+        """Write and read a key of each primary."""
         try:
             await asyncio.gather(*map(self._probe, self._topology.primaries))
         except Unavailable as error:

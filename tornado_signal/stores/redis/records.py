@@ -76,8 +76,7 @@ def unpack_candidates(chunks: Sequence[bytes | None], since: int) -> list[tuple[
 def unpack_listed(code: bytes, fields: Sequence[bytes | None]) -> tuple[ListedSession, int] | None:
     """Return a listed session from `h`, `e`, `k`, `o` and the first chunks of its candidates.
 
-    Returns:
-        The session and the offerer's last number, or None if it no longer exists or is answered.
+    Return also the offerer's last number, or None if the session no longer exists or is answered.
     """
     fixed, expires, state, offer, *chunks = fields
     if fixed is None or expires is None or offer is None:

@@ -129,11 +129,7 @@ SCRIPTS: Final = {name: _load(name, declared) for name, declared in _ARGUMENTS.i
 
 
 def call(script: str, **arguments: bytes | str | int) -> Call:
-    """Return a call of a script.
-
-    Raises:
-        TypeError: the names of the arguments are not those of the script.
-    """
+    """Return a call of a script. Raise TypeError if the names of the arguments are not those of the script."""
     names = SCRIPTS[script].arguments
     if arguments.keys() != {*names}:
         raise TypeError(f"the arguments of {script} are {', '.join(names)}")

@@ -65,9 +65,6 @@ class RedisStore:
     Args:
         addresses: addresses of any nodes, or of Sentinels.
         sentinel: the name of the primary at the Sentinels, or empty without Sentinels.
-        sentinel_access: credentials of the Sentinels.
-        acknowledgement: when a write is acknowledged.
-        prefix: the prefix of all keys and channels.
         partitions: the number of partitions of each origin, fixed for a store.
         timeout_ms: the lifetime of a session, and of the record of its removal from a listing.
         codes: `random` or `content` (docs/decisions.md#deterministic-identifiers).
@@ -160,11 +157,7 @@ class RedisStore:
             raise
 
     async def open_to_read(self) -> None:
-        """Prepare for reading an existing store, whatever the settings of the nodes. Write nothing.
-
-        Raises:
-            OperatorError: no node responds, or there is no store.
-        """
+        """Prepare for reading an existing store, whatever the settings of the nodes. Write nothing."""
         await self.topology.open()
         await self.client.open()
         _, partitions, _ = await self._kind()

@@ -63,8 +63,6 @@ class Topology:
     Args:
         addresses: addresses of any nodes, or of Sentinels.
         sentinel: the name of the primary at the Sentinels, or empty without Sentinels.
-        sentinel_access: credentials of the Sentinels.
-        acknowledgement: when a write is acknowledged.
     """
 
     def __init__(
@@ -100,11 +98,7 @@ class Topology:
         return not any(node.problem for node in self.primaries)
 
     async def open(self) -> None:
-        """Find the primaries.
-
-        Raises:
-            OperatorError: no node responds, or another program does.
-        """
+        """Find the primaries."""
         problem: object = "no address is configured"
         if self._sentinel:
             problem = await self._ask_sentinels()

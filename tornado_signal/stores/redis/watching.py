@@ -12,13 +12,7 @@ EXPIRY_DELAY_S = 0.005  # delay after an expiry, because clocks are not read at 
 
 
 class Watching:
-    """The watches by channel.
-
-    Args:
-        client: the clocks of the nodes.
-        watches: the watches by channel.
-        timeout_s: the time limit of a subscription.
-    """
+    """The watches by channel. `timeout_s` limits a subscription."""
 
     def __init__(self, client: RedisClient, change_feed: ChangeFeed, watches: Watches, timeout_s: float) -> None:
         self._client = client
