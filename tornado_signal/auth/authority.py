@@ -29,12 +29,7 @@ End = Callable[[], None]
 
 
 class Authority:
-    """Verifies tokens, and knows what lives as long as one.
-
-    Attributes:
-        keys: the keys by name.
-        anonymous: what is allowed without a token.
-    """
+    """Verifies tokens, and knows what lives as long as one."""
 
     def __init__(self, keys: dict[str, Key], settings: Settings) -> None:
         # Each with the length of its token, by its digest, the oldest first. A digest cannot be used as a token.
@@ -61,13 +56,7 @@ class Authority:
     def verify(self, token: str, origin: str | None, now_s: float) -> Grant:
         """Return what a token allows.
 
-        Args:
-            token: the token in its compact form.
-            origin: the origin of the request, or None for any.
-            now_s: the Unix time.
-
-        Raises:
-            Unauthorized: the token is invalid.
+        `origin` is None for any. `now_s` is the Unix time.
         """
         digest = hashlib.sha256(token.encode(errors="surrogatepass")).digest()
         if digest in self._cache:
@@ -127,12 +116,7 @@ class Authority:
         return self.anonymous if grant is None else grant
 
     def require(self, grant: Grant | None, action: str) -> None:
-        """Check an action.
-
-        Raises:
-            Unauthorized: it needs a token, and there is none.
-            NotAllowed: the token does not allow it.
-        """
+        """Check an action. Raise NotAllowed if the token does not allow it, Unauthorized without a token."""
         if not self.rights(grant).allows(action):
             raise Unauthorized("token missing") if grant is None else NotAllowed("action")
 

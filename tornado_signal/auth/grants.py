@@ -54,20 +54,12 @@ class Grant:
         )
 
     def require_topic(self, topic: str) -> None:
-        """Check a topic.
-
-        Raises:
-            NotAllowed: it is not covered.
-        """
+        """Check that a topic is covered. Otherwise raise NotAllowed."""
         if not self.covers(topic):
             raise NotAllowed("topic")
 
     def require_info(self, info: str) -> None:
-        """Check the `info` of an offer.
-
-        Raises:
-            NotAllowed: the token has another one.
-        """
+        """Check the `info` of an offer. Raise NotAllowed if the token has another one."""
         if self.info not in (None, info):
             raise NotAllowed("info")
 
@@ -75,14 +67,7 @@ class Grant:
 def parse_claims(payload: bytes, key: Key, issuer: str, audience: str) -> Grant:
     """Return the grant of a token whose signature is valid. The caller checks its times.
 
-    Args:
-        payload: the claims as JSON.
-        key: the key that verified them.
-        issuer: the required `iss`, or empty for any.
-        audience: the required `aud`, or empty for any.
-
-    Raises:
-        Unauthorized: a claim is missing, invalid, repeated or another one than required.
+    An empty `issuer` or `audience` stands for any. A claim that is repeated is invalid.
     """
     claims = _parse(payload)
     if issuer and claims.get("iss") != issuer:

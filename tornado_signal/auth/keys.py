@@ -34,9 +34,6 @@ def load_keys(path: Path | VariableSecret) -> dict[str, Key]:
     """Return the keys in a file or a directory by name, or the one in an environment variable.
 
     Hidden entries of a directory are ignored, because mounted secrets of Kubernetes contain some.
-
-    Raises:
-        OperatorError: a file cannot be read or holds no valid key, or there is no key.
     """
     if isinstance(path, VariableSecret):
         secret = read_secret(path, "the key in", MIN_SECRET_BYTES)
@@ -59,11 +56,7 @@ def load_keys(path: Path | VariableSecret) -> dict[str, Key]:
 
 
 def load_key(file: Path) -> Key:
-    """Return the key in a file named NAME.secret or NAME.pem.
-
-    Raises:
-        OperatorError: the file cannot be read, or holds no valid key.
-    """
+    """Return the key in a file named NAME.secret or NAME.pem."""
     if not NAME.fullmatch(file.stem):
         raise OperatorError(f"the key {file}: a name has 1 to 128 letters, digits, dots, underscores and hyphens")
     if file.suffix == ".secret":
@@ -77,11 +70,7 @@ def load_key(file: Path) -> Key:
 
 
 def load_signing_key(file: Path) -> Key:
-    """Return the key that makes tokens, from NAME.secret, or from NAME.pem with a private key.
-
-    Raises:
-        OperatorError: the file cannot be read, or holds no valid key.
-    """
+    """Return the key that makes tokens, from NAME.secret, or from NAME.pem with a private key."""
     if file.suffix != ".pem":
         return load_key(file)
     with needing_cryptography(file):
@@ -98,11 +87,7 @@ def load_signing_key(file: Path) -> Key:
 
 @contextlib.contextmanager
 def needing_cryptography(file: Path) -> Iterator[None]:
-    """Explain a missing package.
-
-    Raises:
-        OperatorError: the package is not installed.
-    """
+    """Explain a missing package."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -48,10 +48,7 @@ class FairQueue:
     def submit(self, client: Hashable, begin: Callable[[], object], *, next_: bool = False) -> None:
         """Queue a function, which is called in one of the next event-loop iterations.
 
-        Args:
-            client: the key of the client.
-            begin: the function.
-            next_: whether it precedes the client's queued work.
+        With `next_` it precedes the client's queued work.
         """
         mine = self._waiting.get(client)
         if mine is None:

@@ -58,14 +58,8 @@ def trusted(peer: str, proxies: tuple[Proxy, ...]) -> bool:
 def client_address(peer: str, forwarded_for: str, proxies: tuple[Proxy, ...]) -> str:
     """Return the right-most address that is not a trusted proxy (docs/proxies.md).
 
-    Args:
-        peer: the address at the other end of the connection, or empty for a Unix socket.
-        forwarded_for: the value of X-Forwarded-For, or empty.
-        proxies: the trusted proxies.
-
-    Returns:
-        An IP address in canonical form. `unix` for a program that connects over a Unix socket and either is not a
-        trusted proxy or forwards no address.
+    `peer` is the address at the other end of the connection, or empty for a Unix socket. The result is an IP address in
+    canonical form. It is `unix` for a program on a Unix socket that is not a trusted proxy or forwards no address.
     """
     client = parse_address(peer)
     if proxies and _among(client, proxies):
@@ -84,10 +78,8 @@ def client_address(peer: str, forwarded_for: str, proxies: tuple[Proxy, ...]) ->
 def own_origin(scheme: str, peer: str, headers: Mapping[str, str], proxies: tuple[Proxy, ...]) -> str | None:
     """Return this server's own origin as the client sees it, for a same-origin request without an Origin.
 
-    The X-Forwarded-Proto and X-Forwarded-Host of a peer that is a trusted proxy count.
-
-    Returns:
-        `scheme://host`, or None if the request names no valid host.
+    The X-Forwarded-Proto and X-Forwarded-Host of a peer that is a trusted proxy count. The result is
+    `scheme://host`, or None if the request names no valid host.
     """
     host = headers.get("Host", "")
     if trusted(peer, proxies):

@@ -40,12 +40,7 @@ ADMIN_CONNECTIONS = 64
 
 
 class ConnectionCounts:
-    """Numbers of connections.
-
-    Attributes:
-        connections: the number of served connections.
-        refused: the number of connections that are being refused.
-    """
+    """Numbers of served connections, and of connections that are being refused."""
 
     __slots__ = ("connections", "refused")
 
@@ -78,11 +73,7 @@ class CountedConnection:
 
 
 class AdminConnectionLimiter(ConnectionCounts):
-    """The connections of the operator's listener, counted without regard to addresses.
-
-    Args:
-        full: the number of refusals by resource. Those of the listener are counted as `admin`.
-    """
+    """The connections of the operator's listener, whatever the addresses. `full` counts refusals as `admin`."""
 
     def __init__(self, full: Counter[str]) -> None:
         super().__init__()
@@ -110,11 +101,7 @@ class TokenBucket:
         self.at_ms = 0  # the time of the last update in Unix milliseconds
 
     def take(self, most: float, per_ms: float, now_ms: int, count: int = 1) -> int:
-        """Take tokens, all or none.
-
-        Returns:
-            0 if granted, otherwise the seconds to wait.
-        """
+        """Take tokens, all or none. Return 0 if granted, otherwise the seconds to wait."""
         tokens = min(most, self.tokens + (now_ms - self.at_ms) * per_ms)
         self.at_ms = now_ms
         if tokens < count:
@@ -141,12 +128,8 @@ class ClientCounts(ConnectionCounts):
     """The counts of one client.
 
     Attributes:
-        requests: the tokens for its requests.
-        refusals: the tokens for its refused requests.
-        arrivals: the tokens for its connections.
         sessions: the tokens for the sessions that it publishes.
         bytes: the tokens for the bytes that it has stored.
-        waiting: the number of its waiting requests.
         held: the number of offers that its connections hold.
         limited: whether per-client limits apply.
     """
@@ -189,7 +172,6 @@ class Limits(ConnectionCounts):
     """The limits: counts per client, and in total.
 
     Args:
-        settings: the settings in force.
         max_connections: the number of connections for which the process has descriptors.
         room_bytes: returns the bytes that one address can store at present.
 
@@ -249,11 +231,7 @@ class Limits(ConnectionCounts):
         return bool(client.refusals.take(self._settings.rate_per_address, self._rate_per_ms, now_ms))
 
     def charge_session(self, client: ClientCounts, now_ms: int) -> None:
-        """Count a session.
-
-        Raises:
-            TooMany: the quota of the client is used up.
-        """
+        """Count a session. Raise TooMany if the quota of the client is used up."""
         if not client.limited:
             return
         wait_s = client.sessions.take(self._settings.max_sessions_per_address, self._sessions_per_ms, now_ms)
@@ -261,11 +239,7 @@ class Limits(ConnectionCounts):
             raise TooMany("sessions of an address", wait_s)
 
     def charge_bytes(self, client: ClientCounts, size: int, now_ms: int) -> None:
-        """Count bytes to store.
-
-        Raises:
-            TooMany: the quota of the client is used up.
-        """
+        """Count bytes to store. Raise TooMany if the quota of the client is used up."""
         if not client.limited:
             return
         most = self._max_bytes
@@ -314,9 +288,7 @@ class Limits(ConnectionCounts):
     def acquire_wait(self, client: ClientCounts) -> None:
         """Count a waiting request, until `release_wait`.
 
-        Raises:
-            TooMany: too many requests of this client wait.
-            Unavailable: too many requests wait.
+        Raise TooMany if too many requests of this client wait, Unavailable if too many wait in total.
         """
         if self.waiting >= self._settings.max_connections:
             self.full["waits"] += 1
@@ -334,19 +306,14 @@ class Limits(ConnectionCounts):
     def acquire_hold(self, client: ClientCounts) -> None:
         """Count an offer that is about to be held, or a channel or group of another protocol, in `client.held`.
 
-        Raises:
-            TooMany: the client holds as many as its quota of sessions.
+        Raise TooMany if the client holds as many as its quota of sessions.
         """
         if client.limited and client.held >= self._settings.max_sessions_per_address:
             raise TooMany("held offers of an address", 5)
         client.held += 1
 
     def acquire_peer(self, client: ClientCounts, swarm: Hashable, most: int) -> None:
-        """Count a peer in a swarm, until `release_peer`.
-
-        Raises:
-            TooMany: the client has `most` peers in the swarm.
-        """
+        """Count a peer in a swarm, until `release_peer`. A client has at most `most` in one."""
         if client.limited and self._peers[client, swarm] >= most:
             raise TooMany("peers of an address in a swarm")
         self._peers[client, swarm] += 1
@@ -358,12 +325,9 @@ class Limits(ConnectionCounts):
             del self._peers[client, swarm]
 
     def connected(self, address: str, now_ms: int) -> CountedConnection | None:
-        """Count a connection.
+        """Count a connection. Return None to close it without a response.
 
         The time is by a monotonic clock, which can be another clock than that of requests.
-
-        Returns:
-            The counted connection, or None to close it without a response.
         """
         client = self.client(address)
         settings = self._settings
@@ -394,9 +358,6 @@ class Limits(ConnectionCounts):
         """Check that a proxy can keep one more connection open for a client.
 
         The connection is counted in `client.connections`. The total of all clients contains the proxy's connection.
-
-        Raises:
-            TooMany: the client has too many connections.
         """
         if client.limited and client.connections >= self._settings.max_connections_per_address:
             raise TooMany("connections of an address", 5)

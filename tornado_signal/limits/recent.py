@@ -29,11 +29,8 @@ class RecentCounts(Generic[Name]):
     """Counts by name. `rotate` must be called every `SLICE_S`.
 
     If there are too many names, those with the fewest requests are merged into groups. An adversary with very many
-    names appears as its group, and replaces nobody with more requests.
-
-    Args:
-        group: returns the group of a name. A group is a name as well.
-        others: the name of what has no group of its own.
+    names appears as its group, and replaces nobody with more requests. `group` returns the group of a name, which is a
+    name as well. `others` is the name of those without a group.
     """
 
     def __init__(self, group: Callable[[Name], Name], others: Name) -> None:

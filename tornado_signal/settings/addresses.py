@@ -40,8 +40,7 @@ def canonical_address(address: Address) -> Address:
 def canonical_network(network: Network) -> Network:
     """Return the IPv4 network that an IPv6 network stands for, or the network itself.
 
-    Raises:
-        ValueError: it stands for all IPv4 addresses, but is not `MAPPED`.
+    Raise ValueError if it stands for all IPv4 addresses, but is not `MAPPED`.
     """
     if isinstance(network, ipaddress.IPv4Network):
         return network

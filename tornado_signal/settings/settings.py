@@ -438,8 +438,7 @@ FIXED_PRESENCE = ("auth_keys", "tls_certificate", "tls_key")
 def merge(running: Settings, read: Settings) -> tuple[Settings, list[str], list[str]]:
     """Merge the reloadable settings of `read` into those of a running server.
 
-    Returns:
-        The merged settings, the flags of the settings that changed, and the flags of those that need a restart.
+    Return also the flags of the settings that changed, and the flags of those that need a restart.
     """
     applied, waiting = {}, []
     for setting in SETTINGS:

@@ -43,7 +43,6 @@ class ConfigError(ValueError):
 
     Attributes:
         where: the environment variable, or the file and its key.
-        value: the invalid value.
         expected: a description of the allowed values.
     """
 
@@ -53,15 +52,10 @@ class ConfigError(ValueError):
 
 
 def load(namespace: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
-    """Determine the value of each setting.
+    """Determine the value of each setting from flags, environment and file.
 
-    Args:
-        namespace: from a parser with the flags of `add_settings`.
-        environ: the environment.
-
-    Raises:
-        ConfigError: the environment or the file has an unknown name or an invalid value, the file cannot be read, or
-            one of two settings that need each other is missing.
+    The namespace is from a parser with the flags of `add_settings`. Raise ConfigError for an unknown name, an invalid
+    value, an unreadable file, or a missing one of two settings that need each other.
     """
     variables = {name: value for name, value in environ.items() if name.startswith(PREFIX)}
     path = variables.pop(CONFIG_VARIABLE, None)
@@ -115,11 +109,7 @@ def _take_secrets(variables: dict[str, str]) -> dict[str, Any]:
 
 
 def current_environment(environ: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the environment for a reload: from the file that replaces it, or the process's own.
-
-    Raises:
-        ConfigError: the file cannot be read.
-    """
+    """Return the environment for a reload: from the file that replaces it, or the process's own."""
     path = environ.get(RELOAD_VARIABLE)
     if path is None:
         return environ
@@ -136,11 +126,7 @@ def current_environment(environ: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def read_value(where: str, raw: object, value_type: ValueType[T]) -> T:
-    """Parse the value that was found at `where`.
-
-    Raises:
-        ConfigError: the value is invalid.
-    """
+    """Parse the value that was found at `where`."""
     try:
         return value_type.parse(raw)
     except ValueError as error:
