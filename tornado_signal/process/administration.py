@@ -34,13 +34,7 @@ def make_control(
 ) -> Control:
     """Make the operator's view of a process.
 
-    Args:
-        service: the service.
-        relay: connects the processes that share the store.
-        transport: the connections of clients.
-        apply: applies other settings.
-        server: the name of the server.
-        worker: the number of the worker, or 0 if the server is one process.
+    The number of the worker is 0 if the server is one process.
     """
     status = Status(service, transport, lambda: service.settings, server, worker)
     stored = StoredSessions(service.store, lambda: service.settings.admin_topics)
@@ -62,10 +56,7 @@ def make_server_actions(
 ) -> dict[str, Callable[[Fields], dict[str, Any]]]:
     """Return the actions of a supervisor by name.
 
-    Args:
-        stop: starts to stop the workers.
-        live: the settings in force.
-        apply: applies other settings to all workers.
+    `apply` applies other settings to all workers.
     """
 
     def drain(fields: Fields) -> dict[str, Any]:

@@ -19,12 +19,7 @@ _ROW = struct.Struct("dq")  # the time until which others leave connections to a
 
 
 class Balance:
-    """The number of WebSockets of each process, in shared memory.
-
-    Args:
-        descriptor: the file from `share`.
-        number: the number of this process, from 1.
-    """
+    """The number of WebSockets of each process, in shared memory from `share`. Processes are numbered from 1."""
 
     def __init__(self, descriptor: int, number: int) -> None:
         self._rows = mmap.mmap(descriptor, 0)

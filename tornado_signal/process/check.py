@@ -25,14 +25,7 @@ log = logging.getLogger(__name__)
 
 
 async def check(settings: Settings) -> list[str]:
-    """Open everything that `serve` needs and close it again.
-
-    Returns:
-        A line for each resource that can be used.
-
-    Raises:
-        OperatorError: a resource cannot be used.
-    """
+    """Open everything that `serve` needs and close it again. Return a line for each resource."""
     results = [f"open files: room for {raise_descriptor_limit()} connections"]
     resources = read_resources(settings)
     if resources.certificate is not None:
@@ -62,11 +55,7 @@ async def check(settings: Settings) -> list[str]:
 
 
 def open_listeners(settings: Settings) -> list[tuple[str, str, list[socket.socket]]]:
-    """Return the sockets of each listener with its name and scheme. None if a running server has them.
-
-    Raises:
-        OperatorError: an address cannot be used, or another program uses it.
-    """
+    """Return the sockets of each listener with its name and scheme. None if a running server has them."""
     try:
         public, admin = open_all_sockets(settings)
     except OperatorError as error:
@@ -88,11 +77,7 @@ def is_served(settings: Settings) -> bool:
 
 
 async def _check_store(settings: Settings) -> str:
-    """Open the store and close it again. Return what it holds.
-
-    Raises:
-        OperatorError: it cannot be used.
-    """
+    """Open the store and close it again. Return what it holds."""
     if settings.store == "leveldb":
         settings = dataclasses.replace(settings, data_dir=become_owner(settings.data_dir, enter=True))
     check_files(settings)

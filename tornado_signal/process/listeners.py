@@ -27,8 +27,7 @@ log = logging.getLogger(__name__)
 def open_all_sockets(settings: Settings) -> tuple[list[socket.socket], list[socket.socket]]:
     """Open the sockets, or use those passed by the service manager.
 
-    Returns:
-        The sockets of the public listener and those of the admin listener. Without an admin listener an empty list.
+    Return those of the public and of the admin listener. The second list is empty without an admin listener.
     """
     public, admin = passed_sockets(os.environ)
     if settings.admin_port is not None:
@@ -57,10 +56,7 @@ def load_admin_application(
 def make_admin_server(application: web.Application, error_responder: ErrorResponder, full: Counter[str]) -> Server:
     """Make the server of the admin listener. At its connection limit, a new connection replaces an idle one.
 
-    Args:
-        application: the application.
-        error_responder: makes the responses to invalid requests.
-        full: the number of refusals by resource, which it increases.
+    `full` counts its refusals by resource.
     """
     limiter = AdminConnectionLimiter(full)
     server = Server(ServerState(application, error_responder, limiter=limiter))

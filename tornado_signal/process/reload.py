@@ -39,13 +39,9 @@ class Reloader:
         self._use = use
 
     def apply(self, settings: Settings) -> list[str]:
-        """Apply settings, and re-read the files that they name.
+        """Apply settings, and re-read the files that they name. Return the names of the contents that have changed.
 
-        Returns:
-            The names of the contents that have changed.
-
-        Raises:
-            OperatorError: a file cannot be used. Nothing has changed.
+        Raise OperatorError if a file cannot be used. Nothing has changed then.
         """
         resources = read_resources(settings)
         changed = changed_contents(self._resources, resources)
@@ -56,8 +52,7 @@ class Reloader:
     def reload(self, read: Callable[[], Settings]) -> None:
         """Re-read the settings, and apply those that need no restart. Log the result and report it to `ExecReload=`.
 
-        Args:
-            read: reads the settings. Raises ConfigError if they are invalid.
+        `read` raises ConfigError if they are invalid.
         """
         try:
             self._reload(read)

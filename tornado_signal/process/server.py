@@ -70,13 +70,8 @@ def all_routes(
 async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inherited | None = None) -> None:
     """Serve until SIGTERM or SIGINT.
 
-    Args:
-        settings: the settings at the start.
-        read: re-reads the settings.
-        inherited: sockets passed by the supervisor. None to open them as configured.
-
-    Raises:
-        OperatorError: a resource cannot be used. Nothing has been served.
+    `inherited` has the sockets passed by the supervisor. None opens them as configured. If a resource cannot be used,
+    raise OperatorError before anything has been served.
     """
     tune_malloc()
     gc.freeze()  # the imported modules are never scanned
@@ -95,11 +90,7 @@ async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inh
 
 
 class ServingProcess:
-    """The parts of a process that serves clients, and how they are opened.
-
-    Args:
-        inherited: what the supervisor has passed, or None without one.
-    """
+    """The parts of a process that serves clients, and how they are opened."""
 
     service: Service
     state: ServerState
@@ -119,11 +110,7 @@ class ServingProcess:
         self._at_once = False
 
     async def open(self, stages: Stages, read: Callable[[], Settings]) -> None:
-        """Open everything. Each part is added to the stages, which close it again.
-
-        Raises:
-            OperatorError: a resource cannot be used.
-        """
+        """Open everything. Each part is added to the stages, which close it again."""
         settings, lifecycle, inherited = self.live.current, self._lifecycle, self._inherited
         max_connections = raise_descriptor_limit()
         resources = read_resources(settings)

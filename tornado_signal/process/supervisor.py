@@ -55,10 +55,8 @@ class Worker:
     """A worker, and its current process.
 
     Args:
-        number: the number of the worker, from 1.
         public: the public listener's sockets, which all workers share.
         balance: the descriptor of the shared memory of `Balance`.
-        directory: the directory for the socket of its admin listener.
         stuck_s: the time without a response after which it counts as stuck.
     """
 
@@ -87,14 +85,7 @@ class Worker:
         return self._ended is not None and not self._ended.done()
 
     async def start(self) -> int:
-        """Start the process and wait until it serves.
-
-        Returns:
-            0, or the exit status if the process exited instead.
-
-        Raises:
-            OSError: the system cannot start a process.
-        """
+        """Start the process and wait until it serves. Return 0, or the exit status if it exited instead."""
         self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", f"{__package__}.worker", str(self._number)),
             stdin=asyncio.subprocess.PIPE,
@@ -198,14 +189,7 @@ def _how(status: int) -> str:
 async def supervise(settings: Settings, read: Callable[[], Settings], number: int) -> None:
     """Run `number` workers until SIGTERM or SIGINT.
 
-    Args:
-        settings: the settings at the start.
-        read: re-reads the settings.
-        number: the number of workers.
-
-    Raises:
-        OperatorError: the sockets cannot be opened.
-        SystemExit: the first worker exited during its start, with the same status. It has logged the reason.
+    Raise SystemExit if the first worker exits during its start, with the same status. It has logged the reason.
     """
     descriptors = raise_descriptor_limit()
     lifecycle = Lifecycle()

@@ -34,11 +34,7 @@ def number_of_workers(settings: Settings) -> int:
 
 
 def raise_descriptor_limit() -> int:
-    """Raise the limit of open files to the maximum, and return how many connections it permits.
-
-    Raises:
-        OperatorError: it permits none.
-    """
+    """Raise the limit of open files to the maximum, and return how many connections it permits."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     connections = (hard if hard != resource.RLIM_INFINITY else 1_000_000) - DESCRIPTORS_KEPT
@@ -82,9 +78,6 @@ class GarbageCollection:
     connections are open, when the peak of memory has doubled since, and otherwise once a day.
 
     After many connections have closed, their memory is returned to the system. That takes about 10 ms.
-
-    Args:
-        connections: returns the number of open connections.
     """
 
     def __init__(self, connections: Callable[[], int]) -> None:

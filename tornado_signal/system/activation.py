@@ -18,11 +18,7 @@ ADMIN = "admin"
 def passed_sockets(environ: MutableMapping[str, str]) -> tuple[list[socket.socket], list[socket.socket]]:
     """Return the sockets passed to this process, for the public and for the admin listener.
 
-    Args:
-        environ: the environment. The variables that describe the sockets are removed, so a second call returns none.
-
-    Raises:
-        OperatorError: a passed descriptor is not a listening stream socket.
+    The variables that describe them are removed from `environ`, so a second call returns none.
     """
     pid = environ.pop("LISTEN_PID", "")
     count = environ.pop("LISTEN_FDS", "")
@@ -38,11 +34,7 @@ def passed_sockets(environ: MutableMapping[str, str]) -> tuple[list[socket.socke
 
 
 def listening_socket(descriptor: int, name: str) -> socket.socket:
-    """Return the socket of a descriptor.
-
-    Raises:
-        OperatorError: it is not a listening stream socket.
-    """
+    """Return the socket of a descriptor."""
     with contextlib.suppress(OSError):
         passed = socket.socket(fileno=descriptor)
         if passed.type == socket.SOCK_STREAM and passed.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):

@@ -12,11 +12,7 @@ MAX_DIFFERENCE_S: Final = 60.0  # between the store's time and the wall clock wi
 
 
 class ClockWarning:
-    """Logs when the store's time and the wall clock begin to differ, and when they agree again.
-
-    Args:
-        ahead_s: returns how far the store's time is ahead, in seconds.
-    """
+    """Logs when the store's time and the wall clock begin to differ, and when they agree again."""
 
     def __init__(self, ahead_s: Callable[[], float]) -> None:
         self._ahead_s = ahead_s

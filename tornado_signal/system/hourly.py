@@ -14,12 +14,7 @@ class HourlyWarnings:
         self._next_s: dict[str, float] = {}  # when each may cause the next one, the earliest first
 
     def due(self, cause: str, now_s: float) -> bool:
-        """Return whether to log a warning now, and count it.
-
-        Args:
-            cause: the address or the origin of the client.
-            now_s: the monotonic time.
-        """
+        """Return whether to log a warning now, and count it."""
         while self._next_s and self._next_s[first := next(iter(self._next_s))] <= now_s:
             del self._next_s[first]
         if cause in self._next_s or len(self._next_s) >= self._max_causes:

@@ -34,7 +34,6 @@ class Formatter(logging.Formatter):
     journal adds one.
 
     Args:
-        form: `text` or `json`.
         journal: whether the lines go to the journal.
         common: fields of every record.
     """
@@ -188,13 +187,7 @@ _handler.setFormatter(Formatter())
 
 
 def set_up(level: str = "info", form: str = "text", **common: object) -> None:
-    """Configure logging to standard error. May be called again.
-
-    Args:
-        level: the lowest level to log.
-        form: `text` or `json`.
-        common: fields of every line.
-    """
+    """Configure logging to standard error. May be called again."""
     _handler.setStream(sys.stderr)
     _handler.setFormatter(Formatter(form, journal=to_journal(_handler.stream, os.environ), common=common))
     logging.basicConfig(handlers=[_handler, _recent])

@@ -14,8 +14,7 @@ SEND_S = 1.0  # for a service manager that is too busy to read
 class Notifier:
     """Reports the state of the process to the service manager, if there is one.
 
-    Args:
-        environ: the environment. Variables for this process only are removed from it.
+    Variables for this process only are removed from `environ`.
     """
 
     def __init__(self, environ: MutableMapping[str, str]) -> None:

@@ -20,17 +20,9 @@ def become_owner(path: Path, *, enter: bool = False) -> Path:
     """As root, become the user and the group that decide about the files in a directory. Root cannot be regained.
 
     On the way to `path`, the first directory or link that does not belong to root decides. Its owner could replace
-    everything after it.
-
-    Args:
-        path: the directory, which can be missing.
-        enter: whether to change the current directory, because only root can enter a directory on the way.
-
-    Returns:
-        The path of the directory for this process.
-
-    Raises:
-        OperatorError: several users decide, or this process cannot become the owner.
+    everything after it. The directory can be missing. With `enter` it becomes the current directory, because only root
+    can enter a directory on the way. Return its path for this process. Refuse a directory about which several users
+    decide.
     """
     if os.geteuid() != 0:
         return path
@@ -73,11 +65,7 @@ def become_owner(path: Path, *, enter: bool = False) -> Path:
 
 
 def check_owner(path: Path) -> None:
-    """Check that root does not work in the directory of another user, who could have just created it.
-
-    Raises:
-        OperatorError: this process is root's, and the directory is not.
-    """
+    """Check that root does not work in the directory of another user, who could have just created it."""
     user = path.stat().st_uid
     if os.geteuid() == 0 and user != 0 and _is_mapped(user):
         raise OperatorError(f"{path} belongs to user {user}; run this command as that user")

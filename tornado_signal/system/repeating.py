@@ -12,10 +12,8 @@ class Repeating:
 
     Tornado's PeriodicCallback plans by the wall clock: after the clock is set back it does nothing for that long.
 
-    Args:
-        work: the function. A coroutine is awaited before the next pause. An exception is logged, and the work
-            continues.
-        pause_s: the pause before each call.
+    The pause precedes each call. A coroutine is awaited before the next pause. An exception is logged, and the work
+    continues.
     """
 
     def __init__(self, work: Callable[[], Awaitable[None] | None], pause_s: float) -> None:

@@ -18,14 +18,9 @@ MAX_BYTES: Final = 64 * 1024  # of a file
 
 
 def read_bounded(path: Path | VariableSecret, flag: str) -> bytes:
-    """Return the content of a small file, or of an environment variable.
+    """Return the content of a file of at most `MAX_BYTES`, or of an environment variable.
 
-    Args:
-        path: the file or the variable.
-        flag: the setting that names it, for errors.
-
-    Raises:
-        OperatorError: the file cannot be read, or has more than `MAX_BYTES`.
+    Errors name the setting `flag`.
     """
     if isinstance(path, VariableSecret):
         return path.content
@@ -44,16 +39,7 @@ _NEW_WEBHOOK_SECRET: Final = 'echo "whsec_$(openssl rand -base64 32)" makes one'
 
 
 def read_secret(path: Path | VariableSecret, flag: str, min_bytes: int = MIN_BYTES) -> bytes:
-    """Return the secret in a file or an environment variable.
-
-    Args:
-        path: the file or the variable.
-        flag: the setting that names it, for errors.
-        min_bytes: the minimum length.
-
-    Raises:
-        OperatorError: as `read_bounded`, or the file does not hold a valid secret.
-    """
+    """Return the secret in a file or an environment variable."""
     secret = read_bounded(path, flag).rstrip(b"\r\n")
     if len(secret) < min_bytes or b"\n" in secret:
         raise OperatorError(
@@ -64,21 +50,13 @@ def read_secret(path: Path | VariableSecret, flag: str, min_bytes: int = MIN_BYT
 
 
 def admin_token(settings: Settings) -> bytes:
-    """Return the token of the admin listener. Empty if it requires none.
-
-    Raises:
-        OperatorError: the file cannot be used.
-    """
+    """Return the token of the admin listener. Empty if it requires none."""
     path = settings.admin_token_file
     return b"" if path is None else read_secret(path, "--admin-token-file")
 
 
 def redis_passwords(settings: Settings) -> tuple[str | None, str | None]:
-    """Return the passwords for Redis and for the Sentinels. None if there is no password.
-
-    Raises:
-        OperatorError: a file cannot be read.
-    """
+    """Return the passwords for Redis and for the Sentinels. None if there is no password."""
     return (
         _read_password(settings.redis_password_file, "--redis-password-file"),
         _read_password(settings.redis_sentinel_password_file, "--redis-sentinel-password-file"),
@@ -86,11 +64,7 @@ def redis_passwords(settings: Settings) -> tuple[str | None, str | None]:
 
 
 def webhook_key(settings: Settings) -> bytes:
-    """Return the key that signs webhooks. Empty if there are no webhooks.
-
-    Raises:
-        OperatorError: URL or secret is missing, or the file cannot be used.
-    """
+    """Return the key that signs webhooks. Empty if there are no webhooks."""
     path = settings.webhook_secret_file
     if path is None:
         if settings.webhook_url is not None:

@@ -11,12 +11,9 @@ T = TypeVar("T")
 
 
 def in_slices(items: list[T], work: Callable[[T], object], size: int) -> None:
-    """Call a function for each item, the last one first. The list is emptied.
+    """Call a function for `size` items per event-loop iteration, the last one first. The list is emptied.
 
-    Args:
-        items: the items.
-        work: the function. An exception ends its slice only.
-        size: the number of items per event-loop iteration.
+    An exception ends its slice only.
     """
     due = items[-size:]
     del items[-size:]

@@ -26,9 +26,6 @@ class UnixSocket(socket.socket):
     Args:
         path: the path of its file. A file without a listener is replaced.
         mode: the permissions of the file, regardless of the umask. Set before a client can connect.
-
-    Raises:
-        OSError: the file cannot be created, or another program listens there.
     """
 
     def __init__(self, path: Path, mode: int) -> None:
@@ -55,11 +52,7 @@ class UnixSocket(socket.socket):
 
 
 def set_mode(path: Path, mode: int) -> None:
-    """Set the permissions of a socket file. A link that another user has put in its place is not followed.
-
-    Raises:
-        OSError: it is not a socket, or cannot be changed.
-    """
+    """Set the permissions of a socket file. A link that another user has put in its place is not followed."""
     if not hasattr(os, "O_PATH"):  # such as macOS
         os.chmod(path, mode, follow_symlinks=False)
         return
@@ -79,11 +72,7 @@ def identity(path: Path) -> tuple[int, ...]:
 
 
 def remove_stale(path: Path) -> None:
-    """Remove the socket file of a killed server.
-
-    Raises:
-        OSError: it is in use, is not a socket, or cannot be removed.
-    """
+    """Remove the socket file of a killed server."""
     try:
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
             raise OSError(errno.EADDRINUSE, "a file exists there that is not a socket")
@@ -103,14 +92,8 @@ def remove_stale(path: Path) -> None:
 def open_sockets(addresses: Sequence[str], port: int, flag: str, mode: int = 0o600) -> list[socket.socket]:
     """Bind and listen. `::` also accepts IPv4, unless an IPv4 address or a host name is listed as well.
 
-    Args:
-        addresses: IP addresses, host names, or `unix:` and a path.
-        port: a TCP port. 0 picks one that is free at all addresses.
-        flag: the setting to name if the port is not available.
-        mode: the permissions of a Unix socket.
-
-    Raises:
-        OperatorError: an address is in use or not of this machine, or this user is not permitted to use it.
+    An address is an IP address, a host name, or `unix:` and a path. Port 0 picks one that is free at all addresses.
+    Errors name the setting `flag`. `mode` has the permissions of a Unix socket.
     """
     for _ in range(PICKS if port == 0 else 0):
         try:

@@ -45,15 +45,7 @@ class Tls:
 
 
 def read_certificate(certificate: Path, key: Path) -> Certificate:
-    """Read certificate and key.
-
-    Args:
-        certificate: a PEM file with the certificate and its chain.
-        key: a PEM file with the unencrypted key.
-
-    Raises:
-        OperatorError: one of the files cannot be used.
-    """
+    """Read a PEM file with the certificate and its chain, and one with the unencrypted key."""
     digest = hashlib.sha256()
     for path, (what, mark) in zip((certificate, key), MARKS.items(), strict=True):
         try:
