@@ -27,8 +27,7 @@ MAX_INTEGER_LENGTH: Final = 20  # of 64-bit integers; larger ones become doubles
 class ProtocolConnection(ClientConnection):
     """A client of another library. A subclass handles the messages of one protocol.
 
-    Attributes:
-        overlapping: whether the next message is handled while the work of one continues.
+    `overlapping` says whether the next message is handled while the work of one continues.
     """
 
     overlapping: ClassVar[bool] = False
@@ -47,12 +46,7 @@ class ProtocolConnection(ClientConnection):
     def received(self, message: Any, context: RequestContext) -> Awaitable[None] | None:
         """Handle a message. The next one is handled when the awaitable, if any, completes, or at once if they overlap.
 
-        Args:
-            message: the decoded JSON.
-            context: the context of the message, for further charges.
-
-        Raises:
-            SignalError: the message exceeds a limit, or a service is unavailable. The connection is closed.
+        A SignalError closes the connection. `context` is used for further charges.
         """
         raise NotImplementedError
 
@@ -72,11 +66,7 @@ class ProtocolConnection(ClientConnection):
         self.client.socket.send(message)
 
     def acquire(self) -> None:
-        """Count a channel or a membership of a group, until `release`.
-
-        Raises:
-            TooMany: the connection or its address has too many.
-        """
+        """Count a channel or a membership of a group, until `release`."""
         if self._acquired >= MAX_CHANNELS:
             raise errors.TooMany("channels of a connection")
         self.client.service.limits.acquire_hold(self.counts)
@@ -88,11 +78,7 @@ class ProtocolConnection(ClientConnection):
         self.counts.held -= 1
 
     def subscribe(self, channel: Channel) -> Awaitable[None] | None:
-        """Subscribe to a channel. See `Relay.subscribe`.
-
-        Raises:
-            TooMany: the connection or its address has too many channels.
-        """
+        """Subscribe to a channel, within the limits of the connection and its address. See `Relay.subscribe`."""
         if self.closed:
             return None
         if channel not in self._channels:
@@ -108,11 +94,7 @@ class ProtocolConnection(ClientConnection):
             self.release()
 
     def publish(self, channel: Channel, message: bytes, context: RequestContext) -> "int | Future[int]":
-        """Publish a message, and charge the client for its receivers. See `Relay.publish`.
-
-        Raises:
-            TooMany: the address exceeds its rate.
-        """
+        """Publish a message, and charge the client for its receivers. See `Relay.publish`."""
         units = units_of_receivers(self.relay.receivers(channel), len(message))
         if units:
             context.charge(units)

@@ -16,11 +16,7 @@ def make_scope(protocol: str, origin: str | None, *parts: str) -> str:
 
 
 def find_origin(request: Request, protocol: str) -> str:
-    """Return the Origin of a client, or an empty text if the protocol is shared and the client sends none.
-
-    Raises:
-        InvalidParameter: as `Request.find_origin`.
-    """
+    """Return the Origin of a client, or an empty text if the protocol is shared and the client sends none."""
     shared = protocol in request.service.settings.shared_protocols
     return "" if shared and "Origin" not in request.headers else request.find_origin()
 

@@ -83,9 +83,7 @@ class NostrConnection(ProtocolConnection):
     """A client of Nostr.
 
     Each value in a filter counts as a channel. An event is opaque, so it needs a token for offers and for answers.
-
-    Args:
-        origin: the origin, or None if all origins share their topics.
+    `origin` is None if all origins share their topics.
     """
 
     pattern = PATH
@@ -158,11 +156,7 @@ class NostrConnection(ProtocolConnection):
     def _subscribe(self, subscription: bytes, filters: list[Filter], context: RequestContext) -> list[Awaitable[None]]:
         """Replace a subscription by one with these filters. Topics of both miss no event.
 
-        Returns:
-            Awaitables that complete when the subscription is effective.
-
-        Raises:
-            TooMany: the connection or its address has too many channels, or the address exceeds its rate.
+        The awaitables complete when the subscription is effective.
         """
         earlier = self._subscriptions.get(subscription, Subscription((), 0))
         kinds: dict[str, list[bytes]] = {}
@@ -272,11 +266,7 @@ def _is_name(value: object) -> bool:
 
 
 def _parse_id(values: list[Any]) -> str:
-    """Return the id of a subscription.
-
-    Raises:
-        Refused: there is none, or it has another length.
-    """
+    """Return the id of a subscription."""
     value = values[0] if values else None
     if type(value) is not str or not 0 < len(value) <= MAX_SUBSCRIPTION_ID:
         raise Refused(f"invalid: the id of a subscription has 1 to {MAX_SUBSCRIPTION_ID} characters")
@@ -284,11 +274,7 @@ def _parse_id(values: list[Any]) -> str:
 
 
 def _parse_event_id(values: list[Any]) -> str:
-    """Return the id of the only event of a message.
-
-    Raises:
-        Refused: there is no event, or it has no id.
-    """
+    """Return the id of the only event of a message."""
     event = values[0] if len(values) == 1 else None
     if type(event) is not dict or not _is_hex(value := event.get("id"), _HEX_32):
         raise Refused("invalid: an event has an id of 64 hexadecimal digits")
@@ -296,11 +282,7 @@ def _parse_event_id(values: list[Any]) -> str:
 
 
 def _parse_filters(values: list[Any]) -> list[Filter]:
-    """Return the filters of a subscription.
-
-    Raises:
-        Refused: a filter is not valid, or has conditions that are not supported.
-    """
+    """Return the filters of a subscription. Raise Refused for conditions that are not supported."""
     if not 0 < len(values) <= MAX_FILTERS:
         raise Refused(f"invalid: a subscription has 1 to {MAX_FILTERS} filters")
     return [_parse_filter(value) for value in values]
@@ -325,11 +307,7 @@ def _parse_filter(value: object) -> Filter:
 
 
 def _check_event(event: dict[str, Any]) -> str:
-    """Return the value of the `x` tag of an event.
-
-    Raises:
-        Refused: the event is not valid, or is not relayed.
-    """
+    """Return the value of the `x` tag of an event. Raise Refused if it is invalid, or not relayed."""
     kind, created_at, tags, content = (event.get(name) for name in ("kind", "created_at", "tags", "content"))
     if type(kind) is int and kind not in KINDS:
         raise Refused(f"blocked: {OTHER_KIND}")

@@ -51,8 +51,6 @@ class Absent:
 
     Attributes:
         channel: the channel of its arrival.
-        messages: the messages in order.
-        timer: the timer of their expiry.
         changed: is set when the id arrives, and when the messages are not kept any longer.
     """
 
@@ -67,11 +65,7 @@ class Absent:
 
 
 class PeerJsConnection(ProtocolConnection):
-    """A PeerJS client.
-
-    Args:
-        origin: the origin, or None if all origins share their ids.
-    """
+    """A PeerJS client. Its origin is None if all origins share their ids."""
 
     pattern = PATH
     overlapping = True  # a message waits only for the earlier ones to its id

@@ -35,11 +35,7 @@ class Failed(Exception):
 
 
 def parse_id(value: object, failure: str) -> str:
-    """Return a hash or an id of a peer.
-
-    Raises:
-        Failed: the value is not 20 characters, each up to U+00FF.
-    """
+    """Return a hash or an id of a peer: 20 characters, each up to U+00FF. Otherwise raise Failed."""
     if type(value) is not str or len(value) != HASH_LENGTH or max(value) > "\xff":
         raise Failed(failure)
     return value
@@ -51,11 +47,7 @@ def topic_of_hash(info_hash: str) -> str:
 
 
 class TrackerConnection(ProtocolConnection):
-    """A client of a tracker.
-
-    Args:
-        origin: the origin, or None if all origins share their swarms.
-    """
+    """A client of a tracker. Its origin is None if all origins share their swarms."""
 
     pattern = PATH
 

@@ -8,12 +8,7 @@ from ..settings.settings import Settings
 def open_tracing(settings: Settings, worker: int = 0) -> Tracer | None:
     """Start to export spans. Return None if no collector is configured: then nothing is imported.
 
-    Args:
-        settings: the settings at the start.
-        worker: the number of the worker, or 0 for the only process.
-
-    Raises:
-        OperatorError: the packages are not installed, or an environment variable of the SDK cannot be used.
+    The number of the worker is 0 for the only process.
     """
     if not settings.otlp_endpoint:
         return None

@@ -32,10 +32,7 @@ class Reasons(logging.Handler):
 class ReportedExporter(SpanExporter):
     """Exporter that logs the begin and the end of an outage. The SDK calls it in a thread of its own.
 
-    Args:
-        exporter: sends the spans.
-        endpoint: the URL of the collector, for the log.
-        reasons: the handler of the SDK's log.
+    `reasons` is the handler of the SDK's log.
     """
 
     def __init__(self, exporter: SpanExporter, endpoint: str, reasons: Reasons) -> None:

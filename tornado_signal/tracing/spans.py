@@ -45,8 +45,7 @@ Attributes = dict[str, str | int | float]
 class SpanTracer:
     """Receiver of spans that exports them in batches, in a thread of its own.
 
-    Args:
-        scheme: the scheme of the public listener.
+    `scheme` is that of the public listener.
     """
 
     def __init__(self, provider: TracerProvider, scheme: str) -> None:
@@ -125,8 +124,7 @@ def read_traceparent(traceparent: str) -> Context:
 def make_resource(worker: int) -> Resource:
     """Return the description of the process. The variables of the SDK take precedence.
 
-    Args:
-        worker: the number of the worker, or 0 for the only process.
+    The number of the worker is 0 for the only process.
     """
     given = OTELResourceDetector().detect().attributes
     instance = str(given.get("service.instance.id") or os.urandom(8).hex())
@@ -139,13 +137,7 @@ def make_resource(worker: int) -> Resource:
 def make_tracer(endpoint: str, scheme: str, worker: int) -> SpanTracer:
     """Start the thread that exports spans, and return their receiver.
 
-    Args:
-        endpoint: the URL of the collector.
-        scheme: the scheme of the public listener.
-        worker: the number of the worker, or 0 for the only process.
-
-    Raises:
-        ValueError: an environment variable of the SDK has an invalid value.
+    Raise ValueError if an environment variable of the SDK has an invalid value.
     """
     provider = TracerProvider(resource=make_resource(worker), shutdown_on_exit=False)
     exporter = OTLPSpanExporter(endpoint.rstrip("/") + PATH)

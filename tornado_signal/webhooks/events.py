@@ -100,8 +100,7 @@ class Batch(NamedTuple):
 class EventQueue:
     """Events that wait for their delivery, oldest first. When it is full, new events are dropped and counted.
 
-    Args:
-        server: the identifier of this process in each event.
+    `server` identifies this process in each event.
     """
 
     def __init__(self, server: str, metrics: WebhookMetrics) -> None:

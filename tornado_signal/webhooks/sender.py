@@ -27,11 +27,7 @@ STOPPED: Final = "stopped"
 
 
 class Webhooks:
-    """The events of one process. It needs a running event loop. Without a receiver it observes nothing.
-
-    Args:
-        service: the service, whose store and connections it observes.
-    """
+    """The events of one process. It needs a running event loop. Without a receiver it observes nothing."""
 
     def __init__(self, service: Service) -> None:
         self.metrics = WebhookMetrics()

@@ -48,11 +48,7 @@ class Target:
         return f"{parts.scheme}://{parts.netloc}"
 
     async def post(self, batch: Batch) -> None:
-        """Send a batch.
-
-        Raises:
-            RequestFailed: the receiver did not respond with 2xx in time.
-        """
+        """Send a batch. Raise RequestFailed if the receiver did not respond with 2xx in time."""
         request = HTTPRequest(
             self.url,
             "POST",
@@ -82,11 +78,7 @@ class Target:
 
 
 def make_target(settings: Settings) -> Target | None:
-    """Return the configured receiver, or None if webhooks are off. Needs a running event loop.
-
-    Raises:
-        OperatorError: URL or secret is missing, or the file cannot be used.
-    """
+    """Return the configured receiver, or None if webhooks are off. Needs a running event loop."""
     key, url = webhook_key(settings), settings.webhook_url
     if url is None:
         return None

@@ -46,10 +46,8 @@ class RpcRequestContext(RequestContext):
     """One request of a client.
 
     Attributes:
-        connection: the connection of the client.
         slot: the place of the message that contains it.
         id: the id as JSON if the request can be cancelled, otherwise empty.
-        rpc_method: the method, or an empty text for a subscription.
         subscription: the number of the subscription, or 0.
         then: called after its response has been sent.
     """

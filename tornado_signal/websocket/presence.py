@@ -38,8 +38,6 @@ class Holder(Protocol):
         lease: the lease of its offers in the store.
         held: the held offers in order.
         reserved: the number of reserved places.
-        closed: whether the connection has ended.
-        counts: what its client has open.
         reconnect: closes the connection. Its client comes back and learns which offers are gone.
     """
 
@@ -92,11 +90,7 @@ class Presence:
         return self._store.process_id + number.to_bytes(LEASE_BYTES - len(self._store.process_id), "big")
 
     async def reserve(self, holder: Holder) -> None:
-        """Reserve a place for one more offer of a connection, until `begin` or `cancel`.
-
-        Raises:
-            TooMany: the limit of the connection or of its address is reached.
-        """
+        """Reserve a place for one more offer of a connection, until `begin` or `cancel`."""
         if self._is_full(holder):
             for hold in holder.held[:CHECKED_AT_ONCE]:
                 if not await self._waits_for_answer(hold):
@@ -128,14 +122,7 @@ class Presence:
             self._renew_later(hold, expires_ms)
 
     async def take_over(self, holder: Holder, key: Key, secret_hash: bytes) -> int:
-        """Take an offer over from other connections, in the reserved place.
-
-        Returns:
-            The new expiry, Unix milliseconds.
-
-        Raises:
-            SessionNotFound: as `Store.hold`.
-        """
+        """Take an offer over from other connections, in the reserved place. Return its expiry, Unix milliseconds."""
         expires_ms = await self._store.hold(*key, holder.lease, secret_hash=secret_hash)
         self.forget(key)
         self.begin(holder, key, None, secret_hash, expires_ms)

@@ -34,8 +34,7 @@ class RpcRequest(NamedTuple):
 def parse(message: bytes) -> tuple[list[RpcRequest | bytes], bool]:
     """Parse a message.
 
-    Returns:
-        The requests in order, with an error response in place of each invalid one, and whether they are a batch.
+    Return the requests in order, and whether they are a batch. An error response replaces each invalid one.
     """
     try:
         parsed = wire.parse(message)
