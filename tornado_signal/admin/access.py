@@ -93,8 +93,7 @@ class RestrictedHandler(AdminHandler):
     def has_access(self) -> bool:
         """Return whether a request has the token. Otherwise respond with 401.
 
-        Raises:
-            HTTPError: 403, because a web page has sent the request, or another machine while no token is required.
+        Raise HTTPError 403 for requests of web pages. Other machines also get it while no token is required.
         """
         headers = self.request.headers
         if is_from_page(self.request) and not (self.for_page and is_from_own_page(self.request)):

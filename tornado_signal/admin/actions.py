@@ -88,13 +88,7 @@ class Target(NamedTuple):
 
 
 class Actions:
-    """The actions on one process.
-
-    Args:
-        transport: the connections of its clients.
-        stop: starts to stop the server.
-        apply: applies a change of settings.
-    """
+    """The actions on one process."""
 
     def __init__(
         self,
@@ -111,15 +105,7 @@ class Actions:
         self._blocks: dict[Network, asyncio.TimerHandle] = {}
 
     async def perform(self, name: str, fields: Fields, by: str) -> dict[str, Any]:
-        """Perform an action, and log it.
-
-        Args:
-            name: the name of the action.
-            fields: its fields.
-            by: the operator's address, for the log.
-
-        Returns:
-            The result as a JSON object.
+        """Perform an action, and log it with `by`, the operator's address. Return the result as a JSON object.
 
         Raises:
             InvalidAction: a field is missing or invalid. Nothing has changed.
@@ -255,11 +241,7 @@ class Actions:
 
 
 def check_names(name: str, fields: Fields) -> None:
-    """Check the names of fields.
-
-    Raises:
-        InvalidAction: the action has no such field.
-    """
+    """Check the names of fields."""
     for field in fields:
         if field not in ACTIONS[name].fields:
             raise InvalidAction(f"{name} has no field {field!r}")
@@ -296,11 +278,7 @@ def end(connection: OpenConnection) -> None:
 
 
 def parse_network(fields: Fields) -> Network:
-    """Return the network of the field `address`. Limits count an IPv6 /64 as one client, so does an action.
-
-    Raises:
-        InvalidAction: it is missing or invalid.
-    """
+    """Return the network of the field `address`. Limits count an IPv6 /64 as one client, so does an action."""
     text = fields.get("address")
     try:
         if type(text) is not str or re.search(r"[^0-9A-Fa-f:./]", text):
@@ -314,11 +292,7 @@ def parse_network(fields: Fields) -> Network:
 
 
 def parse_text(fields: Fields, name: str) -> str:
-    """Return a field with a text.
-
-    Raises:
-        InvalidAction: it is missing or invalid.
-    """
+    """Return a field with a text."""
     text = fields.get(name)
     if type(text) is not str or not 0 < len(text) <= MAX_TEXT:
         raise InvalidAction(f"{name} must be a text of 1 to {MAX_TEXT} characters")
@@ -326,11 +300,7 @@ def parse_text(fields: Fields, name: str) -> str:
 
 
 def parse_code(fields: Fields) -> bytes:
-    """Return the field `code`, the code of a session.
-
-    Raises:
-        InvalidAction: it is missing or invalid.
-    """
+    """Return the field `code`, the code of a session."""
     try:
         return wire.parse_code(parse_text(fields, "code"))
     except SessionNotFound:
@@ -338,21 +308,13 @@ def parse_code(fields: Fields) -> bytes:
 
 
 def parse_target(fields: Fields) -> Target:
-    """Return the clients that fields other than `address` choose.
-
-    Raises:
-        InvalidAction: a field is invalid.
-    """
+    """Return the clients that fields other than `address` choose."""
     texts = {name: parse_text(fields, name) for name in fields if name != "code"}
     return Target(**texts, code=parse_code(fields) if "code" in fields else b"")
 
 
 def parse_level(fields: Fields) -> str:
-    """Return the field `level`.
-
-    Raises:
-        InvalidAction: it is missing or invalid.
-    """
+    """Return the field `level`."""
     level = fields.get("level")
     if level not in LEVELS:
         raise InvalidAction(f"level must be one of {', '.join(LEVELS)}")

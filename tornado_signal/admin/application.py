@@ -70,15 +70,7 @@ def make_admin_application(
     policy: AdminPolicy | None = None,
     tls: Tls | None = None,
 ) -> web.Application:
-    """Make the application of the admin listener.
-
-    Args:
-        service: the service.
-        operator: the state of the processes, and the actions on them.
-        transport: the connections of clients.
-        policy: the access rules.
-        tls: the certificate, if any.
-    """
+    """Make the application of the admin listener."""
     policy = policy or AdminPolicy()
     common = {"service": service, "exposition": Exposition(service, transport, tls)}
     routes: list[Any] = [("/healthz", LivenessHandler)]

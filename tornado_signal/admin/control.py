@@ -40,7 +40,6 @@ class Control:
 
     Args:
         name: the name of this process, without spaces.
-        messages: signs and checks the messages between processes.
         lifecycle: when it reaches LEAVING, streams end.
     """
 

@@ -20,9 +20,7 @@ REPLY: Final = {"id": str, "process": str, "number": int}
 class Messages:
     """Signs and checks messages.
 
-    Args:
-        secret: returns the secret of the store. Only those who may read the store know it.
-        now_ms: returns the store's time, which all processes share.
+    Only those who may read the store know its secret. The time is the store's, which all processes share.
     """
 
     def __init__(self, secret: Callable[[], bytes], now_ms: Callable[[], int]) -> None:

@@ -36,17 +36,13 @@ class Operator(Protocol):
     async def perform(self, name: str, fields: dict[str, Any], by: str) -> dict[str, Any]:
         """Perform an action on each process that it concerns.
 
-        Args:
-            name: a key of `ACTIONS`.
-            fields: the fields of the action.
-            by: who performs it, for the log.
+        `name` is a key of `ACTIONS`. `by` says who performs it, for the log.
 
         Returns:
             `results`: of each process, with its name. `missing`: the processes that did not respond.
 
         Raises:
             InvalidAction: a field is missing or invalid. Nothing has changed.
-            Unavailable: the store cannot be used.
         """
 
 
@@ -61,11 +57,7 @@ class StatusHandler(RestrictedHandler):
         self.gone = asyncio.Event()
 
     async def get(self) -> None:
-        """Send one object, or one per interval until the client disconnects or the server stops.
-
-        Raises:
-            HTTPError: 400 for an invalid parameter.
-        """
+        """Send one object, or one per interval until the client disconnects or the server stops."""
         interval, scope = self.get_query_argument("interval", ""), self.get_query_argument("scope", "all")
         if scope not in ("all", "process") or not re.fullmatch("([1-9]|[1-5][0-9]|60)?", interval):
             raise web.HTTPError(400)
@@ -102,9 +94,7 @@ class StatusHandler(RestrictedHandler):
 def without_repetitions(state: dict[str, Any], sent: dict[str, Any]) -> dict[str, Any]:
     """Return a state without those fields that have not changed since an earlier line of the stream.
 
-    Args:
-        state: as `Operator.describe` returns it.
-        sent: the latest of `RARELY_CHANGED` by process. It is updated.
+    `sent` has the latest of `RARELY_CHANGED` by process. It is updated.
     """
     processes = []
     for process in state["processes"]:
@@ -131,8 +121,7 @@ class ActionHandler(RestrictedHandler):
     async def post(self, name: str) -> None:
         """Respond with the results of the processes, or with 400 and the reason for an invalid field.
 
-        Raises:
-            HTTPError: 404 for an unknown action.
+        An unknown action gets 404.
         """
         if name not in ACTIONS:
             raise web.HTTPError(404)

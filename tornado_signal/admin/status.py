@@ -42,8 +42,6 @@ class ScopeUsage:
 
     Attributes:
         watchers: the number of waiting requests, event streams and subscriptions.
-        held: the number of held offers.
-        sockets: the numbers of WebSockets by path.
     """
 
     __slots__ = ("held", "sockets", "watchers")
@@ -64,10 +62,7 @@ class ScopeUsage:
 class Status:
     """The state of one process.
 
-    Args:
-        transport: the connections of its clients.
-        current: returns the settings in force.
-        worker: the number of the worker, or 0 if the server is one process.
+    The number of the worker is 0 if the server is one process.
     """
 
     def __init__(

@@ -41,16 +41,9 @@ class WorkerListener:
     async def request(
         self, path: str, limit_s: float | None, method: str = "GET", **options: Any
     ) -> httpx.Response | None:
-        """Send a request.
+        """Send a request. Return None after an error or at the time limit, if any.
 
-        Args:
-            path: the path.
-            limit_s: the time limit. None for none.
-            method: the method.
-            options: headers and body, as httpx names them.
-
-        Returns:
-            The response, or None after an error or at the time limit.
+        The options are headers and body, as httpx names them.
         """
         with contextlib.suppress(httpx.TransportError, TimeoutError):
             async with asyncio.timeout(limit_s):
@@ -65,10 +58,7 @@ class WorkerListener:
 class WorkersCollector(Collector):
     """Metrics about the workers.
 
-    Args:
-        listeners: the workers' listeners.
-        serving: the number of workers that have responded.
-        live: the settings in force.
+    `serving` is the number of workers that have responded.
     """
 
     def __init__(self, listeners: Sequence[WorkerListener], serving: int, live: LiveSettings) -> None:
@@ -115,21 +105,16 @@ def with_worker(sample: str, worker: int) -> str:
 
 
 async def gather(listeners: Sequence[WorkerListener], path: str) -> dict[int, httpx.Response]:
-    """Send a request to all workers.
-
-    Returns:
-        The responses by worker number, without those that timed out.
-    """
+    """Send a request to all workers. Return the responses by worker number, without those that timed out."""
     requests = (listener.request(path, RESPONSE_S) for listener in listeners)
     responses = zip(listeners, await asyncio.gather(*requests), strict=True)
     return {listener.number: response for listener, response in responses if response is not None}
 
 
 async def read_readiness(listeners: Sequence[WorkerListener]) -> tuple[int, dict[str, Any]]:
-    """Read /readyz of all workers.
+    """Read /readyz of all workers. Return status and body of a worker that is ready, or otherwise of another one.
 
-    Returns:
-        Status and body of a worker that is ready, or otherwise of another one. `full` lists that of all workers.
+    `full` lists that of all workers.
     """
     responses = sorted((await gather(listeners, "/readyz")).values(), key=lambda response: response.status_code)
     if not responses:
@@ -182,9 +167,7 @@ class WorkersMetricsHandler(AggregatingHandler):
 class WorkersOperator:
     """All workers of this server, and the servers that share their store. `Operator` describes its operations.
 
-    Args:
-        policy: the access rules of the workers.
-        server_actions: performs the actions that the supervisor performs itself, by name.
+    `server_actions` has the actions that the supervisor performs itself, by name.
     """
 
     def __init__(

@@ -67,11 +67,8 @@ class ClientConnection:
 
     Attributes:
         pattern: the name of the path in logs and metrics.
-        client: the client, whose handshake is complete.
-        counts: what the client has open and has used of its limits.
         grant: what the latest token allows, or None before the first one.
         closed: whether the client has disconnected.
-        held: the offers that it holds.
     """
 
     pattern: ClassVar[str]
@@ -114,10 +111,7 @@ class ClientConnection:
     def process(self, message: bytes, slot: Slot) -> Awaitable[None] | None:
         """Process a message.
 
-        Args:
-            message: the message.
-            slot: its place, which is released when the returned work is done. The next message is processed then too,
-                or after `follow`.
+        The slot is released when the returned work is done. The next message is processed then, or after `follow`.
         """
         raise NotImplementedError
 
@@ -147,11 +141,7 @@ class ClientConnection:
             self.client.socket.close(CloseCode.POLICY_VIOLATION, "too many frames")
 
     def refuse_other_protocol(self, message: Any) -> bool:
-        """Close the connection if a message is of another protocol, and log that. Return whether it is.
-
-        Args:
-            message: the decoded JSON, which means nothing to this endpoint.
-        """
+        """Close the connection if a decoded message is of another protocol, and log that. Return whether it is."""
         found = find_protocol(message)
         if not found or PATHS[found] == self.pattern:
             return False

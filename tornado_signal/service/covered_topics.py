@@ -15,9 +15,6 @@ async def covered_topics(
     """Return a page of the covered topics of the origin that begin with `prefix`, and their number.
 
     A token can cover some topics only. Without a token all are covered.
-
-    Raises:
-        TooMany: the address exceeds its rate.
     """
     grant, store = context.grant, context.service.store
     if grant is None or grant.topics is None:

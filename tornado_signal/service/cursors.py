@@ -29,9 +29,7 @@ def format_cursor(store: Store, scope: bytes, position: Position | SessionPositi
 def parse_cursor(parse: Callable[[str], P | None], scope: bytes, cursor: str, parameter: str) -> P | None:
     """Inverse of `format_cursor`, with the store's `parse_position` or `parse_session_position`.
 
-    Returns:
-        The position. None if it belongs to another store, such as an earlier data directory, so that the reader
-        starts over.
+    Return None for a position in another store, such as an earlier data directory. The reader then starts over.
 
     Raises:
         InvalidParameter: the cursor is damaged, or has another scope.

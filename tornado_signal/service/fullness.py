@@ -31,9 +31,7 @@ LOGGED: Final = {"redis"}
 class Fullness:
     """The resources that are full now, or were within `CALM_S`. It needs a running event loop.
 
-    Args:
-        store: the store, or None for a process without one.
-        refusals: the number of refused clients by resource.
+    `store` is None for a process without one. `refusals` counts refused clients by resource.
     """
 
     def __init__(self, store: Store | None, refusals: Counter[str]) -> None:

@@ -50,11 +50,7 @@ class IceServers:
 
 
 def read_ice_servers(settings: Settings) -> IceServers:
-    """Return the configured servers. Read the secret from its file.
-
-    Raises:
-        OperatorError: TURN servers or secret are missing, or the secret is invalid.
-    """
+    """Return the configured servers. Read the secret from its file."""
     path = settings.turn_secret_file
     if settings.turn_servers and path is None:
         raise OperatorError("--turn-servers needs --turn-secret-file")

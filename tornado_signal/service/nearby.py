@@ -29,10 +29,8 @@ def network_of(address: str) -> str:
 async def nearby_topic(context: RequestContext) -> str:
     """Return the topic of the client's network and origin.
 
-    It changes every day at 0:00 UTC. Yesterday's topic stays for another day while it has unanswered sessions.
-
-    Raises:
-        PathNotFound: it is off, or an untrusted proxy hides the networks of clients.
+    It changes every day at 0:00 UTC. Yesterday's topic stays for another day while it has unanswered sessions. Raise
+    PathNotFound if it is off, or an untrusted proxy hides the networks of clients.
     """
     service = context.service
     hidden = service.proxy_reported and not service.limits.limits_address(context.client_address)

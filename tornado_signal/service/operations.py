@@ -133,11 +133,7 @@ class Subscription:
 
 
 def check(declared: tuple[Parameter, ...], fields: Fields, context: RequestContext) -> dict[str, Any]:
-    """Check parameters and return their values by name.
-
-    Raises:
-        InvalidParameter: the first parameter that is missing or invalid.
-    """
+    """Check parameters and return their values by name. Raise InvalidParameter for the first wrong one."""
     return {parameter.name: parameter.check(fields, context) for parameter in declared}
 
 
@@ -150,11 +146,7 @@ def version(context: RequestContext) -> bytes:
 
 
 def health(context: RequestContext) -> bytes:
-    """GET /health.
-
-    Raises:
-        Unavailable: the server is about to stop.
-    """
+    """GET /health. Raise Unavailable if the server is about to stop."""
     if context.service.lifecycle.state >= LEAVING:
         raise Unavailable("draining")
     return wire.encode({"status": "ok", "timestamp": context.now_ms})

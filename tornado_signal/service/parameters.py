@@ -43,11 +43,7 @@ class Parameter:
 
 
 def check_string(value: object, name: str, least: int = 1, most: int | None = None) -> str:
-    """Check a string of `least` to `most` code points (docs/decisions.md#string-parameters).
-
-    Raises:
-        InvalidParameter: it is absent, not a string, too short or long, or not encodable as UTF-8.
-    """
+    """Check a string of `least` to `most` code points (docs/decisions.md#string-parameters)."""
     if type(value) is not str or len(value) < least or (most is not None and len(value) > most):
         raise InvalidParameter(name)
     if not value.isascii():
@@ -64,11 +60,7 @@ def check_optional_string(value: object, name: str, least: int = 1, most: int | 
 
 
 def check_integer(value: object, name: str, least: int, most: int) -> int:
-    """Check an integer from `least` to `most`. As in JSON Schema, 1.0 is one.
-
-    Raises:
-        InvalidParameter: it is not an integer, or out of range.
-    """
+    """Check an integer from `least` to `most`. As in JSON Schema, 1.0 is one."""
     if type(value) is float and value.is_integer():
         value = int(value)
     if type(value) is not int or not least <= value <= most:

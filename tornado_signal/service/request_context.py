@@ -31,18 +31,12 @@ class RequestContext:
 
     Args:
         client: the counts of the client, which are also its key in queues.
-        method: the method in logs and metrics.
-        pattern: the name of the path in logs and metrics.
 
     Attributes:
         origin: the isolation scope. It is empty before admission, and for anonymous requests.
         now_ms: the time of the request in Unix milliseconds. It is updated after a wait.
-        request_id: the id in the log.
-        status: the HTTP status of the response.
         sent_bytes: the size of its response so far.
-        refusal_reason: the reason of a refusal, or an empty text.
         waited: whether the request is a long poll or a stream that has waited.
-        gone: whether the client has disconnected.
         grant: what the client's token allows, or None if it has none.
         traceparent: the span that the request belongs to, or an empty text.
         span: the span of the request, as a `traceparent`. Empty before it is recorded.
@@ -100,10 +94,6 @@ class RequestContext:
         Args:
             find_origin: returns the Origin, or an empty text for an anonymous request. None if the connection was
                 admitted with its Origin.
-            size: the size of the message or body.
-
-        Raises:
-            SignalError: the request is refused.
         """
         service = self.service
         self.now_ms = service.clock.now_ms()
@@ -132,10 +122,6 @@ class RequestContext:
         Args:
             action: one of `auth.ACTIONS`, `auth.ANY`, or empty for what everybody may do.
             token: the token, or empty to keep the current grant.
-
-        Raises:
-            Unauthorized: the token is missing or invalid.
-            NotAllowed: the token does not allow the action.
         """
         authority = self.service.authority
         if authority is None or not action:
@@ -151,21 +137,12 @@ class RequestContext:
         authority.require(self.grant, action)
 
     def require_topic(self, topic: str) -> None:
-        """Check that the token covers a topic.
-
-        Raises:
-            NotAllowed: it does not.
-        """
+        """Check that the token covers a topic."""
         if self.grant is not None:
             self.grant.require_topic(topic)
 
     def require_session(self, code: bytes) -> Awaitable[None] | None:
-        """Check that the token covers the topic of a session. If the topic has to be read, return that work.
-
-        Raises:
-            NotAllowed: it does not.
-            SessionNotFound: as `Store.find_topic`.
-        """
+        """Check that the token covers the topic of a session. If the topic has to be read, return that work."""
         authority, grant = self.service.authority, self.grant
         if authority is None or grant is None or grant.topics is None:
             return None
@@ -181,11 +158,7 @@ class RequestContext:
         grant.require_topic(topic)
 
     def charge(self, units: int) -> None:
-        """Count further requests, before what they stand for is done.
-
-        Raises:
-            TooMany: the address exceeds its rate.
-        """
+        """Count further requests, before what they stand for is done."""
         retry_after_s = self.service.limits.charge_request(self.client, self.now_ms, units)
         if retry_after_s:
             raise TooMany("requests of an address", retry_after_s)
@@ -193,9 +166,7 @@ class RequestContext:
     def waiting(self, watch: Watch, topic: str = "") -> Watch:
         """Count the wait, and close the watch if the client disconnects. Use it as a context manager.
 
-        Args:
-            watch: the watch.
-            topic: the topic that it waits for, or empty for a session.
+        The topic is empty for a session. Raise TooMany or Unavailable if too many requests wait.
 
         Raises:
             TooMany, Unavailable: too many requests wait.

@@ -45,9 +45,7 @@ def list_of(items: Schema, **limits: int) -> Schema:
 def without_unused(components: Schema, document: Schema) -> Schema:
     """Return the components that a document, or another one of them, refers to.
 
-    Args:
-        components: the components by kind and name.
-        document: the rest of the document.
+    The components are by kind and name.
     """
     while True:
         named = set(re.findall("#/components/([A-Za-z]+/[A-Za-z0-9_.-]+)", encode([document, components]).decode()))

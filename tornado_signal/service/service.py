@@ -43,12 +43,7 @@ EAGER: Final[dict[str, Any]] = {"eager_start": True} if sys.version_info >= (3, 
 
 
 class WaitingRequest(Protocol):
-    """A request that waits, or an event stream.
-
-    Attributes:
-        origin: the isolation scope.
-        grant: what the client's token allows, or None without one.
-    """
+    """A request that waits, or an event stream."""
 
     origin: str
     grant: Grant | None
@@ -58,12 +53,7 @@ class WaitingRequest(Protocol):
 
 
 class HeldOffer(Protocol):
-    """An offer that a connection holds.
-
-    Attributes:
-        key: the origin and code of the offer.
-        topic: its topic, or None if that is unknown.
-    """
+    """An offer that a connection holds. `key` has its origin and code. `topic` is None if it is unknown."""
 
     key: tuple[str, bytes]
     topic: str | None
@@ -75,14 +65,7 @@ class ConnectionObserver(Protocol):
     def opened(self, protocol: str, connection: str, origin: str, address: str) -> Callable[[int], None] | None:
         """Report a new connection. It must neither wait nor raise.
 
-        Args:
-            protocol: the protocol.
-            connection: the id of its handshake.
-            origin: the isolation scope.
-            address: the client's IP address.
-
-        Returns:
-            A function to call with the close code at the end of the connection, or None.
+        `connection` is the id of its handshake. The result is called with the close code at the end of the connection.
         """
 
     def metric_families(self) -> Iterator[Family]:
@@ -175,9 +158,7 @@ class Service:
     def report_origin(self, seen: str, own: str | None) -> None:
         """Log once an hour that pages of this host have another origin than this server knows.
 
-        Args:
-            seen: the origin of the page.
-            own: the origin of this server by the headers Host and X-Forwarded-*.
+        `own` is the origin of this server by the headers Host and X-Forwarded-*.
         """
         if (own or "").partition("://")[2] != seen.partition("://")[2]:
             cause, remedy = "Host", "let it forward the Host header (nginx: proxy_set_header Host $http_host;"

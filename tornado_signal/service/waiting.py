@@ -94,7 +94,6 @@ class Feed(Protocol):
 
     Attributes:
         watch: the watch, which the request opens while the feed is read.
-        finished: whether the subscription has ended.
         topic: the topic, or empty for a session.
     """
 
@@ -106,13 +105,9 @@ class Feed(Protocol):
         """To be called first: raises what the subscription is refused for."""
 
     async def next(self, until_s: float) -> bytes | None:
-        """Wait for events.
+        """Wait for events until a time of the loop's clock.
 
-        Args:
-            until_s: the time limit by the loop's clock.
-
-        Returns:
-            Encoded events, `b""` on timeout, or None once the subscription has ended.
+        Return encoded events, `b""` on timeout, or None once the subscription has ended.
         """
 
 
@@ -120,10 +115,6 @@ class TopicFeed:
     """The events `session` and `gone` of a topic, starting with the current listing.
 
     A reader whose cursor cannot be continued gets `reset` before the listing. All do when the store is lost.
-
-    Raises:
-        InvalidParameter: the cursor does not belong to this topic.
-        NotAllowed: the token does not cover the topic.
     """
 
     finished = False
@@ -199,12 +190,7 @@ class TopicFeed:
 
 
 class SessionFeed:
-    """The events `offer`, `answer`, `candidate` and `gone` of a session, for the side that reads.
-
-    Raises:
-        SessionNotFound: the code is not a UUID.
-        InvalidParameter: the cursor does not belong to this session.
-    """
+    """The events `offer`, `answer`, `candidate` and `gone` of a session, for the side that reads."""
 
     finished = False
     topic = ""
@@ -235,13 +221,7 @@ class SessionFeed:
         self.watch = self._store.watch_session(context.origin, self._code)
 
     async def start(self) -> None:
-        """Do the first read.
-
-        Raises:
-            SessionNotFound: as `Store.read`.
-            NotAllowed: as `RequestContext.require_session`.
-            InvalidParameter: the cursor is of an earlier session with the same code.
-        """
+        """Do the first read."""
         await self.watch.opened()
         if (checking := self._context.require_session(self._code)) is not None:
             await checking

@@ -17,11 +17,7 @@ encode = orjson.dumps
 
 
 def parse_body(body: bytes | bytearray) -> dict[str, Any]:
-    """Parse a request body, which must be one JSON object in UTF-8 (docs/decisions.md#request-body).
-
-    Raises:
-        InvalidParameter: `body`.
-    """
+    """Parse a request body, which must be one JSON object in UTF-8 (docs/decisions.md#request-body)."""
     try:
         fields = parse(body)
     except ValueError:
@@ -32,11 +28,7 @@ def parse_body(body: bytes | bytearray) -> dict[str, Any]:
 
 
 def parse(text: bytes | bytearray) -> Any:
-    """Parse JSON in UTF-8.
-
-    Raises:
-        ValueError: the text is not JSON.
-    """
+    """Parse JSON in UTF-8. Raise ValueError for other text."""
     text = text.removeprefix(BYTE_ORDER_MARK)  # RFC 8259, 8.1: may be ignored
     try:
         return orjson.loads(text)
@@ -57,11 +49,7 @@ def _reject_constant(constant: str) -> NoReturn:
 
 
 def parse_code(text: str) -> bytes:
-    """Return a session's code as 16 bytes.
-
-    Raises:
-        SessionNotFound: the code is not a UUID (docs/decisions.md#malformed-codes).
-    """
+    """Return a session's code as 16 bytes. Raise SessionNotFound for other text (docs/decisions.md#malformed-codes)."""
     code = _parse_uuid(text) if len(text) == 36 else None  # nothing long is kept
     if code is None:
         raise SessionNotFound
