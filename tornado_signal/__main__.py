@@ -36,14 +36,7 @@ def make_parser() -> CommandLine:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command.
-
-    Args:
-        argv: the arguments, or None for those of the process.
-
-    Returns:
-        The exit status.
-    """
+    """Run a command, with the arguments of the process by default. Return the exit status."""
     logs.open_standard_streams()
     if os.getpid() == 1:  # as process 1 of a container: the kernel ignores signals without a handler
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(CLEAN))

@@ -22,11 +22,7 @@ class SignalError(Exception):
 
 
 class InvalidParameter(SignalError):
-    """A required parameter is missing or invalid.
-
-    Attributes:
-        parameter: its name as clients send it.
-    """
+    """A required parameter is missing or invalid. `parameter` is its name as clients send it."""
 
     def __init__(self, parameter: str) -> None:
         self.message = f"Missing or invalid required parameter: {parameter}"

@@ -18,11 +18,7 @@ _LAG_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0,
 
 
 class Histogram:
-    """The numbers of observed values by range.
-
-    Args:
-        bounds: the upper bounds of the ranges, ascending and inclusive. The last range has no bound.
-    """
+    """The numbers of observed values by range. The upper bounds ascend and are inclusive. The last range has none."""
 
     __slots__ = ("bounds", "counts", "sum")
 

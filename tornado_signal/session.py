@@ -161,11 +161,7 @@ class ListingState(NamedTuple):
 def changes_answer(current: Answer | None, answer: str) -> bool:
     """Decide whether an answer changes a session: only the first one does (docs/decisions.md#first-answer).
 
-    Returns:
-        True for the first answer, False for a retry of it.
-
-    Raises:
-        AlreadyAnswered: the new answer differs from the first one.
+    A retry of it changes nothing. A different answer raises AlreadyAnswered.
     """
     if current is not None and current.text != answer:
         raise AlreadyAnswered

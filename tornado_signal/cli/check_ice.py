@@ -36,11 +36,7 @@ class Result(NamedTuple):
 
 
 def check_ice(arguments: argparse.Namespace) -> None:
-    """Check each ICE server.
-
-    Raises:
-        OperatorError: there are no ICE servers, or one does not work.
-    """
+    """Check each ICE server."""
     logging.getLogger("aioice").setLevel(logging.ERROR)  # it logs each step
     results: list[Result] = []
 
@@ -92,11 +88,7 @@ async def check(url: str, server: IceServer) -> Result:
 
 
 async def public_address(server: tuple[str, int]) -> str:
-    """Return the address that a STUN server sees.
-
-    Raises:
-        OperatorError: the server does not respond.
-    """
+    """Return the address that a STUN server sees."""
     connection = aioice.Connection(ice_controlling=True, stun_server=server)
     try:
         await connection.gather_candidates()
@@ -111,11 +103,7 @@ async def public_address(server: tuple[str, int]) -> str:
 
 
 async def relay_address(server: tuple[str, int], credentials: IceServer, transport: str, *, ssl: bool) -> str:
-    """Connect two relayed addresses of a TURN server with each other, and return the first one.
-
-    Raises:
-        OperatorError: the server does not respond, refuses the password, or relays nothing.
-    """
+    """Connect two relayed addresses of a TURN server with each other, and return the first one."""
     ends = [
         aioice.Connection(
             ice_controlling=controlling,

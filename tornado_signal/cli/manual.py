@@ -17,11 +17,7 @@ ENVIRONMENT = {
 
 
 def completion(arguments: argparse.Namespace) -> None:
-    """Print completion for a shell.
-
-    Raises:
-        OperatorError: shtab is not installed.
-    """
+    """Print completion for a shell."""
     try:
         import shtab
     except ModuleNotFoundError as error:

@@ -63,14 +63,8 @@ def with_client(
     """Run a coroutine function with a client. SIGINT and SIGTERM cancel it.
 
     Args:
-        arguments: the arguments of the command.
-        work: the coroutine function.
         interrupted: the error message after SIGINT or SIGTERM. None if they are the normal end.
         servers: the URLs of the servers. None for those of `urls`.
-
-    Raises:
-        OperatorError: the command failed or was interrupted.
-        ConfigError: an environment variable is invalid.
     """
     chosen = servers or urls(arguments)
     origin = arguments.origin or _from_environment(ORIGIN_VARIABLE, ORIGIN)
@@ -116,11 +110,7 @@ def sentence(error: APIError) -> str:
 
 
 async def read_input(what: str) -> str:
-    """Read standard input and return it without the final line break.
-
-    Raises:
-        OperatorError: it is empty or not UTF-8.
-    """
+    """Read standard input and return it without the final line break."""
     loop = asyncio.get_running_loop()
     content: asyncio.Future[bytes] = loop.create_future()
 

@@ -76,11 +76,7 @@ def answer(arguments: argparse.Namespace) -> None:
 
 @contextlib.asynccontextmanager
 async def time_limit(wait_s: float | None, event: str) -> AsyncIterator[None]:
-    """Limit the time to wait for an event.
-
-    Raises:
-        OperatorError: the event did not occur in time.
-    """
+    """Limit the time to wait for an event."""
     try:
         async with asyncio.timeout(wait_s):
             yield
@@ -91,8 +87,7 @@ async def time_limit(wait_s: float | None, event: str) -> AsyncIterator[None]:
 async def wait_for_answer(client: SignalClient, code: str, secret: str) -> SessionUpdate:
     """Return the answer, and the candidates until then.
 
-    Raises:
-        APIError: the candidates have more than `MAX_RESPONSE_BYTES` characters.
+    The candidates have at most `MAX_RESPONSE_BYTES` characters.
     """
     candidates: list[str] = []
     async with aclosing(client.news(code, "offerer", secret=secret)) as updates:
@@ -108,8 +103,7 @@ async def wait_for_answer(client: SignalClient, code: str, secret: str) -> Sessi
 async def find_session(client: SignalClient, target: str) -> tuple[str, str, list[str]]:
     """Wait for a session, given by its code, or by a topic of which it is the oldest.
 
-    Returns:
-        The code, the offer and the candidates.
+    Return the code, the offer and the candidates.
     """
     if _CODE.fullmatch(target):
         try:

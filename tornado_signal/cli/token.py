@@ -15,20 +15,12 @@ from ..system import terminal
 
 
 def token(arguments: argparse.Namespace) -> None:
-    """Make or explain a token.
-
-    Raises:
-        OperatorError: the key cannot be used, or the server would refuse the token.
-    """
+    """Make or explain a token."""
     print(explain(arguments) if arguments.check else make(arguments))
 
 
 def make(arguments: argparse.Namespace) -> str:
-    """Return a token with the claims of the arguments.
-
-    Raises:
-        OperatorError: the key cannot be used, or the time is too long.
-    """
+    """Return a token with the claims of the arguments."""
     if arguments.ttl > MAX_AHEAD_S:
         raise OperatorError("--ttl is more than ten years, which the server refuses; choose a shorter time")
     key = load_signing_key(arguments.key)
@@ -49,11 +41,7 @@ def make(arguments: argparse.Namespace) -> str:
 
 
 def explain(arguments: argparse.Namespace) -> str:
-    """Verify the token on standard input, and return what it allows.
-
-    Raises:
-        OperatorError: the key cannot be used, or the server would refuse the token.
-    """
+    """Verify the token on standard input, and return what it allows."""
     settings = Settings(auth_issuer=arguments.issuer or "", auth_audience=arguments.audience or "")
     authority = Authority(load_keys(arguments.key), settings)
     text = sys.stdin.read(2**16).strip()

@@ -19,11 +19,7 @@ FIELDS |= {"for": "seconds", "level": "level"}
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print the state of a server, or perform an action and print its results.
-
-    Raises:
-        OperatorError: the server is unreachable or refuses, or some processes did not respond.
-    """
+    """Print the state of a server, or perform an action and print its results."""
     settings = load(arguments, os.environ)
     url = remote.admin_url(settings, arguments.admin_url)
     if url is None:

@@ -16,11 +16,7 @@ from ..system.secrets import redis_passwords
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print all flaws of the data.
-
-    Raises:
-        DatabaseError: the data has flaws, or cannot be read.
-    """
+    """Print all flaws of the data. Raise DatabaseError if there are any."""
     settings = load(arguments, os.environ)
     if settings.store == "redis":
         found_flaws = asyncio.run(_flaws_on_redis(settings))

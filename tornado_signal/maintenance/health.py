@@ -18,11 +18,7 @@ MAX_RESPONSE_BYTES = 64 * 1024
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Send `GET /health`.
-
-    Raises:
-        OperatorError: the server does not respond, or is not healthy.
-    """
+    """Send `GET /health`."""
     settings = load(arguments, os.environ)
     where, status = ask_health(settings)
     if status != "ok":
@@ -31,11 +27,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def ask_health(settings: Settings) -> tuple[str, object]:
-    """Return the address of the server with these settings, and its response to `GET /health`.
-
-    Raises:
-        OperatorError: no server responds there, or another one.
-    """
+    """Return the address of the server with these settings, and its response to `GET /health`."""
     if settings.port == 0:
         raise OperatorError("with --port 0 only the server's log contains the port; name it with --port")
     address = settings.address[0]

@@ -23,8 +23,7 @@ MAX_RESPONSE_BYTES = 2 * 2**20
 def admin_url(settings: Settings, url: str | None) -> str | None:
     """Return the URL of the admin listener: `url`, or the one of the settings. None if there is none.
 
-    Raises:
-        OperatorError: the port is 0, so only the server knows it.
+    Port 0 is refused, because only the server knows the real one.
     """
     if url is not None or settings.admin_port is None:
         return url
@@ -34,20 +33,12 @@ def admin_url(settings: Settings, url: str | None) -> str | None:
 
 
 def status(url: str, token: bytes) -> dict[str, Any]:
-    """Return the states of all processes of a server (docs/operator-page.md#data).
-
-    Raises:
-        OperatorError: the server is unreachable, or refuses.
-    """
+    """Return the states of all processes of a server (docs/operator-page.md#data)."""
     return _send("GET", url, "/status", token)
 
 
 def act(url: str, token: bytes, action: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """Perform an action of the operator, and return its results (docs/operator-page.md#actions).
-
-    Raises:
-        OperatorError: the server is unreachable, or refuses.
-    """
+    """Perform an action of the operator, and return its results (docs/operator-page.md#actions)."""
     return _send("POST", url, f"/actions/{action}", token, json.dumps(fields))
 
 
@@ -86,11 +77,7 @@ def _limited(connection: http.client.HTTPConnection) -> Iterator[None]:
 
 
 def _fields(response: http.client.HTTPResponse) -> Any:
-    """Read a JSON response.
-
-    Raises:
-        ValueError: it is too large, incomplete, or not JSON in UTF-8.
-    """
+    """Read a JSON response. Raise ValueError if it is too large, incomplete, or not JSON in UTF-8."""
     body = response.read(MAX_RESPONSE_BYTES)
     if response.length:
         raise ValueError("bytes are missing")
