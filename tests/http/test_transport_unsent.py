@@ -198,9 +198,10 @@ def test_unread_response_over_tls_is_counted(loop, pair, trusting):
 
 
 def test_tls_holds_little_of_what_a_client_reads_slowly(loop, pair, trusting):
-    def held_bytes():
-        (connection,) = running.server.state.connections
-        return connection._transport._transport.get_write_buffer_size()
+    def sizes():
+        transport = connection._transport
+        below = transport._transport.get_write_buffer_size()
+        return below, transport.get_write_buffer_size() - below, sum(map(len, transport._waiting))
 
     tls = Tls(read_certificate(*pair)).context
     with (
@@ -209,10 +210,17 @@ def test_tls_holds_little_of_what_a_client_reads_slowly(loop, pair, trusting):
     ):
         client.sendall(large_request(LARGE_BYTES, close=False))
         received = client.recv(65536)
+        (connection,) = running.server.state.connections
         while len(received) < LARGE_BYTES:
             received += client.recv(65536)
-            assert running.call(held_bytes) <= HIGH_WATER_BYTES + 2 * WRITE_BYTES
+            below, counted, waiting = running.call(sizes)
+            assert below <= HIGH_WATER_BYTES + 2 * WRITE_BYTES
+            assert counted == waiting
         until(lambda: not running.call(lambda: running.server.state.unsent.bytes))
+        client.sendall(large_request(LARGE_BYTES, close=False))
+        until(lambda: running.call(sizes)[1])
+        running.call(connection.abort)
+        assert running.call(sizes)[1:] == (0, 0)
 
 
 def test_kernel_buffers_little_unread_data(running):

@@ -320,6 +320,23 @@ async def test_evicted_session_is_searched_in_steps(redis, under, monkeypatch, r
         assert (await one.topics(), await flaws(store)) == (([("topic", 34)], 1), [])
 
 
+async def test_only_unwatched_channels_are_unsubscribed_and_only_after_a_while(redis, under, monkeypatch):
+    monkeypatch.setattr(change_feed, "KEPT_S", 0.5)
+    async with opened((redis.host, redis.port)) as store:
+        one, feed = under(store), store.watching.change_feed
+        with store.watch_topic(one.origin, "topic") as stays:
+            with store.watch_topic(one.origin, "other") as left:
+                await asyncio.gather(stays.opened(), left.opened())
+            left_s = feed.loop.time()
+            await asyncio.to_thread(until, lambda: left.key not in feed._slots)
+            assert feed.loop.time() - left_s >= change_feed.KEPT_S
+            assert list(feed._slots) == [stays.key]
+            await feed.flush()
+            assert redis.ask("INFO", "stats")["pubsubshard_channels"] == 1
+            await one.create()
+            assert await stays.wait(feed.loop.time() + 60)
+
+
 async def test_channels_that_come_and_go_leave_no_command_in_flight(redis):
     async with opened((redis.host, redis.port)) as store:
         feed = store.watching.change_feed
