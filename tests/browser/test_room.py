@@ -10,6 +10,7 @@ import time
 import pytest
 from support.browsers import launch_in, listed, open_connect, until
 from support.networks import Lan, own_network
+from support.searches import some
 
 from tornado_signal.client.names import Identity
 
@@ -487,7 +488,7 @@ def test_forged_names_are_ignored(server, site, publish, connect_page):
     with_others(ada, "bob")
     # An offer in Bob's name does not take the place of Bob's connection.
     mail = {"from": bob.evaluate("here.id"), "connection": "c", "of": 1, "description": DESCRIPTION}
-    for each in listed(server, site.origin, ROOM):
+    for each in some(listed(server, site.origin, ROOM)):
         fields = {"code": each["code"], "side": "answerer", "candidate": json.dumps(mail)}
         assert server.call("/answer", fields, origin=site.origin)[0] == 200
     ada.evaluate("here.send('here')")
@@ -719,7 +720,7 @@ def test_first_members_have_the_places(server, site, connect_page, windowed):
     infos.remove("9")
     settled(infos)
     # Another beacon, as after a failure of the server, changes no place.
-    for each in listed(server, site.origin, "room~game"):
+    for each in some(listed(server, site.origin, "room~game")):
         mail = {"code": each["code"], "side": "answerer", "answer": "x"}
         server.call("/answer", mail, origin=site.origin)
     until(lambda: sorted(order()) == sorted(infos))

@@ -16,6 +16,7 @@ from support.command import BOUND_S, COMMAND, environment
 from support.documents import ADDRESS, all_blocks, blocks, pages, sections
 from support.paths import ROOT
 from support.redis_servers import free_port
+from support.searches import some
 from support.service import declared
 from websockets.sync.client import connect
 
@@ -359,7 +360,7 @@ def test_websocket_messages_have_the_documented_responses(start):
     (lines,) = blocks("websocket-api", "WebSocket API", "")
     server = start()
     with connect(f"{server.url.replace('http', 'ws')}/ws", origin="https://app.example") as socket_:
-        for sent, *wanted in (part.splitlines() for part in lines.split("-> ")[1:]):
+        for sent, *wanted in map(str.splitlines, some(lines.split("-> ")[1:])):
             socket_.send(sent)
             received = [socket_.recv(BOUND_S) for _ in wanted]
             for text in wanted:
@@ -522,7 +523,7 @@ def test_named_files_and_headings_exist():
     named -= {"REQ", "EVENT", "CLOSED", "AUTH", "COUNT", "OK"}  # messages of Nostr
     assert {"tests/peer.py", "systemd/", "tornado_signal/", "CHANGELOG.md", "LICENSE", ".ci/run"} <= named
     assert [name for name in named if not (ROOT / name).exists()] == []
-    for path, anchor in re.findall(r"\]\((?!https?:)([^)# ]*)#?([^)\" ]*)", pages()["README"]):
+    for path, anchor in some(re.findall(r"\]\((?!https?:)([^)# ]*)#?([^)\" ]*)", pages()["README"])):
         assert (ROOT / path).is_file(), path
         headings = sections(Path(path).stem) if anchor else ()
         assert not anchor or anchor in [slugify(heading, "-") for heading in headings], f"{path}#{anchor}"

@@ -64,7 +64,9 @@ def test_promtool_accepts_every_rule():
     assert sound, said
     assert f"{len(expressions())} rules found" in said
     assert len(expressions()) == 22
-    assert "{{" not in "".join(re.findall(r"description: (.*(?:\n {12}.*)*)", ALERTS.read_text()))
+    descriptions = re.findall(r"description: (.*(?:\n {12}.*)*)", ALERTS.read_text())
+    assert len(descriptions) == len(expressions())
+    assert "{{" not in "".join(descriptions)
 
 
 def test_alerts_fire_only_under_their_conditions(tmp_path):

@@ -53,11 +53,8 @@ def test_each_job_has_the_least_rights():
         assert writes == WRITES.get(name, set()), name
     # Only the checkout of a job that pushes nothing to the repository, and it does not leave a password behind.
     assert "actions/checkout" not in str(jobs()["release"])
-    assert all(
-        given["persist-credentials"] is False
-        for name in ("build", "images")
-        for given in uses(name, "actions/checkout")
-    )
+    given = [each for name in ("build", "images") for each in uses(name, "actions/checkout")]
+    assert [each["persist-credentials"] for each in given] == [False, False]
 
 
 def test_nothing_is_published_before_checks_tests_and_signatures():

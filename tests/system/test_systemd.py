@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support.documents import blocks
 from support.paths import SYSTEMD
+from support.searches import some
 
 from tornado_signal.process import draining, stages, supervisor
 from tornado_signal.settings import settings
@@ -55,7 +56,7 @@ def test_systemd_verify_accepts_the_units_and_documented_additions(installed_uni
     assert (done.returncode, done.stdout) == (0, "")
     for page in (("turn", "STUN and TURN"), ("deploy", "STUN and TURN"), ("scaling", "From one server to three")):
         (text,) = blocks(*page, "ini")
-        for name, lines in re.findall(r"^# systemctl edit (\S+)\n((?:[^#].*\n)+)", text, re.MULTILINE):
+        for name, lines in some(re.findall(r"^# systemctl edit (\S+)\n((?:[^#].*\n)+)", text, re.MULTILINE)):
             unit = installed_unit.with_name(name if "." in name else f"{name}.service")
             unit.write_text(unit.read_text() + lines)
     done = verify(installed_unit)

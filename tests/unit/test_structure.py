@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.paths import TESTS
+from support.searches import some
 
 import tornado_signal
 
@@ -84,7 +85,7 @@ ENTRY_POINTS = {"__main__", "process.worker"}
 READERS = {"client.http", "client.websocket", "maintenance.health", "maintenance.remote"}
 READERS |= {"stores.redis.connections", "webhooks.target"}
 
-FILES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "_version.py")
+FILES = some(sorted(path for path in PACKAGE.rglob("*.py") if path.name != "_version.py"))
 
 
 @functools.cache
@@ -174,7 +175,7 @@ def test_entry_points_are_not_imported():
 
 
 def test_only_the_process_assigns_settings_of_other_objects():
-    for path in [path for path in FILES if not module(path).startswith("process")]:
+    for path in some(path for path in FILES if not module(path).startswith("process")):
         targets = (node for node in ast.walk(parsed(path)) if isinstance(node, ast.Attribute))
         stored = (node for node in targets if node.attr == "settings" and isinstance(node.ctx, ast.Store))
         replaced = {ast.unparse(node) for node in stored}
@@ -209,7 +210,7 @@ def test_engine_checks_are_found(source, tmp_path):
 
 
 def test_engines_are_distinguished_only_inside_the_stores():
-    for path in [path for path in FILES if not module(path).startswith("stores")]:
+    for path in some(path for path in FILES if not module(path).startswith("stores")):
         assert list(engine_checks(path)) == []
 
 
@@ -234,6 +235,52 @@ def test_no_import_cycles():
         for name, path in MODULES.items()
     }
     graphlib.TopologicalSorter(files).prepare()
+
+
+SEARCHES = {"findall", "finditer", "glob", "iterdir", "rglob", "splitlines"}
+
+
+def is_search(expression):
+    """Return whether an expression can be empty after a change of what it reads, or on another machine."""
+    functions = [node.func for node in ast.walk(expression) if isinstance(node, ast.Call)]
+    called = {node.attr for node in functions if isinstance(node, ast.Attribute)}
+    filtered = any(each.ifs for each in getattr(expression, "generators", ()))
+    return "some" not in names_in(expression) and (bool(called & SEARCHES) or filtered)
+
+
+def names_in(node):
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+
+
+def loops_over_nothing(source):
+    """Return the loops of tests over a search that contain assertions and may run zero times.
+
+    A search is passed to `some`, or an assertion elsewhere in the test says something about it.
+    """
+    tree = ast.parse(source)
+    for test in (node for node in tree.body if getattr(node, "name", "").startswith("test_")):
+        nodes = [*ast.walk(test)]
+        loops = [node for node in nodes if isinstance(node, ast.For)]
+        assigned = [node for node in (*tree.body, *nodes) if isinstance(node, ast.Assign)] if loops else []
+        searched = {name for node in assigned if is_search(node.value) for name in names_in(node.targets[0])}
+        for loop in loops:
+            asserts = [node for node in ast.walk(loop) if isinstance(node, ast.Assert)]
+            literal = isinstance(loop.iter, ast.Tuple | ast.List) and loop.iter.elts
+            names = names_in(loop.iter) & searched
+            if not asserts or literal or not (names or is_search(loop.iter)):
+                continue
+            others = [node for node in nodes if isinstance(node, ast.Assert) and node not in asserts]
+            text = ast.unparse(loop.iter)
+            if not any(names & names_in(each) or text in ast.unparse(each) for each in others):
+                yield f"{test.name}: {text}"
+
+
+def test_loops_over_searches_fail_if_nothing_is_found():
+    found = {str(path.relative_to(TESTS)): [*loops_over_nothing(path.read_text())] for path in TESTS.rglob("test_*.py")}
+    assert {path: loops for path, loops in found.items() if loops} == {}
+    loop = "def test_x():\n    for each in {}:\n        assert each"
+    assert [*loops_over_nothing(loop.format("path.glob('*')"))] == ["test_x: path.glob('*')"]
+    assert [*loops_over_nothing(loop.format("some(path.glob('*'))"))] == []
 
 
 def test_test_modules_have_different_names():
