@@ -14,7 +14,6 @@
 
 // All modules that a room needs are imported here, so that a browser requests all of them at once. That takes one more round trip over
 // HTTP/2, and two over HTTP/1.1 with its six connections.
-import "./client/curve.js";
 import "./client/data.js";
 import "./client/http.js";
 import "./client/identity.js";

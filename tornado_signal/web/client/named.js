@@ -1,7 +1,6 @@
 /* The identity of a member with a name, or whose program gives its secret. Loaded when a page enters a room with one. */
 
-import { power } from "./curve.js";
-import { Identity, integer, random } from "./identity.js";
+import { Identity, integer, power, random } from "./identity.js";
 import { base64, unbase64, utf8 } from "./text.js";
 import { PeerError } from "./timing.js";
 
