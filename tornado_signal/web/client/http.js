@@ -66,8 +66,11 @@ export async function reserve(url, number = 0) {
 export async function request(url, init) {
   // A redirect would send the token and the secrets to another host. A malformed token fails here, not as a lost network.
   // Behind a proxy that changes Host, the server takes the origin of a page from the Referer.
-  const checked = new Request(url, { ...init, redirect: "manual", referrerPolicy: "same-origin" });
-  const response = await fetch(checked).catch((error) => {
+  /** @type {RequestInit} */
+  const options = { ...init, redirect: "manual", referrerPolicy: "same-origin" };
+  new Request(url, options);
+  // A Request of its own could be collected in Node.js, and `signal` would no longer end the response.
+  const response = await fetch(url, options).catch((error) => {
     throw refusal(error).name === "TypeError" ? unreachable(url, error) : error;
   });
   const seen = response.headers.get("Access-Control-Allow-Origin"); // other hosts hide it
