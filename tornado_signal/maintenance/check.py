@@ -1,7 +1,6 @@
 """The command check: the integrity of the data."""
 
 import argparse
-import asyncio
 import os
 
 from ..errors import DatabaseError, OperatorError, Unavailable
@@ -19,6 +18,8 @@ def run(arguments: argparse.Namespace) -> None:
     """Print all flaws of the data. Raise DatabaseError if there are any."""
     settings = load(arguments, os.environ)
     if settings.store == "redis":
+        import asyncio
+
         found_flaws = asyncio.run(_flaws_on_redis(settings))
         advice = "servers can continue to use it, and the flaws end when their sessions expire; please report it"
     else:
