@@ -25,7 +25,8 @@ TAKING = """
   () => {
     const asking = window.fetch;
     window.fetch = async (url, init) => {
-      if (!init?.body?.includes("taken back")) return asking(url, init);
+      const request = new Request(url, init);
+      if (!(await request.clone().text()).includes("taken back")) return asking(request);
       %s
     };
   }
@@ -34,7 +35,7 @@ TAKING = """
 LATE = (
     TAKING
     % """
-      const response = await asking(url, init);
+      const response = await asking(request);
       while (!steps.some(([name]) => name === "answered")) await new Promise((resolve) => setTimeout(resolve, 10));
       return response;
 """
@@ -44,7 +45,7 @@ HELD = (
     TAKING
     % """
       await new Promise((resolve) => (window.release = resolve));
-      return asking(url, init);
+      return asking(request);
 """
 )
 

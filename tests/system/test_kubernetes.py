@@ -377,7 +377,8 @@ def test_settings_reach_the_server_unchanged():
         "drain_delay_ms": 100,
         "auth_issuer": "a\"b'c$(d)`e`{{f}}",
     }
-    both = [IMAGE | {"settings": settings | other} for other in ({}, {"demo": True})]
+    files = {"auth_keys": {"secret": "keys"}}  # the issuer of tokens has no effect without
+    both = [IMAGE | {"files": files, "settings": settings | other} for other in ({}, {"demo": True})]
     release, other = render_all([json.dumps(each) for each in both])
     found = settings_of(release)
     for name in ("max_store_bytes", "max_bytes_per_address", "demo", "log_format", "drain_delay_ms"):
@@ -396,6 +397,7 @@ def test_every_setting_can_be_given():
     owned = {"store", "port", "admin_port", "data_dir"}
     files = {setting.name for setting in SETTINGS if setting.name.endswith("_file")}
     given = {setting.name: str(setting.default) for setting in SETTINGS if setting.name not in owned | files}
+    given["redis_sentinel"] = "primary"  # without it, its credentials are refused
     mounted = {name: {"secret": "all", "key": "key"} for name in files}
     release = render(json.dumps(IMAGE | {"settings": given, "files": mounted}))
     assert {*release.variables} == {setting.variable for setting in SETTINGS}

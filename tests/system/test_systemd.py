@@ -54,11 +54,11 @@ def verify(unit: Path) -> subprocess.CompletedProcess[str]:
 def test_systemd_verify_accepts_the_units_and_documented_additions(installed_unit):
     done = verify(installed_unit)
     assert (done.returncode, done.stdout) == (0, "")
-    for page in (("turn", "STUN and TURN"), ("deploy", "STUN and TURN"), ("scaling", "From one server to three")):
-        (text,) = blocks(*page, "ini")
-        for name, lines in some(re.findall(r"^# systemctl edit (\S+)\n((?:[^#].*\n)+)", text, re.MULTILINE)):
-            unit = installed_unit.with_name(name if "." in name else f"{name}.service")
-            unit.write_text(unit.read_text() + lines)
+    pages = (("turn", "STUN and TURN"), ("deploy", "STUN and TURN"), ("scaling", "From one server to three"))
+    text = "".join(block for page in pages for block in blocks(*page, "ini"))
+    for name, lines in some(re.findall(r"^# systemctl edit (\S+)\n((?:[^#].*\n)+)", text, re.MULTILINE)):
+        unit = installed_unit.with_name(name if "." in name else f"{name}.service")
+        unit.write_text(unit.read_text() + lines)
     done = verify(installed_unit)
     assert (done.returncode, done.stdout) == (0, "")
 

@@ -563,7 +563,8 @@ def a_unix_socket(machine):
 
 def look_after_it(machine):
     running, stopped, damaged = (text.replace("sudo ", "") for text in blocks("maintenance", "Maintenance", "sh"))
-    override(machine, ADMIN)
+    machine.do(SECRETS[0].replace("sudo ", ""))
+    override(machine, f"{ADMIN} TORNADO_SIGNAL_ADMIN_TOKEN_FILE=/etc/tornado-signal/secrets/admin")
     machine.do(RESTART)
     code = offer(machine, "care")
     machine.do(running)
@@ -580,7 +581,7 @@ def look_after_it(machine):
     machine.do(damaged)
     assert codes(machine, "care") == []
     assert len(machine.do(owners).splitlines()) == 1
-    machine.do("rm -r /var/lib/tornado-signal/data.damaged")
+    machine.do("rm -r /var/lib/tornado-signal/data.damaged /etc/tornado-signal/secrets/admin")
     override(machine, "")
     machine.do(RESTART)
 
