@@ -90,7 +90,7 @@ const leave = (...rooms) => Promise.all(rooms.map((each) => each.leave()));
 /** A beacon's fields, as if it had just been made. */
 const beacon = (id, fields) => ({ v: VERSION, id, at: 1, now: Date.now(), ...fields });
 
-test("beacons and mail with any value at any place stop nothing", { timeout: 60_000 }, async () => {
+test("beacons and mail with any value at any place stop nothing", { timeout: 300_000 }, async () => {
   const alice = enter("alice");
   await until(() => beaconOf("alice"));
   const candidate = { candidate: "c", sdpMid: "0", sdpMLineIndex: 0, usernameFragment: "u" };
@@ -229,7 +229,7 @@ test("junk mail replaces a beacon before it is full, and the new one is listed b
   await leave(alice);
 });
 
-test("a copy of a beacon replaces no page, and a page with the same secret does", { timeout: 60_000 }, async () => {
+test("a copy of a beacon replaces no page, and a page with the same secret does", { timeout: 300_000 }, async () => {
   const secret = "of both";
   const { id } = await named(secret);
   const older = enter("older", { secret });
@@ -248,7 +248,7 @@ test("a copy of a beacon replaces no page, and a page with the same secret does"
   await leave(older, newer, bob, carol);
 });
 
-test("a name is taken only by a member that gives a sign of life", { timeout: 90_000 }, async () => {
+test("a name is taken only by a member that gives a sign of life", { timeout: 300_000 }, async () => {
   const ada = enter("ada", { me: "Ada", secret: "of Ada" });
   await until(() => beaconOf("ada"));
   const other = enter("other");
@@ -265,7 +265,7 @@ test("a name is taken only by a member that gives a sign of life", { timeout: 90
   await leave(other, next);
 });
 
-test("copies and dead members keep no place, and connected members keep theirs", { timeout: 90_000 }, async () => {
+test("copies and dead members keep no place, and connected members keep theirs", { timeout: 300_000 }, async () => {
   const early = await named("of an early member");
   const since = Date.now() - 10_000;
   const dead = await seal(early, SCOPE, beacon(early.id, { since }));
