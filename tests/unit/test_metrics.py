@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tornado_signal.admin.workers import MergedMetrics
 from tornado_signal.metrics import Durations, Histogram, RequestMetrics
 from tornado_signal.system import usage
-from tornado_signal.system.lag import PAUSE_S, Lag
+from tornado_signal.system.loop import LAG_PAUSE_S, Lag
 
 BOUNDS = (0.5, 1.0, 2.0)
 
@@ -51,14 +51,14 @@ async def test_lag_of_a_blocked_loop_is_measured():
         assert time.monotonic() < deadline_s
         await asyncio.sleep(0.01)
     before = seconds.sum
-    time.sleep(PAUSE_S + 0.5)  # noqa: ASYNC251 (a bug would block the loop like this)
+    time.sleep(LAG_PAUSE_S + 0.5)  # noqa: ASYNC251 (a bug would block the loop like this)
     while seconds.sum - before < 0.4:
         assert time.monotonic() < deadline_s
         await asyncio.sleep(0.01)
     assert sum(seconds.counts[8:]) >= 1  # more than 0.2 s
     lag.stop()
     total = sum(seconds.counts)
-    await asyncio.sleep(2 * PAUSE_S)
+    await asyncio.sleep(2 * LAG_PAUSE_S)
     assert sum(seconds.counts) == total
 
 

@@ -28,14 +28,14 @@ MAY_IMPORT = {
     "stores.quotas": "",
     "stores.watches": "",
     "stores.leveldb": (
-        "errors metrics session stores.position_text stores.quotas stores.watches system system.slices "
+        "errors metrics session stores.position_text stores.quotas stores.watches system system.loop "
         "plyvel plyvel_next sortedcontainers"
     ),
     "stores.redis": (
-        "errors metrics session settings stores.position_text stores.quotas stores.watches system system.slices hiredis"
+        "errors metrics session settings stores.position_text stores.quotas stores.watches system.loop hiredis"
     ),
-    "relay": "errors stores stores.redis system",
-    "auth": "errors settings system system.slices cryptography jwt",
+    "relay": "errors stores stores.redis system.loop",
+    "auth": "errors settings system system.loop cryptography jwt",
     "limits": "errors settings",
     "service": (
         "auth errors lifecycle limits metrics session settings stores stores.latest_counts stores.watches system "
@@ -45,7 +45,7 @@ MAY_IMPORT = {
     "http": "auth errors lifecycle limits service settings stores.watches system tornado",
     "http.upgrade": "auth errors http service.client_connection tornado transport",
     "websocket": (
-        "auth errors lifecycle service service.client_connection session stores.watches system system.slices transport"
+        "auth errors lifecycle service service.client_connection session stores.watches system.loop transport"
     ),
     "websocket.routes": "http http.upgrade service service.client_connection websocket",
     "protocols": (
@@ -54,19 +54,19 @@ MAY_IMPORT = {
     ),
     "admin": (
         "errors lifecycle limits metrics relay service service.client_connection session settings stores system "
-        "system.slices transport httpx prometheus_client tornado"
+        "system.loop transport httpx prometheus_client tornado"
     ),
     "tracing": "errors service settings package opentelemetry",
     "webhooks": "metrics service session settings system tornado",
-    "transport": "system.hourly system.slices httptools tornado",
+    "transport": "system.hourly system.loop httptools tornado",
     "maintenance": "errors settings stores stores.leveldb stores.redis system",
     "settings": "",
     "system.hourly": "",
-    "system.slices": "",
-    "system": "errors metrics settings tornado",
+    "system.loop": "metrics",
+    "system": "errors settings tornado",
     "process": (
         "admin auth errors http lifecycle limits maintenance metrics service settings stores stores.latest_counts "
-        "system transport protocols relay tracing webhooks websocket.routes websocket package tornado"
+        "system system.loop transport protocols relay tracing webhooks websocket.routes websocket package tornado"
     ),
     "process.worker": "process settings stores.redis system uvloop",
     "client": "aiortc cryptography httpx httpx_sse websockets",

@@ -16,7 +16,7 @@ from ..service.client_connection import ClientConnection
 from ..service.service import Service, WaitingRequest
 from ..session import Session, Side
 from ..settings.addresses import Network, canonical_network
-from ..system.slices import present
+from ..system.loop import present
 from ..transport import ServerState
 from ..transport.frames import CloseCode
 from ..transport.state import OpenConnection

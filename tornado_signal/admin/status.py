@@ -20,7 +20,7 @@ from ..settings.settings import SETTINGS, Settings
 from ..settings.value_types import MODE
 from ..stores import Store
 from ..system import logs
-from ..system.slices import present, slices
+from ..system.loop import present, slices
 from ..system.usage import count_descriptors, read_usage, started_s
 from ..transport import ServerState
 from ..transport.websocket import WebSocket

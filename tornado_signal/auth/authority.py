@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ..errors import NotAllowed, Unauthorized
 from ..settings.settings import Settings
-from ..system.slices import in_slices
+from ..system.loop import in_slices
 from .grants import Grant, parse_claims
 from .keys import Key
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..settings.settings import Settings
-from ..system.guard import guarded
+from ..system.loop import guarded
 from .balance import Balance
 
 log = logging.getLogger(__name__)

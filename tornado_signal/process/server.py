@@ -33,9 +33,8 @@ from ..settings.settings import Settings, merge
 from ..stores import check_files, open_store, quotas_of
 from ..system import logs
 from ..system.clock import Clock, ClockWarning
-from ..system.lag import Lag
+from ..system.loop import Lag, Repeating
 from ..system.notify import Notifier
-from ..system.repeating import Repeating
 from ..system.sockets import url
 from ..system.tls import Tls
 from ..tracing import open_tracing

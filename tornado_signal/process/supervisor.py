@@ -25,8 +25,8 @@ from ..service.request_log import RequestLog
 from ..settings.live import LiveSettings
 from ..settings.settings import Settings
 from ..system import logs
+from ..system.loop import Repeating
 from ..system.notify import Notifier
-from ..system.repeating import Repeating
 from ..system.sockets import UnixSocket, is_local, url
 from .administration import make_server_actions, server_name
 from .balance import share

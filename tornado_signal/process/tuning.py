@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from ..errors import OperatorError
 from ..settings.settings import Settings
-from ..system.repeating import Repeating
+from ..system.loop import Repeating
 
 DESCRIPTORS_KEPT = 800  # for LevelDB and everything else but connections
 # Options of mallopt(3). Setting one disables their automatic growth.

@@ -21,8 +21,7 @@ from ..stores.redis.nodes import Pipeline
 from ..stores.redis.partitions import key_slot
 from ..stores.redis.scripts import Script
 from ..stores.redis.shared import SharedRedis
-from ..system.guard import guarded
-from ..system.repeating import Repeating
+from ..system.loop import Repeating, guarded
 from .memory import MemoryRelay
 from .types import Channel, Charge, JoinResult, Lease, Members, Receiver, units_of_receivers
 

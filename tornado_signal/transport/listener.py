@@ -13,7 +13,7 @@ from operator import methodcaller
 from typing import Final
 
 from ..system.hourly import HourlyWarnings
-from ..system.slices import in_slices
+from ..system.loop import in_slices
 from .connection import HEAD_S, REJECT_S, Connection
 from .state import ABORT_STEP, Admission, OpenConnection, ServerState
 from .syntax import format_head

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 from tornado import httputil
 
-from ..system.slices import in_slices
+from ..system.loop import in_slices
 
 ABORT_STEP: Final = 100  # connections aborted per event-loop iteration
 

@@ -13,8 +13,7 @@ from ..lifecycle import LEAVING
 from ..service.client_connection import ClientCounts
 from ..service.service import Service
 from ..session import LEASE_BYTES, Side
-from ..system.guard import guarded
-from ..system.slices import in_slices
+from ..system.loop import guarded, in_slices
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from tornado_signal.stores.leveldb import expiry
 from tornado_signal.stores.leveldb import sweeper as sweeper_module
 from tornado_signal.stores.leveldb.binding import plyvel
 from tornado_signal.stores.leveldb.space import UNLIMITED
-from tornado_signal.system import repeating
+from tornado_signal.system import loop
 
 
 @pytest.fixture
@@ -229,7 +229,7 @@ async def test_sweeps_continue_after_a_failure_and_end_with_the_store(
     clock.ms += TIMEOUT_MS
     await until(lambda: store.metrics.swept == 1)
     assert store.database_metrics.reopened == (failing in ("read", "database"))
-    warned = [record for record in caplog.records if record.name == repeating.__name__]
+    warned = [record for record in caplog.records if record.name == loop.__name__]
     assert ["repeated work failed" in each.getMessage() for each in warned] == [True] * (failing == "defect")
     await store.close()
     assert not sweeper_tasks()

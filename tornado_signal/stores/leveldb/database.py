@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import Unavailable
-from ...system.guard import guarded
+from ...system.loop import guarded
 from . import directory, files, layout
 from .changes import Change
 from .directory import NO_SPACE, Snapshot, View, reason

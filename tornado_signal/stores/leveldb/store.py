@@ -43,8 +43,7 @@ from ...session import (
     utf8_length,
 )
 from ...system.clock import Clock
-from ...system.guard import guarded
-from ...system.slices import in_slices
+from ...system.loop import guarded, in_slices
 from .. import position_text
 from ..quotas import Quotas
 from ..watches import Watch, Watches

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 
 from ...errors import Unavailable
 from ...system.clock import Clock
-from ...system.repeating import Repeating
+from ...system.loop import Repeating
 from . import layout
 from .binding import plyvel
 from .database import Database

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Collection
 from typing import Final, Protocol
 
 from ...errors import Unavailable
-from ...system.repeating import Repeating
+from ...system.loop import Repeating
 from .connections import Address, Credentials, ErrorReply, RedisConnection
 from .metrics import RedisMetrics
 from .nodes import Node

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from ...errors import SessionNotFound, Unavailable
-from ...system.repeating import Repeating
+from ...system.loop import Repeating
 from .client import RedisClient
 from .partitions import key_slot
 

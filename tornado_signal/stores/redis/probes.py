@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from ...errors import Unavailable
-from ...system.repeating import Repeating
+from ...system.loop import Repeating
 from .client import AGAIN, RedisClient
 from .connections import Failure
 from .nodes import Node

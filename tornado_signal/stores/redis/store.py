@@ -28,8 +28,7 @@ from ...session import (
     owns,
 )
 from ...settings.settings import Settings
-from ...system.guard import guarded
-from ...system.slices import in_slices
+from ...system.loop import guarded, in_slices
 from .. import position_text
 from ..quotas import Quotas
 from ..watches import Watch, Watches
