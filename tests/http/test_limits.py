@@ -14,8 +14,9 @@ import types
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.frame_vectors import PING, TEXT, frame
 from support.paths import ROOT
-from support.rpc import until
+from support.rpc import open_socket, until
 from support.service import ORIGIN, OTHER, Connection, head, with_origin
 
 from tornado_signal.errors import TooMany, Unavailable
@@ -30,7 +31,7 @@ from tornado_signal.limits.per_address import (
     Limits,
     TokenBucket,
 )
-from tornado_signal.service.refusals import CALM_S, SETTINGS
+from tornado_signal.service.refusals import CALM_S, NAMES, SETTINGS
 from tornado_signal.settings.settings import SETTINGS as ALL_SETTINGS
 from tornado_signal.settings.settings import Settings
 
@@ -522,10 +523,48 @@ async def test_refusals_are_logged_when_they_begin_and_end(start_service, caplog
     ]
 
 
+async def test_disconnections_are_logged_when_they_begin_and_end(start_service, caplog, monkeypatch):
+    service = await start_service(unlimited_addresses=(), rate_per_address=10)
+    refusals, state = service.shared.refusals, service.server.state
+
+    async def closed(*frames, code):
+        async with open_socket(service) as client:
+            for data in frames:
+                client.socket.transport.write(data)
+            assert await client.closed() == code
+        refusals.check()
+
+    for _ in range(2):
+        await closed(frame(TEXT, b" " * 300_000), code=1009)
+    await closed(frame(0x3), code=1002)
+    await closed(frame(TEXT, b'{"type": "subscribe", "topics": []}'), code=1008)  # has a line of its own
+    async with open_socket(service, local_addr=("127.0.0.2", 0)) as client:
+        state.unfinished.max_bytes = 50_000
+        client.socket.transport.write(frame(TEXT, b" " * 100_000)[:-1])
+        assert await client.closed() == 1006
+    refusals.check()
+    await closed(*[frame(PING)] * 1000, code=1008)
+    later_s = asyncio.get_running_loop().time() + CALM_S
+    monkeypatch.setattr(refusals, "_loop", types.SimpleNamespace(time=lambda: later_s))
+    refusals.check()
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line for line in lines if line.startswith("clients are")] == [
+        "clients are disconnected: messages have at most 262144 bytes; the limit is --max-body-bytes",
+        "clients are disconnected: invalid opcode",
+        "clients are disconnected: unfinished input of all clients; the limit is --max-unsent-bytes",
+        "clients are disconnected: too many frames; the limit is --rate-per-address",
+        "clients are no longer disconnected: messages have at most 262144 bytes; it was 2 connections",
+        "clients are no longer disconnected: invalid opcode; it was 1 connections",
+        "clients are no longer disconnected: unfinished input of all clients; it was 1 connections",
+        "clients are no longer disconnected: too many frames; it was 1 connections",
+    ]
+    assert len(lines) == 9
+
+
 def test_each_setting_of_a_refusal_exists_and_is_of_a_reason():
     reasons = set()
     for path in PACKAGE.rglob("*.py"):
-        reasons |= set(re.findall(r'TooMany\("([^"]+)"', path.read_text()))
-    assert reasons >= SETTINGS.keys() - {"transport", "candidates of a session", "bytes of a session"}
+        reasons |= set(re.findall(r'(?:TooMany\(|POLICY_VIOLATION, )"([^"]+)"', path.read_text()))
+    assert reasons | {*NAMES.values(), "candidates of a session", "bytes of a session"} >= SETTINGS.keys()
     names = {f"--{setting.name.replace('_', '-')}" for setting in ALL_SETTINGS}
     assert names >= {*SETTINGS.values()}

@@ -212,6 +212,7 @@ class Service:
         refusal = make_error_responder(self.shared.log)
         self.server, self.port = await self._listen(self.application, refusal, self.shared.limits)
         state = getattr(self.server, "state", None) or ServerState(self.application, refusal)
+        self.shared.refusals.cut_off = state.count_cut_off
         name, relay = f"localhost:{self.port}", self.application.relay
         self.control = make_control(self.shared, relay, state, partial(setattr, self.shared.live, "current"), name, 0)
         self.control.start()

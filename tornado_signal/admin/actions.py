@@ -13,6 +13,7 @@ from ..errors import SessionNotFound
 from ..limits.per_address import contains
 from ..service import wire
 from ..service.client_connection import ClientConnection
+from ..service.refusals import CLOSED_BY_OPERATOR
 from ..service.service import Service, WaitingRequest
 from ..session import Session, Side
 from ..settings.addresses import Network, canonical_network
@@ -28,7 +29,6 @@ MAX_BLOCK_S: Final = 31 * 86_400
 MAX_BLOCKS: Final = 1000
 CLOSED_AT_ONCE: Final = 100  # connections per event-loop iteration
 MAX_TEXT: Final = 1024
-CLOSED: Final = "closed by the operator"
 LEVELS: Final = ("debug", "info", "warning", "error")
 
 Fields = Mapping[str, Any]
@@ -272,7 +272,7 @@ def _audit(name: str, fields: Fields, by: str, result: Fields) -> None:
 def end(connection: OpenConnection) -> None:
     """Close a connection, a WebSocket with a reason."""
     if isinstance(connection, WebSocket):
-        connection.close(CloseCode.POLICY_VIOLATION, CLOSED)
+        connection.close(CloseCode.POLICY_VIOLATION, CLOSED_BY_OPERATOR)
     else:
         connection.abort()
 

@@ -88,12 +88,8 @@ class Exposition(Collector):
         yield gauge("unsent_bytes", "Unread data of slow clients.", transport.unsent.bytes)
         meaning = "Data received after an unfinished request, and incomplete messages."
         yield gauge("read_ahead_bytes", meaning, transport.unfinished.bytes)
-        ended: Values = {
-            ("too many",): transport.turned_away,
-            ("unsent",): transport.unsent.ended,
-            ("unfinished",): transport.unfinished.ended,
-        }
-        yield counter("connections_ended", "Connections closed without a response, by reason.", ended, "reason")
+        ended: Values = {(reason,): number for reason, number in transport.count_cut_off().items()}
+        yield counter("connections_ended", "Connections closed because of their clients, by reason.", ended, "reason")
 
     def _request_metrics(self) -> Iterator[Metric]:
         metrics = self._service.log.metrics

@@ -148,6 +148,7 @@ class ServingProcess:
         stages.opened("garbage collection", GarbageCollection(lambda: len(self.state.connections)).stop)
         self.server = Server(self.state)
         limits.close_idle = self.server.close_idle
+        service.refusals.cut_off = self.state.count_cut_off
         await self.server.start(public)
         stages.opened("public listener", functools.partial(self.server.close, 0))
         control = make_control(service, relay, self.state, self.reloader.apply, server_name(public), self._worker)

@@ -1,19 +1,26 @@
-"""Refusals for limits and tokens, which the operator can change: logged when they begin and when they end."""
+"""Refused requests and closed connections of clients: logged when they begin and when they end."""
 
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
+
+from .other_protocols import PATHS, describe
 
 log = logging.getLogger(__name__)
 
 CALM_S: Final = 600.0  # without a refusal for a reason, until it has ended. An attacker causes few lines an hour
 
+CLOSED_BY_OPERATOR: Final = "closed by the operator"
+"""The reason of the close frame of an operator's action."""
+
 SETTINGS: Final = {
     "requests of an address": "--rate-per-address",
+    "too many requests": "--rate-per-address",
+    "too many frames": "--rate-per-address",
     "waiting requests of an address": "--max-connections-per-address",
     "connections of an address": "--max-connections-per-address",
-    "transport": "--max-connections-per-address",
     "sessions of an address": "--max-sessions-per-address",
     "held offers of an address": "--max-sessions-per-address",
     "bytes of an address": "--max-bytes-per-address",
@@ -22,9 +29,24 @@ SETTINGS: Final = {
     "topics of an origin": "--max-sessions-per-origin",
     "candidates of a session": "--max-candidates",
     "bytes of a session": "--max-body-bytes",
+    "body too large": "--max-body-bytes",
+    "unread data of all clients": "--max-unsent-bytes",
+    "unfinished input of all clients": "--max-unsent-bytes",
 }
 """The settings of limits by the reason of the refusal."""
-ELSEWHERE: Final = ("blocked", "origin not allowed")
+NAMES: Final = {
+    (408, "transport"): "requests that do not arrive in time",
+    (413, "transport"): "body too large",
+    (429, "transport"): "connections of an address",
+    (0, "too many"): "connections of an address",
+    (0, "unsent"): "unread data of all clients",
+    (0, "unfinished"): "unfinished input of all clients",
+}
+"""The names of reasons in the log, by the status or 0 for a closed connection, and by the reason in metrics."""
+ELSEWHERE: Final = {
+    *("blocked", "origin not allowed", CLOSED_BY_OPERATOR),
+    *(describe(path, protocol) for path in PATHS.values() for protocol in PATHS),
+}
 """The reasons that the log names elsewhere."""
 
 
@@ -33,10 +55,14 @@ class Refusals:
 
     Args:
         refused: the numbers of refused requests by status and reason.
+
+    Attributes:
+        cut_off: returns the numbers of connections that were closed because of their clients, by reason.
     """
 
     def __init__(self, refused: Counter[tuple[int, str]]) -> None:
         self._refused = refused
+        self.cut_off: Callable[[], Mapping[str, int]] = dict
         self._loop = asyncio.get_running_loop()
         self._counted: Counter[tuple[int, str]] = Counter()
         self._before: dict[tuple[int, str], int] = {}  # the number before the first refusal
@@ -45,25 +71,46 @@ class Refusals:
     def check(self) -> None:
         """Log each reason whose refusals have begun or ended."""
         now_s = self._loop.time()
-        for kind, number in self._refused.items():
+        for kind, number in self._numbers():
             before = self._counted[kind]
             if number == before or not _is_logged(*kind):
                 continue
             if kind not in self._seen_s:
                 self._before[kind] = before
-                log.warning("clients are refused (%d): %s; %s", *kind, _advice(*kind))
+                log.warning("clients are %s: %s%s", _describe(kind[0]), _name(*kind), _advice(*kind))
             self._counted[kind], self._seen_s[kind] = number, now_s
         for kind in [kind for kind, seen_s in self._seen_s.items() if now_s - seen_s >= CALM_S]:
             del self._seen_s[kind]
             number = self._counted[kind] - self._before.pop(kind)
-            log.warning("clients are no longer refused (%d): %s; it was %d requests", *kind, number)
+            what = "requests" if kind[0] else "connections"
+            log.warning("clients are no longer %s: %s; it was %d %s", _describe(kind[0]), _name(*kind), number, what)
+
+    def _numbers(self) -> Iterator[tuple[tuple[int, str], int]]:
+        """Yield the numbers by status, which is 0 for closed connections, and reason."""
+        yield from self._refused.items()
+        for reason, number in self.cut_off().items():
+            yield (0, reason), number
 
 
 def _is_logged(status: int, reason: str) -> bool:
-    return (status in (401, 403, 429) or reason == "unfinished bodies") and reason not in ELSEWHERE
+    return (status in (0, 401, 403, 408, 413, 429) or reason == "unfinished bodies") and reason not in ELSEWHERE
+
+
+def _name(status: int, reason: str) -> str:
+    return NAMES.get((status, reason), reason)
+
+
+def _describe(status: int) -> str:
+    return f"refused ({status})" if status else "disconnected"
 
 
 def _advice(status: int, reason: str) -> str:
-    if status in (401, 403):
-        return "tornado-signal token --check explains a token"
-    return f"the limit is {SETTINGS[reason]}" if reason in SETTINGS else "the limit is fixed"
+    """Return what to do, after a semicolon. It is empty if only the client can do something."""
+    name = _name(status, reason)
+    if status in (401, 403) or "token" in name:
+        return "; tornado-signal token --check explains a token"
+    if name.startswith("messages have at most"):
+        name = "body too large"
+    if name in SETTINGS:
+        return f"; the limit is {SETTINGS[name]}"
+    return "; the limit is fixed" if status or "too many" in name else ""

@@ -237,6 +237,7 @@ class Connection(asyncio.Protocol):
             return
         unfinished.record(self, len(data))
         if unfinished.bytes > unfinished.max_bytes and len(data) > PIECE_BYTES:
+            unfinished.ended += 1
             self._reject(http.HTTPStatus.SERVICE_UNAVAILABLE)
 
     @property
@@ -312,7 +313,9 @@ class Connection(asyncio.Protocol):
     def hand_over(self, head: bytes, make: MakeProtocol) -> bool:
         early = len(self._streams) > 1 or self._waiting or self._reject_status or self._parser.in_head
         if self._closing or self._ended or self._transport.is_closing() or early:
-            self.abort()  # what was sent before the answer was taken for requests
+            if not self._closing and early:  # what was sent before the answer was taken for requests
+                self.state.cut_off["data before the response to a handshake"] += 1
+            self.abort()
             return False
         self._transport.write(head)
         self._closing = True
@@ -331,6 +334,8 @@ class Connection(asyncio.Protocol):
         if waits and self._transport.get_write_buffer_size() < self._unsent_bytes:
             self._wait_for_reader(STALLED_S)
         elif waits or self.idle:
+            if not self._closing and self._drained is not None:
+                self.state.cut_off["responses are not read"] += 1
             self.abort()
         else:
             self._reject(http.HTTPStatus.REQUEST_TIMEOUT)

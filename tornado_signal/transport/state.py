@@ -3,8 +3,8 @@
 import asyncio
 import heapq
 import ssl
-from collections import OrderedDict, defaultdict
-from collections.abc import Awaitable, Callable
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Awaitable, Callable, Mapping
 from operator import attrgetter, methodcaller
 from typing import Any, Final, Protocol
 
@@ -217,7 +217,7 @@ class ServerState:
         # The budget of incomplete or unprocessed input.
         self.unfinished = MemoryBudget(max_unsent_bytes // 4, attrgetter("unfinished_bytes"))
         self.websockets = 0
-        self.turned_away = 0  # the number of connections closed immediately
+        self.cut_off = Counter({"too many": 0})  # connections closed because of their clients, by reason
         self.stopping = False  # whether each response is the last of its connection
         self.done: asyncio.Future[None] = self.loop.create_future()  # a future that is done
         self.done.set_result(None)
@@ -234,8 +234,13 @@ class ServerState:
         if self._limiter is None:
             return UNLIMITED
         admission = self._limiter.connected(address, int(self.loop.time() * 1000))
-        self.turned_away += admission is None
+        if admission is None:
+            self.cut_off["too many"] += 1
         return admission
+
+    def count_cut_off(self) -> Mapping[str, int]:
+        """Return how many connections were closed because of their clients, by reason."""
+        return {**self.cut_off, "unsent": self.unsent.ended, "unfinished": self.unfinished.ended}
 
     def write_soon(self, connection: PostingConnection) -> None:
         """Call `write_posted` of a connection in the next event-loop iteration."""

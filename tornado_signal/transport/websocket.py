@@ -26,6 +26,14 @@ SMALL_BYTES: Final = 2 * 1024  # of messages in progress, which cost no more tha
 MAX_FRAMES: Final = 256  # parsed per connection and event-loop iteration
 POSTED_BYTES: Final = 64 * 1024  # kept for one write per event-loop iteration; beyond it they are written at once
 
+BLAMES_CLIENT: Final = {
+    CloseCode.PROTOCOL_ERROR,
+    CloseCode.UNSUPPORTED_DATA,
+    CloseCode.INVALID_DATA,
+    CloseCode.POLICY_VIOLATION,
+    CloseCode.MESSAGE_TOO_BIG,
+}
+NOT_READ: Final = "messages are not read"
 DELIBERATE: Final = (CloseCode.NORMAL_CLOSURE, CloseCode.GOING_AWAY, CloseCode.NO_STATUS_RCVD)
 
 make_text: Final = functools.partial(make_frame, frames.TEXT)
@@ -310,6 +318,8 @@ class WebSocket(asyncio.Protocol):
         """Close the connection. None closes it without a code."""
         self.drops_messages = self.drops_messages or code == CloseCode.POLICY_VIOLATION
         if not self._closing:  # otherwise the client has closed after the messages taken so far
+            if code in BLAMES_CLIENT:
+                self.state.cut_off[reason] += 1
             self._send_close(code or CloseCode.NO_STATUS_RCVD, frames.close_data(code, reason), received=False)
 
     def abort(self) -> None:
@@ -325,11 +335,13 @@ class WebSocket(asyncio.Protocol):
             self._stalled_s = self._heard_s = now_s
         stalled_s = now_s - self._stalled_s if self._drained is not None else 0.0
         if self._closing or stalled_s >= SILENT_S or now_s >= self._heard_s + SILENT_S:
+            if stalled_s and not self._closing:
+                self.state.cut_off[NOT_READ] += 1
             self.abort()
             return
         self.deadline_s = min(now_s + (PING_S if unsent <= MAX_UNSENT_BYTES else UNREAD_S), self._heard_s + SILENT_S)
         if unsent > MAX_UNSENT_BYTES and stalled_s >= UNREAD_S:
-            self.close(CloseCode.POLICY_VIOLATION, "messages are not read")
+            self.close(CloseCode.POLICY_VIOLATION, NOT_READ)
         elif self._drained is None and not self._transport.is_closing():  # otherwise it has enough to read
             self._write(_PING)
             self._pinged = True

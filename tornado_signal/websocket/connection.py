@@ -13,6 +13,7 @@ from ..service.client_connection import METHOD, Client, ClientConnection, Slot
 from ..service.event_batches import FeedEvent
 from ..service.operations import SUBSCRIPTIONS, SUCCESS, Operation, Pieces, check, encode_published, publish
 from ..service.parameters import CODE, SECRET, check_optional_string
+from ..service.refusals import CLOSED_BY_OPERATOR
 from ..service.request_context import RequestContext
 from ..service.statuses import STATUS
 from ..service.tracer import Tracer
@@ -73,7 +74,7 @@ class RpcRequestContext(RequestContext):
         socket = self.connection.client.socket
         if socket.drops_messages:  # it is closed already
             return False
-        socket.close(CloseCode.POLICY_VIOLATION, "closed by the operator")
+        socket.close(CloseCode.POLICY_VIOLATION, CLOSED_BY_OPERATOR)
         return True
 
     def waiting(self, watch: Watch, topic: str = "") -> Watch:
