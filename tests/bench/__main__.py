@@ -1,7 +1,7 @@
-"""Benchmarks of tornado-signal and of a bare ceiling server. See `tests/bench/run --help`.
+"""Benchmarks of tornado-signal. See `tests/bench/run --help`.
 
-Each figure is measured in alternation with the ceiling or another reference. Compare ratios within one run, never
-figures of different runs or machines.
+Figures that depend on the machine are measured in alternation with a reference, such as the server of PeerJS. Compare
+ratios within one run, never figures of different runs or machines.
 """
 
 import argparse
@@ -13,36 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from . import (
-    cluster,
-    counter,
-    figures,
-    growth,
-    instructions,
-    latency,
-    life,
-    protocols,
-    report,
-    rooms,
-    throughput,
-    waits,
-    websockets,
-)
-from .processes import BenchError, Target
+from . import figures, instructions, life, protocols, report, websockets
+from .processes import BenchError
 
-MEASURES = [throughput.endpoints, throughput.durability, throughput.broker, latency.latency, growth.connections]
-MEASURES += [
-    waits.waits,
-    websockets.websockets,
-    life.life,
-    rooms.browser,
-    rooms.rooms,
-    growth.growth,
-    latency.sweep,
-    protocols.protocols,
-    instructions.instructions,
-]
-PARTS = {measure.__name__: measure for measure in (*MEASURES, cluster.cluster)}
+PARTS = {
+    "life": life.life,
+    "websockets": websockets.websockets,
+    "protocols": protocols.protocols,
+    "instructions": instructions.instructions,
+}
 
 
 def parsed() -> argparse.Namespace:
@@ -51,7 +30,7 @@ def parsed() -> argparse.Namespace:
     )
     add = parser.add_argument
     sizes = parser.add_mutually_exclusive_group()
-    sizes.add_argument("--quick", dest="size", action="store_const", const="quick", help="less than a minute")
+    sizes.add_argument("--quick", dest="size", action="store_const", const="quick", help="about a minute")
     sizes.add_argument("--smoke", dest="size", action="store_const", const="smoke", help="only shows that it works")
     several = f"one part, or several with several --only: {', '.join(PARTS)}"
     add("--only", metavar="PART", action="append", choices=PARTS, help=several)
@@ -59,14 +38,10 @@ def parsed() -> argparse.Namespace:
     add("--rate", type=float, help="pairs a second in `life` (default: 80)")
     other = "`life` and `instructions` also measure the server of this checkout, which gets a .venv of its own"
     add("--server", metavar="CHECKOUT", type=Path, action="append", default=[], help=other)
-    add("--url", help="measure the server there instead: everything that needs no control over it")
-    add("--pid", type=int, help="the process of that server (with its children), for CPU and memory")
     where = "where the databases go; which disk that is matters (default: %(default)s)"
     add("--dir", type=Path, default=tempfile.gettempdir(), help=where)
     add("--json", type=Path, metavar="FILE", help="write the figures there too")
     arguments = parser.parse_args()
-    if arguments.pid and not arguments.url:
-        parser.error("--pid goes with --url")
     for name in ("seconds", "rate"):
         value = getattr(arguments, name)
         if value is not None and not 0 < value < float("inf"):
@@ -83,12 +58,9 @@ def main() -> int:
     began_s = time.perf_counter()
     status = 0
     with tempfile.TemporaryDirectory(prefix="tornado-signal-bench-", dir=arguments.dir) as name:
-        target = Target(arguments.url, arguments.pid) if arguments.url else None
-        bench = figures.Bench(amounts, Path(name), target, [each.resolve() for each in arguments.server])
+        bench = figures.Bench(amounts, Path(name), [each.resolve() for each in arguments.server])
         options = {
-            "Measured": arguments.url or "tornado-signal of this checkout",
             "Options": f"{size} run; parts: {', '.join(parts)}",
-            "Instructions": counter.counted(),
             "Read so": "ratios within this run hold; its absolute figures are this machine's, at this hour",
         }
         conditions = report.setup(options, bench.where)

@@ -3,28 +3,31 @@
 They include work of other threads. The memory of connections is measured next to them.
 """
 
-import dataclasses
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 
+import jwt
 import uvloop
 
 from . import client, peers, processes, protocols
-from .counter import Counter, kernel_counts
-from .figures import Bench
-from .life import Polled, Socketed
+from .counter import Counter
+from .figures import Bench, settled
+from .life import WAIT_S, Kept, Polled, Socketed
 from .peerjs import Meeting
 from .processes import BenchError, Server
-from .waits import WAIT_S, settled
 
 PART = "instructions"
 WARM = 10  # repetitions before counting
 PROXIED = 50  # clients of one reverse proxy
-HELD = 2000  # connections whose memory is measured
+SECRET = "5" * 64
+TOKEN = ", with a token"
+MOST_WITH_TOKEN = 1.05  # compared with the same operation without one
 IDLE, WAITING = "memory of an idle connection", "memory of a waiting poll and its connection"
 
 BEHIND_PROXY = {"trusted-proxies": "127.0.0.1"}
@@ -35,7 +38,7 @@ LIMITS = {"unlimited-addresses": "none", "rate-per-address": 1_000_000}
 Perform = Callable[[int], Coroutine[None, None, object]]
 
 
-@dataclasses.dataclass
+@dataclass
 class Operation:
     """An operation whose instructions are counted.
 
@@ -51,7 +54,7 @@ class Operation:
     most: float
     prepare: Callable[[str], AbstractAsyncContextManager[Perform]]
     times: int = 1
-    options: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
 
 
 def peer_of(number: int) -> peers.Peer:
@@ -123,18 +126,23 @@ async def new_connection(base: str) -> AsyncIterator[Perform]:
 
 
 @asynccontextmanager
-async def kept_pair(base: str) -> AsyncIterator[Perform]:
-    pair = peers.pair(0)
+async def kept_pair(base: str, authorization: str = "") -> AsyncIterator[Perform]:
+    pair = peers.pair(0, authorization)
     (offerer,) = await client.connect(base, 1, pair.offerer.address)
     (answerer,) = await client.connect(base, 1, pair.answerer.address)
-    yield lambda number: Polled(base, dataclasses.replace(pair, topic=f"kept-{number}")).broker_over(offerer, answerer)
+    yield lambda number: Polled(base, replace(pair, topic=f"kept-{number}")).broker_over(offerer, answerer)
     offerer.close()
     answerer.close()
 
 
 @asynccontextmanager
-async def _new(way: Callable, base: str) -> AsyncIterator[Perform]:
-    yield lambda number: way(base, peers.pair(number)).broker()
+async def _new(way: Callable, base: str, authorization: str = "") -> AsyncIterator[Perform]:
+    yield lambda number: way(base, peers.pair(number, authorization)).broker()
+
+
+def _authorization() -> str:
+    claims = {"sub": "user-1234", "topics": ["room-*", "kept-*"], "exp": time.time() + 86_400}
+    return f"Bearer {jwt.encode(claims, SECRET, 'HS256', headers={'kid': 'key'})}"
 
 
 @asynccontextmanager
@@ -169,13 +177,18 @@ async def event(base: str) -> AsyncIterator[Perform]:
         await each.close()
 
 
+# Pairs that are also counted at a server that requires tokens.
+KEPT = (
+    Operation("pair over HTTP, kept connections", 5300, kept_pair, 4),
+    Operation("pair over /ws, kept connections", 4200, partial(_new, Kept), 4),
+)
 OPERATIONS = (
     Operation("health, kept connection", 240, health),
     Operation("poll", 320, poll),
     Operation(f"poll behind a proxy with {PROXIED} clients in turn", 350, proxied_poll, options=BEHIND_PROXY),
     Operation("health, new connection and new headers", 600, new_connection),
     Operation("pair over HTTP, new connections", 5700, partial(_new, Polled), 4),
-    Operation("pair over HTTP, kept connections", 5300, kept_pair, 4),
+    *KEPT,
     Operation("pair over /ws, new connections", 4200, partial(_new, Socketed), 4),
     Operation("PeerJS pair", 2100, partial(_new, Meeting), 4),
     Operation(f"y-webrtc message to {protocols.SUBSCRIBERS} subscribers", 320, room_message),
@@ -185,28 +198,32 @@ OPERATIONS = (
 
 def instructions(bench: Bench) -> None:
     """Count the instructions of operations, and measure the memory of connections, at each server."""
-    if bench.external:
-        return
-    callgrind = not kernel_counts()
-    if callgrind and shutil.which("valgrind") is None:
-        raise BenchError("the kernel does not count instructions, and there is no valgrind")
+    if shutil.which("valgrind") is None:
+        raise BenchError("there is no valgrind")
+    key = bench.where / "key.secret"
+    key.write_text(SECRET)
+    with_token = [
+        replace(each, name=each.name + TOKEN, prepare=partial(each.prepare, authorization=_authorization()))
+        for each in KEPT
+    ]
     found: list[dict[str, float]] = []
     for checkout in (None, *bench.others):
-        start = partial(processes.tornado_signal, durability="fsync", checkout=checkout, **LIMITS)
+        start = partial(bench.server, durability="fsync", checkout=checkout, **LIMITS)
         executed = {}
-        for operation in OPERATIONS:
-            with start(bench.directory(), callgrind=callgrind, **operation.options) as server:
+        for operation in (*OPERATIONS, *with_token):
+            keys = {"auth-keys": key} if operation in with_token else {}
+            with start(callgrind=True, **operation.options, **keys) as server:
                 executed[operation.name] = uvloop.run(_count(server, operation, bench.size.counted))
-        with processes.many_files() as most, start(bench.directory()) as server:
-            idle_bytes, waiting_bytes = uvloop.run(_memory(server, min(bench.size.waiting, HELD, most)))
+        with start() as server:
+            idle_bytes, waiting_bytes = uvloop.run(_memory(server, bench.size.connections))
         found.append(executed | {IDLE: idle_bytes / 1024, WAITING: waiting_bytes / 1000})
-    _add_all(bench, found, callgrind)
+    _add_all(bench, found)
 
 
-def _add_all(bench: Bench, found: list[dict[str, float]], callgrind: bool) -> None:
-    note = f"browser headers; fsync; counted by {'callgrind' if callgrind else 'the kernel'}"
+def _add_all(bench: Bench, found: list[dict[str, float]]) -> None:
+    note = "browser headers; fsync; counted by callgrind"
     if len(found) > 1:
-        note += f". The ceiling here is the server of {bench.others[0]}"
+        note += f". The reference is the server of {bench.others[0]}"
         ours, theirs = map(_python_of, (sys.executable, processes.interpreter(bench.others[0])))
         if ours != theirs:  # Debian's executes 11 % less than one of pyenv
             note += f", WITH ANOTHER PYTHON: {theirs}, and here {ours}"
@@ -214,10 +231,14 @@ def _add_all(bench: Bench, found: list[dict[str, float]], callgrind: bool) -> No
     limits |= {IDLE: (6.0, "KiB"), WAITING: (10.5, "KB")}
     for name, (most, unit) in limits.items():
         mine, *others = (values[name] for values in found)
-        against = {"ceiling": others[0], "ratio": mine / others[0]} if others else {}
-        bench.add(PART, name, mine, unit, most=most, judged=bench.whole, note=note, **against)
+        reference = others[0] if others else None
+        bench.add(PART, name, mine, unit, most=most, judged=bench.whole, note=note, reference=reference)
         for number, value in enumerate(others[1:], 3):
             bench.add(PART, f"{name}, server {number}", value, unit)
+    for each in KEPT:
+        more = found[0][each.name + TOKEN] / found[0][each.name]
+        name = f"{each.name}{TOKEN}, to that without"
+        bench.add(PART, name, more, "times", most=MOST_WITH_TOKEN, judged=bench.whole)
 
 
 def _python_of(interpreter: str) -> str:

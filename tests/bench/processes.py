@@ -8,17 +8,18 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Self
 
+from support import processes
+
 ROOT = Path(__file__).resolve().parents[2]
 START_LIMIT_S = 120.0
 STOP_LIMIT_S = 60.0
 APART = "servers on one processor, the load on the others"
-TICKS = os.sysconf("SC_CLK_TCK")
 _LISTENING = re.compile(r"(?<!admin )listen\w+ on (https?://[^\s\"]+)[\s\"]")
 _ADMIN = re.compile(r"admin listener on (http://[^\s\"]+)[\s\"]")
 
@@ -27,68 +28,16 @@ class BenchError(Exception):
     """A measurement that is impossible. The message gives the reason."""
 
 
-class Target:
-    """A server at a base URL, with its process if CPU time and memory can be read."""
+class Server:
+    """A server process for the duration of a `with` block, with its CPU time and memory. Its output goes to a file.
 
-    forgetful = False  # whether it accepts repeated answers, each as the first one
-    callgrind: Path | None = None  # where callgrind writes its counts if the server runs under it
+    Attributes:
+        base: its URL.
+        pid: the id of its process.
+        callgrind: where callgrind writes its counts if the server runs under it.
+    """
 
-    def __init__(self, base: str, pid: int | None = None) -> None:
-        self.base = base.rstrip("/")
-        self.pid = pid
-
-    def cpu_s(self) -> float | None:
-        """Return the user and system time of all threads and children so far, or None without a process."""
-        if self.pid is None:
-            return None
-        ticks = 0
-        for number, pid in enumerate(self.family()):
-            with suppress(OSError):
-                # utime and stime, for the first process also those of exited children
-                ticks += sum(map(int, _stat(Path(f"/proc/{pid}"))[11 : 13 if number else 15]))
-        return ticks / TICKS
-
-    def threads_cpu_s(self) -> dict[int, float]:
-        """Return the user and system time so far of each current thread."""
-        used_s = {}
-        for pid in self.family():
-            for thread in Path(f"/proc/{pid}/task").iterdir():
-                with suppress(OSError):
-                    used_s[int(thread.name)] = sum(map(int, _stat(thread)[11:13])) / TICKS
-        return used_s
-
-    def memory_bytes(self) -> int | None:
-        """Return the private resident memory, without LevelDB's file pages, which the kernel can reclaim."""
-        if self.pid is None:
-            return None
-        total = 0
-        for pid in self.family():
-            match = re.search(r"RssAnon:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-            total += int(match[1]) * 1024 if match else 0
-        return total
-
-    def family(self) -> list[int]:
-        """Return the ids of the process and of its descendants."""
-        parents = {}
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                with suppress(OSError):
-                    parents[int(entry.name)] = int(_stat(entry)[1])
-        if self.pid not in parents:
-            raise BenchError(f"there is no process {self.pid} (any more)")
-        family = [self.pid]
-        for pid in family:
-            family += [child for child, parent in parents.items() if parent == pid]
-        return family
-
-
-def _stat(entry: Path) -> list[str]:
-    """Return the fields after the name in the `stat` of a process or thread, beginning with the state."""
-    return (entry / "stat").read_text().rpartition(") ")[2].split()
-
-
-class Server(Target):
-    """Start a server process for the duration of a `with` block. Its output goes to a file."""
+    callgrind: Path | None = None
 
     def __init__(self, command: list[str], log: Path, environment: Mapping[str, str] = MappingProxyType({})) -> None:
         self._command = command
@@ -99,18 +48,17 @@ class Server(Target):
         # The caller's settings for its own servers must not affect a measurement.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TORNADO_SIGNAL_")}
         environment |= self._environment
-        began_s = time.perf_counter()
         try:
             with self._log.open("w") as output:
                 self._process = subprocess.Popen(self._command, cwd=ROOT, env=environment, stdout=output, stderr=output)
         except OSError as error:
             raise BenchError(f"cannot run {self._command[0]}: {error}") from error
+        self.pid = self._process.pid
         try:
-            super().__init__(self._said(self._listening), self._process.pid)
+            self.base = self._said(self._listening).rstrip("/")
         except BaseException:
             self.stop()
             raise
-        self.opened_s = time.perf_counter() - began_s
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -136,9 +84,17 @@ class Server(Target):
         with urllib.request.urlopen(f"{admin}/metrics", timeout=timeout_s) as answer:
             return answer.read().decode()
 
-    def beyond_caches_bytes(self) -> int:
-        cached = float(re.search(r"^tornado_signal_store_cache_bytes (\S+)$", self.metrics(), re.M)[1])
-        return self.memory_bytes() - int(cached)
+    def cpu_s(self) -> float:
+        """Return the user and system time of all threads and children so far."""
+        return processes.cpu_s(self.pid)
+
+    def threads(self) -> list[int]:
+        tasks = (Path(f"/proc/{pid}/task").iterdir() for pid in processes.family(self.pid))
+        return [int(task.name) for each in tasks for task in each]
+
+    def memory_bytes(self) -> int:
+        """Return the private resident memory, without LevelDB's file pages, which the kernel can reclaim."""
+        return processes.memory_bytes(self.pid)
 
     def log(self) -> str:
         return self._log.read_text(errors="replace")
@@ -174,26 +130,27 @@ def many_files() -> Iterator[int]:
 
 
 @contextmanager
-def apart(*servers: Target, beside: Sequence[Target] = ()) -> Iterator[None]:
+def apart(*servers: Server) -> Iterator[None]:
     """Pin servers to one processor, and their load (this process and its children) to the others, if there are any.
 
-    The targets in `beside` run with the load. Without pinning, the kernel moves threads between processors, which
-    costs a server a fifth more and distorts the comparison.
+    Without pinning, the kernel moves threads between processors, which costs a server a fifth more and distorts the
+    comparison.
     """
     processors = os.sched_getaffinity(0)
     one, *others = sorted(processors)
-    for where, targets in (({one}, servers), (others or {one}, beside)):
-        for target in targets:
-            for thread in target.threads_cpu_s():
+
+    def pin(where: set[int]) -> None:
+        for thread in (thread for server in servers for thread in server.threads()):
+            with suppress(ProcessLookupError):
                 os.sched_setaffinity(thread, where)
+
+    pin({one})
     os.sched_setaffinity(0, others or {one})
     try:
         yield
     finally:
         os.sched_setaffinity(0, processors)
-        for target in (*servers, *beside):
-            for thread in target.threads_cpu_s():
-                os.sched_setaffinity(thread, processors)
+        pin(processors)
 
 
 def interpreter(checkout: Path) -> str:
@@ -233,10 +190,4 @@ def tornado_signal(
         command = ["valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={counts}", *command]
     server = Server([*command, "serve", *words], where.with_suffix(".log"), environment)
     server.callgrind = counts if callgrind else None
-    return server
-
-
-def ceiling(where: Path, *, durability: str = "os") -> Server:
-    server = Server([sys.executable, "-m", "tests.bench.ceiling", str(where), durability], where.with_suffix(".log"))
-    server.forgetful = True
     return server

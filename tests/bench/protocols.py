@@ -6,23 +6,23 @@ Each original serves the same raw clients in alternation, so that other load on 
 import asyncio
 import hashlib
 import socket
+import statistics
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import orjson
 import uvloop
 from btclib_secp256k1 import ssa, xonly
 
-from . import messages, npm, peers, processes
-from .figures import Bench, median, ratio
+from . import npm, peers, processes
+from .figures import Bench, ratio
 from .peerjs import Meeting, PeerJs
 from .processes import APART, Server, apart
-from .sockets import UPGRADE, WebSocket, frame, open_socket
+from .sockets import WebSocket, frame, open_many
 
 PACKAGES = processes.ROOT / "tests" / "libraries"
 PART = "protocols: CPU of the whole server, to that of the original"
@@ -30,7 +30,6 @@ SUBSCRIBERS = 10
 SWARM = 50
 OFFERS = 3
 CROWD = 1000
-OPENED_AT_ONCE = 200
 WARM = 3  # unmeasured turns, because Node.js compiles frequent code
 SDP = "v=0\r\n" + "a=candidate:1 1 udp 2122260223 192.0.2.1 50000 typ host\r\n" * 20
 INFO_HASH = "aaaaabbbbbcccccddddÿ"
@@ -107,23 +106,7 @@ class Client(WebSocket):
 
 async def connect(base: str, path: str, count: int, first: Callable[[int], object] | None = None) -> list[Client]:
     """Open connections, and send a first message on each."""
-    where = urlsplit(base)
-    clients: list[Client] = []
-    while len(clients) < count:
-        opening = range(len(clients), min(count, len(clients) + OPENED_AT_ONCE))
-        upgrades = [messages.request(base, "GET", path.format(number)) for number in opening]
-        clients += await asyncio.gather(
-            *(
-                open_socket(
-                    where.hostname,
-                    where.port,
-                    None,
-                    upgrade.removesuffix(b"\r\n") + UPGRADE.encode() + b"\r\n",
-                    kind=Client,
-                )
-                for upgrade in upgrades
-            )
-        )
+    clients = await open_many(base, count, Client, path)
     if first is not None:
         for number, client in enumerate(clients):
             client.send(frame(orjson.dumps(first(number))))
@@ -222,7 +205,6 @@ class Protocol:
         prepare: returns a function that runs a turn.
         idle_path: the path of an idle connection, with its number.
         idle: the first message of an idle connection.
-        used_s: CPU time of each turn by server.
     """
 
     operation: str
@@ -232,7 +214,6 @@ class Protocol:
     prepare: Callable[[str], Awaitable[Turn]]
     idle_path: str
     idle: Callable[[int], dict] | None
-    used_s: dict[Server, list[float | None]] = field(default_factory=dict)
 
 
 def described() -> dict[str, Protocol]:
@@ -251,8 +232,6 @@ def described() -> dict[str, Protocol]:
 
 
 def protocols(bench: Bench) -> None:
-    if bench.external:
-        return
     with processes.many_files() as most:
         for name, protocol in described().items():
             _cpu(bench, name, protocol)
@@ -267,17 +246,23 @@ def _cpu(bench: Bench, name: str, protocol: Protocol) -> None:
         servers = [stack.enter_context(bench.server()), stack.enter_context(protocol.original(bench.where))]
         stack.enter_context(apart(*servers))
         used_s = uvloop.run(_turns(servers, protocol.prepare, count, bench.size.protocol_turns))
-    ours, theirs = ([None if used is None else used / count * 1e6 for used in used_s[server]] for server in servers)
-    compared = ratio(ours, theirs)
-    note = f"{count} in each of {len(ours)} turns; {APART}. The ceiling here is the original server"
-    bench.add(PART, f"{name}: {protocol.operation}", median(ours), "µs", ceiling=median(theirs), note=note)
-    bench.add(PART, f"{name}: {protocol.operation}, to the original", compared, "", most=protocol.most)
+    ours, theirs = ([used / count * 1e6 for used in used_s[server]] for server in servers)
+    note = f"{count} in each of {len(ours)} turns; {APART}. The reference is the original server"
+    bench.add(
+        PART,
+        f"{name}: {protocol.operation}",
+        statistics.median(ours),
+        "µs",
+        reference=statistics.median(theirs),
+        note=note,
+    )
+    bench.add(PART, f"{name}: {protocol.operation}, to the original", ratio(ours, theirs), "", most=protocol.most)
 
 
 async def _turns(
     servers: list[Server], prepare: Callable[[str], Awaitable[Turn]], count: int, turns: int
-) -> dict[Server, list[float | None]]:
-    used_s: dict[Server, list[float | None]] = {server: [] for server in servers}
+) -> dict[Server, list[float]]:
+    used_s: dict[Server, list[float]] = {server: [] for server in servers}
     prepared = {server: await prepare(server.base) for server in servers}
     for number in range(WARM + turns):
         for server, turn in prepared.items():
@@ -295,8 +280,8 @@ def _memory(bench: Bench, name: str, protocol: Protocol, count: int) -> None:
             used.append(uvloop.run(_idle(server, protocol, count)) / 1024)
     ours, theirs = used
     add = partial(bench.add, "protocols: memory of an idle connection", judged=bench.whole)
-    note = f"{count} connections, in private resident memory. The ceiling here is the original server"
-    add(f"{name}: an idle connection", ours, "KiB", most=8, ceiling=theirs, note=note)
+    note = f"{count} connections, in private resident memory. The reference is the original server"
+    add(f"{name}: an idle connection", ours, "KiB", most=8, reference=theirs, note=note)
     add(f"{name}: an idle connection, to the original", ours / theirs, "", most=1.0)
 
 
@@ -333,5 +318,5 @@ async def _crowd(bench: Bench, server: Server) -> None:
         arrivals_s.append(max(client.last_s for client in clients) - began_s)
         longest_s.append(late_s)
     add = partial(bench.add, "protocols: a message to a large room", unit="ms", judged=bench.whole)
-    add(f"one of {crowd}, until the last has it", median(arrivals_s) * 1000, most=100, note=APART)
-    add("the longest that another request takes during it", median(longest_s) * 1000, most=20)
+    add(f"one of {crowd}, until the last has it", statistics.median(arrivals_s) * 1000, most=100, note=APART)
+    add("the longest that another request takes during it", statistics.median(longest_s) * 1000, most=20)

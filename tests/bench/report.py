@@ -25,8 +25,8 @@ class Figure:
     name: str
     value: float
     unit: str
-    ceiling: float | None = None  # the bare ceiling's value in the same run, if comparable
-    ratio: float | None = None  # the median of the rounds' ratios to the ceiling, not the ratio of the medians
+    reference: float | None = None  # the reference's value in the same run, if comparable
+    ratio: float | None = None  # the ratio to the reference
     target: str = ""  # the target, if any
     reached: bool | None = None  # None if the target is not judged, or not in a run of this size
     note: str = ""  # information that a reader of the figure needs
@@ -51,7 +51,6 @@ def setup(options: dict[str, str], where: Path) -> dict[str, str]:
         "Disk": f"{_filesystem(where)}; one write of 4 KiB with fdatasync: {_sync_us(where):,.0f} µs (median of 100)",
         "Python": f"{platform.python_version()} ({platform.python_implementation()})",
         "Packages": ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES),
-        "wrk": (_output("wrk", "-v") or "?").split(" Copyright")[0].removeprefix("wrk "),
         **options,
     }
 
@@ -92,14 +91,14 @@ def print_setup(conditions: dict[str, str]) -> None:
 
 def print_figures(figures: list[Figure]) -> None:
     notes = list(dict.fromkeys(figure.note for figure in figures if figure.note))
-    rows = [("figure", "value", "ceiling", "ratio", "to reach", "reached", "in each fifth")]
+    rows = [("figure", "value", "reference", "ratio", "to reach", "reached", "in each fifth")]
     for figure in figures:
         reached = {None: "not judged" if figure.target else "", True: "yes", False: "NO"}[figure.reached]
         rows.append(
             (
                 figure.name + (f" [{notes.index(figure.note) + 1}]" if figure.note else ""),
                 _amount(figure.value, figure.unit),
-                "" if figure.ceiling is None else _amount(figure.ceiling, figure.unit),
+                "" if figure.reference is None else _amount(figure.reference, figure.unit),
                 "" if figure.ratio is None else f"{figure.ratio:.2f}",
                 figure.target,
                 reached,

@@ -5,9 +5,11 @@ import itertools
 import os
 import struct
 from typing import Final
+from urllib.parse import urlsplit
 
 import orjson
 
+from . import messages
 from .processes import BenchError
 
 TEXT: Final = 0x81
@@ -18,6 +20,7 @@ UPGRADE: Final = (
     "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OTAxMjM0NQ==\r\n"
     "Sec-WebSocket-Version: 13\r\n"
 )
+OPENED_AT_ONCE: Final = 200
 
 
 class WebSocket(asyncio.Protocol):
@@ -186,4 +189,18 @@ async def open_socket(host: str, port: int, address: str | None, upgrade: bytes,
         raise BenchError(f"cannot connect to {host}:{port}: {error}") from error
     opened.send(upgrade)
     await opened.opened
+    return opened
+
+
+async def open_many(base: str, count: int, kind: type[WebSocket], path: str = "/ws") -> list:
+    """Open connections, each at a path with its number in place of {0}."""
+    where = urlsplit(base)
+    opened: list[WebSocket] = []
+    while len(opened) < count:
+        heads = (messages.request(base, "GET", path.format(number)) for number in range(len(opened), count))
+        upgrades = (head.removesuffix(b"\r\n") + UPGRADE.encode() + b"\r\n" for head in heads)
+        some = itertools.islice(upgrades, OPENED_AT_ONCE)
+        opened += await asyncio.gather(
+            *(open_socket(where.hostname, where.port, None, upgrade, kind=kind) for upgrade in some)
+        )
     return opened

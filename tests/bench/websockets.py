@@ -13,14 +13,13 @@ import uvloop
 from tornado_signal.settings.settings import Settings
 
 from . import client, messages, processes, sockets
-from .figures import Bench
+from .figures import Bench, busy_share, settled
 from .processes import ROOT, Server
-from .waits import add_lateness, busy_share, lateness, settled, some
 
-OPENED = 200  # concurrent handshakes
 PINGED_S = 21.0  # time in which each connection receives a ping
 TOPIC = "watched"
 OFFERS = 5
+ANSWERED = 300
 PROBE_PAUSE_S = 0.002
 
 
@@ -41,33 +40,18 @@ class Client(sockets.WebSocket):
 
 
 def websockets(bench: Bench) -> None:
-    if bench.external:
-        return
     with processes.many_files() as most:
-        lifetime = {"session-timeout-ms": Settings().session_timeout_ms}
-        with processes.tornado_signal(bench.directory(), **lifetime) as server:
+        with bench.server(**{"session-timeout-ms": Settings().session_timeout_ms}) as server:
             uvloop.run(_holding(bench, server, min(bench.size.sockets, most)))
         with bench.server() as server, processes.apart(server):
             uvloop.run(_watching(bench, server, min(bench.size.watchers, most)))
-
-
-async def _connect(base: str, count: int) -> list[Client]:
-    where = urlsplit(base)
-    upgrade = messages.request(base, "GET", "/ws").removesuffix(b"\r\n") + sockets.UPGRADE.encode() + b"\r\n"
-    clients: list[Client] = []
-    while len(clients) < count:
-        opening = range(min(OPENED, count - len(clients)))
-        clients += await asyncio.gather(
-            *(sockets.open_socket(where.hostname, where.port, None, upgrade, kind=Client) for _ in opening)
-        )
-    return clients
 
 
 async def _holding(bench: Bench, server: Server, count: int) -> None:
     base = server.base
     codes = await client.create(base, [f"held-{number:05}" for number in range(count)])
     before_bytes = server.memory_bytes()
-    connections = await _connect(base, count)
+    connections = await sockets.open_many(base, count, Client)
     for connection, code in zip(connections, codes, strict=True):
         await connection.ask("hold", code=code)
         await connection.ask("subscribe", code=code, side="offerer")
@@ -76,27 +60,33 @@ async def _holding(bench: Bench, server: Server, count: int) -> None:
     busy = await busy_share(server, PINGED_S if bench.whole else 1)
     (asker,) = await client.connect(base, 1)
     late_s = []
-    for number in some(count):
-        answer = messages.answer(base, codes[number])
-        late_s.append((await lateness(asker, answer, lambda: connections[number].told_s))[1])  # noqa: B023
+    for number in range(0, count, max(1, count // ANSWERED)):
+        await asker.ask(messages.answer(base, codes[number]))
+        answered_s = time.perf_counter()
+        while not connections[number].told_s:  # noqa: ASYNC110 (an event would be one event-loop iteration later)
+            await asyncio.sleep(0)
+        late_s.append(connections[number].told_s - answered_s)
     asker.close()
     _leave(connections)
     note = f"{count:,} connected, each holds an offer and watches it"
     add = partial(bench.add, "websockets")
     add("an idle WebSocket", each / 1024, "KiB", most=8, note=f"{note}; resident, beyond its session")
     add("CPU while all are idle", busy * 100, "%", most=3, note=f"{note}; each has a ping in 20 s")
-    add_lateness(partial(add, note=f"after the answer's own 200; {note}"), "its offerer's event", late_s)
+    note = f"after the answer's own 200; {note}"
+    for name, share, most_ms in (("median", 0.5, 2), ("p99", 0.99, 10)):
+        value = client.percentile(late_s, share)
+        add(f"answer to its offerer's event, {name}", value, "ms", most=most_ms, note=note)
 
 
 async def _watching(bench: Bench, server: Server, count: int) -> None:
-    connections = await _connect(server.base, count)
+    connections = await sockets.open_many(server.base, count, Client)
     for connection in connections:
         await connection.ask("subscribe", topic=TOPIC)
     await settled(server)
     (asker,) = await client.connect(server.base, 1)
-    command = [sys.executable, "-m", "tests.hostile.probe", str(PROBE_PAUSE_S), str(urlsplit(server.base).port)]
+    command = [sys.executable, "-m", "hostile.probe", str(PROBE_PAUSE_S), str(urlsplit(server.base).port)]
     pipes = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE}
-    probe = await asyncio.create_subprocess_exec(*command, cwd=ROOT, **pipes)
+    probe = await asyncio.create_subprocess_exec(*command, cwd=ROOT / "tests", **pipes)
     last_s = []
     try:
         await probe.stdout.readline()
@@ -105,7 +95,7 @@ async def _watching(bench: Bench, server: Server, count: int) -> None:
                 connection.told_s = 0.0
             await asker.ask(messages.offer(server.base, TOPIC))
             began_s = time.perf_counter()
-            while not all(connection.told_s for connection in connections):  # noqa: ASYNC110 (as in `lateness`)
+            while not all(connection.told_s for connection in connections):  # noqa: ASYNC110 (as above)
                 await asyncio.sleep(0.001)
             last_s.append(max(connection.told_s for connection in connections) - began_s)
         probed, _ = await probe.communicate(b"")

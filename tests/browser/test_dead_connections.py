@@ -82,7 +82,7 @@ def test_page_that_slept_is_found_again(browser, sleep_s, bound_s, server, reque
         each.evaluate(f"enter('lobby', {{info: '{info}'}})")
     began_s = time.monotonic()
     usual_s = joined_s(other, began_s)
-    stopped = family(process)
+    stopped = family(process.pid)
     try:
         for each in stopped:
             os.kill(each, signal.SIGSTOP)

@@ -69,7 +69,7 @@ def test_locked_phone(start, open_demo, tab):
     bob = open_demo(server, "Bob")
     enter(alice, bob)
     connected(alice, "Bob")
-    stopped = family(browser.process)
+    stopped = family(browser.process.pid)
     try:
         for process in stopped:
             os.kill(process, signal.SIGSTOP)

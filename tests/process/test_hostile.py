@@ -13,8 +13,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from bench.processes import Target
 from support.command import BOUND_S, ORIGIN
+from support.processes import memory_bytes
 from support.redis_traffic import until
 
 SILENT = 10_000
@@ -82,7 +82,6 @@ def hostile(port, stopping):
 @pytest.mark.slow
 def test_large_exports_stall_nobody_and_free_their_memory(server):
     port = urlsplit(server.url).port
-    target = Target(server.url, server.process.pid)
     server.offer("before")
     quiet_s = []
     for number in range(5):
@@ -99,7 +98,7 @@ def test_large_exports_stall_nobody_and_free_their_memory(server):
             taken_s = []
             for number in range(FLOWS):
                 flow(server, f"topic-{number}", taken_s)
-            memory_mib = target.memory_bytes() / 2**20
+            memory_mib = memory_bytes(server.process.pid) / 2**20
         finally:
             stopping.set()
             attacking.join(BOUND_S)

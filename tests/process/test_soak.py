@@ -57,7 +57,7 @@ def test_short_soak_of_a_cluster_loses_nothing(tmp_path):
 
 SPLIT = """
 import argparse, asyncio, pathlib, sys, uvloop
-from tests.soak import cluster, protocols
+from soak import cluster, protocols
 
 class Split(cluster.ClusterSoak):
     def _maker(self, number):
@@ -85,7 +85,7 @@ print(*sorted({line.split(":")[0] for line in soak.tally.wrong}), sep="\\n")
 @pytest.mark.weekly
 def test_soak_reports_servers_that_do_not_share_their_cluster(tmp_path):
     python = [sys.executable, "-c", SPLIT, tmp_path]
-    done = subprocess.run(python, cwd=RUN.parents[2], capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(python, cwd=TESTS, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     expected = {"PeerJS", "sessions", "tracker", "ws-relay", "y-webrtc"}
     assert expected <= set(done.stdout.split("\n")), done.stdout
@@ -93,7 +93,7 @@ def test_soak_reports_servers_that_do_not_share_their_cluster(tmp_path):
 
 FORGETFUL = """
 import argparse, pathlib, shutil, sys, uvloop
-from tests.soak.__main__ import Soak
+from soak.__main__ import Soak
 
 class Forgetful(Soak):
     def _make(self, port):
@@ -109,7 +109,7 @@ print(*sorted({line.split(":")[0] for line in soak.tally.wrong}), sep="\\n")
 
 def test_soak_reports_lost_sessions(tmp_path):
     python = [sys.executable, "-c", FORGETFUL, tmp_path]
-    done = subprocess.run(python, cwd=RUN.parents[2], capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(python, cwd=TESTS, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     assert {"poll", "sessions"} <= set(done.stdout.split("\n")), done.stdout
 

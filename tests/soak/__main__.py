@@ -26,11 +26,11 @@ from collections import Counter
 from pathlib import Path
 
 import uvloop
+from bench.client import percentile
+from bench.processes import Server, many_files, tornado_signal
+from hostile.watcher import disk_mib, look
+from support.redis_servers import KINDS
 
-from ..bench.client import percentile
-from ..bench.processes import Server, many_files, tornado_signal
-from ..hostile.watcher import disk_mib, look
-from ..support.redis_servers import KINDS
 from . import verdict
 from .cluster import ClusterSoak
 from .peers import World

@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable
 from urllib.parse import parse_qsl
 
-from ..bench.processes import BenchError
-from ..bench.sockets import UPGRADE, Rpc, open_socket
-from ..hostile import wire
+from bench.processes import BenchError
+from bench.sockets import UPGRADE, Rpc, open_socket
+from hostile import wire
+
 from .tally import Broken, Tally
 
 PATIENCE_S = 60.0  # response timeout, in addition to the time for which the request itself waits

@@ -19,11 +19,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import redis
+from bench.processes import ROOT, Server, tornado_signal
+from faults.trials import OPTIONS
+from hostile.watcher import look
+from support.redis_servers import RedisCluster, RedisServer
 
-from ..bench.cluster_nodes import OPTIONS
-from ..bench.processes import ROOT, Server, tornado_signal
-from ..hostile.watcher import look
-from ..support.redis_servers import RedisCluster, RedisServer
 from . import protocols
 from .peers import World
 from .servers import RestartedServer

@@ -11,9 +11,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 
 import orjson
+from bench.sockets import UPGRADE, WebSocket, frame, open_socket
+from hostile import wire
 
-from ..bench.sockets import UPGRADE, WebSocket, frame, open_socket
-from ..hostile import wire
 from .client import BREAKS, PATIENCE_S
 from .tally import Tally
 

@@ -6,7 +6,8 @@ import re
 import signal
 from collections.abc import Callable
 
-from ..bench.processes import Server
+from bench.processes import Server
+
 from .tally import Tally
 
 # The errors in a log, each with its traceback. Each line that begins a record begins with a time.
