@@ -8,10 +8,10 @@ from support.http_fixtures import clients, service, start_service, transport  # 
 from support.tls_fixtures import pair, pairs, trusting  # noqa: F401
 
 
-@pytest.fixture(scope="module", params=["uvloop", "asyncio"])
-def loop(request):
-    """The event loop of a server that runs in its own thread."""
-    return request.param
+@pytest.fixture
+def loop():
+    """The event loop of a server that runs in its own thread. Tests `on_both_loops` run with another one, too."""
+    return "uvloop"
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 from cryptography import x509
 from support.certificates import client_context, make_pair, name_of
 from support.command import BOUND_S, ORIGIN, run
-from support.raw_http import answers, read_all, serving
+from support.raw_http import answers, on_both_loops, read_all, serving
 from support.scraping import scrape
 from support.waiting import until
 
@@ -284,6 +284,7 @@ def test_repeated_reloads_do_not_disturb_new_connections(server, pair, pairs, tr
     assert problems_logged(server) == []
 
 
+@on_both_loops
 def test_new_certificate_on_both_loops_and_with_a_resumed_session(loop, pair, pairs, trusting):
     trusting.maximum_version = ssl.TLSVersion.TLSv1_2  # its sessions are available right after the handshake
     tls = Tls(read_certificate(*pair))

@@ -12,7 +12,7 @@ import time
 
 import pytest
 from support.command import BOUND_S
-from support.raw_http import answers, read_all, reset, serving
+from support.raw_http import answers, on_both_loops, read_all, reset, serving
 from support.waiting import until
 
 from tornado_signal.limits.per_address import SPARE_CONNECTIONS_PER_CLIENT, Limits
@@ -262,6 +262,7 @@ def test_connection_accepted_before_the_drain_can_complete_its_handshake(limited
     limited.run(limited.server.serve_the_rest(BOUND_S))
 
 
+@on_both_loops
 @pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
 def test_accepting_can_be_paused_and_resumed(tls, loop, pair, trusting):
     def request_status(client):

@@ -6,7 +6,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from support.raw_http import PATIENCE_S, answers, echo_application, read_all, serving
+from support.raw_http import PATIENCE_S, answers, echo_application, on_both_loops, read_all, serving
 from support.service import applying
 from tornado import web
 
@@ -105,15 +105,21 @@ NO_STORE = SimpleNamespace(shared_redis=None)
 
 
 @pytest.fixture
-def echo_server(loop):
-    with serving(loop=loop) as running:
+def echo_server():
+    with serving() as running:
         yield running
 
 
 @pytest.fixture
-def api_server(loop):
+def api_server():
     """A server with the handlers of the API, whose requests do not get as far as the store."""
-    with serving(lambda: applying(NO_STORE, Clock(), Settings()), loop=loop) as running:
+    with serving(lambda: applying(NO_STORE, Clock(), Settings())) as running:
+        yield running
+
+
+@pytest.fixture
+def sending():
+    with serving(lambda: echo_application(("/send", SendingHandler)), quiet=False) as running:
         yield running
 
 
@@ -280,9 +286,8 @@ def check_framing(running, kind, status, length, method, version, wish):
 
 
 @pytest.mark.parametrize("kind", ["too_short", "too_long", "too_long_at_once"])
-def test_response_with_a_wrong_content_length_closes_the_connection(loop, kind):
-    with serving(lambda: echo_application(("/send", SendingHandler)), loop=loop, quiet=False) as running:
-        received = exchange_raw(running, send(kind) + send("whole"))
+def test_response_with_a_wrong_content_length_closes_the_connection(sending, kind):
+    received = exchange_raw(sending, send(kind) + send("whole"))
     assert received.count(b"HTTP/1.1") <= 1
     assert not any(response.whole and response.body == b"hello" for response in answers(received))
 
@@ -291,18 +296,11 @@ def test_response_with_a_wrong_content_length_closes_the_connection(loop, kind):
     ("kind", "status"),
     [("header", 500), ("failing", 500), *((kind, None) for kind in (*BREAKS, "header_name", "reason"))],
 )
-def test_line_break_in_a_value_does_not_add_a_header(loop, kind, status):
-    with serving(lambda: echo_application(("/send", SendingHandler)), loop=loop, quiet=False) as running:
-        received = exchange_raw(running, send(kind, headers=CLOSE))
-        assert running.exchange(send("whole", headers=CLOSE))[0].body == b"hello"
+def test_line_break_in_a_value_does_not_add_a_header(sending, kind, status):
+    received = exchange_raw(sending, send(kind, headers=CLOSE))
+    assert sending.exchange(send("whole", headers=CLOSE))[0].body == b"hello"
     assert [response.status for response in answers(received)] == ([] if status is None else [status])
     assert b"evil" not in received.lower()
-
-
-@pytest.fixture
-def sending():
-    with serving(lambda: echo_application(("/send", SendingHandler))) as running:
-        yield running
 
 
 @pytest.fixture
@@ -323,6 +321,7 @@ def test_1000_pipelined_requests_are_answered_in_order_over_tls(secure):
     assert [response.json["request"][1] for response in responses] == [f"/{number}" for number in range(1000)]
 
 
+@on_both_loops
 def test_large_bodies_are_complete_over_tls(secure):
     _, connect = secure
     body = b"0123456789" * 200_000
@@ -341,6 +340,7 @@ def test_error_responses_are_complete_over_tls(secure):
         assert (response.status, response.whole) == (400, True)
 
 
+@on_both_loops
 def test_http_1_0_response_over_tls_ends_with_an_immediate_close(secure, monkeypatch):
     monkeypatch.setattr(connection, "LINGER_S", 10 * PATIENCE_S)  # the client must not wait for this
     _, connect = secure

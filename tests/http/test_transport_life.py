@@ -10,7 +10,7 @@ import sys
 import time
 
 import pytest
-from support.raw_http import PATIENCE_S, answers, echo_application, read_all, reset, serving
+from support.raw_http import PATIENCE_S, answers, echo_application, on_both_loops, read_all, reset, serving
 from support.waiting import until
 from tornado import web
 from tornado.iostream import StreamClosedError
@@ -222,6 +222,7 @@ def test_bytes_read_after_waiting_requests_share_a_limit(running, monkeypatch):
     assert running.call(lambda: running.server.state.unfinished.bytes) == 0
 
 
+@on_both_loops
 def test_slow_reader_pauses_the_handler(running):
     with running.connect() as client:
         client.sendall(STREAM.replace(HOST, HOST + CLOSE))
@@ -266,6 +267,7 @@ def test_client_that_never_reads_is_disconnected(shorten_deadlines, running, req
     until(lambda: running.application.gone == (requests[:11] == STREAM[:11]))
 
 
+@on_both_loops
 def test_requests_of_a_client_that_never_reads_are_not_processed(shorten_deadlines, running):
     shorten_deadlines("STALLED_S")
     with running.connect() as client:
@@ -284,6 +286,7 @@ def test_head_after_an_unread_response_has_a_deadline(shorten_deadlines, running
     assert len(responses[0].body) == BLOCKS * len(BLOCK)
 
 
+@on_both_loops
 @pytest.mark.parametrize("leave", [socket.socket.close, reset], ids=["closed", "reset"])
 @pytest.mark.parametrize(
     ("sent", "handlers", "gone"),
@@ -328,6 +331,7 @@ def test_client_that_vanishes_during_the_response_is_not_an_error(running, caplo
     assert caplog.records == []
 
 
+@on_both_loops
 @pytest.mark.parametrize(
     ("sent", "statuses"),
     [
@@ -419,6 +423,7 @@ def test_handlers_have_no_deadline(shorten_deadlines, running):
         assert answers(read_all(client))[0].body == b"released"
 
 
+@on_both_loops
 def test_stopping_server_completes_requests_until_the_time_limit(running):
     with contextlib.ExitStack() as stack:
         idle, started, waiting, stuck, streaming = (stack.enter_context(running.connect()) for _ in range(5))

@@ -6,7 +6,7 @@ from operator import attrgetter
 from pathlib import Path
 
 import pytest
-from support.raw_http import PATIENCE_S, answers, echo_application, read_all, serving
+from support.raw_http import PATIENCE_S, answers, echo_application, on_both_loops, read_all, serving
 from support.waiting import until
 from tornado import web
 from tornado.iostream import StreamClosedError
@@ -161,6 +161,7 @@ def queued_bytes(port, other):
     raise AssertionError("no such connection")
 
 
+@on_both_loops
 def test_unread_responses_stay_within_the_budget(running):
     def unsent_bytes():
         return sum(connection.unsent_bytes for connection in running.server.state.connections)
@@ -197,6 +198,7 @@ def test_unread_response_over_tls_is_counted(loop, pair, trusting):
         assert (response.whole, len(response.body)) == (True, LARGE_BYTES)
 
 
+@on_both_loops
 def test_tls_holds_little_of_what_a_client_reads_slowly(loop, pair, trusting):
     def sizes():
         transport = connection._transport

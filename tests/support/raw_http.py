@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from unittest import mock
 
+import pytest
 import uvloop
 from tornado import web
 from tornado.netutil import bind_sockets
@@ -26,6 +27,7 @@ from .service import TRANSPORTS
 
 LOG = RequestLog(LiveSettings(Settings()), RequestMetrics())
 LOOPS = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
+on_both_loops = pytest.mark.parametrize("loop", LOOPS)
 PATIENCE_S = 30.0  # the clients' timeout, which only an error exceeds
 
 
