@@ -7,10 +7,15 @@ import re
 
 import pytest
 from support.peerjs import BOUND_S, connect_peer, open_peer
+from support.rpc import until
 from support.service import ORIGIN, OTHER, allowed_origin, head, with_origin
 from websockets.exceptions import ConnectionClosed
 
+from tornado_signal.errors import Unavailable
 from tornado_signal.protocols import peerjs
+from tornado_signal.protocols.endpoint import make_scope
+from tornado_signal.protocols.peerjs import RETRY_S
+from tornado_signal.relay import Channel
 
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
@@ -179,6 +184,26 @@ async def test_reconnection_replaces_the_earlier_connection(service, opened):
     await other.send("OFFER", "a", payload="for the later one")
     assert (await later.next())["payload"] == "for the later one"
     assert await is_taken(service, "a")
+
+
+async def test_takeover_is_checked_after_an_outage(service, opened, monkeypatch):
+    earlier, other = await opened(service, "a", "its token"), await opened(service, "b", "its token")
+    relay, calls = service.application.relay, []
+
+    async def fail(*arguments):
+        calls.append(arguments)
+        raise Unavailable("redis")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(relay, "find", fail)
+        await opened(service, "a", "its token")
+        relay.publish(Channel(make_scope("peerjs", ORIGIN, "peerjs"), "id b"), b"taken over by an earlier owner")
+        await until(lambda: len(calls) > 3)
+        assert (earlier.socket.close_code, other.socket.close_code) == (None, None)
+    assert await earlier.closed() == (1000, "taken over")
+    await asyncio.sleep(2 * RETRY_S)  # `b` is checked at least once
+    assert await is_taken(service, "b")
+    assert other.socket.close_code is None
 
 
 async def test_silent_client_without_heartbeats_stays_connected(service, opened):

@@ -228,10 +228,18 @@ class PeerJsConnection(ProtocolConnection):
         self.client.socket.send(content)
 
     async def _check_owner(self) -> None:
-        """Close the connection if another one owns the id. The latest message can be of an earlier owner."""
-        lease = None
-        with contextlib.suppress(errors.Unavailable):
+        """Close the connection if another one owns the id. The latest message can be of an earlier owner.
+
+        While Redis does not respond, the connection stays open. The task ends, because a drain waits for it.
+        """
+        if not self._member or self.closed:
+            return
+        try:
             lease = await self.relay.find(self._group, self._peer_id)
+        except errors.Unavailable:
+            service = self.client.service
+            asyncio.get_running_loop().call_later(RETRY_S, lambda: service.start(self._check_owner()))
+            return
         if lease is None or lease.owner != self._owner:
             self._lose()
 
