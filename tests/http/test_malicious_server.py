@@ -13,8 +13,7 @@ from support.node import Node
 from support.paths import ROOT
 from websockets.asyncio.server import serve
 
-from tornado_signal.client import APIError, SignalClient, http, rpc, servers
-from tornado_signal.client import events as events_module
+from tornado_signal.client import APIError, SignalClient, http, pacing, rpc, servers
 
 BOUND_S = 60
 CODES = {"timeout", "not-a-server", "server-unreachable", "invalid-request", "server-busy"}
@@ -40,14 +39,13 @@ def websocket_url():
 def short_limits(monkeypatch):
     """Make the time limits short enough to wait for."""
     monkeypatch.setattr(http, "RESPONSE_S", 1.0)
-    monkeypatch.setattr(http, "SILENCE_S", 1.0)
 
 
 @pytest.mark.parametrize("name", malicious.RESPONSES)
 async def test_nonsense_as_a_response_is_an_error_with_a_code(url, short_limits, name):
     async with SignalClient(f"{url}/{name.replace(' ', '-')}", retry_timeout_s=0, websocket=False) as client:
         with malicious.bounded_memory(), pytest.raises(APIError) as caught:
-            await asyncio.wait_for(client.sessions("lobby"), BOUND_S)
+            await asyncio.wait_for(anext(client.topic_events("lobby")), BOUND_S)
     assert caught.value.code in CODES
     assert (caught.value.retry_after_s or 0) <= 3600
 
@@ -105,26 +103,6 @@ def test_memory_of_the_browser_module_is_bounded(url, use, name):
             assert process.evaluate(f"({code})('{name.replace(' ', '-')}')") in CODES
 
 
-async def code_of_a_stream(url, name):
-    """Return the code of the error that ends a stream of nonsense."""
-    client = SignalClient(f"{url}/{name.replace(' ', '-')}", retry_timeout_s=0, websocket=False)
-    async with client, aclosing(client.topic_events("lobby")) as events:
-        with malicious.bounded_memory(), pytest.raises(APIError) as caught:
-            await asyncio.wait_for(anext(events), BOUND_S)
-    return caught.value.code
-
-
-@pytest.mark.parametrize("name", malicious.STREAMS)
-async def test_nonsense_in_a_stream_is_an_error_with_a_code(url, monkeypatch, name):
-    monkeypatch.setattr(http, "FIRST_S", BOUND_S)  # a busy machine sends 16 MiB slowly
-    assert await code_of_a_stream(url, name) == "not-a-server"
-
-
-@pytest.mark.parametrize("name", FOR_A_STREAM)
-async def test_nonsense_in_place_of_a_stream_is_an_error_with_a_code(url, short_limits, name):
-    assert await code_of_a_stream(url, name) in CODES
-
-
 @pytest.mark.parametrize("name", malicious.MESSAGES)
 async def test_nonsense_over_a_websocket_is_an_error_with_a_code(websocket_url, name):
     async with SignalClient(f"{websocket_url}/{name.replace(' ', '-')}", retry_timeout_s=0) as client:
@@ -171,47 +149,6 @@ async def test_unread_events_of_a_subscription_are_bounded(monkeypatch):
             await asyncio.wait_for(unsubscribed.wait(), BOUND_S)
 
 
-@pytest.mark.parametrize(
-    "events",
-    [
-        "retry: 0\n\n",
-        f"retry: {10**400}\n\n",
-        'id: {}\nretry: 0\nevent: gone\ndata: {{"code": "c"}}\n\n',
-    ],
-)
-async def test_pause_between_connections_of_a_stream_has_a_floor_and_a_limit(monkeypatch, events):
-    pauses_s, done = [], asyncio.Event()
-    count = itertools.count(1)
-
-    async def sleep(pause_s):
-        pauses_s.append(pause_s)
-        if len(pauses_s) == 5:
-            done.set()
-            await asyncio.Event().wait()
-
-    async def respond(reader, writer):
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(malicious.STREAM + events.format(next(count)).encode())
-        writer.close()
-
-    async with await asyncio.start_server(respond, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        async with SignalClient(f"http://127.0.0.1:{port}", websocket=False) as client:
-
-            async def read():
-                async with aclosing(client.topic_events("lobby")) as stream:
-                    async for _ in stream:
-                        pass
-
-            monkeypatch.setattr(events_module, "asyncio", SimpleNamespace(sleep=sleep))
-            reading = asyncio.ensure_future(read())
-            await asyncio.wait_for(done.wait(), BOUND_S)
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
-    assert min(pauses_s) >= servers.PAUSE_S / 2
-    assert max(pauses_s) <= servers.MAX_PAUSE_S * 1.5
-
-
 @pytest.mark.parametrize("retry_after", [-5, 0, 1e12])
 async def test_pause_before_a_repeated_request_has_a_floor(monkeypatch, retry_after):
     async def handle(socket):
@@ -234,7 +171,7 @@ async def test_pause_before_a_repeated_request_has_a_floor(monkeypatch, retry_af
             await asyncio.wait_for(paused.wait(), BOUND_S)
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
-    assert servers.PAUSE_S / 2 <= pauses_s[0] <= 4500
+    assert pacing.PAUSE_S / 2 <= pauses_s[0] <= 4500
 
 
 async def test_polls_that_are_answered_at_once_are_slowed_down(monkeypatch):
@@ -252,8 +189,8 @@ async def test_polls_that_are_answered_at_once_are_slowed_down(monkeypatch):
         port = server.sockets[0].getsockname()[1]
         async with SignalClient(f"http://127.0.0.1:{port}") as client, aclosing(client.listings("lobby")) as listings:
             await anext(listings)
-            monkeypatch.setattr(servers, "asyncio", SimpleNamespace(sleep=sleep))
-            monkeypatch.setattr(servers, "time", SimpleNamespace(monotonic=lambda: 1000.0))
+            monkeypatch.setattr(pacing, "asyncio", SimpleNamespace(sleep=sleep))
+            monkeypatch.setattr(pacing, "time", SimpleNamespace(monotonic=lambda: 1000.0))
             for _ in range(40):
                 await asyncio.wait_for(anext(listings), BOUND_S)
     assert pauses_s[:10] == [0.0] * 10

@@ -69,7 +69,7 @@ MAY_IMPORT = {
         "system system.loop transport protocols relay tracing webhooks websocket.routes websocket package tornado"
     ),
     "process.worker": "process settings stores.redis system uvloop",
-    "client": "aiortc cryptography httpx httpx_sse websockets",
+    "client": "aiortc cryptography httpx websockets",
     "cli": "auth client errors settings system shtab aioice jwt",
     "__main__": "cli maintenance process settings system package uvloop",
     "__init__": "_version",

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 
 from ..client import Session, SignalClient
 from ..client.errors import foreign
-from ..client.servers import back_off_s
+from ..client.pacing import back_off_s
 from ..client.types import Topic
 from ..errors import OperatorError
 from ..system import terminal

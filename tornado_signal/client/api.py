@@ -8,11 +8,13 @@ from contextlib import aclosing
 from typing import cast
 
 from .authorization import TokenSource
-from .errors import APIError, HeldBack, TooLarge
+from .errors import APIError, TooLarge
 from .events import follow
 from .leases import LeaseManager
 from .names import room_of, topic_of
-from .servers import Pace, Response, Servers, back_off_s
+from .pacing import POLL_S, WAIT_S, Pace, back_off_s
+from .polls import MAX_LISTING
+from .servers import Response, Servers
 from .types import (
     Closable,
     Event,
@@ -32,9 +34,6 @@ from .types import (
 )
 
 MAX_BATCH = 100
-MAX_LISTING = 1000
-WAIT_S = 45.0  # the server ends longer waits, because many proxies time out after 50 s
-POLL_S = 0.5  # between two polls of a server without long polling
 NOT_FOUND = "Session not found, expired, or origin mismatch"
 
 
@@ -293,56 +292,42 @@ class SignalClient(Closable):
     async def topic_events(self, topic: str, *, at: str | None = None) -> AsyncGenerator[Event, None]:
         """Yield the `session` and `gone` events of GET /:topic/events, beginning with the current sessions.
 
-        The stream resumes automatically. If a proxy holds it back, long polls replace it, and the reason of `gone` is
-        always `withdrawn`. When another server takes over, the sessions of the previous one are reported as `gone` with
-        the reason `unreachable`. With `at`, only the server at that address is used, and the iteration fails when it
-        becomes unavailable.
+        The events resume automatically. Without a WebSocket they come from long polls of the newest 1000 sessions, and
+        the reason of `gone` is always `withdrawn`. When another server takes over, the sessions of the previous one are
+        reported as `gone` with the reason `unreachable`. With `at`, only the server at that address is used, and the
+        iteration fails when it becomes unavailable.
         """
         previous_server = ""
-        listed: set[Token] = set()
+        listed: dict[Token, int] = {}  # the sessions and when they expire
         missing: set[Token] | None = None  # of these, those that a listing after `reset` has not contained so far
-        with contextlib.suppress(HeldBack):
-            async with aclosing(follow(self._servers, {"topic": topic}, at, keep_retrying=at is None)) as events:
-                async for server, event in events:
-                    if previous_server and server != previous_server:
-                        for code in listed:
-                            yield Event("gone", {"code": code, "reason": "unreachable"})
-                        listed.clear()
-                        missing = None
-                    previous_server = server
-                    if event.name == "reset":
-                        missing = set(listed)
-                        continue
-                    if not event.name:
-                        for code in missing or ():
-                            listed.discard(code)
-                            yield Event("gone", {"code": code, "reason": "withdrawn"})
-                        missing = None
-                        continue
-                    change = Event(event.name, event.data or {})
-                    code = change.data["code"] = Token(change.data["code"], server)
-                    (listed.add if change.name == "session" else listed.discard)(code)
-                    if missing is not None:
-                        missing.discard(code)
-                    yield change
-        async with aclosing(self._listing_changes(topic, at, listed)) as changes:
-            async for change in changes:
+        async with aclosing(follow(self._servers, {"topic": topic}, at, keep_retrying=at is None)) as events:
+            async for server, event in events:
+                if previous_server and server != previous_server:
+                    for code in listed:
+                        yield Event("gone", {"code": code, "reason": "unreachable"})
+                    listed.clear()
+                    missing = None
+                previous_server = server
+                if event.name == "reset":
+                    missing = set(listed)
+                    continue
+                if not event.name:
+                    for code in missing or ():
+                        del listed[code]
+                        yield Event("gone", {"code": code, "reason": "withdrawn"})
+                    missing = None
+                    continue
+                change = Event(event.name, event.data or {})
+                code = change.data["code"] = Token(change.data["code"], server)
+                if missing is not None:
+                    missing.discard(code)
+                    if change.name == "session" and listed.get(code) == change.data["expiresAt"]:
+                        continue  # it is known, and unchanged
+                if change.name == "session":
+                    listed[code] = change.data["expiresAt"]
+                else:
+                    listed.pop(code, None)
                 yield change
-
-    async def _listing_changes(self, topic: str, at: str | None, listed: set[Token]) -> AsyncGenerator[Event, None]:
-        """Yield the changes of a listing since `listed`, from long polls."""
-        fields: Fields = {"topic": topic, "limit": MAX_LISTING, "wait": 0, "since": None}
-        while True:
-            response = await self._list(fields, at)
-            sessions = {Token(each["code"], response.server): each for each in response.result["sessions"]}
-            for code in listed - sessions.keys():
-                yield Event("gone", {"code": code, "reason": "withdrawn"})
-            for code in sorted(sessions.keys() - listed, key=lambda code: sessions[code]["createdAt"]):
-                yield Event("session", {**sessions[code], "code": code})
-            listed = set(sessions)
-            fields |= {"wait": WAIT_S, "since": _cursor(response)}
-            if fields["since"] is None:
-                await asyncio.sleep(back_off_s(0, POLL_S))
 
     async def session_events(self, code: str, side: Side, *, secret: str | None = None) -> AsyncGenerator[Event, None]:
         """Yield the events of GET /events: the other side's `offer`, `answer` and `candidate`, and finally `gone`.
@@ -351,8 +336,8 @@ class SignalClient(Closable):
         """
         started = False
         try:
-            async with aclosing(self._session_events(code, side, secret, _server_of(code))) as events:
-                async for event in events:
+            async with aclosing(self._session_events(code, side, secret)) as events:
+                async for _, event in events:
                     started = True
                     yield Event(event.name, event.data or {})
                     if event.name == "gone":
@@ -360,7 +345,7 @@ class SignalClient(Closable):
         except APIError as error:
             if error.status != 404 or not started:
                 raise
-            yield Event("gone", {"code": code, "reason": "expired"})  # the session expired while the stream was broken
+            yield Event("gone", {"code": code, "reason": "expired"})  # the session expired while it could not be read
 
     async def listings(self, topic: str, *, limit: int | None = None) -> AsyncGenerator[Listing, None]:
         """Yield the listing of a topic, and again whenever it may have changed, by long polling or polling."""
@@ -376,54 +361,38 @@ class SignalClient(Closable):
             )
 
     async def news(self, code: str, side: Side, *, secret: str | None = None) -> AsyncGenerator[SessionUpdate, None]:
-        """Yield what the other side sends, from an event stream, long polling or polling.
+        """Yield what the other side sends, from a subscription, long polling or polling.
 
         Each item has only new candidates. The iteration raises `APIError` (404) when the session is removed.
         """
-        server = _server_of(code) or self._servers.only
-        if server is None or await self._servers.connection(server) is None:
-            async with aclosing(self._poll_updates(code, side, secret)) as updates:
-                async for update in updates:
-                    yield update
-            return
         description: str | None = None
-        async with aclosing(self._session_events(code, side, secret, server, keep_retrying=False)) as events:
-            async for event in events:
+        async with aclosing(self._session_events(code, side, secret, keep_retrying=False)) as events:
+            async for server, event in events:
                 data = event.data or {}
                 if event.name == "gone":
                     raise APIError(404, NOT_FOUND)
                 if event.name != "candidate":
                     description = data[event.name]
                 candidates = [data["candidate"]] if event.name == "candidate" else []
-                yield SessionUpdate(description, candidates, Token(event.cursor or "", server))
+                yield SessionUpdate(description, candidates, Token(event.cursor, server) if event.cursor else None)
 
     async def _session_events(
-        self, code: str, side: Side, secret: str | None, server: str | None, *, keep_retrying: bool = True
-    ) -> AsyncGenerator[StreamEvent, None]:
-        fields = {"code": code, "side": side, "secret": secret}
+        self, code: str, side: Side, secret: str | None, *, keep_retrying: bool = True
+    ) -> AsyncGenerator[tuple[str, StreamEvent], None]:
+        """Yield the events of a session, each description once, and the server that has the session."""
+        fields = {"side": side, "secret": secret}
+        server = _server_of(code) or self._servers.only or (await self._call("poll", code, fields)).server
+        description: Fields | None = None
+        fields["code"] = code
         async with aclosing(follow(self._servers, fields, server, keep_retrying=keep_retrying)) as events:
             async for _, event in events:
                 if event.name in ("answer", "gone"):
                     self._leases.release(code)
-                yield event
-
-    async def _poll_updates(self, code: str, side: Side, secret: str | None) -> AsyncGenerator[SessionUpdate, None]:
-        pace = Pace()
-        cursor: Token | None = None
-        description: str | None = None
-        seen = 0
-        while True:
-            await pace.wait()
-            update = await self.poll(code, side, wait_s=WAIT_S, since=cursor, secret=secret)
-            # Without a cursor, the response contains all candidates.
-            candidates = update.candidates if update.cursor else update.candidates[seen:]
-            seen += len(candidates)
-            cursor = update.cursor
-            if candidates or update.description != description:
-                description = update.description
-                yield SessionUpdate(description, candidates, cursor)
-            if cursor is None:
-                await asyncio.sleep(back_off_s(0, POLL_S))
+                if event.name in ("offer", "answer"):
+                    if event.data == description:  # polls that begin again repeat it
+                        continue
+                    description = event.data
+                yield server, event
 
     async def _call(self, operation: str, code: str, fields: Fields) -> Response:
         server = _server_of(code)

@@ -57,12 +57,6 @@ class Unreachable(APIError):
         self.sent = sent
 
 
-class HeldBack(Unreachable):
-    """The first byte of a stream does not arrive: a proxy may forward a response only when it is complete."""
-
-    is_transient = False
-
-
 class Foreign(APIError):
     """A response that no server of this API sends."""
 

@@ -7,7 +7,8 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from .errors import APIError, foreign
-from .servers import MAX_PAUSE_S, PAUSE_S, Servers, back_off_s
+from .pacing import MAX_PAUSE_S, PAUSE_S, back_off_s
+from .servers import Servers
 from .shapes import SESSION_EVENTS, TOPIC_EVENTS, conforms
 from .types import Fields, StreamEvent
 
@@ -33,7 +34,7 @@ async def follow(
     current: str | None = None
     cursor: str | None = None
     resetting = False  # whether the listing after `reset` is incomplete
-    retry_s = first_retry_s = RETRY_S if keep_retrying else PAUSE_S
+    retry_s = RETRY_S if keep_retrying else PAUSE_S
     attempt = 0
     waited_s = 0.0
     while True:
@@ -45,7 +46,7 @@ async def follow(
                 aclosing(events),
             ):
                 if current != server:
-                    current, cursor, retry_s, resetting = server, None, first_retry_s, False
+                    current, cursor, resetting = server, None, False
                 if resetting:
                     yield server, StreamEvent("reset", {}, None)
                 opened_at_s = time.monotonic()
@@ -53,8 +54,6 @@ async def follow(
                 async for event in events:
                     attempt = 0
                     cursor = event.cursor or cursor
-                    if event.retry_s is not None:
-                        retry_s = max(event.retry_s, PAUSE_S)
                     is_end = not event.name and event.cursor is not None
                     if is_topic and (event.name == "reset" or is_end):
                         resetting = not is_end

@@ -9,8 +9,8 @@ import os
 import ssl
 import time
 import urllib.request
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import AsyncIterator, Callable, Collection
+from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 import httpx
@@ -24,7 +24,6 @@ from .errors import (
     SLOW,
     THROUGH_PROXY,
     APIError,
-    HeldBack,
     TooLarge,
     Unreachable,
     bounded_pause_s,
@@ -34,19 +33,13 @@ from .errors import (
 )
 from .parsing import MAX_VALUES, parse_json
 from .shapes import is_result
-from .types import Fields, StreamEvent
-
-if TYPE_CHECKING:
-    from httpx_sse import EventSource
+from .types import Fields
 
 # httpx logs every URL at INFO, and the query can contain a secret.
 logging.getLogger("httpx").setLevel(logging.WARNING)
 
-FIRST_S = 4.0  # until a stream of a topic begins
-SILENCE_S = 20.0  # the longest time without a complete line in a stream. The server sends a comment every 15 s
 WAIT_S = 15.0  # the longest `wait`, so that a dead connection is noticed
 INTERRUPTED: Final = 0.0  # the time of a timeout that `HttpClient.check` has set
-LINE_BYTES: Final = 128  # that each line of an event counts for, in addition to its bytes
 
 REQUESTS: Final = {
     "version": ("GET", "/"),
@@ -78,7 +71,7 @@ class HttpClient:
         self._authorization = authorization
         self._tls = tls
         self._clients: dict[str | None, httpx.AsyncClient] = {}  # by proxy
-        self._waits: set[asyncio.Timeout] = set()  # of requests and streams that wait for something new
+        self._waits: set[asyncio.Timeout] = set()  # of requests that wait for something new
         self._replaced: set[httpx.AsyncClient] = set()  # that are closed soon
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -90,7 +83,7 @@ class HttpClient:
             await client.aclose()
 
     def check(self) -> None:
-        """Repeat the requests that wait, and resume the streams, over new connections. Close the others soon."""
+        """Repeat the requests that wait over new connections. Close the others soon."""
         for wait in self._waits:
             if not wait.expired():
                 wait.reschedule(INTERRUPTED)
@@ -171,86 +164,10 @@ class HttpClient:
                 if limit.when() != INTERRUPTED:
                     raise unreachable(_through_proxy(server), SLOW) from None
 
-    @contextlib.asynccontextmanager
-    async def stream(
-        self, server: str, fields: Fields, since: str | None
-    ) -> AsyncIterator[AsyncGenerator[StreamEvent, None]]:
-        """Open the event stream of a topic or session after `since`, and return its events.
-
-        Raises:
-            HeldBack: a stream of a topic does not begin in time.
-            APIError: the stream cannot be opened. Reading the events raises it if the stream breaks.
-            ModuleNotFoundError: the extra `client` is not installed.
-        """
-        try:
-            from httpx_sse import aconnect_sse
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(
-                "event streams need httpx-sse; in the checkout: pip install '.[client]'"
-            ) from error
-        first_s = FIRST_S if "topic" in fields else SILENCE_S
-        fields = dict(fields)
-        path = f"/{_segment(fields.pop('topic'))}/events" if "topic" in fields else "/events"
-        token = await self._authorization.token()
-        for retries in (1, 0):
-            async with contextlib.AsyncExitStack() as stack:
-                try:
-                    async with asyncio.timeout(first_s):
-                        source = await stack.enter_async_context(
-                            aconnect_sse(
-                                self._client(server),
-                                "GET",
-                                server + path,
-                                params=fields,
-                                headers=self._headers | bearer(token) | ({"Last-Event-ID": since} if since else {}),
-                                timeout=httpx.Timeout(SILENCE_S, pool=None),
-                            )
-                        )
-                        content = await _read(source.response) if source.response.status_code != 200 else b""
-                except httpx.TransportError as error:
-                    raise _unreachable(server, error) from None
-                except TimeoutError:
-                    raise _late(server, first_s) from None
-                if source.response.status_code == 200:
-                    yield self._events(server, source, first_s)
-                    return
-            refused = source.response.status_code == 401
-            if not (refused and retries) or (newer := await self._authorization.replace(token)) is None:
-                raise _error_of(source.response, content)
-            token = newer
-
-    async def _events(self, server: str, source: "EventSource", first_s: float) -> AsyncGenerator[StreamEvent, None]:
-        from httpx_sse import SSEError
-
-        source.response.stream = _EventBytes(source.response)
-        try:
-            events = source.aiter_sse()
-            bound_s: float | None = first_s
-            while True:
-                async with self._wait(bound_s) as limit:
-                    sse = await anext(events, None)
-                if sse is None:
-                    return
-                bound_s = None  # later, the connection notices silence
-                data = _json_object(sse.data) if sse.data else None
-                if sse.data and data is None:
-                    raise foreign()
-                retry_s = None if sse.retry is None else bounded_pause_s(min(sse.retry, 10**9) / 1000)
-                name = "" if sse.event == "message" else sse.event  # the library calls an event without a name so
-                yield StreamEvent(name, data, sse.id or None, retry_s)
-        except TimeoutError:
-            if limit.when() == INTERRUPTED:
-                raise unreachable(_through_proxy(server), SLOW) from None
-            raise _late(server, first_s) from None
-        except SSEError:  # before TransportError, of which it is a subclass
-            raise foreign() from None
-        except httpx.TransportError as error:
-            raise _unreachable(server, error) from None
-
     def _client(self, server: str) -> httpx.AsyncClient:
         proxy = proxy_of(server)
         if proxy not in self._clients:
-            # Each long poll and each stream occupies a connection.
+            # Each long poll occupies a connection.
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
             try:
                 self._clients[proxy] = httpx.AsyncClient(
@@ -290,41 +207,6 @@ def _through_proxy(server: str) -> str:
     return f"{server}{THROUGH_PROXY}{scheme}://{rest.rpartition('@')[2]}"
 
 
-class _EventBytes(httpx.AsyncByteStream):
-    """The bytes of an event stream. It ends if an event is too large, or a line takes too long."""
-
-    def __init__(self, response: httpx.Response) -> None:
-        _check_encoding(response)
-        assert isinstance(response.stream, httpx.AsyncByteStream)
-        self._stream = response.stream
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        size, end = 0, b""
-        line_at_s = time.monotonic()
-        async for piece in self._stream:
-            if b"\n" in piece or b"\r" in piece:
-                line_at_s = time.monotonic()
-            elif time.monotonic() - line_at_s > SILENCE_S:
-                raise httpx.ReadTimeout(SLOW)
-            joined = end + piece
-            event_end = max(joined.rfind(line_ends) for line_ends in (b"\n\n", b"\r\r", b"\n\r"))
-            size, new = (size, piece) if event_end < 0 else (0, joined[event_end:])
-            size += len(new) + LINE_BYTES * (new.count(b"\n") + new.count(b"\r"))
-            if size > MAX_RESPONSE_BYTES:
-                raise foreign()
-            end = joined[-1:]
-            yield piece
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-
-def _late(server: str, first_s: float) -> Unreachable:
-    """Return the error for a stream that does not begin in time."""
-    error = unreachable(_through_proxy(server), SLOW)
-    return HeldBack(error.text, sent=True) if first_s == FIRST_S else error
-
-
 def _segment(topic: str) -> str:
     """Encode a topic as one path segment."""
     segment = quote(topic, safe="")
@@ -359,7 +241,7 @@ def _unreachable(server: str, error: httpx.TransportError) -> Unreachable:
 
 
 def _json_object(text: str | bytes) -> dict[str, Any] | None:
-    """Return the JSON object in a response or event, or None if the content is not a JSON object."""
+    """Return the JSON object in a response, or None if the content is not a JSON object."""
     try:
         value = parse_json(text)
     except ValueError:

@@ -6,8 +6,9 @@ import itertools
 from collections.abc import Awaitable, Callable, Coroutine
 
 from .errors import APIError
+from .pacing import back_off_s
 from .rpc import RpcConnection
-from .servers import Servers, back_off_s
+from .servers import Servers
 from .types import Token
 
 REFRESH_S = 40.0

@@ -17,8 +17,8 @@ from .authorization import TokenSource
 from .errors import APIError
 from .link import Closed, Connection, usable_ice_servers
 from .offers import new_secret, publish_held
+from .pacing import back_off_s
 from .room import Room
-from .servers import back_off_s
 from .types import Closable, IceServer, Session, check_type
 
 __all__ = ["Closed", "Connection", "Peers", "Publication", "new_secret"]

@@ -26,10 +26,10 @@ from .link import wait_for_first
 from .messages import decode, send
 from .names import VERSION, Identity, T, is_proven, topic_of
 from .offers import new_secret, publish_held
+from .pacing import back_off_s
 from .passwords import Cipher
 from .records import Beacon, Mail, decode_beacon, decode_mail
 from .room_peer import Event, FileOffered, Full, Joined, Left, Message, Peer, ServerUnreachable
-from .servers import back_off_s
 from .types import Closable, Fields, IceServer, Session, Token, check_type
 
 __all__ = [

@@ -17,35 +17,14 @@ from .authorization import Authorization, TokenSource
 from .errors import SIGN_OF_LIFE_S, APIError
 from .http import HttpClient
 from .life import Life, Outage
+from .pacing import back_off_s
+from .polls import polled
 from .rpc import RequestTooLong, RpcConnection
 from .types import Fields, StreamEvent, Token, check_type
 from .websocket import WebSocket
 
-PAUSE_S = 0.25
-MAX_PAUSE_S = 15.0
 TEXTS = frozenset({"topic", "prefix", "info", "offer", "code", "side", "answer", "candidate", "since", "secret"})
-MIN_POLL_S = 0.1  # between two polls of the same listing or session, after a burst
-POLL_BURST = 20  # polls without a pause
 PREFERRED_CHECK_S = 30.0  # between two checks whether a preferred server works again
-
-
-def back_off_s(attempt: int, first_s: float = PAUSE_S) -> float:
-    """Return the seconds before the next attempt: longer with each `attempt` from 0, and random to spread clients."""
-    pause_s: float = min(MAX_PAUSE_S, first_s * 2.0 ** min(attempt, 10))
-    return pause_s * random.uniform(0.5, 1.5)
-
-
-class Pace:
-    """Limits the rate of polls, because a server can respond to each at once. A burst is not delayed."""
-
-    def __init__(self) -> None:
-        self._next_s = 0.0
-
-    async def wait(self) -> None:
-        """Wait until the next poll is due."""
-        now_s = time.monotonic()
-        self._next_s = max(self._next_s, now_s - POLL_BURST * MIN_POLL_S) + MIN_POLL_S
-        await asyncio.sleep(max(0.0, self._next_s - now_s))
 
 
 class Response(NamedTuple):
@@ -181,7 +160,7 @@ class Servers:
     async def stream(
         self, fields: Fields, at: str | None, last: tuple[str, str | None] | None
     ) -> AsyncIterator[tuple[str, AsyncGenerator[StreamEvent, None]]]:
-        """Open the event stream of a topic or session at the first available server.
+        """Open the events of a topic or session at the first available server: a subscription, or long polls.
 
         Args:
             fields: as for `call`.
@@ -205,7 +184,7 @@ class Servers:
                         if connection is not None and connection.can_subscribe:
                             stream = connection.subscribe({**params, **({"since": since} if since else {})})
                         else:
-                            stream = self._http.stream(server, params, since)
+                            stream = polled(functools.partial(self._send, server), params, since)
                         events = await stack.enter_async_context(stream)
                 except APIError as error:
                     self._on_error(server, error)

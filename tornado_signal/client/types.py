@@ -165,4 +165,3 @@ class StreamEvent(NamedTuple):
     name: str
     data: Fields | None  # None if the event only updates the cursor
     cursor: str | None  # the position after this event, or None if unchanged
-    retry_s: float | None = None  # how long to wait before reconnecting, or None if the server does not say
