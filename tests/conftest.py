@@ -19,6 +19,7 @@ from support.disks import SIZE_MIB, mounted
 from support.needs import require
 from support.runs import pytest_configure  # noqa: F401
 from support.stores import ENGINES, HandClock, Under
+from support.waiting import end_all
 from support.webhooks import Receiver
 
 from tornado_signal.errors import Unavailable
@@ -211,16 +212,18 @@ def under():
 
 @pytest.fixture
 def start(tmp_path):
-    """A function that starts the installed command, by default on the same data each time."""
-    started = []
+    """A function that starts the installed command in an empty directory, by default on the same data each time.
 
-    def starting(*arguments, port=0, data="data"):
-        started.append(Server("--data-dir", tmp_path / data, *arguments, port=port))
-        return started[-1]
+    With a `redis`, a server or a cluster, the data is there. Other options are those of `support.command.Server`.
+    """
 
-    yield starting
-    for server in started:
-        server.end()
+    def starting(*arguments, data=None, redis=None, **options):
+        flags = [] if data is None else ["--data-dir", tmp_path / data]
+        flags += [] if redis is None else ["--store", "redis", "--redis-nodes", redis.address]
+        return Server(*flags, *arguments, **{"cwd": tmp_path, **options})
+
+    with end_all(starting, Server.end) as start:
+        yield start
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ def cluster():
 
 @pytest.fixture
 def servers(cluster, start):
-    found = [start("--store", "redis", "--redis-nodes", cluster.address) for _ in range(2)]
+    found = [start(redis=cluster) for _ in range(2)]
     yield found
     assert [server.stop() for server in found] == [0, 0]
 
@@ -44,10 +44,10 @@ def test_two_browsers_connect_while_a_primary_fails_over(cluster, servers, conne
 @pytest.mark.needs("aiortc")
 @pytest.mark.parametrize("client", ["page", "program"])
 def test_member_of_a_room_publishes_again_when_redis_was_emptied(
-    client, redis_server, serve, site, connect_page, tmp_path
+    client, redis_server, site, connect_page, tmp_path, start
 ):
     redis = redis_server()
-    server = serve(redis, "--durability", "os")
+    server = start("--durability", "os", redis=redis)
     until(lambda: redis.ask("KEYS", "*:probe:*"))
     if client == "page":
         origin, member = site.origin, connect_page(server)

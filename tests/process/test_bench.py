@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.weekly
 @pytest.mark.needs("valgrind", "node", "playwright")
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)  # it runs under valgrind
 def test_each_benchmark_measures_all_its_targets(tmp_path):
     command = [TESTS / "bench" / "run", "--smoke", "--dir", tmp_path]
     parts = [option for part in PARTS if part != "life" for option in ("--only", part)]

@@ -123,7 +123,7 @@ class Watcher:
 
 
 @pytest.mark.parametrize("engine", ["leveldb", "redis"])
-async def test_kill_withdraws_held_offers_after_the_restart(engine, moment, tmp_path, start, redis_server, serve):
+async def test_kill_withdraws_held_offers_after_the_restart(engine, moment, tmp_path, start, redis_server):
     """Clients that reconnect in time take over their held offers. The offers of others are withdrawn later.
 
     With Redis they reconnect to another server, which has been running all the time.
@@ -132,7 +132,7 @@ async def test_kill_withdraws_held_offers_after_the_restart(engine, moment, tmp_
     begin = start
     if engine == "redis":
         redis = redis_server()
-        begin = functools.partial(serve, redis, "--durability", "os")
+        begin = functools.partial(start, "--durability", "os", redis=redis)
     server, watcher, asked = begin(*flags), Watcher(), set()
     for turn in range(2):
         back = [Holder(f"{turn} back {number}") for number in range(4)]

@@ -38,8 +38,7 @@ def cluster():
 def servers(start, request):
     """Two servers of the Redis that the test names."""
     redis = request.getfixturevalue(request.param)
-    flags = ("--store", "redis", "--redis-nodes", redis.address, "--durability", "os")
-    return [start(*flags, "--redis-timeout-ms", TIMEOUT_MS) for _ in range(2)]
+    return [start("--durability", "os", "--redis-timeout-ms", TIMEOUT_MS, redis=redis) for _ in range(2)]
 
 
 def port_of(server):

@@ -32,9 +32,9 @@ def refused(redis, *arguments):
 
 
 @pytest.mark.parametrize("kind", ["redis", "valkey"])
-def test_peers_connect_across_two_servers_that_are_killed(kind, redis_server, serve):
+def test_peers_connect_across_two_servers_that_are_killed(kind, redis_server, start):
     redis = redis_server(kind=kind)
-    one, other = (serve(redis, "--durability", "os", "--admin-port", "0") for _ in range(2))
+    one, other = (start("--durability", "os", "--admin-port", "0", redis=redis) for _ in range(2))
     code = other.offer("lobby", offer="from the other")
     assert one.codes() == other.codes() == [code]
     Waiters(one, "lobby", code).end(other)
@@ -44,13 +44,13 @@ def test_peers_connect_across_two_servers_that_are_killed(kind, redis_server, se
     assert found.histogram("redis_call_duration_seconds")[1] > 10
     for server in (one, other):
         server.end()
-    again = serve(redis, "--durability", "os")
+    again = start("--durability", "os", redis=redis)
     assert again.call("/poll", {"code": code, "side": "offerer"})[1]["answer"] == "at last"
     assert again.stop() == 0
     assert [line for line in again.log if " error" in line.lower()] == []
 
 
-def test_servers_of_one_redis_name_one_topic_for_a_network(redis_server, serve):
+def test_servers_of_one_redis_name_one_topic_for_a_network(redis_server, start):
     addresses = ("1.2.3.4", "1.2.3.5", "2600:1:1:1::1", "2600:1:1:2::1", "2600:1:1:1::2")  # the last is near the third
 
     def nearby(server, address):
@@ -68,7 +68,7 @@ def test_servers_of_one_redis_name_one_topic_for_a_network(redis_server, serve):
     redis, another = redis_server(clock=clock), redis_server()
     midnight_ms = BEGIN_MS // 86_400_000 * 86_400_000 + 86_400_000
     clock.set(midnight_ms - 60_000)
-    one, other, apart = (serve(each, *flags) for each in (redis, redis, another))
+    one, other, apart = (start(*flags, redis=each) for each in (redis, redis, another))
     yesterday = topics(one, other)
     assert not {*topics(apart)} & {*yesterday}
     code = one.offer(f"room~{yesterday[0]}")
@@ -79,7 +79,7 @@ def test_servers_of_one_redis_name_one_topic_for_a_network(redis_server, serve):
     assert today[0] == yesterday[0]  # somebody waits there
     assert not {*today[1:]} & {*yesterday}
     one.end()
-    assert topics(serve(redis, *flags)) == today
+    assert topics(start(*flags, redis=redis)) == today
 
 
 def test_unsafe_redis_configuration_is_refused_with_advice(redis_server):
@@ -102,9 +102,9 @@ def test_unsafe_redis_configuration_is_refused_with_advice(redis_server):
     assert f"Redis at {replica.address} would drop sessions" in said
 
 
-def test_redis_that_cannot_be_written_is_not_ready(redis_server, serve):
+def test_redis_that_cannot_be_written_is_not_ready(redis_server, start):
     redis = redis_server()
-    server = serve(redis, "--durability", "os", "--admin-port", "0")
+    server = start("--durability", "os", "--admin-port", "0", redis=redis)
     assert ready(server) == (200, "")
     least = "CONFIG SET min-replicas-to-write"
     for prevent, allow, reason in (
@@ -133,9 +133,9 @@ def test_service_manager_is_notified_while_redis_hangs(redis_server, manager):
             assert receive_message(manager)["WATCHDOG"] == "1"
 
 
-def test_full_redis_is_one_log_line_with_advice(redis_server, serve):
+def test_full_redis_is_one_log_line_with_advice(redis_server, start):
     redis = redis_server()
-    server = serve(redis, "--durability", "os", "--admin-port", "0")
+    server = start("--durability", "os", "--admin-port", "0", redis=redis)
     redis.ask("CONFIG", "SET", "maxmemory", "1mb")
     for _ in range(10):
         assert server.call("/lobby/offer", {"info": "i", "offer": "o"})[0] == 503
@@ -152,11 +152,11 @@ def test_full_redis_is_one_log_line_with_advice(redis_server, serve):
     assert lines[0].endswith("; raise maxmemory\n")
 
 
-def test_missing_replica_is_logged_and_makes_the_server_unready(redis_server, serve):
+def test_missing_replica_is_logged_and_makes_the_server_unready(redis_server, start):
     redis = redis_server("--repl-diskless-sync-delay", "0")
     replica = redis_server("--replicaof", f"127.0.0.1 {redis.port}")
     redis.wait(lambda: redis.replicas() == 1)
-    server = serve(redis, "--admin-port", "0")
+    server = start("--admin-port", "0", redis=redis)
     replica.kill()
     until(lambda: not scrape(server.admin_url).one("ready"))  # without a request
     assert ready(server)[0] == 503
@@ -169,9 +169,9 @@ def test_missing_replica_is_logged_and_makes_the_server_unready(redis_server, se
     assert "requests for all sessions are served again" in end
 
 
-def test_emptied_redis_is_logged_and_its_sessions_are_gone_for_their_clients(redis_server, serve):
+def test_emptied_redis_is_logged_and_its_sessions_are_gone_for_their_clients(redis_server, start):
     redis = redis_server()
-    server = serve(redis, "--durability", "os", "--admin-port", "0")
+    server = start("--durability", "os", "--admin-port", "0", redis=redis)
     until(lambda: redis.ask("KEYS", "*:probe:*"))
     code = server.offer()
     waited = in_background(lambda: server.call("/poll", {"code": code, "side": "offerer", "wait": 60}))
@@ -191,9 +191,9 @@ def test_emptied_redis_is_logged_and_its_sessions_are_gone_for_their_clients(red
     assert f"Redis at {redis.address} " in line
 
 
-async def test_emptied_redis_closes_connections_whose_held_offers_are_gone(redis_server, serve):
+async def test_emptied_redis_closes_connections_whose_held_offers_are_gone(redis_server, start):
     redis = redis_server()
-    server = serve(redis, "--durability", "os")
+    server = start("--durability", "os", redis=redis)
     until(lambda: redis.ask("KEYS", "*:probe:*"))
     url = server.url.replace("http", "ws", 1) + "/ws"
     async with RpcClient(url, ORIGIN) as holder, RpcClient(url, ORIGIN) as other:
@@ -208,13 +208,13 @@ async def test_emptied_redis_closes_connections_whose_held_offers_are_gone(redis
     assert server.stop() == 0
 
 
-def test_node_that_stops_responding_and_its_return_are_logged_with_the_reason(redis_server, serve, tmp_path):
+def test_node_that_stops_responding_and_its_return_are_logged_with_the_reason(redis_server, tmp_path, start):
     # Otherwise Redis delays writes while the disk is busy, for up to two seconds. A kill loses them.
     always = ("--appendonly", "yes", "--appendfsync", "always")
     redis = redis_server("--requirepass", "old", *always, password="old")
     password = tmp_path / "password"
     password.write_text("old\n")
-    server = serve(redis, "--durability", "os", "--redis-password-file", password, "--admin-port", "0")
+    server = start("--durability", "os", "--redis-password-file", password, "--admin-port", "0", redis=redis)
     code = server.offer()
     where = f"Redis at {redis.address}"
 
@@ -240,9 +240,9 @@ def test_node_that_stops_responding_and_its_return_are_logged_with_the_reason(re
 
 
 @pytest.mark.parametrize(("kind", "sync"), [("redis", "always"), ("valkey", "always"), ("valkey", "everysec")])
-def test_with_fsync_acknowledged_offers_outlive_a_kill_of_redis(kind, sync, redis_server, serve):
+def test_with_fsync_acknowledged_offers_outlive_a_kill_of_redis(kind, sync, redis_server, start):
     redis = redis_server("--appendonly", "yes", "--appendfsync", sync, kind=kind)
-    server = serve(redis, "--durability", "fsync", "--redis-timeout-ms", "2000")
+    server = start("--durability", "fsync", "--redis-timeout-ms", "2000", redis=redis)
     codes = [server.offer(str(number)) for number in range(3)]
     redis.kill()
     status, found = server.call("/0/sessions")
@@ -251,7 +251,7 @@ def test_with_fsync_acknowledged_offers_outlive_a_kill_of_redis(kind, sync, redi
     assert [server.codes(str(number)) for number in range(3)] == [[code] for code in codes]
 
 
-def test_restricted_redis_user_with_tls_is_sufficient(redis_server, serve, start, tmp_path):
+def test_restricted_redis_user_with_tls_is_sufficient(redis_server, start, tmp_path):
     certificate, key = make_pair(tmp_path)
     flags = ("--tls-cert-file", certificate, "--tls-key-file", key, "--tls-ca-cert-file", certificate)
     redis = redis_server(*flags, "--tls-auth-clients", "no", "--tls-port", str(tls_port := free_port()))
@@ -262,7 +262,7 @@ def test_restricted_redis_user_with_tls_is_sufficient(redis_server, serve, start
     access = ("--durability", "os", "--redis-prefix", "ours:", "--redis-user", "signal")
     assert "invalid username-password" in refused(redis.address, *access)
     access += ("--redis-password-file", password)
-    server = serve(redis, *access, "--admin-port", "0")
+    server = start(*access, "--admin-port", "0", redis=redis)
     assert ready(server) == (200, "")
     code = server.offer()
     assert server.codes() == [code]
@@ -295,7 +295,7 @@ def test_redis_user_without_a_command_prevents_the_start(command, redis_server, 
 
 
 @pytest.mark.slow
-def test_primary_is_found_through_sentinels(redis_server, serve, tmp_path):
+def test_primary_is_found_through_sentinels(redis_server, tmp_path, start):
     primary = redis_server("--repl-diskless-sync-delay", "0")
     replicas = [redis_server("--replicaof", f"127.0.0.1 {primary.port}") for _ in range(2)]
     primary.wait(lambda: primary.replicas() == 2)
@@ -311,7 +311,7 @@ def test_primary_is_found_through_sentinels(redis_server, serve, tmp_path):
     password.write_text("theirs\n")
     access = ("--redis-sentinel-user", "default", "--redis-sentinel-password-file", password)
     assert "does not know other" in refused(sentinel.address, "--redis-sentinel", "other", *access)
-    server = serve(sentinel, "--redis-sentinel", "main", *access)
+    server = start("--redis-sentinel", "main", *access, redis=sentinel)
     code = server.offer()
     primary.kill()
     sentinel.wait(lambda: sentinel.ask("SENTINEL GET-MASTER-ADDR-BY-NAME", "main")[1] != primary.port)
@@ -330,8 +330,8 @@ def cluster():
     made.kill()
 
 
-def failover(cluster, serve, publish, fault):
-    servers = [serve(cluster) for _ in range(2)]
+def failover(cluster, publish, fault, start):
+    servers = [start(redis=cluster) for _ in range(2)]
     primary = cluster.primaries_now()[0]
     topic = topic_in(cluster.slots_of(primary))
     waiters = Waiters(servers[1], topic, servers[0].offer(topic))
@@ -351,8 +351,8 @@ def failover(cluster, serve, publish, fault):
     cluster.wait_until_whole()
 
 
-def moved_slots_lost_replies_and_flushed_scripts(cluster, serve, publish):
-    publishers = publish([serve(cluster) for _ in range(2)])
+def moved_slots_lost_replies_and_flushed_scripts(cluster, publish, start):
+    publishers = publish([start(redis=cluster) for _ in range(2)])
     publishers.wait_for(150)
     one, other = cluster.primaries_now()[:2]
     source, target = (server.ask("CLUSTER MYID").decode() for server in (one, other))
@@ -376,9 +376,9 @@ def moved_slots_lost_replies_and_flushed_scripts(cluster, serve, publish):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_changes_of_a_cluster_lose_and_duplicate_nothing(subtests, cluster, serve, publish):
+def test_changes_of_a_cluster_lose_and_duplicate_nothing(subtests, cluster, publish, start):
     for fault in ("killed", "frozen"):
         with subtests.test(fault):
-            failover(cluster, serve, publish, fault)
+            failover(cluster, publish, fault, start)
     with subtests.test("moved slots"):
-        moved_slots_lost_replies_and_flushed_scripts(cluster, serve, publish)
+        moved_slots_lost_replies_and_flushed_scripts(cluster, publish, start)

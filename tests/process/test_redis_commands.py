@@ -18,8 +18,8 @@ def redis(redis_server):
 
 
 @pytest.fixture
-def server(redis, serve):
-    return serve(redis, "--durability", "os")
+def server(redis, start):
+    return start("--durability", "os", redis=redis)
 
 
 def test_check_passes_during_writes_and_reports_disagreements(redis, server, publish):

@@ -175,8 +175,8 @@ def test_streams_forget_offers_that_only_the_lost_primary_had(cluster, servers, 
     primary.wait(lambda: primary.ask("INFO", "replication")["role"] == "slave")
 
 
-def test_call_to_a_frozen_primary_is_retried_at_its_successor(cluster, primary, slots, serve):
-    server = serve(cluster, "--redis-timeout-ms", "60000")
+def test_call_to_a_frozen_primary_is_retried_at_its_successor(cluster, primary, slots, start):
+    server = start("--redis-timeout-ms", "60000", redis=cluster)
     primary.freeze()
     try:
         server.offer(topic_in(slots))  # otherwise it would wait for the whole minute
@@ -193,9 +193,9 @@ def test_nothing_acknowledged_is_lost_in_a_single_fault(shape, cluster, servers,
 
 
 def test_two_servers_continue_when_the_third_dies_during_a_failover(
-    cluster, servers, primary, slots, waiters, serve, publish
+    cluster, servers, primary, slots, waiters, publish, start
 ):
-    third = serve(cluster)
+    third = start(redis=cluster)
     publishers = publish([*servers[:2], third], slots=slots)
     publishers.wait_for(60)
     primary.kill()
@@ -229,9 +229,9 @@ def test_acknowledged_data_is_on_the_disks_of_stopped_nodes(cluster, servers, pr
     publishers.end()
 
 
-def test_change_with_a_lost_reply_is_applied_once(servers, redis_server, serve):
+def test_change_with_a_lost_reply_is_applied_once(servers, redis_server, start):
     proxy = LosingProxy(redis_server())
-    server = serve(proxy, "--durability", "os")
+    server = start("--durability", "os", redis=proxy)
 
     def change(path, body, script):
         lost = proxy.lost

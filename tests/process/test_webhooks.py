@@ -125,10 +125,10 @@ def test_connections_of_all_protocols_are_reported(start, receiver, flags, with_
     assert not any(mark in body for body in receiver.bodies for mark in (MARK.encode(), MARK[:20].encode()))
 
 
-def test_two_servers_on_redis_report_each_event_once(redis_server, serve, receiver, flags):
+def test_two_servers_on_redis_report_each_event_once(redis_server, receiver, flags, start):
     redis = redis_server()
     options = ("--durability", "os", "--session-timeout-ms", "3000")
-    servers = [serve(redis, *options, *flags) for _ in range(2)]
+    servers = [start(*options, *flags, redis=redis) for _ in range(2)]
     one, other = servers
     codes = [server.offer(f"topic-{at}", offer=f"offer {at}") for at in range(10) for server in servers]
     answered, withdrawn, expired = codes[:6], codes[6:12], codes[12:]
@@ -155,8 +155,8 @@ def test_two_servers_on_redis_report_each_event_once(redis_server, serve, receiv
     assert len(receiver.events) == 20 + len(codes)
 
 
-def test_workers_report_each_event_once(redis_server, serve, receiver, flags):
-    server = serve(redis_server(), "--durability", "os", "--workers", "2", *flags)
+def test_workers_report_each_event_once(redis_server, receiver, flags, start):
+    server = start("--durability", "os", "--workers", "2", *flags, redis=redis_server())
     codes = publish(server, 20)
     for code in codes:
         answer(server, code)

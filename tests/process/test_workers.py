@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import websockets.sync.client
 from support.certificates import client_context, make_pair
-from support.command import BOUND_S, Server, call, run
+from support.command import BOUND_S, call, run
 from support.fullness import check_fullness
 from support.needs import require
 from support.redis_servers import RedisServer
@@ -38,21 +38,17 @@ SECRETS = {"main": SECRET, "next": b"another secret that is also long enough"}
 
 
 @pytest.fixture
-def start(redis, tmp_path, monkeypatch):
+def start(start, redis, monkeypatch):
     """A function that starts a server of several workers. Its directory of sockets is in `tmp_path`."""
     require("ps")
     monkeypatch.setenv("TMPDIR", tempfile.mkdtemp(prefix="ts-"))  # short: the name of a socket has a limit
-    started = []
 
     def starting(*arguments, number=WORKERS, **options):
-        flags = ("--store", "redis", "--redis-nodes", redis.address, "--durability", "os", "--workers", number)
-        started.append(Server(*flags, "--admin-port", 0, *arguments, **options))
-        return started[-1]
+        flags = ("--durability", "os", "--workers", number, "--admin-port", 0)
+        return start(*flags, *arguments, redis=redis, **options)
 
     yield starting
-    for server in started:
-        server.end()
-    shutil.rmtree(os.environ["TMPDIR"])
+    shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)  # its servers still run
 
 
 def pids(server):

@@ -17,7 +17,7 @@ import pytest
 
 from tornado_signal.stores.redis.partitions import Partitions
 
-from .command import BOUND_S, ORIGIN, Server
+from .command import BOUND_S, ORIGIN
 from .redis_servers import RedisServer
 from .waiting import LocalServer, end_all, until
 
@@ -27,13 +27,6 @@ PARTITIONS = Partitions("tornado-signal:", 16)
 @pytest.fixture
 def redis_server():
     with end_all(lambda *options, kind="redis", **more: RedisServer(kind, *options, **more), RedisServer.kill) as start:
-        yield start
-
-
-@pytest.fixture
-def serve():
-    shared = ("--store", "redis", "--redis-nodes")
-    with end_all(lambda redis, *more: Server(*shared, redis.address, *more), Server.end) as start:
         yield start
 
 

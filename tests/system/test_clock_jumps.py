@@ -1,11 +1,12 @@
 """Jumps of the machine's clock under a running server. Its monotonic clock does not jump."""
 
+import functools
 import signal
 import time
 
 import pytest
 from support.browsers import until
-from support.command import BOUND_S, Server, with_clock_offset
+from support.command import BOUND_S, with_clock_offset
 from support.redis_servers import RedisServer
 from support.scraping import scrape
 from support.service_manager import wait_for_message
@@ -18,20 +19,11 @@ TIMEOUT_MS = 4000  # of sessions
 
 
 @pytest.fixture
-def start(tmp_path):
-    servers = []
+def start(start, tmp_path):
     variables = with_clock_offset("+0") | {"FAKETIME_TIMESTAMP_FILE": str(tmp_path / "clock"), "FAKETIME_NO_CACHE": "1"}
     del variables["FAKETIME"]  # it would win over the file
-
-    def starting(*arguments, **more):
-        flags = ("--session-timeout-ms", TIMEOUT_MS)
-        servers.append(Server("--data-dir", tmp_path / "data", *flags, *arguments, **variables, **more))
-        return servers[-1]
-
     (tmp_path / "clock").write_text("+0\n")
-    yield starting
-    for server in servers:
-        server.end()
+    return functools.partial(start, "--session-timeout-ms", TIMEOUT_MS, **variables)
 
 
 @pytest.fixture

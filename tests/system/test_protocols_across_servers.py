@@ -1,13 +1,13 @@
 """Clients of PeerJS, y-webrtc, trackers and Nostr at different servers of one cluster of Valkey, and faults of both."""
 
 import contextlib
+import functools
 import itertools
 import json
 import signal
 import time
 
 import pytest
-from support.command import Server
 from support.nostr import make_event
 from support.redis_servers import RedisCluster
 from websockets.exceptions import ConnectionClosed
@@ -127,16 +127,8 @@ def cluster():
 
 
 @pytest.fixture
-def serve(cluster):
-    with contextlib.ExitStack() as stack:
-
-        def start_one(*arguments):
-            flags = ["--store", "redis", "--redis-nodes", cluster.address, "--durability", "os"]
-            server = Server(*flags, *arguments)
-            stack.callback(server.end)
-            return server
-
-        yield start_one
+def serve(cluster, start):
+    return functools.partial(start, "--durability", "os", redis=cluster)
 
 
 def test_clients_at_different_servers_meet(serve):

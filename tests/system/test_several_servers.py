@@ -32,17 +32,9 @@ def aside(call, *arguments):
 
 
 @pytest.fixture
-def serve(redis):
-    with contextlib.ExitStack() as stack:
-
-        def start_one(*arguments, port=0, **how):
-            flags = ["--store", "redis", "--redis-nodes", redis.address, "--durability", "os", "--admin-port", "0"]
-            flags += ["--redis-timeout-ms", PATIENT_MS]
-            server = Server(*flags, "--trusted-proxies", "127.0.0.1", *arguments, port=port, **how)
-            stack.callback(server.end)
-            return server
-
-        yield start_one
+def serve(redis, start):
+    flags = ("--durability", "os", "--admin-port", "0", "--redis-timeout-ms", PATIENT_MS)
+    return functools.partial(start, *flags, "--trusted-proxies", "127.0.0.1", redis=redis)
 
 
 @pytest.fixture
