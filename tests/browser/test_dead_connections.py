@@ -6,7 +6,7 @@ import time
 
 import pytest
 from support.browsers import until
-from support.freezing import Forgetting
+from support.forwarding import Proxy
 from support.processes import family
 
 PRESENT = "here.peers.size > 0 && [...here.peers.values()].every((peer) => peer.channel.readyState === 'open')"
@@ -33,10 +33,9 @@ def open_page(request, site):
 
 @pytest.fixture
 def network(server):
-    proxy = Forgetting(server.url)
-    yield proxy
-    server.stop()
-    proxy.close()
+    with Proxy(server.url) as proxy:
+        yield proxy
+        server.stop()
 
 
 def joined_s(page, began_s):
@@ -58,7 +57,7 @@ def test_page_whose_connections_are_forgotten_is_found_again(death, server, netw
     first.evaluate("here.leave()")
     until(lambda: page.evaluate("here.peers.size") == 0)
     time.sleep(3)  # so that the page waits for the server: requests that are on their way would end earlier
-    network.forget()
+    network.freeze()
     began_s = time.monotonic()
     if event:
         page.evaluate("void dispatchEvent(new Event('offline')), dispatchEvent(new Event('online'))")

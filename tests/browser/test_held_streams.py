@@ -1,17 +1,16 @@
 """Rooms behind a proxy that refuses WebSockets and forwards a response only when it is complete."""
 
 import pytest
-from support.holding import HoldingProxy
+from support.forwarding import Proxy
 
 ENTER = "() => { window.lobby = room('lobby', {url: location.search.slice(1)}); }"
 
 
 @pytest.fixture
 def holding(server):
-    proxy = HoldingProxy(server.url)
-    yield proxy
-    server.stop()
-    proxy.close()
+    with Proxy(server.url, websockets="refused", streams="held") as proxy:
+        yield proxy
+        server.stop()
 
 
 def test_pages_find_each_other_and_notice_who_leaves(holding, connect_page):

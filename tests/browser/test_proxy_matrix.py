@@ -5,11 +5,12 @@ tutorials. Networks treat WebSockets and streams differently. Each cell has a ro
 room has characters that proxies change.
 """
 
+import contextlib
 import itertools
 
 import pytest
 from support.browsers import BOUND_MS
-from support.holding import Network
+from support.forwarding import Proxy
 from support.proxies import PLAIN, CaddyPath, NginxPath
 from support.waiting import until
 
@@ -29,15 +30,14 @@ TOGETHER = "() => window.lobby.peers.size === 1"
 @pytest.fixture
 def open_network(server, tmp_path, site, profiles):
     """A function that opens two pages in a network before a proxy, and returns the pages and the network."""
-    proxies, networks = {}, []
+    proxies, networks = {}, contextlib.ExitStack()
 
     def opening(kind, host, websockets, streams, path=""):
         if kind not in proxies:
             directory = tmp_path / str(len(proxies))
             directory.mkdir()
             proxies[kind] = kind(directory, int(server.url.rpartition(":")[2]))
-        network = Network(proxies[kind].url, websockets, streams)
-        networks.append(network)
+        network = networks.enter_context(Proxy(proxies[kind].url, websockets=websockets, streams=streams))
         origin = network.url if host == "same host" else site.origin
         return [profiles.open(f"{origin}/connect?{network.url}{path}") for _ in range(2)], network
 
@@ -46,8 +46,7 @@ def open_network(server, tmp_path, site, profiles):
     server.stop()
     for each in proxies.values():
         each.stop()
-    for each in networks:
-        each.close()
+    networks.close()
 
 
 def enter(pages, name, url):

@@ -10,7 +10,7 @@ from support.tls_fixtures import pair, pairs, trusting  # noqa: F401
 
 @pytest.fixture
 def loop():
-    """The event loop of a server that runs in its own thread. Tests `on_both_loops` run with another one, too."""
+    """The event loop of a server that runs in its own thread. Tests `on_both_loops` also run with another one."""
     return "uvloop"
 
 

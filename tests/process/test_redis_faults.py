@@ -8,9 +8,10 @@ import pytest
 from faults import trials
 from support.certificates import make_pair
 from support.command import ORIGIN, Server
+from support.forwarding import RedisProxy
 from support.networks import dropping, own_network
 from support.redis_servers import RedisCluster, RedisServer
-from support.redis_traffic import Follower, LosingProxy, Waiters, ready, topic_in
+from support.redis_traffic import Follower, Waiters, ready, topic_in
 from support.waiting import until
 from support.y_webrtc import RawClient
 
@@ -229,15 +230,21 @@ def test_acknowledged_data_is_on_the_disks_of_stopped_nodes(cluster, servers, pr
     publishers.end()
 
 
-def test_change_with_a_lost_reply_is_applied_once(servers, redis_server, start):
-    proxy = LosingProxy(redis_server())
-    server = start("--durability", "os", redis=proxy)
+@pytest.fixture
+def losing(redis_server):
+    """A proxy of a Redis that loses replies."""
+    with RedisProxy(redis_server()) as proxy:
+        yield proxy
+
+
+def test_change_with_a_lost_reply_is_applied_once(servers, losing, start):
+    server = start("--durability", "os", redis=losing)
 
     def change(path, body, script):
-        lost = proxy.lost
-        proxy.lose_reply_to(SCRIPTS[script].sha)
+        lost = losing.lost
+        losing.losing = SCRIPTS[script].sha
         status, found = server.call(path, body)
-        assert (status, proxy.lost) == (200, lost + 1)
+        assert (status, losing.lost) == (200, lost + 1)
         return found
 
     offer = {"info": "i", "offer": "o"}
@@ -257,7 +264,6 @@ def test_change_with_a_lost_reply_is_applied_once(servers, redis_server, start):
     change("/withdraw", {"code": code, "side": "offerer"}, "withdraw")
     assert server.codes() == []
     assert server.call("/withdraw", {"code": code, "side": "offerer"})[0] == 404
-    proxy.close()
 
 
 def test_cluster_with_tls_fails_over(tmp_path, start, publish):

@@ -1,36 +1,47 @@
-"""A proxy that refuses, holds back, cuts or freezes connections."""
+"""A proxy that refuses, holds back, cuts or forgets connections."""
 
 import asyncio
 import contextlib
+import re
+import threading
+from pathlib import Path
 
-BOUND_S = 20
+BOUND_S = 30
+CUT_S = 10
+PAGE = Path(__file__).with_name("connect.html")
+FORBIDDEN = b"HTTP/1.1 403 x\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 
 class Proxy:
-    """A proxy between clients and a server of this process. Enter it before use.
+    """A proxy of a server. Enter it before use: with `async with` it runs in the current event loop, else in a thread.
+
+    It also serves the page of `connect_page`, at the same path.
+
+    Args:
+        server: its URL, or an object with its port on this machine.
+        refuse: called with the writer of each WebSocket handshake. If None, `websockets` decides.
+        websockets: `works`, `refused`, `hangs`, or `cut`, every 10 seconds.
+        streams: `pass`, or `held`: a response is forwarded when it is complete.
 
     Attributes:
-        url: the URL of the proxy.
+        url, port: the address of the proxy.
         paths: the path of the first request on each connection.
-        refuse: called with the writer of each WebSocket handshake. If None, handshakes are forwarded.
         open: while cleared, data from the server after a handshake is held back.
-        live: cleared by `freeze` for the connections until then. New ones are forwarded.
+        opened, ended: the numbers of WebSockets.
     """
 
-    def __init__(self, service, refuse=None):
-        self.port = service.port
-        self.refuse = refuse
-        self.paths = []
+    def __init__(self, server, refuse=None, websockets="works", streams="pass"):
+        self._upstream = int(server.rpartition(":")[2]) if isinstance(server, str) else server.port
+        self.refuse, self.websockets, self.streams = refuse, websockets, streams
+        self.paths, self.opened, self.ended, self._age = [], 0, 0, 0
         self.open = asyncio.Event()
         self.open.set()
-        self.live = asyncio.Event()
-        self.live.set()
-        self._writers = set()
-        self._running = set()
+        self._writers, self._running = set(), set()
 
     async def __aenter__(self):
-        self._server = await asyncio.start_server(self._forward, "127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, backlog=100)
+        self.port = self._server.sockets[0].getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
         return self
 
     async def __aexit__(self, *exc):
@@ -39,44 +50,142 @@ class Proxy:
         self.open.set()
         await asyncio.wait_for(asyncio.gather(*self._running), BOUND_S)
 
+    def __enter__(self):
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        return self._in_thread(self.__aenter__())
+
+    def __exit__(self, *exc):
+        self._in_thread(self.__aexit__())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _in_thread(self, coroutine):
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(2 * BOUND_S)
+
     def cut(self):
         for writer in self._writers:
             writer.transport.abort()
 
     def freeze(self):
-        """Forward nothing more over the present connections, as a network that forgets them."""
-        self.live.clear()
-        self.live = asyncio.Event()
-        self.live.set()
+        """Forward nothing more over the present connections, as a network that forgets them. New ones are forwarded."""
+        self._age += 1
 
-    async def _forward(self, reader, writer):
-        live = self.live
+    async def _serve(self, reader, writer):
         self._writers.add(writer)
         self._running.add(asyncio.current_task())
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-            head = await reader.readuntil(b"\r\n\r\n")
-            self.paths.append(head.split()[1].decode())
-            if self.paths[-1] == "/ws" and self.refuse is not None:
-                await self.refuse(writer)
-                return
-            from_server, to_server = await asyncio.open_connection("127.0.0.1", self.port)
-            self._writers.add(to_server)
-            if head.startswith(b"CONNECT"):
-                writer.write(b"HTTP/1.1 200 x\r\n\r\n")
-            else:
-                to_server.write(head)
-            await asyncio.gather(self._copy(reader, to_server, live), self._copy_back(from_server, writer, live))
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, TimeoutError):
+            await self._forward(reader, writer)
 
-    async def _copy(self, reader, writer, live):
+    async def _connect(self):
+        from_server, to_server = await asyncio.open_connection("127.0.0.1", self._upstream)
+        self._writers.add(to_server)
+        return from_server, to_server
+
+    async def _forward(self, reader, writer):
+        head = await reader.readuntil(b"\r\n\r\n")
+        self.paths.append(head.split()[1].decode())
+        if self.paths[-1].startswith("/connect?"):
+            return await self._finish(writer, self._page())
+        websocket = b"\r\nupgrade: websocket" in head.lower()
+        if websocket and self.refuse is not None:
+            return await self.refuse(writer)
+        if websocket and self.websockets == "refused":
+            return await self._finish(writer, FORBIDDEN)
+        if websocket and self.websockets == "hangs":
+            return await reader.read()
+        from_server, to_server = await self._connect()
+        if not websocket and self.streams == "held":
+            to_server.write(re.sub(rb"(?i)\r\nconnection:[^\r]*", b"", head[:-2]) + b"Connection: close\r\n\r\n")
+            sending = asyncio.ensure_future(self._copy(reader, to_server))
+            writer.write(await from_server.read())
+            writer.close()
+            return await sending
+        if head.startswith(b"CONNECT"):
+            writer.write(b"HTTP/1.1 200 x\r\n\r\n")
+        else:
+            to_server.write(head)
+        self.opened += websocket
+        try:
+            async with asyncio.timeout(CUT_S if websocket and self.websockets == "cut" else None):
+                back = self._copy_back if websocket else self._copy
+                await asyncio.gather(self._copy(reader, to_server), back(from_server, writer))
+        finally:
+            self.ended += websocket
+            if websocket and self.websockets == "cut":
+                writer.transport.abort()
+                to_server.transport.abort()
+
+    async def _finish(self, writer, response):
+        writer.write(response)
+        await writer.drain()
+        writer.close()
+
+    @staticmethod
+    def _page():
+        body = PAGE.read_bytes()
+        kind = b"Content-Type: text/html; charset=utf-8\r\n"
+        return b"HTTP/1.1 200 x\r\nConnection: close\r\n%bContent-Length: %d\r\n\r\n%b" % (kind, len(body), body)
+
+    async def _copy(self, reader, writer):
+        age = self._age
         with contextlib.suppress(ConnectionError):
-            while (data := await reader.read(65536)) and live.is_set():
+            while (data := await reader.read(65536)) and age == self._age:
                 writer.write(data)
-        if live.is_set():
+        if age == self._age:
             writer.close()
 
-    async def _copy_back(self, reader, writer, live):
-        if self.paths[-1] == "/ws":
-            with contextlib.suppress(asyncio.IncompleteReadError):
-                writer.write(await reader.readuntil(b"\r\n\r\n"))
-            await self.open.wait()
-        await self._copy(reader, writer, live)
+    async def _copy_back(self, reader, writer):
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            writer.write(await reader.readuntil(b"\r\n\r\n"))
+        await self.open.wait()
+        await self._copy(reader, writer)
+
+
+class RedisProxy(Proxy):
+    """A proxy of a Redis.
+
+    Attributes:
+        address: its host and port.
+        losing: the next command that contains this gets no reply, and its connection is closed.
+        lost: the number of replies that were dropped.
+        holding: whether connections that subscribe get replies only when `open` is set.
+        subscribed: the number of subscriptions meanwhile.
+    """
+
+    losing, lost, holding, subscribed = None, 0, False, 0
+
+    @property
+    def address(self):
+        return f"127.0.0.1:{self.port}"
+
+    async def _forward(self, reader, writer):
+        from_server, to_server = await self._connect()
+        lose, held = asyncio.Event(), asyncio.Event()
+        replies = asyncio.ensure_future(self._reply(from_server, writer, lose, held))
+        rest = b""
+        while data := await reader.read(65536):
+            number = self.holding * (rest + data).count(b"SSUBSCRIBE")
+            self.subscribed += number
+            rest = (rest + data)[-len(b"SSUBSCRIBE") + 1 :]
+            if number:
+                held.set()
+            if self.losing is not None and self.losing in data:
+                self.losing = None
+                lose.set()
+            to_server.write(data)
+        to_server.close()
+        await replies
+
+    async def _reply(self, reader, writer, lose, held):
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(65536):
+                if lose.is_set():
+                    self.lost += 1
+                    break
+                if held.is_set():
+                    await self.open.wait()
+                writer.write(data)
+        writer.close()

@@ -1,12 +1,9 @@
 """Servers on a shared Redis, and clients. Load the fixtures with `pytest_plugins = ["support.redis_traffic"]`."""
 
-import contextlib
 import http.client
 import itertools
 import json
 import queue
-import socket
-import socketserver
 import threading
 import time
 import urllib.request
@@ -19,7 +16,7 @@ from tornado_signal.stores.redis.partitions import Partitions
 
 from .command import BOUND_S, ORIGIN
 from .redis_servers import RedisServer
-from .waiting import LocalServer, end_all, until
+from .waiting import end_all, until
 
 PARTITIONS = Partitions("tornado-signal:", 16)
 
@@ -228,38 +225,3 @@ class Publishers:
         assert self.wrong() == []
         assert set(self.statuses) <= {200, 503} | ({0} if killed else set()), self.statuses
         assert max(self.times_s) < BOUND_S / 2
-
-
-class LosingProxy(LocalServer):
-    """A proxy between a server and Redis. `lost` is the number of replies that it has dropped."""
-
-    def __init__(self, redis):
-        self.redis, self.losing, self.lost = redis, None, 0
-        super().__init__(Losing)
-        self.address = f"127.0.0.1:{self.server_port}"
-
-    def lose_reply_to(self, part):
-        """Forward the next command that contains `part`, and close the connection instead of returning the reply."""
-        self.losing = part
-
-
-class Losing(socketserver.BaseRequestHandler):
-    def handle(self):
-        redis = socket.create_connection((self.server.redis.host, self.server.redis.port))
-        losing = threading.Event()
-        threading.Thread(target=self._pass_replies, args=(redis, losing), daemon=True).start()
-        with self.request as client, redis, contextlib.suppress(OSError):  # the client may reset the connection
-            while data := client.recv(1 << 16):
-                if self.server.losing is not None and self.server.losing in data:
-                    self.server.losing = None
-                    losing.set()
-                redis.sendall(data)
-
-    def _pass_replies(self, redis, losing):
-        with contextlib.suppress(OSError):  # the other end is closed
-            while data := redis.recv(1 << 16):
-                if losing.is_set():
-                    self.server.lost += 1
-                    break
-                self.request.sendall(data)
-            self.request.shutdown(socket.SHUT_RDWR)

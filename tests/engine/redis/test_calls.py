@@ -2,13 +2,11 @@
 
 import asyncio
 import contextlib
-import socket
-import socketserver
-import threading
 
 import pytest
+from support.forwarding import RedisProxy
 from support.redis_servers import RedisServer, with_hand_clock
-from support.waiting import LocalServer, until
+from support.waiting import until
 
 from tornado_signal.errors import Unavailable
 from tornado_signal.session import Side, TopicRange
@@ -199,43 +197,41 @@ async def test_primary_that_is_slow_to_respond_is_searched_again_although_nobody
 
 
 async def test_reads_do_not_wait_for_the_subscription_of_another_client(redis, under):
-    with HoldingProxy(redis) as proxy:
-        async with opened(proxy.address) as store:
-            proxy.holding = True
-            one = under(store, "https://one.example")
-            code = await one.create()
-            watches = [store.watch_session(one.origin, code), store.watch_topic(one.origin, "topic")]
-            held = [store.watch_topic(one.origin, str(number)) for number in range(change_feed.IN_FLIGHT)]
-            openings = [asyncio.create_task(watch.opened()) for watch in watches]
-            late = asyncio.create_task(asyncio.sleep(10))
-            reads = asyncio.gather(
-                one.read(code, Side.ANSWERER), one.state(), store.begin_topic(one.origin, "topic", None)
-            )
-            await asyncio.wait((reads, late), return_when=asyncio.FIRST_COMPLETED)
-            assert reads.done()
-            assert [opening.done() for opening in openings] == [False, False]
-            late.cancel()
-            proxy.released.set()
-            await asyncio.gather(*openings)
-            assert [await watch.opened() for watch in watches] == [None, None]
-            for watch in (*watches, *held):
-                watch.close()
+    async with RedisProxy(redis) as proxy, opened(("127.0.0.1", proxy.port)) as store:
+        proxy.holding = True
+        proxy.open.clear()
+        one = under(store, "https://one.example")
+        code = await one.create()
+        watches = [store.watch_session(one.origin, code), store.watch_topic(one.origin, "topic")]
+        held = [store.watch_topic(one.origin, str(number)) for number in range(change_feed.IN_FLIGHT)]
+        openings = [asyncio.create_task(watch.opened()) for watch in watches]
+        late = asyncio.create_task(asyncio.sleep(10))
+        reads = asyncio.gather(one.read(code, Side.ANSWERER), one.state(), store.begin_topic(one.origin, "topic", None))
+        await asyncio.wait((reads, late), return_when=asyncio.FIRST_COMPLETED)
+        assert reads.done()
+        assert [opening.done() for opening in openings] == [False, False]
+        late.cancel()
+        proxy.open.set()
+        await asyncio.gather(*openings)
+        assert [await watch.opened() for watch in watches] == [None, None]
+        for watch in (*watches, *held):
+            watch.close()
 
 
 async def test_channels_are_subscribed_in_batches(redis):
     count = 5 * change_feed.IN_FLIGHT
-    with HoldingProxy(redis) as proxy:
-        async with opened(proxy.address) as store:
-            proxy.holding = True
-            watches = [store.watch_topic("https://one.example", str(number)) for number in range(count)]
-            await asyncio.to_thread(until, lambda: proxy.subscribed >= change_feed.IN_FLIGHT)
-            await asyncio.sleep(0.2)  # all would have come
-            assert proxy.subscribed == change_feed.IN_FLIGHT
-            proxy.released.set()
-            await store.watching.change_feed.flush()
-            assert proxy.subscribed == count == redis.ask("INFO", "stats")["pubsubshard_channels"]
-            for watch in watches:
-                watch.close()
+    async with RedisProxy(redis) as proxy, opened(("127.0.0.1", proxy.port)) as store:
+        proxy.holding = True
+        proxy.open.clear()
+        watches = [store.watch_topic("https://one.example", str(number)) for number in range(count)]
+        await asyncio.to_thread(until, lambda: proxy.subscribed >= change_feed.IN_FLIGHT)
+        await asyncio.sleep(0.2)  # all would have come
+        assert proxy.subscribed == change_feed.IN_FLIGHT
+        proxy.open.set()
+        await store.watching.change_feed.flush()
+        assert proxy.subscribed == count == redis.ask("INFO", "stats")["pubsubshard_channels"]
+        for watch in watches:
+            watch.close()
 
 
 async def test_lost_connection_with_many_channels_is_handled_in_pieces(redis, monkeypatch):
@@ -349,42 +345,6 @@ async def test_channels_that_come_and_go_leave_no_command_in_flight(redis):
                 feed.drop(watch.key)
             await feed.flush()
             assert not subscriber._in_flight
-
-
-class HoldingProxy(LocalServer):
-    """Lies between a store and a Redis, and holds the replies to subscriptions back until it is `released`.
-
-    It does so once the store is open: the start tries whether its user may subscribe.
-    """
-
-    def __init__(self, redis):
-        self.redis, self.subscribed, self.released = redis, 0, threading.Event()
-        self.holding = False
-        super().__init__(Holding)
-        self.address = ("127.0.0.1", self.server_port)
-
-
-class Holding(socketserver.BaseRequestHandler):
-    def handle(self):
-        self.subscriber = False
-        redis = socket.create_connection((self.server.redis.host, self.server.redis.port))
-        threading.Thread(target=self._pass_replies, args=(redis,), daemon=True).start()
-        with self.request as client, redis, contextlib.suppress(OSError):
-            rest = b""
-            while data := client.recv(1 << 16):
-                number = self.server.holding * (rest + data).count(b"SSUBSCRIBE")
-                self.server.subscribed += number
-                self.subscriber |= number > 0
-                rest = (rest + data)[-len(b"SSUBSCRIBE") + 1 :]
-                redis.sendall(data)
-
-    def _pass_replies(self, redis):
-        with contextlib.suppress(OSError):
-            while data := redis.recv(1 << 16):
-                if self.subscriber:
-                    self.server.released.wait()
-                self.request.sendall(data)
-            self.request.shutdown(socket.SHUT_RDWR)
 
 
 async def test_partition_of_an_earlier_version_does_not_know_its_removals(redis, under):
