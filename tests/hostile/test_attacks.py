@@ -2,12 +2,13 @@
 
 import pytest
 
+from .attacks import ATTACKS
 from .trial import attempt
 from .verdict import QUIET_S, SECONDS, against, harm
 
 NAMES = [
     # `mixed` also contains what fills the disk and what expires at once.
-    "silent-before-handshake", "silent-connections", "go-on-after-429", "draw-codes", "slow-bodies", "huge-heads",
+    "silent-before-handshake", "silent-connections", "go-on-after-429", "slow-bodies", "huge-heads",
     "mixed", "leave-in-listing", "write-then-list", "write-then-poll", "do-not-read", "do-not-read-streams",
     "watch-one-topic", "listen-after-withdrawals", "wake-many-polls", "bodies-behind-waits",
     "unfinished-messages", "go-on-in-batches", "do-not-read-websockets", "mixed-websockets",
@@ -16,6 +17,7 @@ NAMES = [
     "subscribe-to-topics", "publish-wrong-events",
     "broken-messages-of-protocols", "come-without-a-token",
 ]  # fmt: skip
+assert ATTACKS.keys() >= {*NAMES}, "a weekly test would be the first to miss it"
 
 
 @pytest.mark.slow
