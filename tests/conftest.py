@@ -151,6 +151,13 @@ def default_loop():
     loop.close()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def collected():
+    """A collection of garbage after each file, so that what it has left open fails its last test."""
+    yield
+    gc.collect()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def shared_processes():
     """The servers of Redis and the process to fork from that serve all tests of this process."""

@@ -38,6 +38,7 @@ def test_client_works_in_one_event_loop(tmp_path):
             asyncio.run(client.version())
     finally:
         server.end()
+        del client
         gc.collect()
 
 

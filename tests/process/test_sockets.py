@@ -16,11 +16,10 @@ import pytest
 from support.command import BOUND_S, ORIGIN, call
 from support.maintenance import run_refused
 from support.service import WHO
-from tornado.netutil import bind_sockets
 
 from tornado_signal.errors import OperatorError
 from tornado_signal.http.error_responses import make_error_responder
-from tornado_signal.system.sockets import UnixSocket, open_sockets, url
+from tornado_signal.system.sockets import UnixSocket, bind_sockets, open_sockets, url
 from tornado_signal.transport import Server as Listener
 from tornado_signal.transport import ServerState
 
@@ -77,7 +76,7 @@ class UnixConnection(http.client.HTTPConnection):
 
 
 def test_link_local_address_without_an_interface_gets_fitting_advice(monkeypatch):
-    def refuse(port, address):
+    def refuse(port, address, dual_stack):
         raise OSError(errno.EINVAL, "Invalid argument")
 
     monkeypatch.setattr("tornado_signal.system.sockets.bind_sockets", refuse)
@@ -85,10 +84,19 @@ def test_link_local_address_without_an_interface_gets_fitting_advice(monkeypatch
         open_sockets(["fe80::1"], 0, "--port")
 
 
+@pytest.mark.parametrize("addresses", [["127.0.0.2", "127.0.0.1"], ["127.0.0.2", "localhost"], ["::"]])
+def test_address_that_is_in_use_leaves_no_socket_open(addresses):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        before = os.listdir("/proc/self/fd")
+        with pytest.raises(OperatorError, match=r"Address already in use; stop the program that uses it,"):
+            open_sockets(addresses, taken.getsockname()[1], "--port")
+        assert os.listdir("/proc/self/fd") == before
+
+
 def test_picked_port_that_is_in_use_at_a_later_address_is_picked_again(monkeypatch):
     refused = []
 
-    def bind(port, address):
+    def bind(port, address, dual_stack):
         if address == "127.0.0.2" and not refused:
             refused.append(port)
             raise OSError(errno.EADDRINUSE, "Address already in use")

@@ -141,6 +141,7 @@ class RedisServer:
     def change_password(self, password):
         """Start the process with another password."""
         self.options = (*self.options, "--requirepass", password)
+        self._control.close()
         self._control = redis.Redis(host=self.host, port=self.port, password=password, socket_timeout=5, protocol=2)
         self.start()
 
@@ -194,6 +195,7 @@ class RedisServer:
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.wait()
+        self._control.close()
 
 
 class RedisCluster:

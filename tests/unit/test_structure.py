@@ -63,7 +63,7 @@ MAY_IMPORT = {
     "settings": "",
     "system.hourly": "",
     "system.loop": "metrics",
-    "system": "errors settings tornado",
+    "system": "errors settings",
     "process": (
         "admin auth errors http lifecycle limits maintenance metrics service settings stores stores.latest_counts "
         "system system.loop transport protocols relay tracing webhooks websocket.routes websocket package tornado"

@@ -10,8 +10,6 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from tornado.netutil import bind_sockets
-
 from ..errors import OperatorError
 from ..settings.value_types import UNIX_PREFIX
 
@@ -120,19 +118,39 @@ def _open_all(addresses: Sequence[str], port: int, flag: str, mode: int) -> list
     return opened
 
 
+def bind_sockets(port: int, address: str, dual_stack: bool = False) -> list[socket.socket]:
+    """Listen at the addresses of a host, all at one port. Unlike Tornado's function, close all sockets on an error.
+
+    Raises:
+        OSError: an address cannot be used. It is ignored for IPv6 if IPv4 works, since containers can lack IPv6.
+    """
+    opened: list[socket.socket] = []
+    found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    with contextlib.ExitStack() as stack:
+        for family, _, _, _, (host, _, *scope) in sorted(found, key=lambda each: each[0]):  # IPv4 first
+            where = (host, opened[0].getsockname()[1] if opened else port, *scope)
+            try:
+                listening = socket.create_server(where, family=family, dualstack_ipv6=dual_stack)
+            except OSError as error:
+                if opened and host == "::1" and error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                    continue
+                raise
+            stack.callback(listening.close)
+            listening.setblocking(False)
+            opened.append(listening)
+        stack.pop_all()
+    return opened
+
+
 def _open_sockets(address: str, port: int, flag: str, mode: int, dual_stack: bool) -> list[socket.socket]:
     where, remedy = f"{address} port {port}", "stop the program that uses it"
     try:
         if address.startswith(UNIX_PREFIX):
             where, flag = address, "--address"
             return [UnixSocket(Path(address.removeprefix(UNIX_PREFIX)), mode)]
-        if dual_stack and is_unspecified(address):
-            listening = socket.create_server((address, port), family=socket.AF_INET6, dualstack_ipv6=True)
-            listening.setblocking(False)
-            return [listening]
-        return bind_sockets(port, address)
+        return bind_sockets(port, address, dual_stack and is_unspecified(address))
     except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or error
+        reason = str(getattr(error, "strerror", None) or error).partition(" (while attempting to bind")[0]
         if isinstance(error, FileNotFoundError):
             remedy = "create its directory"
         elif isinstance(error, PermissionError):
