@@ -10,8 +10,6 @@ TESTS = sorted((Path(__file__).parent / "javascript").glob("*.test.js"))
 pytestmark = pytest.mark.needs("node")
 
 
-# Some tests of rooms wait for a minute in all, and for several on a busy machine. The limit only ends a hang.
-@pytest.mark.timeout(800)
 @pytest.mark.parametrize("file", TESTS, ids=lambda file: file.stem.removesuffix(".test"))
 def test_unit_tests_of_the_browser_module(file):
     completed = run_command("node", "--test", file)

@@ -2,6 +2,7 @@
 
 import { SignalClient } from "../../../tornado_signal/web/client/signal-client.js";
 import { SignalError } from "../../../tornado_signal/web/client/timing.js";
+import "./virtual_time.js";
 import { FakeChannel, FakeConnection } from "./fake_rtc.js";
 
 const connections = new Map(); // by the name in their descriptions
