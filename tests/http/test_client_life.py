@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import json
 import logging
 import re
 import threading
@@ -256,6 +257,38 @@ async def test_new_member_connects_to_one_with_frozen_connections(websocket, bou
         async with new.room("lobby", secret=first):
             await asyncio.wait_for(anext(aiter(room)), 2 * HTTP_S)
     assert time.monotonic() - began_s < bound_s
+
+
+@pytest.mark.needs("aiortc")
+async def test_late_attempt_that_is_connected_is_not_ended_for_one_with_a_dead_member(service, monkeypatch):
+    from tornado_signal.client import room as room_module
+    from tornado_signal.client.names import Identity
+    from tornado_signal.client.peers import Peers
+    from tornado_signal.client.room_peer import Peer
+
+    def join_late(peer):
+        """The channel is open here a second after it is open on the other side."""
+        asyncio.get_running_loop().call_later(1 if peer.leads else 0, join, peer)
+
+    join = Peer._join
+    monkeypatch.setattr(Peer, "_join", join_late)
+    monkeypatch.setattr(room_module, "MAX_ATTEMPTS", 1)
+    monkeypatch.setattr(room_module, "LATE_S", 0.5)
+    leads, follows = sorted(("one", "two"), key=lambda secret: Identity("", "", None, secret).id)
+    url = f"http://127.0.0.1:{service.port}"
+    async with (
+        Peers(url, ORIGIN, ice_servers=[]) as peers,
+        Peers(url, ORIGIN, ice_servers=[]) as others,
+        peers.room("lobby", secret=leads) as leader,
+        others.room("lobby", secret=follows) as follower,
+    ):
+        seen = aiter(follower)
+        assert isinstance(await asyncio.wait_for(anext(seen), BOUND_S), room_module.Joined)
+        beacon = {"v": 2, "id": "~dead", "at": 1, "now": service.clock.ms}
+        await others.client.offer("room~lobby", "dead", json.dumps(beacon))
+        assert isinstance(await asyncio.wait_for(anext(aiter(leader)), BOUND_S), room_module.Joined)
+        await leader.send("hello")
+        assert isinstance(await asyncio.wait_for(anext(seen), BOUND_S), room_module.Message)
 
 
 @pytest.mark.parametrize("websocket", [True, False])

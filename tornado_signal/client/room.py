@@ -810,12 +810,14 @@ class Room(Closable):
         """Return whether another attempt may start. If necessary, end a late one to make room.
 
         The number is limited because a stranger can list or send offers under any number of ids. A real member has
-        connected before its attempt is late.
+        usually connected before its attempt is late. An attempt that has just connected may be open on the other side,
+        which would report that this member leaves, and does not end.
         """
         attempts = [peer for peer in self._connecting if peer.leads == leads]
         if len(attempts) < MAX_ATTEMPTS:
             return True
-        late = next((peer for peer in attempts if peer.late), None)
+        earliest_s = asyncio.get_running_loop().time() - PAIR_S
+        late = next((peer for peer in attempts if peer.late and (peer.connected_s or -PAIR_S) <= earliest_s), None)
         if late is None:
             return False
         late.end()

@@ -49,6 +49,7 @@ class Peer:
         messages: what is sent and received over it.
         leads: whether this side leads.
         late: whether another attempt may replace this one.
+        connected_s: the time of the first connection by the loop's clock, or None.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Peer:
         self.messages = Messages(self.connection, self.channel)
         self._negotiation = self.connection.createDataChannel("negotiation", negotiated=True, id=1)
         self.leads, self.late = leads, False
+        self.connected_s: float | None = None
         self._silence_timeout_s, self._late_s = silence_timeout_s, late_s
         self._post, self._on_event, self._on_late, self._on_end = post, on_event, on_late, on_end
         self._joined = False
@@ -159,6 +161,8 @@ class Peer:
     def _on_connection_state(self) -> None:
         if self.connection.connectionState in ("failed", "closed"):
             self.end()
+        elif self.connection.connectionState == "connected" and self.connected_s is None:
+            self.connected_s = asyncio.get_running_loop().time()
 
     async def _negotiate(self) -> None:
         """Send an offer if this side leads, then apply received mail in order."""

@@ -291,6 +291,28 @@ test("copies and dead members keep no place, and connected members keep theirs",
   await leave(alice, carol, dora);
 });
 
+test("a late attempt that is connected is not ended for one with a dead member", async () => {
+  class Slow extends LinkedConnection {
+    // The channel is open here three seconds after it is open on the other side.
+    getStats = () => new Promise((resolve) => setTimeout(resolve, 3000));
+  }
+  const members = await Promise.all(
+    ["of one", "of another"].map(async (secret) => ({ secret, id: (await named(secret)).id })),
+  );
+  const [leads, follows] = members.sort((one, other) => (one.id < other.id ? -1 : 1));
+  const [leader, follower] = [
+    enter("leader", { secret: leads.secret, RTCPeerConnection: Slow }),
+    enter("follower", { secret: follows.secret }),
+  ];
+  const seen = [];
+  for (const name of ["join", "leave"]) follower.addEventListener(name, ({ peer }) => seen.push([name, peer.info]));
+  await until(() => seen.length);
+  for (let at = 0; at < 60; at += 1) list(JSON.stringify(beacon(`~${at}`)), "dead");
+  await until(() => others(leader) === "follower");
+  assert.deepEqual(seen, [["join", "leader"]]);
+  await leave(leader, follower);
+});
+
 for (const offMs of [-600_000, 600_000]) {
   test(`a page whose clock is wrong by ${offMs} ms is met`, async () => {
     const { now } = Date;

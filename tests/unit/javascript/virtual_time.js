@@ -1,4 +1,4 @@
-/** A clock that goes on to the next timer as soon as nothing else is left to run: no test waits, or depends on load. */
+/** A clock that continues with the next timer as soon as nothing else is left to run. Load changes nothing. */
 
 import { readdir } from "node:fs/promises";
 import { after } from "node:test";

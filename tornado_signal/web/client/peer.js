@@ -2,7 +2,7 @@
 
 import { Files, Messages } from "./data.js";
 import { Negotiation, newConnection } from "./negotiation.js";
-import { doubt } from "./timing.js";
+import { doubt, now } from "./timing.js";
 
 /** @import { Peer as PublicPeer, RoomOptions } from "../client.d.ts" */
 /** @import { Attempt, Mail, Member } from "./types.d.ts" */
@@ -124,6 +124,7 @@ export class Peer {
     const { connectionState } = this.peerConnection;
     if (connectionState === "disconnected") doubt();
     if (connectionState === "connected") {
+      this.#callbacks.connectedMs ??= now();
       if (this.#joined) clearTimeout(this.#timer);
       this.#wait();
       if (!this.#interrupted) return;

@@ -795,7 +795,10 @@ class Room extends EventTarget {
   #admits(leads) {
     const attempts = this.#attempts[`${leads}`];
     if (this.#paused) return false;
-    if (attempts.size >= MAX_ATTEMPTS) [...attempts].find(([, { late }]) => late)?.[0].end();
+    // One that has just connected may be open on the other side, which would report that this page leaves.
+    /** @param {Attempt} attempt */
+    const ends = ({ late, connectedMs = -PAIR_MS }) => late && connectedMs + PAIR_MS <= now();
+    if (attempts.size >= MAX_ATTEMPTS) [...attempts].find(([, each]) => ends(each))?.[0].end();
     return attempts.size < MAX_ATTEMPTS;
   }
 

@@ -204,6 +204,8 @@ export interface Attempt {
   ms: number;
   /** Whether it ends when another one needs its place. */
   late: boolean;
+  /** When it was connected first, by `performance.now`. For some seconds it does not end for another one. */
+  connectedMs?: number;
   /** The number of the poll that had the mail which began it. */
   poll: number;
   iceServers: RTCIceServer[];
