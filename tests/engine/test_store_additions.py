@@ -689,6 +689,6 @@ async def test_woken_watch_reads_the_change(store, one):
         following = asyncio.create_task(follow())
         for number in range(100):
             await one.add(code, ANSWERER, str(number))
-        await asyncio.wait_for(following, 10)
+        await asyncio.wait_for(following, 60)
     assert all(after == before + 1 for before, after in pairwise([0, *seen]))
     assert seen[-1] == 100

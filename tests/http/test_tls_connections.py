@@ -241,16 +241,14 @@ def test_stopping_server_ends_handshakes_immediately(limited, limits):
             client.sendall(HALF if number % 2 else b"")
         until(lambda: limits.connections == 10)
         limited.run(limited.server.close(10 * BOUND_S))  # close() does not wait for handshakes
-        limited.run(asyncio.sleep(0.05))
-        assert not limited.server._handshakes
-        assert connection_counts(limits) == (0, 0)
+        until(lambda: not limited.server._handshakes and connection_counts(limits) == (0, 0))
 
 
 def test_connection_accepted_before_the_drain_can_complete_its_handshake(limited, limits, trusting):
     with connect_from("127.0.0.3", limited.port) as accepted:
         until(lambda: limits.connections == 1)
         draining = asyncio.run_coroutine_threadsafe(limited.server.accept_no_more(), limited.loop)
-        time.sleep(0.2)
+        until(lambda: not limited.server._tls_sockets)
         with pytest.raises(ConnectionRefusedError):
             connect_from("127.0.0.3", limited.port)
         secure = trusting.wrap_socket(accepted, server_hostname="127.0.0.1")
