@@ -218,35 +218,6 @@ class BareNginxPath(BareNginx):
     location = "/signal/"
 
 
-class BareApache(Proxy):
-    """An Apache for plain HTTP with the line of its tutorials."""
-
-    name = "apache2"
-    SITE = """
-ServerName localhost
-Listen 127.0.0.1:{port}
-PidFile {directory}/apache.pid
-DefaultRuntimeDir {directory}
-ErrorLog /dev/stderr
-LoadModule mpm_event_module {modules}/mod_mpm_event.so
-LoadModule authz_core_module {modules}/mod_authz_core.so
-LoadModule proxy_module {modules}/mod_proxy.so
-LoadModule proxy_http_module {modules}/mod_proxy_http.so
-ProxyPass / http://127.0.0.1:{upstream}/
-"""
-
-    def __init__(self, directory, upstream):
-        super().__init__(directory, None, upstream)
-
-    def configure(self):
-        self.url = f"http://{HOST}:{self.port}"
-        site = self.SITE.format(
-            port=self.port, upstream=self.upstream, directory=self.directory, modules=APACHE_MODULES
-        )
-        (self.directory / "apache.conf").write_text(site)
-        return [shutil.which("apache2"), "-D", "FOREGROUND", "-f", self.directory / "apache.conf"]
-
-
 class PlainProxy(Proxy):
     """A proxy for plain HTTP: Debian's defaults, and the few lines of its tutorials, with those for WebSockets.
 
@@ -264,6 +235,25 @@ class PlainProxy(Proxy):
         (self.directory / self.FILE).write_text(self.SITE.format(**values))
         arguments = [argument.format(**values) for argument in self.ARGUMENTS]
         return [shutil.which(self.name), *arguments]
+
+
+class BareApache(PlainProxy):
+    """An Apache with the line of its tutorials, without that for WebSockets."""
+
+    name = "apache2"
+    ARGUMENTS = ("-D", "FOREGROUND", "-f", "{directory}/proxy.conf")
+    SITE = """
+ServerName localhost
+Listen 127.0.0.1:{port}
+PidFile {directory}/apache.pid
+DefaultRuntimeDir {directory}
+ErrorLog /dev/stderr
+LoadModule mpm_event_module {modules}/mod_mpm_event.so
+LoadModule authz_core_module {modules}/mod_authz_core.so
+LoadModule proxy_module {modules}/mod_proxy.so
+LoadModule proxy_http_module {modules}/mod_proxy_http.so
+ProxyPass / http://127.0.0.1:{upstream}/
+""".replace("{modules}", APACHE_MODULES)
 
 
 class PlainHAProxy(PlainProxy):
@@ -341,10 +331,8 @@ sub vcl_pipe {{
 """
 
 
-class PlainApache(PlainProxy):
-    name = "apache2"
-    ARGUMENTS = ("-D", "FOREGROUND", "-f", "{directory}/proxy.conf")
-    SITE = BareApache.SITE.replace("{modules}", APACHE_MODULES).replace("{upstream}/", "{upstream}/ upgrade=websocket")
+class PlainApache(BareApache):
+    SITE = BareApache.SITE.replace("{upstream}/", "{upstream}/ upgrade=websocket")
 
 
 class PlainNginx(PlainProxy, Nginx):
