@@ -172,9 +172,9 @@ def clock():
     return HandClock()
 
 
-@pytest.fixture(params=sorted(ENGINES))
+@pytest.fixture(params=["leveldb", pytest.param("redis-cluster", marks=pytest.mark.slow)])
 def engine(request, tmp_path, clock):
-    """A factory of stores of one engine. A test that uses it runs with each engine."""
+    """A factory of stores of one engine. A test that uses it runs with LevelDB and, as a slow test, with a cluster."""
     return ENGINES[request.param](tmp_path, clock)
 
 

@@ -6,7 +6,7 @@ import uuid
 from contextlib import suppress
 
 import pytest
-from support.stores import BEGIN_MS, TIMEOUT_MS, covers, sweep
+from support.stores import BEGIN_MS, TIMEOUT_MS, covers, on_every_engine, sweep
 
 from tornado_signal.errors import AlreadyAnswered, SessionNotFound, Unavailable
 from tornado_signal.session import ListedSession, Session, SessionUpdate, Side, TopicRange
@@ -95,6 +95,7 @@ async def test_second_answer_is_refused(one):
     assert (await one.read(code, ANSWERER)).description == "first"
 
 
+@on_every_engine
 async def test_listings_are_newest_first_even_within_a_millisecond(store, one, under, engine, clock):
     codes = []
     for _ in range(5):
@@ -215,6 +216,7 @@ async def test_concurrent_changes_do_not_tear_a_listing(store, one):
 
 @pytest.mark.parametrize("codes", ["random", "content"])
 @pytest.mark.parametrize("waiting", [False, True])
+@on_every_engine
 async def test_one_of_two_simultaneous_answers_is_accepted(opened, engine, codes, waiting):
     _, one = await opened(codes=codes)
     code = await one.create()
@@ -230,6 +232,7 @@ async def test_one_of_two_simultaneous_answers_is_accepted(opened, engine, codes
     ]
 
 
+@on_every_engine
 async def test_simultaneous_candidates_are_all_stored(one, engine):
     code = await one.create()
     sides = {OFFERER: [f"o{number}" for number in range(300)], ANSWERER: [f"a{number}" for number in range(300)]}
@@ -347,6 +350,7 @@ async def test_expired_content_is_a_new_session(opened, clock, engine, answered,
     assert await one.topics() == ([("topic", 1)], 1)
 
 
+@on_every_engine
 async def test_content_published_simultaneously_is_one_session(opened, engine):
     _, one = await opened(codes="content")
     codes = await asyncio.gather(*[one.create(info=str(number)) for number in range(50)])
@@ -437,6 +441,7 @@ async def test_closed_store_is_unavailable(opened):
     await store.close()
 
 
+@on_every_engine
 async def test_changes_before_the_closing_are_committed_or_refused(opened, open_store, under, engine):
     store, one = await opened()
     code = await one.create()

@@ -4,7 +4,7 @@ import asyncio
 from itertools import pairwise
 
 import pytest
-from support.stores import BEGIN_MS, TIMEOUT_MS, sweep
+from support.stores import BEGIN_MS, TIMEOUT_MS, on_every_engine, sweep
 
 from tornado_signal.errors import AlreadyAnswered, SessionNotFound, StalePosition, TooMany
 from tornado_signal.session import MAX_LEASES, MIN_HELD_MS, Reason, SessionPosition, SessionUpdate, Side, hash_secret
@@ -43,6 +43,7 @@ async def test_reading_continues_after_every_number(opened, answered_after, reop
     assert (await one.read(code, ANSWERER)).last == 4
 
 
+@on_every_engine
 async def test_reader_gets_each_candidate_once_while_both_sides_send(one, engine):
     code = await one.create()
     texts = [str(number) for number in range(200)]
@@ -72,6 +73,7 @@ async def test_position_of_an_earlier_session_with_the_same_code_is_refused(open
         await one.read(code, OFFERER, since=before)
 
 
+@on_every_engine
 async def test_batches_are_read_whole_or_not_at_all(one, engine):
     code = await one.create()
     batches = [[f"{batch}.{number}" for number in range(100)] for batch in range(5)]
@@ -501,6 +503,7 @@ async def test_positions_of_another_store_are_recognised(open_store, under):
                 getattr(store, parse)(damaged)
 
 
+@on_every_engine
 async def test_quotas_of_origins_and_topics(open_store, under, engine, clock):
     store = await open_store(quotas=Quotas(sessions_per_origin=8, sessions_per_topic=3, topics_per_origin=5))
     one, other = under(store), under(store, OTHER)

@@ -4,6 +4,8 @@ import asyncio
 import itertools
 import re
 
+import pytest
+
 from tornado_signal.session import Removed, Side, content_code
 from tornado_signal.stores.leveldb import expiry, layout, records
 from tornado_signal.stores.leveldb import store as store_module
@@ -200,6 +202,9 @@ class RedisCluster(Redis):
 
 
 ENGINES = {"leveldb": LevelDB, "redis": Redis, "redis-cluster": RedisCluster}
+ON_SERVERS = [pytest.param(name, marks=pytest.mark.slow) for name in sorted(ENGINES) if name != "leveldb"]
+# For tests of concurrent operations, which one node runs in order.
+on_every_engine = pytest.mark.parametrize("engine", ["leveldb", *ON_SERVERS], indirect=True)
 
 
 async def turns():

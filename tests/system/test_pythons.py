@@ -13,7 +13,6 @@ from support.waiting import run_command
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("git", "build", "node", "cyclonedx_py")]
 
-FOUND = installed()
 MINORS = ["3.11", "3.12", "3.13", "3.14"]
 BEYOND = ["3.10", "3.15"]
 MACHINES = ["x86_64", "aarch64"]
@@ -38,8 +37,8 @@ def test_each_python_installs_and_opens_the_data_of_the_previous_one(tmp_path, t
     """Newer and then older versions on any binding of LevelDB, without a warning."""
     says = "import platform; from tornado_signal.stores.leveldb.binding import plyvel; "
     says += "print(platform.python_version(), plyvel.__name__)"
-    codes = []
-    for python in [*FOUND, *FOUND[::-1]]:
+    codes, pythons = [], installed()
+    for python in [*pythons, *pythons[::-1]]:
         command = python.installed(tmp_path_factory.getbasetemp())
         binding = python.binding.replace("-", "_")
         assert do(command.with_name("python"), "-I", "-c", says) == f"{python.version} {binding}\n"

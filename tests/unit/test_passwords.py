@@ -12,15 +12,19 @@ from tornado_signal.client.passwords import Cipher
 ORIGIN, VECTORS = itemgetter("origin", "password")(
     json.loads((Path(__file__).parents[1] / "room-vectors.json").read_text())
 )
-CIPHER = Cipher(ORIGIN, topic_of(VECTORS["room"]), VECTORS["password"])
+
+
+@pytest.fixture(scope="module")
+def cipher():
+    return Cipher(ORIGIN, topic_of(VECTORS["room"]), VECTORS["password"])
 
 
 def named(vector):
     return vector["what"]
 
 
-def test_topic_is_made_from_the_name_and_the_password():
-    assert CIPHER.topic == VECTORS["topic"]
+def test_topic_is_made_from_the_name_and_the_password(cipher):
+    assert cipher.topic == VECTORS["topic"]
 
 
 @pytest.mark.parametrize("vector", VECTORS["others"], ids=named)
@@ -30,29 +34,29 @@ def test_topics_of_other_passwords(vector):
 
 
 @pytest.mark.parametrize("vector", VECTORS["accepted"], ids=named)
-def test_accepted_vectors(vector):
-    assert CIPHER.unseal(vector["text"], vector.get("code")) == vector["plain"]
+def test_accepted_vectors(cipher, vector):
+    assert cipher.unseal(vector["text"], vector.get("code")) == vector["plain"]
 
 
 @pytest.mark.parametrize("vector", VECTORS["ignored"], ids=named)
-def test_ignored_vectors_are_counted(vector):
-    before = CIPHER.ignored
-    assert CIPHER.unseal(vector["text"], vector.get("code")) == ""
-    assert CIPHER.ignored == before + 1
+def test_ignored_vectors_are_counted(cipher, vector):
+    before = cipher.ignored
+    assert cipher.unseal(vector["text"], vector.get("code")) == ""
+    assert cipher.ignored == before + 1
 
 
-def test_mail_is_accepted_once_and_a_beacon_whenever_it_is_listed():
-    beacon, mail, other = CIPHER.seal("b"), CIPHER.seal("m", "1"), CIPHER.seal("o", "2")
+def test_mail_is_accepted_once_and_a_beacon_whenever_it_is_listed(cipher):
+    beacon, mail, other = cipher.seal("b"), cipher.seal("m", "1"), cipher.seal("o", "2")
     texts = [(beacon, None), (beacon, None), (mail, "1"), (mail, "1"), (f"{mail} ", "1"), (other, "2")]
-    assert [CIPHER.unseal(text, code) for text, code in texts] == ["b", "b", "m", "", "", "o"]
+    assert [cipher.unseal(text, code) for text, code in texts] == ["b", "b", "m", "", "", "o"]
 
 
-def test_mail_to_two_beacons_is_read_in_turns():
-    texts = [(CIPHER.seal(code, code), code) for code in ("3", "4")]
-    assert [CIPHER.unseal(text, code) for text, code in [*texts, *texts]] == ["3", "4", "", ""]
-    CIPHER.forget("3")
-    assert [CIPHER.unseal(text, code) for text, code in texts] == ["3", ""]
+def test_mail_to_two_beacons_is_read_in_turns(cipher):
+    texts = [(cipher.seal(code, code), code) for code in ("3", "4")]
+    assert [cipher.unseal(text, code) for text, code in [*texts, *texts]] == ["3", "4", "", ""]
+    cipher.forget("3")
+    assert [cipher.unseal(text, code) for text, code in texts] == ["3", ""]
 
 
-def test_equal_texts_are_encrypted_differently():
-    assert CIPHER.seal("b") != CIPHER.seal("b")
+def test_equal_texts_are_encrypted_differently(cipher):
+    assert cipher.seal("b") != cipher.seal("b")
