@@ -1,13 +1,11 @@
 """Ephemeral events of Nostr over raw WebSockets (docs/nostr.md)."""
 
-import contextlib
 import json
 
 import pytest
 from support.nostr import KIND, NostrClient, make_event
 from support.rpc import until
 from support.service import ORIGIN, OTHER, request
-from websockets.exceptions import ConnectionClosed
 
 from tornado_signal.protocols import nostr
 from tornado_signal.protocols.connection import MAX_CHANNELS, MAX_NAME
@@ -47,17 +45,12 @@ async def test_event_reaches_all_subscribers_of_its_topic_including_the_publishe
     assert len(await second.read()) == 1
 
 
-async def test_only_the_fields_of_an_event_are_relayed(clients):
+async def test_the_fields_of_an_event_are_relayed_and_nothing_is_stored(clients):
     first, second, _ = clients
-    await first.subscribe("a", "room")
-    event = make_event()
-    await second.publish(event | {"extra": 1, "clients": 2})
+    await first.subscribe("a", "room", since=2**40, until=0, limit=0)  # conditions on stored events are not used
+    event = make_event(content="Party \ud83c é \0")
+    assert await second.publish(event | {"extra": 1, "clients": 2}) == [accepted(event)]
     assert await first.read() == [delivered("a", event)]
-
-
-async def test_nothing_is_stored(clients):
-    first, second, _ = clients
-    await first.publish(make_event())
     assert await second.request("a", {"#x": ["room"], "since": 0, "limit": 10}) == [["EOSE", "a"]]
 
 
@@ -76,13 +69,6 @@ async def test_kinds_of_a_filter_select_events(clients):
         event = make_event(kind=kind)
         await second.publish(event)
         assert await first.read() == [delivered(each, event) for each in expected]
-
-
-async def test_conditions_on_stored_events_are_not_used(clients):
-    first, _, _ = clients
-    await first.subscribe("a", "room", since=2**40, until=0, limit=0)
-    event = make_event()
-    assert await first.publish(event) == [delivered("a", event), accepted(event)]
 
 
 async def test_request_with_the_same_id_replaces_a_subscription(clients):
@@ -120,18 +106,6 @@ async def test_closed_subscription_gets_nothing(clients, service):
     assert service.shared.limits.client("127.0.0.1").held == 0
 
 
-async def test_events_of_a_publisher_arrive_in_order(clients):
-    first, second, _ = clients
-    await first.subscribe("a", "a", "b")
-    for number in range(200):
-        await second.send(["EVENT", make_event("ab"[number % 2], str(number))])
-    await second.read()
-    received = [message[2] for message in await first.read()]
-    for index, topic in enumerate("ab"):
-        contents = [event["content"] for event in received if event["tags"] == [["x", topic]]]
-        assert contents == [*map(str, range(index, 200, 2))]
-
-
 REFUSED_EVENTS = [
     (make_event(kind=1), f"blocked: {OTHER_KIND}"),
     (make_event(kind=19_999), f"blocked: {OTHER_KIND}"),
@@ -162,12 +136,12 @@ REFUSED_EVENTS = [
 ]
 
 
-@pytest.mark.parametrize(("event", "reason"), REFUSED_EVENTS)
-async def test_other_events_are_refused_and_reach_nobody(event, reason, clients):
+async def test_other_events_are_refused_and_reach_nobody(clients):
     first, second, _ = clients
     await first.subscribe("a", "room", "a", "b")
-    assert await second.publish(event) == [["OK", event["id"], False, reason]]
-    assert await first.read() == []
+    for event, reason in REFUSED_EVENTS:
+        assert await second.publish(event) == [["OK", event["id"], False, reason]]
+        assert await first.read() == [], event
 
 
 async def test_signatures_are_not_checked_without_the_extra(clients, monkeypatch):
@@ -175,14 +149,6 @@ async def test_signatures_are_not_checked_without_the_extra(clients, monkeypatch
     first, second, _ = clients
     await first.subscribe("a", "room")
     event = make_event() | {"sig": "0" * 128}
-    assert await second.publish(event) == [accepted(event)]
-    assert await first.read() == [delivered("a", event)]
-
-
-async def test_event_with_a_lone_surrogate_is_delivered(clients):
-    first, second, _ = clients
-    await first.subscribe("a", "room")
-    event = make_event(content="Party \ud83c é \0")
     assert await second.publish(event) == [accepted(event)]
     assert await first.read() == [delivered("a", event)]
 
@@ -207,14 +173,14 @@ REFUSED_FILTERS = [
 ]
 
 
-@pytest.mark.parametrize(("filters", "reason"), REFUSED_FILTERS)
-async def test_other_filters_are_refused_and_end_the_subscription(filters, reason, clients):
+async def test_other_filters_are_refused_and_end_the_subscription(clients):
     first, second, _ = clients
-    await first.subscribe("a", "room")
-    assert await first.request("a", *filters) == [["CLOSED", "a", reason]]
-    await second.publish(make_event())
-    await second.publish(make_event("a"))
-    assert await first.read() == []
+    for filters, reason in REFUSED_FILTERS:
+        await first.subscribe("a", "room")
+        assert await first.request("a", *filters) == [["CLOSED", "a", reason]]
+        await second.publish(make_event())
+        await second.publish(make_event("a"))
+        assert await first.read() == [], filters
 
 
 JUNK = [
@@ -343,31 +309,6 @@ async def test_every_value_counts_towards_the_rate(topics, start_service):
     await until(lambda: service.shared.limits.client("127.0.0.1").held == 0)
 
 
-async def test_values_count_towards_the_quota_of_the_address(start_service):
-    service = await limited(start_service, max_sessions_per_address=30)
-    async with open_socket(service) as one, open_socket(service) as two:
-        await one.subscribe("a", *map(str, range(20)))
-        await two.send(["REQ", "a", {"#x": [*map(str, range(20))]}])
-        assert await two.closed() == 1008
-        async with open_socket(service) as three:
-            await three.subscribe("a", *map(str, range(10)))
-
-
-async def test_event_for_many_receivers_counts_as_several(start_service):
-    service = await limited(start_service, rate_per_address=10)
-    async with contextlib.AsyncExitStack() as stack:
-        members = [await stack.enter_async_context(open_socket(service, local_addr=("127.0.0.2", 0))) for _ in range(5)]
-        for member in members:
-            await member.subscribe("a", "room")
-        sender = await stack.enter_async_context(open_socket(service))
-        large = make_event(content="x" * 150_000)  # 10 units, and 11 more for five receivers
-        with contextlib.suppress(ConnectionClosed):
-            for _ in range(20):
-                await sender.send(["EVENT", large])
-        assert await sender.closed() == 1008
-        assert 3 <= len(await members[0].read()) <= 5
-
-
 async def test_each_subscription_of_a_topic_counts_as_a_receiver(service):
     async with open_socket(service) as client:
         for number in range(3):
@@ -375,16 +316,3 @@ async def test_each_subscription_of_a_topic_counts_as_a_receiver(service):
         assert service.application.relay.receivers(Channel(make_scope("nostr", ORIGIN), "room")) == 3
         event = make_event()
         assert await client.publish(event) == [*(delivered(str(number), event) for number in range(3)), accepted(event)]
-
-
-async def test_closed_connections_leave_nothing(service):
-    for _ in range(2):
-        async with open_socket(service) as one, open_socket(service) as two:
-            await one.subscribe("a", "room", "one")
-            await two.subscribe("a", "room")
-            await one.socket.close()
-            await until(lambda: service.shared.limits.client("127.0.0.1").held == 1)
-            event = make_event()
-            assert await two.publish(event) == [delivered("a", event), accepted(event)]
-    await until(lambda: not service.shared.limits.client("127.0.0.1").held)
-    assert service.shared.running == 0
