@@ -2,13 +2,7 @@
 
 import hashlib
 
-import pytest
-from support.service import (
-    NOT_FOUND,
-    NOW_MS,
-    TIMEOUT_MS,
-    refused,
-)
+from support.service import NOW_MS, refused
 
 SECRETS = {"offerer": "the offerer's secret", "answerer": "the answerer's secret 😀"}
 
@@ -34,21 +28,6 @@ async def test_database_stores_hashes_of_secrets_only(service, tmp_path):
         assert data not in stored
         assert hashlib.sha256(data).hexdigest().encode() not in stored
     assert b"a secret" not in stored
-
-
-@pytest.mark.parametrize("ttl", [1000, 1001, TIMEOUT_MS - 1, TIMEOUT_MS])
-async def test_offer_expires_after_its_ttl_and_refresh_restarts_it(ttl, service):
-    code = (await service.post("/lobby/offer", info="i", offer="o", ttl=ttl))["code"]
-    (listed,) = await service.sessions()
-    assert listed["expiresAt"] - listed["createdAt"] == ttl
-    service.clock.ms += ttl - 1
-    assert await service.topics() == [("lobby", 1)]
-    assert await service.post("/refresh", code=code, side="answerer") == {"expiresAt": service.clock.ms + ttl}
-    service.clock.ms += ttl - 1
-    assert [session["code"] for session in await service.sessions()] == [code]
-    service.clock.ms += 1
-    assert (await service.sessions(), await service.topics()) == ([], [])
-    assert refused(await service.call("POST", "/refresh", {"code": code, "side": "offerer"})) == (404, NOT_FOUND)
 
 
 async def test_session_timeout_is_the_maximum_ttl(start_service):

@@ -184,18 +184,6 @@ async def test_held_offer_is_renewed_after_an_internal_error(service, monkeypatc
     caplog.clear()
 
 
-async def test_offer_with_equal_content_is_listed_while_any_connection_holds_it(start_service):
-    service = await start_service(hold_grace_ms=50, codes="content")
-    async with open_socket(service) as first:
-        async with open_socket(service) as second:
-            code = await hold(first)
-            assert await hold(second) == await hold(second) == code
-            assert service.shared.log.metrics.held == 2
-        await until(lambda: service.shared.log.metrics.held == 1)
-        assert await listed(service) == [code]
-    await until_listed(service)
-
-
 async def test_held_offers_count_towards_the_session_limit_of_an_address(start_service, monkeypatch):
     service = await start_service(unlimited_addresses=(), max_sessions_per_address=10, hold_grace_ms=50)
     async with open_socket(service) as first, open_socket(service) as second:

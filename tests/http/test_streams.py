@@ -176,29 +176,6 @@ async def test_topic_stream_reports_added_and_removed_sessions(topic, service, f
         assert len({event.id for event in stream.events}) == len(stream.events)
 
 
-async def test_topic_stream_announces_refreshed_sessions_again(service, follow):
-    codes = [await service.offer(info=str(n)) for n in range(3)]
-    await service.post("/answer", code=codes[2], side="answerer", answer="a")
-    async with follow() as stream:
-        await stream.listing()
-        service.clock.ms += 1
-        for code in codes:
-            await service.post("/refresh", code=code, side="answerer")
-        events = await stream.take(2)
-        assert [(event.name, event.data) for event in events] == [
-            ("session", session) for session in (await service.sessions())[::-1]
-        ]
-    service.clock.ms += 1
-    await service.post("/refresh", code=codes[0], side="offerer")
-    for _ in range(2):  # of several refreshes only the last one counts
-        service.clock.ms += 1
-        await service.post("/refresh", code=codes[1], side="offerer")
-    await service.post("/withdraw", code=codes[0], side="offerer")
-    async with follow(last=events[0].id) as stream:
-        assert summarize(await stream.take(2)) == [("session", codes[1]), ("gone", codes[0], "withdrawn")]
-        assert stream.events[0].data == (await service.sessions())[0]
-
-
 async def test_client_that_has_used_up_its_bytes_refreshes_without_an_event(start_service):
     service = await start_service(unlimited_addresses=(), max_bytes_per_address=100_000, session_timeout_ms=100_000)
     code = await service.offer(offer="o" * 50_000)
@@ -212,26 +189,6 @@ async def test_client_that_has_used_up_its_bytes_refreshes_without_an_event(star
             (session,) = await service.sessions()
             assert session["expiresAt"] == service.clock.ms + 100_000
             assert [event.data for event in await stream.take(events)] == [session] * events
-
-
-async def record(service, follow):
-    """Record a topic stream through every kind of change. It starts with a listing of three, ends with a session."""
-    publish, answer, withdraw, expire = actions_on(service)
-    codes = [await publish(ttl=60_000) for _ in range(3)]
-    async with follow() as stream:
-        await stream.listing()
-        points = [event.id for event in stream.events] + [stream.last]
-        before = len(stream.events)
-        codes += [await publish(ttl=60_000) for _ in range(2)]
-        await answer(codes[1])
-        short_lived = await publish()
-        await withdraw(codes[3])
-        await answer(short_lived)
-        codes.append(await publish())
-        await expire(60_000)
-        codes.append(await publish())
-        await stream.take(2 + 1 + 1 + 2 + 1 + 3 + 1)  # three expire
-    return points, stream.events[:before], stream.events[before:]
 
 
 async def check_every_point(port, points, listing, events, publish):
@@ -255,11 +212,6 @@ async def check_every_point(port, points, listing, events, publish):
         code = await publish()
         for stream in opened:
             assert summarize(await stream.take()) == [("session", code)]
-
-
-async def test_topic_stream_resumes_from_every_event(service, follow):
-    publish, *_ = actions_on(service)
-    await check_every_point(service.port, *await record(service, follow), publish)
 
 
 async def test_streams_resume_from_every_id_after_the_server_was_killed(start):
@@ -468,46 +420,6 @@ async def test_listing_for_many_streams_is_encoded_once(service, follow, encoded
             stream = await stack.enter_async_context(follow())
             assert summarize(await stream.listing()) == [("session", code) for code in codes]
     assert len(encoded) == len(codes)
-
-
-async def test_streams_resume_from_the_same_position_at_different_times(service, follow):
-    publish, answer, withdraw, expire = actions_on(service)
-    first = await publish()
-    async with follow() as stream:
-        await stream.listing()
-        last = stream.last
-    present = {first}
-    async with contextlib.AsyncExitStack() as stack:
-        opened = []
-        for number in range(13):
-            present.add(code := await publish())
-            if number % 3 == 1:
-                await withdraw(code)
-                present.remove(code)
-            if number == 5:
-                await answer(first)
-                present.remove(first)
-            opened.append(await stack.enter_async_context(follow(last=last)))
-            await opened[-1].until(lambda: sessions_shown(opened[-1], first) == present)
-        for stream in opened:
-            await stream.until(lambda stream=stream: sessions_shown(stream, first) == present)
-            events = summarize(stream.events)
-            assert len(set(events)) == len(events)
-            assert events.count(("gone", first, "answered")) == 1
-        await expire()
-        for stream in opened:
-            await stream.until(lambda stream=stream: not sessions_shown(stream, first))
-            gone = [event[1] for event in summarize(stream.events) if event[0] == "gone"]
-            assert len(set(gone)) == len(gone)
-            assert present <= set(gone)
-
-
-def sessions_shown(stream, initial):
-    """Return the codes that a client shows, including `initial`, which it knew before."""
-    codes = {initial}
-    for event in stream.events:
-        (codes.discard if event.name == "gone" else codes.add)(event.data["code"])
-    return codes
 
 
 async def test_cached_event_of_an_expired_session_is_not_sent_to_a_later_stream(service, follow):

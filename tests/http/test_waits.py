@@ -8,18 +8,7 @@ import random
 import re
 
 import pytest
-from support.service import (
-    NO_SUCH_CODE,
-    NOT_FOUND,
-    NOW_MS,
-    ORIGIN,
-    OTHER,
-    TIMEOUT_MS,
-    head,
-    invalid,
-    refused,
-    with_origin,
-)
+from support.service import NO_SUCH_CODE, NOT_FOUND, NOW_MS, ORIGIN, TIMEOUT_MS, head, invalid, refused, with_origin
 
 from tornado_signal.system.clock import Clock
 
@@ -46,10 +35,7 @@ async def until_over(service, pass_time, wait_s, *waiters):
 async def test_waits_end_after_45_seconds(service, pass_time):
     """Proxies give up after 50 or 60."""
     body = {"code": await service.offer(), "side": "offerer", "wait": 60}
-    waiters = [
-        Waiter(service.call("POST", "/poll", body)),
-        Waiter(service.call("GET", "/other/sessions?wait=60")),
-    ]
+    waiters = [Waiter(service.call("POST", "/poll", body)), Waiter(service.call("GET", "/other/sessions?wait=60"))]
     await until_over(service, pass_time, 45, *waiters)
     assert [(await waiter.response()).status for waiter in waiters] == [200, 200]
 
@@ -359,25 +345,6 @@ async def test_waiting_listing_responds_to_every_kind_of_change(change, limit, s
         assert [session["code"] for session in result["sessions"]] == expected[:limit]
         again = await list_sessions(wait=0, since=result["cursor"], limit=limit).json()
         assert again == result
-
-
-async def test_changes_that_affect_no_listing_wake_no_listing(service, list_sessions, pass_time):
-    answered = await service.offer()
-    await send(service, answered, "answerer", answer="a")
-    code = await service.offer()
-    cursor = (await list_sessions(wait=0).json())["cursor"]
-    waiter = list_sessions(wait=10, since=cursor)
-    await until_waiting(service, 1)
-    for topic, origin in [("lobby2", ORIGIN), ("lobb", ORIGIN), ("lobby\0", ORIGIN), ("lobby", OTHER)]:
-        await service.offer(topic, origin=origin)
-    await send(service, code, "offerer", candidates=["c"])
-    await send(service, answered, "answerer", candidates=["c"])
-    await service.post("/refresh", code=code, side="offerer")
-    await service.post("/withdraw", code=answered, side="answerer")
-    await until_over(service, pass_time, 10, waiter)
-    result = await waiter.json()
-    assert result["cursor"] == cursor
-    assert [session["code"] for session in result["sessions"]] == [code]
 
 
 async def test_limit_returns_the_newest_sessions_up_to_1000(service, list_sessions):
