@@ -11,9 +11,8 @@ from signal import SIGKILL, SIGTERM
 
 import pytest
 from support import rpc
+from support.bare_server import BareServer
 from support.service import ORIGIN
-from tornado import httpserver, netutil, web
-from tornado.httpclient import AsyncHTTPClient
 
 from tornado_signal.client import APIError, Event, SignalClient, Token, Unreachable
 from tornado_signal.client.names import topic_of
@@ -43,43 +42,11 @@ async def listening_server(handle):
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
-class BareProxy(web.RequestHandler):
-    """A proxy that supports only the basic API: the optional features and their endpoints are missing."""
-
-    def initialize(self, url):
-        self.url = url
-
-    async def get(self):
-        await self.forward(self.request.path)
-
-    async def post(self):
-        fields = json.loads(self.request.body)
-        supported = {
-            name: fields[name] for name in fields if name not in ("wait", "since", "secret", "ttl", "candidates")
-        }
-        await self.forward(self.request.path, method="POST", body=json.dumps(supported))
-
-    async def forward(self, path, **options):
-        supported = path == "/topics" or path.endswith(("/offer", "/answer", "/poll", "/sessions"))
-        headers = {"Origin": self.request.headers["Origin"]}
-        response = await AsyncHTTPClient().fetch(
-            self.url + (path if supported else "/none"), headers=headers, raise_error=False, **options
-        )
-        self.set_status(response.code)
-        self.finish(response.body)
-
-
 @pytest.fixture
-def bare_server(io_loop, service):
+def bare_server(service):
     """The URL of a server without the optional features."""
-    application = web.Application([(".*", BareProxy, {"url": f"http://127.0.0.1:{service.port}"})])
-    application.settings["log_function"] = lambda handler: None
-    sockets = netutil.bind_sockets(0, "127.0.0.1")
-    server = httpserver.HTTPServer(application)
-    server.add_sockets(sockets)
-    yield f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
-    server.stop()
-    io_loop.run_sync(server.close_all_connections)
+    with BareServer(f"http://127.0.0.1:{service.port}") as server:
+        yield server.url
 
 
 async def until(iterator, is_last):

@@ -85,7 +85,7 @@ DIFFERENCES = {
         "httpserver_test.KeepAliveTest.test_http10_keepalive_extra_crlf",
     ],
     "The Transfer-Encoding of a handler is not sent, so that the response has one length.": [
-        "simple_httpclient_test.ChunkedWithContentLengthTest.test_chunked_with_content_length",
+        "simple_httpclient_test.ChunkedWithContentLengthTest.test_chunked_with_content_length"
     ],
 }
 
