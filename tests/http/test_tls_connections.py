@@ -83,36 +83,9 @@ def test_connections_count_before_their_handshake(sent, limited, limits, trustin
     assert status(connect_from("127.0.0.3", limited.port), trusting) == 200
 
 
-def send_nothing(client, trusting):
-    """Send nothing."""
-
-
 def send_plain_http(client, trusting):
     client.sendall(HEALTHY)
     assert read_all(client) in (b"", PLAIN_HTTP_RESPONSE)  # nothing if there are too many connections
-
-
-def send_garbage(client, trusting):
-    client.sendall(b"\0" * 100)
-    assert read_all(client) == b""
-
-
-def send_half(client, trusting):
-    client.sendall(HALF)
-
-
-def send_half_and_reset(client, trusting):
-    """Send half a ClientHello and reset the connection."""
-    client.sendall(HALF)
-    time.sleep(0.02)
-    reset(client)
-
-
-def send_half_and_shut_down(client, trusting):
-    """Send half a ClientHello, shut down the sending side, and wait."""
-    client.sendall(HALF)
-    client.shutdown(socket.SHUT_WR)
-    read_all(client)
 
 
 def offer_old_tls(client, trusting):
@@ -124,44 +97,41 @@ def offer_old_tls(client, trusting):
     assert status(client, old) is None
 
 
-def reject_certificate(client, trusting):
-    assert status(client, ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)) is None  # which trusts nobody
+def send(client, data, *ends):
+    """Send data and end the connection in one of several ways."""
+    client.sendall(data)
+    for end in ends:
+        end(client)
 
 
-def reset_after_handshake(client, trusting):
-    """Reset the connection after the handshake."""
-    reset(trusting.wrap_socket(client, server_hostname="127.0.0.1"))
+def hang_up(client):
+    client.shutdown(socket.SHUT_WR)
+    read_all(client)
 
 
-def complete_request(client, trusting):
-    assert status(client, trusting) == 200
+def check(client, context, expected):
+    assert status(client, context) == expected
 
 
-def miss_deadline(client, trusting):
+def is_closed(client):
     assert read_all(client) == b""
 
 
-def send_half_and_miss_deadline(client, trusting):
-    client.sendall(HALF)
-    miss_deadline(client, trusting)
-
-
-HANDSHAKES = [
-    *(
-        send_nothing,
-        send_plain_http,
-        send_garbage,
-        send_half,
-        send_half_and_reset,
-        send_half_and_shut_down,
-        offer_old_tls,
-        reject_certificate,
-        reset_after_handshake,
-        complete_request,
-        miss_deadline,
-    ),
-    *(send_half_and_miss_deadline, reset),
-]
+HANDSHAKES = {
+    "nothing": lambda client, trusting: None,
+    "plain HTTP": send_plain_http,
+    "garbage": lambda client, trusting: send(client, b"\0" * 100, is_closed),
+    "half": lambda client, trusting: send(client, HALF),
+    "half, and a reset": lambda client, trusting: send(client, HALF, lambda client: time.sleep(0.02), reset),
+    "half, and an end": lambda client, trusting: send(client, HALF, hang_up),
+    "old TLS": offer_old_tls,
+    "a rejected certificate": lambda client, trusting: check(client, ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), None),
+    "a reset after it": lambda client, trusting: reset(trusting.wrap_socket(client, server_hostname="127.0.0.1")),
+    "a request": lambda client, trusting: check(client, trusting, 200),
+    "nothing until the deadline": lambda client, trusting: is_closed(client),
+    "half until the deadline": lambda client, trusting: send(client, HALF, is_closed),
+    "a reset": lambda client, trusting: reset(client),
+}
 
 
 @pytest.fixture
@@ -173,20 +143,18 @@ def uncollected():
 
 
 @pytest.mark.usefixtures("uncollected")
-@pytest.mark.parametrize("handshake", HANDSHAKES, ids=lambda handshake: handshake.__name__)
+@pytest.mark.parametrize("handshake", HANDSHAKES)
 def test_connection_is_not_counted_or_kept_however_its_handshake_ends(
     handshake, limited, limits, trusting, monkeypatch
 ):
     with monkeypatch.context() as patch:
-        if handshake in (miss_deadline, send_half_and_miss_deadline):
+        if "deadline" in handshake:
             patch.setattr(listener, "HEAD_S", 0.1)
         for _ in range(7):  # more connections than an address may have open
             with contextlib.closing(connect_from("127.0.0.3", limited.port)) as client:
-                if handshake is reset:
-                    reset(client)
-                else:
+                if handshake != "a reset":
                     until(lambda: limits.connections == 1)
-                    handshake(client, trusting)
+                HANDSHAKES[handshake](client, trusting)
             until(lambda: connection_counts(limits) == (0, 0))
     assert status(connect_from("127.0.0.2", limited.port), trusting) == 200
     until(lambda: not limited.server._handshakes and connection_counts(limits) == (0, 0))
@@ -205,7 +173,7 @@ def test_plain_http_is_told_to_use_https_and_logged_once(limited, caplog):
 
 
 def test_concurrent_failing_handshakes_leave_correct_counts(limited, limits, trusting):
-    waves = [send_plain_http, send_half, send_half_and_reset, send_nothing, reset_after_handshake]
+    waves = [HANDSHAKES[name] for name in ("plain HTTP", "half", "half, and a reset", "nothing", "a reset after it")]
 
     def attack(number):
         for _ in range(5):

@@ -312,15 +312,6 @@ def secure(loop, pair, trusting):
         yield running, lambda: trusting.wrap_socket(running.connect(), server_hostname="127.0.0.1")
 
 
-def test_1000_pipelined_requests_are_answered_in_order_over_tls(secure):
-    _, connect = secure
-    with connect() as client:
-        for number in range(1000):
-            client.sendall(b"GET /%d HTTP/1.1\r\n" % number + HOST + (CLOSE if number == 999 else b"") + b"\r\n")
-        responses = answers(read_all(client))
-    assert [response.json["request"][1] for response in responses] == [f"/{number}" for number in range(1000)]
-
-
 @on_both_loops
 def test_large_bodies_are_complete_over_tls(secure):
     _, connect = secure

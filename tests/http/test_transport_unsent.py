@@ -64,28 +64,24 @@ def closed_sizes(connections):
     }
 
 
-def test_unsent_bytes_within_the_budget_close_nothing(unsent):
-    connections = fake_connections(unsent, a=[60], b=[20])
-    for _ in range(4):
-        connections["b"][0].grow(5)
-    assert closed_sizes(connections) == {"a": [], "b": []}
-    connections["b"][0].grow(1)
-    assert closed_sizes(connections) == {"a": [60], "b": []}
-
-
-def test_address_with_most_unsent_bytes_loses_its_largest_connections_first(unsent):
-    connections = fake_connections(unsent, many=[10, 14, 12, 11, 13], one=[38])
-    assert closed_sizes(connections) == {"many": [], "one": []}
-    connections["one"][0].grow(3)
-    assert closed_sizes(connections) == {"many": [14, 13], "one": []}
-
-
-def test_no_more_connections_are_closed_than_necessary(unsent):
-    connections = fake_connections(unsent, a=[30, 21], b=[30, 19])
-    connections["b"][1].grow(1)
-    assert closed_sizes(connections) == {"a": [30], "b": []}
-    connections["a"][1].grow(30)
-    assert closed_sizes(connections) == {"a": [30, 51], "b": []}
+@pytest.mark.parametrize(
+    ("sizes", "growths", "closed"),
+    [
+        ({"a": [60], "b": [20]}, [("b", 0, 5)] * 4, {}),
+        ({"a": [60], "b": [20]}, [("b", 0, 21)], {"a": [60]}),
+        ({"many": [10, 14, 12, 11, 13], "one": [38]}, [("one", 0, 3)], {"many": [14, 13]}),
+        ({"a": [30, 21], "b": [30, 19]}, [("b", 1, 1)], {"a": [30]}),
+        ({"a": [30, 21], "b": [30, 19]}, [("b", 1, 1), ("a", 1, 30)], {"a": [30, 51]}),
+        ({"a": [101]}, [], {"a": [101]}),
+    ],
+)
+def test_address_with_most_unsent_bytes_loses_its_largest_connections_first(sizes, growths, closed, unsent):
+    connections = fake_connections(unsent, **sizes)
+    for address, index, size in growths:
+        connections[address][index].grow(size)
+    assert closed_sizes(connections) == {address: closed.get(address, []) for address in sizes}
+    counted = sum(each.unsent_bytes for group in connections.values() for each in group if not each.closed)
+    assert unsent.bytes == counted
 
 
 def test_client_that_has_read_since_is_not_closed(unsent):
@@ -107,12 +103,6 @@ def test_removed_connections_are_not_counted(unsent):
     others = fake_connections(unsent, b=[95])
     assert (closed_sizes(connections), closed_sizes(others)) == ({"a": []}, {"b": []})
     unsent.forget(others["b"][0])
-    assert (unsent.bytes, unsent._sizes) == (0, {})
-
-
-def test_connection_above_the_whole_budget_is_closed_and_not_counted(unsent):
-    connections = fake_connections(unsent, a=[101])
-    assert closed_sizes(connections) == {"a": [101]}
     assert (unsent.bytes, unsent._sizes) == (0, {})
 
 
