@@ -6,7 +6,6 @@ import ipaddress
 import json
 import logging
 
-import pytest
 from support.rpc import RpcClient, until
 from support.service import HANDSHAKE, ORIGIN, OTHER, head, request, with_origin
 from support.tokens import make_token, write_secret
@@ -67,26 +66,16 @@ async def act(service, name, status=200, **fields):
     return result
 
 
-async def test_body_that_is_nested_too_deeply_is_invalid(service):
-    body = b'{"address":' + b"[" * 8000
-    headers = [LOCAL, ("Content-Length", str(len(body)))]
-    response = await service.raw(head("POST", "/actions/block", headers) + body, "POST", service.admin_port)
-    assert (response.status, response.json["error"]) == (400, "the body must be a JSON object")
-
-
-@pytest.mark.parametrize("path", ["/", "/status", "/status?interval=1", "/metrics", "/readyz", "/healthz"])
-async def test_head_has_the_headers_of_get(path, service):
-    response = await ask(service, path, method="HEAD")
-    assert (response.status, response.body) == (200, b"")
-
-
-@pytest.mark.parametrize("path", ["/", "/status", "/metrics"])
-async def test_responses_are_compressed_for_clients_that_accept_it(path, service):
-    response = await ask(service, path, [LOCAL, ("Accept-Encoding", "gzip")])
-    plain = await ask(service, path)
-    assert response.headers["Content-Encoding"] == "gzip"
-    assert len(response.body) < len(plain.body) / 2
-    assert "Content-Encoding" not in plain.headers
+async def test_responses_to_head_are_empty_and_others_compressed_for_clients_that_accept_it(service):
+    for path in ("/", "/status", "/status?interval=1", "/metrics", "/readyz", "/healthz"):
+        response = await ask(service, path, method="HEAD")
+        assert (response.status, response.body) == (200, b""), path
+    for path in ("/", "/status", "/metrics"):
+        response = await ask(service, path, [LOCAL, ("Accept-Encoding", "gzip")])
+        plain = await ask(service, path)
+        assert response.headers["Content-Encoding"] == "gzip"
+        assert len(response.body) < len(plain.body) / 2
+        assert "Content-Encoding" not in plain.headers
 
 
 # Data
@@ -307,28 +296,17 @@ async def test_latest_warnings_are_shown(service):
 # Access
 
 
-@pytest.mark.parametrize(
-    ("headers", "allowed"),
-    [
-        ([LOCAL], True),
-        ([LOCAL, ("Sec-Fetch-Site", "same-origin")], True),
-        ([LOCAL, ("Sec-Fetch-Site", "none")], True),
-        ([LOCAL, ("Sec-Fetch-Site", "same-site")], False),
-        ([LOCAL, ("Sec-Fetch-Site", "cross-site")], False),
-        ([LOCAL, ("Origin", "http://localhost")], False),
-        ([("Host", "evil.example")], False),
-        ([("Host", "192.0.2.1")], False),
-    ],
-)
-async def test_only_the_own_page_and_programs_of_this_machine_have_access(headers, allowed, service):
-    assert (await ask(service, headers=headers)).status == (200 if allowed else 403)
-
-
-@pytest.mark.parametrize("site", ["same-origin", "none", "cross-site"])
-async def test_without_a_token_no_page_can_act(site, service):
-    headers = [LOCAL, ("Sec-Fetch-Site", site), ("Content-Length", "0")]
-    assert (await ask(service, "/actions/drain", headers, "POST")).status == 403
-    assert service.shared.lifecycle.state < LEAVING
+async def test_only_the_own_page_and_programs_of_this_machine_have_access_and_no_page_can_act(service):
+    for more, allowed in [
+        *(([("Sec-Fetch-Site", site)], True) for site in ("same-origin", "none")),
+        *(([("Sec-Fetch-Site", site)], False) for site in ("same-site", "cross-site")),
+        ([("Origin", "http://localhost")], False),
+    ]:
+        assert (await ask(service, headers=[LOCAL, *more])).status == (200 if allowed else 403)
+        acting = await ask(service, "/actions/drain", [LOCAL, *more, ("Content-Length", "0")], "POST")
+        assert (acting.status, service.shared.lifecycle.state < LEAVING) == (403, True)
+    for host, allowed in (("localhost", True), ("evil.example", False), ("192.0.2.1", False)):
+        assert (await ask(service, headers=[("Host", host)])).status == (200 if allowed else 403)
 
 
 async def test_page_contains_no_data_and_allows_only_its_own_files(service):
@@ -339,9 +317,9 @@ async def test_page_contains_no_data_and_allows_only_its_own_files(service):
         assert "default-src 'none'" in response.headers["Content-Security-Policy"]
 
 
-@pytest.mark.parametrize("query", ["interval=0", "interval=61", "interval=x", "interval=1.5", "scope=x"])
-async def test_invalid_parameters_are_refused(query, service):
-    assert (await ask(service, f"/status?{query}")).status == 400
+async def test_invalid_parameters_are_refused(service):
+    for query in ("interval=0", "interval=61", "interval=x", "interval=1.5", "scope=x"):
+        assert (await ask(service, f"/status?{query}")).status == 400
 
 
 # The stream
@@ -593,7 +571,7 @@ async def test_invalid_fields_are_refused_and_change_nothing(start_service):
 
 
 async def test_body_that_is_not_an_object_is_refused(service):
-    for body in (b"[]", b"{", b"null", b'"x"', b" " * (MAX_BODY_BYTES + 1) + b"{}"):
+    for body in (b"[]", b"{", b"null", b'"x"', b'{"address":' + b"[" * 8000, b" " * (MAX_BODY_BYTES + 1) + b"{}"):
         headers = [LOCAL, ("Content-Length", str(len(body)))]
         response = await service.raw(head("POST", "/actions/drain", headers) + body, "POST", service.admin_port)
         assert (response.status, response.json) == (400, {"error": "the body must be a JSON object", "action": "drain"})
