@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import ipaddress
+import json
 import re
 import time
 import types
@@ -232,6 +233,13 @@ def test_bytes_of_an_address_are_charged_for_whole_requests():
     limits.charge_bytes("192.0.2.1", 1_000, 10_000)
 
 
+def test_hard_limit_is_exceeded_after_continued_refusals():
+    limits = limits_for_all(rate_per_address=5)
+    assert [limits.exceeds_hard_limit("192.0.2.1", 0) for _ in range(6)] == [False] * 5 + [True]
+    assert not limits.exceeds_hard_limit("192.0.2.1", 1000)
+    assert not limits.exceeds_hard_limit("127.0.0.1", 1000)
+
+
 def test_waits_are_limited_per_address_and_in_total():
     limits = limits_for_all(max_connections=3, max_connections_per_address=2)
     limits.acquire_wait("192.0.2.1")
@@ -304,6 +312,14 @@ async def test_offer_with_equal_content_does_not_count_twice(start_limited):
     first = await offer(service)
     assert (await offer(service)).json == first.json
     assert refused(await offer(service, offer="another"))
+
+
+async def test_max_body_bytes_setting(start_limited):
+    service = await start_limited(max_body_bytes=1024)
+    fits = "x" * (1024 - len(json.dumps({"info": "i", "offer": ""})))
+    assert (await offer(service, offer=fits)).status == 200
+    response = await offer(service, offer=fits + "x")
+    assert (response.status, response.json) == (413, {"error": "Request body too large"})
 
 
 async def test_address_beyond_its_byte_quota_is_refused(start_limited):

@@ -231,6 +231,28 @@ async def test_subscription_after_the_memory_of_removals_starts_with_a_reset(ser
         assert [(kind, data.get("code")) for kind, data, _ in events] == [("reset", None), ("session", kept)]
 
 
+async def test_session_subscription_resumes_from_every_event(service):
+    async with open_socket(service) as client:
+        code = (await client.call("offer", topic="lobby", info="i", offer="o", secret=SECRET))["code"]
+        params = {"code": code, "side": "offerer", "secret": SECRET}
+        await client.call("subscribe", **params)
+        await service.post("/answer", code=code, side="answerer", candidates=["1", "2"])
+        await service.post("/answer", code=code, side="answerer", answer="a")
+        events = [await client.event() for _ in range(3)]
+        assert [data for _, data, _ in events] == [{"candidate": "1"}, {"candidate": "2"}, {"answer": "a"}]
+        everything = [data for _, data, _ in events]
+        for at, (_, _, cursor) in enumerate(events):
+            async with open_socket(service) as client_2:
+                await client_2.call("subscribe", **params, since=cursor)
+                await service.post("/answer", code=code, side="answerer", candidate=f"after {at}")
+                everything.append({"candidate": f"after {at}"})
+                rest = everything[at + 1 :]
+                assert [(await client_2.event())[1] for _ in rest] == rest
+        await client.call("withdraw", code=code, side="offerer", secret=SECRET)
+        last = [(await client.event())[:2] for _ in range(4)][-1]
+        assert last == ("gone", {"code": code, "reason": "withdrawn"})
+
+
 async def test_concurrent_subscribe_requests_respect_the_limit_of_100(service, monkeypatch):
     code = await service.offer()
     read = service.store.read
@@ -588,6 +610,21 @@ async def test_client_that_does_not_read_is_closed_and_its_requests_are_dropped(
         codes = [code] + [await service.offer(offer="x" * 100_000) for _ in range(30)]
         client.socket.transport.resume_reading()
         assert [(await client.event())[1]["code"] for _ in codes] == codes
+
+
+async def test_reading_client_gets_many_megabytes_of_results_and_events(service):
+    codes = [await service.offer(offer="x" * 200_000) for _ in range(15)]
+    async with open_socket(service) as client:
+        listing = client.send("sessions", topic="lobby")
+        await client.call("subscribe", topic="lobby")
+        polls = [request("poll", code, code=code, side="answerer") for code in codes]
+        results = client.send_raw(polls, json.dumps(codes))
+        assert [(await client.event())[1]["code"] for _ in codes] == codes
+        sessions = (await asyncio.wait_for(listing, BOUND_S))["result"]["sessions"]
+        assert [session["code"] for session in sessions] == codes[::-1]
+        assert [len(response["result"]["offer"]) for response in await asyncio.wait_for(results, BOUND_S)] == [
+            200_000
+        ] * 15
 
 
 async def test_slow_silent_reader_stays_connected(service, pass_time):
