@@ -86,15 +86,6 @@ async def test_expiry_is_exact_to_the_millisecond(store, one, clock, answered, s
     assert await one.codes("fresh") == [fresh]
 
 
-async def test_second_answer_is_refused(one):
-    code = await one.create()
-    for _ in range(2):
-        await one.answer(code, "first")  # again: a retry
-        with pytest.raises(AlreadyAnswered):
-            await one.answer(code, "second")
-    assert (await one.read(code, ANSWERER)).description == "first"
-
-
 @on_every_engine
 async def test_listings_are_newest_first_even_within_a_millisecond(store, one, under, engine, clock):
     codes = []
@@ -106,21 +97,6 @@ async def test_listings_are_newest_first_even_within_a_millisecond(store, one, u
     assert await one.codes() == codes[::-1]
     created = [listed.session.created_ms for listed in await one.sessions()]
     assert created == [BEGIN_MS + each // 4 for each in reversed(range(20))]
-
-
-async def test_listings_and_counts_are_exact_before_any_sweep(one, clock):
-    for number in range(20):
-        await one.create(f"topic {number % 4}")
-        clock.ms += 100
-    for _ in range(12):
-        live = [number for number in range(20) if clock.ms < BEGIN_MS + 100 * number + TIMEOUT_MS]
-        counts = {f"topic {number}": len([each for each in live if each % 4 == number]) for number in range(4)}
-        expected = [(topic, count) for topic, count in counts.items() if count]
-        assert await one.topics() == (expected, len(expected))
-        for topic, count in counts.items():
-            assert len(await one.sessions(topic)) == count
-        clock.ms += 99
-    assert (await one.topics(), clock.ms > BEGIN_MS + 3000) == (([], 0), True)
 
 
 async def test_sessions_survive_a_restart_unchanged(store, one, under, clock, restarted):
@@ -295,38 +271,6 @@ async def test_same_content_is_one_session(open_store, under, engine):
     others.append(await one.create("topico", "first", "ffer"))
     assert len({code, *others}) == 5
     assert {uuid.UUID(bytes=each).version for each in (code, *others)} == {8}
-
-
-@pytest.mark.parametrize("passed_ms", [0, 1, TIMEOUT_MS - 1])
-async def test_unanswered_content_is_refreshed_by_publishing_again(opened, clock, passed_ms):
-    store, one = await opened(codes="content")
-    code = await one.create()
-    await one.add(code, OFFERER, "c")
-    after = await one.create("topic", "info", "a later one")
-    clock.ms += passed_ms
-    assert await one.create("topic", "other info", "offer") == code
-    clock.ms = BEGIN_MS + TIMEOUT_MS - 1
-    assert await one.codes() == [after, code]
-    listed = (await one.sessions())[1]
-    assert (listed.offer, listed.candidates, listed.session.info) == ("offer", ["c"], "info")
-    assert (listed.session.created_ms, listed.session.expires_ms) == (BEGIN_MS, BEGIN_MS + passed_ms + TIMEOUT_MS)
-    clock.ms = BEGIN_MS + passed_ms + TIMEOUT_MS - 1
-    await sweep(store)
-    assert code in await one.codes()
-    clock.ms += 1
-    assert (await one.codes(), await one.topics()) == ([], ([], 0))
-    assert await gone(*everything(one, code))
-
-
-async def test_republishing_answered_content_changes_nothing(opened, clock):
-    _, one = await opened(codes="content")
-    code = await one.create()
-    await one.answer(code)
-    clock.ms += TIMEOUT_MS - 1
-    assert await one.create() == code
-    assert (await one.codes(), await said(one, code, ANSWERER)) == ([], ("answer", []))
-    clock.ms += 1
-    assert await gone(*everything(one, code))
 
 
 @pytest.mark.parametrize("answered", [False, True])

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 from support.stores import BEGIN_MS, TIMEOUT_MS, on_every_engine, sweep
 
-from tornado_signal.errors import AlreadyAnswered, SessionNotFound, StalePosition, TooMany
+from tornado_signal.errors import SessionNotFound, StalePosition, TooMany
 from tornado_signal.session import MAX_LEASES, MIN_HELD_MS, Reason, SessionPosition, SessionUpdate, Side, hash_secret
 from tornado_signal.stores.quotas import Quotas
 
@@ -137,16 +137,6 @@ async def test_side_without_a_secret_requires_none(one):
         await one.refresh(code, OFFERER, secret_hash=secret_hash)
 
 
-async def test_first_answerer_owns_the_answer(one):
-    code = await one.create()
-    await one.answer(code, "mine", secret_hash=MINE)
-    await one.answer(code, "mine", secret_hash=MINE)
-    with pytest.raises(AlreadyAnswered):
-        await one.answer(code, "other", secret_hash=MINE)
-    assert await refused(one.answer(code, "mine"), one.answer(code, "theirs", secret_hash=THEIRS))
-    assert (await one.read(code, ANSWERER)).description == "mine"
-
-
 @pytest.mark.parametrize("answered", [False, True])
 async def test_content_with_a_secret_belongs_to_its_owner_until_expiry(opened, clock, answered):
     _, one = await opened(codes="content")
@@ -268,29 +258,6 @@ async def test_concurrent_withdrawals_end_the_session(one):
         assert {type(result) for result in results} <= {type(None), int, SessionNotFound}
         assert await refused(one.read(code, OFFERER))
     assert (await one.codes(), await one.topics()) == ([], ([], 0))
-
-
-@pytest.mark.parametrize("side", Side)
-@pytest.mark.parametrize("answered", [False, True])
-@pytest.mark.parametrize("passed_ms", [0, 1, TIMEOUT_MS - 1])
-async def test_session_is_refreshed(store, one, clock, side, answered, passed_ms):
-    code = await one.create()
-    other = await one.create()
-    if answered:
-        await one.answer(code)
-    clock.ms += passed_ms
-    assert await one.refresh(code, side) == clock.ms + TIMEOUT_MS
-    assert await one.codes() == ([other] if answered else [other, code])
-    clock.ms += TIMEOUT_MS - 1
-    await sweep(store)
-    assert (await one.read(code, OFFERER)).expires_ms == clock.ms + 1
-    live = [other] * (passed_ms == 0) + [code] * (not answered)
-    assert await one.codes() == live
-    clock.ms += 1
-    for _ in range(2):
-        assert await refused(one.read(code, OFFERER), *(act(code, side) for act in (one.refresh, one.withdraw)))
-        assert (await one.codes(), await one.topics()) == ([], ([], 0))
-        await sweep(store)
 
 
 @pytest.mark.parametrize("codes", ["random", "content"])
@@ -571,15 +538,6 @@ async def test_quota_of_bytes_per_side(opened, restarted):
     await one.answer(code, "a" * 1000)  # an answer is never refused for what came before it
     with pytest.raises(TooMany):
         await one.add(code, ANSWERER, "c")
-
-
-async def test_limited_listing_has_the_newest_sessions(one, clock, engine, monkeypatch):
-    engine.take_small_steps(monkeypatch)
-    codes = [await one.create(ttl_ms=100 if number % 3 == 0 else None) for number in range(13)]
-    clock.ms += 100
-    live = [code for number, code in enumerate(codes) if number % 3][::-1]
-    for limit in (1, 2, 3, 4, 7, 100):
-        assert [each.session.code for each in await one.sessions(limit=limit)] == live[:limit]
 
 
 async def test_state_differs_between_listings(store, one, under, clock):
