@@ -68,8 +68,10 @@ def alive(*kinds):
     return [each for each in gc.get_objects() if isinstance(each, kinds)]
 
 
-@pytest.mark.parametrize("goodbye", GOODBYES)
-@pytest.mark.parametrize("kind", requests_that_wait(""))
+@pytest.mark.parametrize(
+    ("kind", "goodbye"),
+    [(kind, "RST") for kind in requests_that_wait("")] + [("poll", "FIN"), ("topic's stream", "half")],
+)
 async def test_waiter_is_released_when_its_client_disconnects(kind, goodbye, service):
     code = await service.offer()
     client = open_socket(service.port)

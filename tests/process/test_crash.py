@@ -36,7 +36,7 @@ def moment():
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize(("durability", "timeout_ms"), [("fsync", 2000), ("fsync", NO_LIMIT_MS), ("os", NO_LIMIT_MS)])
+@pytest.mark.parametrize(("durability", "timeout_ms"), [("fsync", 2000), ("os", NO_LIMIT_MS)])
 def test_repeated_kills_lose_nothing_acknowledged(durability, timeout_ms, moment, start, tmp_path):
     """Some texts are so long that LevelDB changes logs and merges tables, and some sessions so short that it sweeps."""
     flags = ("--durability", durability, "--session-timeout-ms", timeout_ms, "--sweep-interval-ms", 10)

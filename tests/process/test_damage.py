@@ -131,8 +131,7 @@ def test_damaged_directory_is_moved_aside_by_serve_and_not_by_check(way, data, s
 
 @pytest.mark.parametrize(
     ("kind", "empty"),
-    [(kind, False) for kind in ("poll", "listing", "answer", "wait", "events", "sweep")]
-    + [("poll", True), ("sweep", True)],
+    [(kind, False) for kind in ("listing", "wait", "events", "sweep")] + [("poll", True), ("sweep", True)],
 )
 def test_damage_read_by_a_running_server_is_503_and_logged_once(kind, empty, start, tmp_path):
     data = tmp_path / "data"
@@ -149,7 +148,6 @@ def test_damage_read_by_a_running_server_is_503_and_logged_once(kind, empty, sta
     asked = {
         "poll": ("/poll", {"code": code, "side": "answerer"}),
         "listing": (f"/topic%20{topic}/sessions", None),
-        "answer": ("/answer", {"code": code, "side": "answerer", "answer": "their answer"}),
         "wait": ("/poll", {"code": code, "side": "answerer", "wait": 1}),
         "events": (f"/events?code={code}&side=answerer", None),
     }
