@@ -88,6 +88,14 @@ def test_repeated_block_is_parsed_like_a_new_one(data):
     assert parse_pieces([bytes([byte]) for byte in sent]) == first
 
 
+def test_unknown_method_after_chunks_is_refused_however_it_is_segmented():
+    chunked = b"POST /poll HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    sent = chunked + b"BREW / HTTP/1.1\r\nHost: h\r\n\r\n"
+    first = parse_pieces([sent])
+    assert first[0][-1] == 400
+    assert parse_pieces([bytes([byte]) for byte in sent]) == first
+
+
 @pytest.mark.parametrize(
     ("field", "kept"),
     [

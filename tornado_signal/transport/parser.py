@@ -37,6 +37,7 @@ class RequestParser:
     """
 
     __slots__ = (
+        "_after_chunked",
         "_begin_at",
         "_chunked",
         "_complete",
@@ -61,6 +62,7 @@ class RequestParser:
         self._read = b""  # input from the beginning of the current piece or head
         self._begin_at = 0  # the offset in it where a request begins, at the earliest
         self._chunked = False
+        self._after_chunked = False  # whether the latest request with complete headers has chunks
         self._complete = True
         self._method_cut = False  # whether the input ends within an unknown method
         self._method = b""  # an unknown one, for which llhttp reads GET
@@ -136,7 +138,7 @@ class RequestParser:
         """
         read = self._read[self._begin_at :].lstrip(b"\r\n")
         method = _METHOD.match(read)
-        if method is None or self._chunked:  # after a chunked body it is not known where the request begins
+        if method is None or self._after_chunked:  # in the same input, it is not known where the request begins
             raise BadRequest(http.HTTPStatus.BAD_REQUEST)
         self._parser = self._make_parser()
         self._method_cut = method.end() == len(read)
@@ -184,7 +186,7 @@ class RequestParser:
             raise BadRequest(http.HTTPStatus.BAD_REQUEST)
         target, host = check_target(method, self._target)
         version, headers = parse_head(read[at + len(line) : end])
-        self._chunked = b"transfer-encoding" in headers.sent
+        self._chunked = self._after_chunked = b"transfer-encoding" in headers.sent
         if host and "Host" in headers:
             headers = headers.with_host(host)
         if parser.should_upgrade():
