@@ -18,7 +18,17 @@ import tornado_signal
 
 WEB = Path(tornado_signal.__file__).parent / "web"
 # Loaded when they are needed.
-LATER = {"connect.js", "files.js", "link.js", "named.js", "nearby.js", "places.js", "secret.js", "streams.js"}
+LATER = {
+    "connect.js",
+    "files.js",
+    "link.js",
+    "mistakes.js",
+    "named.js",
+    "nearby.js",
+    "places.js",
+    "secret.js",
+    "streams.js",
+}
 MODULES = [WEB / "client.js", *sorted((WEB / "client").glob("*.js"))]
 TYPES = (WEB / "client.d.ts").read_text()
 MAX_BYTES = 46_000

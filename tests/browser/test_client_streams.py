@@ -232,7 +232,7 @@ PIECES = [
         "\nid: 1\r\n",
         "event: gone\r\ndata: {\r\ndata",
         ':"code": "ü😀"}\r\n\r\n',
-        "event:gone\rdata:{}\r\rid: 2\revent: session\rdata: {}",
+        'event:gone\rdata:{"code":""}\r\rid: 2\revent: session\rdata: {}',
     ],
     503,
     [EVENT % "a", "event: later\ndata: 1\n\nevent: session\n\nid: 3\n\n:", "\n\nid\n", EVENT % "b"],

@@ -10,7 +10,7 @@ from support.documents import pages, sections
 from support.paths import ROOT
 
 MAX_BYTES = 18_000
-LATER = ["connect.js", "files.js", "named.js", "nearby.js", "places.js", "secret.js", "streams.js"]
+LATER = ["connect.js", "files.js", "mistakes.js", "named.js", "nearby.js", "places.js", "secret.js", "streams.js"]
 # Every event has the type of its name. Mistakes are errors.
 PROGRAM = """\
 import { pair, publish, room, SignalClient } from "tornado-signal";

@@ -1,8 +1,10 @@
 /* Requests and event streams over HTTP. The checks of everything that a server sends. The tokens that requests present (docs/authorization.md). */
 
+import { conforms } from "./text.js";
 import {
   foreign,
   nonsense,
+  notLoaded,
   now,
   PeerError,
   passing,
@@ -75,36 +77,21 @@ export async function request(url, init) {
   });
   const seen = response.headers.get("Access-Control-Allow-Origin"); // other hosts hide it
   if (globalThis.location && seen?.startsWith("http") && seen !== globalThis.origin) {
-    const reason = "A proxy changes Host or the scheme, and removes Referer (docs/proxies.md)";
-    throw new PeerError(
-      "origin-changed",
-      `The server sees the origin ${seen} instead of ${globalThis.origin}. ${reason}`,
-    );
+    throw (await mistakes()).originChanged(seen);
   }
   if (response.ok) return response;
-  if (response.type === "opaqueredirect" || response.headers.has("Location")) throw await redirected(url, init);
-  const { error } = await json(response).catch((failure) => {
+  if (response.type === "opaqueredirect" || response.headers.has("Location")) {
+    throw await (await mistakes()).redirected(url, init);
+  }
+  const { error = "" } = await json(response).catch((failure) => {
     if (response.status === 404) throw failure; // the URL is that of another server
     return /** @type {{ error?: string }} */ ({}); // an intermediary responds in any format
   });
   const retryAfterMs = parseInt(/** @type {string} */ (response.headers.get("Retry-After")), 10) * 1000 || undefined;
-  throw new SignalError(response.status, error ?? response.statusText, retryAfterMs);
+  throw new SignalError(response.status, conforms(error, "string") ? error : response.statusText, retryAfterMs);
 }
 
-/**
- * Make the error for a redirect. Browsers hide its target, so a request without a token and a secret follows it.
- *
- * @param {string} url
- * @param {RequestInit} init
- */
-async function redirected(url, { signal }) {
-  const [path] = url.split("?");
-  const target = await fetch(path, { signal }).then(
-    (response) => response.url,
-    () => "another server",
-  );
-  return foreign(path, `redirects to ${target}, which is not followed`);
-}
+const mistakes = () => import("./mistakes.js").catch(notLoaded);
 
 /** @param {unknown} error */
 export const isTooLarge = (error) => refusal(error)?.message === TOO_LARGE;
@@ -119,17 +106,17 @@ export async function json({ body, url }) {
     const reader = body?.getReader();
     const decoder = new TextDecoder();
     const pieces = []; // decoded at the end: strings would occupy more memory than the bytes of a body that is too large
-    for (let size = 0, values = 0; size <= MAX_SIZE && values <= MAX_VALUES; ) {
+    for (let size = 0; size <= MAX_SIZE; ) {
       const { value } = (await reader?.read()) ?? {};
-      if (!value) return Object(JSON.parse(pieces.map((each) => decoder.decode(each, { stream: true })).join("")));
+      if (!value) return Object(parsed(pieces.map((each) => decoder.decode(each, { stream: true })).join("")));
       pieces.push(value);
       size += value.length;
-      values += value.filter((byte) => byte === 44 || byte === 91 || byte === 123).length; // , [ {
     }
     reader?.cancel().catch(() => {});
-    throw nonsense(url, new SyntaxError(TOO_LARGE));
+    throw new SyntaxError(TOO_LARGE);
   } catch (error) {
-    if (refusal(error).name === "SyntaxError") throw foreign(url);
+    const { name, message } = refusal(error);
+    if (name === "SyntaxError") throw message === TOO_LARGE ? nonsense(url, error) : foreign(url);
     throw refusal(error).name === "TypeError" ? unreachable(url, error) : error; // it was cut off
   }
 }
@@ -166,12 +153,13 @@ export const SHAPES = {
   refresh: { expiresAt: "number" },
   hold: { expiresAt: "number" },
   subscribe: { subscription: "number" },
-  error: { code: "number", message: "string" },
+  error: { code: "number", message: "string", "data?": { "retryAfter?": "number" } },
+  event: { subscription: "number", "type?": "string", "cursor?": "string" },
 };
 /** @type {Record<string, Shape>} */
 export const EVENTS = {
   session: SESSION,
-  gone: {},
+  gone: { code: "string" },
   offer: { offer: "string" },
   answer: { answer: "string" },
   candidate: { candidate: "string" },
@@ -183,9 +171,14 @@ export const EVENTS = {
  * @param {string} text
  */
 export function parsed(text) {
-  const marks = /[,[{]/g;
   let values = 0;
-  while (marks.test(text) && values <= MAX_VALUES) values += 1;
+  let quoted = false; // marks in strings are not values: the text of a stranger can contain any number of them
+  for (let at = 0; at < text.length && values <= MAX_VALUES; at += 1) {
+    const sign = text[at];
+    if (sign === "\\") at += 1;
+    else if (sign === '"') quoted = !quoted;
+    else if (!quoted && ",[{".includes(sign)) values += 1;
+  }
   if (values > MAX_VALUES || text.length > MAX_SIZE) throw new SyntaxError(TOO_LARGE);
   return JSON.parse(text);
 }

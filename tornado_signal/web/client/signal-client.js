@@ -7,7 +7,6 @@ import {
   isTooLarge,
   JSON_BODY,
   json,
-  parsed,
   pathOf,
   request,
   reserve,
@@ -15,7 +14,7 @@ import {
 } from "./http.js";
 import { ROOM, roomOf, topicOf } from "./identity.js";
 import { hidden, socketTo, withdrawals } from "./socket.js";
-import { conforms } from "./text.js";
+import { filtered } from "./text.js";
 import {
   backOff,
   Deadline,
@@ -334,15 +333,10 @@ export class SignalClient {
           if (last && !type) missing = undefined;
           if (/^\d+$/.test(retry)) retryMs = Math.min(Math.max(Number(retry), MIN_RETRY_MS), MAX_PAUSE_MS);
           if (!data || !Object.hasOwn(EVENTS, type)) continue;
-          const content = typeof data === "string" ? this.#parsed(data) : data;
-          if (!conforms(content, EVENTS[type])) throw nonsense(this.url);
           signal.throwIfAborted();
-          const event = /** @type {SignalEvent} */ ({
-            type,
-            data: content,
-            id,
-          });
-          const { code } = Object(event.data);
+          if (!filtered(data, EVENTS[type])) continue; // it concerns this item only
+          const event = /** @type {SignalEvent} */ ({ type, data, id });
+          const { code } = Object(data);
           missing?.delete(code);
           if (type === "session") codes.add(code);
           if (type === "gone") codes.delete(code);
@@ -394,15 +388,6 @@ export class SignalClient {
     return stream(this.#request(path, { headers, cache: "no-store" }, deadline.signal), topic === undefined, deadline);
   }
 
-  /** @param {string} text */
-  #parsed(text) {
-    try {
-      return parsed(text);
-    } catch {
-      throw nonsense(this.url);
-    }
-  }
-
   /**
    * @template {keyof Results} Method
    * @param {Method} method
@@ -412,7 +397,7 @@ export class SignalClient {
    */
   async #call(method, fields, options = {}, wait = 0) {
     const result = await this.#result(method, fields, options, wait);
-    if (!conforms(result, SHAPES[method])) throw nonsense(this.url);
+    if (!filtered(result, SHAPES[method])) throw nonsense(this.url);
     return result;
   }
 

@@ -1,7 +1,7 @@
 /* The WebSocket to a server, and what happens to it when the page is closed. */
 
 import { json, MAX_SIZE, parsed, request, SHAPES } from "./http.js";
-import { conforms } from "./text.js";
+import { conforms, filtered } from "./text.js";
 import { nonsense, now, REQUEST_MS, SIGN_MS, SignalError, unreachable, watch, withTimeout } from "./timing.js";
 
 /** @import { Authorization } from "./http.js" */
@@ -131,9 +131,9 @@ export class Socket {
     this.#unwatch = watch((doubtful) => this.#look(doubtful));
     socket.onmessage = ({ data }) => {
       try {
-        this.#take(parsed(data), data.length);
+        this.#take(Object(parsed(data)), data.length);
       } catch (error) {
-        this.end(nonsense(this.#url, error));
+        this.end(nonsense(this.#url, error)); // its text is not JSON, or too large
       }
     };
     socket.onclose = ({ code, reason }) => {
@@ -169,26 +169,23 @@ export class Socket {
     this.#heardMs = now();
     this.#works = true;
     if (params) {
-      const { cursor, ...event } = params;
-      const stream = this.#streams.get(params.subscription);
+      if (!filtered(params, SHAPES.event)) return;
+      const { cursor, subscription, type, data } = params;
+      const stream = this.#streams.get(subscription);
       if (stream && Number(stream.desiredSize) < 0) {
-        this.#streams.delete(params.subscription); // the reader subscribes again after the last event that it has read
-        this.tell("unsubscribe", { subscription: params.subscription });
+        this.#streams.delete(subscription); // the reader subscribes again after the last event that it has read
+        this.tell("unsubscribe", { subscription });
         stream.error(unreachable(this.#url));
-      } else stream?.enqueue({ ...event, id: cursor, size });
+      } else stream?.enqueue({ type, data, id: cursor, size });
       return;
     }
     const { resolve, reject, stream, abandoned } = this.#calls.get(id) ?? {};
-    // Without its own number, the events of a subscription would never arrive.
-    const wrong = error ? reject && !conforms(error, SHAPES.error) : !conforms(result);
-    if (
-      wrong ||
-      (stream && !error && (!conforms(result, SHAPES.subscribe) || this.#streams.has(result.subscription)))
-    ) {
-      throw new TypeError();
-    }
     this.#calls.delete(id);
-    if (error) reject?.(new SignalError(error.code, error.message, Number(error.data?.retryAfter) * 1000 || undefined));
+    // Without its own number, the events of a subscription would never arrive.
+    const begins = stream && !error;
+    const wrong = error ? !filtered(error, SHAPES.error) : !conforms(result, begins ? SHAPES.subscribe : {});
+    if (wrong || (begins && this.#streams.has(result.subscription))) reject?.(nonsense(this.#url));
+    else if (error) reject?.(new SignalError(error.code, error.message, Number(error.data?.retryAfter) * 1000));
     else if (resolve) {
       if (stream) this.#streams.set(result.subscription, stream);
       resolve(result);

@@ -1,6 +1,6 @@
 /* Events over HTTP, by a stream or by long polls. Loaded where no WebSocket works. */
 
-import { MAX_SIZE } from "./http.js";
+import { MAX_SIZE, parsed } from "./http.js";
 import { foreign, makePace, nonsense, now, PAUSE_MS, sleep, unreachable, WAIT_S } from "./timing.js";
 
 /** @import { SignalClient } from "./signal-client.js" */
@@ -67,7 +67,17 @@ export async function* stream(sent, waits, deadline) {
     yield {};
     if (value.includes(10) || value.includes(13)) lineMs = now();
     ms = Math.max(1, lineMs + SILENCE_MS - now());
-    for (const { event, ...others } of parse(value)) yield { type: event, ...others };
+    for (const { event, data, ...others } of parse(value))
+      yield { type: event, data: parsedOrNothing(data), ...others };
+  }
+}
+
+/** @param {string} [text] */
+function parsedOrNothing(text = "") {
+  try {
+    return parsed(text);
+  } catch {
+    return undefined;
   }
 }
 

@@ -48,6 +48,23 @@ export function conforms(value, shape = {}) {
   });
 }
 
+/**
+ * Remove the elements of lists, and the optional fields, that have another shape. Returns whether the rest of it conforms.
+ *
+ * @param {any} value
+ * @param {Shape} [shape]
+ * @returns {boolean}
+ */
+export function filtered(value, shape = {}) {
+  for (const [key, each] of Object.entries(value ? shape : {})) {
+    const name = key.replace("?", "");
+    const field = value[name];
+    if (Array.isArray(each) && Array.isArray(field)) value[name] = field.filter((item) => filtered(item, each[0]));
+    else if (name !== key && !conforms(field, each)) delete value[name];
+  }
+  return conforms(value, shape);
+}
+
 // The group is half of a surrogate pair without the other half.
 const ESCAPE = /\\(?:ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}|(ud[89a-f][0-9a-f]{2})|.)/gis;
 

@@ -1,0 +1,100 @@
+/* Nonsense in what a server sends: it concerns one item only. */
+
+import assert from "node:assert/strict";
+import { afterEach, beforeEach, test } from "node:test";
+import { SignalClient } from "../../../tornado_signal/web/client/signal-client.js";
+
+const ODD = { toString: 0, valueOf: 0 };
+const SESSION = { code: "c", info: "i", offer: "o", offerCandidates: ["x"], createdAt: 1, expiresAt: 2 };
+const sockets = [];
+
+/** A WebSocket whose server responds with what a test sets. */
+class Socket extends EventTarget {
+  readyState = 1;
+  closed = false;
+
+  constructor() {
+    super();
+    sockets.push(this);
+    setTimeout(() => this.onopen());
+  }
+
+  send(text) {
+    const { id, method } = JSON.parse(text);
+    const reply = this.constructor.replies[method];
+    if (id && reply) setTimeout(() => this.receive({ id, ...reply }));
+  }
+
+  receive(frame) {
+    this.onmessage?.({ data: typeof frame === "string" ? frame : JSON.stringify(frame) });
+  }
+
+  close() {
+    this.closed = true;
+  }
+}
+
+let client;
+beforeEach((context) => {
+  globalThis.WebSocket = Socket;
+  sockets.length = 0;
+  client = new SignalClient(`https://${context.name.replaceAll(" ", "-")}.example`);
+});
+
+afterEach(() => sockets[0].onclose?.({ code: 1000, reason: "" }));
+
+test("events of any form end neither the WebSocket nor the subscription", async () => {
+  Socket.replies = { subscribe: { result: { subscription: 1 } } };
+  const events = client.events("lobby");
+  const first = events.next();
+  while (!sockets.length) await new Promise((resolve) => setTimeout(resolve));
+  const [socket] = sockets;
+  await new Promise((resolve) => setTimeout(resolve, 20));
+  const odd = [null, true, 0, 1e300, "", "text", [], [[]], {}, ODD];
+  for (const each of odd) {
+    socket.receive(each === "" ? "0" : { params: each });
+    socket.receive(JSON.stringify(each));
+    socket.receive({ id: each, result: each, error: each });
+    for (const name of ["subscription", "cursor", "type", "data", "retry", "id", "size"]) {
+      socket.receive({ params: { subscription: 1, type: "x", data: {}, [name]: each } });
+      socket.receive({ params: { subscription: 1, type: "session", data: null, [name]: each } });
+    }
+    for (const name of ["code", "info", "offer", "createdAt", "expiresAt"]) {
+      if (typeof each === typeof SESSION[name]) continue;
+      socket.receive({ params: { subscription: 1, type: "session", data: { ...SESSION, [name]: each } } });
+    }
+    for (const code of typeof each === "string" ? [] : [each])
+      socket.receive({ params: { subscription: 1, type: "gone", data: { code } } });
+  }
+  const text = ",".repeat(300_000); // the marks of values in the text of a stranger are not values
+  socket.receive({
+    params: { subscription: 1, type: "session", data: { ...SESSION, offer: text, offerCandidates: [ODD, "x", 5] } },
+  });
+  const { value } = await first;
+  assert.deepEqual(value.data, { ...SESSION, offer: text, offerCandidates: ["x"] });
+  assert.deepEqual([sockets.length, socket.closed], [1, false]);
+  await events.return();
+});
+
+test("items of a result have the declared types and a wrong result fails its call only", async () => {
+  const text = '","\\",'.repeat(80_000);
+  Socket.replies = {
+    sessions: { result: { sessions: [null, ODD, [], "x", { ...SESSION, code: ODD }, SESSION], cursor: ODD } },
+    poll: { result: { answer: ODD, answerCandidates: [1, null, "x", ODD, text], cursor: "1" } },
+    topics: { result: { topics: [ODD, { topic: "a", count: 1 }], pagination: {} } },
+    version: { error: { code: 429, message: "busy", data: { retryAfter: ODD } } },
+    health: { error: { code: ODD, message: ODD } },
+    nearby: { result: ODD },
+  };
+  assert.deepEqual((await client.sessions("lobby")).sessions, [SESSION]);
+  assert.deepEqual(await client.poll("c", "offerer"), { answerCandidates: ["x", text], cursor: "1" });
+  await assert.rejects(client.version(), { code: "server-busy", retryAfterMs: undefined });
+  for (const name of ["topics", "health", "nearby"]) await assert.rejects(client[name](), { code: "not-a-server" });
+  assert.deepEqual([sockets.length, sockets[0].closed], [1, false]);
+});
+
+test("too many values are still refused", async () => {
+  const result = { sessions: Array(260_000).fill(0) };
+  Socket.replies = { sessions: { result } };
+  await assert.rejects(client.sessions("lobby", { limit: 1 }), { code: "not-a-server" });
+});
