@@ -9,6 +9,7 @@ import textwrap
 import pytest
 from support import libraries
 from support.documents import sections
+from support.paths import ROOT
 from support.tokens import write_secret
 from support.waiting import end_all, output, run_command
 
@@ -45,6 +46,13 @@ def test_clients_of_nostr_meet(name, more, start, script):
         for client, other in zip(clients, "ba", strict=True):
             for line in [f"{other}\n", refusal, *more]:
                 assert client.stdout.readline() == line
+
+
+@pytest.mark.parametrize("implementation", ["werift", "node-datachannel/polyfill"])
+def test_members_of_rooms_and_pairs_exchange_messages_and_files(implementation, start, script):
+    command = [*script("members.mjs"), (ROOT / "tornado_signal/web/client.js").as_uri(), start().url, implementation]
+    results = json.loads(output(run_command(*command, timeout=60)))
+    assert results == 4 * [[{"json": True}, 300_000, [1, 2, 3], "notes.txt", 300_000]]
 
 
 def test_the_tests_of_p2pt_pass(start, script, tmp_path):

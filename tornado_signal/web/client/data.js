@@ -165,7 +165,7 @@ export class Messages {
       }
       message = { ...header, bytes: new Uint8Array(), at: 0 };
     } else {
-      if (!message) return { data };
+      if (!message) return { data: ArrayBuffer.isView(data) ? new Uint8Array(data).buffer : data }; // a Buffer of werift
       const end = message.at + data.byteLength;
       if (end > message.size) return;
       if (end > message.bytes.length) {
@@ -248,7 +248,7 @@ export class Files {
     const open = async (event) => {
       const { channel } = event;
       if (channel.protocol !== PROTOCOL) return;
-      event.stopImmediatePropagation(); // other channels are for the page
+      event.stopImmediatePropagation?.(); // other channels are for the page; werift cannot stop events
       incoming += 1;
       channel.addEventListener("close", () => (incoming -= 1));
       if (incoming > MAX_INCOMING) return channel.close();

@@ -2,7 +2,7 @@
 
 import { announce, Files, heed, Messages, send } from "./data.js";
 import { ownInfo, random } from "./identity.js";
-import { keepMessages, Negotiation, newConnection } from "./negotiation.js";
+import { isDescribed, keepMessages, kept, Negotiation, newConnection } from "./negotiation.js";
 import { publishHeld } from "./servers.js";
 import { read } from "./text.js";
 import {
@@ -270,7 +270,7 @@ export class Link {
     const unseen = candidates.filter((each) => !this.#received.has(each) && this.#received.add(each));
     if (unseen.length) clearTimeout(this.#silent);
     this.#inbox.push(...unseen);
-    if (!this.peerConnection.remoteDescription) return;
+    if (!isDescribed(this.peerConnection)) return;
     for (const each of this.#inbox.splice(0)) {
       const ignore = () => {}; // an invalid one does not prevent the others
       const candidate = read(each, "candidate");
@@ -296,7 +296,7 @@ export class Link {
     this.#since = cursor;
     const candidates = answerCandidates ?? offerCandidates ?? [];
     if (candidates.length) this.step("candidates received", candidates.length);
-    if (answer && !peerConnection.remoteDescription) {
+    if (answer && !isDescribed(peerConnection)) {
       this.step("answered");
       try {
         const { info, ...description } = heed(peerConnection, read(answer, "description"));
@@ -366,8 +366,8 @@ export class Connection extends EventTarget {
       };
     });
     this.#messages = new Messages(peerConnection, channel, over.signal);
-    channel.addEventListener("message", ({ data }) => {
-      const received = this.#messages.take(data);
+    channel.addEventListener("message", (event) => {
+      const received = !kept.has(event) && this.#messages.take(event.data);
       if (received) dispatch(this, "message", received);
     });
     channel.addEventListener("close", this.end, { once: true });

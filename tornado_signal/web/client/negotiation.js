@@ -15,6 +15,16 @@ export const newConnection = (iceServers, { rtc, RTCPeerConnection = globalThis.
   new RTCPeerConnection({ iceServers, ...rtc });
 
 /**
+ * Whether the other side has described itself. Without a description node-datachannel has an empty one.
+ *
+ * @param {RTCPeerConnection} connection
+ */
+export const isDescribed = ({ remoteDescription }) => Boolean(remoteDescription?.type);
+
+/** @type {WeakSet<Event>} */
+export const kept = new WeakSet(); // events that are delivered later, also where events cannot be stopped (werift)
+
+/**
  * Buffer the messages that arrive before a page can listen. The function that is returned delivers them after the
  * current event-loop iteration, and then calls `then`.
  *
@@ -25,7 +35,8 @@ export function keepMessages(channel) {
   const buffer = [];
   /** @param {MessageEvent} event */
   const keep = (event) => {
-    event.stopImmediatePropagation();
+    event.stopImmediatePropagation?.();
+    kept.add(event);
     buffer.push(event.data);
   };
   channel.addEventListener("message", keep);
@@ -79,9 +90,11 @@ export class Negotiation {
     this.#channel.addEventListener("message", ({ data }) => this.take(read(data, "negotiation")), { signal });
     const offer = () => {
       // Some implementations fire this event before the state is stable.
-      if (connection.signalingState === "stable" && (way.begins || connection.remoteDescription)) this.#offer();
+      if (connection.signalingState === "stable" && (way.begins || isDescribed(connection))) this.#offer();
     };
     connection.addEventListener("negotiationneeded", offer, { signal });
+    // node-datachannel makes its offer with the first channel, and fires no event.
+    if (way.begins && connection.signalingState === "have-local-offer") this.#offer();
   }
 
   get #direct() {
@@ -100,7 +113,11 @@ export class Negotiation {
 
   /** Look for another way through the network. */
   restart() {
-    this.#connection.restartIce();
+    try {
+      this.#connection.restartIce();
+    } catch {
+      return; // node-datachannel cannot
+    }
     // In other states the browser fires `negotiationneeded`.
     if (this.#connection.signalingState === "have-local-offer") this.#offer();
   }
@@ -165,7 +182,7 @@ export class Negotiation {
       const texts = [connection.localDescription?.sdp, description.sdp];
       const [own, other] = texts.map((each) => /^o=mozilla/m.test(each ?? ""));
       const stands = own === other ? this.#way.leads : other;
-      if (stands && (this.#making || connection.signalingState !== "stable")) return;
+      if (stands && (this.#making || (this.#offers && connection.signalingState !== "stable"))) return;
       this.#seen = of;
       this.#described = false; // the offer of this side is void
       try {

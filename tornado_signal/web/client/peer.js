@@ -1,7 +1,7 @@
 /* One connection to another member of a room. */
 
 import { Files, Messages } from "./data.js";
-import { Negotiation, newConnection } from "./negotiation.js";
+import { isDescribed, Negotiation, newConnection } from "./negotiation.js";
 import { doubt, now } from "./timing.js";
 
 /** @import { Peer as PublicPeer, RoomOptions } from "../client.d.ts" */
@@ -219,7 +219,7 @@ export class Peer {
 
   /** End an attempt; if the other side has sent a description, report that it cannot be reached. */
   giveUp() {
-    if (!this.#joined && this.peerConnection.remoteDescription) this.#callbacks.unreachable();
+    if (!this.#joined && isDescribed(this.peerConnection)) this.#callbacks.unreachable();
     this.end();
   }
 
