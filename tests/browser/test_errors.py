@@ -48,6 +48,16 @@ def test_relative_urls_and_uppercase_schemes_are_valid(page):
         assert page.evaluate(f"new SignalClient('{url}').url") == url.rstrip("/")
 
 
+def test_path_that_the_server_does_not_have_is_named(server, page):
+    for options in ("{}", "{socket: false}"):
+        code, message = error(page, f"new SignalClient('{server.url}/app/', {options}).sessions('lobby')")
+        assert (code, "/app/" in message) == ("invalid-url", True)
+        client = f"new SignalClient('{server.url}', {options})"
+        assert error(page, f"{client}.poll('00000000-0000-4000-8000-000000000000', 'offerer')")[0] == "not-found"
+    page.evaluate(f"enter('lobby', {{url: '{server.url}/app'}})")
+    until(lambda: page.evaluate("seen.some(([name]) => name === 'close')"))
+
+
 def test_response_of_another_server_is_named(page, site):
     code, message = error(page, f"new SignalClient('{site.origin}', {{socket: false}}).health()")
     assert (code, message) == ("not-a-server", f"{site.origin}/health is not a tornado-signal server")

@@ -73,6 +73,7 @@ export interface TypedEventTarget<Events> extends EventTarget {
 /** The `code` of errors. docs/browser-client.md has a table. */
 export type ErrorCode =
   | "already-answered"
+  | "argument-invalid"
   | "connect-timeout"
   | "connection-lost"
   | "file-cancelled"
@@ -95,6 +96,7 @@ export type ErrorCode =
   | "not-a-server"
   | "not-allowed"
   | "not-found"
+  | "option-invalid"
   | "origin-changed"
   | "origin-not-allowed"
   | "password-invalid"
@@ -392,8 +394,8 @@ export interface Room extends TypedEventTarget<RoomEvents> {
   /** With a password: how many entries and messages of others could not be decrypted, or were repeated. */
   readonly ignored: number;
   /**
-   * Send a string, bytes, or a value that JSON can represent. `to` is a peer or its id, by default all peers. Peers that
-   * are not in `peers` get nothing. The data has up to 64 MiB. Fails before anything is sent if it is too large for one
+   * Send a string, bytes, or a value that JSON can represent. `to` is a peer or its id, by default all peers. Fails with the
+   * code `peer-left` if it is not in `peers`. The data has up to 64 MiB. Fails before anything is sent if it is too large for one
    * of the connections. Resolves when the data is in the buffers of the channels, or lost with its connection.
    */
   send(data: unknown, to?: Peer | string): Promise<void>;

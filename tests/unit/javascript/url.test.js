@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { pair } from "../../../tornado_signal/web/client/connect.js";
+import { checkFile } from "../../../tornado_signal/web/client/files.js";
+import { join, pair, publish } from "../../../tornado_signal/web/client/publish.js";
 import { room } from "../../../tornado_signal/web/client/room.js";
 import { SignalClient } from "../../../tornado_signal/web/client/signal-client.js";
 
@@ -27,6 +28,46 @@ test("mistakes in the options are errors at the call", async () => {
     fails("invalid-origin", () => new SignalClient("https://server", { origin }));
   }
   fails("invalid-url", () => new SignalClient("wss://server"));
+});
+
+test("unknown options and those of another type are errors that name them", async () => {
+  const options = { url: "https://server", RTCPeerConnection: class {} };
+  const client = new SignalClient("https://server", { origin: "https://app.example" });
+  const types = { socket: 1, token: {}, signal: "stop", rtc: [1].join, prepare: "", channel: true, secret: 7 };
+  const calls = [
+    [room, { ...types, pasword: "x", onstep() {}, wait: false, constructor: 1, RTCPeerConnection: {} }],
+    [publish, { socket: null, onstep: {}, me: "a", password: "x" }],
+    [join, { wait: "no", choose: [], channel: {}, rtc: "stun:a" }],
+    [pair, { signal: 5, onstep: 1, choose() {}, max: 2 }],
+    [(_, given) => room.nearby(given), { topic: "a", channel: null }],
+    [(_, { url, RTCPeerConnection, ...given }) => new SignalClient(url, given), { socket: "no", token: 5, orgin: "a" }],
+    [(topic, { url, RTCPeerConnection, ...given }) => client.sessions(topic, given), { timeout: 5, signal: 5 }],
+    [(topic, { url, RTCPeerConnection, ...given }) => client.events(topic, given).next(), { since: "a", signal: true }],
+    [(code, { url, RTCPeerConnection, ...given }) => client.leave(code, "offerer", given), { sekret: "a" }],
+    [(_, { url, RTCPeerConnection, ...given }) => checkFile(new Blob(), given), { onProgress() {}, onprogress: 1 }],
+  ];
+  for (const [call, wrong] of calls) {
+    for (const [name, value] of Object.entries(wrong)) {
+      const expected = { code: "option-invalid", message: new RegExp(`\`${name}\``) };
+      await assert.rejects(async () => call("lobby", { ...options, [name]: value }), expected, name);
+    }
+  }
+  for (const file of ["text", null, undefined, {}, Promise.resolve(new Blob())]) {
+    assert.throws(() => checkFile(file, {}), { code: "argument-invalid", message: /`sendFile` takes/ });
+  }
+});
+
+test("a stream and a recipient of the wrong kind are errors at the call", async () => {
+  const lobby = room("lobby", { url: "https://server", RTCPeerConnection: class {}, signal: AbortSignal.abort() });
+  for (const stream of [null, undefined, {}, Promise.resolve({ getTracks() {} })]) {
+    assert.throws(() => lobby.addStream(stream), { code: "argument-invalid", message: /`addStream` takes/ });
+  }
+  for (const to of ["nobody", null, {}, { id: "nobody" }, 7]) {
+    assert.throws(() => lobby.send("text", to), { code: "peer-left", message: /`to`/ });
+    await assert.rejects(lobby.sendFile(new Blob(), { to }), { code: "peer-left", message: /`to`/ });
+  }
+  await lobby.send("text"); // to everybody in an empty room
+  await assert.rejects(lobby.sendFile("text"), { code: "argument-invalid" });
 });
 
 test("a topic that HTTP cannot carry is an error of each call", async () => {

@@ -3,6 +3,7 @@
 import { announce } from "./data.js";
 import { ownInfo, topicOf } from "./identity.js";
 import { CHOSEN, createOffer, Link, listedHere, waitForAnswer } from "./link.js";
+import { OFFER_OPTIONS } from "./publish.js";
 import { MAX_PEERS, Servers } from "./servers.js";
 import { Deadline, makePace, now, PAUSE_MS, retry, STAGGER_MS, sleep, taken, temporary, WAIT_S } from "./timing.js";
 
@@ -14,6 +15,7 @@ export { createOffer, waitForAnswer } from "./link.js";
 /** @import { LinkOptions, Listing } from "./types.d.ts" */
 
 const AGAIN_MS = 2000; // in which a peer that was taken publishes its next offer
+const JOIN_OPTIONS = { onstep: "function", choose: "function", wait: "boolean" };
 const PAIR = "pair~"; // the prefix of the topic of a pair on the server
 
 /**
@@ -38,7 +40,7 @@ const PAIR = "pair~"; // the prefix of the topic of a pair on the server
 export async function join(topic, options = {}) {
   const { info = ownInfo(), choose = (sessions) => sessions, wait = true, onstep = () => {} } = options;
   const { signal = new AbortController().signal } = options;
-  const servers = new Servers(options, signal, (error) => onstep("failed", error));
+  const servers = new Servers(options, signal, (error) => onstep("failed", error), JOIN_OPTIONS);
   /** @type {Set<string>} */
   const triedCodes = new Set();
   /** @type {Map<SignalClient, string | undefined>} */
@@ -166,12 +168,12 @@ export const shuffled = (list) =>
 export async function pair(topic, options = {}) {
   const stop = new AbortController();
   const { signal } = stop;
+  const servers = new Servers(options, signal, (error) => options.onstep?.("failed", error), OFFER_OPTIONS);
   const end = () => stop.abort(options.signal?.reason);
   globalThis.addEventListener?.("pagehide", end, { signal });
   options.signal?.addEventListener("abort", end, { signal });
   if (options.signal?.aborted) end();
   try {
-    const servers = new Servers(options, signal, (error) => options.onstep?.("failed", error));
     const all = { ...options, pair: true };
     return await servers.first((client) => new Pairing(client, topicOf(PAIR, topic), all, servers).matchPair());
   } finally {

@@ -1,11 +1,13 @@
 /* Files over a data channel each. Loaded when a page sends or receives the first one. */
 
 import { BUFFER, CHUNK, PROTOCOL, transmit } from "./data.js";
+import { checkOptions } from "./signal-client.js";
 import { read } from "./text.js";
 import { PeerError } from "./timing.js";
 
-/** @import { FileOptions, IncomingFile as PublicFile } from "../client.d.ts" */
+/** @import { FileOptions, IncomingFile as PublicFile, Progress } from "../client.d.ts" */
 /** @import { Files } from "./data.js" */
+/** @import { Peer } from "./peer.js" */
 /** @import { Fields, Records } from "./types.d.ts" */
 
 const PART = 256; // chunks that become a Blob, which a browser can keep on disk
@@ -25,6 +27,19 @@ function post(channel, message) {
 }
 
 /**
+ * Check the arguments of a call.
+ *
+ * @param {Blob} file
+ * @param {object} options
+ */
+export function checkFile(file, options) {
+  if (typeof file?.arrayBuffer !== "function") {
+    throw new PeerError("argument-invalid", "`sendFile` takes a File or a Blob; make one with `new Blob([data])`");
+  }
+  checkOptions(options, { signal: "object", onprogress: "function" });
+}
+
+/**
  * Send a file. Resolves when the other side has all of it.
  *
  * @template {object} Context
@@ -33,7 +48,9 @@ function post(channel, message) {
  * @param {FileOptions<Context & { loaded: number, total: number }>} options
  * @param {Context} context fields of the progress
  */
-export async function sendFile(files, file, { signal = new AbortController().signal, onprogress = () => {} }, context) {
+export async function sendFile(files, file, options, context) {
+  checkFile(file, options);
+  const { signal = new AbortController().signal, onprogress = () => {} } = options;
   const { over } = files;
   if (over.aborted) throw failure("interrupted");
   const channel = files.connection.createDataChannel("file", { protocol: PROTOCOL });
@@ -79,6 +96,27 @@ export async function sendFile(files, file, { signal = new AbortController().sig
     files.sending -= 1;
     for (const each of signals) each.removeEventListener("abort", awake);
   }
+}
+
+/**
+ * Send a file to peers of a room. Fails with the error of the only one, or with those of several of all.
+ *
+ * @param {Peer[]} peers
+ * @param {Blob & { name?: string }} file
+ * @param {FileOptions<Progress>} options
+ * @param {boolean} all
+ */
+export async function sendToPeers(peers, file, options, all) {
+  checkFile(file, options);
+  /** @type {Error[]} */
+  const errors = [];
+  const fail = (/** @type {Peer} */ peer) => (/** @type {Error} */ error) =>
+    errors.push(Object.assign(error, { peer }));
+  await Promise.all(peers.map((peer) => peer.files.send(file, options, { peer }).catch(fail(peer))));
+  options.signal?.throwIfAborted();
+  if (!all && errors.length) throw errors[0];
+  const error = new AggregateError(errors, "Not all peers received the file");
+  if (errors.length) throw Object.assign(error, { code: "file-incomplete" });
 }
 
 /** @typedef {(target: EventTarget, fields: object) => void} Offer dispatches the event of a file */

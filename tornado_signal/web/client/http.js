@@ -21,7 +21,6 @@ import {
 /** @import { Fields, Shape } from "./types.d.ts" */
 
 export const JSON_BODY = { "Content-Type": "application/json" };
-const LONG_REQUESTS = 4; // of all pages of an origin; a browser has six connections to a server over HTTP/1.1
 const RENEW_MS = 60_000; // before its expiry; timers of a hidden page fire once a minute
 
 /**
@@ -41,24 +40,6 @@ export function pathOf(topic, last, fields = {}) {
   const given = /** @type {[string, string][]} */ (Object.entries(fields).filter(([, value]) => value != null));
   const query = String(new URLSearchParams(given));
   return `${topic === undefined ? "" : `/${encodeURIComponent(topic)}`}/${last}${query && `?${query}`}`;
-}
-
-/**
- * Reserve a connection for a long request. Returns a function that releases it, or undefined if too few are left.
- *
- * @param {string} url
- * @returns {Promise<(() => void) | undefined>}
- */
-export async function reserve(url, number = 0) {
-  if (!globalThis.location) return () => {}; // only browsers limit their connections
-  if (!navigator.locks || number === LONG_REQUESTS) return undefined; // a page over plain HTTP has no locks
-  return new Promise((resolve) => {
-    navigator.locks
-      .request(`tornado-signal ${url} ${number}`, { ifAvailable: true }, (lock) =>
-        lock ? new Promise((release) => resolve(() => release(undefined))) : resolve(reserve(url, number + 1)),
-      )
-      .catch(() => resolve(undefined)); // a sandboxed frame may not use locks
-  });
 }
 
 /**
@@ -87,11 +68,12 @@ export async function request(url, init) {
     if (response.status === 404) throw failure; // the URL is that of another server
     return /** @type {{ error?: string }} */ ({}); // an intermediary responds in any format
   });
+  if (error === "Not found" && !/\/(nearby|ice-servers)$/.test(url)) throw (await mistakes()).wrongPath(url);
   const retryAfterMs = parseInt(/** @type {string} */ (response.headers.get("Retry-After")), 10) * 1000 || undefined;
   throw new SignalError(response.status, conforms(error, "string") ? error : response.statusText, retryAfterMs);
 }
 
-const mistakes = () => import("./mistakes.js").catch(notLoaded);
+export const mistakes = () => import("./mistakes.js").catch(notLoaded);
 
 /** @param {unknown} error */
 export const isTooLarge = (error) => refusal(error)?.message === TOO_LARGE;

@@ -25,3 +25,20 @@ export function originChanged(seen) {
     `The server sees the origin ${seen} instead of ${globalThis.origin}. ${reason}`,
   );
 }
+
+/** @param {string} topic of a room that is empty on a loopback address */
+export function hintAtOrigin(topic) {
+  const { origin } = globalThis.location;
+  console.info(`No other page of ${origin} is in ${topic}. localhost and 127.0.0.1 are different origins.`);
+}
+
+export function warnOfOrigin() {
+  console.warn("The origin of this page is null, as of all file:// pages and sandboxed frames: it is not private");
+}
+
+/** @param {string} url of a request to which a server of this API has no path */
+export const wrongPath = (url) =>
+  new PeerError(
+    "invalid-url",
+    `The server has no path ${new URL(url, globalThis.location?.href).pathname}: correct the path of \`url\``,
+  );

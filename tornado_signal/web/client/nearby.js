@@ -1,6 +1,6 @@
 /* The room of the devices in one network. `room.nearby` loads this file when it needs it. */
 
-import { room } from "./room.js";
+import { ROOM_OPTIONS, room } from "./room.js";
 import { Servers } from "./servers.js";
 
 /** @import { RoomOptions } from "../client.d.ts" */
@@ -12,7 +12,7 @@ import { Servers } from "./servers.js";
  */
 export async function nearby(options) {
   const { signal = new AbortController().signal } = options;
-  const servers = new Servers(options, signal, () => {});
+  const servers = new Servers(options, signal, () => {}, ROOM_OPTIONS);
   const { topic } = await servers.first((client) => client.nearby({ signal }));
   return room(topic, options);
 }

@@ -13,6 +13,8 @@ const load = () => import("./connect.js").catch(notLoaded);
 // Pages without a bundle load parts at once, in the background: later the server may be unavailable.
 if (DEFAULT_SERVER) for (const part of [load, loadFiles]) part().catch(() => {});
 
+export const OFFER_OPTIONS = { channel: "object", onstep: "function" };
+
 /** Offers under a topic, one unanswered at a time; events `connection`, `error` and `close`. */
 class Publication extends EventTarget {
   #stop = new AbortController();
@@ -26,11 +28,12 @@ class Publication extends EventTarget {
   constructor(topic, options) {
     super();
     const { signal } = this.#stop;
+    const servers = new Servers(options, signal, (error) => this.#tell("error", { error }), OFFER_OPTIONS);
     globalThis.addEventListener?.("pagehide", () => this.#withdraw(), { signal });
     options.signal?.addEventListener("abort", () => this.close(), { signal });
     // Later, so that the caller can listen for the event.
     if (options.signal?.aborted) queueMicrotask(() => this.close());
-    else this.#run(topic, options, new Servers(options, signal, (error) => this.#tell("error", { error })));
+    else this.#run(topic, options, servers);
   }
 
   /** Withdraw the offer. Connections that are open stay. */

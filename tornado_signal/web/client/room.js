@@ -1,6 +1,7 @@
 /* Everybody under a topic, connected to everybody. */
 
-import { send } from "./data.js";
+import { loadFiles, send } from "./data.js";
+import { mistakes } from "./http.js";
 import {
   Identity,
   isName,
@@ -50,6 +51,7 @@ const ASK_MS = 500; // for which a request for a sign of life waits for the beac
 const ALIVE_MS = 5000; // for a sign of life, and for which a replaced beacon is still read
 const CLOCK_MS = 30_000; // by which this page's clock may differ from the server's
 const MAX_ATTEMPTS = 50; // that a room begins at once, and others begin: a page may have 500 connections
+export const ROOM_OPTIONS = { channel: "object", me: "", max: "", secret: "string", password: "" };
 const HINT_MS = 10_000; // alone in a room of a loopback origin
 
 /**
@@ -173,7 +175,7 @@ class Room extends EventTarget {
       throw new PeerError("max-invalid", "`max` is the number of members, at least 1");
     }
     const { signal } = this.#stop;
-    const servers = new Servers(options, signal, (error) => this.#tell("error", { error }));
+    const servers = new Servers(options, signal, (error) => this.#tell("error", { error }), ROOM_OPTIONS);
     if (!options.secret && options.me === undefined) {
       this.#identity = Identity.ofPage(random());
       this.id = this.#identity?.id ?? random(4);
@@ -194,6 +196,9 @@ class Room extends EventTarget {
    * @param {MediaStream} stream
    */
   addStream(stream) {
+    if (typeof stream?.getTracks !== "function") {
+      throw new PeerError("argument-invalid", "`addStream` takes a MediaStream: `await` a promise of one");
+    }
     this.#streams.add(stream);
     for (const peer of this.#all) peer.add(stream);
   }
@@ -215,13 +220,15 @@ class Room extends EventTarget {
   }
 
   /**
-   * The open peers that `to` names; all if it is undefined.
+   * The open peers that `to` names; all if it is undefined. Fails if `to` is somebody else.
    *
    * @param {PublicPeer | string} [to]
    */
   #recipients(to) {
-    const peers = to === undefined ? [...this.peers.values()] : [this.peers.get(typeof to === "string" ? to : to.id)];
-    return peers.filter((peer) => peer !== undefined).filter(({ channel }) => channel.readyState === "open");
+    const peers = to === undefined ? [...this.peers.values()] : [this.peers.get(typeof to === "string" ? to : to?.id)];
+    const open = peers.filter((peer) => peer?.channel.readyState === "open");
+    if (to !== undefined && !open.length) throw new PeerError("peer-left", "`to` is not a peer in the room");
+    return /** @type {Peer[]} */ (open);
   }
 
   /**
@@ -245,16 +252,7 @@ class Room extends EventTarget {
    */
   async sendFile(file, { to, ...options } = {}) {
     const peers = this.#recipients(to);
-    if (to !== undefined && !peers.length) throw new PeerError("peer-left", "The peer is not in the room");
-    /** @type {Error[]} */
-    const errors = [];
-    const fail = (/** @type {PublicPeer} */ peer) => (/** @type {Error} */ error) =>
-      errors.push(Object.assign(error, { peer }));
-    await Promise.all(peers.map((peer) => peer.files.send(file, options, { peer }).catch(fail(peer))));
-    options.signal?.throwIfAborted();
-    if (to !== undefined && errors.length) throw errors[0];
-    const error = new AggregateError(errors, "Not all peers received the file");
-    if (errors.length) throw Object.assign(error, { code: "file-incomplete" });
+    return (await loadFiles()).sendToPeers(peers, file, options, to === undefined);
   }
 
   leave() {
@@ -371,14 +369,12 @@ class Room extends EventTarget {
 
   /** Name the origin if the room is empty for a while on a loopback address, of which there are several. */
   #hint() {
-    const { hostname = "", origin } = globalThis.location ?? {};
-    if (this.#hinted || !/^(localhost|127\.|\[::1)/.test(hostname)) return;
+    if (this.#hinted || !/^(localhost|127\.|\[::1)/.test(globalThis.location?.hostname)) return;
     this.#hinted = true;
-    const log = () => {
-      if (this.#members.size) return;
-      console.info(`No other page of ${origin} is in ${this.#topic}. localhost and 127.0.0.1 are different origins.`);
-    };
-    sleep(0, this.#stop.signal, HINT_MS).then(log, () => {});
+    const log = async () => this.#members.size || (await mistakes()).hintAtOrigin(this.#topic);
+    sleep(0, this.#stop.signal, HINT_MS)
+      .then(log)
+      .catch(() => {});
   }
 
   /** @param {boolean} listed */

@@ -1,6 +1,6 @@
 /* Several servers, of which the first available one is used, and offers that stay listed. */
 
-import { DEFAULT_SERVER, SignalClient } from "./signal-client.js";
+import { CLIENT_OPTIONS, checkOptions, DEFAULT_SERVER, SignalClient } from "./signal-client.js";
 import { backOff, now, PeerError, passing, refusal, sleep } from "./timing.js";
 
 /** @import { Owned, PeerOptions } from "../client.d.ts" */
@@ -13,6 +13,15 @@ const RENEW_MS = 600_000; // the highest age of an offer or TURN password when i
 const FAILED_MS = 30_000; // how long other servers are preferred after a failure
 const MAX_INFO = 1024;
 const TRIES = 4; // before another server is used
+const OPTIONS = {
+  ...CLIENT_OPTIONS,
+  url: "",
+  info: "",
+  signal: "object",
+  rtc: "object",
+  RTCPeerConnection: "function",
+  prepare: "function",
+};
 
 /** The servers of a publication or of a peer that joins. The first available one is used. */
 export class Servers {
@@ -20,8 +29,11 @@ export class Servers {
    * @param {PeerOptions} options
    * @param {AbortSignal} signal
    * @param {(error: Error) => void} report
+   * @param {Record<string, string>} types of further options
    */
-  constructor({ url = DEFAULT_SERVER, origin, socket, token, info = "-", RTCPeerConnection }, signal, report) {
+  constructor(options, signal, report, types) {
+    checkOptions(options, { ...OPTIONS, ...types });
+    const { url = DEFAULT_SERVER, origin, socket, token, info = "-", RTCPeerConnection } = options;
     this.clients = [url].flat().map((each) => new SignalClient(each, { origin, socket, token }));
     if (!(RTCPeerConnection ?? globalThis.RTCPeerConnection)) {
       throw new PeerError("no-webrtc", "WebRTC is not available here: set `RTCPeerConnection`");
@@ -128,7 +140,7 @@ export async function publishHeld(client, topic, fields) {
     // The WebSocket keeps it. A new WebSocket must take it over. Over HTTP it is refreshed, also after a WebSocket.
     const socket = await client.open();
     if (socket === holder && (socket || now() < keptMs + REFRESH_MS)) return;
-    await client.hold(code, "offerer", fields).catch((error) => {
+    await client.hold(code, "offerer", { secret: fields.secret, signal: fields.signal }).catch((error) => {
       if (passing(error)) throw error; // otherwise the next poll reports that the session no longer exists
     });
     holder = socket;

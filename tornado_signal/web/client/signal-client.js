@@ -7,9 +7,9 @@ import {
   isTooLarge,
   JSON_BODY,
   json,
+  mistakes,
   pathOf,
   request,
-  reserve,
   SHAPES,
 } from "./http.js";
 import { ROOM, roomOf, topicOf } from "./identity.js";
@@ -46,6 +46,8 @@ const PROBE_MS = 400; // between two of the requests that ask for a sign of life
 const ANSWER_MS = 6000; // for its response, in addition
 const MIN_RETRY_MS = 200; // between two connections of a stream
 const MAX_LISTING = 1000;
+export const CLIENT_OPTIONS = { origin: "", socket: "boolean", token: "string or function" };
+const SIGNAL = { signal: "object" };
 const READS = ["version", "health", "topics", "sessions", "nearby", "iceServers"]; // methods that are GET over HTTP
 /** @type {Partial<Record<keyof Results, string>>} */
 const PATHS = { version: "", iceServers: "ice-servers", hold: "refresh" }; // where they differ from the method's name
@@ -54,6 +56,7 @@ const { url: FILE = "" } = import.meta; // undefined in some bundles
 /** The URL of the server that this file was loaded from. In a bundle it is undefined. */
 export const DEFAULT_SERVER = /^http.*\/client\/[^/]*\.js$/.test(FILE) ? new URL("..", FILE).href : undefined;
 
+const overHttp = () => import("./streams.js").catch(notLoaded);
 let warned = false; // of the origin null
 
 /**
@@ -82,6 +85,22 @@ function checkTopic(topic = "") {
   }
 }
 
+/**
+ * Check the names and the types of options. An empty type is checked where the option is used.
+ *
+ * @param {object} options
+ * @param {Record<string, string>} types
+ */
+export function checkOptions(options, types) {
+  for (const [name, value] of Object.entries(options)) {
+    const type = Object.hasOwn(types, name) ? types[name] : undefined;
+    if (type === undefined) throw new PeerError("option-invalid", `There is no option \`${name}\``);
+    if (type && value !== undefined && (value === null || !type.includes(typeof value))) {
+      throw new PeerError("option-invalid", `The type of \`${name}\` is ${type}`);
+    }
+  }
+}
+
 /** The API of one server. Nothing is retried here. */
 export class SignalClient {
   /** @type {Record<string, string>} */
@@ -98,7 +117,9 @@ export class SignalClient {
    * @param {string | URL} [url]
    * @param {ClientOptions} [options]
    */
-  constructor(url = DEFAULT_SERVER, { origin, socket = true, token } = {}) {
+  constructor(url = DEFAULT_SERVER, options = {}) {
+    checkOptions(options, CLIENT_OPTIONS);
+    const { origin, socket = true, token } = options;
     this.url = checked(url);
     if (origin !== undefined && !/^(null|[a-z][\w+.-]*:\/\/[^/?#]+)$/i.test(origin)) {
       throw new PeerError(
@@ -108,7 +129,10 @@ export class SignalClient {
     }
     if ((origin ?? globalThis.origin) === "null" && !warned) {
       warned = true;
-      console.warn("The origin of this page is null, as of all file:// pages and sandboxed frames: it is not private");
+      mistakes().then(
+        ({ warnOfOrigin }) => warnOfOrigin(),
+        () => {},
+      );
     }
     this.#authorization = authorizationOf(token);
     this.#headers = origin ? { Origin: origin } : {}; // browsers set it automatically
@@ -251,7 +275,8 @@ export class SignalClient {
    * @param {Side} side
    * @param {{ secret?: string }} [options]
    */
-  leave(code, side, { secret } = {}) {
+  leave(code, side, { secret, ...options } = {}) {
+    checkOptions(options, SIGNAL);
     const body = JSON.stringify({ code, side, secret });
     const send = () => {
       const { token } = this.#authorization;
@@ -286,7 +311,9 @@ export class SignalClient {
    * @param {Stoppable} options
    * @returns {AsyncGenerator<SignalEvent, void, void>}
    */
-  async *events(about, { signal = new AbortController().signal } = {}) {
+  async *events(about, options = {}) {
+    checkOptions(options, SIGNAL);
+    const { signal = new AbortController().signal } = options;
     /** @type {StreamFields} */
     const fields = typeof about === "string" ? { topic: about } : about;
     checkTopic(fields.topic);
@@ -317,7 +344,7 @@ export class SignalClient {
           (await deadline.within(REQUEST_MS, this.open())) &&
           this.#socket?.subscribe({ ...fields, since: id || undefined }, deadline);
         const { topic } = fields;
-        if (!subscribed && topic !== undefined && !this.#held) release = await reserve(this.url);
+        if (!subscribed && topic !== undefined && !this.#held) release = await (await overHttp()).reserve(this.url);
         waiting = release !== undefined;
         const stream = subscribed || (await this.#overHttp(fields, id, codes, waiting, deadline));
         for await (const { id: last, retry = "", type = "", data } of stream) {
@@ -381,7 +408,7 @@ export class SignalClient {
    * @param {Deadline} deadline
    */
   async #overHttp({ topic, ...fields }, id, codes, reserved, deadline) {
-    const { listings, stream } = await import("./streams.js").catch(notLoaded);
+    const { listings, stream } = await overHttp();
     if (topic !== undefined && !reserved) return listings(this, topic, codes, deadline);
     const headers = { Accept: "text/event-stream", ...(id && { "Last-Event-ID": id }) };
     const path = pathOf(topic, "events", fields);
@@ -396,6 +423,7 @@ export class SignalClient {
    * @returns {Promise<Results[Method]>}
    */
   async #call(method, fields, options = {}, wait = 0) {
+    checkOptions(options, SIGNAL);
     const result = await this.#result(method, fields, options, wait);
     if (!filtered(result, SHAPES[method])) throw nonsense(this.url);
     return result;
@@ -430,44 +458,17 @@ export class SignalClient {
             );
         return json(await sent);
       };
-      const release = wait ? await reserve(this.url) : undefined;
+      if (!wait) return send(deadline.signal);
+      const { reserve, waitFor } = await overHttp();
+      const release = await reserve(this.url);
       try {
-        if (!wait) return await send(deadline.signal);
         others.wait = release ? Math.min(wait, HTTP_WAIT_S) : 0;
         if (!release && others.since) await sleep(PAUSE_MS, deadline.signal);
-        return await this.#wait(send, Number(others.wait) * 1000 + ANSWER_MS, deadline.signal);
+        return await waitFor(send, Number(others.wait) * 1000 + ANSWER_MS, deadline.signal);
       } finally {
         release?.();
       }
     });
-  }
-
-  /**
-   * Send a request that waits, and again if its connection can have died.
-   *
-   * @template T
-   * @param {(signal: AbortSignal) => Promise<T>} send
-   * @param {number} ms
-   * @param {AbortSignal} signal
-   * @returns {Promise<T>}
-   */
-  async #wait(send, ms, signal) {
-    const deadline = new Deadline(signal);
-    let doubted = false;
-    const unwatch = watch((doubtful) => {
-      doubted ||= doubtful;
-      if (doubtful) deadline.end();
-    });
-    try {
-      return await deadline.within(ms, send(deadline.signal));
-    } catch (error) {
-      if (deadline.passed) doubt();
-      if (!doubted || signal.aborted) throw error;
-    } finally {
-      unwatch();
-      deadline.end();
-    }
-    return this.#wait(send, ms, signal);
   }
 
   /**

@@ -1,14 +1,26 @@
-/* Events over HTTP, by a stream or by long polls. Loaded where no WebSocket works. */
+/* Events over HTTP, by a stream or by long polls, and other requests that wait. Loaded where no WebSocket works. */
 
 import { MAX_SIZE, parsed } from "./http.js";
-import { foreign, makePace, nonsense, now, PAUSE_MS, sleep, unreachable, WAIT_S } from "./timing.js";
+import {
+  Deadline,
+  doubt,
+  foreign,
+  makePace,
+  nonsense,
+  now,
+  PAUSE_MS,
+  sleep,
+  unreachable,
+  WAIT_S,
+  watch,
+} from "./timing.js";
 
 /** @import { SignalClient } from "./signal-client.js" */
-/** @import { Deadline } from "./timing.js" */
 /** @import { HttpEvent, RawEvent, Send, StreamFields } from "./types.d.ts" */
 
 const FIRST_MS = 4000; // until a stream begins; some proxies forward a response only when it is complete
 const SILENCE_MS = 20_000; // without a complete line in a stream, which has a comment every 15 s
+const LONG_REQUESTS = 4; // of all pages of an origin; a browser has six connections to a server over HTTP/1.1
 const LINE_SIZE = 128; // that each line of an event counts for, in addition to its characters
 export const MAX_LISTING = 1000;
 
@@ -116,4 +128,50 @@ export function messages(url = "The stream") {
       }
     }
   };
+}
+
+/**
+ * Reserve a connection for a long request. Returns a function that releases it, or undefined if too few are left.
+ *
+ * @param {string} url
+ * @returns {Promise<(() => void) | undefined>}
+ */
+export async function reserve(url, number = 0) {
+  if (!globalThis.location) return () => {}; // only browsers limit their connections
+  if (!navigator.locks || number === LONG_REQUESTS) return undefined; // a page over plain HTTP has no locks
+  return new Promise((resolve) => {
+    navigator.locks
+      .request(`tornado-signal ${url} ${number}`, { ifAvailable: true }, (lock) =>
+        lock ? new Promise((release) => resolve(() => release(undefined))) : resolve(reserve(url, number + 1)),
+      )
+      .catch(() => resolve(undefined)); // a sandboxed frame may not use locks
+  });
+}
+
+/**
+ * Send a request that waits, and again if its connection can have died.
+ *
+ * @template T
+ * @param {(signal: AbortSignal) => Promise<T>} send
+ * @param {number} ms
+ * @param {AbortSignal} signal
+ * @returns {Promise<T>}
+ */
+export async function waitFor(send, ms, signal) {
+  const deadline = new Deadline(signal);
+  let doubted = false;
+  const unwatch = watch((doubtful) => {
+    doubted ||= doubtful;
+    if (doubtful) deadline.end();
+  });
+  try {
+    return await deadline.within(ms, send(deadline.signal));
+  } catch (error) {
+    if (deadline.passed) doubt();
+    if (!doubted || signal.aborted) throw error;
+  } finally {
+    unwatch();
+    deadline.end();
+  }
+  return waitFor(send, ms, signal);
 }

@@ -76,7 +76,7 @@ export class SignalError extends PeerError {
 export function unreachable(url, cause) {
   const page = globalThis.location?.origin;
   const advice = page ? `, allows the origin ${page}, and has an https: URL if the page has one` : "";
-  const message = `No response from ${url}. Check that the server runs${advice}`;
+  const message = `No response from ${url}. Check that the server runs with this scheme${advice}`;
   return temporary(Object.assign(new TypeError(message, { cause }), { code: "server-unreachable" }));
 }
 
