@@ -6,10 +6,7 @@
  *   pair(topic)                  one such connection, with whichever page comes next
  *   room(topic)                  everybody who is there, connected to everybody
  *
- * client.d.ts describes them. On the wire, offers and answers are RTCSessionDescription objects as JSON. Candidates are
- * RTCIceCandidate objects as JSON. docs/room-protocol.md describes the messages of rooms.
- *
- * All requests of a page to a server use one WebSocket, or HTTP if no WebSocket opens: see client/socket.js.
+ * client.d.ts describes them, docs/browser-client.md the WebSocket, and docs/room-protocol.md the messages of rooms.
  */
 
 // All modules that a room needs are imported here, so that a browser requests all of them at once. That takes one more round trip over
