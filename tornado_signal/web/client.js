@@ -6,7 +6,7 @@
  *   pair(topic)                  one such connection, with whichever page comes next
  *   room(topic)                  everybody who is there, connected to everybody
  *
- * client.d.ts describes them, docs/browser-client.md the WebSocket, and docs/room-protocol.md the messages of rooms.
+ * client.d.ts and docs/browser-client.md describe them.
  */
 
 // All modules that a room needs are imported here, so that a browser requests all of them at once. That takes one more round trip over
