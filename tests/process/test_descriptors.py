@@ -98,7 +98,8 @@ def test_more_clients_than_descriptors_are_served_refused_or_closed(start):
     until(lambda: served(server))
     assert server.codes("late") == []
     assert server.stop() == 0
-    assert all(" INFO tornado_signal" in line or "service.fullness: " in line for line in server.log)
+    expected = (" INFO tornado_signal", "service.fullness: ", "service.refusals: clients are disconnected: ")
+    assert all(any(text in line for text in expected) for line in server.log)
 
 
 LIMITS = {

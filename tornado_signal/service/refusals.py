@@ -77,13 +77,14 @@ class Refusals:
                 continue
             if kind not in self._seen_s:
                 self._before[kind] = before
-                log.warning("clients are %s: %s%s", _describe(kind[0]), _name(*kind), _advice(*kind))
+                log.warning("%s: %s%s", _describe(kind[0]), _name(*kind), _advice(*kind))
             self._counted[kind], self._seen_s[kind] = number, now_s
         for kind in [kind for kind, seen_s in self._seen_s.items() if now_s - seen_s >= CALM_S]:
             del self._seen_s[kind]
             number = self._counted[kind] - self._before.pop(kind)
             what = "requests" if kind[0] else "connections"
-            log.warning("clients are no longer %s: %s; it was %d %s", _describe(kind[0]), _name(*kind), number, what)
+            ended = _describe(kind[0]).replace("are", "are no longer")
+            log.warning("%s: %s; it was %d %s", ended, _name(*kind), number, what)
 
     def _numbers(self) -> Iterator[tuple[tuple[int, str], int]]:
         """Yield the numbers by status, which is 0 for closed connections, and reason."""
@@ -101,7 +102,7 @@ def _name(status: int, reason: str) -> str:
 
 
 def _describe(status: int) -> str:
-    return f"refused ({status})" if status else "disconnected"
+    return f"clients are refused ({status})" if status else "clients are disconnected"
 
 
 def _advice(status: int, reason: str) -> str:
