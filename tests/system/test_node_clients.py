@@ -55,6 +55,14 @@ def test_members_of_rooms_and_pairs_exchange_messages_and_files(implementation, 
     assert results == 4 * [[{"json": True}, 300_000, [1, 2, 3], "notes.txt", 300_000]]
 
 
+def test_refused_websocket_of_a_program_without_an_origin_is_an_error(start):
+    client = (ROOT / "tornado_signal/web/client.js").as_uri()
+    program = f'const {{ SignalClient }} = await import("{client}");'
+    program += f'await new SignalClient("{start().url}").sessions("lobby").catch(({{ code }}) => console.log(code));'
+    command = ["node", "--experimental-websocket", "--input-type=module", "--eval", program]
+    assert output(run_command(*command, timeout=30)) == "invalid-request\n"
+
+
 def test_the_tests_of_p2pt_pass(start, script, tmp_path):
     servers = [start("--shared-protocols", "tracker", data=name) for name in ("one", "other")]
     node, *flags, tests = script("node_modules/p2pt/test/node.js")

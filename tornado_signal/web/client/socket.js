@@ -330,6 +330,7 @@ const openWebSocket = (url) =>
     let socket;
     const end = () => {
       clearTimeout(timer);
+      if (socket) socket.onclose = socket.onerror = null; // in Node.js `close` fires `error` again
       socket?.close();
       resolve(undefined);
     };
