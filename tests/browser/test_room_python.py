@@ -582,6 +582,38 @@ def test_forged_messages_end_no_connection_of_members_without_names(page, python
     assert members["x"].evaluate("seen.filter(([name]) => name !== 'join').length") == 0
 
 
+def test_members_say_that_a_connection_is_closed_and_replace_it(page, python):
+    tab, program, mallory = page(), python("p"), python("m")
+    identities = [Identity(ORIGIN, "room~lobby", None, secret) for secret in (*SECRETS, "of a third one")]
+    asker, leads, follows = sorted(identities, key=lambda identity: identity.id)
+    secret = {identity.id: secret for identity, secret in zip(identities, (*SECRETS, "of a third one"), strict=True)}
+    tab.evaluate(f"enter('lobby', {{info: 't', secret: '{secret[leads.id]}'}})")
+    program.evaluate(f"enter(secret={secret[follows.id]!r})")
+    all_together({"t": tab, "p": program})
+    beacon = asker.seal({"v": 2, "id": asker.id, "at": 1, "now": now_ms()})
+    own = mallory.evaluate(f"peers.client.offer('room~lobby', 'm', {beacon!r})")
+    sessions = mallory.evaluate("(await peers.client.sessions('room~lobby')).sessions")
+    codes = {each["info"]: each["code"] for each in sessions}
+
+    def send(sender, recipient, to, **fields):
+        mail = sender.seal({"from": sender.id, "info": "m", "code": own, **fields}, recipient.id, codes[to])
+        mallory.evaluate(f"peers.client.candidates({codes[to]!r}, 'answerer', [{mail!r}])")
+
+    send(asker, leads, "t", connection="of t", of=2)
+    send(asker, follows, "p", connection="of p", of=2)
+
+    def closed():
+        mails = mallory.evaluate(f"(await peers.client.poll({own!r}, 'offerer')).candidates")
+        found = [json.loads(each[each.index("{") :]) for each in mails]
+        return sorted(each["connection"] for each in found if each.get("closed") is True)
+
+    until(lambda: closed() == ["of p", "of t"])
+    connection = program.evaluate(f"room._members[{leads.id!r}].connected")
+    send(follows, leads, "t", connection=connection, closed=True)
+    until(lambda: program.evaluate("[name for name, *_ in seen]") == ["Joined", "Left", "Joined"])
+    all_together({"t": tab, "p": program})
+
+
 def test_malformed_messages_of_strangers_change_nothing(page, python):
     alice, bob, mallory = map(python, "abm")
     x = page()

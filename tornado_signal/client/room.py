@@ -250,6 +250,7 @@ class Room(Closable):
         self._known: dict[str, Beacon] = {}  # the beacons that were listed before this member's current one
         self._rivals: dict[str, Beacon] = {}  # listed beacons that another member with the same secret has made
         self._asking: set[Beacon] = set()  # whose members are asked for a sign of life
+        self._says_closed = False
         self._replied: set[Beacon] = set()  # the beacons that were sent a sign of life within `REPLY_S`
         self._named: dict[str, dict[str, Member]] = {}  # by name and id
         self._owners: dict[str, Member] = {}  # by name
@@ -661,7 +662,7 @@ class Room(Closable):
             if asked == ASKS:
                 self._set_life(beacon, "silent")
                 return
-            asked += await self._post_alive("ask", beacon)
+            asked += await self._post_once({"alive": "ask"}, beacon.id, beacon.code)
             await asyncio.sleep(ALIVE_S)
         self._asking.discard(beacon)
 
@@ -676,15 +677,21 @@ class Room(Closable):
         """Send a sign of life, unless the beacon has just got one."""
         if beacon not in self._replied and len(self._replied) < MAX_REPLIES:
             self._replied.add(beacon)
-            await self._post_alive("yes", beacon)
+            await self._post_once({"alive": "yes"}, beacon.id, beacon.code)
             await asyncio.sleep(REPLY_S)
             self._replied.discard(beacon)
 
-    async def _post_alive(self, word: str, beacon: Beacon) -> bool:
-        """Send mail about signs of life. Return False if the server cannot be reached."""
+    async def _say_closed(self, attempt: str, id: str, code: Token) -> None:
+        """Send mail that a connection is closed, unless such mail is on its way."""
+        if not self._says_closed:
+            self._says_closed = True
+            await self._post_once({"connection": attempt, "closed": True}, id, code)
+            self._says_closed = False
+
+    async def _post_once(self, mail: Fields, id: str, code: Token) -> bool:
+        """Send mail to a beacon of a member. Return False if the server cannot be reached."""
         try:
-            mail = self._seal_mail({"alive": word}, beacon.id, beacon.code)
-            await self._client.candidates(beacon.code, "answerer", [mail])
+            await self._client.candidates(code, "answerer", [self._seal_mail(mail, id, code)])
         except APIError as error:
             return not error.is_transient
         return True
@@ -785,6 +792,8 @@ class Room(Closable):
             sender.peer.deliver(mail.signal)
         elif sender is not None and id in self.peers and sender.connected == attempt:
             self.peers[id].deliver(mail.signal)
+        elif mail.signal.offer_number > 1:  # the connection has been closed here
+            self._start_task(self._say_closed(attempt, id, Token(mail.code, own_code.server)))
 
     def _on_late(self, member: Member) -> None:
         """Start what a late attempt with a member may make room for, first a later attempt of the same member."""

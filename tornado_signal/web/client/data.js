@@ -37,7 +37,7 @@ export const announce = ({ type, sdp }) => ({ type, sdp, joins: MAX_MESSAGE });
  * @param {Description} [description]
  */
 export function heed(connection, description) {
-  if (!description) throw new SyntaxError("The other side sent something else than a description");
+  if (!description) throw new SyntaxError("The other side sent no description");
   announced.set(connection, Math.max(Math.min(description.joins ?? 0, MAX_MESSAGE), 0));
   return description;
 }
@@ -56,7 +56,7 @@ export function send(data, recipients) {
   for (const each of recipients) {
     const [, limit] = each.limits;
     if (size <= limit) continue;
-    const text = `The message has ${size} bytes, and the connection takes ${limit}: use sendFile`;
+    const text = `The message has ${size} bytes, more than ${limit}: use sendFile`;
     throw new PeerError("message-too-large", text);
   }
   /** @type {Blob | undefined} */

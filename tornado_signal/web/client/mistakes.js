@@ -1,4 +1,4 @@
-/* Errors that name a mistake of a page or of its server. Loaded when something is wrong. */
+/* Errors and hints that name a mistake of a page or of its server. Loaded when something is wrong. */
 
 import { foreign, PeerError } from "./timing.js";
 

@@ -34,6 +34,7 @@ import {
   sleep,
   taken,
   WAIT_S,
+  watch,
 } from "./timing.js";
 
 /** @import { FileOptions, Peer as PublicPeer, Progress, RoomOptions, Session } from "../client.d.ts" */
@@ -52,6 +53,7 @@ const ALIVE_MS = 5000; // for a sign of life, and for which a replaced beacon is
 const CLOCK_MS = 30_000; // by which this page's clock may differ from the server's
 const MAX_ATTEMPTS = 50; // that a room begins at once, and others begin: a page may have 500 connections
 export const ROOM_OPTIONS = { channel: "object", me: "", max: "", secret: "string", password: "" };
+const MAX_TRIES = 8; // with a member that replace each other at once
 const HINT_MS = 10_000; // alone in a room of a loopback origin
 
 /**
@@ -119,8 +121,9 @@ class Room extends EventTarget {
   #peerCount = 0; // the number of peers created so far
   // biome-ignore lint/correctness/noUnusedPrivateClassMembers: kept in a field so that bundlers do not drop the allocation
   #garbage = 0;
-  #polls = 0; // that have returned mail
   #hinted = false;
+  /** @type {Promise<void> | undefined} */
+  #replying; // that a connection is closed
   #paused = false; // because a connection could not be created
   /** @type {Set<MediaStream>} */
   #streams = new Set();
@@ -185,6 +188,10 @@ class Room extends EventTarget {
       for (const peer of this.#all) peer.end(); // so that the others notice at once
     };
     globalThis.addEventListener?.("pagehide", hide, { signal });
+    signal.addEventListener(
+      "abort",
+      watch((_, certain) => certain && this.#probe()),
+    );
     options.signal?.addEventListener("abort", () => this.leave(), { signal });
     if (options.signal?.aborted) this.leave();
     else this.#run(servers);
@@ -364,7 +371,15 @@ class Room extends EventTarget {
         .then(() => this.#withdraw(each));
     }
     this.#setListed(true);
+    this.#probe(); // others may have closed connections while no beacon was listed
     return mailbox;
+  }
+
+  /** Ask whether the open connections that this side leads exist on the other side. */
+  #probe() {
+    for (const member of this.#members.values())
+      if (member.open && this.#leads(member))
+        this.#send(member, { connection: member.open.connection, of: 2 }, this.#stop.signal);
   }
 
   /** Name the origin if the room is empty for a while on a loopback address, of which there are several. */
@@ -466,7 +481,6 @@ class Room extends EventTarget {
     try {
       for (let [count, valid, size] = [0, 0, 0]; ; ) {
         const { answer, answerCandidates = [], cursor } = await retry(poll, signal, servers.tries);
-        this.#polls += 1;
         since = cursor;
         for (const text of answerCandidates) {
           count += 1;
@@ -579,7 +593,7 @@ class Room extends EventTarget {
   #onAlive(id, beacon) {
     Object.assign(beacon, { alive: true, silent: false });
     if (id === this.id && this.#since && beacon.since > this.#since) {
-      this.#fail(new PeerError("replaced", "Another page is in this room with the same secret"));
+      this.#fail(new PeerError("replaced", "Another page has the same secret"));
     } else if (this.#namesakes.has(beacon)) {
       this.#fail(new PeerError("name-taken", `Another member has the name ${beacon.me}`));
     }
@@ -753,19 +767,26 @@ class Room extends EventTarget {
     if (from === this.id || !connection) return true;
     const member = this.#member(from, info, me);
     const first = !this.#leads(member) && mail.description?.type === "offer" && mail.of === 1;
-    // It replaces the current attempt only if that is late, or if both have waited while this page slept.
     const attempt = member.peer && this.#attempts.false.get(member.peer);
     const known = [member.connection, member.open?.connection].includes(connection);
     // Anybody can send mail with an id that is not proven, so that an open connection stays.
     const stays = !isProven(from) && member.open?.peer.peerConnection.connectionState === "connected";
-    const replaces = !known && !stays && (attempt?.late !== false || attempt.poll === this.#polls);
+    // The other side has ended the current attempt, for example while this page slept. Floods must wait until it is late.
+    const replaces = !known && !stays && (attempt?.late !== false || member.tries < MAX_TRIES);
     if (first && replaces && this.#mayConnect(member) && !this.#nameConflicts(member) && this.#admits(false)) {
       member.code ??= code;
       this.#connect(member, connection);
       if (member.peer) this.#add(member, member.name);
     }
-    const peer = member.open?.connection === connection ? member.open?.peer : member.peer;
-    if (known || member.connection === connection) peer?.take(mail);
+    const isOpen = member.open?.connection === connection;
+    const peer = isOpen ? member.open?.peer : member.connection === connection && member.peer;
+    if (mail.closed) {
+      if (isOpen && peer === member.peer && this.#leads(member) && this.#admits(true)) this.#connect(member, random(4));
+    } else if (peer) peer.take(mail);
+    else if (Number(mail.of) > 1)
+      this.#replying ??= this.#mail(from, code, { connection, closed: true })
+        .catch(() => {})
+        .then(() => void (this.#replying = undefined));
     return true;
   }
 
@@ -825,7 +846,8 @@ class Room extends EventTarget {
     this.#attempts[`${callbacks.leads}`].set(member.peer, callbacks);
     this.#later(STAGGER_MS * times, () => (callbacks.late = true));
     member.connection = connection;
-    if (previous !== member.open?.peer) previous?.giveUp();
+    if (previous && this.#attempts.false.get(previous)?.late) previous.giveUp();
+    else if (previous !== member.open?.peer) previous?.end();
   }
 
   /**
@@ -841,7 +863,6 @@ class Room extends EventTarget {
       leads,
       ms,
       late: false,
-      poll: this.#polls,
       iceServers: this.#iceServers,
       send: (mail, signal) => this.#send(member, { connection, ...mail }, signal),
       tell: this.#tell,

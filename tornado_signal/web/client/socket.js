@@ -281,6 +281,7 @@ export class Socket {
         yield value;
       }
     } finally {
+      reader.cancel().catch(() => {}); // Chromium keeps a reader that waits, and all that waits for it
       // Another connection can use the same number for another subscription.
       if (this.#streams.get(subscription) === stream) {
         this.#streams.delete(subscription);

@@ -23,6 +23,7 @@ const RECORDS = {
     code: "string",
     "connection?": "string",
     "alive?": "string",
+    "closed?": "boolean",
   },
   parts: { size: "number", text: "boolean" },
   file: { name: "string", type: "string", size: "number" },

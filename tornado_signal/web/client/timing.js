@@ -131,7 +131,7 @@ export const passing = (error) => passes.has(Object(error));
  */
 export const taken = (error) => refusal(error).status === 404 || refusal(error).status === 409;
 
-/** @type {Set<(doubtful: boolean) => void>} */
+/** @type {Set<(doubtful: boolean, certain?: boolean) => void>} */
 const watching = new Set();
 /** @type {ReturnType<typeof setInterval> | undefined} */
 let ticking;
@@ -139,9 +139,10 @@ let tickedMs = 0; // by the wall clock: the other one can stand still while a ma
 export let doubtedMs = -Infinity;
 
 /**
- * Call a function every two seconds, and with `true` when connections can have died. Returns a function that ends this.
+ * Call a function every two seconds, and with `true` when connections can have died. The second argument is whether the
+ * page slept or the network was away. Returns a function that ends this.
  *
- * @param {(doubtful: boolean) => void} look
+ * @param {(doubtful: boolean, certain?: boolean) => void} look
  */
 export function watch(look) {
   if (!watching.size) {
@@ -158,7 +159,7 @@ function tick() {
   const lateMs = Date.now() - tickedMs - TICK_MS;
   tickedMs = Date.now();
   if (lateMs > LATE_MS)
-    doubt(); // the machine or the page slept
+    doubt(true); // the machine or the page slept
   else for (const look of [...watching]) look(false);
 }
 
@@ -166,7 +167,7 @@ function tick() {
 export function doubt(certain = false) {
   if (!certain && now() - doubtedMs < SIGN_MS) return;
   doubtedMs = now();
-  for (const look of [...watching]) look(true);
+  for (const look of [...watching]) look(true, certain);
 }
 
 globalThis.addEventListener?.("online", () => doubt(true));

@@ -93,6 +93,8 @@ export interface Mail {
   candidates?: RTCIceCandidateInit[] | null;
   /** A request for a sign of life, or the response to one. */
   alive?: "ask" | "yes";
+  /** Whether the sender does not have the connection, which the recipient has asked about. */
+  closed?: boolean | null;
 }
 
 export type Description = RTCSessionDescriptionInit & { joins?: number | null; info?: string | null };
@@ -206,8 +208,6 @@ export interface Attempt {
   late: boolean;
   /** When it was connected first, by `performance.now`. For some seconds it does not end for another one. */
   connectedMs?: number;
-  /** The number of the poll that had the mail which began it. */
-  poll: number;
   iceServers: RTCIceServer[];
   send: (mail: Mail, signal: AbortSignal) => Promise<boolean>;
   tell: TellRoom;
