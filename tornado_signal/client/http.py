@@ -101,7 +101,7 @@ class HttpClient:
         self._clients = {}
 
     @contextlib.asynccontextmanager
-    async def _wait(self, limit_s: float | None) -> AsyncIterator[asyncio.Timeout]:
+    async def _wait(self, limit_s: float) -> AsyncIterator[asyncio.Timeout]:
         """Limit the time of a wait, which `check` ends."""
         async with asyncio.timeout(limit_s) as wait:
             self._waits.add(wait)

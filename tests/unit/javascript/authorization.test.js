@@ -111,10 +111,12 @@ test("clients with the same source share an authorization", () => {
 });
 
 test("a function that hangs once, or fails after it has worked, is called again", async (context) => {
-  const outcomes = [new Promise(() => {}), make(600), Promise.reject(new TypeError("fetch failed")), make(600)];
-  const authorization = authorizationOf(() => outcomes.shift());
+  const fail = () => Promise.reject(new TypeError("fetch failed"));
+  const outcomes = [() => new Promise(() => {}), () => make(600), fail, () => make(600)];
+  const authorization = authorizationOf(() => outcomes.shift()());
   context.mock.timers.enable({ apis: ["setTimeout"] });
   const hanging = authorization.use(echo);
+  while (outcomes.length > 3) await new Promise(setImmediate); // the part that calls the function is loaded
   context.mock.timers.tick(15_000);
   const failed = (error) => error.code === "token-failed" && passing(error);
   await assert.rejects(hanging, failed);

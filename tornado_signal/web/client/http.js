@@ -1,27 +1,13 @@
 /* Requests and event streams over HTTP. The checks of everything that a server sends. The tokens that requests present (docs/authorization.md). */
 
 import { conforms } from "./text.js";
-import {
-  foreign,
-  nonsense,
-  notLoaded,
-  now,
-  PeerError,
-  passing,
-  REQUEST_MS,
-  refusal,
-  SignalError,
-  temporary,
-  unreachable,
-  withTimeout,
-} from "./timing.js";
+import { foreign, nonsense, notLoaded, now, refusal, SignalError, unreachable } from "./timing.js";
 
 /** @import { TokenSource } from "../client.d.ts" */
 /** @import { Socket } from "./socket.js" */
 /** @import { Fields, Shape } from "./types.d.ts" */
 
 export const JSON_BODY = { "Content-Type": "application/json" };
-const RENEW_MS = 60_000; // before its expiry; timers of a hidden page fire once a minute
 
 /**
  * Return the header of a token; none for an empty one.
@@ -206,29 +192,14 @@ export class Authorization {
 
   async #ask() {
     const source = this.#source;
-    try {
-      this.token = typeof source === "function" ? await withTimeout(REQUEST_MS, null, async () => source()) : source;
-    } catch (cause) {
-      // A function that has worked may lack its network. Another one has a mistake.
-      if (!this.token && !passing(cause)) throw cause;
-      throw temporary(new PeerError("token-failed", "The function `token` failed, or took too long", { cause }));
+    if (typeof source === "string") {
+      this.token = source;
+      this.#renewAtMs = Infinity;
+      return;
     }
-    this.#renewAtMs = typeof source === "function" ? renewalMs(this.token) : Infinity;
-  }
-}
-
-/**
- * Return when to replace a token. Infinity if it has no expiry, or has expired by this clock, which can be wrong.
- *
- * @param {string} token
- */
-function renewalMs(token) {
-  try {
-    const [, payload = ""] = token.split(".");
-    const leftMs = JSON.parse(atob(payload.replaceAll("-", "+").replaceAll("_", "/"))).exp * 1000 - Date.now();
-    return leftMs > 0 ? now() + Math.max(leftMs - RENEW_MS, leftMs / 2) : Infinity;
-  } catch {
-    return Infinity;
+    const { ask, renewalMs } = await import("./tokens.js").catch(notLoaded);
+    this.token = await ask(source, this.token);
+    this.#renewAtMs = renewalMs(this.token);
   }
 }
 
