@@ -2,6 +2,7 @@
 
 import assert from "node:assert/strict";
 import { afterEach, beforeEach, test } from "node:test";
+import { json } from "../../../tornado_signal/web/client/http.js";
 import { SignalClient } from "../../../tornado_signal/web/client/signal-client.js";
 
 const ODD = { toString: 0, valueOf: 0 };
@@ -41,7 +42,7 @@ beforeEach((context) => {
   client = new SignalClient(`https://${context.name.replaceAll(" ", "-")}.example`);
 });
 
-afterEach(() => sockets[0].onclose?.({ code: 1000, reason: "" }));
+afterEach(() => sockets[0]?.onclose?.({ code: 1000, reason: "" }));
 
 test("events of any form end neither the WebSocket nor the subscription", async () => {
   Socket.replies = { subscribe: { result: { subscription: 1 } } };
@@ -97,4 +98,19 @@ test("too many values are still refused", async () => {
   const result = { sessions: Array(260_000).fill(0) };
   Socket.replies = { sessions: { result } };
   await assert.rejects(client.sessions("lobby", { limit: 1 }), { code: "not-a-server" });
+});
+
+test("values are counted over the pieces of a response", async () => {
+  const respond = (text, size) => {
+    const bytes = new TextEncoder().encode(text);
+    const pieces = Array.from({ length: Math.ceil(bytes.length / size) }, (_, at) =>
+      bytes.subarray(at * size, (at + 1) * size),
+    );
+    return json({ body: ReadableStream.from(pieces), url: "http://127.0.0.1/" });
+  };
+  const value = { text: `${",[{".repeat(90_000)}\\"é` };
+  assert.deepEqual(await respond(JSON.stringify(value), 3), value);
+  const code = "not-a-server";
+  await assert.rejects(respond(JSON.stringify({ list: Array(250_001).fill(0) }), 7), { code });
+  await assert.rejects(respond(`{"list": [${"[],".repeat(125_001)}0]}`, 1000), { code });
 });

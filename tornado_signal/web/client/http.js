@@ -1,4 +1,4 @@
-/* Requests and event streams over HTTP. The checks of everything that a server sends. The tokens that requests present (docs/authorization.md). */
+/* Requests over HTTP, the checks of all that a server sends, and tokens (docs/authorization.md). */
 
 import { conforms } from "./text.js";
 import { foreign, nonsense, notLoaded, now, refusal, SignalError, unreachable } from "./timing.js";
@@ -73,10 +73,12 @@ export async function json({ body, url }) {
   try {
     const reader = body?.getReader();
     const decoder = new TextDecoder();
-    const pieces = []; // decoded at the end: strings would occupy more memory than the bytes of a body that is too large
+    const tooMany = counter();
+    const pieces = []; // decoded at the end: strings are larger
     for (let size = 0; size <= MAX_SIZE; ) {
       const { value } = (await reader?.read()) ?? {};
-      if (!value) return Object(parsed(pieces.map((each) => decoder.decode(each, { stream: true })).join("")));
+      if (!value) return Object(JSON.parse(pieces.map((each) => decoder.decode(each, { stream: true })).join("")));
+      if (tooMany(value)) break;
       pieces.push(value);
       size += value.length;
     }
@@ -133,21 +135,29 @@ export const EVENTS = {
   candidate: { candidate: "string" },
 };
 
+/** Return a function that takes the next part of JSON. It returns whether there are too many values. */
+function counter() {
+  let values = 0;
+  let [quoted, escaped] = [false, false];
+  /** @param {string | Uint8Array} part */
+  return (part) => {
+    for (let at = 0; at < part.length && values <= MAX_VALUES; at += 1) {
+      const code = typeof part === "string" ? part.charCodeAt(at) : part[at];
+      if (escaped || code === 92) escaped = !escaped;
+      else if (code === 34) quoted = !quoted;
+      else if (!quoted && (code === 44 || code === 91 || code === 123)) values += 1;
+    }
+    return values > MAX_VALUES;
+  };
+}
+
 /**
  * Parse JSON. Throws a SyntaxError also if it is too large, or would need much more memory than its text.
  *
  * @param {string} text
  */
 export function parsed(text) {
-  let values = 0;
-  let quoted = false; // marks in strings are not values: the text of a stranger can contain any number of them
-  for (let at = 0; at < text.length && values <= MAX_VALUES; at += 1) {
-    const sign = text[at];
-    if (sign === "\\") at += 1;
-    else if (sign === '"') quoted = !quoted;
-    else if (!quoted && ",[{".includes(sign)) values += 1;
-  }
-  if (values > MAX_VALUES || text.length > MAX_SIZE) throw new SyntaxError(TOO_LARGE);
+  if (text.length > MAX_SIZE || counter()(text)) throw new SyntaxError(TOO_LARGE);
   return JSON.parse(text);
 }
 

@@ -1,4 +1,4 @@
-/* `publish`, `join` and `pair`. The rest of them is loaded when it is needed, because a room does not need it. */
+/* `publish`, `join` and `pair`: a room needs nothing else of them. */
 
 import { loadFiles } from "./data.js";
 import { Servers } from "./servers.js";

@@ -15,8 +15,8 @@ const IDLE_MS = 10_000; // how long an unused WebSocket stays open
 const QUIET_MS = 11_000; // after which a WebSocket in use is checked
 
 /**
- * The WebSocket to a server, for all requests of a page with the same authorization. It is opened for a request and closed after it has been unused
- * for a while. If it does not open although the server is available, HTTP is used for some minutes.
+ * The WebSocket to a server, for all requests of a page with the same authorization. It is opened for a request, and closed
+ * when it is unused for a while. If it does not open although the server is available, HTTP is used for some minutes.
  */
 export class Socket {
   #url;
@@ -277,7 +277,7 @@ export class Socket {
       yield {};
       for (;;) {
         const { value = {} } = await deadline.within(undefined, reader.read());
-        if (value.type === "gone" && "code" in params) this.#streams.delete(subscription); // `gone` ends a subscription
+        if (value.type === "gone" && "code" in params) this.#streams.delete(subscription);
         yield value;
       }
     } finally {
