@@ -116,7 +116,7 @@ def fail_if_skipped(config, report):
 def pytest_sessionfinish(session, exitstatus):
     """Record that the families have passed."""
     config = session.config
-    whole = config.args == config.getini("testpaths") and not config.option.keyword
+    whole = config.args == config.getini("testpaths") and not (config.option.keyword or config.option.collectonly)
     is_run = not hasattr(config, "workerinput")
     if is_run and exitstatus == 0 and whole and config.getoption("level") in ("changed", "all"):
         families.record_passed()
