@@ -6,7 +6,8 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from . import COMMIT, __version__, cli, maintenance
+from . import COMMIT, __version__, cli
+from .operator import commands
 from .settings.command_line import CommandLine, add_all_settings
 from .settings.settings import Settings
 from .settings.sources import current_environment, load
@@ -30,7 +31,7 @@ def make_parser() -> CommandLine:
         "Run the server. Flags take precedence over the environment, the environment over the file.",
     )
     add_all_settings(serve)
-    maintenance.add_commands(parser)
+    commands.add_commands(parser)
     cli.add_commands(parser)
     return parser
 

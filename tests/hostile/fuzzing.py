@@ -22,8 +22,8 @@ from support.raw_http import take_body
 from support.service import Service
 
 from tornado_signal import transport
-from tornado_signal.admin.application import make_admin_application
 from tornado_signal.http.error_responses import make_error_responder
+from tornado_signal.operator.application import make_admin_application
 
 from .inputs import Input, Maker
 

@@ -10,10 +10,10 @@ from support.rpc import RpcClient, until
 from support.service import HANDSHAKE, ORIGIN, OTHER, head, request, with_origin
 from support.tokens import make_token, write_secret
 
-from tornado_signal.admin import actions, status
-from tornado_signal.admin.access import MAX_BODY_BYTES
 from tornado_signal.errors import SessionNotFound, Unavailable
 from tornado_signal.lifecycle import LEAVING
+from tornado_signal.operator import actions, status
+from tornado_signal.operator.access import MAX_BODY_BYTES
 from tornado_signal.service.service import MAX_REFUSED_ORIGINS
 from tornado_signal.settings.origins import AllowedOrigins
 from tornado_signal.settings.settings import SETTINGS
@@ -318,7 +318,7 @@ async def test_page_contains_no_data_and_allows_only_its_own_files(service):
 
 
 async def test_invalid_parameters_are_refused(service):
-    for query in ("interval=0", "interval=61", "interval=x", "interval=1.5", "scope=x"):
+    for query in ("interval=0", "interval=61", "interval=x", "interval=1.5"):
         assert (await ask(service, f"/status?{query}")).status == 400
 
 
@@ -584,7 +584,7 @@ async def test_unknown_action_is_not_found(service):
 
 def logged_actions(caplog):
     """The logged actions of an operator on this machine."""
-    records = [record for record in caplog.records if record.name == "tornado_signal.admin.actions"]
+    records = [record for record in caplog.records if record.name == "tornado_signal.operator.actions"]
     assert {record.levelname for record in records} <= {"WARNING"}
     return [record.getMessage().removeprefix("operator at 127.0.0.1: ") for record in records]
 

@@ -22,8 +22,8 @@ from support.sse import Stream
 from support.traffic import SECRETS, offer, traffic
 
 from tornado_signal import COMMIT
-from tornado_signal.admin import exposition
 from tornado_signal.lifecycle import DRAINING, LEAVING
+from tornado_signal.operator import exposition
 
 pytest_plugins = ["support.http_fixtures"]
 
@@ -168,7 +168,8 @@ def test_process_and_its_garbage_collections_are_described(server):
 @pytest.mark.needs("namespace")
 def test_process_metrics_work_with_a_restricted_proc():
     code = (
-        "import asyncio, json; from tornado_signal.admin.exposition import ProcessCollector; from pathlib import Path;"
+        "import asyncio, json; from tornado_signal.operator.exposition import ProcessCollector;"
+        "from pathlib import Path;"
         "assert not Path('/proc/stat').exists();"
         "process = ProcessCollector(); asyncio.run(process.update());"
         "print(json.dumps({s.name: s.value for f in process.collect() for s in f.samples}))"

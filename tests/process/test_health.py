@@ -63,7 +63,7 @@ def test_other_responses_are_exit_status_1_with_one_sentence(status, body, reaso
 def test_health_check_imports_no_client():
     loaded = "import sys; from tornado_signal.__main__ import main; main(sys.argv[1:]); print(*sys.modules)"
     done = run_command(sys.executable, "-c", loaded, "health", "--port", "1", timeout=BOUND_S)
-    assert "tornado_signal.maintenance.health" in done.stdout.split()
+    assert "tornado_signal.operator.health" in done.stdout.split()
     assert {"asyncio", "http.client", "httpx", "ssl"} & {*done.stdout.split()} == set()
 
 

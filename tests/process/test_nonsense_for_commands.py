@@ -11,7 +11,7 @@ from support.command import call
 from tornado_signal.cli import discovery
 from tornado_signal.client import http
 from tornado_signal.client.types import Event
-from tornado_signal.maintenance import health, remote
+from tornado_signal.operator import health, remote
 
 # A structural rule says where the package reads responses. Each of these readers has a command that gets every kind of
 # nonsense. Other commands call the same reader, and get a few kinds.

@@ -18,7 +18,7 @@ from support.service import head
 from support.waiting import run_command
 
 from tornado_signal.limits.per_address import ADMIN_CONNECTIONS
-from tornado_signal.maintenance.admin import page as admin_page
+from tornado_signal.operator.admin import page as admin_page
 
 OTHER = "https://other.example"
 TOKEN = "a token of the operator"

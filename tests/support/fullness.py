@@ -4,7 +4,7 @@ import contextlib
 import socket
 from urllib.parse import urlsplit
 
-from tornado_signal.service.fullness import RESOURCES
+from tornado_signal.operator.fullness import RESOURCES
 
 from .scraping import scrape
 from .service_manager import receive_message
@@ -37,7 +37,7 @@ def check_fullness(server, manager, what, count):
         pass
     assert server.call("/health")[0] == 200
     assert server.stop() == 0
-    logged = [line for line in server.log if "tornado_signal.service.fullness: " in line]
+    logged = [line for line in server.log if "tornado_signal.operator.fullness: " in line]
     begins = [line for line in logged if f"clients are refused: {RESOURCES[what]}" in line]
     ends = [line for line in logged if f"clients are served again: {what} had no room for " in line]
     assert len(begins) == len(ends) == len(logged) / 2 > 0

@@ -13,15 +13,15 @@ from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 
 from tornado_signal import transport
-from tornado_signal.admin.access import AdminPolicy
-from tornado_signal.admin.application import make_admin_application
 from tornado_signal.auth import Authority
 from tornado_signal.http.application import Application, Route
 from tornado_signal.http.error_responses import make_error_responder
 from tornado_signal.http.handlers import Handler
 from tornado_signal.limits.per_address import Limits
 from tornado_signal.metrics import RequestMetrics
-from tornado_signal.process.administration import make_control
+from tornado_signal.operator.access import AdminPolicy
+from tornado_signal.operator.application import make_admin_application
+from tornado_signal.operator.control import make_control
 from tornado_signal.process.resources import read_resources
 from tornado_signal.process.server import all_routes
 from tornado_signal.relay import open_relay

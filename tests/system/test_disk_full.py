@@ -11,7 +11,7 @@ from support.disks import fill_up, injected
 from support.full_disks import OFFER, check, publish_until, wait_until_ready
 from support.scraping import scrape
 
-from tornado_signal.service.fullness import RESOURCES
+from tornado_signal.operator.fullness import RESOURCES
 
 # Root can write everywhere. Without this capability it can write only to its own directories, like other users.
 AS_A_USER = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []

@@ -13,7 +13,7 @@ from support.full_disks import post
 from support.maintenance import run_ok
 from support.scraping import scrape
 
-from tornado_signal.service.fullness import RESOURCES
+from tornado_signal.operator.fullness import RESOURCES
 from tornado_signal.stores.leveldb import files
 
 MIB = 1 << 20

@@ -11,13 +11,9 @@ import statistics
 from collections import OrderedDict
 from types import SimpleNamespace
 
-import httpx
 import pytest
 from support.standstill import Standstill
 
-from tornado_signal.admin.actions import Actions
-from tornado_signal.admin.status import Status
-from tornado_signal.admin.workers import WorkersOperator
 from tornado_signal.auth.authority import Authority
 from tornado_signal.auth.grants import Grant
 from tornado_signal.auth.keys import Key
@@ -25,6 +21,8 @@ from tornado_signal.limits.fair_queue import FairQueue
 from tornado_signal.limits.forwarded import parse_address
 from tornado_signal.limits.per_address import Limits
 from tornado_signal.limits.recent import RecentCounts
+from tornado_signal.operator.actions import Actions
+from tornado_signal.operator.status import Status
 from tornado_signal.relay import Channel, Lease
 from tornado_signal.relay.memory import MemoryRelay
 from tornado_signal.session import TopicRange
@@ -348,29 +346,6 @@ async def describe_use(count):
     return standstill
 
 
-class DescribedWorker:
-    """The listener of a worker with 100 origins in its state."""
-
-    def __init__(self, number):
-        self.number = number
-        origins = [{"origin": f"https://{number}.example", "watchers": 1, "held_offers": 1}] * 100
-        process = {"id": f"{number}", "server": "server", "worker": number, "origins": origins}
-        self.response = httpx.Response(200, json={"processes": [process], "missing": [], "store": None})
-
-    async def request(self, path, limit_s, method="GET", **options):
-        return self.response
-
-
-async def describe_workers(count):
-    """Merge the states of a hundredth of `count` workers, which is 1000 at most."""
-    workers = [DescribedWorker(number) for number in range(count // 100)]
-    operator = WorkersOperator(workers, SimpleNamespace(token=None), "server", {})
-    with Standstill() as standstill:
-        state = await operator.describe()
-    assert len(state["processes"]) == len(workers)
-    return standstill
-
-
 async def publish_messages_to_a_crowd(count):
     relay, channel, received = MemoryRelay(), Channel("scope", "channel"), []
     for _ in range(100):
@@ -407,7 +382,6 @@ SLICED = [
     pass_deadlines,
     disconnect_network,
     describe_use,
-    describe_workers,
     remove_key,
     publish_message,
     append_to_one_session,

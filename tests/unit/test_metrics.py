@@ -7,8 +7,8 @@ import time
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tornado_signal.admin.workers import MergedMetrics
 from tornado_signal.metrics import Durations, Histogram, RequestMetrics
+from tornado_signal.operator.workers import MergedMetrics
 from tornado_signal.system import usage
 from tornado_signal.system.loop import LAG_PAUSE_S, Lag
 

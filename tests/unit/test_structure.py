@@ -52,26 +52,25 @@ MAY_IMPORT = {
         "auth errors http http.upgrade relay service service.client_connection settings transport btclib_secp256k1 "
         "orjson"
     ),
-    "admin": (
-        "errors lifecycle limits metrics relay service service.client_connection session settings stores system "
-        "system.loop transport httpx prometheus_client tornado"
+    "operator": (
+        "errors lifecycle limits metrics relay service service.client_connection session settings stores "
+        "stores.leveldb stores.redis system system.loop transport httpx prometheus_client tornado"
     ),
     "tracing": "errors service settings package opentelemetry",
     "webhooks": "metrics service session settings system tornado",
     "transport": "system.hourly system.loop httptools tornado",
-    "maintenance": "errors settings stores stores.leveldb stores.redis system",
     "settings": "",
     "system.hourly": "",
     "system.loop": "metrics",
     "system": "errors settings",
     "process": (
-        "admin auth errors http lifecycle limits maintenance metrics service settings stores stores.latest_counts "
+        "auth errors http lifecycle limits metrics operator service settings stores stores.latest_counts "
         "system system.loop transport protocols relay tracing webhooks websocket.routes websocket package tornado"
     ),
     "process.worker": "process settings stores.redis system uvloop",
     "client": "aiortc cryptography httpx websockets",
     "cli": "auth client errors settings system shtab aioice jwt",
-    "__main__": "cli maintenance process settings system package uvloop",
+    "__main__": "cli operator process settings system package uvloop",
     "__init__": "_version",
 }
 # The parts of the standard library that these modules use perform no I/O.
@@ -82,7 +81,7 @@ PURE_MODULES |= {"hmac", "ipaddress", "itertools", "json", "math", "re", "struct
 
 ENTRY_POINTS = {"__main__", "process.worker"}
 
-READERS = {"client.http", "client.websocket", "maintenance.health", "maintenance.remote"}
+READERS = {"client.http", "client.websocket", "operator.health", "operator.remote"}
 READERS |= {"stores.redis.connections", "webhooks.target"}
 
 FILES = some(sorted(path for path in PACKAGE.rglob("*.py") if path.name != "_version.py"))
@@ -214,9 +213,10 @@ def test_engines_are_distinguished_only_inside_the_stores():
         assert list(engine_checks(path)) == []
 
 
-def test_only_maintenance_and_the_setup_of_workers_know_engines():
-    layers = {name for name in MAY_IMPORT if allowed(name) & {".stores.leveldb", ".stores.redis"}}
-    assert {name.partition(".")[0] for name in layers} <= {"stores", "relay", "maintenance", "process"}
+def test_only_commands_and_the_setup_of_workers_know_engines():
+    engines = {".stores.leveldb", ".stores.redis"}
+    modules = {name for name, path in MODULES.items() if engines.intersection(layers_used(path))}
+    assert {name.partition(".")[0] for name in modules - {"operator.check"}} <= {"stores", "relay", "process"}
 
 
 def test_table_has_no_superfluous_entry():

@@ -6,7 +6,7 @@ import logging
 import socket
 
 from ..errors import DamagedDatabase, DatabaseInUse, OperatorError
-from ..maintenance.health import ask_health
+from ..operator.health import ask_health
 from ..service.ice import NO_ICE_SERVERS
 from ..settings.settings import Settings
 from ..stores import check_files, check_unused, open_store, where

@@ -7,9 +7,9 @@ from collections import Counter
 
 from tornado import web
 
-from ..admin.access import AdminPolicy
-from ..admin.operator import Operator
 from ..limits.per_address import AdminConnectionLimiter
+from ..operator.access import AdminPolicy
+from ..operator.control import Control
 from ..service.ice import NO_ICE_SERVERS
 from ..service.service import Service
 from ..settings.settings import Settings
@@ -38,19 +38,19 @@ def open_all_sockets(settings: Settings) -> tuple[list[socket.socket], list[sock
 
 def load_admin_application(
     service: Service,
-    operator: Operator,
+    control: Control,
     state: ServerState,
     sockets: list[socket.socket],
     policy: AdminPolicy,
     tls: Tls | None,
 ) -> web.Application:
     """Make the application of the admin listener. Its module is loaded here, because that takes a while."""
-    from ..admin.application import make_admin_application
+    from ..operator.application import make_admin_application
 
     policy.local = all(map(is_local, sockets))
     if not (policy.local or policy.token):
         log.info("the admin listener accepts other machines: only health and metrics without --admin-token-file")
-    return make_admin_application(service, operator, state, policy, tls)
+    return make_admin_application(service, control, state, policy, tls)
 
 
 def make_admin_server(application: web.Application, error_responder: ErrorResponder, full: Counter[str]) -> Server:

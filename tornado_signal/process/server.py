@@ -12,7 +12,6 @@ from collections.abc import Callable
 from tornado import web
 
 from .. import COMMIT
-from ..admin.access import AdminPolicy
 from ..auth import Authority
 from ..errors import OperatorError
 from ..http.application import Application, Route
@@ -21,9 +20,11 @@ from ..lifecycle import CLOSED, LEAVING, SERVING, Lifecycle
 from ..limits.per_address import Limits
 from ..limits.recent import SLICE_S
 from ..metrics import RequestMetrics
+from ..operator.access import AdminPolicy
+from ..operator.control import Control, make_control, server_name
+from ..operator.fullness import CHECK_S, describe_full
 from ..protocols.routes import protocol_routes
 from ..relay import Relay, open_relay
-from ..service.fullness import CHECK_S, describe_full
 from ..service.operations import Operation
 from ..service.request_log import RequestLog
 from ..service.service import Service
@@ -42,7 +43,6 @@ from ..transport import Server, ServerState
 from ..webhooks import Webhooks
 from ..websocket.presence import Presence
 from ..websocket.routes import websocket_routes
-from .administration import make_control, server_name
 from .balance import PERIOD_S
 from .draining import drain, handle_signals, on_hangup, run_until_closed
 from .handover import Inherited, watch_pipe
@@ -95,6 +95,7 @@ class ServingProcess:
     state: ServerState
     server: Server
     admin_server: Server
+    control: Control
     webhooks: Webhooks
     tls: Tls | None
     reloader: Reloader
@@ -151,13 +152,14 @@ class ServingProcess:
         service.refusals.cut_off = self.state.count_cut_off
         await self.server.start(public)
         stages.opened("public listener", functools.partial(self.server.close, 0))
-        control = make_control(service, relay, self.state, self.reloader.apply, server_name(public), self._worker)
-        control.start()
-        stages.opened("operator", control.close)
+        server = server_name(public)
+        self.control = make_control(service, relay, self.state, self.reloader.apply, server, self._worker)
+        self.control.start()
+        stages.opened("operator", self.control.close)
         admin_application = web.Application()
         if admin:
             policy = self.admin_policy
-            admin_application = load_admin_application(service, control, self.state, admin, policy, self.tls)
+            admin_application = load_admin_application(service, self.control, self.state, admin, policy, self.tls)
         self.admin_server = make_admin_server(admin_application, error_responder, limits.full)
         await self.admin_server.start(admin)
         stages.opened("admin listener", functools.partial(self.admin_server.close, 0))
@@ -219,7 +221,7 @@ class ServingProcess:
         repeated = [
             Repeating(lambda: notifier.alive(self._status()), pause_s),
             Repeating(count, pause_s),
-            Repeating(self.service.fullness.check, CHECK_S),
+            Repeating(self.control.fullness.check, CHECK_S),
             Repeating(self.service.refusals.check, CHECK_S),
             Repeating(self.service.rotate_recent, SLICE_S),
             Repeating(ClockWarning(self.service.store_ahead_s).check, STATUS_S),
@@ -237,7 +239,7 @@ class ServingProcess:
             return f"draining, {len(self.state.connections)} connections left"
         counted = self.service.counts.value
         listed = "" if counted is None else f", {counted[0]} sessions listed"
-        full = describe_full({"full": self.service.fullness.full})
+        full = describe_full({"full": self.control.fullness.full})
         full += "" if self.service.store.available else "; not ready: the store is unavailable"
         return f"listening on {', '.join(self._urls)}{listed}{full}{reload_status(self.live)}"
 

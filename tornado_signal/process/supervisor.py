@@ -13,14 +13,21 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..admin.access import AdminPolicy
-from ..admin.workers import WorkerListener, WorkersOperator, make_workers_application, read_readiness
 from ..errors import OperatorError
 from ..http.error_responses import make_error_responder
 from ..lifecycle import LEAVING, SERVING, Lifecycle
 from ..metrics import RequestMetrics
-from ..service.fullness import CHECK_S as FULLNESS_CHECK_S
-from ..service.fullness import Fullness, describe_full
+from ..operator.access import AdminPolicy
+from ..operator.control import server_name
+from ..operator.fullness import CHECK_S as FULLNESS_CHECK_S
+from ..operator.fullness import Fullness, describe_full
+from ..operator.workers import (
+    WorkerListener,
+    WorkersOperator,
+    make_server_actions,
+    make_workers_application,
+    read_readiness,
+)
 from ..service.request_log import RequestLog
 from ..settings.live import LiveSettings
 from ..settings.settings import Settings
@@ -28,7 +35,6 @@ from ..system import logs
 from ..system.loop import Repeating
 from ..system.notify import Notifier
 from ..system.sockets import UnixSocket, is_local, url
-from .administration import make_server_actions, server_name
 from .balance import share
 from .draining import CLOSE_LIMIT_S, handle_signals, on_hangup, run_until_closed
 from .handover import encode

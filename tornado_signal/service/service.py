@@ -23,7 +23,6 @@ from ..stores.latest_counts import LatestCounts
 from ..system.clock import Clock
 from ..system.hourly import HourlyWarnings
 from .event_batches import EventBatchCache
-from .fullness import Fullness
 from .ice import IceServers
 from .refusals import Refusals
 from .request_log import RequestLog
@@ -94,7 +93,6 @@ class Service:
     # Resumes requests that have waited, so that thousands of them do not delay a new one.
     turns: FairQueue = field(default_factory=FairQueue)
     counts: LatestCounts = field(init=False)  # the counts of the store, for the operator
-    fullness: Fullness = field(init=False)  # what is full, for the operator
     refusals: Refusals = field(init=False)  # the reasons of refusals now, for the log
     recent_origins: RecentCounts[str] = field(init=False)  # requests of the last minutes by origin
     refused_origins: RecentCounts[str] = field(init=False)  # the same of origins that are not in `--allowed-origins`
@@ -111,7 +109,6 @@ class Service:
 
     def __post_init__(self) -> None:
         self.counts = LatestCounts(self.store)
-        self.fullness = Fullness(self.store, self.limits.full)
         self.refusals = Refusals(self.log.metrics.refusals)
         self.recent_origins = RecentCounts(lambda origin: OTHERS, OTHERS)
         self.refused_origins = RecentCounts(lambda origin: OTHERS, OTHERS)

@@ -5,7 +5,10 @@ Processes exchange requests and replies through the relay. Each is a member of a
 
 import asyncio
 import contextlib
+import dataclasses
+import functools
 import logging
+import socket
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
@@ -13,7 +16,12 @@ from typing import Any, Final
 from ..errors import Unavailable
 from ..lifecycle import LEAVING, Lifecycle
 from ..relay import Channel, Lease, Relay
+from ..service.service import Service
+from ..settings.settings import Settings
+from ..system.sockets import port_or_path
+from ..transport import ServerState
 from .actions import ACTIONS, Actions, InvalidAction
+from .fullness import Fullness
 from .messages import Messages
 from .status import Status, StoredSessions
 
@@ -53,6 +61,7 @@ class Control:
         actions: Actions,
         lifecycle: Lifecycle,
         messages: Messages,
+        fullness: Fullness,
     ) -> None:
         self._relay = relay
         self._id = process_id
@@ -62,6 +71,7 @@ class Control:
         self._actions = actions
         self._lifecycle = lifecycle
         self._messages = messages
+        self.fullness = fullness
         self._replies: dict[int, Callable[[dict[str, Any]], None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._forged = False  # whether the log says that messages are not signed
@@ -135,10 +145,6 @@ class Control:
         others = [reply["result"] for reply in replies if "result" in reply]
         processes = sorted([own, *others], key=lambda process: (process["server"], process["worker"]))
         return {"time": now_ms(), "processes": processes, "missing": missing, "store": stored, "log": []}
-
-    async def describe_process(self) -> dict[str, Any]:
-        own = await self._describe_own()
-        return {"time": now_ms(), "processes": [own], "missing": [], "store": None, "log": []}
 
     async def _describe_own(self) -> dict[str, Any]:
         return {"id": self._id, **await self._status.describe()}
@@ -228,3 +234,38 @@ class Control:
 def now_ms() -> int:
     """Return the time in Unix milliseconds."""
     return round(time.time() * 1000)
+
+
+def server_name(public: list[socket.socket]) -> str:
+    """Return the name of a server among those that share its store: its host, and its port or Unix socket."""
+    return f"{socket.gethostname()}:{port_or_path(public[0])}".replace(" ", "_")
+
+
+def make_control(
+    service: Service,
+    relay: Relay,
+    transport: ServerState,
+    apply: Callable[[Settings], object],
+    server: str,
+    worker: int,
+) -> Control:
+    """Make the operator's view of a process.
+
+    The number of the worker is 0 if the server is one process.
+    """
+    status = Status(service, transport, lambda: service.settings, server, worker)
+    stored = StoredSessions(service.store, lambda: service.settings.admin_topics)
+    stop = functools.partial(service.lifecycle.reach, LEAVING)
+    actions = Actions(service, transport, stop, lambda changes: apply(changed(service.settings, changes)))
+    name = f"{server}/{worker}" if worker else server
+    messages = Messages(lambda: service.store.secret, service.store.now_ms)
+    fullness = Fullness(service.store, service.limits.full)
+    return Control(
+        relay, service.store.process_id.hex(), name, status, stored, actions, service.lifecycle, messages, fullness
+    )
+
+
+def changed(settings: Settings, changes: dict[str, Any]) -> Settings:
+    """Return settings with changes by the operator. A reload replaces them."""
+    sources = {**settings.sources, **dict.fromkeys(changes, "operator")}
+    return dataclasses.replace(settings, **changes, sources=sources)

@@ -15,17 +15,18 @@ from tornado import web
 
 from ..errors import Unavailable
 from ..settings.live import LiveSettings
+from ..settings.settings import Settings
 from ..system import logs
 from .access import AdminApplication, AdminHandler, AdminPolicy, LivenessHandler, respond
-from .actions import InvalidAction, audited, check_names
-from .control import now_ms
+from .actions import Fields, InvalidAction, audited, check_names, parse_level
+from .control import changed, now_ms
 from .exposition import PREFIX, reload_gauge
-from .operator import FORWARDED_BY, operator_routes
+from .handlers import FORWARDED_BY, operator_routes
 
 logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every request at level info
 
 RESPONSE_S = 2.0  # timeout for one worker's response
-STATUS_S = 5.0  # the same for its state, or those of all processes
+STATUS_S = 5.0  # the same for the states of all processes
 ACTION_S = 3600.0  # the same for an action
 
 
@@ -189,33 +190,13 @@ class WorkersOperator:
         return {"Authorization": f"Bearer {token.decode()}"} if token else {}
 
     async def describe(self) -> dict[str, Any]:
-        """See `Operator`. Workers are described even if Redis does not connect them."""
-        path = "/status?scope=process"
-        *workers, everything = await asyncio.gather(
-            *(listener.request(path, STATUS_S, headers=self._headers) for listener in self._listeners),
-            self._first("/status", STATUS_S),
-        )
-        states = []
-        for response in (everything, *workers):
-            states.append(json_of(response))
-            await asyncio.sleep(0)
-        processes = {process["id"]: process for state in states if state for process in state["processes"]}
-        found, *by_worker = states
-        found = found or {"missing": [], "store": None}
-        silent = [
-            f"{self._server}/{listener.number}"
-            for listener, state in zip(self._listeners, by_worker, strict=True)
-            if state is None
-        ]
-        return {
-            "time": now_ms(),
-            "processes": sorted(processes.values(), key=lambda process: (process["server"], process["worker"])),
-            "missing": sorted({*found["missing"], *silent}),
-            "store": found["store"],
-            "log": logs.recent(),
-        }
-
-    describe_process = describe
+        """See `Operator`. One worker describes all processes."""
+        response = await self._first("/status", STATUS_S)
+        if response is None or response.status_code != 200:
+            missing = [f"{self._server}/{listener.number}" for listener in self._listeners]
+            return {"time": now_ms(), "processes": [], "missing": missing, "store": None, "log": logs.recent()}
+        state: dict[str, Any] = response.json()
+        return {**state, "log": logs.recent()}
 
     async def perform(self, name: str, fields: dict[str, Any], by: str) -> dict[str, Any]:
         if name in self._server_actions:
@@ -245,11 +226,6 @@ class WorkersOperator:
         return None
 
 
-def json_of(response: httpx.Response | None) -> dict[str, Any] | None:
-    """Return the body of a successful response."""
-    return response.json() if response is not None and response.status_code == 200 else None
-
-
 def make_workers_application(
     listeners: Sequence[WorkerListener], operator: WorkersOperator, policy: AdminPolicy, live: LiveSettings
 ) -> web.Application:
@@ -262,3 +238,23 @@ def make_workers_application(
     ]
     routes += operator_routes(operator, policy)
     return AdminApplication(routes, policy)
+
+
+def make_server_actions(
+    stop: Callable[[], None], live: LiveSettings, apply: Callable[[Settings], object]
+) -> dict[str, Callable[[Fields], dict[str, Any]]]:
+    """Return the actions of a supervisor by name.
+
+    `apply` applies other settings to all workers.
+    """
+
+    def drain(fields: Fields) -> dict[str, Any]:
+        stop()
+        return {"state": "leaving"}
+
+    def log_level(fields: Fields) -> dict[str, Any]:
+        level = parse_level(fields)
+        apply(changed(live.current, {"log_level": level}))
+        return {"level": level}
+
+    return {"drain": drain, "log-level": log_level}

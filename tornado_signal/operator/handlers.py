@@ -30,9 +30,6 @@ class Operator(Protocol):
     async def describe(self) -> dict[str, Any]:
         """Return the states of all processes (docs/operator-page.md#data)."""
 
-    async def describe_process(self) -> dict[str, Any]:
-        """Return the same for this process alone."""
-
     async def perform(self, name: str, fields: dict[str, Any], by: str) -> dict[str, Any]:
         """Perform an action on each process that it concerns.
 
@@ -58,12 +55,11 @@ class StatusHandler(RestrictedHandler):
 
     async def get(self) -> None:
         """Send one object, or one per interval until the client disconnects or the server stops."""
-        interval, scope = self.get_query_argument("interval", ""), self.get_query_argument("scope", "all")
-        if scope not in ("all", "process") or not re.fullmatch("([1-9]|[1-5][0-9]|60)?", interval):
+        interval = self.get_query_argument("interval", "")
+        if not re.fullmatch("([1-9]|[1-5][0-9]|60)?", interval):
             raise web.HTTPError(400)
-        describe = self.operator.describe if scope == "all" else self.operator.describe_process
         if not interval:
-            respond(self, 200, await describe())
+            respond(self, 200, await self.operator.describe())
             return
         if self.request.method == "HEAD":  # a stream has no end
             self.set_header("Content-Type", "application/x-ndjson")
@@ -75,7 +71,7 @@ class StatusHandler(RestrictedHandler):
         sent: dict[str, Any] = {}
         try:
             while not self.gone.is_set():
-                state = await describe()
+                state = await self.operator.describe()
                 self.write(wire.encode(without_repetitions(state, sent)) + b"\n")
                 await self.flush()
                 with contextlib.suppress(TimeoutError):

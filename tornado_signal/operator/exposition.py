@@ -12,13 +12,13 @@ from prometheus_client.registry import Collector
 
 from ..lifecycle import LEAVING
 from ..metrics import Histogram
-from ..service.fullness import RESOURCES
 from ..service.service import Service
 from ..settings.live import LiveSettings
 from ..system import logs
 from ..system.tls import Tls
 from ..system.usage import count_descriptors, read_usage, started_s
 from ..transport import ServerState
+from .fullness import RESOURCES, Fullness
 
 PREFIX: Final = "tornado_signal_"
 TASKS_COUNTED: Final = 10_000  # asyncio lists all tasks at once, which takes 0.4 µs each
@@ -28,8 +28,9 @@ METHODS: Final = ("GET", "HEAD", "OPTIONS", "POST", "WS")  # llhttp accepts abou
 class Exposition(Collector):
     """All server metrics except those of the process."""
 
-    def __init__(self, service: Service, transport: ServerState, tls: Tls | None) -> None:
+    def __init__(self, service: Service, fullness: Fullness, transport: ServerState, tls: Tls | None) -> None:
         self._service = service
+        self._fullness = fullness
         self._tls = tls
         self._transport = transport
         self._other_tasks = 0  # the tasks that do not work on requests, when they were counted last
@@ -82,7 +83,7 @@ class Exposition(Collector):
     def _connection_metrics(self, transport: ServerState) -> Iterator[Metric]:
         yield gauge("connections", "Open connections of clients.", len(transport.connections))
         yield gauge("max_connections", "Connections for which there is room.", self._service.limits.max_connections)
-        full: Values = {(name,): name in self._service.fullness.full for name in RESOURCES}
+        full: Values = {(name,): name in self._fullness.full for name in RESOURCES}
         yield gauge("full", "Whether clients are refused because a resource is full.", full, "what")
         yield gauge("websockets", "Open connections that are WebSockets.", transport.websockets)
         yield gauge("unsent_bytes", "Unread data of slow clients.", transport.unsent.bytes)

@@ -15,15 +15,18 @@ from ..service.service import Service
 from ..system.tls import Tls
 from ..transport import ServerState
 from .access import AdminApplication, AdminHandler, AdminPolicy, LivenessHandler, respond
+from .control import Control
 from .exposition import Exposition
-from .operator import Operator, operator_routes
+from .fullness import Fullness
+from .handlers import operator_routes
 
 
 class ServiceHandler(AdminHandler):
-    """A handler with the service and its metrics."""
+    """A handler with the service, its metrics and what is full."""
 
-    def initialize(self, service: Service, exposition: Exposition) -> None:
+    def initialize(self, service: Service, fullness: Fullness, exposition: Exposition) -> None:
         self.service = service
+        self.fullness = fullness
         self.exposition = exposition
 
 
@@ -34,7 +37,7 @@ class ReadinessHandler(ServiceHandler):
         if self.service.lifecycle.state >= LEAVING:
             raise Unavailable("draining")
         await self.service.store.probe()
-        full = self.service.fullness.full
+        full = self.fullness.full
         respond(self, 200, {"status": "ok", **({"full": full} if full else {})})
 
     head = get
@@ -65,15 +68,16 @@ class MetricsHandler(ServiceHandler):
 
 def make_admin_application(
     service: Service,
-    operator: Operator,
+    control: Control,
     transport: ServerState,
     policy: AdminPolicy | None = None,
     tls: Tls | None = None,
 ) -> web.Application:
     """Make the application of the admin listener."""
     policy = policy or AdminPolicy()
-    common = {"service": service, "exposition": Exposition(service, transport, tls)}
+    fullness = control.fullness
+    common = {"service": service, "fullness": fullness, "exposition": Exposition(service, fullness, transport, tls)}
     routes: list[Any] = [("/healthz", LivenessHandler)]
     routes += [("/readyz", ReadinessHandler, common), ("/metrics", MetricsHandler, common)]
-    routes += operator_routes(operator, policy)
+    routes += operator_routes(control, policy)
     return AdminApplication(routes, policy)

@@ -1,1 +1,0 @@
-"""The admin listener: health, metrics and maintenance."""
