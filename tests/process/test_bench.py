@@ -12,9 +12,22 @@ import pytest
 from bench import client, processes
 from bench.__main__ import PARTS
 from bench.counter import Counter
+from bench.opcodes import PYTHON, TABLE
 from support.paths import TESTS
 
 pytestmark = pytest.mark.slow
+
+MOST_MORE = 1.03  # opcodes, compared with the table
+
+
+@pytest.mark.skipif(PYTHON not in json.loads(TABLE.read_text()), reason="another Python executes other opcodes")
+def test_operations_execute_no_more_opcodes_than_the_table_says():
+    command = [sys.executable, "-m", "bench.opcodes"]
+    done = subprocess.run(command, cwd=TESTS, capture_output=True, text=True, check=True)
+    expected, counted = (json.loads(text)[PYTHON] for text in (TABLE.read_text(), done.stdout))
+    assert counted.keys() == expected.keys()
+    more = {name: f"{counted[name]}, not {most}" for name, most in expected.items() if counted[name] > most * MOST_MORE}
+    assert not more, "a commit that raises the table says why"
 
 
 @pytest.mark.weekly

@@ -1,0 +1,133 @@
+"""Opcodes that a server executes for single operations. They do not depend on the load of the machine.
+
+`PYTHONPATH=tests .venv/bin/python -m bench.opcodes [OPERATION...]` prints the table of this Python for `opcodes.json`.
+The server runs in the same process.
+"""
+
+import asyncio
+import json
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import tornado
+import uvloop
+
+from tornado_signal.lifecycle import SERVING, Lifecycle
+from tornado_signal.process.server import ServingProcess
+from tornado_signal.process.stages import Stages
+from tornado_signal.settings.settings import Settings
+from tornado_signal.system import loop
+
+from . import client, instructions
+from .instructions import Perform
+from .life import Polled, Socketed
+from .peerjs import Meeting
+
+TABLE = Path(__file__).with_suffix(".json")
+PYTHON = "{}.{}".format(*sys.version_info)
+WARM = 3  # repetitions before counting, which fill caches
+COUNTED = 7  # repetitions, of which the median counts: timers run during some of them
+SETTLED_S = 0.02  # for what follows a response
+SERVER = tuple(str(Path(module.__file__).parents[depth]) for module, depth in ((loop, 1), (tornado, 0)))
+TIMERS = loop.__file__  # what they call depends on how long an operation takes
+
+
+@asynccontextmanager
+async def candidate(base: str):
+    peer = instructions.peer_of(1)
+    (connection,) = await client.connect(base, 1, peer.address)
+    offer = peer.request(base, "POST", "/room/offer", {"info": peer.identity, "offer": peer.description})
+    fields = {"code": (await connection.ask(offer))["code"], "side": "offerer"}
+    sent = [peer.request(base, "POST", "/answer", {**fields, "candidate": str(n)}) for n in range(WARM + COUNTED)]
+    yield lambda number: connection.ask(sent[number])
+    connection.close()
+
+
+def new(way: Callable[..., Any]) -> Callable[[str], AbstractAsyncContextManager[Perform]]:
+    return partial(instructions._new, way)
+
+
+OPERATIONS: dict[str, Callable[[str], AbstractAsyncContextManager[Perform]]] = {
+    "health": instructions.health,
+    "poll": instructions.poll,
+    "candidate": candidate,
+    "pair over HTTP, new connections": new(Polled),
+    "pair over HTTP, kept connections": instructions.kept_pair,
+    "pair over /ws": new(Socketed),
+    "PeerJS pair": new(Meeting),
+    "y-webrtc message to 10 subscribers": instructions.room_message,
+}
+
+
+class Counter:
+    """Counts opcodes of the server by function: of the package and of Tornado, and of all that these call."""
+
+    def __init__(self) -> None:
+        self.by_code: dict[CodeType, int] = {}
+
+    @property
+    def total(self) -> int:
+        return sum(self.by_code.values())
+
+    def trace(self, frame: FrameType, event: str, argument: object) -> Callable[..., Any] | None:
+        path, caller = frame.f_code.co_filename, frame.f_back
+        if caller is not None and caller.f_trace != self._opcode:
+            begins = path.startswith(SERVER) and path != TIMERS and not caller.f_code.co_filename.startswith(SERVER)
+            if not begins:
+                return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return self._opcode
+
+    def _opcode(self, frame: FrameType, event: str, argument: object) -> Callable[..., Any]:
+        if event == "opcode":
+            self.by_code[frame.f_code] = self.by_code.get(frame.f_code, 0) + 1
+        return self._opcode
+
+
+async def count(base: str, prepare: Callable[[str], AbstractAsyncContextManager[Perform]]) -> list[Counter]:
+    """Return the counters of an operation, one for each repetition, the fewest opcodes first."""
+    counters = []
+    async with prepare(base) as perform:
+        for number in range(WARM + COUNTED):
+            counters.append(Counter())
+            sys.settrace(counters[-1].trace)
+            try:
+                await perform(number)
+                await asyncio.sleep(SETTLED_S)
+            finally:
+                sys.settrace(None)
+    return sorted(counters[WARM:], key=lambda counter: counter.total)
+
+
+async def count_all(directory: Path, names: list[str]) -> dict[str, list[Counter]]:
+    options = {"port": 0, "data_dir": directory, "durability": "os"}
+    settings = Settings(**options, unlimited_addresses=(), rate_per_address=1_000_000)
+    lifecycle, stages = Lifecycle(), Stages()
+    process = ServingProcess(settings, lifecycle, None)
+    try:
+        await process.open(stages, lambda: settings)
+        lifecycle.reach(SERVING)
+        base = process._urls[0].rstrip("/")
+        return {name: await count(base, OPERATIONS[name]) for name in names}
+    finally:
+        await stages.close()
+
+
+def main() -> None:
+    """Print the counts of the operations in the arguments, or of all."""
+    names = sys.argv[1:] or list(OPERATIONS)
+    with tempfile.TemporaryDirectory() as directory:
+        counters = uvloop.run(count_all(Path(directory, "db"), names))
+    table = {name: statistics.median(counter.total for counter in each) for name, each in counters.items()}
+    print(json.dumps({PYTHON: table}, indent=2))
+
+
+if __name__ == "__main__":
+    main()
