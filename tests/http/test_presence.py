@@ -52,8 +52,7 @@ async def test_offers_of_a_closed_connection_are_withdrawn_after_the_grace_perio
         assert service.shared.log.metrics.held == 0
 
 
-async def test_repeated_holds_of_an_offer_do_not_accumulate(start_service, monkeypatch):
-    monkeypatch.setattr(presence, "MAX_STALE_ENTRIES", 5)
+async def test_repeated_holds_of_an_offer_do_not_accumulate(start_service):
     service = await start_service(hold_grace_ms=50)
 
     def count():

@@ -204,7 +204,6 @@ async def hold_the_same_offer(count):
             presence.begin(holder, key, "topic", b"", 600_000)
         presence.forget(key)
     assert not service.log.metrics.held
-    presence._drop_stale_entries()  # the timer of the presence stays in the loop, which other tests share
     return standstill
 
 
@@ -324,11 +323,11 @@ async def end_waits(count):
     """End waits at the same tick, which is read from the watches: no time has to pass."""
     watches = Watches()
     waits = [watches.watch(b"%d" % number).wait(watches.loop.time() + 600) for number in range(count)]
-    watches._late.extend(watch for waiting in watches._by_tick.values() for watch in waiting)
+    watches._late.extend(watch for waiting in watches.timers._by_tick.values() for watch in waiting)
     with Standstill() as standstill:
         watches._wake_soon()
         await until(lambda: all(wait.done() for wait in waits[-1:]) and not watches._late)
-    assert not watches._by_tick
+    assert not watches.timers._by_tick
     return standstill
 
 

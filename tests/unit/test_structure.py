@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "stores.latest_counts": "errors stores",
     "stores.position_text": "",
     "stores.quotas": "",
-    "stores.watches": "",
+    "stores.watches": "system.loop",
     "stores.leveldb": (
         "errors metrics session stores.position_text stores.quotas stores.watches system system.loop "
         "plyvel plyvel_next sortedcontainers"

@@ -244,7 +244,7 @@ async def test_closed_watch_leaves_nothing_behind(all_watches, without_gc):
     for watch in others:
         watch.close()
     await iterations_until(lambda: not all_watches._waking)
-    assert (all_watches._changed, all_watches._by_key, all_watches._by_tick) == ({}, {}, {})
+    assert (all_watches._changed, all_watches._by_key, all_watches.timers._by_tick) == ({}, {}, {})
     del watch, watching, others
     await asyncio.sleep(0)
     assert not [obj for obj in gc.get_objects() if type(obj) is watches.Watch]

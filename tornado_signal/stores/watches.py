@@ -2,8 +2,7 @@
 
 A key with one watch wakes it immediately. With many, a few are woken per event-loop iteration, in turn by key, so
 that a popular key delays no other. The end of all watches is also spread over time, because clients then come back. A
-watch is woken once for any number of changes. Timeouts share ticks: one timer serves all of them and stops when nothing
-waits.
+watch is woken once for any number of changes.
 """
 
 import asyncio
@@ -11,6 +10,8 @@ import math
 from collections import deque
 from collections.abc import Awaitable, Callable
 from types import TracebackType
+
+from ..system.loop import TimerWheel
 
 TICK_S = 0.05
 WAKE_STEP = 20
@@ -70,7 +71,7 @@ class Watch:
         if self._changed_s or self.over or watches.loop.time() >= until_s:
             self.wake()
         else:
-            self._due = watches.book(self, until_s)
+            self._due = watches.timers.add(self, until_s)
         return sleep
 
     def close(self) -> None:
@@ -92,7 +93,7 @@ class Watch:
         """End the current wait, if any."""
         sleep, self._sleep = self._sleep, None
         if sleep is not None:
-            self._watches.unbook(self, self._due)
+            self._watches.timers.remove(self, self._due)
             self.woken_s, self._changed_s = self._changed_s, 0.0
             if not sleep.done():
                 sleep.set_result(not self.over)
@@ -105,9 +106,7 @@ class Watches:
         self.loop = asyncio.get_running_loop()
         self.ending = False  # whether all watches end and no new wait starts
         self._by_key: dict[bytes, set[Watch]] = {}
-        self._by_tick: dict[int, set[Watch]] = {}
-        self._tick = 0
-        self._ticking = False
+        self.timers = TimerWheel[Watch](TICK_S, self._end_later)
         # The watches to wake by key, each with the time of the change. `_turns` has the keys in the order of their
         # turns. A key can stay there after its watches have closed.
         self._changed: dict[bytes, dict[Watch, float]] = {}
@@ -161,28 +160,8 @@ class Watches:
         if waiting:
             self.loop.call_later(TICK_S, self._end_some, waiting, count)
 
-    # Called by watches
-
-    def book(self, watch: Watch, until_s: float) -> int:
-        """Schedule a wake-up of a watch and return its tick, for `unbook`."""
-        if not self._ticking:
-            self._ticking = True
-            self._tick = int(self.loop.time() / TICK_S)
-            self.loop.call_later(TICK_S, self._next_tick)
-        due = max(int(until_s / TICK_S), self._tick) + 1
-        self._by_tick.setdefault(due, set()).add(watch)
-        return due
-
-    def unbook(self, watch: Watch, due: int) -> None:
-        """Cancel a scheduled wake-up."""
-        waiting = self._by_tick.get(due)
-        if waiting is not None:
-            waiting.discard(watch)
-            if not waiting:
-                del self._by_tick[due]
-
     def forget(self, watch: Watch, key: bytes) -> None:
-        """Remove a closed watch."""
+        """Remove a closed watch, which calls this."""
         watching = self._by_key[key]
         watching.discard(watch)
         if not watching:
@@ -191,18 +170,9 @@ class Watches:
         if changed is not None:
             changed.pop(watch, None)
 
-    def _next_tick(self) -> None:
-        try:
-            now = int(self.loop.time() / TICK_S)
-            while self._tick < now:
-                self._tick += 1
-                self._late.extend(self._by_tick.pop(self._tick, ()))
-            if self._late:
-                self._wake_soon()
-        finally:
-            self._ticking = bool(self._by_tick)
-            if self._ticking:
-                self.loop.call_later(TICK_S, self._next_tick)
+    def _end_later(self, watch: Watch) -> None:
+        self._late.append(watch)
+        self._wake_soon()
 
     def _wake_soon(self) -> None:
         if not self._waking:

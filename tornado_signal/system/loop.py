@@ -1,10 +1,10 @@
-"""Work on the event loop: calls that fail alone, repeated work, work in slices, and the loop's lag."""
+"""Work on the event loop: calls that fail alone, repeated work, shared timers, work in slices, and the loop's lag."""
 
 import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Set
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 from ..metrics import Histogram
 
@@ -49,6 +49,50 @@ class Repeating:
                     await awaitable
             except Exception:
                 log.exception("repeated work failed; repeating it")
+
+
+class TimerWheel(Generic[T]):
+    """Timers that are kept to within a tick. One timer of the loop serves all of them, and stops when none is set.
+
+    Args:
+        on_due: called for each entry that is due, in the order in which those of a tick were added.
+    """
+
+    def __init__(self, tick_s: float, on_due: Callable[[T], object]) -> None:
+        self._tick_s = tick_s
+        self._on_due = on_due
+        self._loop = asyncio.get_running_loop()
+        self._by_tick: dict[int, dict[T, None]] = {}
+        self._tick = 0  # the latest one whose entries were due
+        self._running = False
+
+    def add(self, entry: T, due_s: float) -> int:
+        """Add an entry that is due at a time of the loop's clock. Return its tick, for `remove`."""
+        if not self._running:
+            self._running = True
+            self._tick = int(self._loop.time() / self._tick_s)
+            self._loop.call_later(self._tick_s, self._turn)
+        tick = max(int(due_s / self._tick_s), self._tick) + 1
+        self._by_tick.setdefault(tick, {})[entry] = None
+        return tick
+
+    def remove(self, entry: T, tick: int) -> None:
+        """Remove an entry that is not due yet. Do nothing if it is not set."""
+        entries = self._by_tick.get(tick)
+        if entries is not None:
+            entries.pop(entry, None)
+            if not entries:
+                del self._by_tick[tick]
+
+    def _turn(self) -> None:
+        now = int(self._loop.time() / self._tick_s)
+        while self._tick < now:
+            self._tick += 1
+            for entry in self._by_tick.pop(self._tick, ()):
+                guarded(self._on_due, entry)
+        self._running = bool(self._by_tick)
+        if self._running:
+            self._loop.call_later(self._tick_s, self._turn)
 
 
 def in_slices(items: list[T], work: Callable[[T], object], size: int) -> None:

@@ -13,14 +13,13 @@ from ..lifecycle import LEAVING
 from ..service.client_connection import ClientCounts
 from ..service.service import Service
 from ..session import LEASE_BYTES, Side
-from ..system.loop import guarded, in_slices
+from ..system.loop import TimerWheel, in_slices
 
 log = logging.getLogger(__name__)
 
 MAX_HELD: Final = 1000  # of a connection
 CHECKED_AT_ONCE: Final = 10  # oldest offers of a connection that are checked when it holds as many as it may
 RENEW_AT: Final = (0.5, 0.75)  # of its lifetime: not all at one moment
-MAX_STALE_ENTRIES: Final = 1000  # tolerated stale timer entries, in addition to one per held offer
 STORE_RETRY_S: Final = 1.0  # after the store was unavailable
 LOST_SPREAD_S: Final = 2.0  # within this time all offers are checked after the store has lost sessions
 CHECK_STEP: Final = 500  # offers whose check is scheduled per event-loop iteration
@@ -74,12 +73,8 @@ class Presence:
         self._grace_s = service.settings.hold_grace_ms / 1000
         # By offer, in order. Several connections can hold one offer if they have published the same content.
         self._holds: dict[Key, dict[Hold, None]] = {}
-        self._count = 0
         self._numbers = itertools.count(1)
-        self._due: dict[int, list[Hold]] = {}  # by tick; an entry is stale if its offer was dropped or rescheduled
-        self._entries = 0  # number of entries in `_due`
-        self._tick = 0
-        self._ticking = False
+        self._timers = TimerWheel[Hold](TICK_S, self._submit)
         self._loop = asyncio.get_running_loop()
         self._store.on_lost = self._check_all
 
@@ -112,7 +107,6 @@ class Presence:
         holder.reserved -= 1
         hold = Hold(key, topic, secret_hash, holder)
         self._holds.setdefault(key, {})[hold] = None
-        self._count += 1
         self._service.log.metrics.held += 1
         holder.held.append(hold)
         if holder.closed:
@@ -147,12 +141,12 @@ class Presence:
         del holds[hold]
         if not holds:
             del self._holds[hold.key]
-        self._count -= 1
+        self._timers.remove(hold, hold.due)
         self._service.log.metrics.held -= 1
         hold.counts.held -= 1
         if hold.holder is not None:
             hold.holder.held.remove(hold)
-            hold.holder = None  # this may be kept until it is due
+            hold.holder = None
 
     def _is_full(self, holder: Holder) -> bool:
         return len(holder.held) + holder.reserved >= MAX_HELD
@@ -183,39 +177,11 @@ class Presence:
 
     def _schedule(self, hold: Hold, seconds: float) -> None:
         """Renew an offer after a time, or withdraw it if it has no connection by then."""
-        now_s = self._loop.time()
-        if not self._ticking:
-            self._ticking = True
-            self._tick = int(now_s / TICK_S)
-            self._loop.call_later(TICK_S, self._next_tick)
-        hold.due = max(int((now_s + seconds) / TICK_S), self._tick) + 1
-        self._due.setdefault(hold.due, []).append(hold)
-        self._entries += 1
-        if self._entries > 2 * self._count + MAX_STALE_ENTRIES:
-            self._drop_stale_entries()
-
-    def _drop_stale_entries(self) -> None:
-        """Drop entries of offers that are not held. An offer can be taken over again and again."""
-        kept = [hold for holds in self._holds.values() for hold in holds if hold.due > self._tick]
-        self._due, self._entries = {}, len(kept)
-        for hold in kept:
-            self._due.setdefault(hold.due, []).append(hold)
-
-    def _next_tick(self) -> None:
-        now = int(self._loop.time() / TICK_S)
-        while self._tick < now:
-            self._tick += 1
-            entries = self._due.pop(self._tick, [])
-            self._entries -= len(entries)
-            for hold in entries:
-                guarded(self._submit, hold)
-        self._ticking = bool(self._due)
-        if self._ticking:
-            self._loop.call_later(TICK_S, self._next_tick)
+        self._timers.remove(hold, hold.due)
+        hold.due = self._timers.add(hold, self._loop.time() + seconds)
 
     def _submit(self, hold: Hold) -> None:
-        if hold.due == self._tick and self._is_kept(hold):
-            self._service.turns.submit(hold.counts, functools.partial(self._begin, hold))
+        self._service.turns.submit(hold.counts, functools.partial(self._begin, hold))
 
     def _begin(self, hold: Hold) -> None:
         self._service.start(self._process(hold))
