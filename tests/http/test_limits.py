@@ -289,6 +289,10 @@ async def test_rate_limit_refuses_requests_until_tokens_are_refilled(start_limit
     assert [(await service.call("GET", "/topics")).status for _ in range(3)] == [200, 200, 429]
     service.clock.ms += 500
     assert (await service.call("GET", "/lobby/sessions")).json == {"sessions": []}
+    for query, left in (("page=10", 2), ("page=2&limit=1000", 1), (f"page={2**53}", 0)):
+        service.clock.ms += 1500
+        paths = (f"/topics?{query}", *["/topics"] * 3)
+        assert [(await service.call("GET", path)).status for path in paths] == [200] * (1 + left) + [429] * (3 - left)
 
 
 @pytest.mark.parametrize(("topics", "full"), [("aaa", "ab"), ("abc", "dd")])

@@ -148,7 +148,7 @@ class Redis:
     def take_small_steps(monkeypatch):
         monkeypatch.setattr(discovery, "LISTING_STEP", 3)
         monkeypatch.setattr(discovery, "EVENTS_STEP", 2)
-        monkeypatch.setattr(discovery, "TOPICS_DIRECT", 2)
+        monkeypatch.setattr(discovery, "TOPICS_STEP", 2)
 
 
 class Alternating:

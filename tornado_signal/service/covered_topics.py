@@ -7,6 +7,7 @@ from ..session import TopicRange
 from .request_context import RequestContext
 
 RANGES_PER_UNIT: Final = 8
+TOPICS_PER_UNIT: Final = 1000  # topics before the page, which the store may have to read
 
 
 async def covered_topics(
@@ -16,13 +17,14 @@ async def covered_topics(
 
     A token can cover some topics only. Without a token all are covered.
     """
-    grant, store = context.grant, context.service.store
-    if grant is None or grant.topics is None:
+    grant = context.grant
+    covered = None if grant is None or grant.topics is None else covered_ranges(grant)
+    context.charge(offset // TOPICS_PER_UNIT + len(covered or ()) // RANGES_PER_UNIT)
+    if covered is not None:
+        ranges: list[TopicRange] | None = ranges_within(covered, prefix)
+    else:
         ranges = [TopicRange(prefix, True)] if prefix else None
-        return await store.topics(context.origin, offset, limit, ranges)
-    covered = covered_ranges(grant)
-    context.charge(len(covered) // RANGES_PER_UNIT)
-    return await store.topics(context.origin, offset, limit, ranges_within(covered, prefix))
+    return await context.service.store.topics(context.origin, offset, limit, ranges)
 
 
 def covered_ranges(grant: Grant) -> list[TopicRange]:

@@ -1,10 +1,11 @@
 """Topics, listings and their events on Redis."""
 
 import asyncio
-import heapq
+import bisect
 import itertools
 import math
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from ...metrics import SessionMetrics
@@ -29,16 +30,22 @@ from .watching import Watching
 
 LISTING_STEP = 50  # sessions of a listing read in parallel
 EVENTS_STEP = 50
-HEAL_STEP = 500  # entries searched per step
-TOPICS_DIRECT = 256  # up to this offset the topics before a page are read instead of counted
-GUESSES = 8  # guesses of the start of a page before bisection
+TOPICS_STEP = 256  # topics read from a partition at once
+END = b"\xff"  # above all names
 
 Bounds: TypeAlias = tuple[tuple[bytes, bytes], ...]
 """Ranges of names: of each the first possible name, and a bound above the last one."""
 
-Part: TypeAlias = tuple[Partition, Bounds]
+WHOLE: Bounds = ((b"", END),)
 
-WHOLE: Bounds = ((b"", b"\xff"),)
+
+@dataclass
+class Part:
+    """The listed topics of a partition, read in their order."""
+
+    partition: Partition
+    unread: Bounds  # the ranges of the others
+    topics: list[tuple[bytes, int]]  # the topics that were read and not skipped, each with its number of sessions
 
 
 class Step(NamedTuple):
@@ -82,44 +89,33 @@ class Discovery:
     async def topics(
         self, origin: str, offset: int, limit: int, ranges: Sequence[TopicRange] | None = None
     ) -> tuple[list[tuple[str, int]], int]:
-        bounded = list(zip(self._partitions.all(origin), self._bounds(ranges), strict=True))
-        parts = [part for part in bounded if part[1]]
-        starts, ends = [0] * len(parts), [0] * len(parts)
-        if offset > TOPICS_DIRECT:
-            ends = await self._count_topics(parts)
-            if offset >= sum(ends):
-                return [], sum(ends)
-            starts = await self._find_rank(parts, ends, offset)
-        needed = offset + limit - sum(starts)
-        by_part: list[list[tuple[bytes, int]]] = [[] for _ in parts]
-        complete = [False] * len(parts)
-        step_length = needed // (len(parts) or 1)
-        step_length += 3 * math.isqrt(step_length + 1) + 4
+        partitions = zip(self._partitions.all(origin), self._bounds(ranges), strict=True)
+        reading = parts = [Part(partition, bounds, []) for partition, bounds in partitions if bounds]
+        share = (offset + limit) // max(1, len(parts))
+        step = min(share + 3 * math.isqrt(share + 1) + 4, TOPICS_STEP)
+        total: int | None = None
         while True:
-            replies = await asyncio.gather(
-                *(
-                    self._topics(*part, start + len(topics_read), step_length)
-                    for part, start, topics_read, done in zip(parts, starts, by_part, complete, strict=True)
-                    if not done
-                )
-            )
-            left = iter(replies)
-            for at, done in enumerate(complete):
-                if not done:
-                    _, ends[at], topics_read = next(left)
-                    by_part[at] += topics_read
-                    complete[at] = len(topics_read) < step_length
-            # The order is unknown after the last topic of a partition that was not read completely.
-            bound = min(
-                (topics_read[-1][0] for topics_read, done in zip(by_part, complete, strict=True) if not done),
-                default=None,
-            )
-            merged = list(heapq.merge(*by_part))
-            ordered = len(merged) if bound is None else sum(topic <= bound for topic, _ in merged)
-            if bound is None or ordered >= needed:
-                page = merged[offset - sum(starts) :][:limit]
-                return [(topic.decode(), count) for topic, count in page], sum(ends)
-            step_length *= 2
+            counts = await asyncio.gather(*(self._read_on(part, step) for part in reading))
+            total = sum(counts) if total is None else total
+            # The order is unknown after the last topic of a partition that has more.
+            known = min((part.topics[-1] for part in parts if part.unread), default=None)
+            merged = sorted(itertools.chain.from_iterable(part.topics for part in parts))
+            ordered = len(merged) if known is None else bisect.bisect_right(merged, known)
+            if known is None or ordered >= offset + limit or offset >= total:
+                return [(topic.decode(), count) for topic, count in merged[offset : offset + limit]], total
+            if skipped := min(offset, ordered):
+                for part in parts:
+                    del part.topics[: bisect.bisect_right(part.topics, merged[skipped - 1])]
+                offset -= skipped
+            reading = [part for part in parts if part.unread and (len(part.topics) < step or part.topics[-1] == known)]
+
+    async def _read_on(self, part: Part, step: int) -> int:
+        """Read the next topics of a partition. Return the number of all that were unread."""
+        _, count, topics = await self._topics(part.partition, part.unread, step)
+        part.topics += topics
+        after = topics[-1][0] + b"\0" if len(topics) == step else END
+        part.unread = tuple((max(first, after), end) for first, end in part.unread if after < end)
+        return count
 
     def _bounds(self, ranges: Sequence[TopicRange] | None) -> list[Bounds]:
         """Return the ranges in which a listing reads each partition. Only one partition can have a single topic."""
@@ -131,45 +127,11 @@ class Discovery:
                 of_partition.append(each.bounds)
         return [tuple(of_partition) for of_partition in bounds]
 
-    async def _count_topics(self, parts: Iterable[Part]) -> list[int]:
-        return [count for _, count, _ in await asyncio.gather(*(self._topics(*part, 0, 0) for part in parts))]
-
-    async def _find_rank(self, parts: Sequence[Part], ends: Sequence[int], offset: int) -> list[int]:
-        """Return a rank in each partition so that slightly fewer than `offset` topics precede them in total.
-
-        Topics are spread evenly, so the rank of a topic in one partition estimates its rank in all of them.
-        """
-        low, high = [0] * len(parts), list(ends)
-        for step in itertools.count():
-            left, width = offset - sum(low), sum(high) - sum(low)
-            sizes = [above - below for below, above in zip(low, high, strict=True)]
-            at = sizes.index(max(sizes))
-            if left <= TOPICS_DIRECT // 2 or width <= 0:
-                break
-            # Aim below the page by the usual error of a guess.
-            aim = left - math.sqrt(left * len(parts)) if step < GUESSES else width / 2
-            middle = low[at] + int(sizes[at] * aim / width)
-            if middle <= low[at]:
-                break
-            _, _, found = await self._topics(*parts[at], middle, 1)
-            if not found:
-                break
-            topic = found[0][0]
-            ranks = await self._count_topics(
-                (partition, tuple((first, min(end, topic)) for first, end in bounds if first < topic))
-                for partition, bounds in parts
-            )
-            if sum(map(max, zip(low, ranks, strict=True))) <= offset:
-                low = [max(pair) for pair in zip(low, ranks, strict=True)]
-            else:
-                high = [min(pair) for pair in zip(high, ranks, strict=True)]
-        return low
-
     async def _topics(
-        self, partition: Partition, bounds: Bounds, first: int, many: int
+        self, partition: Partition, bounds: Bounds, many: int
     ) -> tuple[int, int, list[tuple[bytes, int]]]:
-        """Return the counts of a partition's sessions and of its topics in ranges, and some of these topics."""
-        call = scripts.call("topics", first=first, many=many, remember_ms=self._timeout_ms)
+        """Return the counts of a partition's sessions and of its topics in ranges, and the first of these topics."""
+        call = scripts.call("topics", many=many, remember_ms=self._timeout_ms)
         more = list(itertools.chain.from_iterable(bounds))
         again, *reply = await self._run(partition, call, *more)
         if again:
@@ -190,7 +152,7 @@ class Discovery:
     async def _size(self, partition: Partition) -> tuple[int, int]:
         if not int(await self._client.call(partition.slot, (b"HGET", partition.meta, b"n"), write=False) or 0):
             return 0, 0  # so an origin with few topics costs few scripts
-        sessions, topics, _ = await self._topics(partition, WHOLE, 0, 0)
+        sessions, topics, _ = await self._topics(partition, WHOLE, 0)
         return sessions, topics
 
     async def sessions(
@@ -268,15 +230,15 @@ class Discovery:
         if ends or refreshes:
             return EventBatch(events, PartitionPosition(identity, last, position.listed), more=True)
         listed = position.listed
-        for member, listed_session in zip(
-            additions, await self._listed(partition, [name[8:] for name in additions]), strict=True
-        ):
-            if listed_session is None:
+        codes = [name[8:] for name in additions]
+        for name, listed_session in zip(additions, await self._listed(partition, codes), strict=True):
+            if listed_session is not None:
+                at = PartitionPosition(identity, serial, listed_session.session.serial)
+                events.append(Listed(at, listed_session))
+            elif not await self._is_listed(partition, partition.listing_prefix(topic) + name):
                 # The session was removed since the script ran. The next step begins with its removal.
-                await self._heal(partition, topic, member)
                 return EventBatch(events, PartitionPosition(identity, serial, listed), more=True)
-            listed = listed_session.session.serial
-            events.append(Listed(PartitionPosition(identity, serial, listed), listed_session))
+            listed = int.from_bytes(name[:8], "big")  # also of an evicted session, whose entry expires
         if step.empty:
             return EventBatch(events, self._identity.nowhere, more=False)
         more = len(additions) == EVENTS_STEP
@@ -322,25 +284,8 @@ class Discovery:
         identity = self._identity.in_history(identity, history)
         return Step(identity, int(newest), removals, refreshes, additions, int(forgotten), empty=not first)
 
-    async def _heal(self, partition: Partition, topic: str, member: bytes) -> None:
-        """Remove a listed session that is missing. Only a bug or an eviction can cause this."""
-        start = partition.listing_prefix(topic)
-        score = (b"ZSCORE", partition.listing, start + member)
-        if await self._client.call(partition.slot, score, write=False) is None:
-            return  # it was answered or withdrawn while it was read, which is frequent
-        code = member[8:]
-        while start:
-            call = scripts.call(
-                "heal",
-                code=code,
-                topic=topic.encode(),
-                serial=int.from_bytes(member[:8], "big"),
-                start=start,
-                max_items=HEAL_STEP,
-                remember_ms=self._timeout_ms,
-            )
-            start, expired = await self._client.run(partition.slot, partition.keys(code), call)
-            self.report_expired(partition, expired)
+    async def _is_listed(self, partition: Partition, member: bytes) -> bool:
+        return await self._client.call(partition.slot, (b"ZSCORE", partition.listing, member), write=False) is not None
 
     # Expired sessions
 

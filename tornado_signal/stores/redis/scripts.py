@@ -37,8 +37,7 @@ CONSTANTS: Final = {
 #   announce: 1 if a new expiry is an event of the listing, else 0
 #   by_content: 1 if the code is derived from the content, else 0
 #   departed_serial, listed_serial, max_items: the last removal and session that a reader knows, and how many to read
-#   first, many: the rank of the first topic, and the number of topics to read
-#   serial, start: the serial of a session that is gone, and the entry after which its expiry is searched for
+#   many: the number of topics to read
 _ARGUMENTS: Final = {
     "create": (
         "code topic head offer #lifetime_ms #remember_ms secret_hash #max_in_topic #max_sessions #max_topics identity "
@@ -54,8 +53,7 @@ _ARGUMENTS: Final = {
     "release": "code lease token #remember_ms",
     "topic_step": "topic #departed_serial #listed_serial #max_items #remember_ms",
     "listing_state": "topic #remember_ms",
-    "topics": "#first #many #remember_ms",
-    "heal": "code topic #serial start #max_items #remember_ms",
+    "topics": "#many #remember_ms",
 }
 
 Call = tuple[str, tuple[bytes | str | int, ...]]
