@@ -526,8 +526,8 @@ async def test_disconnections_are_logged_when_they_begin_and_end(start_service, 
     service = await start_service(unlimited_addresses=(), rate_per_address=10)
     refusals, state = service.shared.refusals, service.server.state
 
-    async def closed(*frames, code):
-        async with open_socket(service) as client:
+    async def closed(*frames, code, host="127.0.0.1"):
+        async with open_socket(service, local_addr=(host, 0)) as client:
             for data in frames:
                 client.socket.transport.write(data)
             assert await client.closed() == code
@@ -543,27 +543,31 @@ async def test_disconnections_are_logged_when_they_begin_and_end(start_service, 
         assert await client.closed() == 1006
     refusals.check()
     await closed(*[frame(PING)] * 1000, code=1008)
+    await closed(*[frame(TEXT, b'{"jsonrpc":"2.0","method":"health"}')] * 200, code=1008, host="127.0.0.3")
     later_s = asyncio.get_running_loop().time() + CALM_S
     monkeypatch.setattr(refusals, "_loop", types.SimpleNamespace(time=lambda: later_s))
     refusals.check()
     lines = [record.getMessage() for record in caplog.records]
-    assert [line for line in lines if line.startswith("clients are")] == [
+    assert [line for line in lines if "disconnected" in line] == [
         "clients are disconnected: messages have at most 262144 bytes; the limit is --max-body-bytes",
         "clients are disconnected: invalid opcode",
         "clients are disconnected: unfinished input of all clients; the limit is --max-unsent-bytes",
         "clients are disconnected: too many frames; the limit is --rate-per-address",
+        "clients are disconnected: too many requests of an address; the limit is --rate-per-address",
         "clients are no longer disconnected: messages have at most 262144 bytes; it was 2 connections",
         "clients are no longer disconnected: invalid opcode; it was 1 connections",
         "clients are no longer disconnected: unfinished input of all clients; it was 1 connections",
         "clients are no longer disconnected: too many frames; it was 1 connections",
+        "clients are no longer disconnected: too many requests of an address; it was 1 connections",
     ]
-    assert len(lines) == 9
+    assert len(lines) == 13
 
 
 def test_each_setting_of_a_refusal_exists_and_is_of_a_reason():
     reasons = set()
     for path in PACKAGE.rglob("*.py"):
         reasons |= set(re.findall(r'(?:TooMany\(|POLICY_VIOLATION, )"([^"]+)"', path.read_text()))
+    reasons = {reason.removeprefix("too many ") for reason in reasons}
     assert reasons | {*NAMES.values(), "candidates of a session", "bytes of a session"} >= SETTINGS.keys()
     names = {f"--{setting.name.replace('_', '-')}" for setting in ALL_SETTINGS}
     assert names >= {*SETTINGS.values()}

@@ -421,7 +421,7 @@ async def test_session_is_withdrawn_by_its_code(service):
 
 async def test_connections_that_end_during_an_action_are_left_out(service, monkeypatch, caplog):
     monkeypatch.setattr(actions, "CLOSED_AT_ONCE", 1)
-    monkeypatch.setattr(actions, "end", lambda connection: abort_all(service))
+    monkeypatch.setattr(actions, "end", lambda *_: abort_all(service))
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(4):
             await stack.enter_async_context(connect(service))
@@ -466,7 +466,7 @@ async def test_blocked_network_is_refused_until_it_is_unblocked(start_service):
     blocked, other = [("X-Forwarded-For", "192.0.2.7")], [("X-Forwarded-For", "198.51.100.7")]
     async with connect(service, headers=blocked) as client:
         assert await act(service, "block", address="192.0.2.0/24", seconds=60) == {"connections": 1}
-        assert await client.closed() == (1008, "closed by the operator")
+        assert await client.closed() == (1008, "blocked by the operator")
     response = await service.call("GET", "/topics", headers=blocked)
     assert (response.status, response.json) == (429, {"error": "Too many requests"})
     assert int(response.headers["Retry-After"]) > 0
@@ -483,6 +483,18 @@ async def test_blocked_network_is_refused_until_it_is_unblocked(start_service):
         assert await act(service, "unblock", address="::ffff:192.0.2.0/120") == {"blocked": False}
         assert await act(service, "unblock", address="192.0.2.7") == {"blocked": True}
         assert (await service.call("GET", "/topics", headers=blocked)).status == 200
+
+
+async def test_block_of_another_server_closes_connections_with_that_reason(service):
+    """A server that takes blocks over closes nothing at first."""
+    url = f"ws://127.0.0.1:{service.port}"
+    sent = {"/ws ": b"", "/ws": b'{"jsonrpc":"2.0","id":1,"method":"health"}', "/y-webrtc": b'{"type":"ping"}'}
+    async with contextlib.AsyncExitStack() as stack:
+        clients = {path: await stack.enter_async_context(RpcClient(url + path.strip(), ORIGIN)) for path in sent}
+        service.shared.limits.block(ipaddress.ip_network("127.0.0.1"), 0)
+        for path, client in clients.items():
+            await (client.socket.send(sent[path].decode()) if sent[path] else client.socket.ping())
+            assert (await client.closed(), client.socket.close_reason) == (1008, "blocked by the operator")
 
 
 async def test_block_of_an_ipv6_address_is_that_of_its_client(start_service):

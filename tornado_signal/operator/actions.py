@@ -13,7 +13,7 @@ from ..errors import SessionNotFound
 from ..limits.per_address import contains
 from ..service import wire
 from ..service.client_connection import ClientConnection
-from ..service.refusals import CLOSED_BY_OPERATOR
+from ..service.refusals import BLOCKED_BY_OPERATOR, CLOSED_BY_OPERATOR
 from ..service.service import Service, WaitingRequest
 from ..session import Session, Side
 from ..settings.addresses import Network, canonical_network
@@ -125,7 +125,7 @@ class Actions:
             return {"connections": await self._disconnect_network(parse_network(fields))}
         return {"connections": await self._disconnect_clients(parse_target(fields))}
 
-    async def _disconnect_network(self, network: Network) -> int:
+    async def _disconnect_network(self, network: Network, reason: str = CLOSED_BY_OPERATOR) -> int:
         count = 0
         async for connections in present(self._transport.connections, CLOSED_AT_ONCE):
             for connection in connections:
@@ -134,7 +134,7 @@ class Actions:
                 # An idle connection of a proxy belongs to none of its clients.
                 if connection.idle and connection.client_address != connection.remote_ip:
                     continue
-                end(connection)
+                end(connection, reason)
                 count += 1
         return count
 
@@ -146,7 +146,7 @@ class Actions:
                 if isinstance(connection, WebSocket) and target.has_connection(
                     cast(ClientConnection, connection.receiver)
                 ):
-                    end(connection)
+                    end(connection, CLOSED_BY_OPERATOR)
                     count += 1
         async for waits in present(self._service.waits.items(), CLOSED_AT_ONCE):
             for waiting, topic in waits:
@@ -166,7 +166,7 @@ class Actions:
         if len(self._blocks) >= MAX_BLOCKS and network not in self._blocks:
             raise InvalidAction(f"at most {MAX_BLOCKS} networks can be blocked; unblock one first")
         self.block_until(network, self._service.clock.now_ms() + 1000 * seconds)
-        return {"connections": await self._disconnect_network(network)}
+        return {"connections": await self._disconnect_network(network, BLOCKED_BY_OPERATOR)}
 
     async def _unblock(self, fields: Fields) -> dict[str, Any]:
         network = parse_network(fields)
@@ -269,10 +269,10 @@ def _audit(name: str, fields: Fields, by: str, result: Fields) -> None:
     log.warning("operator at %s: %s %s: %s", by, name, json.dumps(shown), json.dumps(dict(result)))
 
 
-def end(connection: OpenConnection) -> None:
+def end(connection: OpenConnection, reason: str) -> None:
     """Close a connection, a WebSocket with a reason."""
     if isinstance(connection, WebSocket):
-        connection.close(CloseCode.POLICY_VIOLATION, CLOSED_BY_OPERATOR)
+        connection.close(CloseCode.POLICY_VIOLATION, reason)
     else:
         connection.abort()
 

@@ -14,6 +14,7 @@ import orjson
 from .. import errors
 from ..relay import Channel, Relay, units_of_receivers
 from ..service.client_connection import METHOD, Client, ClientConnection, Slot
+from ..service.refusals import close_reason
 from ..service.request_context import RequestContext
 from ..service.statuses import STATUS
 from ..transport.frames import CloseCode
@@ -155,7 +156,7 @@ class ProtocolConnection(ClientConnection):
         context.count_error(error)
         if isinstance(error, errors.TooMany):
             context.status = HTTPStatus.TOO_MANY_REQUESTS
-            self.client.socket.close(CloseCode.POLICY_VIOLATION, f"too many {error.reason}")
+            self.client.socket.close(CloseCode.POLICY_VIOLATION, close_reason(error))
         elif isinstance(error, errors.Unauthorized | errors.NotAllowed):
             context.status = STATUS[type(error)]
             self.client.socket.close(CloseCode.POLICY_VIOLATION, str(error).lower())

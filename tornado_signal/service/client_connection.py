@@ -10,6 +10,7 @@ from ..limits.per_address import ClientCounts as ClientCounts
 from ..transport.frames import CloseCode
 from ..transport.websocket import WebSocket
 from .other_protocols import PATHS, describe, find_protocol
+from .refusals import BLOCKED_BY_OPERATOR
 from .request_context import RequestContext, units_of
 from .service import NO_TOKEN, TOKEN_EXPIRED, HeldOffer, Service
 
@@ -135,9 +136,9 @@ class ClientConnection:
         """Charge a frame or a message that is not a request. A client that sends far too many is disconnected."""
         limits, counts = self.client.service.limits, self.counts
         now_ms = self.client.service.clock.now_ms()
-        if limits.is_blocked(self.client.address) or (
-            limits.charge_request(counts, now_ms, units_of(size)) and limits.exceeds_hard_limit(counts, now_ms)
-        ):
+        if limits.is_blocked(self.client.address):
+            self.client.socket.close(CloseCode.POLICY_VIOLATION, BLOCKED_BY_OPERATOR)
+        elif limits.charge_request(counts, now_ms, units_of(size)) and limits.exceeds_hard_limit(counts, now_ms):
             self.client.socket.close(CloseCode.POLICY_VIOLATION, "too many frames")
 
     def refuse_other_protocol(self, message: Any) -> bool:

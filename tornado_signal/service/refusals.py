@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
+from ..errors import TooMany
 from .other_protocols import PATHS, describe
 
 log = logging.getLogger(__name__)
@@ -13,12 +14,12 @@ log = logging.getLogger(__name__)
 CALM_S: Final = 600.0  # without a refusal for a reason, until it has ended. An attacker causes few lines an hour
 
 CLOSED_BY_OPERATOR: Final = "closed by the operator"
-"""The reason of the close frame of an operator's action."""
+BLOCKED_BY_OPERATOR: Final = "blocked by the operator"
+"""The reasons of close frames for an operator's actions."""
 
 SETTINGS: Final = {
     "requests of an address": "--rate-per-address",
-    "too many requests": "--rate-per-address",
-    "too many frames": "--rate-per-address",
+    "frames": "--rate-per-address",
     "waiting requests of an address": "--max-connections-per-address",
     "connections of an address": "--max-connections-per-address",
     "sessions of an address": "--max-sessions-per-address",
@@ -44,7 +45,7 @@ NAMES: Final = {
 }
 """The names of reasons in the log, by the status or 0 for a closed connection, and by the reason in metrics."""
 ELSEWHERE: Final = {
-    *("blocked", "origin not allowed", CLOSED_BY_OPERATOR),
+    *("blocked", "origin not allowed", CLOSED_BY_OPERATOR, BLOCKED_BY_OPERATOR),
     *(describe(path, protocol) for path in PATHS.values() for protocol in PATHS),
 }
 """The reasons that the log names elsewhere."""
@@ -107,11 +108,16 @@ def _describe(status: int) -> str:
 
 def _advice(status: int, reason: str) -> str:
     """Return what to do, after a semicolon. It is empty if only the client can do something."""
-    name = _name(status, reason)
+    name = _name(status, reason).removeprefix("too many ")
     if status in (401, 403) or "token" in name:
         return "; tornado-signal token --check explains a token"
     if name.startswith("messages have at most"):
         name = "body too large"
     if name in SETTINGS:
         return f"; the limit is {SETTINGS[name]}"
-    return "; the limit is fixed" if status or "too many" in name else ""
+    return "; the limit is fixed" if status or "too many" in reason else ""
+
+
+def close_reason(error: TooMany) -> str:
+    """Return the reason with which a connection is closed."""
+    return BLOCKED_BY_OPERATOR if error.reason == "blocked" else f"too many {error.reason}"

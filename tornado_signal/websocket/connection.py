@@ -13,7 +13,7 @@ from ..service.client_connection import METHOD, Client, ClientConnection, Slot
 from ..service.event_batches import FeedEvent
 from ..service.operations import SUBSCRIPTIONS, SUCCESS, Operation, Pieces, check, encode_published, publish
 from ..service.parameters import CODE, SECRET, check_optional_string
-from ..service.refusals import CLOSED_BY_OPERATOR
+from ..service.refusals import CLOSED_BY_OPERATOR, close_reason
 from ..service.request_context import RequestContext
 from ..service.statuses import STATUS
 from ..service.tracer import Tracer
@@ -225,7 +225,7 @@ class RpcConnection(ClientConnection):
             first, last = (result, True) if isinstance(result, bytes) else await anext(result)
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, errors.TooMany) and error.persists:
-                self.client.socket.close(CloseCode.POLICY_VIOLATION, "too many requests")
+                self.client.socket.close(CloseCode.POLICY_VIOLATION, close_reason(error))
             context.count_error(error)
             context.status, text = failure(id_, error)
             context.ended()
