@@ -11,6 +11,7 @@ from support.rpc import until
 from support.y_webrtc import RawClient, published
 
 # The last commit before servers signed their actions, and one whose servers use the same channel for signed ones.
+# Run on that commit, the second case compares equal servers, and passes.
 EARLIER = {"unsigned": "892501be~1", "signed": "0d2df6bd"}
 MESSAGES = 200
 

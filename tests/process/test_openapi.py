@@ -236,7 +236,7 @@ def test_each_response_is_documented(label, mode, server):
     def example(data):
         mended = mode is GenerationMode.POSITIVE or data.draw(st.booleans())
         case = make_case(data, OPERATIONS[label], mode, server, mended)
-        response = case.call(base_url=server.url, timeout=10)
+        response = case.call(base_url=server.url, timeout=60)
         if mode is GenerationMode.POSITIVE:  # an invented cursor has a wrong checksum
             more = [] if "since" in (fields_of(case) or ()) else [checks.positive_data_acceptance]
         else:  # a repaired request can have lost its only mistake
@@ -256,7 +256,7 @@ def test_each_stream_begins_or_fails_as_documented(label, server):
     def example(data):
         case = make_case(data, operation, data.draw(st.sampled_from(GenerationMode)), server)
         sent = case.as_transport_kwargs(base_url=server.url)
-        with requests.Session() as session, session.request(**sent, stream=True, timeout=10) as response:
+        with requests.Session() as session, session.request(**sent, stream=True, timeout=60) as response:
             assert str(response.status_code) in operation.definition.raw["responses"]
             kind = response.headers["Content-Type"]
             if response.status_code == 200:

@@ -1,6 +1,7 @@
 """Held offers of a process that is gone, on Redis."""
 
 import asyncio
+import time
 
 import pytest
 from support.redis_servers import KINDS, RedisServer
@@ -8,6 +9,7 @@ from support.redis_servers import KINDS, RedisServer
 from tornado_signal.errors import SessionNotFound
 from tornado_signal.session import Side
 from tornado_signal.stores.redis import leases
+from tornado_signal.stores.redis.client import RedisClient
 from tornado_signal.stores.redis.nodes import Acknowledgement
 from tornado_signal.stores.redis.store import RedisStore
 
@@ -43,6 +45,7 @@ def looked(node):
 async def test_offers_held_by_a_dead_process_are_withdrawn(node, under, until, monkeypatch):
     monkeypatch.setattr(leases, "BEAT_S", 0.2)
     monkeypatch.setattr(leases, "PIECE", 3)
+    monkeypatch.setattr(RedisClient, "now_ms", lambda *_: time.time_ns() // 10**6)  # exactly the node's clock
     gone, other = await open_on(node), await open_on(node)
     one, two = under(gone), under(other)
     held = [await one.create(lease=gone.process_id + bytes(3) + bytes([number])) for number in range(10)]
@@ -60,11 +63,11 @@ async def test_offers_held_by_a_dead_process_are_withdrawn(node, under, until, m
 
     await stop_beating(gone)
     beaten_ms = node.ask("ZSCORE", "tornado-signal:processes", gone.process_id)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while len(await two.codes()) > 3:
             await watch.wait(asyncio.get_running_loop().time() + 30)
     late_ms = leases.LATE_BEATS * leases.BEAT_S * 1000 + GRACE_MS
-    assert other.now_ms() - beaten_ms > late_ms - 50  # two estimates of the node's clock
+    assert other.now_ms() - beaten_ms >= late_ms
     watch.close()
     assert set(await two.codes()) == {free, taken, own}
     for code in held:
@@ -152,7 +155,7 @@ async def test_lost_claim_ends_the_release(node, under, until, monkeypatch):
 
     async def release(*arguments):
         remaining_ms.append(node.ask("PTTL", claim))
-        node.ask("PEXPIRE", claim, 5000)
+        node.ask("PEXPIRE", claim, 1000)
         if len(remaining_ms) == 2:
             node.ask("SET", claim, "another process", "PX", 60_000)
 
@@ -162,6 +165,6 @@ async def test_lost_claim_ends_the_release(node, under, until, monkeypatch):
     looks = looked(node) + 3
     await until(lambda: looked(node) >= looks)
     assert len(remaining_ms) == 2
-    assert min(remaining_ms) > 5000  # each step has renewed the claim
+    assert min(remaining_ms) > 1000  # each step has renewed the claim
     await gone.close()
     await other.close()
