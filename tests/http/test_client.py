@@ -279,7 +279,7 @@ async def test_idempotent_requests_are_retried_after_a_lost_connection():
 
     async with listening_server(hang_up_once) as url, SignalClient(url, ORIGIN) as client:
         assert await client.version() == "v"
-        assert targets == [b"/", b"/"]
+        assert targets == [b"/"] * 3  # the second one looks whether the server speaks HTTP
         targets.clear()
         with pytest.raises(Unreachable) as caught:
             await client.offer("lobby", "i", "o")
@@ -326,9 +326,15 @@ async def other_server(kind):
             server.shutdown()
         return
 
+    response = {
+        "json": b'HTTP/1.1 405 x\r\nContent-Length: 15\r\n\r\n{"detail": "x"}',
+        "mail": b"220 mail.example ESMTP\r\n\r\n",
+        "shell": b"SSH-2.0-OpenSSH_9.2\r\nInvalid SSH identification string.\r\n",
+    }
+
     async def reply(reader, writer):
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(b'HTTP/1.1 405 x\r\nContent-Length: 15\r\n\r\n{"detail": "x"}')
+        writer.write(response[kind])
         writer.close()
 
     async with listening_server(reply) as url:
@@ -336,7 +342,7 @@ async def other_server(kind):
 
 
 @pytest.mark.parametrize("websocket", [True, False])
-@pytest.mark.parametrize("kind", ["files", "json"])
+@pytest.mark.parametrize("kind", ["files", "json", "mail", "shell"])
 async def test_other_server_is_not_a_server(kind, websocket):
     async with other_server(kind) as url, SignalClient(url, ORIGIN, websocket=websocket) as client:
         for call in (

@@ -301,6 +301,46 @@ async def test_late_attempt_that_is_connected_is_not_ended_for_one_with_a_dead_m
         assert isinstance(await asyncio.wait_for(anext(seen), BOUND_S), room_module.Message)
 
 
+@pytest.mark.needs("aiortc")
+@pytest.mark.parametrize(
+    ("limit", "size"), [(("--max-candidates", 16), 4), (("--max-body-bytes", 16_384, "--max-offer", 16_000), 4080)]
+)
+async def test_room_obeys_lower_limits_of_a_server(limit, size, start, monkeypatch):
+    """The session of a beacon takes no more mail, before its member has received what it takes for the maximum."""
+    from tornado_signal.client import room as room_module
+    from tornado_signal.client.names import Identity
+    from tornado_signal.client.peers import Peers
+
+    monkeypatch.setattr(room_module, "ALIVE_S", 0.2)
+    leads, follows = sorted(("one", "two"), key=lambda secret: Identity("", "", None, secret).id)
+    url = start(*limit).url
+    async with (
+        Peers(url, ORIGIN, ice_servers=[]) as peers,
+        Peers(url, ORIGIN, ice_servers=[]) as others,
+        peers.room("lobby", secret=follows) as room,
+    ):
+        beacon = (await anext(others.client.topic_events("room~lobby"))).data["code"]
+        for _ in range(16):
+            await others.client.candidates(beacon, "answerer", ["j" * size])
+        async with others.room("lobby", secret=leads):
+            assert isinstance(await asyncio.wait_for(anext(aiter(room)), BOUND_S), room_module.Joined)
+
+
+@pytest.mark.needs("aiortc")
+async def test_mail_that_the_server_refuses_is_a_warning(start, caplog):
+    from tornado_signal.client.peers import Peers
+
+    url = start("--max-offer", 600).url
+    async with (
+        Peers(url, ORIGIN, ice_servers=[]) as peers,
+        Peers(url, ORIGIN, ice_servers=[]) as others,
+        peers.room("lobby"),
+        others.room("lobby"),
+    ):
+        warning = "the server refuses mail to members of the room 'lobby': 400 Missing or invalid required parameter"
+        await asyncio.wait_for(until(lambda: warning in caplog.text), BOUND_S)
+
+
 @pytest.mark.parametrize("websocket", [True, False])
 @pytest.mark.parametrize("wakes", [True, False])
 async def test_frozen_connections_are_replaced_soon_after_a_check(wakes, websocket, service, monkeypatch):

@@ -39,6 +39,8 @@ from .types import Fields
 logging.getLogger("httpx").setLevel(logging.WARNING)
 
 WAIT_S = 15.0  # the longest `wait`, so that a dead connection is noticed
+LOOK_S = 2.0  # for the first bytes of a server
+HTTP: Final = b"HTTP/"  # the first bytes of a response
 INTERRUPTED: Final = 0.0  # the time of a timeout that `HttpClient.check` has set
 
 REQUESTS: Final = {
@@ -74,6 +76,7 @@ class HttpClient:
         self._waits: set[asyncio.Timeout] = set()  # of requests that wait for something new
         self._replaced: set[httpx.AsyncClient] = set()  # that are closed soon
         self._closing: set[asyncio.Task[None]] = set()
+        self._known: set[str] = set()  # the servers that have responded
 
     async def close(self) -> None:
         """Close all connections."""
@@ -154,15 +157,31 @@ class HttpClient:
             try:
                 async with scope as limit:
                     response = await self._client(server).send(request, stream=True)
+                    self._known.add(server)
                     try:
                         return response, await _read(response)
                     finally:
                         await response.aclose()
+            except (httpx.RemoteProtocolError, httpx.ReadError) as error:
+                raise await self._broken(server, _unreachable(server, error)) from None
             except httpx.TransportError as error:
                 raise _unreachable(server, error) from None
             except TimeoutError:
                 if limit.when() != INTERRUPTED:
-                    raise unreachable(_through_proxy(server), SLOW) from None
+                    raise await self._broken(server, unreachable(_through_proxy(server), SLOW)) from None
+
+    async def _broken(self, server: str, error: APIError) -> APIError:
+        """Return the error of a response that broke, or another one if the server speaks another protocol than HTTP."""
+        url, first = urlsplit(server), b""
+        tls, port = (self._tls(), 443) if url.scheme == "https" else (None, 80)
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(LOOK_S):
+                if server not in self._known and proxy_of(server) is None:
+                    reader, writer = await asyncio.open_connection(url.hostname, url.port or port, ssl=tls)
+                    writer.write(b"HEAD / HTTP/1.1\r\nConnection: close\r\n\r\n")
+                    first = await reader.read(len(HTTP))
+                    writer.close()
+        return error if HTTP.startswith(first) else foreign(0)
 
     def _client(self, server: str) -> httpx.AsyncClient:
         proxy = proxy_of(server)

@@ -50,6 +50,7 @@ log = logging.getLogger(__name__)
 
 MAX_MAILS = 250  # of members to one beacon. The server's default limit is four times as high
 MAX_TEXTS = 900  # to one beacon, with those of strangers. The server's default limit is 1000
+MIN_TEXTS = 10  # to a beacon, before it is replaced because the server's limit may be lower
 MAX_TEXT_BYTES = 900 * 1024  # of these. The server's default limit is 1 MiB
 CLOCK_MS = 30_000  # difference to the server's clock after which this member corrects its own
 ALIVE_S = 5.0  # for a sign of life, and how long a replaced beacon is read
@@ -169,12 +170,16 @@ class Mailbox:
     Attributes:
         code: the code of the beacon.
         full: set when another beacon must replace this one.
+        texts: the number of texts so far.
+        checked: the number of texts when the server last took one of this member, and that one.
+        largest: the length of the longest text.
         reading: the task that processes the mail. It ends with the beacon.
     """
 
     def __init__(self, code: Token, read: Callable[["Mailbox"], Coroutine[None, None, None]]) -> None:
         self.code = code
         self.full = asyncio.Event()
+        self.texts = self.checked = self.largest = 0
         self.reading = asyncio.create_task(read(self))
 
     async def wait(self) -> None:
@@ -275,6 +280,8 @@ class Room(Closable):
         self._events: Inbox[Event | Full | ServerUnreachable | None] = Inbox()
         self._forget_outages = client.on_unreachable(lambda error: self._events.put_always(ServerUnreachable(error)))
         self._error: Exception | None = None
+        self._max_texts = MAX_TEXTS  # or less, if the server takes less
+        self._warned = False  # that the server refuses mail
         self._left = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._entering: asyncio.Timeout
@@ -440,7 +447,8 @@ class Room(Closable):
             self._start_task(self._retire(previous, ALIVE_S))
         failback = self._client.wait_for_preferred_server(code.server)  # new members enter there
         full = self._mailbox.full.wait()
-        await wait_for_first(self._check(), self._watch(code), full, self._mailbox.wait(), failback)
+        test = self._test(self._mailbox)
+        await wait_for_first(self._check(), self._watch(code), full, test, self._mailbox.wait(), failback)
 
     async def _retire(self, mailbox: Mailbox, delay_s: float) -> None:
         """Read the mail to a replaced beacon a little longer. Then withdraw the beacon."""
@@ -509,7 +517,7 @@ class Room(Closable):
 
     async def _read(self, mailbox: Mailbox) -> None:
         """Process the mail to a beacon. Only that of members counts, but strangers can fill the beacon's session."""
-        mails = texts = size = 0
+        mails = size = 0
         if self._places is not None:  # mail waits until it is known who has a place
             await self._settled.wait()
         try:
@@ -518,16 +526,32 @@ class Room(Closable):
                     self._ice_servers = await self._get_ice_servers()
                     for text in update.candidates:
                         mails += bool(self._process(partial(self._on_mail, own_code=mailbox.code), text))
-                        texts += 1
+                        mailbox.texts += 1
+                        mailbox.largest = max(mailbox.largest, len(text))
                         size += len(text.encode(errors="replace"))
-                        if texts % BATCH == 0:
+                        if mailbox.texts % BATCH == 0:
                             await asyncio.sleep(0)
                     is_answered = update.description is not None  # nobody should answer a beacon
-                    if is_answered or mails >= MAX_MAILS or texts >= MAX_TEXTS or size >= MAX_TEXT_BYTES:
+                    if is_answered or mails >= MAX_MAILS or mailbox.texts >= self._max_texts or size >= MAX_TEXT_BYTES:
                         mailbox.full.set()
         except APIError as error:
             if error.status != 404:
                 raise
+
+    async def _test(self, mailbox: Mailbox) -> None:
+        """Replace the beacon if the server takes no more mail to it.
+
+        Its limits can be lower than the default ones. So while members are not connected and mail has arrived, this
+        member sends mail to itself.
+        """
+        while True:
+            await asyncio.sleep(ALIVE_S)
+            if len(self._members) > len(self.peers) and mailbox.texts > mailbox.checked:
+                mail = {"pad": "." * mailbox.largest}
+                mailbox.checked = mailbox.texts + 1
+                if 400 <= await self._post_once(mail, self.id, mailbox.code) < 500:
+                    self._max_texts = max(MIN_TEXTS, mailbox.texts)
+                    mailbox.full.set()
 
     def _on_listed(self, session: Session) -> None:
         """Process a listed beacon."""
@@ -662,7 +686,7 @@ class Room(Closable):
             if asked == ASKS:
                 self._set_life(beacon, "silent")
                 return
-            asked += await self._post_once({"alive": "ask"}, beacon.id, beacon.code)
+            asked += 0 < await self._post_once({"alive": "ask"}, beacon.id, beacon.code) < 500
             await asyncio.sleep(ALIVE_S)
         self._asking.discard(beacon)
 
@@ -688,13 +712,13 @@ class Room(Closable):
             await self._post_once({"connection": attempt, "closed": True}, id, code)
             self._says_closed = False
 
-    async def _post_once(self, mail: Fields, id: str, code: Token) -> bool:
-        """Send mail to a beacon of a member. Return False if the server cannot be reached."""
+    async def _post_once(self, mail: Fields, id: str, code: Token) -> int:
+        """Send mail to a beacon of a member. Return the status of the response, or 0 without one."""
         try:
             await self._client.candidates(code, "answerer", [self._seal_mail(mail, id, code)])
         except APIError as error:
-            return not error.is_transient
-        return True
+            return error.status
+        return 200
 
     def _on_unlisted(self, code: str) -> None:
         """Process the removal of a beacon from the listing."""
@@ -951,4 +975,7 @@ class Room(Closable):
                 elif error.is_transient:
                     await asyncio.sleep(back_off_s(attempt))
                 else:
+                    if not self._warned:
+                        log.warning("the server refuses mail to members of the room %r: %s", self.topic, error)
+                    self._warned = True
                     return
