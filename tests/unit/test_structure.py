@@ -23,7 +23,6 @@ MAY_IMPORT = {
     "metrics": "",
     "lifecycle": "",
     "stores": "errors metrics session settings stores.leveldb stores.quotas stores.redis stores.watches system",
-    "stores.latest_counts": "errors stores",
     "stores.position_text": "",
     "stores.quotas": "",
     "stores.watches": "system.loop",
@@ -38,7 +37,7 @@ MAY_IMPORT = {
     "auth": "errors settings system system.loop cryptography jwt",
     "limits": "errors settings",
     "service": (
-        "auth errors lifecycle limits metrics session settings stores stores.latest_counts stores.watches system "
+        "auth errors lifecycle limits metrics session settings stores stores.watches system "
         "system.hourly orjson tornado"
     ),
     "service.client_connection": "auth limits service transport",
@@ -64,7 +63,7 @@ MAY_IMPORT = {
     "system.loop": "metrics",
     "system": "errors settings",
     "process": (
-        "auth errors http lifecycle limits metrics operator service settings stores stores.latest_counts "
+        "auth errors http lifecycle limits metrics operator service settings stores "
         "system system.loop transport protocols relay tracing webhooks websocket.routes websocket package tornado"
     ),
     "process.worker": "process settings stores.redis system uvloop",

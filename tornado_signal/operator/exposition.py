@@ -33,6 +33,7 @@ class Exposition(Collector):
         self._fullness = fullness
         self._tls = tls
         self._transport = transport
+        self._counts: tuple[int, int] | None = None  # the numbers of sessions and topics, when they were counted last
         self._other_tasks = 0  # the tasks that do not work on requests, when they were counted last
         self.registry = CollectorRegistry()  # all metrics of `/metrics`
         self.registry.register(self)
@@ -43,7 +44,7 @@ class Exposition(Collector):
 
     async def update(self) -> None:
         """Count sessions and descriptors. Otherwise `collect` yields the previous numbers."""
-        await self._service.counts.refresh()
+        self._counts = await self._service.store.counts()
         await self._process.update()
 
     def collect(self) -> Iterator[Metric]:
@@ -130,8 +131,8 @@ class Exposition(Collector):
 
     def _session_metrics(self) -> Iterator[Metric]:
         metrics = self._service.store.metrics
-        if self._service.counts.value is not None:
-            listed, topics = self._service.counts.value
+        if self._counts is not None:
+            listed, topics = self._counts
             yield gauge("sessions_unanswered", "Listed sessions.", listed)
             yield gauge("topics", "Topics with listed sessions.", topics)
         yield counter("sessions_created", "Sessions that were published.", metrics.created)

@@ -118,8 +118,7 @@ class Status:
         """Return numbers of the server. Those named `…_total` are counts since its start."""
         service, metrics, transport = self._service, self._metrics, self._transport
         sessions = service.store.metrics
-        await service.counts.refresh()
-        unanswered, topics = service.counts.value or (None, None)
+        unanswered, topics = await service.store.counts() or (None, None)
         usage = read_usage()
         counted = [
             (status, sum(seconds.counts))

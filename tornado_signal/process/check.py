@@ -10,7 +10,6 @@ from ..operator.health import ask_health
 from ..service.ice import NO_ICE_SERVERS
 from ..settings.settings import Settings
 from ..stores import check_files, check_unused, open_store, where
-from ..stores.latest_counts import LatestCounts
 from ..system.clock import Clock
 from ..system.owner import become_owner
 from ..system.secrets import warn_of_readable_secrets
@@ -93,8 +92,6 @@ async def _check_store(settings: Settings) -> str:
             raise
         log.warning("%s; the server will move it aside and start empty", error)
         return "damaged"
-    counts = LatestCounts(store)
-    await counts.refresh()
-    counts.close()
+    counts = await store.counts()
     await store.close()
-    return "{} sessions listed in {} topics".format(*counts.value) if counts.value else "too much to count at once"
+    return "{} sessions listed in {} topics".format(*counts) if counts else "too much to count at once"

@@ -106,6 +106,7 @@ class ServingProcess:
         self._inherited = inherited
         self._worker = inherited.worker if inherited else 0
         self._notifier = Notifier(os.environ)
+        self._counts: tuple[int, int] | None = None  # the numbers of sessions and topics, for the service manager
         self._urls: list[str] = []
         self._at_once = False
 
@@ -198,11 +199,11 @@ class ServingProcess:
 
     async def _report(self, stages: Stages, read: Callable[[], Settings]) -> None:
         """Report to the service manager: now, regularly, and around reloads."""
-        notifier, counts = self._notifier, self.service.counts
+        notifier = self._notifier
 
         async def count() -> None:
             if notifier.listening or self.webhooks.needs_expiries:
-                await counts.refresh()
+                self._counts = await self.service.store.counts()
 
         def on_reload() -> None:
             if self._lifecycle.state < LEAVING:
@@ -214,7 +215,7 @@ class ServingProcess:
 
         on_hangup(on_reload)
         if notifier.listening:
-            await counts.refresh()
+            self._counts = await self.service.store.counts()
         notifier.ready(self._status())
         pause_s = notifier.pause_s(STATUS_S)
         # Two, because counting can take longer than the watchdog allows.
@@ -230,15 +231,13 @@ class ServingProcess:
         async def stop() -> None:
             for each in repeated:
                 await each.stop()
-            counts.close()
 
         stages.opened("service manager", stop)
 
     def _status(self) -> str:
         if self._lifecycle.state >= LEAVING:
             return f"draining, {len(self.state.connections)} connections left"
-        counted = self.service.counts.value
-        listed = "" if counted is None else f", {counted[0]} sessions listed"
+        listed = "" if self._counts is None else f", {self._counts[0]} sessions listed"
         full = describe_full({"full": self.control.fullness.full})
         full += "" if self.service.store.available else "; not ready: the store is unavailable"
         return f"listening on {', '.join(self._urls)}{listed}{full}{reload_status(self.live)}"

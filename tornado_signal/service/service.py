@@ -19,7 +19,6 @@ from ..settings.live import LiveSettings
 from ..settings.origins import AllowedOrigins
 from ..settings.settings import Settings
 from ..stores import Store
-from ..stores.latest_counts import LatestCounts
 from ..system.clock import Clock
 from ..system.hourly import HourlyWarnings
 from .event_batches import EventBatchCache
@@ -92,7 +91,6 @@ class Service:
     queue: FairQueue = field(default_factory=FairQueue)  # starts requests, round-robin by client
     # Resumes requests that have waited, so that thousands of them do not delay a new one.
     turns: FairQueue = field(default_factory=FairQueue)
-    counts: LatestCounts = field(init=False)  # the counts of the store, for the operator
     refusals: Refusals = field(init=False)  # the reasons of refusals now, for the log
     recent_origins: RecentCounts[str] = field(init=False)  # requests of the last minutes by origin
     refused_origins: RecentCounts[str] = field(init=False)  # the same of origins that are not in `--allowed-origins`
@@ -108,7 +106,6 @@ class Service:
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 
     def __post_init__(self) -> None:
-        self.counts = LatestCounts(self.store)
         self.refusals = Refusals(self.log.metrics.refusals)
         self.recent_origins = RecentCounts(lambda origin: OTHERS, OTHERS)
         self.refused_origins = RecentCounts(lambda origin: OTHERS, OTHERS)

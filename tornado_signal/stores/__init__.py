@@ -105,8 +105,11 @@ class Store(Protocol):
     async def probe(self) -> None:
         """Write and read, as a request would."""
 
-    async def counts(self) -> tuple[int, int]:
-        """Return the numbers of unanswered sessions and of their topics in all origins. Some may have expired."""
+    async def counts(self) -> tuple[int, int] | None:
+        """Return the latest numbers of unanswered sessions and of their topics in all origins. Some may have expired.
+
+        None if they are not known. It takes at most half a second, also while the store is unavailable.
+        """
 
     async def largest_origins(self, max_items: int) -> list[tuple[str, int, int]]:
         """Return the origins with the most unanswered sessions, in descending order. Some may have expired.

@@ -45,7 +45,7 @@ async def all_keys(store: RedisStore) -> AsyncGenerator[list[bytes], None]:
 async def problems(store: RedisStore) -> list[str]:
     """Return the problems of the listings. Concurrent changes can look like problems."""
     issues: list[str] = []
-    for origin in await store.origins.all():
+    for origin in await store.origins():
         for partition in store.partitions.all(origin):
             issues += [f"{origin!r}: {issue}" for issue in await _check_partition(store, partition)]
     return issues
@@ -54,7 +54,7 @@ async def problems(store: RedisStore) -> list[str]:
 async def _unlisted(store: RedisStore) -> list[str]:
     """Return unanswered sessions that are in no listing."""
     issues = []
-    origins = {store.partitions.all(origin)[0].name: origin for origin in await store.origins.all()}
+    origins = {store.partitions.all(origin)[0].name: origin for origin in await store.origins()}
     async for keys in all_keys(store):
         sessions = [(key, *parts) for key in keys if (parts := parse_key(key)) and parts[1]]
         commands = (

@@ -1,50 +1,133 @@
-"""Counts of an origin in all its partitions, for its quotas. They are cached, and read again before a refusal."""
+"""Counts of sessions and topics: of an origin for its quotas, and of all origins for the operator.
+
+An origin is counted by reading its partitions. All processes share the registry of the origins and the latest totals.
+"""
 
 import asyncio
 import contextlib
+import heapq
+import json
+import operator
 import random
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from ...errors import Unavailable
 from ..quotas import Quotas
-from .partitions import Partition, Partitions
+from .client import RedisClient
+from .partitions import Partition, Partitions, key_slot
 
 FRESH_S: Final = 1.0
 PUBLISHING: Final = 32  # assumed number of concurrent publishers, which share the remaining quota
 ORIGINS_KEPT: Final = 10_000
+LARGEST: Final = 100  # origins with the most sessions that a count finds
+STEP: Final = 8  # origins counted in parallel
+WORK_S: Final = 0.05  # time of counting before a pause
+PAUSES: Final = 10  # a pause is this many times as long as the work
+LIMIT_S: Final = 0.5  # the time that a caller waits for the totals
+POLL_S: Final = 0.1  # interval between two checks whether another process has counted
+CLAIM_MS: Final = 20_000  # how long one process may count for all; each pause renews it
 
 Sizes = list[tuple[int, int]]
 
 
-class _CachedCounts:
+class _CachedSizes:
     def __init__(self, sizes: Sizes, read_s: float, left: int) -> None:
         self.sizes = sizes
         self.read_s = read_s
-        # Other processes may publish as well. After this many new sessions here the counts are read again.
+        # Other processes may publish as well. After this many new sessions here the sizes are read again.
         self.unread = left // PUBLISHING
         self.near = not self.unread
 
 
-class OriginCounts:
-    """Sessions and topics of origins, by partition.
+class Totals(NamedTuple):
+    """The counts of all origins."""
 
-    A script knows only its own partition, so it gets the quota that the other partitions leave. Counts are read
-    more often near the quota. Only offers of origins near their quotas wait for it, because some partitions can
-    be unavailable.
+    sessions: int
+    topics: int
+    largest: list[tuple[str, int, int]]  # the origins with the most sessions, with their sessions and topics
+
+
+class Counts:
+    """The counts of origins.
+
+    A script knows only its own partition, so it gets the quota that the other partitions leave. Their sizes are cached,
+    and read more often near the quota. Only offers of origins near their quotas wait for that, because some partitions
+    can be unavailable.
+
+    Args:
+        read: reads the sessions and topics of an origin, by partition.
+        timeout_ms: the time for which an origin stays registered after its last session.
     """
 
-    def __init__(self, partitions: Partitions, read: Callable[[str], Awaitable[Sizes]], quotas: Quotas) -> None:
+    def __init__(
+        self,
+        client: RedisClient,
+        prefix: str,
+        process_id: bytes,
+        partitions: Partitions,
+        read: Callable[[str], Awaitable[Sizes]],
+        timeout_ms: int,
+        quotas: Quotas,
+    ) -> None:
+        self._client = client
+        self._prefix = prefix
+        self._process_id = process_id
         self._partitions = partitions
         self._read = read
-        self._cached: OrderedDict[str, _CachedCounts] = OrderedDict()
+        self._timeout_ms = timeout_ms
+        self._registered: OrderedDict[str, int] = OrderedDict()  # by origin, the end of its registration
+        self._cached: OrderedDict[str, _CachedSizes] = OrderedDict()
         self._reading: dict[str, asyncio.Task[None]] = {}
+        self._counting: asyncio.Task[Totals] | None = None
+        self._totals: Totals | None = None
         self._loop = asyncio.get_running_loop()
         self.allow(quotas)
 
+    async def close(self) -> None:
+        """Cancel all reads."""
+        tasks = [*self._reading.values(), *([] if self._counting is None else [self._counting])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # The registry of origins
+
+    def is_registered(self, origin: str, until_ms: int) -> bool:
+        """Return whether an origin is registered until a time, as far as this process knows."""
+        return self._registered.get(origin, 0) >= until_ms
+
+    async def register(self, origin: str, until_ms: int) -> None:
+        """Register an origin for longer than requested, so that this is rarely needed."""
+        noted_ms = self._registered[origin] = until_ms + self._timeout_ms
+        key, slot = self._registry(self._partitions.number(origin))
+        now_ms = self._client.now_ms()
+        try:
+            await self._client.call(slot, (b"ZREMRANGEBYSCORE", key, b"-inf", now_ms), write=False)
+            await self._client.call(slot, (b"ZADD", key, b"GT", noted_ms, origin.encode()), write=True)
+        except Unavailable:  # the next offer of the origin tries again
+            self._registered.pop(origin, None)
+        if len(self._registered) > ORIGINS_KEPT:
+            self._registered.popitem(last=False)
+
+    async def origins(self) -> list[str]:
+        """Return the origins that may have sessions."""
+        origins: list[bytes] = []
+        for number in range(self._partitions.count):
+            key, slot = self._registry(number)
+            command = (b"ZRANGE", key, self._client.now_ms(), b"+inf", b"BYSCORE")
+            origins += await self._client.call(slot, command, write=False)
+        return [origin.decode() for origin in origins]
+
+    def _registry(self, number: int) -> tuple[bytes, int]:
+        key = f"{self._prefix}{{{number:x}}}:origins".encode()
+        return key, key_slot(key)
+
+    # The quotas of an origin
+
     def allow(self, quotas: Quotas) -> None:
-        """Apply new quotas. The counts of all origins are read again."""
+        """Apply new quotas. The sizes of all origins are read again."""
         # While every partition is below this, the origin is below half of its quota.
         self._near = (
             quotas.sessions_per_origin / (2 * self._partitions.count),
@@ -59,11 +142,11 @@ class OriginCounts:
         cached = self._cached.get(origin)
         if cached is None:
             return 0, 0
-        own = cached.sizes[partition.number]
-        return sum(size[0] for size in cached.sizes) - own[0], sum(size[1] for size in cached.sizes) - own[1]
+        own, (sessions, topics) = cached.sizes[partition.number], _sum(cached.sizes)
+        return sessions - own[0], topics - own[1]
 
     def note(self, origin: str, partition: Partition, sessions: int, topics: int) -> "asyncio.Task[None] | None":
-        """Record the counts of a partition. Read those of the others if the quota may be near.
+        """Record the size of a partition. Read those of the others if the quota may be near.
 
         The task reads them if the origin is near its quotas. A publication should wait for it.
         """
@@ -86,29 +169,81 @@ class OriginCounts:
 
     async def _try_refresh(self, origin: str) -> None:
         with contextlib.suppress(Unavailable):  # the session has been created already
-            await self._refresh(origin)
+            await self.refresh(origin)
 
-    async def close(self) -> None:
-        """Cancel all reads."""
-        for reading in self._reading.values():
-            reading.cancel()
-        if self._reading:
-            await asyncio.wait(list(self._reading.values()))
-
-    async def refresh(self, origin: str, others: tuple[int, int]) -> bool:
-        """Read the counts of an origin before a publication is refused. Return whether they can have changed."""
-        if others == (0, 0):
-            return False
-        before = self._cached.get(origin)
-        await self._refresh(origin)
-        return before is None or self._cached[origin].sizes != before.sizes
-
-    async def _refresh(self, origin: str) -> None:
+    async def refresh(self, origin: str) -> None:
+        """Read the sizes of an origin, as before a publication is refused."""
         sizes = await self._read(origin)
-        sessions, topics = (sum(column) for column in zip(*sizes, strict=True))
+        sessions, topics = _sum(sizes)
         left = max(0, min(self._quotas.sessions_per_origin - sessions, self._quotas.topics_per_origin - topics))
-        cached = _CachedCounts(sizes, self._loop.time(), left)
         self._cached.pop(origin, None)  # the dictionary is in order of reading
-        self._cached[origin] = cached
+        self._cached[origin] = _CachedSizes(sizes, self._loop.time(), left)
         if len(self._cached) > ORIGINS_KEPT:
             self._cached.popitem(last=False)
+
+    # The totals
+
+    async def total(self) -> tuple[int, int] | None:
+        """Return the latest numbers of sessions and topics of all origins, or None before the first count."""
+        with contextlib.suppress(Unavailable, TimeoutError):
+            async with asyncio.timeout(LIMIT_S):
+                await self._recount()
+        return self._totals and self._totals[:2]
+
+    async def largest(self, max_items: int) -> list[tuple[str, int, int]]:
+        """Return the origins with the most sessions, at most `LARGEST`."""
+        return (await self._recount()).largest[:max_items]
+
+    async def _recount(self) -> Totals:
+        """Count again, or wait for the current count."""
+        if self._counting is None or self._counting.done():
+            self._counting = self._loop.create_task(self._count())
+            self._counting.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return await asyncio.shield(self._counting)
+
+    async def _count(self) -> Totals:
+        """Count all origins, one process at a time. The others use the result for as long as the count took."""
+        while (shared := await self._call(b"GET", "totals")) is None:
+            if await self._claim():
+                began_s = self._loop.time()
+                self._totals = await self._count_all()
+                kept_ms = max(1, int((self._loop.time() - began_s) * 1000))
+                await self._call(b"SET", "totals", json.dumps(self._totals), b"PX", kept_ms)
+                await self._call(b"DEL", "claim:counts")
+                return self._totals
+            await asyncio.sleep(POLL_S)
+        sessions, topics, largest = json.loads(shared)
+        self._totals = Totals(sessions, topics, [tuple(origin) for origin in largest])
+        return self._totals
+
+    async def _count_all(self) -> Totals:
+        totals = Totals(0, 0, [])
+        origins = await self.origins()
+        began_s = self._loop.time()
+        for first in range(0, len(origins), STEP):
+            # An origin costs a command for each partition, and one address can publish in thousands of origins.
+            worked_s = self._loop.time() - began_s
+            if worked_s > WORK_S:
+                await asyncio.sleep(PAUSES * worked_s)
+                await self._claim()  # renews it
+                began_s = self._loop.time()
+            step = origins[first : first + STEP]
+            sizes = map(_sum, await asyncio.gather(*map(self._read, step)))
+            counted = [(origin, *size) for origin, size in zip(step, sizes, strict=True) if size[0]]
+            totals = Totals(
+                totals.sessions + sum(size[1] for size in counted),
+                totals.topics + sum(size[2] for size in counted),
+                heapq.nlargest(LARGEST, [*totals.largest, *counted], key=operator.itemgetter(1)),
+            )
+        return totals
+
+    async def _claim(self) -> bool:
+        return await self._client.claim(f"{self._prefix}claim:counts".encode(), self._process_id, CLAIM_MS)
+
+    async def _call(self, command: bytes, name: str, *arguments: Any) -> Any:
+        key = f"{self._prefix}{name}".encode()
+        return await self._client.call(key_slot(key), (command, key, *arguments), write=False)
+
+
+def _sum(sizes: Sizes) -> tuple[int, int]:
+    return sum(sessions for sessions, _ in sizes), sum(topics for _, topics in sizes)

@@ -37,12 +37,11 @@ from .change_feed import ChangeFeed
 from .checks import check_clocks, check_node
 from .client import RedisClient
 from .connections import Address, Credentials
-from .counts import OriginCounts
+from .counts import Counts
 from .discovery import Discovery
 from .leases import Leases
 from .metrics import RedisMetrics
 from .nodes import Acknowledgement, Node
-from .origins import StoredOrigins
 from .partitions import MAX_PARTITIONS, Partitions, key_slot
 from .positions import PartitionPosition, StoreIdentity
 from .probes import Probes
@@ -122,9 +121,10 @@ class RedisStore:
         self.topics, self.sessions = discovery.topics, discovery.sessions
         self.listing_state = discovery.listing_state
         self.begin_topic, self.topic_step = discovery.begin_topic, discovery.topic_step
-        self.origins = StoredOrigins(self.client, prefix, self.process_id, self.partitions, discovery.sizes, timeout_ms)
-        self.counts, self.largest_origins = self.origins.counts, self.origins.largest
-        self._counts = OriginCounts(self.partitions, discovery.sizes, quotas)
+        self._counts = counts = Counts(
+            self.client, prefix, self.process_id, self.partitions, discovery.sizes, timeout_ms, quotas
+        )
+        self.counts, self.largest_origins, self.origins = counts.total, counts.largest, counts.origins
         self._asides: set[asyncio.Task[None]] = set()
         self._probes = Probes(self.client, self.topology, prefix, self.process_id, self._on_lost)
         self.probe = self._probes.probe
@@ -296,11 +296,10 @@ class RedisStore:
             reading = self._counts.note(origin, partition, sessions, topics)
             if reading is not None:
                 await asyncio.wait((reading,), timeout=ASIDE_S)
-            if state in (b"full", b"full topics") and not refreshed:
-                refreshed = await self._counts.refresh(origin, others)
-                if refreshed:
-                    continue
-            if state != b"again":
+            if state in (b"full", b"full topics") and others != (0, 0) and not refreshed:
+                refreshed = True
+                await self._counts.refresh(origin)
+            elif state != b"again":
                 break
         if state == b"not found":
             raise SessionNotFound
@@ -456,8 +455,8 @@ class RedisStore:
         return [int(expires_ms), *others]
 
     async def _register(self, origin: str, until_ms: int) -> None:
-        if not self.origins.registered(origin, until_ms):
-            await self._aside(self.origins.register(origin, until_ms))
+        if not self._counts.is_registered(origin, until_ms):
+            await self._aside(self._counts.register(origin, until_ms))
 
     async def release(self, origin: str, code: bytes, lease: bytes) -> None:
         partition = self.partitions.of_code(origin, code)

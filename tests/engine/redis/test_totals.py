@@ -1,0 +1,63 @@
+"""Counting what is on Redis takes a small share of the time, however many origins there are."""
+
+import asyncio
+import contextlib
+
+import pytest
+from support.redis_servers import RedisServer
+
+from tornado_signal.stores.redis import counts
+from tornado_signal.stores.redis.nodes import Acknowledgement
+from tornado_signal.stores.redis.store import RedisStore
+
+
+@pytest.fixture
+def redis():
+    with RedisServer("redis") as server:
+        yield server
+
+
+@contextlib.asynccontextmanager
+async def opened(redis):
+    store = RedisStore([(redis.host, redis.port)], acknowledgement=Acknowledgement("os"), timeout_ms=60_000)
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def test_long_count_pauses_and_keeps_the_previous_counts(redis, under, monkeypatch):
+    async with opened(redis) as store:
+        for number in range(counts.STEP):
+            await under(store, f"https://{number}.example").create()
+        while (total := await store.counts()) is None:  # it waits for half a second at most
+            pass
+        assert total == (counts.STEP, counts.STEP)
+        monkeypatch.setattr(counts, "WORK_S", 0)  # as if a step took long
+        monkeypatch.setattr(counts, "PAUSES", 1e9)
+        for number in range(counts.STEP, 10 * counts.STEP):
+            await under(store, f"https://{number}.example").create()
+        calls = sum(store.redis_metrics.seconds.counts)
+        for _ in range(2):
+            assert await store.counts() == total
+        # The registry of origins, the claim, and at most one step.
+        assert sum(store.redis_metrics.seconds.counts) - calls <= (counts.STEP + 2) * store.partitions.count
+
+
+async def test_processes_take_turns_in_counting_and_share_the_result(redis, under, monkeypatch):
+    monkeypatch.setattr(counts, "LIMIT_S", 60)
+    async with opened(redis) as one, opened(redis) as two, opened(redis) as three:
+        for number in range(40):
+            await under(one, f"https://{number % 39}.example").create(f"topic {number}")
+        redis.ask("SET", "tornado-signal:claim:counts", "another process")
+        counting = [asyncio.create_task(each.counts()) for each in (one, two, three)]
+        _, waiting = await asyncio.wait(counting, timeout=0.2)
+        assert len(waiting) == 3
+        redis.ask("DEL", "tornado-signal:claim:counts")
+        assert await asyncio.gather(*counting) == [(40, 40)] * 3
+        assert not redis.ask("EXISTS", "tornado-signal:claim:counts")
+        assert await two.largest_origins(1) == [("https://0.example", 2, 2)]
+        redis.ask("SET", "tornado-signal:totals", '[7, 8, [["https://shared.example", 7, 8]]]')
+        assert await three.counts() == (7, 8)
+        assert await three.largest_origins(9) == [("https://shared.example", 7, 8)]
