@@ -13,13 +13,13 @@ from support.rpc import until
 from support.stores import Inbox
 
 from tornado_signal.errors import Unavailable
+from tornado_signal.redis.nodes import Acknowledgement
+from tornado_signal.redis.slots import key_slot
 from tornado_signal.relay import Channel, JoinResult, Lease, open_relay
 from tornado_signal.relay import redis as redis_relay
 from tornado_signal.relay.memory import MAX_BACKLOG_BYTES, RECEIVER_BYTES, SLICE, MemoryRelay
 from tornado_signal.relay.redis import PROCESS_BYTES
 from tornado_signal.relay.types import SENT_BYTES_PER_UNIT
-from tornado_signal.stores.redis.nodes import Acknowledgement
-from tornado_signal.stores.redis.partitions import key_slot
 from tornado_signal.stores.redis.store import RedisStore
 
 CHANNEL = Channel("scope", "channel")
@@ -216,7 +216,7 @@ async def test_processes_of_an_earlier_version_exchange_messages_with_those_of_t
     inbox = await subscribe(other)
     large = json.dumps({"data": "x" * SENT_BYTES_PER_UNIT}).encode()
     key = one._key(CHANNEL)
-    await one._shared.client.call(key_slot(key), (b"SPUBLISH", key, b"earlier." + large), write=False)
+    await one._client.call(key_slot(key), (b"SPUBLISH", key, b"earlier." + large), write=False)
     await until(lambda: inbox.messages)
     assert (inbox.messages, budget.charged) == ([large], [])
     seen = []

@@ -14,9 +14,9 @@ from support.rpc import until
 from support.y_webrtc import RawClient, published
 
 from tornado_signal.protocols.endpoint import make_scope
+from tornado_signal.redis.slots import key_slot
 from tornado_signal.relay import Channel
 from tornado_signal.relay.redis import make_key
-from tornado_signal.stores.redis.partitions import key_slot
 
 TIMEOUT_MS = {
     "node": 1500,

@@ -16,9 +16,9 @@ from support.waiting import until
 from support.y_webrtc import RawClient
 
 from tornado_signal.protocols.endpoint import make_scope
+from tornado_signal.redis.slots import key_slot
 from tornado_signal.relay import Channel
 from tornado_signal.relay.redis import make_key
-from tornado_signal.stores.redis.partitions import key_slot
 from tornado_signal.stores.redis.scripts import SCRIPTS
 
 pytestmark = pytest.mark.needs("root", "ip", "nft", "redis-server")

@@ -6,14 +6,14 @@ import re
 
 import pytest
 
+from tornado_signal.redis.connections import Credentials
+from tornado_signal.redis.nodes import Acknowledgement
 from tornado_signal.session import Removed, Side, content_code
 from tornado_signal.stores.leveldb import expiry, layout, records
 from tornado_signal.stores.leveldb import store as store_module
 from tornado_signal.stores.leveldb.store import LevelDBStore
 from tornado_signal.stores.redis import discovery
 from tornado_signal.stores.redis.check import all_keys, problems
-from tornado_signal.stores.redis.connections import Credentials
-from tornado_signal.stores.redis.nodes import Acknowledgement
 from tornado_signal.stores.redis.partitions import Partitions
 from tornado_signal.stores.redis.store import RedisStore
 from tornado_signal.system.clock import Clock
@@ -130,7 +130,7 @@ class Redis:
 
     async def settled(self, store):
         for each in store.stores:
-            await each.watching.change_feed.flush()
+            await received(each.watching.change_feed)
         await turns()
 
     async def sweep_some(self, store):
@@ -205,6 +205,17 @@ ENGINES = {"leveldb": LevelDB, "redis": Redis, "redis-cluster": RedisCluster}
 ON_SERVERS = [pytest.param(name, marks=pytest.mark.slow) for name in sorted(ENGINES) if name != "leveldb"]
 # For tests of concurrent operations, which one node runs in order.
 on_every_engine = pytest.mark.parametrize("engine", ["leveldb", *ON_SERVERS], indirect=True)
+
+
+async def received(feed):
+    """Wait until a feed of changes has processed all earlier messages."""
+    while feed.pending:
+        await asyncio.wait(list(feed.pending.values()))
+    subscribers = list(feed._subscribers.values())
+    for subscriber in subscribers:
+        subscriber._queue(b"PING", b"")
+    while any(subscriber._unsent or subscriber._in_flight for subscriber in subscribers):  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
 
 
 async def turns():

@@ -7,9 +7,10 @@ import tracemalloc
 import pytest
 from redis.crc import key_slot as redis_slot
 
+from tornado_signal.redis.slots import key_slot
 from tornado_signal.stores.quotas import Quotas
 from tornado_signal.stores.redis.counts import Counts
-from tornado_signal.stores.redis.partitions import MAX_PARTITIONS, Partitions, key_slot
+from tornado_signal.stores.redis.partitions import MAX_PARTITIONS, Partitions
 
 PARTITIONS = Partitions("test:", 4)
 
@@ -38,7 +39,7 @@ def make_counts(quotas, sizes):
         reads.append(origin)
         return sizes
 
-    return Counts(None, "test:", b"", PARTITIONS, read, 1000, quotas), reads
+    return Counts(None, PARTITIONS, read, 1000, quotas), reads
 
 
 async def test_other_partitions_are_not_waited_for_far_from_the_quota(monkeypatch):
@@ -49,7 +50,7 @@ async def test_other_partitions_are_not_waited_for_far_from_the_quota(monkeypatc
         await available.wait()
         return [(1, 1)] * 4
 
-    counts = Counts(None, "test:", b"", PARTITIONS, read, 1000, Quotas())
+    counts = Counts(None, PARTITIONS, read, 1000, Quotas())
     first, *_ = PARTITIONS.all("o")
     for _ in range(3):
         assert counts.note("o", first, 1, 1) is None

@@ -22,7 +22,8 @@ MAY_IMPORT = {
     "session": "errors",
     "metrics": "",
     "lifecycle": "",
-    "stores": "errors metrics session settings stores.leveldb stores.quotas stores.redis stores.watches system",
+    "redis": "errors metrics system.loop hiredis",
+    "stores": "errors metrics redis session settings stores.leveldb stores.quotas stores.redis stores.watches system",
     "stores.position_text": "",
     "stores.quotas": "",
     "stores.watches": "system.loop",
@@ -31,9 +32,9 @@ MAY_IMPORT = {
         "plyvel plyvel_next sortedcontainers"
     ),
     "stores.redis": (
-        "errors metrics session settings stores.position_text stores.quotas stores.watches system.loop hiredis"
+        "errors metrics redis session settings stores.position_text stores.quotas stores.watches system.loop"
     ),
-    "relay": "errors stores stores.redis system.loop",
+    "relay": "errors redis stores system.loop",
     "auth": "errors settings system system.loop cryptography jwt",
     "limits": "errors settings",
     "service": (
@@ -81,7 +82,7 @@ PURE_MODULES |= {"hmac", "ipaddress", "itertools", "json", "math", "re", "struct
 ENTRY_POINTS = {"__main__", "process.worker"}
 
 READERS = {"client.http", "client.websocket", "operator.health", "operator.remote"}
-READERS |= {"stores.redis.connections", "webhooks.target"}
+READERS |= {"redis.connections", "webhooks.target"}
 
 FILES = some(sorted(path for path in PACKAGE.rglob("*.py") if path.name != "_version.py"))
 

@@ -135,7 +135,7 @@ class ServingProcess:
         self.service = service = Service(
             store, self.live, clock, resources.ice, COMMIT, limits, request_log, authority, lifecycle
         )
-        relay = open_relay(store, service.charge_publisher)
+        relay = open_relay(store, service.charge_publisher, self.live.current.hold_grace_ms)
         stages.opened("relay", relay.close)
         self.application = Application(service, functools.partial(all_routes, Presence(service), relay))
         error_responder = make_error_responder(request_log)

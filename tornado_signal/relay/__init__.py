@@ -21,14 +21,15 @@ __all__ = [
 ]
 
 
-def open_relay(store: Store, charge: Charge) -> Relay:
+def open_relay(store: Store, charge: Charge, grace_ms: int = 5000) -> Relay:
     """Return the relay of a server: through the Redis of its store, if it has one, otherwise in memory.
 
-    `charge` charges the publishers at other servers for the receivers at this one.
+    Args:
+        charge: charges the publishers at other servers for the receivers at this one.
+        grace_ms: the time for which a client that has lost its connection keeps its leases.
     """
-    shared = store.shared_redis
-    if shared is None:
+    if store.shared_redis is None:
         return MemoryRelay()
     from .redis import RedisRelay
 
-    return RedisRelay(shared, charge)
+    return RedisRelay(store.shared_redis, charge, grace_ms)

@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
 from ..errors import Unavailable
-from ..stores.redis.change_feed import ChangeFeed
-from ..stores.redis.connections import Address, ErrorReply, Failure
-from ..stores.redis.nodes import Pipeline
-from ..stores.redis.partitions import key_slot
-from ..stores.redis.scripts import Script
-from ..stores.redis.shared import SharedRedis
+from ..redis.channels import ChangeFeed
+from ..redis.client import RedisClient
+from ..redis.connections import ErrorReply, Failure
+from ..redis.scripts import Script, make_script
+from ..redis.slots import key_slot
 from ..system.loop import Repeating, guarded
 from .memory import MemoryRelay
 from .types import Channel, Charge, JoinResult, Lease, Members, Receiver, units_of_receivers
@@ -43,8 +42,7 @@ _TO_BITS: Final = bytes.maketrans(b" \t", b"01")
 
 def _load(name: str) -> Script:
     folder = Path(__file__).parent / "scripts"
-    text = ((folder / "common.lua").read_text() + (folder / f"{name}.lua").read_text()).encode()
-    return Script(text, hashlib.sha1(text, usedforsecurity=False).hexdigest().encode())
+    return make_script((folder / "common.lua").read_text() + (folder / f"{name}.lua").read_text())
 
 
 SCRIPTS: Final = {name: _load(name) for name in ("join", "leave", "members", "renew")}
@@ -72,15 +70,15 @@ class RedisRelay:
 
     shared = True
 
-    def __init__(self, shared: SharedRedis, charge: Charge) -> None:
-        self._shared = shared
+    def __init__(self, client: RedisClient, charge: Charge, grace_ms: int) -> None:
+        self._client = client
         self._charge = charge
-        self._topology = shared.topology
-        self._process = shared.process_id.hex()
+        self._grace_ms = grace_ms
+        self._topology = client.topology
+        self._process = client.process_id.hex()
         self._local = MemoryRelay()
         self._channels: dict[bytes, Channel] = {}
-        self._feed = ChangeFeed(shared.topology, shared.access, self, shared.metrics, self._on_message)
-        self._pipelines: dict[Address, Pipeline] = {}
+        self._feed = ChangeFeed(client, self, self._on_message)
         self._unconfirmed_bytes = 0
         self._leases: dict[Channel, dict[str, Registered]] = {}
         self._unsure: set[Channel] = set()  # groups whose latest leases a new primary can lack
@@ -92,7 +90,7 @@ class RedisRelay:
     # Channels
 
     def _key(self, channel: Channel) -> bytes:
-        return make_key(self._shared.prefix, channel)
+        return make_key(self._client.prefix, channel)
 
     def watched(self, channel: bytes, /) -> bool:
         return channel in self._channels
@@ -106,7 +104,7 @@ class RedisRelay:
         if key not in self._channels:
             self._channels[key] = channel
             self._feed.want(key, key_slot(key))
-        return self._feed.subscribed(key, self._shared.access.timeout_s) if key in self._feed.pending else None
+        return self._feed.subscribed(key) if key in self._feed.pending else None
 
     def unsubscribe(self, channel: Channel, receiver: Receiver) -> None:
         self._local.unsubscribe(channel, receiver)
@@ -124,21 +122,18 @@ class RedisRelay:
             return reached
         key = self._key(channel)
         counted: asyncio.Future[int] = self._loop.create_future()
-        self._send(key, self._shared.process_id + _encode_publisher(publisher) + message, counted, moved=False)
+        self._send(key, self._client.process_id + _encode_publisher(publisher) + message, counted, moved=False)
         return reached or counted
 
     def _send(self, key: bytes, message: bytes, counted: "asyncio.Future[int]", *, moved: bool) -> None:
         """Publish a message on Redis, and set the number of servers that it reached."""
-        address = self._topology.node(key_slot(key)).address
-        pipeline = self._pipelines.get(address)
-        if pipeline is None:
-            pipeline = self._pipelines[address] = Pipeline(address, self._shared.access)
+        node = self._topology.node(key_slot(key))
 
         def on_reply(sent: "asyncio.Future[Any]") -> None:
             self._unconfirmed_bytes -= len(message) + MESSAGE_BYTES
             reply = sent.result()
             if isinstance(reply, ErrorReply) and reply.kind == "MOVED" and not moved:
-                self._topology.moved(*reply.elsewhere(address))
+                self._topology.moved(*reply.elsewhere(node.address))
                 self._send(key, message, counted, moved=True)
                 return
             if isinstance(reply, Failure):
@@ -147,11 +142,11 @@ class RedisRelay:
                 counted.set_result(reply if isinstance(reply, int) else 0)
 
         self._unconfirmed_bytes += len(message) + MESSAGE_BYTES
-        pipeline.submit((b"SPUBLISH", key, message)).add_done_callback(on_reply)
+        node.messages.submit((b"SPUBLISH", key, message)).add_done_callback(on_reply)
 
     def _on_message(self, key: bytes, message: bytes) -> None:
         channel = self._channels.get(key)
-        if channel is None or message.startswith(self._shared.process_id):
+        if channel is None or message.startswith(self._client.process_id):
             return
         publisher = cast("re.Match[bytes]", _PUBLISHER.match(message, PROCESS_BYTES))
         message = message[publisher.end() :]
@@ -163,9 +158,8 @@ class RedisRelay:
 
     async def _call(self, name: str, group: Channel, *arguments: str | int) -> Any:
         key = self._key(group)
-        script = SCRIPTS[name]
-        command = (b"EVALSHA", script.sha, 3, key + b":l", key + b":p", key + b":c", *arguments)
-        return await self._shared.client.call(key_slot(key), command, write=False, script=script)
+        call = (SCRIPTS[name], arguments)
+        return await self._client.run(key_slot(key), (key + b":l", key + b":p", key + b":c"), call, write=False)
 
     async def join(
         self, group: Channel, lease: Lease, max_members: int, on_lost: Callable[[], object] | None = None
@@ -211,8 +205,7 @@ class RedisRelay:
             self._not_left.setdefault((group, member, owner), self._loop.time() + 2 * LIFETIME_MS / 1000)
 
     async def find(self, group: Channel, member: str) -> Lease | None:
-        key = self._key(group) + b":l"
-        reply = await self._shared.client.call(key_slot(key), (b"HGET", key, member), write=False)
+        reply = await self._client.call_key(b"HGET", self._key(group) + b":l", member)
         return None if reply is None else _parse(member, reply)
 
     async def members(self, group: Channel, max_items: int | None = None) -> Members:
@@ -224,7 +217,7 @@ class RedisRelay:
 
     async def _renew_all(self) -> None:
         """Renew the leases of all groups. Those of a node that does not respond delay no others."""
-        failovers, self._failovers = self._failovers, self._shared.metrics.failovers
+        failovers, self._failovers = self._failovers, self._client.metrics.failovers
         if failovers != self._failovers:
             self._unsure.update(self._leases)
         self._unsure &= self._leases.keys()
@@ -270,13 +263,11 @@ class RedisRelay:
     async def close(self) -> None:
         for each in self._repeated:
             await each.stop()
-        calls = [self._call("renew", group, self._process, self._shared.grace_ms) for group in self._leases]
+        calls = [self._call("renew", group, self._process, self._grace_ms) for group in self._leases]
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._shared.access.timeout_s):
+            async with asyncio.timeout(self._client.access.timeout_s):
                 await asyncio.gather(*calls, return_exceptions=True)
         await self._feed.close()
-        for pipeline in self._pipelines.values():
-            pipeline.disconnect()
 
 
 def _parse(member: str, lease: bytes) -> Lease:

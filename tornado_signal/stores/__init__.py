@@ -24,7 +24,7 @@ from ..system.secrets import redis_passwords
 from .quotas import Quotas
 
 if TYPE_CHECKING:  # a command that looks at files starts faster without asyncio
-    from .redis.shared import SharedRedis
+    from ..redis.client import RedisClient
     from .watches import Watch
 
 
@@ -57,8 +57,8 @@ class Store(Protocol):
         """A secret of 32 random bytes, the same in all processes of the store. It lasts as long as the store."""
 
     @property
-    def shared_redis(self) -> "SharedRedis | None":
-        """The connections to Redis, or None if the engine has none."""
+    def shared_redis(self) -> "RedisClient | None":
+        """The client of the engine on Redis, or None."""
 
     async def open(self) -> None:
         """Open the store and start the background work. A DatabaseError says why it cannot be used, and what to do."""

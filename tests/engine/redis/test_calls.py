@@ -6,15 +6,17 @@ import contextlib
 import pytest
 from support.forwarding import RedisProxy
 from support.redis_servers import RedisServer, with_hand_clock
+from support.stores import received
 from support.waiting import until
 
 from tornado_signal.errors import Unavailable
+from tornado_signal.redis import channels, client, nodes
+from tornado_signal.redis.connections import Credentials
+from tornado_signal.redis.nodes import Acknowledgement, Pipeline
+from tornado_signal.redis.slots import key_slot
 from tornado_signal.session import Reason, Side, TopicRange
-from tornado_signal.stores.redis import change_feed, client, discovery, nodes, scripts
+from tornado_signal.stores.redis import discovery, scripts
 from tornado_signal.stores.redis.check import flaws
-from tornado_signal.stores.redis.connections import Credentials
-from tornado_signal.stores.redis.nodes import Acknowledgement, Pipeline
-from tornado_signal.stores.redis.partitions import key_slot
 from tornado_signal.stores.redis.store import RedisStore
 
 KEY = b"key"
@@ -141,7 +143,7 @@ async def test_slot_redirected_in_a_circle_is_retried_with_pauses():
         async with opened((owner.host, owner.port), prefix="redirected:", access=Credentials()) as store:
             with pytest.raises(Unavailable):
                 await store.client.call(SLOT, (b"GET", KEY), write=False)
-            assert 2 < store.redis_metrics.retries.total() < 50
+            assert 2 < store.client.metrics.retries.total() < 50
 
 
 def topics_of_all_partitions(store):
@@ -160,7 +162,7 @@ async def test_topics_wait_for_a_slot_that_is_away(under, until):
         # Its partition is empty: a node redirects only what it does not have.
         with slot_away(store.partitions.of_topic(one.origin, names[0]).slot):
             listing = asyncio.create_task(one.topics())
-            await until(lambda: listing.done() or store.redis_metrics.retries.total() >= 8)
+            await until(lambda: listing.done() or store.client.metrics.retries.total() >= 8)
             assert not listing.done()
         assert await listing == ([(name, 1) for name in names[1:]], len(names) - 1)
 
@@ -189,7 +191,7 @@ async def test_primary_that_is_slow_to_respond_is_searched_again_although_nobody
     monkeypatch.setattr(client, "CLOCK_READ_S", 0.01)
     async with opened((redis.host, redis.port)) as store:
         responds, searched = asyncio.Event(), asyncio.Event()
-        monkeypatch.setattr(nodes.Node, "look", lambda self: responds.wait())
+        monkeypatch.setattr(nodes.Node, "read_clock", lambda self: responds.wait())
         monkeypatch.setattr(store.topology, "refresh_soon", searched.set)
         async with asyncio.timeout(60):
             await searched.wait()
@@ -203,7 +205,7 @@ async def test_reads_do_not_wait_for_the_subscription_of_another_client(redis, u
         one = under(store, "https://one.example")
         code = await one.create()
         watches = [store.watch_session(one.origin, code), store.watch_topic(one.origin, "topic")]
-        held = [store.watch_topic(one.origin, str(number)) for number in range(change_feed.IN_FLIGHT)]
+        held = [store.watch_topic(one.origin, str(number)) for number in range(channels.IN_FLIGHT)]
         openings = [asyncio.create_task(watch.opened()) for watch in watches]
         late = asyncio.create_task(asyncio.sleep(10))
         reads = asyncio.gather(one.read(code, Side.ANSWERER), one.state(), store.begin_topic(one.origin, "topic", None))
@@ -219,27 +221,27 @@ async def test_reads_do_not_wait_for_the_subscription_of_another_client(redis, u
 
 
 async def test_channels_are_subscribed_in_batches(redis):
-    count = 5 * change_feed.IN_FLIGHT
+    count = 5 * channels.IN_FLIGHT
     async with RedisProxy(redis) as proxy, opened(("127.0.0.1", proxy.port)) as store:
         proxy.holding = True
         proxy.open.clear()
         watches = [store.watch_topic("https://one.example", str(number)) for number in range(count)]
-        await asyncio.to_thread(until, lambda: proxy.subscribed >= change_feed.IN_FLIGHT)
+        await asyncio.to_thread(until, lambda: proxy.subscribed >= channels.IN_FLIGHT)
         await asyncio.sleep(0.2)  # all would have come
-        assert proxy.subscribed == change_feed.IN_FLIGHT
+        assert proxy.subscribed == channels.IN_FLIGHT
         proxy.open.set()
-        await store.watching.change_feed.flush()
+        await received(store.watching.change_feed)
         assert proxy.subscribed == count == redis.ask("INFO", "stats")["pubsubshard_channels"]
         for watch in watches:
             watch.close()
 
 
 async def test_lost_connection_with_many_channels_is_handled_in_pieces(redis, monkeypatch):
-    monkeypatch.setattr(change_feed, "PIECE", 50)
+    monkeypatch.setattr(channels, "PIECE", 50)
     async with opened((redis.host, redis.port)) as store:
         feed, pieces = store.watching.change_feed, []
         watches = [store.watch_topic("https://one.example", str(number)) for number in range(1000)]
-        await feed.flush()
+        await received(feed)
         miss = feed._miss
 
         def count(channel):
@@ -340,7 +342,7 @@ async def test_evicted_session_is_skipped_until_it_expires(under, monkeypatch, r
 
 
 async def test_only_unwatched_channels_are_unsubscribed_and_only_after_a_while(redis, under, monkeypatch):
-    monkeypatch.setattr(change_feed, "KEPT_S", 0.5)
+    monkeypatch.setattr(channels, "KEPT_S", 0.5)
     async with opened((redis.host, redis.port)) as store:
         one, feed = under(store), store.watching.change_feed
         with store.watch_topic(one.origin, "topic") as stays:
@@ -348,9 +350,9 @@ async def test_only_unwatched_channels_are_unsubscribed_and_only_after_a_while(r
                 await asyncio.gather(stays.opened(), left.opened())
             left_s = feed.loop.time()
             await asyncio.to_thread(until, lambda: left.key not in feed._slots)
-            assert feed.loop.time() - left_s >= change_feed.KEPT_S
+            assert feed.loop.time() - left_s >= channels.KEPT_S
             assert list(feed._slots) == [stays.key]
-            await feed.flush()
+            await received(feed)
             assert redis.ask("INFO", "stats")["pubsubshard_channels"] == 1
             await one.create()
             assert await stays.wait(feed.loop.time() + 60)
@@ -366,7 +368,7 @@ async def test_channels_that_come_and_go_leave_no_command_in_flight(redis):
                 with store.watch_topic("https://app.example", f"topic {number}") as watch:
                     await watch.opened()
                 feed.drop(watch.key)
-            await feed.flush()
+            await received(feed)
             assert not subscriber._in_flight
 
 

@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from tornado_signal.stores.redis import topology
-from tornado_signal.stores.redis.connections import Credentials
-from tornado_signal.stores.redis.metrics import RedisMetrics
-from tornado_signal.stores.redis.nodes import Acknowledgement, Pipeline
-from tornado_signal.stores.redis.partitions import SLOTS
-from tornado_signal.stores.redis.topology import Topology
+from tornado_signal.redis import topology
+from tornado_signal.redis.connections import Credentials
+from tornado_signal.redis.metrics import RedisMetrics
+from tornado_signal.redis.nodes import Acknowledgement, Pipeline
+from tornado_signal.redis.slots import SLOTS
+from tornado_signal.redis.topology import Topology
 
 NAMES = ("a", "b", "c")
 ADDRESSES = {name: ("10.0.0.1", 7000 + at) for at, name in enumerate(NAMES)}
@@ -48,7 +48,7 @@ def ask(monkeypatch):
         access = Credentials()
         addresses[:] = [ADDRESSES[name] for name in order]
         asked = Topology(addresses, "", access, access, Acknowledgement("os"), RedisMetrics())
-        assert await asked._ask_cluster() is None
+        assert await asked._query_cluster() is None
         return asked
 
     return asking

@@ -7,10 +7,10 @@ from support.redis_servers import RedisCluster
 from support.service import ORIGIN
 
 from tornado_signal.errors import SessionNotFound
+from tornado_signal.redis.nodes import Acknowledgement
 from tornado_signal.service.waiting import next_read_s
 from tornado_signal.session import Side
 from tornado_signal.stores.redis.checks import check_clocks
-from tornado_signal.stores.redis.nodes import Acknowledgement
 from tornado_signal.stores.redis.store import RedisStore
 
 

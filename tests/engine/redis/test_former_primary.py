@@ -7,10 +7,10 @@ import pytest
 from support.redis_servers import KINDS, RedisCluster
 from support.stores import Inbox, unlimited
 
+from tornado_signal.redis import channels, topology
+from tornado_signal.redis.nodes import Acknowledgement
+from tornado_signal.redis.slots import key_slot
 from tornado_signal.relay import Channel, open_relay
-from tornado_signal.stores.redis import change_feed, topology
-from tornado_signal.stores.redis.nodes import Acknowledgement
-from tornado_signal.stores.redis.partitions import key_slot
 from tornado_signal.stores.redis.store import RedisStore
 
 CHANNEL = Channel("scope", "channel")
@@ -71,7 +71,7 @@ async def until_known(relay, key, node):
 
 
 async def test_messages_arrive_once_after_a_new_subscription(cluster, until, monkeypatch):
-    monkeypatch.setattr(change_feed, "PING_S", 3600)  # the connection to the former primary stays
+    monkeypatch.setattr(channels, "PING_S", 3600)  # the connection to the former primary stays
     async with opened(cluster) as one, opened(cluster) as other:
         earlier, later = Inbox(), Inbox()
         await one.subscribe(CHANNEL, earlier)

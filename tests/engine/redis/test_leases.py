@@ -7,10 +7,10 @@ import pytest
 from support.redis_servers import KINDS, RedisServer
 
 from tornado_signal.errors import SessionNotFound
+from tornado_signal.redis.client import RedisClient
+from tornado_signal.redis.nodes import Acknowledgement
 from tornado_signal.session import Side
 from tornado_signal.stores.redis import leases
-from tornado_signal.stores.redis.client import RedisClient
-from tornado_signal.stores.redis.nodes import Acknowledgement
 from tornado_signal.stores.redis.store import RedisStore
 
 GRACE_MS = 500

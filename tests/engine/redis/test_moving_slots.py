@@ -11,12 +11,12 @@ from support.redis_servers import KINDS, Move, RedisCluster
 from support.stores import Under, unlimited
 
 from tornado_signal.errors import Unavailable
+from tornado_signal.redis.connections import Credentials
+from tornado_signal.redis.nodes import Acknowledgement
+from tornado_signal.redis.slots import key_slot
 from tornado_signal.relay import Channel, Lease, open_relay
 from tornado_signal.session import Side
 from tornado_signal.stores.redis.check import flaws
-from tornado_signal.stores.redis.connections import Credentials
-from tornado_signal.stores.redis.nodes import Acknowledgement
-from tornado_signal.stores.redis.partitions import key_slot
 from tornado_signal.stores.redis.store import RedisStore
 
 ORIGIN = "https://one.example"
@@ -78,7 +78,7 @@ async def test_every_script_runs_while_its_slot_moves(cluster):
             move = await asyncio.to_thread(Move, cluster, slot)
             await asyncio.to_thread(move.move, [key for key in move.left() if rng.random() < share])
             stays += await use(one)
-            assert store.redis_metrics.retries["TRYAGAIN"] + store.redis_metrics.retries["ASK"]
+            assert store.client.metrics.retries["TRYAGAIN"] + store.client.metrics.retries["ASK"]
             await asyncio.to_thread(move.end)
             stays += await use(one)
             assert {*stays} <= {*await one.codes()}
@@ -164,7 +164,7 @@ async def test_slot_whose_keys_may_not_be_moved_waits_for_the_operator(cluster, 
         await one.create()
         move = await asyncio.to_thread(Move, cluster, store.partitions.of_topic(ORIGIN, "topic").slot)
         creating = asyncio.create_task(one.create())
-        await until(lambda: creating.done() or store.redis_metrics.retries["TRYAGAIN"] > 3)
+        await until(lambda: creating.done() or store.client.metrics.retries["TRYAGAIN"] > 3)
         assert not creating.done()
         await asyncio.to_thread(move.end)
         assert await creating in await one.codes()

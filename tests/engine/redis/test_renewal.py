@@ -4,11 +4,11 @@ import pytest
 from support.redis_servers import RedisCluster
 from support.stores import unlimited
 
+from tornado_signal.redis.connections import Credentials
+from tornado_signal.redis.nodes import Acknowledgement
+from tornado_signal.redis.slots import key_slot
 from tornado_signal.relay import Channel, Lease, open_relay
 from tornado_signal.relay import redis as relay_module
-from tornado_signal.stores.redis.connections import Credentials
-from tornado_signal.stores.redis.nodes import Acknowledgement
-from tornado_signal.stores.redis.partitions import key_slot
 from tornado_signal.stores.redis.store import RedisStore
 
 GROUPS = [Channel("scope", f"group {number}") for number in range(40)]

@@ -6,8 +6,8 @@ import contextlib
 import pytest
 from support.redis_servers import RedisServer
 
+from tornado_signal.redis.nodes import Acknowledgement
 from tornado_signal.stores.redis import counts
-from tornado_signal.stores.redis.nodes import Acknowledgement
 from tornado_signal.stores.redis.store import RedisStore
 
 
@@ -38,11 +38,11 @@ async def test_long_count_pauses_and_keeps_the_previous_counts(redis, under, mon
         monkeypatch.setattr(counts, "PAUSES", 1e9)
         for number in range(counts.STEP, 10 * counts.STEP):
             await under(store, f"https://{number}.example").create()
-        calls = sum(store.redis_metrics.seconds.counts)
+        calls = sum(store.client.metrics.seconds.counts)
         for _ in range(2):
             assert await store.counts() == total
         # The registry of origins, the claim, and at most one step.
-        assert sum(store.redis_metrics.seconds.counts) - calls <= (counts.STEP + 2) * store.partitions.count
+        assert sum(store.client.metrics.seconds.counts) - calls <= (counts.STEP + 2) * store.partitions.count
 
 
 async def test_processes_take_turns_in_counting_and_share_the_result(redis, under, monkeypatch):

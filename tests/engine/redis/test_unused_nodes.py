@@ -2,10 +2,10 @@
 
 import asyncio
 
-from tornado_signal.stores.redis.connections import Credentials
-from tornado_signal.stores.redis.metrics import RedisMetrics
-from tornado_signal.stores.redis.nodes import Acknowledgement, NodeLost
-from tornado_signal.stores.redis.topology import Topology
+from tornado_signal.redis.connections import Credentials
+from tornado_signal.redis.metrics import RedisMetrics
+from tornado_signal.redis.nodes import Acknowledgement, NodeLost
+from tornado_signal.redis.topology import Topology
 
 
 async def test_overlapping_searches_close_each_unused_node():

@@ -7,8 +7,9 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from ...errors import Unavailable
+from ...redis.slots import key_slot
 from . import records
-from .partitions import Partition, key_slot, parse_key
+from .partitions import Partition, parse_key
 from .store import RedisStore
 
 ATTEMPTS = 3  # a session that changes while it is read can look wrong in one attempt, but hardly in all
@@ -29,7 +30,7 @@ async def flaws(store: RedisStore) -> list[str]:
 
 async def all_keys(store: RedisStore) -> AsyncGenerator[list[bytes], None]:
     """Yield all keys in steps. Keys written during the scan can be missing."""
-    pattern = re.sub(r"([\[\]*?\\])", r"\\\1", store.prefix) + "*"
+    pattern = re.sub(r"([\[\]*?\\])", r"\\\1", store.client.prefix) + "*"
     for node in store.topology.primaries:
         cursor = b"0"
         while True:

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 
 from ...errors import OperatorError
-from .connections import Credentials, ErrorReply
-from .nodes import Acknowledgement, Node, advised, parse_info, text_of
+from ...redis.connections import Credentials, ErrorReply
+from ...redis.nodes import Acknowledgement, Node, advised, parse_info, text_of
 from .permissions import check_permissions
 
 log = logging.getLogger(__name__)

@@ -11,12 +11,12 @@ import operator
 import random
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ...errors import Unavailable
+from ...redis.client import RedisClient
 from ..quotas import Quotas
-from .client import RedisClient
-from .partitions import Partition, Partitions, key_slot
+from .partitions import Partition, Partitions
 
 FRESH_S: Final = 1.0
 PUBLISHING: Final = 32  # assumed number of concurrent publishers, which share the remaining quota
@@ -64,16 +64,12 @@ class Counts:
     def __init__(
         self,
         client: RedisClient,
-        prefix: str,
-        process_id: bytes,
         partitions: Partitions,
         read: Callable[[str], Awaitable[Sizes]],
         timeout_ms: int,
         quotas: Quotas,
     ) -> None:
         self._client = client
-        self._prefix = prefix
-        self._process_id = process_id
         self._partitions = partitions
         self._read = read
         self._timeout_ms = timeout_ms
@@ -101,11 +97,10 @@ class Counts:
     async def register(self, origin: str, until_ms: int) -> None:
         """Register an origin for longer than requested, so that this is rarely needed."""
         noted_ms = self._registered[origin] = until_ms + self._timeout_ms
-        key, slot = self._registry(self._partitions.number(origin))
-        now_ms = self._client.now_ms()
+        key = self._registry(self._partitions.number(origin))
         try:
-            await self._client.call(slot, (b"ZREMRANGEBYSCORE", key, b"-inf", now_ms), write=False)
-            await self._client.call(slot, (b"ZADD", key, b"GT", noted_ms, origin.encode()), write=True)
+            await self._client.call_key(b"ZREMRANGEBYSCORE", key, b"-inf", self._client.now_ms())
+            await self._client.call_key(b"ZADD", key, b"GT", noted_ms, origin.encode(), write=True)
         except Unavailable:  # the next offer of the origin tries again
             self._registered.pop(origin, None)
         if len(self._registered) > ORIGINS_KEPT:
@@ -115,14 +110,12 @@ class Counts:
         """Return the origins that may have sessions."""
         origins: list[bytes] = []
         for number in range(self._partitions.count):
-            key, slot = self._registry(number)
-            command = (b"ZRANGE", key, self._client.now_ms(), b"+inf", b"BYSCORE")
-            origins += await self._client.call(slot, command, write=False)
+            key, now_ms = self._registry(number), self._client.now_ms()
+            origins += await self._client.call_key(b"ZRANGE", key, now_ms, b"+inf", b"BYSCORE")
         return [origin.decode() for origin in origins]
 
-    def _registry(self, number: int) -> tuple[bytes, int]:
-        key = f"{self._prefix}{{{number:x}}}:origins".encode()
-        return key, key_slot(key)
+    def _registry(self, number: int) -> bytes:
+        return self._client.key(f"{{{number:x}}}:origins")
 
     # The quotas of an origin
 
@@ -203,13 +196,14 @@ class Counts:
 
     async def _count(self) -> Totals:
         """Count all origins, one process at a time. The others use the result for as long as the count took."""
-        while (shared := await self._call(b"GET", "totals")) is None:
+        key = self._client.key("totals")
+        while (shared := await self._client.call_key(b"GET", key)) is None:
             if await self._claim():
                 began_s = self._loop.time()
                 self._totals = await self._count_all()
                 kept_ms = max(1, int((self._loop.time() - began_s) * 1000))
-                await self._call(b"SET", "totals", json.dumps(self._totals), b"PX", kept_ms)
-                await self._call(b"DEL", "claim:counts")
+                await self._client.call_key(b"SET", key, json.dumps(self._totals), b"PX", kept_ms)
+                await self._client.call_key(b"DEL", self._client.key("claim:counts"))
                 return self._totals
             await asyncio.sleep(POLL_S)
         sessions, topics, largest = json.loads(shared)
@@ -238,11 +232,7 @@ class Counts:
         return totals
 
     async def _claim(self) -> bool:
-        return await self._client.claim(f"{self._prefix}claim:counts".encode(), self._process_id, CLAIM_MS)
-
-    async def _call(self, command: bytes, name: str, *arguments: Any) -> Any:
-        key = f"{self._prefix}{name}".encode()
-        return await self._client.call(key_slot(key), (command, key, *arguments), write=False)
+        return await self._client.claim("counts", CLAIM_MS)
 
 
 def _sum(sizes: Sizes) -> tuple[int, int]:

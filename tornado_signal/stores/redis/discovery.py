@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from ...metrics import SessionMetrics
+from ...redis.client import RedisClient
+from ...redis.scripts import Call
 from ...session import (
     EventBatch,
     Listed,
@@ -23,7 +25,6 @@ from ...session import (
 )
 from ..quotas import UNLIMITED
 from . import records, scripts
-from .client import RedisClient
 from .partitions import Partition, Partitions
 from .positions import PartitionPosition, StoreIdentity
 from .watching import Watching
@@ -289,7 +290,7 @@ class Discovery:
 
     # Expired sessions
 
-    async def _run(self, partition: Partition, call: scripts.Call, *more: bytes) -> list[Any]:
+    async def _run(self, partition: Partition, call: Call, *more: bytes) -> list[Any]:
         """Run a script of topics, and report the sessions that it removed. Return the rest of its reply."""
         again, expired, *reply = await self._client.run(partition.slot, partition.topic_keys, call, *more, write=False)
         self.report_expired(partition, expired)

@@ -7,12 +7,11 @@ an offer is withdrawn only if it still has a lease of that process.
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Final
 
 from ...errors import SessionNotFound, Unavailable
+from ...redis.client import RedisClient
 from ...system.loop import Repeating
-from .client import RedisClient
-from .partitions import key_slot
 
 BEAT_S: Final = 2.0
 LATE_BEATS: Final = 2  # missed beats before the grace period. After both, and one more beat, a process counts as lost
@@ -33,20 +32,16 @@ class Leases:
     def __init__(
         self,
         client: RedisClient,
-        prefix: str,
-        process_id: bytes,
         grace_ms: int,
         timeout_ms: int,
         release: Callable[[str, bytes, bytes], Awaitable[None]],
     ) -> None:
         self._client = client
-        self._prefix = prefix
-        self._process_id = process_id
         self._late_ms = int(LATE_BEATS * BEAT_S * 1000) + grace_ms
         self._note_ms = timeout_ms + NOTE_MS
         self._release = release
-        self._processes = f"{prefix}processes".encode()
-        self._held = self._held_key(process_id)
+        self._processes = client.key("processes")
+        self._held = self._held_key(client.process_id)
         self._holds = False  # whether this process has ever held an offer
         self._suspects: dict[bytes, bytes] = {}  # late processes, with their last heartbeats
         self._repeated: list[Repeating] = []
@@ -71,13 +66,11 @@ class Leases:
             with contextlib.suppress(Unavailable):  # the next heartbeat follows soon
                 await self._show_alive()
         with contextlib.suppress(Unavailable):
-            await self._call(self._held, b"ZADD", expires_ms, code + origin.encode("utf-8", "surrogatepass"))
+            member = code + origin.encode("utf-8", "surrogatepass")
+            await self._client.call_key(b"ZADD", self._held, expires_ms, member)
 
     def _held_key(self, process_id: bytes) -> bytes:
-        return f"{self._prefix}held:{process_id.hex()}".encode()
-
-    def _call(self, key: bytes, name: bytes, *arguments: Any) -> Awaitable[Any]:
-        return self._client.call(key_slot(key), (name, key, *arguments), write=False)
+        return self._client.key(f"held:{process_id.hex()}")
 
     async def _beat(self) -> None:
         with contextlib.suppress(Unavailable):
@@ -86,9 +79,9 @@ class Leases:
     async def _show_alive(self) -> None:
         if self._holds:
             now_ms = self._client.now_ms()
-            await self._call(self._processes, b"ZADD", now_ms, self._process_id)
-            await self._call(self._held, b"ZREMRANGEBYSCORE", b"-inf", now_ms)
-            await self._call(self._held, b"PEXPIRE", self._note_ms)
+            await self._client.call_key(b"ZADD", self._processes, now_ms, self._client.process_id)
+            await self._client.call_key(b"ZREMRANGEBYSCORE", self._held, b"-inf", now_ms)
+            await self._client.call_key(b"PEXPIRE", self._held, self._note_ms)
 
     async def _release_lost(self) -> None:
         """Release the offers of processes whose heartbeats are overdue, one process at a time.
@@ -97,7 +90,9 @@ class Leases:
         """
         with contextlib.suppress(Unavailable):
             until_ms = self._client.now_ms() - self._late_ms
-            reply = await self._call(self._processes, b"ZRANGE", b"-inf", until_ms, b"BYSCORE", b"WITHSCORES")
+            reply = await self._client.call_key(
+                b"ZRANGE", self._processes, b"-inf", until_ms, b"BYSCORE", b"WITHSCORES"
+            )
             late = dict(zip(reply[::2], reply[1::2], strict=True))
             gone = [process_id for process_id, beaten in late.items() if self._suspects.get(process_id) == beaten]
             self._suspects = late
@@ -106,20 +101,15 @@ class Leases:
 
     async def _release_all(self, process_id: bytes, beaten: bytes) -> None:
         held = self._held_key(process_id)
-        while await self._claim(process_id):
-            if await self._call(self._processes, b"ZSCORE", process_id) != beaten:
+        while await self._client.claim(process_id.hex(), CLAIM_MS):
+            if await self._client.call_key(b"ZSCORE", self._processes, process_id) != beaten:
                 return  # its heartbeat has returned, or another process has released all
-            members = await self._call(held, b"ZRANGE", 0, PIECE - 1)
+            members = await self._client.call_key(b"ZRANGE", held, 0, PIECE - 1)
             if not members:
-                await self._call(self._processes, b"ZREM", process_id)
+                await self._client.call_key(b"ZREM", self._processes, process_id)
                 return
             await asyncio.gather(*(self._release_one(member, process_id) for member in members))
-            await self._call(held, b"ZREM", *members)
-
-    async def _claim(self, process_id: bytes) -> bool:
-        """Return whether this process releases the offers of a lost one for the next `CLAIM_MS`."""
-        claim = f"{self._prefix}claim:{process_id.hex()}".encode()
-        return await self._client.claim(claim, self._process_id, CLAIM_MS)
+            await self._client.call_key(b"ZREM", held, *members)
 
     async def _release_one(self, member: bytes, process_id: bytes) -> None:
         origin = member[CODE_BYTES:].decode("utf-8", "surrogatepass")

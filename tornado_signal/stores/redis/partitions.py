@@ -7,23 +7,16 @@ import hashlib
 import re
 import zlib
 from base64 import urlsafe_b64encode
-from binascii import crc_hqx
 from functools import lru_cache
 
+from ...redis.slots import key_slot
 from ...session import Session
 
-SLOTS = 16_384
 MAX_PARTITIONS = 1024
 PARTITIONS_KEPT = 10_000
 # The keys of a script in order: a session, its tombstone, and the shared keys of the partition.
 KEY_NAMES = ("session", "tomb", "meta", "listing", "expiries", "due", "topics", "departed", "forgetting")
 _KEY = re.compile(rb"\{([\w-]+)\.[0-9a-f]+\}:(?:m|s:([0-9a-f]{32}))$")
-
-
-def key_slot(key: bytes) -> int:
-    """Return the hash slot of a key. Only the text in its first braces counts, unless it is empty."""
-    tag, closed, _ = key.partition(b"{")[2].partition(b"}")
-    return crc_hqx(tag if tag and closed else key, 0) % SLOTS
 
 
 class Partition:

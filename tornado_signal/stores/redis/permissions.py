@@ -8,8 +8,8 @@ import os
 from typing import Final
 
 from ...errors import OperatorError
-from .connections import Command, Credentials, ErrorReply
-from .nodes import Acknowledgement, Node, Pipeline, text_of
+from ...redis.connections import Command, Credentials, ErrorReply
+from ...redis.nodes import Acknowledgement, Node, Pipeline, text_of
 
 KEPT_MS: Final = 1000  # the lifetime of the key, if the last command fails
 
@@ -64,11 +64,11 @@ async def check_permissions(node: Node, prefix: str, access: Credentials, acknow
     commands: list[Command] = [*WITHOUT_KEY, *((name.encode(), key, *rest) for name, rest in WITH_KEY.items())]
     if (wait := acknowledgement.command(0, 1)) is not None:
         commands.insert(0, wait)
-    lane = Pipeline(node.address, access)  # its own, because a subscription changes the connection
+    pipeline = Pipeline(node.address, access)  # its own, because a subscription changes the connection
     try:
-        replies = await asyncio.gather(*map(lane.submit, commands))
+        replies = await asyncio.gather(*map(pipeline.submit, commands))
     finally:
-        lane.disconnect()
+        pipeline.disconnect()
     refused = [
         (text_of(name), reply)
         for (name, *_), reply in zip(commands, replies, strict=True)

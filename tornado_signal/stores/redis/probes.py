@@ -9,12 +9,11 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from ...errors import Unavailable
+from ...redis.client import AGAIN, RedisClient
+from ...redis.connections import Failure
+from ...redis.nodes import Node
+from ...redis.slots import key_slot
 from ...system.loop import Repeating
-from .client import AGAIN, RedisClient
-from .connections import Failure
-from .nodes import Node
-from .partitions import key_slot
-from .topology import Topology
 
 log = logging.getLogger(__name__)
 
@@ -27,18 +26,9 @@ NUMBERS: Final = 16_384  # enough keys for one in each primary, unless a primary
 class Probes:
     """The probes of all primaries. `on_lost` is called after a primary has lost its data."""
 
-    def __init__(
-        self,
-        client: RedisClient,
-        topology: Topology,
-        prefix: str,
-        process_id: bytes,
-        on_lost: Callable[[Node], Awaitable[None]],
-    ) -> None:
+    def __init__(self, client: RedisClient, on_lost: Callable[[Node], Awaitable[None]]) -> None:
         self._client = client
-        self._topology = topology
-        self._prefix = prefix
-        self._process = process_id.hex()
+        self._topology = client.topology
         self._on_lost = on_lost
         self._written_s: dict[bytes, float] = {}  # when each key was written
         self._repeating: Repeating | None = None
@@ -79,18 +69,17 @@ class Probes:
 
     async def _probe(self, node: Node) -> None:
         for number in range(NUMBERS):
-            key = f"{self._prefix}{{{number:x}}}:probe:{self._process}".encode()
-            slot = key_slot(key)
-            if self._topology.node(slot) is node:
-                await self._write_and_read(node, key, slot)
+            key = self._client.key(f"{{{number:x}}}:probe:{self._client.process_id.hex()}")
+            if self._topology.node(key_slot(key)) is node:
+                await self._write_and_read(node, key)
                 return
 
-    async def _write_and_read(self, node: Node, key: bytes, slot: int) -> None:
+    async def _write_and_read(self, node: Node, key: bytes) -> None:
         began_s = asyncio.get_running_loop().time()
-        before = await self._client.call(slot, (b"SET", key, b"", b"PX", KEPT_MS, b"GET"), write=True)
+        before = await self._client.call_key(b"SET", key, b"", b"PX", KEPT_MS, b"GET", write=True)
         known = began_s - self._written_s.get(key, began_s - KEPT_MS) < KNOWN_S
         self._written_s[key] = began_s
         if known and before is None:
             await self._on_lost(node)
-        if await self._client.call(slot, (b"EXISTS", key), write=False) != 1:
+        if await self._client.call_key(b"EXISTS", key) != 1:
             raise Unavailable("Redis at {}:{}: a written value cannot be read back".format(*node.address))

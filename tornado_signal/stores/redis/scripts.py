@@ -1,15 +1,14 @@
 """The scripts that read and change sessions, each atomic for one partition, and their arguments by name.
 
 Loading a script adds local variables at its start: the constants shared with Python, its keys and its arguments.
-Servers identify a script by the hash of its text.
 """
 
-import hashlib
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
+from ...redis.scripts import Call, Script, make_script
 from ...session import LEASE_BYTES, MAX_LEASES, MIN_HELD_MS, Reason
 from .partitions import KEY_NAMES
 from .records import CHUNK, SPREAD_MS
@@ -56,47 +55,6 @@ _ARGUMENTS: Final = {
     "topics": "#many #remember_ms",
 }
 
-Call = tuple[str, tuple[bytes | str | int, ...]]
-"""The name of a script, and its arguments in order."""
-
-
-# A script for the node that a slot is moving to. Such a node refuses a script that declares a missing key, and any
-# session can be new. So the keys are arguments. Reading each of them fails before anything is changed, if this node
-# does not serve the slot. Subscribers are still at the other node, so the reply names the channels of messages.
-_AT_TARGET: Final = """for at = 1, tonumber(table.remove(ARGV, 1)) do
-    KEYS[at] = table.remove(ARGV, 1)
-    redis.call('EXISTS', KEYS[at])
-end
-local channels, here = {}, redis
-local function run(redis)
-%s
-end
-local function call(name, ...)
-    if name == 'SPUBLISH' then
-        channels[#channels + 1] = (...)
-    end
-    return here.call(name, ...)
-end
-return {run({call = call}), channels}
-"""
-
-
-class Script(NamedTuple):
-    """One script."""
-
-    text: bytes  # the source text
-    sha: bytes  # the hash that identifies it at the server, in hexadecimal digits
-    arguments: tuple[str, ...] = ()  # the names of its arguments in order
-
-    @property
-    def text_at_target(self) -> bytes:
-        """The source text for the node that its slot is moving to.
-
-        It declares no keys. Its arguments are the number of keys, the keys and the script's arguments. It returns the
-        script's reply and a list of channels.
-        """
-        return (_AT_TARGET % self.text.decode()).encode()
-
 
 def _load(name: str, declared: str) -> Script:
     """Load a script with its declared arguments."""
@@ -115,8 +73,7 @@ def _load(name: str, declared: str) -> Script:
         _locals(arguments, values),
         body,
     )
-    text = "".join(lines).encode()
-    return Script(text, hashlib.sha1(text, usedforsecurity=False).hexdigest().encode(), arguments)
+    return make_script("".join(lines), arguments)
 
 
 def _locals(names: Iterable[str], values: Iterable[str]) -> str:
@@ -131,4 +88,4 @@ def call(script: str, **arguments: bytes | str | int) -> Call:
     names = SCRIPTS[script].arguments
     if arguments.keys() != {*names}:
         raise TypeError(f"the arguments of {script} are {', '.join(names)}")
-    return script, tuple([arguments[name] for name in names])
+    return SCRIPTS[script], tuple([arguments[name] for name in names])

@@ -14,6 +14,11 @@ from typing import Literal
 
 from ...errors import AlreadyAnswered, OperatorError, SessionNotFound, StalePosition, TooMany, Unavailable
 from ...metrics import Family, SessionMetrics
+from ...redis.client import RedisClient
+from ...redis.connections import Address, Credentials
+from ...redis.nodes import Acknowledgement, Node
+from ...redis.scripts import Call
+from ...redis.slots import key_slot
 from ...session import (
     MIN_HELD_MS,
     Observer,
@@ -31,22 +36,15 @@ from ...settings.settings import Settings
 from ...system.loop import guarded, in_slices
 from .. import position_text
 from ..quotas import Quotas
-from ..watches import Watch, Watches
+from ..watches import Watch
 from . import records, scripts
-from .change_feed import ChangeFeed
 from .checks import check_clocks, check_node
-from .client import RedisClient
-from .connections import Address, Credentials
 from .counts import Counts
 from .discovery import Discovery
 from .leases import Leases
-from .metrics import RedisMetrics
-from .nodes import Acknowledgement, Node
-from .partitions import MAX_PARTITIONS, Partitions, key_slot
+from .partitions import MAX_PARTITIONS, Partitions
 from .positions import PartitionPosition, StoreIdentity
 from .probes import Probes
-from .shared import SharedRedis
-from .topology import Topology
 from .watching import Watching
 
 log = logging.getLogger(__name__)
@@ -88,10 +86,7 @@ class RedisStore:
         if not 1 <= partitions <= MAX_PARTITIONS:
             raise ValueError(partitions)
         self.metrics = SessionMetrics()  # metrics of the sessions that this process changed
-        self.redis_metrics = RedisMetrics()
-        self.process_id = os.urandom(8)
         self.capacity_bytes = 0
-        self.prefix = prefix
         self._access = access = access or Credentials()
         self._sentinel_access = sentinel_access or Credentials(timeout_s=access.timeout_s)
         self._acknowledgement = dataclasses.replace(acknowledgement)
@@ -99,42 +94,33 @@ class RedisStore:
         self._timeout_ms = timeout_ms
         self._codes = codes
         self._quotas = quotas
-        # The primaries and their slots.
-        self.topology = Topology(
-            addresses, sentinel, access, self._sentinel_access, self._acknowledgement, self.redis_metrics
+        self.client = client = RedisClient(
+            addresses, sentinel, access, self._sentinel_access, self._acknowledgement, prefix
         )
-        self.client = RedisClient(self.topology, access.timeout_s, self.redis_metrics)
-        self.shared_redis = SharedRedis(
-            self.topology, self.client, access, self.redis_metrics, prefix, self.process_id, hold_grace_ms
-        )
-        watches = Watches()
-        change_feed = ChangeFeed(self.topology, access, watches, self.redis_metrics)
-        # Subscriptions, and watches of sessions and topics.
-        self.watching = Watching(self.client, change_feed, watches, access.timeout_s)
+        self.shared_redis, self.topology, self.process_id = client, client.topology, client.process_id
+        self.watching = Watching(client)  # subscriptions, and watches of sessions and topics
         self._identity = StoreIdentity()
         self.secret = b""
         self.on_lost: Callable[[], object] = lambda: None
         self._observer: Observer | None = None
         self._discovery = discovery = Discovery(
-            self.client, self.partitions, self.watching, self._identity, self.metrics, timeout_ms
+            client, self.partitions, self.watching, self._identity, self.metrics, timeout_ms
         )
         self.topics, self.sessions = discovery.topics, discovery.sessions
         self.listing_state = discovery.listing_state
         self.begin_topic, self.topic_step = discovery.begin_topic, discovery.topic_step
-        self._counts = counts = Counts(
-            self.client, prefix, self.process_id, self.partitions, discovery.sizes, timeout_ms, quotas
-        )
+        self._counts = counts = Counts(client, self.partitions, discovery.sizes, timeout_ms, quotas)
         self.counts, self.largest_origins, self.origins = counts.total, counts.largest, counts.origins
         self._asides: set[asyncio.Task[None]] = set()
-        self._probes = Probes(self.client, self.topology, prefix, self.process_id, self._on_lost)
+        self._probes = Probes(client, self._on_lost)
         self.probe = self._probes.probe
-        self._leases = Leases(self.client, prefix, self.process_id, hold_grace_ms, timeout_ms, self.release)
+        self._leases = Leases(client, hold_grace_ms, timeout_ms, self.release)
 
     async def open(self) -> None:
         try:
             await self.topology.open()
             checks = [
-                await check_node(node, self._acknowledgement, self._access, self.prefix)
+                await check_node(node, self._acknowledgement, self._access, self.client.prefix)
                 for node in self.topology.primaries
             ]
             self._acknowledgement.always = all(always for always, _ in checks)
@@ -164,10 +150,10 @@ class RedisStore:
 
     async def _kind(self) -> tuple[str, ...]:
         """Return format, partitions and identity of the store."""
-        key = f"{self.prefix}store".encode()
-        fields = await self.client.call(key_slot(key), (b"HMGET", key, "format", "partitions", "identity"), write=False)
+        key = self.client.key("store")
+        fields = await self.client.call_key(b"HMGET", key, "format", "partitions", "identity")
         if None in fields:
-            raise OperatorError(f"Redis holds no store under the prefix {self.prefix}; set --redis-prefix")
+            raise OperatorError(f"Redis holds no store under the prefix {self.client.prefix}; set --redis-prefix")
         if fields[0].decode() != FORMAT:
             raise OperatorError(
                 f"the sessions on Redis have format {fields[0].decode()}, which this version does not know"
@@ -176,17 +162,16 @@ class RedisStore:
 
     async def _claim(self) -> None:
         """Read format and partitions of the store, or write them to a new one."""
-        key = f"{self.prefix}store".encode()
-        slot = key_slot(key)
+        key = self.client.key("store")
         for name, value in (
             ("format", FORMAT),
             ("partitions", self.partitions.count),
             ("identity", os.urandom(6).hex()),
             ("secret", os.urandom(32)),
         ):
-            await self.client.call(slot, (b"HSETNX", key, name, value), write=True)
+            await self.client.call_key(b"HSETNX", key, name, value, write=True)
         _, partitions, identity = await self._kind()
-        (self.secret,) = await self.client.call(slot, (b"HMGET", key, "secret"), write=False)
+        (self.secret,) = await self.client.call_key(b"HMGET", key, "secret")
         if int(partitions) != self.partitions.count:
             raise OperatorError(
                 f"the sessions on Redis lie in {partitions} partitions; set --redis-partitions to {partitions}, "
@@ -217,7 +202,7 @@ class RedisStore:
 
     def metric_families(self) -> Iterator[Family]:
         yield Family("gauge", "store_available", "Whether all primaries can be written and read.", self.available)
-        yield from self.redis_metrics.families()
+        yield from self.client.metrics.families()
 
     def observe(self, observer: Observer | None) -> None:
         self._observer = self._discovery.observer = observer and functools.partial(guarded, observer)
@@ -444,7 +429,7 @@ class RedisStore:
         await self._aside(self._leases.note(origin, code, expires_ms))
         return expires_ms
 
-    async def _refresh(self, origin: str, code: bytes, call: scripts.Call) -> list[int]:
+    async def _refresh(self, origin: str, code: bytes, call: Call) -> list[int]:
         """Run a script that refreshes a session. Return the new expiry, and what else the script returns."""
         partition = self.partitions.of_code(origin, code)
         reply = await self.client.run(partition.slot, partition.keys(code), call)

@@ -3,22 +3,21 @@
 import asyncio
 import functools
 
+from ...redis.channels import ChangeFeed
+from ...redis.client import RedisClient
+from ...redis.slots import key_slot
 from ..watches import Watch, Watches
-from .change_feed import ChangeFeed
-from .client import RedisClient
-from .partitions import key_slot
 
 EXPIRY_DELAY_S = 0.005  # delay after an expiry, because clocks are not read at the same instant
 
 
 class Watching:
-    """The watches by channel. `timeout_s` limits a subscription."""
+    """The watches by channel."""
 
-    def __init__(self, client: RedisClient, change_feed: ChangeFeed, watches: Watches, timeout_s: float) -> None:
+    def __init__(self, client: RedisClient) -> None:
         self._client = client
-        self.change_feed = change_feed
-        self.watches = watches
-        self._timeout_s = timeout_s
+        self.watches = Watches()
+        self.change_feed = ChangeFeed(client, self.watches)
         self._expiring: dict[bytes, tuple[int, asyncio.TimerHandle]] = {}  # the next expiry, by channel
 
     def close(self) -> None:
@@ -32,7 +31,7 @@ class Watching:
         self.change_feed.want(channel, slot)
         watch = self.watches.watch(channel)
         if channel in self.change_feed.pending:
-            watch.opening = functools.partial(self.change_feed.subscribed, channel, self._timeout_s)
+            watch.opening = functools.partial(self.change_feed.subscribed, channel)
         return watch
 
     def expects(self, channel: bytes, expires: bytes) -> None:

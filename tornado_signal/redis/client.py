@@ -4,15 +4,17 @@ import asyncio
 import contextlib
 import logging
 import math
+import os
 from collections import Counter
+from collections.abc import Awaitable, Sequence
 from typing import Any, Final
 
-from ...errors import Unavailable
-from .connections import Address, Command, ErrorReply, Failure
+from ..errors import Unavailable
+from .connections import Address, Command, Credentials, ErrorReply, Failure
 from .metrics import RedisMetrics
-from .nodes import HISTORY, Node, NodeLost, NotReplicated, Pipeline, advised
-from .partitions import key_slot
-from .scripts import SCRIPTS, Call, Script
+from .nodes import HISTORY, Acknowledgement, Node, NodeLost, NotReplicated, Pipeline, advised
+from .scripts import Call, Script
+from .slots import key_slot
 from .topology import Topology
 
 log = logging.getLogger(__name__)
@@ -33,12 +35,28 @@ OF_SLOT: Final = frozenset({"CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK"})  # they 
 
 
 class RedisClient:
-    """Calls to the primary of a slot. `timeout_s` limits a call with all its retries."""
+    """Calls to the primary of a slot. `access.timeout_s` limits a call with all its retries.
 
-    def __init__(self, topology: Topology, timeout_s: float, metrics: RedisMetrics) -> None:
-        self.topology = topology
-        self._timeout_s = timeout_s
-        self._metrics = metrics
+    Args:
+        addresses: addresses of any nodes, or of Sentinels.
+        sentinel: the name of the primary at the Sentinels, or empty without Sentinels.
+        prefix: the prefix of all keys and channels of the program.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[Address],
+        sentinel: str,
+        access: Credentials,
+        sentinel_access: Credentials,
+        acknowledgement: Acknowledgement,
+        prefix: str,
+    ) -> None:
+        self.metrics = RedisMetrics()
+        self.topology = Topology(addresses, sentinel, access, sentinel_access, acknowledgement, self.metrics)
+        self.access = access
+        self.prefix = prefix
+        self.process_id = os.urandom(8)  # the identifier of this process
         self._loop = asyncio.get_running_loop()
         # The node's Unix time in milliseconds at the last read. Valid until the caller awaits anything else.
         self.read_ms = 0
@@ -51,7 +69,7 @@ class RedisClient:
     async def open(self) -> None:
         """Read the clocks of the nodes, now and at intervals."""
         for node in self.topology.primaries:
-            await node.look()
+            await node.read_clock()
         self._clock_reading = self._loop.create_task(self._read_clocks())
 
     async def close(self) -> None:
@@ -73,12 +91,19 @@ class RedisClient:
         ahead_s = [node.clock_ahead_s for node in nodes if node.clock_ahead_s is not None]
         return int((self._loop.time() + max(ahead_s, default=0.0)) * 1000)
 
+    def key(self, name: str) -> bytes:
+        """Return the key with a name."""
+        return f"{self.prefix}{name}".encode()
+
     async def run(self, slot: int, keys: tuple[bytes, ...], script_call: Call, *more: bytes, write: bool = True) -> Any:
-        """Run a script. `more` follows its arguments."""
-        name, arguments = script_call
-        script = SCRIPTS[name]
+        """Run a script. `more` follows its arguments. The last one is the node's recent history id, or empty."""
+        script, arguments = script_call
         command = (b"EVALSHA", script.sha, len(keys), *keys, *arguments, *more, HISTORY if write else b"")
         return await self.call(slot, command, write, script)
+
+    def call_key(self, name: bytes, key: bytes, *arguments: bytes | str | int, write: bool = False) -> Awaitable[Any]:
+        """Send a command with one key."""
+        return self.call(key_slot(key), (name, key, *arguments), write)
 
     async def call(self, slot: int, command: Command, write: bool, script: Script | None = None) -> Any:
         """Send a command, and retry while that can help.
@@ -96,21 +121,20 @@ class RedisClient:
             raise Unavailable("Redis: closed")
         began_s = self._loop.time()
         try:
-            return await self._try(slot, command, write, script, began_s + self._timeout_s)
+            return await self._try(slot, command, write, script, began_s + self.access.timeout_s)
         except Unavailable:
-            self._metrics.failed += 1
+            self.metrics.failed += 1
             raise
         finally:
-            self._metrics.seconds.observe(self._loop.time() - began_s)
+            self.metrics.seconds.observe(self._loop.time() - began_s)
 
-    async def claim(self, key: bytes, process_id: bytes, claim_ms: int) -> bool:
-        """Claim a task for a process, or renew its claim. Return whether it has the claim."""
-        slot = key_slot(key)
-        claim = (b"SET", key, process_id, b"NX", b"GET", b"PX", claim_ms)
-        holder = await self.call(slot, claim, write=False)
-        if holder == process_id:
-            await self.call(slot, (b"PEXPIRE", key, claim_ms), write=False)
-        return holder in (None, process_id)
+    async def claim(self, task: str, claim_ms: int) -> bool:
+        """Claim a task for this process, or renew its claim. Return whether it has the claim."""
+        key = self.key(f"claim:{task}")
+        holder = await self.call_key(b"SET", key, self.process_id, b"NX", b"GET", b"PX", claim_ms)
+        if holder == self.process_id:
+            await self.call_key(b"PEXPIRE", key, claim_ms)
+        return holder in (None, self.process_id)
 
     async def _try(self, slot: int, command: Command, write: bool, script: Script | None, until_s: float) -> Any:
         node = self.topology.node(slot)
@@ -123,7 +147,7 @@ class RedisClient:
         asking: tuple[Command, ...] = ()
         while True:
             kind, address = reply.kind, node.address
-            self._metrics.retries[kind] += 1
+            self.metrics.retries[kind] += 1
             if script is not None and kind in ("ASK", "TRYAGAIN"):
                 result = await self._run_at_target(node, reply, command, write, script, until_s)
                 if not isinstance(result, Failure):
@@ -217,7 +241,7 @@ class RedisClient:
         with contextlib.suppress(asyncio.CancelledError):
             while True:
                 await asyncio.sleep(CLOCK_READ_S if self.topology.available else OUTAGE_CLOCK_READ_S)
-                reads = {self._loop.create_task(node.look()) for node in self.topology.primaries}
+                reads = {self._loop.create_task(node.read_clock()) for node in self.topology.primaries}
                 while reads:
                     _, reads = await asyncio.wait(reads, timeout=OUTAGE_CLOCK_READ_S)
                     if reads or not self.topology.available:  # a primary is slow, or does not respond

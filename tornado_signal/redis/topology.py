@@ -5,11 +5,11 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
-from ...errors import OperatorError
+from ..errors import OperatorError
 from .connections import Address, Credentials
 from .metrics import RedisMetrics
 from .nodes import REPLACED, Acknowledgement, Node, Pipeline, parse_info, text_of
-from .partitions import SLOTS
+from .slots import SLOTS
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ class Report(NamedTuple):
     down_after_s: float  # the time after which the Sentinel suspects a silent primary
 
 
-async def ask_all(calls: Iterable[Coroutine[Any, Any, T]], useful: Callable[[T], bool]) -> list[T]:
+async def query_all(calls: Iterable[Coroutine[Any, Any, T]], useful: Callable[[T], bool]) -> list[T]:
     """Run calls in parallel. After the first useful result, wait at most `GRACE_S` for the others."""
     loop = asyncio.get_running_loop()
     pending = {loop.create_task(call) for call in calls}
@@ -101,7 +101,7 @@ class Topology:
         """Find the primaries."""
         problem: object = "no address is configured"
         if self._sentinel:
-            problem = await self._ask_sentinels()
+            problem = await self._query_sentinels()
             known = max((report.sentinels for report in self._reports), default=0)
             if known > len(self._addresses):
                 log.warning(
@@ -117,7 +117,7 @@ class Topology:
                     problem = f"{address[0]}:{address[1]}: {reply}"
                     continue
                 self.cluster = parse_info(reply).get("cluster_enabled") == "1"
-                problem = await self._ask_cluster() if self.cluster else None
+                problem = await self._query_cluster() if self.cluster else None
                 if not self.cluster:
                     self._assign([self.node_at(address)] * SLOTS)
                 break
@@ -173,9 +173,9 @@ class Topology:
             self._refreshed_s = loop.time()
             by_slot, moved, self._moved = self._by_slot, self._moved, False
             if self._sentinel:
-                await self._ask_sentinels()
+                await self._query_sentinels()
             elif self.cluster:
-                await self._ask_cluster()
+                await self._query_cluster()
         finally:
             self._refreshing = None
         changed = any(ours is not theirs for ours, theirs in zip(by_slot, self._by_slot, strict=True))
@@ -198,10 +198,10 @@ class Topology:
         self._by_slot = by_slot
         self.primaries = list(dict.fromkeys(by_slot))
 
-    async def _ask_cluster(self) -> str | None:
+    async def _query_cluster(self) -> str | None:
         """Query the slots. Return the problem if no node responds."""
         addresses = dict.fromkeys([*(node.address for node in self.primaries), *self._nodes, *self._addresses])
-        replies = await ask_all(map(self._claims_of, addresses), lambda reply: isinstance(reply, dict))
+        replies = await query_all(map(self._claims_of, addresses), lambda reply: isinstance(reply, dict))
         answers = [reply for reply in replies if isinstance(reply, dict)]
         if not answers:
             return next((reply for reply in replies if isinstance(reply, str)), "no node responds")
@@ -224,9 +224,11 @@ class Topology:
 
     async def _claims_of(self, address: Address) -> dict[Address, Claim] | str:
         """Return the claims of all primaries as one node knows them, or the problem."""
-        lane = self.node_at(address).reads
+        pipeline = self.node_at(address).reads
         # Both are sent in one batch. Only the first has the epochs, only the second the addresses for clients.
-        nodes, slots = await asyncio.gather(lane.submit((b"CLUSTER", b"NODES")), lane.submit((b"CLUSTER", b"SLOTS")))
+        nodes, slots = await asyncio.gather(
+            pipeline.submit((b"CLUSTER", b"NODES")), pipeline.submit((b"CLUSTER", b"SLOTS"))
+        )
         if isinstance(slots, Exception):
             return f"{address[0]}:{address[1]}: {slots}"
         lines = [] if isinstance(nodes, Exception) else nodes.splitlines()
@@ -241,9 +243,9 @@ class Topology:
             claims[where] = Claim(epoch, own, (*ranges, (first, last)))
         return claims
 
-    async def _ask_sentinels(self) -> str | None:
+    async def _query_sentinels(self) -> str | None:
         """Query the primary. Return the problem if no Sentinel responds."""
-        replies = await ask_all(map(self._report_of, self._addresses), lambda reply: isinstance(reply, Report))
+        replies = await query_all(map(self._report_of, self._addresses), lambda reply: isinstance(reply, Report))
         self._reports = [reply for reply in replies if isinstance(reply, Report)]
         if not self._reports:
             return next((reply for reply in replies if isinstance(reply, str)), "no Sentinel responds")
@@ -256,15 +258,15 @@ class Topology:
 
     async def _report_of(self, address: Address) -> Report | str:
         """Return the report of a Sentinel, or the problem."""
-        lane = Pipeline(address, self._sentinel_access)
+        pipeline = Pipeline(address, self._sentinel_access)
         try:
             # The first command names a promoted replica earlier than the second.
             primary, details = await asyncio.gather(
-                lane.submit((b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", self._sentinel)),
-                lane.submit((b"SENTINEL", b"MASTER", self._sentinel)),
+                pipeline.submit((b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", self._sentinel)),
+                pipeline.submit((b"SENTINEL", b"MASTER", self._sentinel)),
             )
         finally:
-            lane.disconnect()
+            pipeline.disconnect()
         if isinstance(primary, list) and isinstance(details, list):
             fields = dict(zip(map(text_of, details[::2]), map(text_of, details[1::2]), strict=True))
             return Report(

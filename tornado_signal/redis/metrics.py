@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from ...metrics import WORK_S, Family, Histogram
+from ..metrics import WORK_S, Family, Histogram
 
 
 class RedisMetrics:

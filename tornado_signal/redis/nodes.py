@@ -1,6 +1,6 @@
 """Nodes and their pipelines: commands submitted while a batch is in flight form the next batch, in order.
 
-Each node has two pipelines with a connection each, so that reads never wait for the replication of writes.
+Each node has pipelines with a connection each, so that reads never wait for the replication of writes.
 """
 
 import asyncio
@@ -309,11 +309,12 @@ class Node:
         # The pipeline for commands that change nothing, or whose changes are not acknowledged.
         self.reads = Pipeline(address, access)
         self.writes = Pipeline(address, access, acknowledgement, confirm)  # the pipeline for acknowledged writes
+        self.messages = Pipeline(address, access)  # the pipeline for messages, which delay no other command
         self.problem = ""  # the reason for the last missing response, or empty
         self._lost_s = 0.0
         self.clock_ahead_s: float | None = None  # seconds by which its clock is ahead of the event loop's
 
-    async def look(self) -> None:
+    async def read_clock(self) -> None:
         """Check whether it responds, and read its clock."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
@@ -342,13 +343,13 @@ class Node:
 
     def lose(self, why: str) -> None:
         """Fail all commands, so that callers can send them to another node."""
-        self.reads.lose(why)
-        self.writes.lose(why)
+        for pipeline in (self.reads, self.writes, self.messages):
+            pipeline.lose(why)
 
     async def close(self) -> None:
-        """Close both pipelines."""
-        await self.reads.close()
-        await self.writes.close()
+        """Close its pipelines."""
+        for pipeline in (self.reads, self.writes, self.messages):
+            await pipeline.close()
 
 
 def advised(problem: str) -> str:

@@ -8,15 +8,14 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import Callable
 from typing import Final, Protocol
 
-from ...errors import Unavailable
-from ...system.loop import Repeating
-from .connections import Address, Credentials, ErrorReply, RedisConnection
-from .metrics import RedisMetrics
+from ..errors import Unavailable
+from ..system.loop import Repeating, present
+from .client import RedisClient
+from .connections import Address, ErrorReply, RedisConnection
 from .nodes import Node
-from .topology import Topology
 
 log = logging.getLogger(__name__)
 
@@ -41,15 +40,14 @@ class Watched(Protocol):
 class PubSubConnection:
     """The subscribed channels of one node, on a separate connection."""
 
-    def __init__(self, node: Node, change_feed: "ChangeFeed", access: Credentials) -> None:
+    def __init__(self, node: Node, change_feed: "ChangeFeed") -> None:
         self.address: Address = node.address
         self._change_feed = change_feed
-        self._access = access
+        self._access = change_feed.client.access
         self._connection: RedisConnection | None = None
         self._unsent: deque[tuple[bytes, bytes]] = deque()
         self._sending = False
         self._in_flight: deque[tuple[bytes, bytes]] = deque()  # commands without a reply, in order
-        self._pongs: list[asyncio.Future[None]] = []
         self._lost = asyncio.Event()
         self._heard_s = 0.0
         self.channels: set[bytes] = set()
@@ -65,15 +63,6 @@ class PubSubConnection:
         """Unsubscribe from a channel."""
         self.channels.discard(channel)
         self._queue(b"SUNSUBSCRIBE", channel)
-
-    async def flush(self) -> None:
-        """Wait until all earlier messages have been processed."""
-        if self._connection is None:
-            return
-        pong = self._loop.create_future()
-        self._pongs.append(pong)
-        self._queue(b"PING", b"")
-        await pong
 
     def _queue(self, command: bytes, channel: bytes) -> None:
         if self._connection is not None:
@@ -122,17 +111,12 @@ class PubSubConnection:
                 async with asyncio.timeout(PING_S):
                     await self._lost.wait()
                     return
-            self._pongs.append(self._loop.create_future())
             self._queue(b"PING", b"")
 
     def _lose(self) -> None:
         connection, self._connection = self._connection, None
         self._in_flight.clear()
         self._unsent.clear()
-        for pong in self._pongs:
-            if not pong.done():
-                pong.set_result(None)
-        self._pongs.clear()
         if connection is not None:
             connection.close()
 
@@ -151,10 +135,6 @@ class PubSubConnection:
             return
         if kind == b"pong" or not isinstance(reply, list):
             self._in_flight.popleft()
-            if self._pongs:
-                pong = self._pongs.pop(0)
-                if not pong.done():
-                    pong.set_result(None)
             return
         if kind == b"ssubscribe":
             self._in_flight.popleft()
@@ -179,14 +159,6 @@ class PubSubConnection:
         await asyncio.wait((self._task,))
 
 
-async def _in_pieces(channels: Collection[bytes]) -> AsyncIterator[bytes]:
-    """Yield the current channels, which can be dropped meanwhile. Other work of the event loop comes in between."""
-    for at, channel in enumerate(list(channels), 1):
-        yield channel
-        if not at % PIECE:
-            await asyncio.sleep(0)
-
-
 class ChangeFeed:
     """The subscriptions of all watched channels.
 
@@ -196,19 +168,16 @@ class ChangeFeed:
 
     def __init__(
         self,
-        topology: Topology,
-        access: Credentials,
+        client: RedisClient,
         watches: Watched,
-        metrics: RedisMetrics,
         on_message: Callable[[bytes, bytes], object] | None = None,
     ) -> None:
-        self.topology = topology
+        self.client = client
+        self.topology = client.topology
         # Channels that are not subscribed yet. Readers that must not miss a change wait for the future.
         self.pending: dict[bytes, asyncio.Future[None]] = {}
-        self._access = access
         self.watches = watches
         self.on_message = on_message or (lambda channel, message: watches.changed(channel))
-        self._metrics = metrics
         self._slots: dict[bytes, int] = {}
         self._missed: set[bytes] = set()  # channels in `pending` that were subscribed before
         self._unwatched: dict[bytes, float] = {}  # by channel, since when
@@ -222,7 +191,7 @@ class ChangeFeed:
         self._unwatched.pop(channel, None)
         if channel not in self._slots:
             self._slots[channel] = slot
-            self._metrics.subscribed += 1
+            self.client.metrics.subscribed += 1
             self._subscribe(channel)
             if self._tidying is None:
                 self._tidying = Repeating(self._tidy, KEPT_S / 2)
@@ -233,34 +202,35 @@ class ChangeFeed:
         node = self.topology.node(self._slots[channel])
         subscriber = self._subscribers.get(node.address)
         if subscriber is None:
-            subscriber = self._subscribers[node.address] = PubSubConnection(node, self, self._access)
+            subscriber = self._subscribers[node.address] = PubSubConnection(node, self)
         subscriber.subscribe(channel)
 
     async def _tidy(self) -> None:
         now_s = self.loop.time()
-        async for channel in _in_pieces(self._slots):
-            if channel not in self._slots or self.watches.watched(channel):
-                self._unwatched.pop(channel, None)
-            elif now_s - self._unwatched.setdefault(channel, now_s) >= KEPT_S:
-                self.drop(channel)
+        async for piece in present(self._slots.keys(), PIECE):
+            for channel in piece:
+                if self.watches.watched(channel):
+                    self._unwatched.pop(channel, None)
+                elif now_s - self._unwatched.setdefault(channel, now_s) >= KEPT_S:
+                    self.drop(channel)
 
     def drop(self, channel: bytes) -> None:
         """Unsubscribe from a channel."""
         del self._slots[channel]
         self._unwatched.pop(channel, None)
-        self._metrics.subscribed -= 1
+        self.client.metrics.subscribed -= 1
         self._missed.discard(channel)
         self._release(channel)
         for subscriber in self._subscribers.values():  # a former primary can also have it
             if channel in subscriber.channels:
                 subscriber.unsubscribe(channel)
 
-    async def subscribed(self, channel: bytes, timeout_s: float) -> None:
-        """Wait until a channel is subscribed. Raise Unavailable after `timeout_s`."""
+    async def subscribed(self, channel: bytes) -> None:
+        """Wait until a channel is subscribed. Raise Unavailable after the time limit of a connection."""
         pending = self.pending.get(channel)
         if pending is not None:
             try:
-                async with asyncio.timeout(timeout_s):
+                async with asyncio.timeout(self.client.access.timeout_s):
                     await asyncio.shield(pending)
             except TimeoutError as error:
                 raise Unavailable("Redis: no subscription") from error
@@ -293,15 +263,12 @@ class ChangeFeed:
     async def lost(self, subscriber: PubSubConnection) -> bool:
         """Handle a lost connection: other nodes can have its slots now. Return whether it is still needed."""
         self.topology.refresh_soon()
-        async for channel in _in_pieces(subscriber.channels):
-            slot = self._slots.get(channel)
-            if slot is None or channel not in subscriber.channels:
-                subscriber.channels.discard(channel)
-                continue
-            self._miss(channel)
-            if self.topology.node(slot).address != subscriber.address:
-                subscriber.channels.discard(channel)
-                self._subscribe(channel)
+        async for piece in present(subscriber.channels, PIECE):
+            for channel in piece:
+                self._miss(channel)
+                if self.topology.node(self._slots[channel]).address != subscriber.address:
+                    subscriber.channels.discard(channel)
+                    self._subscribe(channel)
         if not subscriber.channels:
             self._subscribers.pop(subscriber.address, None)
         return bool(subscriber.channels)
@@ -313,12 +280,6 @@ class ChangeFeed:
     def _resubscribe(self, channel: bytes) -> None:
         if channel in self._slots and not self._closed:
             self._subscribe(channel)
-
-    async def flush(self) -> None:
-        """Wait until all earlier messages have been processed."""
-        while self.pending:
-            await asyncio.wait(list(self.pending.values()))
-        await asyncio.gather(*(subscriber.flush() for subscriber in self._subscribers.values() if subscriber.channels))
 
     async def close(self) -> None:
         """Disconnect."""
