@@ -163,7 +163,4 @@ class DamagedDatabase(DatabaseError):
 
 
 class DamagedListing(Exception):
-    """The listings hold another number of entries than the counters say."""
-
-    def __init__(self, listed: int, expected: int) -> None:
-        super().__init__(f"{listed} sessions are listed, there should be {expected}")
+    """A part of a session or of a listing is missing."""

@@ -42,7 +42,7 @@ async def test_stream_resumed_at_another_store_starts_with_the_listing(position,
         assert summarize(await stream.listing()) == [("reset",), *(("session", code) for code in codes)]
         code = await second.offer()
         assert summarize(await stream.take()) == [("session", code)]
-        assert stream.last.split(".")[0] == second.store.state.identity != last.split(".")[0]
+        assert stream.last.split(".")[0] == second.store.memory.generation != last.split(".")[0]
 
 
 @pytest.mark.parametrize("offset", [(1, 1), (10**6, 0), (10**6, 10**6), (0, 10**6)])
@@ -210,7 +210,7 @@ async def test_streams_resume_after_disconnects_at_any_point(seed, service):
         service.clock.ms += rng.choice([500, 1000, 7000])
         drop_expired()
         if rng.random() < 0.3:
-            await service.store.expiry.sweep(service.clock.ms)
+            await service.store.table.sweep(service.clock.ms)
 
     async def cut():
         await rng.choice(followers).cut()

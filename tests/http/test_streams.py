@@ -40,7 +40,7 @@ def actions_on(service):
 
     async def expire(after_ms=TIMEOUT_MS):
         service.clock.ms += after_ms
-        while await service.store.expiry.sweep(service.clock.ms):
+        while await service.store.table.sweep(service.clock.ms):
             pass
 
     return publish, answer, withdraw, expire
@@ -183,9 +183,9 @@ async def test_client_that_has_used_up_its_bytes_refreshes_without_an_event(star
         await stream.listing()
         for events, after_ms in ((1, 1), (0, 1), (0, 1), (1, 10_000)):
             service.clock.ms += after_ms
-            serial = service.store.state.serial
+            serial = service.store.memory.removals.last
             await service.post("/refresh", code=code, side="offerer")
-            assert service.store.state.serial == serial + events
+            assert service.store.memory.removals.last == serial + events
             (session,) = await service.sessions()
             assert session["expiresAt"] == service.clock.ms + 100_000
             assert [event.data for event in await stream.take(events)] == [session] * events
@@ -214,7 +214,24 @@ async def check_every_point(port, points, listing, events, publish):
             assert summarize(await stream.take()) == [("session", code)]
 
 
-async def test_streams_resume_from_every_id_after_the_server_was_killed(start):
+async def test_streams_of_a_topic_resume_from_every_id(service):
+    codes = [await service.offer() for _ in range(2)]
+    recorded, last = [], None
+    for step in range(3):
+        async with open_stream(service.port, "/lobby/events", last=last) as stream:
+            if step == 0:
+                await stream.listing()
+                points, listing = [event.id for event in stream.events] + [stream.last], list(stream.events)
+            codes += [await service.offer(), await service.offer()]
+            await service.post("/answer", code=codes.pop(0), side="answerer", answer="a")
+            await service.post("/withdraw", code=codes.pop(), side="offerer")
+            codes.append(await service.offer())
+            recorded += await stream.take(5)
+            last = stream.last
+    await check_every_point(service.port, points, listing, recorded, service.offer)
+
+
+async def test_sessions_resume_and_topics_start_over_from_every_id_after_the_server_was_killed(start):
     server = start()
     port = int(server.url.rpartition(":")[2])
 
@@ -231,28 +248,30 @@ async def test_streams_resume_from_every_id_after_the_server_was_killed(start):
     codes = [await publish() for _ in range(2)]
     followed = await publish("elsewhere")
     target = f"/events?code={followed}&side=offerer"
-    recorded, last, got = [], None, []
+    points, last, got = [], None, []
     for step in range(3):
         async with (
             open_stream(port, "/lobby/events", last=last) as stream,
             open_stream(port, target, last=got[-1].id if got else None) as session,
         ):
-            if step == 0:
-                await stream.listing()
-                points, listing = [event.id for event in stream.events] + [stream.last], list(stream.events)
+            begun = [] if step == 0 else [("reset",)]  # what left the listing is in memory only
+            assert summarize(await stream.listing()) == [*begun, *(("session", code) for code in codes)]
+            points += [event.id for event in stream.events] + [stream.last]
             codes += [await publish(), await publish()]
             await act("/answer", code=codes.pop(0), side="answerer", answer="a")
             await act("/withdraw", code=codes.pop(), side="offerer")
             codes.append(await publish())
-            recorded += await stream.take(5)
+            points += [event.id for event in await stream.take(5)]
             last = stream.last
             await send(candidates=[f"{step} a", f"{step} b"])
             got += await session.take(2 if step == 0 else 3)
         await send(candidate=f"{step} missed")
         server.stop(signal.SIGKILL)
         server = start(port=port)
-    assert last == recorded[-1].id
-    await check_every_point(port, points, listing, recorded, publish)
+    assert last == points[-1]
+    for point in points:
+        async with open_stream(port, "/lobby/events", last=point) as stream:
+            assert summarize(await stream.listing()) == [("reset",), *(("session", code) for code in codes)]
     everything = [f"{step} {name}" for step in range(3) for name in ("a", "b", "missed")]
     assert [event.data["candidate"] for event in got] == everything[:-1]
     for at, event in enumerate(got):
@@ -309,7 +328,7 @@ async def test_session_stream_ends_when_the_session_expires(trigger, service, fo
         await stream.take()
         service.clock.ms += TIMEOUT_MS if trigger == "swept" else 200
         if trigger == "swept":
-            await service.store.expiry.sweep(service.clock.ms)
+            await service.store.table.sweep(service.clock.ms)
         assert summarize(await stream.rest()) == [("gone", code, "expired")]
 
 

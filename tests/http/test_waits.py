@@ -229,7 +229,7 @@ async def test_poll_ends_when_its_session_expires(swept, service, poll):
     await until_waiting(service, 1)
     service.clock.ms += 200
     if swept:
-        await service.store.expiry.sweep(service.clock.ms)
+        await service.store.table.sweep(service.clock.ms)
     assert refused(await waiter.response()) == (404, NOT_FOUND)
 
 
@@ -339,7 +339,7 @@ async def test_waiting_listing_responds_to_every_kind_of_change(change, limit, s
             service.clock.ms += 150
         case "sweep":
             service.clock.ms += 150
-            await service.store.expiry.sweep(service.clock.ms)
+            await service.store.table.sweep(service.clock.ms)
     for waiter in waiters:
         result = await waiter.json()
         assert [session["code"] for session in result["sessions"]] == expected[:limit]

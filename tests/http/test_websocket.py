@@ -18,6 +18,7 @@ from websockets.exceptions import InvalidStatus
 from tornado_signal.service.operations import declare
 from tornado_signal.settings.origins import AllowedOrigins
 from tornado_signal.settings.settings import Settings
+from tornado_signal.stores.leveldb import memory
 from tornado_signal.transport import listener, websocket
 from tornado_signal.transport.state import MemoryBudget
 from tornado_signal.websocket.asyncapi import make_asyncapi
@@ -211,20 +212,19 @@ async def test_topic_subscription_starts_with_the_listing_and_resumes(service):
         events = [await client.event() for _ in range(2)]
         assert [(kind, data["code"]) for kind, data, _ in events] == [("gone", second), ("session", third)]
         service.clock.ms += TIMEOUT_MS
-        await service.store.expiry.sweep(service.clock.ms)
+        await service.store.table.sweep(service.clock.ms)
         assert (await client.event())[:2] == ("gone", {"code": third, "reason": "expired"})
 
 
-async def test_subscription_after_the_memory_of_removals_starts_with_a_reset(service):
+async def test_subscription_after_the_memory_of_removals_starts_with_a_reset(service, monkeypatch):
+    monkeypatch.setattr(memory, "MAX_TOPIC_REMOVALS", 1)
     left, kept = [await service.offer() for _ in range(2)]
     async with open_socket(service) as client:
         await client.call("subscribe", topic="lobby")
         cursor = [await client.event() for _ in range(2)][-1][2]
     await service.post("/withdraw", code=left, side="offerer")
-    for _ in range(2):
-        service.clock.ms += TIMEOUT_MS // 2
-        await service.post("/refresh", code=kept, side="offerer")
-    await service.store.expiry.sweep(service.clock.ms)
+    service.clock.ms += 1
+    await service.post("/refresh", code=kept, side="offerer")
     async with open_socket(service) as client:
         await client.call("subscribe", topic="lobby", since=cursor)
         events = [await client.event() for _ in range(2)]

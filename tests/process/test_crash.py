@@ -114,6 +114,9 @@ class Watcher:
         while not until():
             kind, data, cursor = await self._client.event()
             self._since = {"since": cursor}
+            if kind == "reset":  # with LevelDB, as after every restart
+                self.listed.clear()
+                continue
             code = data["code"]
             assert (kind == "gone") == (code in self.listed)
             assert code not in self.gone

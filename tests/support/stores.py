@@ -9,7 +9,7 @@ import pytest
 from tornado_signal.redis.connections import Credentials
 from tornado_signal.redis.nodes import Acknowledgement
 from tornado_signal.session import Removed, Side, content_code
-from tornado_signal.stores.leveldb import expiry, layout, records
+from tornado_signal.stores.leveldb import layout, records, session_table
 from tornado_signal.stores.leveldb import store as store_module
 from tornado_signal.stores.leveldb.store import LevelDBStore
 from tornado_signal.stores.redis import discovery
@@ -73,24 +73,27 @@ class LevelDB:
     async def check(self, store):
         store.check()
 
+    def may_forget(self, store, position):
+        """Return whether a reader is reset because it has read before the store was opened."""
+        return position.store != store.memory.generation
+
     async def settled(self, store):
         """Wait until all watches have received all changes."""
         await turns()
 
     async def sweep_some(self, store):
-        await store.expiry.sweep(store.now_ms())
+        await store.table.sweep(store.now_ms())
 
     async def holds_nothing(self, store):
         """Check that only the store's own keys are left."""
-        own = {layout.FORMAT_KEY, layout.IDENTITY_KEY, layout.COUNTERS_KEY, layout.FORGOTTEN_KEY}
-        assert set(store.database.view.iterator(include_value=False)) <= own
+        own = {layout.FORMAT_KEY, layout.IDENTITY_KEY, layout.COUNTERS_KEY}
+        assert set(store.database.snapshot.iterator(include_value=False)) <= own
 
     @staticmethod
     def take_small_steps(monkeypatch):
         monkeypatch.setattr(records, "LISTING_STEP", 3)
-        monkeypatch.setattr(records, "REMOVALS_STEP", 3)
-        monkeypatch.setattr(store_module, "SETTLING_STEP", 1)
-        monkeypatch.setattr(expiry, "STEP", 8)
+        monkeypatch.setattr(store_module, "REMOVALS_STEP", 3)
+        monkeypatch.setattr(session_table, "STEP", 8)
 
 
 class Redis:
@@ -124,6 +127,9 @@ class Redis:
 
     def one_process(self, store):
         return store.stores[0]
+
+    def may_forget(self, store, position):
+        return False
 
     async def check(self, store):
         assert await problems(store) == []
@@ -279,9 +285,9 @@ class Under:
         first = await self.begin(topic)
         return [first, *(event[0] for event in await self.events(first, topic))][-1]
 
-    async def events(self, position, topic="topic"):
+    async def events(self, position, topic="topic", on_reset=None):
         """Return the events of a topic since a position: the next position, code, and reason. None for a listed one."""
-        events = [event async for step in self.steps(position, topic) for event in step]
+        events = [event async for step in self.steps(position, topic, on_reset) for event in step]
         return [
             event if isinstance(event, Removed) else (event.position, event.listed.session.code, None)
             for event in events
@@ -321,7 +327,7 @@ async def sweep(store):
                 watching.watches.changed(channel)
         return []
     steps = []
-    while deleted := await store.expiry.sweep(store.now_ms()):
+    while deleted := await store.table.sweep(store.now_ms()):
         steps.append(deleted)
     return steps
 

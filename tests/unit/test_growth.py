@@ -27,10 +27,9 @@ from tornado_signal.relay import Channel, Lease
 from tornado_signal.relay.memory import MemoryRelay
 from tornado_signal.session import TopicRange
 from tornado_signal.settings.settings import Settings
-from tornado_signal.stores.leveldb.iteration import LoopIteration
+from tornado_signal.stores.leveldb.layout import StoreCounters
 from tornado_signal.stores.leveldb.locks import LockToken, SessionLocks
-from tornado_signal.stores.leveldb.state import StoreState
-from tornado_signal.stores.leveldb.topic_index import ANY_SERIAL, TopicIndex
+from tornado_signal.stores.leveldb.memory import ANY_SERIAL, Memory, Record, Removals
 from tornado_signal.stores.watches import Watches
 from tornado_signal.transport.listener import Server
 from tornado_signal.transport.state import MemoryBudget, ServerState
@@ -208,7 +207,7 @@ async def hold_the_same_offer(count):
 
 
 async def append_to_one_session(count):
-    locks, appended = SessionLocks(LoopIteration()), []
+    locks, appended = SessionLocks(), []
     first = LockToken(b"key", False, locks._iteration.current())
     locks.enter([first])
 
@@ -227,27 +226,34 @@ async def append_to_one_session(count):
     return standstill
 
 
-async def list_sessions_of_one_topic(count):
-    index = TopicIndex()
+async def list_sessions(count, topic_of, look):
+    memory = Memory(bytes(38), StoreCounters(0, 0, 0))
+    records = [Record(b"S" + serial.to_bytes(16, "big"), 0, serial // 4, serial, b"") for serial in range(1, count)]
     with Standstill() as standstill:
-        for serial in range(1, count):
-            index.add("origin", "topic", serial, serial, b"c" * 16)
-            next(index.listing("origin", "topic", 0, ANY_SERIAL))
-        for serial in range(1, count):
-            index.remove("origin", "topic", serial, serial)
+        for record in records:
+            memory.add(record, "origin", topic_of(record.serial))
+            look(memory, record.serial)
+        for record in records[::2]:
+            memory.refresh(record, count)
+        while (record := memory.due(count)) is not None:
+            memory.expire(record, 1)
+            memory.remove(record)
     return standstill
+
+
+async def list_sessions_of_one_topic(count):
+    return await list_sessions(
+        count, lambda serial: "topic", lambda memory, serial: next(memory.listing("origin", "topic", 0, ANY_SERIAL))
+    )
+
+
+def count_pages(memory, serial):
+    memory.page("origin", serial, 1)
+    memory.page("origin", 0, 1, [TopicRange("1", True)])
 
 
 async def count_sessions_of_many_topics(count):
-    index = TopicIndex()
-    with Standstill() as standstill:
-        for serial in range(count):
-            index.add("origin", f"{serial}", serial, serial, b"c" * 16)
-        for serial in range(count):
-            index.page("origin", serial, 1)
-            index.page("origin", 0, 1, [TopicRange("1", True)])
-            index.remove("origin", f"{serial}", serial, serial)
-    return standstill
+    return await list_sessions(count, str, count_pages)
 
 
 async def count_recent_names(count):
@@ -284,12 +290,14 @@ async def keep_verified_tokens(count):
     return standstill
 
 
-async def keep_data_of_sessions(count):
-    state = StoreState(Watches(), lambda key: False)
+async def remember_removals(count):
+    removals = Removals()
     with Standstill() as standstill:
         for number in range(count):
-            state.keep_access(b"%d" % number, None)
-            state._keep_removal(b"%d" % number, number)
+            topic = b"%d" % (number if number % 2 else 0)
+            removals.add(topic, Record(b"S" + bytes(16), 0, 0, number, b""), None, number)
+            removals.after(topic, number, 10)
+        removals.forget(count)
     return standstill
 
 
@@ -369,7 +377,7 @@ STEPS = [
     shrink_budget,
     remember_topics_of_sessions,
     keep_verified_tokens,
-    keep_data_of_sessions,
+    remember_removals,
     queue_webhook_events,
     publish_messages_to_a_crowd,
 ]

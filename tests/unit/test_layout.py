@@ -5,7 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tornado_signal.errors import DatabaseError
-from tornado_signal.session import Answer, Reason, Session, Side
+from tornado_signal.session import Answer, Session, Side
 from tornado_signal.stores.leveldb import layout
 from tornado_signal.stores.leveldb.layout import StoreCounters
 
@@ -31,9 +31,8 @@ TOPIC = b"t\xc3\xb6\x00\xff\x00\x00"  # the packed topic of SESSION
     [
         (layout.FORMAT_KEY, b"F"),
         (layout.IDENTITY_KEY, b"I"),
-        (layout.pack_number(layout.FORMAT), bytes(7) + b"\x01"),
+        (layout.pack_number(layout.FORMAT), bytes(7) + b"\x02"),
         (layout.COUNTERS_KEY, b"M"),
-        (layout.FORGOTTEN_KEY, b"Mf"),
         (
             layout.pack_counters(StoreCounters(1, 2, 259)),
             bytes(7) + b"\x01" + bytes(7) + b"\x02" + bytes(6) + b"\x01\x03",
@@ -55,25 +54,12 @@ TOPIC = b"t\xc3\xb6\x00\xff\x00\x00"  # the packed topic of SESSION
         (layout.pack_answer(Answer("ja\x00", 258)), bytes(6) + b"\x01\x02" + b"\x00" + b"ja\x00"),
         (layout.pack_answer(Answer("ja", 1, HASH)), bytes(7) + b"\x01" + b"\x20" + HASH + b"ja"),
         ([layout.HEAD, layout.OFFER, layout.OFFER_CANDIDATE, layout.ANSWER], [b"\0", b"\1", b"\2", b"\3"]),
-        ([layout.ANSWER_CANDIDATE, layout.AFTER_SESSION], [b"\4", b"\5"]),
+        ([layout.ANSWER_CANDIDATE, layout.LEASES], [b"\4", b"\5"]),
         (layout.pack_listing_prefix("https://o", "tö\x00"), b"L" + PACKED + TOPIC),
         (
-            layout.pack_listing_key("https://o", SESSION),
+            layout.pack_listing_key("https://o", "tö\x00", 1, 3),
             b"L" + PACKED + TOPIC + b"\xff" * 7 + b"\xfe" + b"\xff" * 7 + b"\xfc",
         ),
-        (layout.pack_listing_value(SESSION), SESSION.code + bytes(6) + b"\x01\x02"),
-        (layout.pack_removal_prefix("https://o", "tö\x00", b"\x01"), b"G" + PACKED + TOPIC + b"\x01"),
-        ([*layout.KIND.items()], [*zip([*Reason, None], [b"\x00", b"\x01", b"\x00", b"\x02"], strict=True)]),
-        (layout.pack_removal_value(SESSION, Reason.ANSWERED), SESSION.code + bytes(7) + b"\x03" + b"\x01"),
-        (layout.pack_removal_value(SESSION, Reason.EXPIRED), SESSION.code + bytes(7) + b"\x03" + b"\x02"),
-        (layout.pack_removal_value(SESSION, Reason.WITHDRAWN), SESSION.code + bytes(7) + b"\x03" + b"\x03"),
-        (layout.pack_removal_value(SESSION, None), SESSION.code + bytes(7) + b"\x03" + b"\x00"),
-        (
-            layout.pack_expiry_key(258, b"S" + PACKED + SESSION.code),
-            b"E" + bytes(6) + b"\x01\x02S" + PACKED + SESSION.code,
-        ),
-        (layout.pack_expiry_key(258, b"G key"), b"E" + bytes(6) + b"\x01\x02G key"),
-        (layout.pack_expired_stop(257), b"E" + bytes(6) + b"\x01\x02"),
         (layout.pack_origin("\xff\x00"), b"\xff\x00\xff\x00\x00"),
     ],
 )
@@ -96,38 +82,16 @@ def test_packed_components_keep_their_order_and_unpack(first, second, rest):
 @example(("o", "a", 2**64 - 2, 1), ("o", "a\x00", 0, 0))
 def test_listing_keys_sort_by_origin_topic_and_newest_first(first, second):
     def key(origin, topic, created_ms, serial):
-        return layout.pack_listing_key(origin, Session(bytes(16), topic, "", created_ms, 0, 0, serial))
+        return layout.pack_listing_key(origin, topic, created_ms, serial)
 
     def order(origin, topic, created_ms, serial):
         return origin.encode("latin-1"), topic.encode(), -created_ms, -serial
 
     assert (key(*first) < key(*second)) == (order(*first) < order(*second))
     assert layout.unpack_listing_key(key(*first)) == first
-    value = layout.pack_listing_value(Session(bytes(range(16)), "", "", 0, 7, 0, 0))
-    assert layout.unpack_listed(key(*first), value) == (7, first[3], bytes(range(16)))
     prefix = layout.pack_listing_prefix(*second[:2])
     assert key(*first).startswith(prefix) == (first[:2] == second[:2])
     assert (layout.listing_prefix(key(*first)) == prefix) == (first[:2] == second[:2])
-    assert layout.unpack_listing_prefix(prefix) == layout.unpack_listing_prefix(key(*second)) == second[:2]
-
-
-removals = st.tuples(origins, topics, st.sampled_from(layout.KINDS), numbers)
-
-
-@given(removals, removals)
-@example(("o", "", b"\x00", 1), ("o", "\x00", b"\x00", 1))
-def test_departure_keys_sort_by_origin_topic_and_serial(first, second):
-    def key(origin, topic, kind, serial):
-        return layout.pack_removal_prefix(origin, topic, kind) + layout.pack_number(serial)
-
-    def order(origin, topic, kind, serial):
-        return origin.encode("latin-1"), topic.encode(), kind, serial
-
-    assert (key(*first) < key(*second)) == (order(*first) < order(*second))
-    prefix = layout.pack_removal_prefix(*second[:3])
-    within = key(*second) <= key(*first) < prefix + layout.AFTER_NUMBERS
-    assert within == (first[:3] == second[:3] and first[3] >= second[3])
-    assert key(*first).startswith(prefix) == (first[:3] == second[:3])
 
 
 @given(origins, codes, origins, codes, st.sampled_from(list(Side)), numbers)
@@ -135,7 +99,7 @@ def test_key_ranges_of_sessions_do_not_overlap(origin, code, other_origin, other
     prefix = layout.pack_session_prefix(origin, code)
     key = layout.pack_session_prefix(other_origin, other_code) + layout.CANDIDATE[side] + layout.pack_number(serial)
     same = (origin, code) == (other_origin, other_code)
-    assert (prefix <= key < prefix + layout.AFTER_SESSION) == key.startswith(prefix) == same
+    assert key.startswith(prefix) == same
     for other_side in Side:
         within = prefix + layout.DESCRIPTION[other_side] <= key < prefix + layout.AFTER_SIDE[other_side]
         assert within == (same and other_side is side)
@@ -146,27 +110,16 @@ def test_key_ranges_of_sessions_do_not_overlap(origin, code, other_origin, other
 def test_parts_of_a_session_sort_in_reading_order():
     offerer, answerer = layout.CANDIDATE[Side.OFFERER], layout.CANDIDATE[Side.ANSWERER]
     parts = [layout.HEAD, layout.OFFER, *(offerer + layout.pack_number(n) for n in (0, 255, 256, 2**64 - 1))]
-    parts += [layout.ANSWER, *(answerer + layout.pack_number(n) for n in (0, 2**64 - 1)), layout.AFTER_SESSION]
+    parts += [layout.ANSWER, *(answerer + layout.pack_number(n) for n in (0, 2**64 - 1)), layout.LEASES]
     assert parts == sorted(parts)
-
-
-@given(st.binary(max_size=40), numbers, numbers)
-def test_expiry_keys_sort_by_time_and_stop_at_now(key, expires_ms, now_ms):
-    packed = layout.pack_expiry_key(expires_ms, key)
-    assert layout.unpack_expiry_key(packed) == (expires_ms, key)
-    assert (packed < layout.pack_expired_stop(now_ms)) == (expires_ms <= now_ms)
 
 
 @given(sessions)
 @example(Session(bytes(16), "\U0010ffff" * 256, "\U0010ffff" * 1024, 1, 2, 3, 4, HASH))  # the greatest length
 def test_session_values_unpack(session):
     assert layout.unpack_head(session.code, layout.pack_head(session)) == session
-    assert layout.unpack_listing_value(layout.pack_listing_value(session)) == (session.code, session.expires_ms)
-    access = (session.expires_ms, session.serial, session.secret_hash)
+    access = (session.created_ms, session.expires_ms, session.serial, session.secret_hash)
     assert layout.unpack_head_access(layout.pack_head(session)) == access
-    for reason in layout.KIND:
-        removal = layout.unpack_removal_value(layout.pack_removal_value(session, reason))
-        assert removal == (session.code, session.serial, reason)
 
 
 @given(st.builds(StoreCounters, numbers, numbers, numbers), st.builds(Answer, topics, numbers, hashes))
@@ -182,7 +135,7 @@ def test_topics_sort_by_code_point(names):
 
 def test_every_table_has_its_own_first_byte():
     tables = [layout.FORMAT_KEY, layout.IDENTITY_KEY, layout.COUNTERS_KEY]
-    tables += [layout.SESSIONS, layout.LISTING, layout.REMOVALS, layout.EXPIRY]
+    tables += [layout.SESSIONS, layout.LISTING]
     assert len({table[:1] for table in tables}) == len(tables)
     assert all(layout.BEFORE_ALL < table < layout.AFTER_ALL for table in tables)
 
@@ -200,9 +153,10 @@ def test_every_table_has_its_own_first_byte():
         (b"something longer than eight bytes", "this version reads"),
     ],
 )
-def test_only_the_current_format_is_read(value, message):
+def test_only_this_format_and_the_one_before_are_read(value, message):
     with pytest.raises(DatabaseError, match=message) as refused:
         layout.check_format(value, "/some/where")
     assert "/some/where" in str(refused.value)
     assert "choose another --data-dir" in str(refused.value)
-    layout.check_format(layout.pack_number(layout.FORMAT), "/some/where")
+    for version in (1, 2):
+        assert layout.check_format(layout.pack_number(version), "/some/where") == version

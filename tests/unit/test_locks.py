@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from tornado_signal.stores.leveldb.iteration import LoopIteration
 from tornado_signal.stores.leveldb.locks import LockToken, SessionLocks
 
 KEY, OTHER = b"one session", b"another"
@@ -38,7 +37,7 @@ def locks(io_loop):
     """Session locks of which one is held."""
 
     async def make():
-        session_locks = SessionLocks(LoopIteration())
+        session_locks = SessionLocks()
         enter(session_locks, KEY)
         return session_locks
 
@@ -47,7 +46,7 @@ def locks(io_loop):
 
 @pytest.mark.parametrize(("first", "second", "together"), [(0, 0, False), (0, 1, False), (1, 0, False), (1, 1, True)])
 async def test_appends_run_together_only_with_appends(io_loop, first, second, together):
-    locks = SessionLocks(LoopIteration())
+    locks = SessionLocks()
     enter(locks, KEY, appends=bool(first))
     task = start_waiter(locks, bool(second))
     await run_loop()
@@ -60,7 +59,7 @@ async def test_appends_run_together_only_with_appends(io_loop, first, second, to
 
 
 async def test_exclusive_change_waits_for_every_append(io_loop):
-    locks = SessionLocks(LoopIteration())
+    locks = SessionLocks()
     for _ in range(3):
         enter(locks, KEY, appends=True)
     task = start_waiter(locks, False)
@@ -89,7 +88,7 @@ async def test_exclusive_changes_run_one_at_a_time_in_order(locks):
 
 
 async def test_continuous_appends_do_not_starve_an_exclusive_change(io_loop):
-    locks = SessionLocks(LoopIteration())
+    locks = SessionLocks()
     enter(locks, KEY, appends=True)
     exclusive = start_waiter(locks, False)
     appends = []
@@ -129,7 +128,7 @@ async def test_waiter_that_does_not_enter_lets_others_proceed(locks):
 
 
 async def test_several_sessions_are_held_and_released_together(io_loop):
-    locks = SessionLocks(LoopIteration())
+    locks = SessionLocks()
     enter(locks, KEY, OTHER)
     tasks = [start_waiter(locks, False), start_waiter(locks, True, OTHER)]
     await run_loop()
@@ -158,7 +157,7 @@ async def test_cancelled_waiter_leaves_the_lock_to_others(locks, late):
 
 @pytest.mark.parametrize("contended", [False, True])
 async def test_token_entered_after_an_await_is_refused(contended, io_loop):
-    locks = SessionLocks(LoopIteration())
+    locks = SessionLocks()
     if contended:
         enter(locks, KEY)
         io_loop.call_later(0.01, release, locks, KEY)
@@ -174,7 +173,7 @@ async def test_token_entered_after_an_await_is_refused(contended, io_loop):
 
 
 async def test_several_tokens_are_entered_all_or_none(io_loop):
-    locks = SessionLocks(LoopIteration())
+    locks = SessionLocks()
     old = await locks.acquire(KEY)
     await asyncio.sleep(0)
     new = await locks.acquire(OTHER)

@@ -75,7 +75,7 @@ MAY_IMPORT = {
 }
 # The parts of the standard library that these modules use perform no I/O.
 PURE = {"errors", "session", "metrics", "limits.forwarded", "limits.per_address"}
-PURE |= {"service.parameters", "service.wire", "service.schemas", "stores.leveldb.layout", "stores.leveldb.changes"}
+PURE |= {"service.parameters", "service.wire", "service.schemas", "stores.leveldb.layout"}
 PURE_MODULES = {"array", "base64", "bisect", "collections", "dataclasses", "enum", "functools", "hashlib", "heapq"}
 PURE_MODULES |= {"hmac", "ipaddress", "itertools", "json", "math", "re", "struct", "typing", "urllib", "zlib"}
 

@@ -19,7 +19,7 @@ RESOURCES: Final = {
     "descriptors": "no file descriptor is left for a connection; raise LimitNOFILE= of a unit or ulimit -n of a shell",
     "waits": "as many requests wait as --max-connections allows; raise it",
     "admin": "all connections of the admin listener are in use, also for probes; close pages and programs that use it",
-    "store": "the data directory has reached --max-store-bytes; raise it",
+    "store": "the data directory or its sessions in memory have reached --max-store-bytes; raise it",
     "disk": "the disk of --data-dir has no free space beyond --min-free-bytes; free space on it",
     "redis": "the memory of Redis is full; raise maxmemory",
 }

@@ -48,7 +48,7 @@ async def test_offers_of_an_earlier_process_are_withdrawn_in_groups(tmp_path, un
     )
     await until(lambda: store._abandoned.done())
     assert await Under(store, ORIGIN).codes() == codes[:1]
-    assert sum(store.database_metrics.changes.counts) <= 3
+    assert sum(store.database.metrics.changes.counts) <= 3
     assert "cannot release a held offer" in caplog.text
     store.check()
     await store.close()

@@ -12,13 +12,11 @@ import pytest
 from tornado_signal.errors import DamagedListing, DatabaseError, Unavailable
 from tornado_signal.stores.leveldb import database, layout
 from tornado_signal.stores.leveldb.binding import plyvel
-from tornado_signal.stores.leveldb.changes import Change
-from tornado_signal.stores.leveldb.database import Database, Group
-from tornado_signal.stores.leveldb.iteration import LoopIteration
+from tornado_signal.stores.leveldb.database import Change, Database, Group
 from tornado_signal.stores.leveldb.metrics import DatabaseMetrics
 from tornado_signal.stores.leveldb.space import Space
 
-OWN = [layout.FORMAT_KEY, layout.IDENTITY_KEY, layout.FORGOTTEN_KEY]
+OWN = [layout.FORMAT_KEY, layout.IDENTITY_KEY]
 
 
 class Disk:
@@ -69,9 +67,7 @@ class Held:
         self.opened = asyncio.Event()
         self.metrics = DatabaseMetrics()
         options = {"load": lambda db: dict(db.iterator()), "sync": False, "start_empty": False} | options
-        self.db = Database(
-            path, loaded=self.loaded, space=Space(path), metrics=self.metrics, iteration=LoopIteration(), **options
-        )
+        self.db = Database(path, loaded=self.loaded, space=Space(path), metrics=self.metrics, **options)
 
     @classmethod
     async def open(cls, path, **options):
@@ -87,7 +83,7 @@ class Held:
         return self.db.commit(Change([(key, value) for key in keys], []), lambda ok: self.told.append((keys[0], ok)))
 
     def keys(self):
-        return [key for key in self.db.view.iterator(include_value=False) if key not in OWN]
+        return [key for key in self.db.snapshot.iterator(include_value=False) if key not in OWN]
 
 
 @pytest.fixture
@@ -132,7 +128,7 @@ async def test_changes_of_one_turn_or_during_a_write_share_one_write(held, disk)
     waiters = [held.put(b"a", value=b"%d" % number) for number in range(50)] + [held.put(b"b")]
     assert all(await outcomes(*waiters))
     assert disk.ended == 1
-    assert held.db.view.get(b"a") == b"49"
+    assert held.db.snapshot.get(b"a") == b"49"
     with held_up(disk):
         waiters = [held.put(b"first")]
         await turns(3)
@@ -221,7 +217,7 @@ async def test_deletes_come_before_puts_and_settled_before_the_waiter(held):
     await waiter
     await asyncio.sleep(0)
     assert order == [("settled", True), "waiter"]
-    assert (held.keys(), held.db.view.get(b"a")) == ([b"a"], b"new")
+    assert (held.keys(), held.db.snapshot.get(b"a")) == ([b"a"], b"new")
 
 
 @pytest.mark.parametrize(
@@ -251,7 +247,7 @@ async def test_failed_write_refuses_everything_until_reopened(held, disk, caplog
     assert await outcomes(*waiters) == [False] * 6
     assert sorted(held.told[1:]) == [(b"%d" % number, False) for number in range(6)]
     with pytest.raises(Unavailable):
-        _ = held.db.view
+        _ = held.db.snapshot
     assert await outcomes(held.put(b"during")) == [False]
     for _ in range(3):
         disk.refused.acquire()
@@ -328,14 +324,14 @@ async def test_failed_read_refuses_everything_until_reopened(during, held, disk,
         for _ in range(3):
             assert type(held.db.failed(damaged_block())) is Unavailable
         with pytest.raises(Unavailable):
-            _ = held.db.view
+            _ = held.db.snapshot
         assert await outcomes(held.put(b"refused")) == [False]
     written = {"nothing": [], "a write": [True, False], "a write that fails": [False, False]}
     assert await outcomes(*waiters) == written.get(during, [True])
     for _ in range(3):
         disk.refused.acquire()
     with pytest.raises(Unavailable):
-        _ = held.db.view
+        _ = held.db.snapshot
     disk.failing = disk.unopenable = False
     await held.opened.wait()
     expected = [b"before", b"during"] if during in ("a write", "a group on its way") else [b"before"]
@@ -365,30 +361,10 @@ async def test_database_that_was_never_opened_refuses_everything(io_loop, tmp_pa
     held = Held(tmp_path / "data")
     assert await outcomes(held.put(b"a")) == [False]
     with pytest.raises(Unavailable):
-        _ = held.db.view
+        _ = held.db.snapshot
     assert (held.db.available, held.db.size_bytes(), held.db.cache_bytes()) == (False, 0, 0)
     await held.db.close()
     assert not (tmp_path / "data").exists()
-
-
-@pytest.mark.parametrize("wait", ["a turn", "a write", "a failure"])
-async def test_view_raises_after_an_await(wait, held):
-    await held.put(b"a")
-    view = held.db.view
-    assert view is held.db.view
-    assert (view.get(b"a"), held.db.view.get(b"a")) == (b"value", b"value")
-    if wait == "a turn":
-        await asyncio.sleep(0)
-    elif wait == "a write":
-        await held.put(b"b")
-    else:
-        held.opened.clear()
-        held.db.failed(damaged_block())
-        await held.opened.wait()
-    for read in [lambda: view.get(b"a"), lambda: view.iterator(), lambda: view.raw_iterator()]:
-        with pytest.raises(RuntimeError, match="used after an await"):
-            read()
-    assert held.db.view.get(b"a") == b"value"
 
 
 async def test_damage_found_on_reopening_can_start_empty(io_loop, tmp_path, monkeypatch, caplog):
@@ -422,7 +398,7 @@ async def test_closing_writes_pending_changes(held, tmp_path, disk):
     assert await outcomes(held.put(b"later")) == [False]
     assert sorted(held.told) == [(b"a", True), (b"b", True), (b"late", False), (b"later", False)]
     with pytest.raises(Unavailable):
-        _ = held.db.view
+        _ = held.db.snapshot
     assert await stored(tmp_path / "data") == [b"a", b"b"]
 
 
@@ -491,7 +467,7 @@ async def test_closing_interrupts_a_compaction_between_two_slices(held, monkeypa
         compact(start, stop)
 
     monkeypatch.setattr(held.db, "_compact", noting)
-    slices = held.db._slices([(layout.BEFORE_ALL, layout.AFTER_ALL)])
+    slices = held.db._slices()
     assert (slices[0][0], slices[-1][1]) == (layout.BEFORE_ALL, layout.AFTER_ALL)
     assert [stop for _, stop in slices[:-1]] == [start for start, _ in slices[1:]]
     compaction = asyncio.create_task(held.db.compact())
@@ -662,7 +638,11 @@ async def test_first_start_that_was_killed_is_completed(io_loop, tmp_path, left)
 @pytest.mark.parametrize("damaged", [True, False])
 async def test_damage_found_by_the_load_is_reported(io_loop, tmp_path, damaged):
     def load(db):
-        raise DamagedListing(3, 5) if damaged else plyvel.CorruptionError(b"bad block")
+        raise (
+            DamagedListing("3 sessions are listed, there should be 5")
+            if damaged
+            else plyvel.CorruptionError(b"bad block")
+        )
 
     reason = "3 sessions are listed, there should be 5" if damaged else "bad block"
     with pytest.raises(DatabaseError, match=rf"is damaged \({reason}\); .*move the directory away"):

@@ -9,7 +9,7 @@ from tornado_signal.errors import DamagedDatabase, DamagedListing, DatabaseError
 from tornado_signal.stores.leveldb import directory, files, layout
 from tornado_signal.stores.leveldb.binding import plyvel
 
-OWN = (layout.FORMAT_KEY, layout.IDENTITY_KEY, layout.FORGOTTEN_KEY)
+OWN = (layout.FORMAT_KEY, layout.IDENTITY_KEY)
 
 
 @pytest.fixture
@@ -128,12 +128,9 @@ def test_identity_survives_every_reopening(path):
     assert len(first) == layout.IDENTITY_BYTES + layout.SECRET_BYTES
 
 
-def test_store_of_an_earlier_version_gets_a_secret_and_no_longer_knows_its_removals(path):
+def test_store_of_an_early_version_gets_a_secret(path):
     with directory.opened(path) as db:
-        assert db.get(layout.FORGOTTEN_KEY) == layout.pack_number(0)
         db.put(layout.IDENTITY_KEY, b"before")
-        db.put(layout.COUNTERS_KEY, layout.pack_counters(layout.StoreCounters(1, 7, 0)))
     with directory.opened(path) as db:
-        assert db.get(layout.FORGOTTEN_KEY) == layout.pack_number(7)
         assert db.get(layout.IDENTITY_KEY).startswith(b"before")
         assert len(db.get(layout.IDENTITY_KEY)) == layout.IDENTITY_BYTES + layout.SECRET_BYTES

@@ -1,4 +1,4 @@
-"""The LevelDB engine's own: steps and turns, the sweep, what is kept in memory, damage, and what a check finds."""
+"""The LevelDB engine: steps, the sweep, limits of memory, damage, and what a check finds."""
 
 import asyncio
 import shutil
@@ -7,17 +7,20 @@ import pytest
 from support.stores import BEGIN_MS, TIMEOUT_MS, Under, open_leveldb, sweep
 
 from tornado_signal.errors import DatabaseError, Unavailable
-from tornado_signal.session import Answer, Reason, Side
-from tornado_signal.stores.leveldb import expiry, layout, records, state
+from tornado_signal.session import Answer, Side
+from tornado_signal.stores.leveldb import layout, memory, records, session_table
+from tornado_signal.stores.leveldb import store as store_module
 from tornado_signal.stores.leveldb.binding import plyvel
-from tornado_signal.stores.leveldb.positions import TopicPosition
+from tornado_signal.stores.leveldb.check import flaws
+from tornado_signal.stores.leveldb.space import Space
+from tornado_signal.stores.leveldb.store import TopicPosition
 
 ORIGIN = "https://one.example"
 OFFERER, ANSWERER = Side.OFFERER, Side.ANSWERER
 
 
 def tables(store):
-    return {key[:1] for key in store.database.view.iterator(include_value=False)}
+    return {key[:1] for key in store.database.snapshot.iterator(include_value=False)}
 
 
 async def test_creation_times_never_go_backwards(opened, clock, restarted):
@@ -25,9 +28,9 @@ async def test_creation_times_never_go_backwards(opened, clock, restarted):
     codes = [await one.create()]
     clock.ms -= 500
     codes.append(await one.create())
-    assert store.state.created_ms == BEGIN_MS
+    assert store.memory.created_ms == BEGIN_MS
     store, one = await restarted(store)
-    assert store.state.created_ms == BEGIN_MS
+    assert store.memory.created_ms == BEGIN_MS
     clock.ms -= 100_000
     codes.append(await one.create())
     found = await one.sessions()
@@ -46,21 +49,6 @@ async def test_long_listing_is_read_in_steps(store, one):
     assert all(0 < len(step) <= records.LISTING_STEP for step in steps)
 
 
-async def test_listing_skips_expired_entries_in_steps(one, clock, monkeypatch):
-    monkeypatch.setattr(records, "LISTING_STEP", 10)
-    live = await one.create(ttl_ms=2 * TIMEOUT_MS)
-    for _ in range(3):
-        await asyncio.gather(*[one.create() for _ in range(35)])
-    clock.ms += TIMEOUT_MS
-    assert await one.codes() == [live]
-    turns = 0
-    listing = asyncio.create_task(one.sessions())
-    while not listing.done():
-        await asyncio.sleep(0)
-        turns += 1
-    assert turns >= 10
-
-
 async def test_reading_stops_at_the_last_entry(store, one):
     code = await one.create()
     await one.add(code, OFFERER, "a", "b")
@@ -73,8 +61,7 @@ async def test_reading_stops_at_the_last_entry(store, one):
             self.next = lambda: (steps.append(1), real.next())
 
     def counted():
-        view = store.database.view
-        raw_iterator, view.raw_iterator = view.raw_iterator, lambda: Counted(raw_iterator())
+        store.database.snapshot.raw_iterator = lambda: Counted(store.database._db.raw_iterator())
         steps.clear()
 
     counted()
@@ -84,24 +71,23 @@ async def test_reading_stops_at_the_last_entry(store, one):
     counted()
     assert len((await one.read(code, ANSWERER)).candidates) == 1
     assert len(steps) == 1  # the answer and a candidate
+    await one.withdraw(code)  # which replaces the snapshot
 
 
-async def test_cached_accesses_are_bounded(store, one, monkeypatch):
-    monkeypatch.setattr(state, "ACCESSES_KEPT", 10)
-    codes = [await one.create() for _ in range(20)]
-    for text in "abc":
-        for code in codes:
-            await asyncio.gather(one.add(code, OFFERER, text), one.add(code, ANSWERER, text))
-            assert len(store.state.accesses) <= 11
-            store.check()
-    for code in codes:
-        await one.answer(code)
-        for side in (OFFERER, ANSWERER):
-            news = await one.read(code, side)
-            assert sorted([news.description_number, *(number for number, _ in news.candidates)]) == [1, 2, 3, 4]
-    for code in codes:
-        await one.withdraw(code)
-    assert store.state.accesses == {}
+async def test_sessions_in_memory_count_against_the_limit_of_the_store(open_store, under, tmp_path, clock):
+    store = await open_store(space=Space(tmp_path / "data", max_bytes=10 * memory.SESSION_BYTES))
+    one = under(store)
+    created = await asyncio.gather(*[one.create(offer="o") for _ in range(10)])
+    with pytest.raises(Unavailable):
+        await one.create(offer="o")
+    assert store.database.size_bytes() < store.space.max_bytes
+    assert store.full == "store"
+    await one.answer(created[0])  # it grows little
+    clock.ms += TIMEOUT_MS
+    await sweep(store)
+    clock.ms += TIMEOUT_MS
+    await sweep(store)
+    await one.create()
 
 
 async def test_sweep_runs_in_bounded_steps(store, one, clock):
@@ -114,28 +100,25 @@ async def test_sweep_runs_in_bounded_steps(store, one, clock):
     fresh = await one.create()
     clock.ms += TIMEOUT_MS - 1
     steps = await sweep(store)
-    # The removal of the answered session is no longer recorded. The others are delisted before they are swept.
-    assert sum(steps) == 5000 + 4 + 2 + 3 * 400
-    assert max(steps) < 2 * expiry.STEP
+    assert sum(steps) == 5000 + 3 + 3 * 400
+    assert max(steps) < 2 * session_table.STEP
     assert await one.codes() == [fresh]
-    assert len([key for key in store.database.view.iterator(include_value=False) if key[:1] in b"SL"]) == 3
-    assert await store.expiry.sweep(clock.ms) == 0
+    assert len([key for key in store.database.snapshot.iterator(include_value=False) if key[:1] in b"SL"]) == 3
+    assert await store.table.sweep(clock.ms) == 0
     clock.ms += TIMEOUT_MS
-    assert sum(await sweep(store)) == 3 + 2 * 400
-    clock.ms += TIMEOUT_MS
-    assert await sweep(store) == [2]
+    assert await sweep(store) == [3]
     assert tables(store) == {b"F", b"I", b"M"}
 
 
 async def test_listing_continues_during_a_sweep(store, one, clock):
     big = await one.create(info="big")
-    await one.add(big, OFFERER, *map(str, range(5 * expiry.STEP)))
+    await one.add(big, OFFERER, *map(str, range(5 * session_table.STEP)))
     clock.ms += TIMEOUT_MS - 1
     fresh = [await one.create() for _ in range(records.LISTING_STEP)]
     listing = store.sessions(ORIGIN, "topic")
     seen = await anext(listing)
     clock.ms += 1
-    assert await store.expiry.sweep(clock.ms) > 0
+    assert await store.table.sweep(clock.ms) > 0
     seen += [listed async for step in listing for listed in step]
     assert {listed.offer for listed in seen} == {"offer"}
     assert set(fresh) <= {listed.session.code for listed in seen} <= {big, *fresh}
@@ -163,9 +146,9 @@ async def test_sweep_deletes_sessions_that_expire_behind_it(opened, clock, resta
 
 async def test_probing_changes_nothing(store, one):
     code = await one.create()
-    before = list(store.database.view.iterator())
+    before = list(store.database.snapshot.iterator())
     await store.probe()
-    assert list(store.database.view.iterator()) == before
+    assert list(store.database.snapshot.iterator()) == before
     assert await one.codes() == [code]
 
 
@@ -190,7 +173,7 @@ async def test_damage_anywhere_in_a_table_is_refused_or_harmless(io_loop, tmp_pa
     options = {"durability": "os"}
     store = await open_leveldb(tmp_path / "sound", clock, **options)
     await fill(store, count)
-    held = list(store.database.view.iterator())
+    held = list(store.database.snapshot.iterator())
     await store.close()
     (table,) = (tmp_path / "sound").glob("*.ldb")
     size = table.stat().st_size
@@ -204,7 +187,7 @@ async def test_damage_anywhere_in_a_table_is_refused_or_harmless(io_loop, tmp_pa
         except DatabaseError as error:
             refusals.append((str(path), str(error)))
         else:
-            assert list(store.database.view.iterator()) == held
+            assert list(store.database.snapshot.iterator()) == held
             await store.close()
     assert len(refusals) > 30
     for path, said in refusals:
@@ -231,11 +214,8 @@ def change_counters(db, **fields):
     db.put(layout.COUNTERS_KEY, layout.pack_counters(counters._replace(**fields)))
 
 
-REMOVAL = layout.pack_removal_prefix(ORIGIN, "topic", layout.KIND[Reason.ANSWERED])
-
-
 def harm_listing(db, key, session):
-    db.delete(layout.pack_listing_key(ORIGIN, session))
+    db.delete(layout.pack_listing_key(ORIGIN, session.topic, session.created_ms, session.serial))
     change_counters(db, listed=1)
 
 
@@ -244,8 +224,20 @@ def harm_answer(db, key, session):
 
 
 def harm_another_listing(db, key, session):
-    db.put(layout.pack_listing_prefix(ORIGIN, "elsewhere") + bytes(16), layout.pack_listing_value(session))
+    db.put(layout.pack_listing_key(ORIGIN, "elsewhere", session.created_ms, session.serial), session.code)
     change_counters(db, listed=3)
+
+
+def harm_topic(db, key, session):
+    harm_another_listing(db, key, session)
+    harm_listing(db, key, session)
+    change_counters(db, listed=2)
+
+
+def harm_leases(db, key, session):
+    harm_answer(db, key, session)
+    harm_listing(db, key, session)
+    db.put(key + layout.LEASES, b"l" * 12)
 
 
 def harm_candidate(db, key, session):
@@ -254,34 +246,20 @@ def harm_candidate(db, key, session):
     harm_listing(db, key, session)
 
 
-def harm_order_of_leaving(db, key, session):
-    gone = REMOVAL + layout.pack_number(session.serial - 1)
-    db.put(gone, layout.pack_removal_value(session, Reason.ANSWERED))
-    db.put(layout.pack_expiry_key(2**60, gone), b"")
-
-
 UNLISTED = "must be either listed or answered"
-MISORDERED = "sessions and their expiry entries do not match"
-REMEMBERED = "removals and their expiry entries do not match"
 
 
 @pytest.mark.parametrize(
     ("harm", "found"),
     [
         (harm_listing, UNLISTED),
-        (lambda db, key, _: db.delete(key + layout.HEAD), "matches no session"),
-        (lambda db, key, _: db.delete(key + layout.HEAD), "has parts but no head"),
         (lambda db, key, _: db.delete(key + layout.OFFER), "has no offer"),
         (harm_answer, UNLISTED),
-        (lambda db, key, session: db.delete(layout.pack_expiry_key(session.expires_ms, key)), MISORDERED),
-        (lambda db, key, _: db.put(layout.pack_expiry_key(5, key), b""), MISORDERED),
-        (harm_another_listing, "is listed twice"),
+        (harm_topic, "is listed in another topic"),
+        (harm_leases, "is held and not listed"),
         (lambda db, _, session: change_counters(db, created_ms=session.created_ms - 1), "newer than the counters"),
         (lambda db, *_: change_counters(db, serial=0), "serials are not distinct or are beyond the counters"),
         (harm_candidate, "has two parts with number 1"),
-        (lambda db, *_: db.put(REMOVAL + layout.pack_number(1), bytes(24) + b"\x01"), REMEMBERED),
-        (lambda db, *_: db.put(layout.pack_expiry_key(5, REMOVAL + layout.pack_number(1)), b""), REMEMBERED),
-        (harm_order_of_leaving, "records a removal that is older than its session"),
     ],
 )
 async def test_check_finds_each_disagreement(io_loop, tmp_path, clock, under, harm, found):
@@ -299,16 +277,44 @@ async def test_check_finds_each_disagreement(io_loop, tmp_path, clock, under, ha
     await store.close()
 
 
-async def test_check_finds_wrong_counts(io_loop, tmp_path, clock, under):
+@pytest.mark.parametrize(
+    ("harm", "found"),
+    [
+        (lambda db, key, _: db.delete(key + layout.HEAD), "a session has parts but no head"),
+        (lambda db, key, _: (db.delete(key + layout.HEAD), db.delete(key + layout.OFFER)), "matches no session"),
+        (harm_another_listing, "matches no session"),
+    ],
+)
+async def test_missing_part_is_refused(io_loop, tmp_path, clock, harm, found):
+    path = tmp_path / "data"
+    store = await open_leveldb(path, clock)
+    one = Under(store, ORIGIN)
+    await one.create()
+    (listed,) = await one.sessions()
+    await store.close()
+    with plyvel.DB(str(path)) as db:
+        harm(db, layout.pack_session_prefix(ORIGIN, listed.session.code), listed.session)
+        assert len(flaws(db)) == 1
+    with pytest.raises(DatabaseError, match=found):
+        await open_leveldb(path, clock)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "found"),
+    [
+        (lambda its, record: its.refresh(record, record.expires_ms + 1), "in memory differs from the records"),
+        (lambda its, record: record.topic.expiries.append(1), "is not in order"),
+        (lambda its, record: setattr(its, "listed", 2), "the counts in memory are wrong"),
+        (lambda its, record: its.sessions.pop(record.key), "in memory differs from the records"),
+    ],
+)
+async def test_check_finds_a_wrong_memory(io_loop, tmp_path, clock, wrong, found):
     store = await open_leveldb(tmp_path / "data", clock)
-    await under(store).create()
-    index = store.state.index
-    ((serial, _),) = index.listing(ORIGIN, "topic", 0, 2**64)
-    index.add(ORIGIN, "topic", clock.ms + 1, serial + 1, bytes(16))
-    with pytest.raises(AssertionError, match="counts of"):
-        store.check()
-    index.remove(ORIGIN, "topic", clock.ms + TIMEOUT_MS, serial)
-    with pytest.raises(AssertionError, match="the listing of"):
+    await Under(store, ORIGIN).create()
+    (record,) = store.memory.sessions.values()
+    store.check()
+    wrong(store.memory, record)
+    with pytest.raises(AssertionError, match=found):
         store.check()
     await store.close()
 
@@ -324,7 +330,7 @@ async def test_events_after_a_long_absence_are_delivered_in_steps(store, one, cl
     clock.ms += 1
     whole = await one.news(begun)
     assert [code for code, _ in whole] == codes[:30] + codes[60:]
-    monkeypatch.setattr(records, "REMOVALS_STEP", 7)
+    monkeypatch.setattr(store_module, "REMOVALS_STEP", 7)
     monkeypatch.setattr(records, "LISTING_STEP", 7)
     assert await one.news(begun) == whole
     assert len([step async for step in one.steps(begun)]) >= 60 // 7
@@ -348,18 +354,18 @@ async def test_state_increases_when_departures_are_forgotten(store, one, clock):
     stays = await one.create(ttl_ms=TIMEOUT_MS * 10)
     newest = await one.create(ttl_ms=10)
     seen = (await one.state()).position
-    serial, live = seen.serial, seen.listed
+    serial, live = seen.event, seen.listed
     clock.ms += 10
     after = (await one.state()).position
-    assert after == TopicPosition(serial, live - 1, store.state.identity)
+    assert after == TopicPosition(serial - 1, live - 1, store.memory.identity)
     await sweep(store)
     clock.ms += TIMEOUT_MS
     await sweep(store)
     forgotten = (await one.state()).position
-    assert (forgotten.serial <= after.serial, forgotten.listed) == (True, 1)
+    assert (forgotten.event <= after.event, forgotten.listed) == (True, 1)
     new = await one.create()
     await one.withdraw(stays)
-    assert (await one.state()).position.serial > serial
+    assert (await one.state()).position.event > serial
     assert (await one.state(since=seen)).changed
     assert await one.codes() == [new]
     assert newest not in await one.codes()
@@ -379,7 +385,7 @@ async def test_leveldb_errors_are_unavailable_and_defects_propagate(
         raise error
 
     with monkeypatch.context() as patch:
-        for name in ("news", "listing_step", "removals", "find"):
+        for name in ("news", "listing_step", "find_answer"):
             patch.setattr(records, name, failing)
         asked = {
             "read": lambda: one.read(code, OFFERER),
@@ -399,7 +405,9 @@ async def test_leveldb_errors_are_unavailable_and_defects_propagate(
 
 async def test_future_position_is_refused(store, one):
     await asyncio.gather(*[one.create() for _ in range(8)])
-    for serial, listed, known in [(8, 8, True), (8, 3, True), (9, 9, False), (9, 3, False), (3, 4, False)]:
-        position = TopicPosition(serial, listed, store.state.identity)
+    for code in (await one.codes())[:4]:
+        await one.withdraw(code)
+    for event, listed, known in [(4, 8, True), (4, 3, True), (5, 8, False), (5, 3, False), (3, 9, False)]:
+        position = TopicPosition(event, listed, store.memory.generation)
         begun = await store.begin_topic("https://one.example", "topic", position)
-        assert begun == ((position, True) if known else (TopicPosition(8, 0, store.state.identity), False))
+        assert begun == ((position, True) if known else (TopicPosition(4, 0, store.memory.generation), False))

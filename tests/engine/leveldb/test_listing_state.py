@@ -5,12 +5,11 @@ import functools
 import random
 
 import pytest
-from support.stores import TIMEOUT_MS
+from support.stores import TIMEOUT_MS, sweep
 
-from tornado_signal.stores.leveldb import database, layout
-from tornado_signal.stores.leveldb import state as state_module
-from tornado_signal.stores.leveldb.directory import View
-from tornado_signal.stores.leveldb.positions import TopicPosition
+from tornado_signal.stores.leveldb import database, layout, memory
+from tornado_signal.stores.leveldb.directory import Snapshot
+from tornado_signal.stores.leveldb.store import TopicPosition
 
 TOPICS = ["one", "two", "three"]
 WORN = 400
@@ -20,14 +19,14 @@ NEVER_MS = 10**6
 def newest(store, one, topic):
     """Return the serial of the newest entry of a listing on disk, 0 without one."""
     prefix = layout.pack_listing_prefix(one.origin, topic)
-    with store.database.view.iterator(prefix=prefix, include_value=False) as keys:
+    with store.database.snapshot.iterator(prefix=prefix, include_value=False) as keys:
         return next((layout.unpack_listing_key(key)[3] for key in keys), 0)
 
 
 @pytest.mark.parametrize("kept", [2, 10_000])
 @pytest.mark.parametrize("seed", range(5))
 async def test_state_is_restored_from_disk(seed, kept, opened, clock, monkeypatch, restarted):
-    monkeypatch.setattr(state_module, "REMOVALS_KEPT", kept)
+    monkeypatch.setattr(memory, "MAX_REMOVALS", kept)
     rng = random.Random(seed)
     store, one = await opened()
     readers = {topic: (await one.begin(topic), set()) for topic in TOPICS}
@@ -39,7 +38,7 @@ async def test_state_is_restored_from_disk(seed, kept, opened, clock, monkeypatc
             live[await one.create(topic)] = (topic, clock.ms + TIMEOUT_MS)
         elif step == "pass":
             clock.ms += TIMEOUT_MS // 5
-            await store.expiry.expire_due(clock.ms)
+            await sweep(store)
             live = {code: each for code, each in live.items() if each[1] > clock.ms}
         elif step == "restart" and rng.random() < 0.2:
             store, one = await restarted(store)
@@ -50,15 +49,15 @@ async def test_state_is_restored_from_disk(seed, kept, opened, clock, monkeypatc
         for topic in rng.sample(TOPICS, 2):
             state = await one.state(topic)
             expiries = [expires_ms for name, expires_ms in live.values() if name == topic]
-            assert state.position == TopicPosition(newest(store, one, topic), len(expiries), store.state.identity)
+            assert state.position == TopicPosition(newest(store, one, topic), len(expiries), store.memory.identity)
             assert state.changes_ms == min(expiries, default=None)
             position, known = readers[topic]
-            for next_position, code, reason in await one.events(position, topic):
+            for next_position, code, reason in await one.events(position, topic, known.clear):
                 (known.add if reason is None else known.remove)(code)
                 position = next_position
             readers[topic] = position, known
             assert known == {code for code, (name, _) in live.items() if name == topic}
-        assert len(store.state._removed) <= max(kept, 6)
+        assert store.memory.removals.count <= kept
 
 
 @pytest.fixture
@@ -66,10 +65,11 @@ def reads(store):
     """A list of the reads of a store's tables: `get`, `iterator` or `raw_iterator`."""
     read = []
 
-    class Noting(View):
-        def __init__(self, snapshot):
+    class Noting(Snapshot):
+        def __init__(self, db):
+            super().__init__(db)
             for name in ("get", "iterator", "raw_iterator"):
-                setattr(self, name, functools.partial(self._note, name, getattr(snapshot, name)))
+                setattr(self, name, functools.partial(self._note, name, getattr(self, name)))
 
         @staticmethod
         def _note(name, method, *arguments, **options):
@@ -77,7 +77,7 @@ def reads(store):
             return method(*arguments, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(database, "View", Noting)
+        patch.setattr(database, "Snapshot", Noting)
         yield read
 
 
@@ -93,7 +93,7 @@ async def test_worn_topic_costs_no_more_than_a_new_one_and_slows_no_other(store,
     if kept:
         await one.create("worn", ttl_ms=NEVER_MS)
     clock.ms += TIMEOUT_MS if end == "expire" else 0
-    await store.expiry.expire_due(clock.ms)
+    await store.table.expire_due(clock.ms)
     await asyncio.gather(*[one.create(topic) for topic in ("before", "x")])  # their keys are next to it
     for topic, live in [("before", 1), ("worn", kept), ("x", 1), ("new", 0)]:
         position = await one.knowing(topic)
@@ -104,4 +104,4 @@ async def test_worn_topic_costs_no_more_than_a_new_one_and_slows_no_other(store,
         assert reads == ["raw_iterator"] * live
         reads.clear()
         assert await one.events(position, topic) == []
-        assert set(reads) == {"get"}
+        assert reads == []

@@ -9,7 +9,7 @@ from support.stores import TIMEOUT_MS, sweep
 
 from tornado_signal.errors import SessionNotFound, Unavailable
 from tornado_signal.session import MIN_HELD_MS, Reason, Side
-from tornado_signal.stores.leveldb import expiry, layout
+from tornado_signal.stores.leveldb import layout, session_table
 from tornado_signal.stores.leveldb.database import Group
 from tornado_signal.stores.quotas import Quotas
 
@@ -83,8 +83,8 @@ async def test_hundred_thousand_candidates_expire(durability, opened, clock, slo
     await sweep(store)
     clock.ms += TIMEOUT_MS
     await sweep(store)
-    left = set(store.database.view.iterator(include_value=False))
-    assert left <= {layout.FORMAT_KEY, layout.IDENTITY_KEY, layout.COUNTERS_KEY, layout.FORGOTTEN_KEY}
+    left = set(store.database.snapshot.iterator(include_value=False))
+    assert left <= {layout.FORMAT_KEY, layout.IDENTITY_KEY, layout.COUNTERS_KEY}
 
 
 def one_order(codes, events):
@@ -93,17 +93,19 @@ def one_order(codes, events):
 
 
 def session_keys(store):
-    return list(store.database.view.iterator(prefix=layout.SESSIONS, include_value=False))
+    return list(store.database.snapshot.iterator(prefix=layout.SESSIONS, include_value=False))
 
 
 async def test_settling_runs_in_timed_steps(store, one, clock, monkeypatch):
     codes = [await one.create() for _ in range(30)]
     position = await one.knowing()
     clock.ms += TIMEOUT_MS
-    monkeypatch.setattr(expiry, "STEP_S", 0.0)
-    commits = store.database_metrics.changes.sum
-    await store.expiry.expire_due(clock.ms)
-    assert store.database_metrics.changes.sum == commits + 30
+    monkeypatch.setattr(session_table, "STEP_S", 0.0)
+    expiring = asyncio.create_task(store.table.expire_due(clock.ms))
+    for left in reversed(range(30)):
+        await asyncio.sleep(0)
+        assert (await store.counts())[0] == left
+    await expiring
     assert {code for code, _ in await one.news(position)} == set(codes)
 
 
@@ -126,8 +128,8 @@ async def test_change_in_flight_ends_before_the_expiry_is_reported(change, durab
     )
     await asyncio.sleep(0)
     clock.ms += 1
-    settling = [asyncio.create_task(store.expiry.expire_due(clock.ms)) for _ in range(3)]
-    swept = asyncio.create_task(store.expiry.sweep(clock.ms))
+    settling = [asyncio.create_task(store.table.expire_due(clock.ms)) for _ in range(3)]
+    swept = asyncio.create_task(store.table.sweep(clock.ms))
     await changing
     await asyncio.gather(*settling)
     told = dict(await one.news(position))
@@ -147,8 +149,8 @@ async def test_change_in_flight_ends_before_the_expiry_is_reported(change, durab
 
 
 async def test_departures_survive_failed_commits(store, one, clock, monkeypatch, until):
-    codes = [await one.create() for _ in range(10)]
-    position = await one.knowing()
+    codes, expired = [await one.create() for _ in range(10)], []
+    store.observe(lambda outcome, origin, code, *_: expired.append(code))
     clock.ms += TIMEOUT_MS
 
     def failing(group):
@@ -156,13 +158,12 @@ async def test_departures_survive_failed_commits(store, one, clock, monkeypatch,
 
     with monkeypatch.context() as patch:
         patch.setattr(Group, "write", failing)
-        for each in (store.expiry.expire_due(clock.ms), store.expiry.sweep(clock.ms), one.begin()):
-            with pytest.raises(Unavailable):
-                await each
-            await until(lambda: store.available)
-    found = await one.news(position)
-    assert found == [(code, EXPIRED) for code in one_order(codes, found)]
-    assert len(found) == 10
+        with pytest.raises(Unavailable):
+            await store.table.sweep(clock.ms)
+        await until(lambda: store.available)
+    assert await one.codes() == []
+    assert len(session_keys(store)) == 20
+    assert sorted(expired) == sorted(codes)  # once each
     await sweep(store)
     assert session_keys(store) == []
 
@@ -174,7 +175,7 @@ async def test_expired_sessions_stay_expired_after_the_clock_is_set_back(how, op
     await one.answer(answered)
     clock.ms += TIMEOUT_MS
     late_ms = clock.ms
-    await (store.expiry.expire_due(clock.ms) if how == "settled" else sweep(store))
+    await (store.table.expire_due(clock.ms) if how == "settled" else sweep(store))
     await store.close()
     clock.ms -= TIMEOUT_MS // 2
     _, one = await opened()
@@ -203,7 +204,7 @@ async def test_time_continues_after_every_change_and_a_restart_with_an_earlier_c
     elif change != "close":
         await getattr(one, change)(changed, *([lease] if change in ("hold", "renew") else []))
     if change != "close":  # a killed server writes nothing more
-        monkeypatch.setattr(store.expiry, "write_time", raise_unavailable)
+        monkeypatch.setattr(store.table, "write_time", raise_unavailable)
     await store.close()
     clock.ms -= MIN_HELD_MS // 2
     _, one = await opened(timeout_ms=MIN_HELD_MS)
@@ -221,7 +222,7 @@ async def test_new_session_is_not_older_than_an_expiry(opened, clock):
     await one.create()
     clock.ms += TIMEOUT_MS
     late_ms = clock.ms
-    await store.expiry.expire_due(late_ms)
+    await store.table.expire_due(late_ms)
     clock.ms -= TIMEOUT_MS
     await one.create()
     assert (await one.sessions())[0].session.created_ms == late_ms
@@ -246,7 +247,7 @@ async def test_refused_change_is_not_counted(change, opened, under, monkeypatch,
                 await getattr(one, change)(*arguments)
     assert await one.state() == before
     other = await one.create()
-    assert store.state.listed == 2
+    assert store.memory.listed == 2
     await one.answer(code)
     store, one = await restarted(store, quotas=Quotas(sessions_per_topic=3))
-    assert (store.state.listed, await under(store).codes()) == (1, [other])
+    assert (store.memory.listed, await under(store).codes()) == (1, [other])

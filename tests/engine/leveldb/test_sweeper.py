@@ -8,7 +8,7 @@ import pytest
 from support.stores import BEGIN_MS, TIMEOUT_MS
 
 from tornado_signal.session import Reason, Side
-from tornado_signal.stores.leveldb import expiry
+from tornado_signal.stores.leveldb import session_table
 from tornado_signal.stores.leveldb import sweeper as sweeper_module
 from tornado_signal.stores.leveldb.binding import plyvel
 from tornado_signal.stores.leveldb.space import UNLIMITED
@@ -21,9 +21,9 @@ def compactions(store, monkeypatch):
     count = [0]
     compact = store.database.compact
 
-    async def counted(*tables):
+    async def counted():
         count[0] += 1
-        await compact(*tables)
+        await compact()
 
     monkeypatch.setattr(store.database, "compact", counted)
     return count
@@ -71,7 +71,7 @@ async def test_sweep_deletes_all_expired_sessions_during_requests(store, one, cl
     await sweeping
     assert served > 10
     assert await one.codes("old") == [kept]
-    assert await store.expiry.sweep(clock.ms) == 0
+    assert await store.table.sweep(clock.ms) == 0
 
 
 async def test_compaction_follows_a_sweep_that_deleted(store, one, clock, compactions):
@@ -84,8 +84,8 @@ async def test_compaction_follows_a_sweep_that_deleted(store, one, clock, compac
     assert store.database.size_bytes() < full / 10
     await store.sweeper.sweep()
     assert compactions == [1]
-    assert sum(store.database_metrics.compactions.counts) == 1
-    assert sum(store.database_metrics.sweeps.counts) == 3
+    assert sum(store.database.metrics.compactions.counts) == 1
+    assert sum(store.database.metrics.sweeps.counts) == 3
 
 
 async def test_every_swept_session_is_counted_once(store, one, clock):
@@ -119,22 +119,12 @@ async def test_compactions_are_separated_by_a_pause(store, filled_and_swept, mon
     assert compactions == [3]
 
 
-async def test_sessions_are_compacted_only_after_the_store_has_doubled(
-    store, one, filled_and_swept, monotonic, monkeypatch
-):
-    compacted = []
-    compact = store.database.compact
-
-    async def noting(*tables):
-        compacted.append(tables)
-        await compact(*tables)
-
-    monkeypatch.setattr(store.database, "compact", noting)
+async def test_sessions_are_compacted_only_after_the_store_has_doubled(store, one, filled_and_swept, compactions):
     for _ in range(40):
         await one.create(offer=os.urandom(50_000).hex(), ttl_ms=100 * TIMEOUT_MS)
-    for number in (80, 80, 400):
+    for number, expected in [(80, 1), (80, 1), (400, 2)]:
         await filled_and_swept(60.0, number=number)
-    assert compacted == [(), (b"E", b"G"), ()]
+        assert compactions == [expected]
 
 
 async def test_compactions_pause_less_while_the_store_is_full(store, one, clock, monotonic, compactions):
@@ -154,8 +144,8 @@ async def test_long_compaction_is_followed_by_a_long_pause(
     monkeypatch.setattr(sweeper_module, "COMPACT_PAUSE_S", 1.0)
     compact = store.database.compact
 
-    async def slow(*tables):
-        await compact(*tables)
+    async def slow():
+        await compact()
         monotonic[0] += 10.0
 
     monkeypatch.setattr(store.database, "compact", slow)
@@ -169,16 +159,16 @@ async def test_every_sweep_step_reads_the_clock(store, one, clock, monkeypatch):
         clock.ms = BEGIN_MS + number // 50
         await one.create()
     clock.ms = BEGIN_MS + TIMEOUT_MS - 1
-    sweep = store.expiry.sweep
+    sweep = store.table.sweep
 
     async def slow(now_ms):
         clock.ms += 1
         return await sweep(now_ms + 1)
 
-    monkeypatch.setattr(store.expiry, "sweep", slow)
+    monkeypatch.setattr(store.table, "sweep", slow)
     await store.sweeper.sweep()
-    left = {key[:1] for key in store.database.view.iterator(include_value=False)}
-    assert left == {b"E", b"F", b"G", b"I", b"M"}  # removals are remembered for a while
+    left = {key[:1] for key in store.database.snapshot.iterator(include_value=False)}
+    assert left == {b"F", b"I", b"M"}
 
 
 async def test_settling_does_not_wait_for_a_sweep(store, one, clock):
@@ -189,15 +179,15 @@ async def test_settling_does_not_wait_for_a_sweep(store, one, clock):
     await store.sweeper.expire_due()
     assert await store.counts() == (0, 0)
     assert await one.news(arrival[0]) == [(code, Reason.EXPIRED)]
-    assert sum(store.database_metrics.sweeps.counts) == 0
+    assert sum(store.database.metrics.sweeps.counts) == 0
 
 
 async def test_long_delisting_of_sessions_that_are_not_listed_gives_others_their_turn(store, one, clock, monkeypatch):
     for _ in range(3):
         await one.answer(await one.create())
     clock.ms += TIMEOUT_MS
-    monkeypatch.setattr(expiry, "STEP_S", 0)
-    delisting = asyncio.create_task(store.expiry.expire_due(clock.ms))
+    monkeypatch.setattr(session_table, "STEP_S", 0)
+    delisting = asyncio.create_task(store.table.expire_due(clock.ms))
     for _ in range(3):
         await asyncio.sleep(0)
         assert not delisting.done()
@@ -214,25 +204,25 @@ async def test_sweeps_continue_after_a_failure_and_end_with_the_store(
 ):
     store = await open_store(sweep_interval_ms=10)
     await under(store).create()
-    expire_due, failed = store.expiry.expire_due, asyncio.Event()
+    expire_due, failed = store.table.expire_due, asyncio.Event()
 
     async def failing_once(now_ms):
-        monkeypatch.setattr(store.expiry, "expire_due", expire_due)
+        monkeypatch.setattr(store.table, "expire_due", expire_due)
         failed.set()
         raise plyvel.CorruptionError(b"bad block") if failing == "read" else ZeroDivisionError
 
     if failing in ("read", "defect"):
-        monkeypatch.setattr(store.expiry, "expire_due", failing_once)
+        monkeypatch.setattr(store.table, "expire_due", failing_once)
         await failed.wait()
     elif failing == "database":
         store.database.failed(plyvel.CorruptionError(b"bad block"))
     clock.ms += TIMEOUT_MS
     await until(lambda: store.metrics.swept == 1)
-    assert store.database_metrics.reopened == (failing in ("read", "database"))
+    assert store.database.metrics.reopened == (failing in ("read", "database"))
     warned = [record for record in caplog.records if record.name == loop.__name__]
     assert ["repeated work failed" in each.getMessage() for each in warned] == [True] * (failing == "defect")
     await store.close()
     assert not sweeper_tasks()
-    swept = sum(store.database_metrics.sweeps.counts)
+    swept = sum(store.database.metrics.sweeps.counts)
     await asyncio.sleep(0.05)
-    assert sum(store.database_metrics.sweeps.counts) == swept
+    assert sum(store.database.metrics.sweeps.counts) == swept

@@ -1,106 +1,89 @@
-"""Consistency checks of a store's tables and of the state in memory. They read the whole store."""
+"""Consistency checks of a store's tables and of the sessions in memory. They read the whole store."""
 
 import time
-from collections import Counter, defaultdict
+from collections.abc import Callable
 from typing import Any
 
 from ...errors import DamagedListing
-from ...session import Session, Side
+from ...session import Side
 from . import directory, layout, records
 from .binding import plyvel
-from .topic_index import ANY_SERIAL, TopicIndex
+from .memory import Memory, Record
 
 
 def flaws(db: Any) -> list[str]:
     """Return all problems of a database that nothing else uses."""
     try:
-        loaded = records.load(db)
+        memory = records.load(db)
     except (DamagedListing, plyvel.Error) as error:
         return [directory.reason(error)]
-    return problems(db, loaded.topics, max(time.time_ns() // 1_000_000, loaded.counters.created_ms))
+    return problems(db, memory, max(time.time_ns() // 1_000_000, memory.created_ms))
 
 
-def problems(view: Any, index: TopicIndex, now_ms: int) -> list[str]:
-    """Return a sentence for each difference of listings, expiry entries, counters and counts from the sessions.
+def problems(view: Any, memory: Memory, now_ms: int) -> list[str]:
+    """Return a sentence for each contradiction in a database that was loaded.
 
-    Counts are compared as of `now_ms`. Sessions that have expired by then can be partly swept.
+    Sessions that have expired by `now_ms` can be partly swept.
     """
     issues: list[str] = []
-    sessions: dict[tuple[str, bytes], Session] = {}
-    parts: dict[tuple[str, bytes], set[bytes]] = {}
-    numbers: set[tuple[str, bytes, tuple[Side, int]]] = set()
-    serials: list[int] = []
-    for key, value in view.iterator(prefix=layout.SESSIONS):
-        origin, code, part = layout.unpack_session_key(key)
-        parts.setdefault((origin, code), set()).add(part[:1])
-        if part == layout.HEAD:
-            sessions[origin, code] = session = layout.unpack_head(code, value)
-            serials.append(session.serial)
-        elif part != layout.OFFER:
-            sent = layout.unpack_part(part, value)
-            if (origin, code, sent) in numbers:
-                issues.append(f"session {code.hex()} has two parts with number {sent[1]}")
-            numbers.add((origin, code, sent))
-    listed: dict[tuple[str, bytes], int] = {}
-    listings: defaultdict[tuple[str, str], list[tuple[int, bytes]]] = defaultdict(list)
-    counts: Counter[tuple[str, str]] = Counter()
-    for key, value in view.iterator(prefix=layout.LISTING):
-        origin, topic, created_ms, serial = layout.unpack_listing_key(key)
-        code, expires_ms = layout.unpack_listing_value(value)
-        entry = sessions.get((origin, code))
-        like = (topic, created_ms, serial, expires_ms)
-        if entry is None or (entry.topic, entry.created_ms, entry.serial, entry.expires_ms) != like:
-            issues.append(f"listing entry {key!r} matches no session")
-        if (origin, code) in listed:
-            issues.append(f"session {code.hex()} is listed twice")
-        listed[origin, code] = expires_ms
-        counts[origin, topic] += now_ms < expires_ms
-        if now_ms < expires_ms:
-            listings[origin, topic].append((serial, code))
-    removals = set()
-    for key, value in view.iterator(prefix=layout.REMOVALS):
-        removals.add(key)
-        serials.append(layout.unpack_number(key[-8:]))
-        if layout.unpack_removal_value(value)[1] >= serials[-1]:
-            issues.append(f"{key!r} records a removal that is older than its session")
-    expected_expiries = [(session.expires_ms, layout.pack_session_prefix(*name)) for name, session in sessions.items()]
-    expiries = [layout.unpack_expiry_key(key) for key in view.iterator(prefix=layout.EXPIRY, include_value=False)]
-    if sorted(expected_expiries) != [entry for entry in expiries if entry[1][:1] == layout.SESSIONS]:
-        issues.append("sessions and their expiry entries do not match")
-    if sorted(removals) != sorted(key for _, key in expiries if key[:1] == layout.REMOVALS):
-        issues.append("removals and their expiry entries do not match")
-    for name, held in parts.items():
-        owner = sessions.get(name)
-        if owner is None:
-            issues.append(f"session {name[1].hex()} has parts but no head")
-        elif owner.live(now_ms) and layout.OFFER not in held:
-            issues.append(f"session {name[1].hex()} has no offer")
-        elif owner.live(now_ms) and (layout.ANSWER in held) == (name in listed):
-            issues.append(f"session {name[1].hex()} must be either listed or answered")
-    for key in records.leases(view):
-        origin, code, _ = layout.unpack_session_key(key)
-        if (origin, code) not in listed:
-            issues.append(f"session {code.hex()} is held and not listed")
+    numbers: set[tuple[bytes, Side, int]] = set()
     counters = layout.unpack_counters(view.get(layout.COUNTERS_KEY, layout.NO_COUNTERS))
-    if counters.listed != len(listed):
-        issues.append(f"the counters say that {counters.listed} sessions are listed, there are {len(listed)}")
-    if any(session.created_ms > counters.created_ms for session in sessions.values()):
-        issues.append("a session is newer than the counters")
-    if len(serials) != len(set(serials)) or max(serials, default=0) > counters.serial:
+    with view.iterator(prefix=layout.SESSIONS) as parts:
+        for key, value in parts:
+            _, code, part = layout.unpack_session_key(key)
+            if part not in (layout.HEAD, layout.LEASES):
+                side, number = layout.unpack_part(part, value)
+                if (key[: -len(part)], side, number) in numbers:
+                    issues.append(f"session {code.hex()} has two parts with number {number}")
+                numbers.add((key[: -len(part)], side, number))
+    for record in memory.sessions.values():
+        name = f"session {record.code.hex()}"
+        topic = None if record.topic is None else record.topic.name.decode()
+        if record.created_ms > counters.created_ms:
+            issues.append(f"{name} is newer than the counters")
+        if topic is not None and records.find(view, record).topic != topic:
+            issues.append(f"{name} is listed in another topic")
+        if now_ms < record.expires_ms:
+            if (record.key, Side.OFFERER, 1) not in numbers:
+                issues.append(f"{name} has no offer")
+            if bool(record.answer_number) == (topic is not None):
+                issues.append(f"{name} must be either listed or answered")
+            if record.leases and topic is None:
+                issues.append(f"{name} is held and not listed")
+    serials = {record.serial for record in memory.sessions.values()}
+    if len(serials) < len(memory.sessions) or max(serials, default=0) > counters.serial:
         issues.append("serials are not distinct or are beyond the counters")
-    for origin in {name[0] for name in sessions} | set(index.origins()):
-        while not index.prune(origin, now_ms, 1000):
-            pass
-        expected = sorted((topic, count) for (of, topic), count in counts.items() if of == origin and count)
-        held_counts, total = index.page(origin, 0, len(expected) + 1)
-        if held_counts != expected or total != len(expected):
-            issues.append(f"counts of {origin}: {held_counts[:10]}, the listing has {expected[:10]}")
-        for topic, _ in expected:
-            in_memory = [
-                (serial, code)
-                for serial, code in index.listing(origin, topic, 0, ANY_SERIAL)
-                if now_ms < listed.get((origin, code), now_ms + 1)
-            ]
-            if in_memory != listings[origin, topic]:
-                issues.append(f"the listing of {origin} {topic} in memory differs")
     return issues
+
+
+def differences(view: Any, memory: Memory, busy: Callable[[bytes], bool], now_ms: int) -> list[str]:
+    """Return the problems of a database, and a sentence for each difference of its sessions from those in memory.
+
+    `busy` says whether a session has uncommitted changes. Expired sessions can be partly swept.
+    """
+    stored = records.load(view)
+    issues = problems(view, stored, now_ms)
+    for key in stored.sessions.keys() | memory.sessions.keys():
+        ours, theirs = memory.sessions.get(key), stored.sessions.get(key)
+        if busy(key) or (ours is not None and ours.expires_ms <= now_ms):
+            continue
+        if ours is None or theirs is None or _fields(ours) != _fields(theirs):
+            issues.append(f"the session {key!r} in memory differs from the records")
+    listed = 0
+    for origin in memory.origins.values():
+        for topic in origin.topics.values():
+            listed += len(topic.sessions)
+            serials = [record.serial for record in topic.sessions]
+            expiries = sorted(record.expires_ms for record in topic.sessions)
+            if not serials or serials != sorted(serials) or expiries != topic.expiries:
+                issues.append(f"the listing of {origin.name} {topic.name.decode()} is not in order")
+    counted = sum(origin.count for origin in memory.origins.values())
+    topics = sum(len(origin.topics) for origin in memory.origins.values())
+    if (listed, listed, topics) != (memory.listed, counted, memory.topic_count):
+        issues.append("the counts in memory are wrong")
+    return issues
+
+
+def _fields(record: Record) -> tuple[object, ...]:
+    topic = record.topic and (record.topic.origin.name, record.topic.name)
+    return (topic, *(getattr(record, name) for name in Record.__slots__ if name != "topic"))

@@ -1,9 +1,9 @@
-"""One LevelDB directory: reads through a view, group commits in one thread, and reopening after errors.
+"""One LevelDB directory: reads from a snapshot, group commits in one thread, and reopening after errors.
 
 Everything runs on the event loop, except the functions of the writer's thread. A change is submitted on the loop,
 written in one batch with other waiting changes (synced with `durability = fsync`), and confirmed on the loop. Reads use
-`view`, a snapshot taken after the last confirmed group. So readers only see durable data, and the state in memory
-matches the database. After a failed write the database is closed and reopened, because LevelDB can silently lose later
+a snapshot taken after the last confirmed group. So readers only see durable data, and the sessions in memory match the
+database. After a failed write the database is closed and reopened, because LevelDB can silently lose later
 writes.
 """
 
@@ -17,14 +17,12 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...errors import Unavailable
 from ...system.loop import guarded
 from . import directory, files, layout
-from .changes import Change
-from .directory import NO_SPACE, Snapshot, View, reason
-from .iteration import LoopIteration
+from .directory import NO_SPACE, Snapshot, reason
 from .metrics import DatabaseMetrics
 from .space import Space
 
@@ -45,6 +43,13 @@ MAX_KEY_BYTES = 600  # of a key as far as it matters for a compaction; an origin
 FAILED = "the database failed"
 
 OnCommitted = Callable[[bool], None]
+
+
+class Change(NamedTuple):
+    """One atomic change: first the deletes, then the puts."""
+
+    puts: list[tuple[bytes, bytes]]  # keys with their new values
+    deletes: list[bytes]
 
 
 class Group:
@@ -101,7 +106,6 @@ class Database:
         start_empty: bool = False,
         space: Space,
         metrics: DatabaseMetrics,
-        iteration: LoopIteration,
     ) -> None:
         self.space = space  # the disk space
         self.metrics = metrics
@@ -117,9 +121,6 @@ class Database:
         self._open_sound = functools.partial(directory.open_sound, path, load, start_empty=start_empty)
         self._db: Any = None
         self._snapshot: Snapshot | None = None
-        self._iteration = iteration
-        iteration.on_end = self._expire_view
-        self._view: View | None = None  # of the current event-loop iteration
         self._group: Group
         self._writing = False
         self._pause: asyncio.Handle | None = None  # until the next group is sent
@@ -137,20 +138,11 @@ class Database:
         self._measuring = self._loop.call_later(MEASURE_S, self._measure)
 
     @property
-    def view(self) -> View:
-        """The committed data, for the current event-loop iteration."""
-        view = self._view
-        if view is None:
-            if self._snapshot is None:
-                raise Unavailable("the database is being reopened")
-            view = self._view = View(self._snapshot)
-            self._iteration.current()
-        return view
-
-    def _expire_view(self) -> None:
-        if self._view is not None:
-            self._view.expire()
-            self._view = None
+    def snapshot(self) -> Snapshot:
+        """The committed data. Do not keep it across an `await`: the next commit closes it."""
+        if self._snapshot is None:
+            raise Unavailable("the database is being reopened")
+        return self._snapshot
 
     @property
     def available(self) -> bool:
@@ -199,18 +191,17 @@ class Database:
             self._pause = self._loop.call_soon(self._send)
         return waiter
 
-    async def compact(self, *tables: bytes) -> None:
-        """Return the space of deleted entries to the disk, those of some tables or of all.
+    async def compact(self) -> None:
+        """Return the space of deleted entries to the disk.
 
         Reads and writes continue during this. It is done in slices, because closing waits for one.
         """
-        spans = [(table, table + layout.AFTER_KEYS) for table in tables] or [(layout.BEFORE_ALL, layout.AFTER_ALL)]
         # LevelDB merges each level into the next one but does not rewrite the last. Entries that were written and
         # deleted in memory would stay forever. So first write a table that spans all keys, and then merge it down.
         await asyncio.to_thread(self._compact, layout.AFTER_ALL, layout.AFTER_ALL)
-        await self.commit(Change([], [key for span in spans for key in span]), lambda committed: None)
-        for start, stop in await asyncio.to_thread(self._slices, spans):
-            _ = self.view  # raises if the database was closed or failed
+        await self.commit(Change([], [layout.BEFORE_ALL, layout.AFTER_ALL]), lambda committed: None)
+        for start, stop in await asyncio.to_thread(self._slices):
+            _ = self.snapshot  # raises if the database was closed or failed
             await asyncio.to_thread(self._compact, start, stop)
         # Delete the files that readers used until now.
         await asyncio.to_thread(self._compact, layout.AFTER_ALL, layout.AFTER_ALL)
@@ -320,7 +311,6 @@ class Database:
             self._stop()
 
     def _show(self, snapshot: Snapshot | None) -> None:
-        self._expire_view()
         # Close it explicitly: reading or freeing a snapshot while the thread closes the database crashes the process.
         if self._snapshot is not None:
             self._snapshot.close()
@@ -385,10 +375,10 @@ class Database:
                 self._loop.call_soon_threadsafe(self._reopened, db, loaded)
                 return
 
-    def _slices(self, spans: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-        """Divide spans of keys into slices with at most `SLICE_BYTES` on disk each. Return them in order."""
+    def _slices(self) -> list[tuple[bytes, bytes]]:
+        """Divide all keys into slices with at most `SLICE_BYTES` on disk each. Return them in order."""
         slices: list[tuple[bytes, bytes]] = []
-        remaining = spans[::-1]
+        remaining = [(layout.BEFORE_ALL, layout.AFTER_ALL)]
         with self._compacting:
             while remaining and not self._db.closed:
                 start, stop = remaining.pop()

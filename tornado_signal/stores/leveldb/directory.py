@@ -9,7 +9,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, TypeVar
 
 from ...errors import DamagedDatabase, DamagedListing, DatabaseError, DatabaseInUse
 from ...system.owner import check_owner
@@ -73,20 +73,32 @@ def open_leveldb(path: Path) -> Any:
             empty = next(keys, None) is None and not db.approximate_size(layout.BEFORE_ALL, layout.AFTER_ALL)
         if empty:
             db.put(layout.FORMAT_KEY, layout.pack_number(layout.FORMAT), sync=True)
-        layout.check_format(db.get(layout.FORMAT_KEY, verify_checksums=True), str(path))
+        if layout.check_format(db.get(layout.FORMAT_KEY, verify_checksums=True), str(path)) == layout.FORMAT_1:
+            _upgrade(db)
         identity = db.get(layout.IDENTITY_KEY, b"", verify_checksums=True)
         missing = layout.IDENTITY_BYTES + layout.SECRET_BYTES - len(identity)
-        if missing:  # a store of an earlier version has no secret, and has forgotten removals without recording it
-            counters = db.get(layout.COUNTERS_KEY, layout.NO_COUNTERS, verify_checksums=True)
-            with db.write_batch(sync=True) as batch:
-                batch.put(layout.IDENTITY_KEY, identity + os.urandom(missing))
-                batch.put(layout.FORGOTTEN_KEY, layout.pack_number(layout.unpack_counters(counters).serial))
+        if missing:  # a new store, or one of an early version without a secret
+            db.put(layout.IDENTITY_KEY, identity + os.urandom(missing), sync=True)
     except (DatabaseError, plyvel.Error) as error:
         db.close()
         if isinstance(error, plyvel.Error):
             raise unusable(path, error) from error
         raise
     return db
+
+
+def _upgrade(db: Any) -> None:
+    """Rewrite a database of format 1. After an interruption it is repeated from the start."""
+    for table in (b"E", b"G", b"H", b"L", b"Mf"):
+        with db.iterator(prefix=table, verify_checksums=True) as entries, db.write_batch(sync=True) as batch:
+            for key, value in entries:
+                if table == b"L":
+                    batch.put(key, value[: layout.CODE_BYTES])  # without the expiry
+                else:
+                    batch.delete(key)
+                if table == b"H":
+                    batch.put(key[1:] + layout.LEASES, value)
+    db.put(layout.FORMAT_KEY, layout.pack_number(layout.FORMAT), sync=True)
 
 
 def make_private(path: Path) -> None:
@@ -145,25 +157,6 @@ class Snapshot:
         self.iterator = functools.partial(snapshot.iterator, verify_checksums=True)
         self.raw_iterator = functools.partial(snapshot.raw_iterator, verify_checksums=True)
         self.close = snapshot.close
-
-
-class View:
-    """A snapshot for the current event-loop iteration. Later reads raise RuntimeError."""
-
-    __slots__ = ("get", "iterator", "raw_iterator")
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        self.get: Callable[..., Any] = snapshot.get
-        self.iterator: Callable[..., Any] = snapshot.iterator
-        self.raw_iterator: Callable[..., Any] = snapshot.raw_iterator
-
-    def expire(self) -> None:
-        """Refuse further reads."""
-        self.get = self.iterator = self.raw_iterator = _expired
-
-
-def _expired(*_: object, **__: object) -> NoReturn:
-    raise RuntimeError("a view of the database was used after an await")
 
 
 def unusable(path: Path, error: Exception) -> DatabaseError:

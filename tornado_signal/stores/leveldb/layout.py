@@ -7,62 +7,49 @@ big-endian order, so that byte order is numeric order. `~n` stands for 2^64 - 1 
     F                                      -> format version
     I                                      -> the random identity of this store, its secret
     M                                      -> counters: newest time, last serial, number of L entries
-    Mf                                     -> the serial of the last removal whose G entry was deleted
     S origin code HEAD                     -> created_ms expires_ms timeout_ms serial, topic, secret's hash, info
     S origin code OFFER                    -> the offer
     S origin code OFFER_CANDIDATE number   -> a candidate of the offerer
     S origin code ANSWER                   -> its number, secret's hash, the answer
     S origin code ANSWER_CANDIDATE number  -> a candidate of the answerer
-    L origin topic ~created_ms ~serial     -> code, expires_ms: the unanswered sessions of a topic
-    G origin topic kind serial             -> code, the session's serial, reason or 0: recent removals and refreshes
-    E expires_ms key                       -> nothing: the time to delete a session (S origin code) or a G key
-    H S origin code                        -> the leases of a listed session that is held
+    S origin code LEASES                   -> the leases of an unanswered session that is held
+    L origin topic ~created_ms ~serial     -> code: the unanswered sessions of a topic
 
-Serials order the events of the whole store. Numbers order the messages of one side of a session, from 1. The offer is
-always number 1 of its side. The answer can come after candidates of its side.
+Serials order the sessions of the whole store. Numbers order the messages of one side of a session, from 1. The offer
+is always number 1 of its side. The answer can come after candidates of its side.
+
+Format 1 also had tables of expiries, removals and leases, and the expiry in the values of L.
 """
 
 import functools
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from ...errors import DatabaseError
-from ...session import Answer, Reason, Session, Side
+from ...session import Answer, Session, Side
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+FORMAT_1: Final = 1
 
 FORMAT_KEY: Final = b"F"
 IDENTITY_KEY: Final = b"I"
 COUNTERS_KEY: Final = b"M"
-FORGOTTEN_KEY: Final = b"Mf"
 SESSIONS: Final = b"S"
 LISTING: Final = b"L"
-REMOVALS: Final = b"G"
-EXPIRY: Final = b"E"
-LEASES: Final = b"H"
 # Not keys of the store. One sorts before all of them, the other after all.
 BEFORE_ALL: Final = b"\x00"
 AFTER_ALL: Final = b"\xff"
-AFTER_KEYS: Final = b"\xff" * 4  # after a table's byte: sorts after all keys of the table
-QUEUES: Final = (EXPIRY, REMOVALS)  # tables whose entries are deleted soon and in their order
 
 HEAD: Final = b"\x00"
 OFFER: Final = b"\x01"
 OFFER_CANDIDATE: Final = b"\x02"
 ANSWER: Final = b"\x03"
 ANSWER_CANDIDATE: Final = b"\x04"
-# Upper bounds of scans of one side of a session, and of the whole session.
+LEASES: Final = b"\x05"
+# Upper bounds of scans of one side of a session.
 AFTER_OFFERER: Final = ANSWER
-AFTER_ANSWERER: Final = b"\x05"
-AFTER_SESSION: Final = AFTER_ANSWERER
-
-# The kinds of removals. Refreshes are among them.
-KIND: Final = {Reason.ANSWERED: b"\x00", Reason.EXPIRED: b"\x01", Reason.WITHDRAWN: b"\x00", None: b"\x02"}
-KINDS: Final = sorted({*KIND.values()})
-
-# Sorts after every number.
-AFTER_NUMBERS: Final = b"\xff" * 9
+AFTER_ANSWERER: Final = LEASES
 
 DESCRIPTION: Final = {Side.OFFERER: OFFER, Side.ANSWERER: ANSWER}
 CANDIDATE: Final = {Side.OFFERER: OFFER_CANDIDATE, Side.ANSWERER: ANSWER_CANDIDATE}
@@ -77,7 +64,6 @@ _TWO_NUMBERS: Final = struct.Struct(">QQ")
 _THREE_NUMBERS: Final = struct.Struct(">QQQ")
 _HEAD: Final = struct.Struct(">QQQQHB")
 _ANSWER: Final = struct.Struct(">QB")
-_REMOVAL: Final = struct.Struct(">16sQB")
 
 pack_number = _NUMBER.pack
 
@@ -149,17 +135,9 @@ def unpack_part(part: bytes, value: bytes) -> tuple[Side, int]:
     return Side.OFFERER if part.startswith(OFFER_CANDIDATE) else Side.ANSWERER, unpack_number(part[1:])
 
 
-def pack_part_keys(key: bytes, numbers: Mapping[Side, int], answer_number: int) -> Iterator[bytes]:
-    """Yield the keys of a session's parts in order, from the last number of each side and of the answer."""
-    yield key + HEAD
-    yield key + OFFER
-    for number in range(2, numbers[Side.OFFERER] + 1):
-        yield key + OFFER_CANDIDATE + pack_number(number)
-    if answer_number:
-        yield key + ANSWER
-    for number in range(1, numbers[Side.ANSWERER] + 1):
-        if number != answer_number:
-            yield key + ANSWER_CANDIDATE + pack_number(number)
+def pack_candidate_keys(key: bytes, side: Side, last: int, described: int) -> Iterator[bytes]:
+    """Yield the keys of one side's candidates, which have all numbers up to `last` except that of the description."""
+    return (key + CANDIDATE[side] + pack_number(number) for number in range(1, last + 1) if number != described)
 
 
 # Value of S origin code HEAD
@@ -181,11 +159,11 @@ def unpack_head(code: bytes, value: bytes) -> Session:
     return Session(code, topic, value[info_at:].decode(), created_ms, expires_ms, timeout_ms, serial, secret_hash)
 
 
-def unpack_head_access(value: bytes) -> tuple[int, int, bytes]:
-    """Return expires_ms, serial and the hash of the secret, which are all that most requests need."""
-    _, expires_ms, _, serial, topic_length, secret_length = _HEAD.unpack_from(value)
+def unpack_head_access(value: bytes) -> tuple[int, int, int, bytes]:
+    """Return created_ms, expires_ms, serial and the hash of the secret, which are all that most requests need."""
+    created_ms, expires_ms, _, serial, topic_length, secret_length = _HEAD.unpack_from(value)
     secret_at = _HEAD.size + topic_length
-    return expires_ms, serial, value[secret_at : secret_at + secret_length]
+    return created_ms, expires_ms, serial, value[secret_at : secret_at + secret_length]
 
 
 # Value of S origin code ANSWER
@@ -200,22 +178,15 @@ def unpack_answer(value: bytes) -> Answer:
     return Answer(value[text_at:].decode(), number, value[_ANSWER.size : text_at])
 
 
-def unpack_answer_access(value: bytes) -> tuple[bytes, int]:
-    """Return the hash of the secret and the number, which are all that most requests need."""
-    number, secret_length = _ANSWER.unpack_from(value)
-    return value[_ANSWER.size : _ANSWER.size + secret_length], number
-
-
-# Key: L origin topic ~created_ms ~serial   Value: code, expires_ms
+# Key: L origin topic ~created_ms ~serial   Value: code
 def pack_listing_prefix(origin: str, topic: str) -> bytes:
     """Return the prefix of the listing keys of a topic. Within it, byte order is newest first."""
     return LISTING + pack_origin(origin) + pack_string(topic.encode())
 
 
-def pack_listing_key(origin: str, session: Session) -> bytes:
+def pack_listing_key(origin: str, topic: str, created_ms: int, serial: int) -> bytes:
     """Return the key of an unanswered session in its topic's listing."""
-    order = _TWO_NUMBERS.pack(_LAST - session.created_ms, _LAST - session.serial)
-    return pack_listing_prefix(origin, session.topic) + order
+    return pack_listing_prefix(origin, topic) + _TWO_NUMBERS.pack(_LAST - created_ms, _LAST - serial)
 
 
 def listing_prefix(key: bytes) -> bytes:
@@ -223,82 +194,25 @@ def listing_prefix(key: bytes) -> bytes:
     return key[: -_TWO_NUMBERS.size]
 
 
-def unpack_listing_prefix(prefix: bytes) -> tuple[str, str]:
-    """Return origin and topic of a listing key or of its prefix."""
-    origin, at = unpack_string(prefix, 1)
-    return origin.decode("latin-1"), unpack_string(prefix, at)[0].decode()
-
-
 def unpack_listing_key(key: bytes) -> tuple[str, str, int, int]:
     """Return origin, topic, created_ms and serial of a listing key."""
-    created, serial = _TWO_NUMBERS.unpack(key[-_TWO_NUMBERS.size :])
-    return *unpack_listing_prefix(key), _LAST - created, _LAST - serial
-
-
-def pack_listing_value(session: Session) -> bytes:
-    """Return code and expiry, which are enough to skip an expired entry without reading its session."""
-    return session.code + pack_number(session.expires_ms)
-
-
-def unpack_listing_value(value: bytes) -> tuple[bytes, int]:
-    """Inverse of `pack_listing_value`: code and expires_ms."""
-    return value[:CODE_BYTES], unpack_number(value[CODE_BYTES:])
-
-
-def unpack_listed(key: bytes, value: bytes) -> tuple[int, int, bytes]:
-    """Return expires_ms, serial and code of an entry of a listing."""
-    return unpack_number(value[CODE_BYTES:]), _LAST - unpack_number(key[-_NUMBER.size :]), value[:CODE_BYTES]
-
-
-# Key: G origin topic kind serial   Value: code, serial, reason or 0
-def pack_removal_prefix(origin: str, topic: str, kind: bytes) -> bytes:
-    """Return the prefix of a topic's removals of a kind. Byte order is the order of removal."""
-    return REMOVALS + pack_origin(origin) + pack_string(topic.encode()) + kind
-
-
-def pack_removal_value(session: Session, reason: Reason | None) -> bytes:
-    """Return the value of a removal. Without a reason, it is a refresh: the session stays listed."""
-    return _REMOVAL.pack(session.code, session.serial, reason.value if reason else 0)
-
-
-def unpack_removal_value(value: bytes) -> tuple[bytes, int, Reason | None]:
-    """Inverse of `pack_removal_value`: code, the session's serial, reason."""
-    code, serial, reason = _REMOVAL.unpack(value)
-    return code, serial, Reason(reason) if reason else None
-
-
-# Key: E expires_ms key   Value: nothing
-def pack_expiry_key(expires_ms: int, key: bytes) -> bytes:
-    """Return the expiry key of a session, given by its prefix, or of a removal, given by its key."""
-    return EXPIRY + pack_number(expires_ms) + key
-
-
-def pack_expired_stop(now_ms: int) -> bytes:
-    """Return the upper bound of a scan for entries that have expired by `now_ms`."""
-    return EXPIRY + pack_number(now_ms + 1)
-
-
-def unpack_expiry_key(key: bytes) -> tuple[int, bytes]:
-    """Inverse of `pack_expiry_key`."""
-    return unpack_number(key[1:9]), key[9:]
-
-
-# Key: H S origin code   Value: leases
-def pack_leases_key(key: bytes) -> bytes:
-    """Return the key of a session's leases, given the key of the session."""
-    return LEASES + key
+    origin, at = unpack_string(key, 1)
+    topic, at = unpack_string(key, at)
+    created, serial = _TWO_NUMBERS.unpack_from(key, at)
+    return origin.decode("latin-1"), topic.decode(), _LAST - created, _LAST - serial
 
 
 NO_COUNTERS: Final = pack_counters(StoreCounters(0, 0, 0))
 
 
-def check_format(value: bytes | None, path: str) -> None:
-    """Check the value of the format key, and refuse a database that this version cannot read."""
+def check_format(value: bytes | None, path: str) -> int:
+    """Return the format of a database. Refuse one that this version cannot read."""
     if value is None:
         raise DatabaseError(f"{path} holds a LevelDB database that is not tornado-signal's; choose another --data-dir")
     version = int.from_bytes(value, "big")
-    if version != FORMAT:
+    if version not in (FORMAT_1, FORMAT):
         raise DatabaseError(
             f"{path} has format {version}, this version reads format {FORMAT}; "
             "run the version that wrote it, or choose another --data-dir"
         )
+    return version

@@ -5,9 +5,30 @@ from collections import deque
 from collections.abc import Collection
 from typing import Final
 
-from .iteration import LoopIteration
-
 MAX_SHARED: Final = 100  # changes that are granted one lock; further ones wait, so that an iteration stays short
+
+
+class LoopIteration:
+    """Numbers the event-loop iterations in which `current` is called.
+
+    A callback ends the iteration. It runs before any task that starts to wait after the call of `current`.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0  # the number of the current iteration
+        self._loop = asyncio.get_running_loop()
+        self._begun = False
+
+    def current(self) -> int:
+        """Return the number of the current iteration. It is different after an `await` that has waited."""
+        if not self._begun:
+            self._begun = True
+            self._loop.call_soon(self._end)
+        return self.number
+
+    def _end(self) -> None:
+        self._begun = False
+        self.number += 1
 
 
 class LockToken:
@@ -47,9 +68,9 @@ class SessionLocks:
     appends could keep an answer waiting forever.
     """
 
-    def __init__(self, iteration: LoopIteration) -> None:
+    def __init__(self) -> None:
         self._locks: dict[bytes, LockToken] = {}
-        self._iteration = iteration
+        self._iteration = LoopIteration()
 
     async def acquire(self, key: bytes, *, appends: bool = False) -> LockToken:
         """Wait until a change of this session can be decided, and return its token."""

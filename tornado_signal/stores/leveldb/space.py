@@ -70,9 +70,12 @@ class Space:
         yield Family("gauge", "store_free_bytes", "What is free on its disk.", self.free_bytes)
         yield Family("gauge", "store_full", "Whether nothing is published for want of room.", bool(self.full))
 
-    def admit(self, size: int) -> None:
-        """Check that there is space for `size` bytes of new data."""
-        if exhausted := self._exhausted_by(size):
+    def admit(self, size: int, memory_bytes: int = 0) -> None:
+        """Check that there is space for `size` bytes of new data.
+
+        `memory_bytes` is the memory of all sessions, which has the same limit as their files.
+        """
+        if exhausted := "store" if memory_bytes > self.max_bytes else self._exhausted_by(size):
             self._exhausted, self._exhausted_s = exhausted, time.monotonic()
             raise Unavailable("the store is full", RETRY_AFTER_S)
 

@@ -7,17 +7,14 @@ import time
 from collections.abc import Callable, Coroutine
 
 from ...errors import Unavailable
-from ...system.clock import Clock
 from ...system.loop import Repeating
-from . import layout
 from .binding import plyvel
-from .database import Database
-from .expiry import Expiry
+from .session_table import SessionTable
 
 log = logging.getLogger(__name__)
 
 COMPACT_MIN_BYTES = 1 << 20
-COMPACT_GROWTH = 2  # the growth of the store since the last compaction of all tables, before the next one
+COMPACT_GROWTH = 2  # the growth of the store since the last compaction, before the next one
 COMPACT_PAUSE_S = 60.0  # minimum pause between two compactions
 COMPACT_FULL_PAUSE_S = 5.0  # the same while the store is full
 COMPACT_SHARE = 20  # minimum ratio of the pause after a compaction to its duration
@@ -26,13 +23,13 @@ COMPACT_SHARE = 20  # minimum ratio of the pause after a compaction to its durat
 class Sweeper:
     """Runs the background work."""
 
-    def __init__(self, expiry: Expiry, database: Database, clock: Clock, interval_ms: int) -> None:
-        self._expiry = expiry
-        self._database = database
-        self._clock = clock
+    def __init__(self, table: SessionTable, interval_ms: int) -> None:
+        self._table = table
+        self._database = table.database
+        self._clock = table.clock
         self._swept = 0
         self._next_compaction_s = 0.0
-        self._compacted_bytes = 0  # the size after the last compaction of all tables
+        self._compacted_bytes = 0  # the size after the last compaction
         self._interval_s = interval_ms / 1000
         self._repeated: list[Repeating] = []
 
@@ -54,18 +51,18 @@ class Sweeper:
             self._database.failed(error)
 
     async def expire_due(self) -> None:
-        await self._expiry.expire_due(self._clock.now_ms())
+        await self._table.expire_due(self._clock.now_ms())
 
     async def keep_time(self) -> None:
         """Write the store's time while it is ahead of the wall clock, by which a killed server would start again."""
         if self._clock.ahead_s() >= 1:
-            await self._expiry.write_time(self._clock.now_ms())
+            await self._table.write_time(self._clock.now_ms())
 
     async def sweep(self) -> None:
         """Delete all expired sessions in steps. The pause after each step is as long as the step, for requests."""
         begun_s = began_s = time.monotonic()
         before = self._swept
-        while deleted := await self._expiry.sweep(self._clock.now_ms()):
+        while deleted := await self._table.sweep(self._clock.now_ms()):
             self._swept += deleted
             await asyncio.sleep(time.monotonic() - began_s)
             began_s = time.monotonic()
@@ -80,15 +77,13 @@ class Sweeper:
         size_bytes = self._database.size_bytes()
         if size_bytes < COMPACT_MIN_BYTES:
             return
-        whole = self._database.space.full or size_bytes >= COMPACT_GROWTH * self._compacted_bytes
+        if not self._database.space.full and size_bytes < COMPACT_GROWTH * self._compacted_bytes:
+            return
         self._swept = 0
         began_s = time.monotonic()
-        await self._database.compact(*(() if whole else layout.QUEUES))
+        await self._database.compact()
         ended_s = time.monotonic()
         self._database.metrics.compactions.observe(ended_s - began_s)
         self._next_compaction_s = ended_s + max(COMPACT_PAUSE_S, COMPACT_SHARE * (ended_s - began_s))
-        size_bytes = self._database.size_bytes()
-        if whole:
-            self._compacted_bytes = size_bytes
-        level = logging.INFO if whole else logging.DEBUG
-        log.log(level, "compacted the store to %d bytes in %.1f s", size_bytes, ended_s - began_s)
+        self._compacted_bytes = self._database.size_bytes()
+        log.info("compacted the store to %d bytes in %.1f s", self._compacted_bytes, ended_s - began_s)

@@ -1,0 +1,412 @@
+"""The sessions in memory, without their texts: what requests decide by, in the order of listings and of expiries.
+
+The memory follows committed changes and is never ahead of the database. It is filled from the database when that is
+opened. Only removals from listings are nowhere else. No I/O.
+"""
+
+import heapq
+import itertools
+import operator
+import os
+from bisect import bisect_left, bisect_right, insort
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from sortedcontainers import SortedDict, SortedKeyList
+
+from ...errors import TooMany
+from ...session import Reason, Side, TopicRange
+from ..quotas import Quotas
+from . import layout
+from .layout import StoreCounters
+
+ANY_SERIAL: Final = 2**64  # greater than every serial
+RETRY_AFTER_S: Final = 10  # it is unknown when the next session will be answered or expire
+SESSION_BYTES: Final = 1000  # upper bound of the memory of a session, without the lengths of origin and topic
+REMOVAL_BYTES: Final = 600  # the same for a removal that is the only one of its topic
+MAX_REMOVALS: Final = 100_000  # of all topics
+MAX_TOPIC_REMOVALS: Final = 10_000
+
+_serial = operator.attrgetter("serial")
+
+
+def _expiry_order(record: "Record") -> int:
+    """Return the expiry, and the serial because the search among equal keys is linear."""
+    return record.expires_ms << 20 | record.serial & 0xFFFFF
+
+
+class Record:
+    """A session, without its texts."""
+
+    __slots__ = (
+        "answer_hash",
+        "answer_number",
+        "answerer_bytes",
+        "answerer_last",
+        "created_ms",
+        "expires_ms",
+        "key",
+        "leases",
+        "offer_hash",
+        "offerer_bytes",
+        "offerer_last",
+        "serial",
+        "topic",
+    )
+
+    def __init__(self, key: bytes, created_ms: int, expires_ms: int, serial: int, offer_hash: bytes) -> None:
+        self.key = key  # the prefix of its keys
+        self.created_ms = created_ms
+        self.expires_ms = expires_ms  # changed by `Memory.refresh`
+        self.serial = serial
+        self.topic: Topic | None = None  # the topic that lists it, if any
+        self.leases = b""
+        self.offer_hash = offer_hash  # hash of the offerer's secret, empty without a secret
+        self.answer_hash = b""  # the same of the answerer
+        self.answer_number = 0  # the number of the answer among its side's messages, 0 without an answer
+        # The last number and the bytes of each side's messages. Those of uncommitted messages are included.
+        self.offerer_last = self.offerer_bytes = self.answerer_last = self.answerer_bytes = 0
+
+    @property
+    def code(self) -> bytes:
+        return self.key[-layout.CODE_BYTES :]
+
+    def secret_hash(self, side: Side) -> bytes:
+        """Return the hash of a side's secret, empty without a secret."""
+        return self.answer_hash if side is Side.ANSWERER else self.offer_hash
+
+    def sent(self, side: Side) -> tuple[int, int]:
+        """Return the last number and the bytes of a side's messages."""
+        if side is Side.ANSWERER:
+            return self.answerer_last, self.answerer_bytes
+        return self.offerer_last, self.offerer_bytes
+
+    def send(self, side: Side, last: int, size: int) -> None:
+        """Set the last number and the bytes of a side's messages."""
+        if side is Side.ANSWERER:
+            self.answerer_last, self.answerer_bytes = last, size
+        else:
+            self.offerer_last, self.offerer_bytes = last, size
+
+    def keys(self) -> Iterator[bytes]:
+        """Yield the keys of its parts. The last ones are the offer and the head, by which it can be read."""
+        key = self.key
+        yield from layout.pack_candidate_keys(key, Side.OFFERER, self.offerer_last, 1)
+        yield from layout.pack_candidate_keys(key, Side.ANSWERER, self.answerer_last, self.answer_number)
+        if self.answer_number:
+            yield key + layout.ANSWER
+        if self.leases:
+            yield key + layout.LEASES
+        yield key + layout.OFFER
+        yield key + layout.HEAD
+
+
+class Topic:
+    """The unanswered sessions of a topic. They can have expired since the last call of `Memory.due`."""
+
+    __slots__ = ("expiries", "name", "origin", "sessions")
+
+    def __init__(self, origin: "Origin", name: bytes, record: Record) -> None:
+        self.origin = origin
+        self.name = name  # UTF-8
+        self.sessions = [record]  # oldest first, which is in the order of their serials
+        self.expiries = [record.expires_ms]  # sorted
+
+    @property
+    def prefix(self) -> bytes:
+        """The prefix of its keys, by which it is also watched."""
+        return layout.pack_listing_prefix(self.origin.name, self.name.decode())
+
+    def key_of(self, record: Record) -> bytes:
+        """Return the key of one of its sessions."""
+        return layout.pack_listing_key(self.origin.name, self.name.decode(), record.created_ms, record.serial)
+
+
+class Origin:
+    """The topics of an origin that have unanswered sessions."""
+
+    __slots__ = ("count", "name", "topics")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.count = 0  # number of unanswered sessions
+        # Keys are UTF-8, which sorts by code point (docs/decisions.md#alphabetical-order).
+        self.topics: SortedDict[bytes, Topic] = SortedDict()
+
+
+class Removal(NamedTuple):
+    """The removal of a session from its topic's listing, or its refresh."""
+
+    number: int  # the number of this event
+    code: bytes
+    serial: int  # the serial of the session
+    reason: Reason | None  # None for a refresh: the session stays listed
+
+
+class _TopicRemovals:
+    __slots__ = ("forgotten", "latest_ms", "removals")
+
+    def __init__(self, forgotten: int) -> None:
+        self.forgotten = forgotten  # the topic's removals after this number are remembered
+        self.latest_ms = 0  # the time of the last removal
+        self.removals: list[Removal] = []
+
+
+class Removals:
+    """The latest removals and refreshes of all topics, numbered in their order, by the prefix of each topic."""
+
+    def __init__(self) -> None:
+        self.last = 0  # the number of the last event
+        self.count = 0  # the number of those that are remembered
+        self._forgotten = 0  # the removals of a topic without an entry are not after this number
+        self._topics: OrderedDict[bytes, _TopicRemovals] = OrderedDict()  # in the order of their last removals
+
+    def add(self, prefix: bytes, record: Record, reason: Reason | None, now_ms: int) -> None:
+        """Remember an event. The oldest ones are forgotten if there are too many."""
+        topic = self._topics.get(prefix)
+        if topic is None:
+            topic = self._topics[prefix] = _TopicRemovals(self._forgotten)
+        else:
+            self._topics.move_to_end(prefix)
+        self.last += 1
+        self.count += 1
+        topic.latest_ms = now_ms
+        topic.removals.append(Removal(self.last, record.code, record.serial, reason))
+        if len(topic.removals) > MAX_TOPIC_REMOVALS:
+            forgotten = topic.removals[: 1 + MAX_TOPIC_REMOVALS // 10]
+            del topic.removals[: len(forgotten)]
+            topic.forgotten = forgotten[-1].number
+            self.count -= len(forgotten)
+        while self.count > MAX_REMOVALS:
+            self._forget_first()
+
+    def forget(self, before_ms: int) -> None:
+        """Forget the removals of topics without one after a time."""
+        while self._topics and next(iter(self._topics.values())).latest_ms <= before_ms:
+            self._forget_first()
+
+    def _forget_first(self) -> None:
+        _, topic = self._topics.popitem(last=False)
+        self.count -= len(topic.removals)
+        self._forgotten = max(self._forgotten, topic.removals[-1].number)
+
+    def remembers(self, prefix: bytes, number: int) -> bool:
+        """Return whether all events of a topic after a number are remembered."""
+        topic = self._topics.get(prefix)
+        return (topic.forgotten if topic else self._forgotten) <= number <= self.last
+
+    def after(self, prefix: bytes, number: int, max_items: int) -> list[Removal]:
+        """Return the events of a topic after a number, in their order."""
+        topic = self._topics.get(prefix)
+        if topic is None:
+            return []
+        start = bisect_right(topic.removals, number, key=operator.itemgetter(0))
+        return topic.removals[start : start + max_items]
+
+
+class Memory:
+    """All sessions of a store.
+
+    Attributes:
+        identity: the identity of the store, in hexadecimal.
+        secret: the secret of the store.
+        generation: the random identity of this memory, in hexadecimal. Numbers of removals start over with each.
+        created_ms: the latest time that the store has seen. No session is newer.
+        serial: the serial of the newest session, uncommitted ones included.
+        newest: the serial of the newest committed session.
+        stored: the number of entries in the listings on disk, after all submitted changes.
+        listed: the number of unanswered sessions.
+        topic_count: the number of their topics.
+        size_bytes: an upper bound of the memory of all sessions.
+        expired: the sessions to delete, each with its keys that are left.
+    """
+
+    def __init__(self, identity: bytes, counters: StoreCounters) -> None:
+        self.identity = identity[: layout.IDENTITY_BYTES].hex()
+        self.secret = identity[layout.IDENTITY_BYTES :]
+        self.generation = os.urandom(layout.IDENTITY_BYTES).hex()
+        self.created_ms, self.serial, self.stored = counters
+        self.newest = self.serial
+        self.sessions: dict[bytes, Record] = {}
+        self.origins: dict[str, Origin] = {}
+        self.removals = Removals()
+        self.expired: OrderedDict[Record, Iterator[bytes]] = OrderedDict()
+        self.listed = self.topic_count = 0
+        self._session_bytes = 0
+        self._expiries: SortedKeyList[Record, int] = SortedKeyList(key=_expiry_order)
+
+    @property
+    def size_bytes(self) -> int:
+        return self._session_bytes + REMOVAL_BYTES * self.removals.count
+
+    # Changes
+
+    def next_serial(self) -> int:
+        """Return the serial for one more session."""
+        self.serial += 1
+        return self.serial
+
+    def fill(self, sessions: dict[bytes, Record]) -> None:
+        """Add the sessions of a whole store. `enlist` adds them to their listings."""
+        self.sessions = sessions
+        self._session_bytes = sum(SESSION_BYTES + len(key) for key in sessions)
+        self._expiries.update(sessions.values())
+
+    def add(self, record: Record, origin: str, topic: str) -> None:
+        """Add a new session."""
+        self.sessions[record.key] = record
+        self._session_bytes += SESSION_BYTES + len(record.key)
+        self._expiries.add(record)
+        self.newest = record.serial
+        self.enlist(record, origin, topic)
+
+    def enlist(self, record: Record, origin: str, topic: str) -> None:
+        """Add a session to the listing of its topic."""
+        its = self.origins.get(origin)
+        if its is None:
+            its = self.origins[origin] = Origin(origin)
+        name = topic.encode()
+        listing = its.topics.get(name)
+        if listing is None:
+            listing = its.topics[name] = Topic(its, name, record)
+            self.topic_count += 1
+            self._session_bytes += len(name)
+        else:
+            listing.sessions.append(record)
+            insort(listing.expiries, record.expires_ms)
+        record.topic = listing
+        its.count += 1
+        self.listed += 1
+
+    def delist(self, record: Record, topic: Topic, reason: Reason, now_ms: int) -> None:
+        """Remove a session from its listing, and remember that."""
+        self.removals.add(topic.prefix, record, reason, now_ms)
+        record.topic = None
+        del topic.sessions[bisect_left(topic.sessions, record.serial, key=_serial)]
+        del topic.expiries[bisect_left(topic.expiries, record.expires_ms)]
+        origin = topic.origin
+        origin.count -= 1
+        self.listed -= 1
+        if not topic.sessions:
+            del origin.topics[topic.name]
+            self.topic_count -= 1
+            self._session_bytes -= len(topic.name)
+            if not origin.topics:
+                del self.origins[origin.name]
+
+    def refresh(self, record: Record, expires_ms: int) -> None:
+        """Change the expiry of a session."""
+        self._expiries.remove(record)
+        if record.topic is not None:
+            expiries = record.topic.expiries
+            del expiries[bisect_left(expiries, record.expires_ms)]
+            insort(expiries, expires_ms)
+        record.expires_ms = expires_ms
+        self._expiries.add(record)
+
+    def due(self, now_ms: int) -> Record | None:
+        """Return the session that has expired first by `now_ms`, if any, until it is expired or removed."""
+        first: Record | None = self._expiries[0] if self._expiries else None
+        return first if first is not None and first.expires_ms <= now_ms else None
+
+    def expire(self, record: Record, now_ms: int) -> None:
+        """Delist a session that is due. From now on it can be deleted."""
+        self._expiries.remove(record)
+        keys, topic = record.keys(), record.topic
+        if topic is not None:
+            keys = itertools.chain((topic.key_of(record),), keys)
+            self.delist(record, topic, Reason.EXPIRED, now_ms)
+        self.expired[record] = keys
+
+    def remove(self, record: Record) -> None:
+        """Remove a deleted session, which is not listed."""
+        if self.sessions.get(record.key) is record:
+            del self.sessions[record.key]
+            self._session_bytes -= SESSION_BYTES + len(record.key)
+            self._expiries.discard(record)
+
+    # Listings, which are exact once no session is due
+
+    def topic(self, origin: str, topic: str) -> Topic | None:
+        """Return a topic with unanswered sessions."""
+        its = self.origins.get(origin)
+        return its.topics.get(topic.encode()) if its else None
+
+    def listing(
+        self, origin: str, topic: str, after: int, before: int, *, oldest_first: bool = False
+    ) -> Iterator[Record]:
+        """Yield the listed sessions between two serials, newest first by default.
+
+        The listing must not change during the iteration.
+        """
+        found = self.topic(origin, topic)
+        if found is not None:
+            sessions = found.sessions
+            places = range(bisect_right(sessions, after, key=_serial), bisect_left(sessions, before, key=_serial))
+            for at in places if oldest_first else reversed(places):
+                yield sessions[at]
+
+    def page(
+        self, origin: str, offset: int, limit: int, ranges: Sequence[TopicRange] | None = None
+    ) -> tuple[list[tuple[str, int]], int]:
+        """Return a page of an origin's topics, or of those in ranges: topics with counts, and the number of topics."""
+        its = self.origins.get(origin)
+        if its is None:
+            return [], 0
+        names = its.topics.keys()
+        ranks = [(0, len(names))]
+        if ranges is not None:
+            rank = its.topics.bisect_left
+            ranks = [(rank(start), rank(end)) for start, end in (each.bounds for each in ranges)]
+        page: list[bytes] = []
+        total = 0
+        for start, end in ranks:
+            skipped = max(0, offset - total)
+            page += names[start + skipped : min(end, start + skipped + limit - len(page))]
+            total += end - start
+        return [(name.decode(), len(its.topics[name].sessions)) for name in page], total
+
+    def largest(self, origins: Iterable[str], max_items: int) -> list[tuple[str, int, int]]:
+        """Return those of some origins with the most sessions: origin, number of sessions, and number of topics."""
+        held = (self.origins[origin] for origin in origins if origin in self.origins)
+        counts = ((each.name, each.count, len(each.topics)) for each in held)
+        return heapq.nlargest(max_items, counts, key=operator.itemgetter(1))
+
+
+class Reservations:
+    """Reserves quota for sessions that are being written."""
+
+    def __init__(self, quotas: Quotas) -> None:
+        self.quotas = quotas
+        self._reserved: dict[str, dict[str, int]] = {}  # reserved places by origin and topic
+        self._counts: dict[str, int] = {}  # reserved places by origin
+
+    def reserve(self, memory: Memory, origin: str, topic: str) -> None:
+        """Reserve a place for one more session of a topic, until `release`. Raise TooMany if a quota is used up."""
+        quotas = self.quotas
+        reserved = self._reserved.get(origin, {})
+        count = self._counts.get(origin, 0)
+        its, listed = memory.origins.get(origin), memory.topic(origin, topic)
+        if (its.count if its else 0) + count >= quotas.sessions_per_origin:
+            raise TooMany("sessions of an origin", RETRY_AFTER_S)
+        if (len(listed.sessions) if listed else 0) + reserved.get(topic, 0) >= quotas.sessions_per_topic:
+            raise TooMany("sessions of a topic", RETRY_AFTER_S)
+        topics = len(its.topics) if its else 0
+        if listed is None and topic not in reserved and topics + len(reserved) >= quotas.topics_per_origin:
+            new = sum(memory.topic(origin, name) is None for name in reserved)
+            if topics + new >= quotas.topics_per_origin:
+                raise TooMany("topics of an origin", RETRY_AFTER_S)
+        reserved[topic] = reserved.get(topic, 0) + 1
+        self._reserved[origin] = reserved
+        self._counts[origin] = count + 1
+
+    def release(self, origin: str, topic: str) -> None:
+        """Release a reserved place: the session is listed, or publishing has failed."""
+        reserved = self._reserved[origin]
+        reserved[topic] -= 1
+        self._counts[origin] -= 1
+        if not reserved[topic]:
+            del reserved[topic]
+            if not reserved:
+                del self._reserved[origin], self._counts[origin]
