@@ -125,16 +125,16 @@ class Application(web.Application):
                 return below, []
         return (UNKNOWN, []) if route is None else (route, [topic])
 
-    def run(self, request: Request, body: bytes) -> None:
+    def run(self, request: Request, start_line: httputil.RequestStartLine, body: bytes) -> None:
         """Have Tornado run the handler of a request whose body has been received."""
-        start_line = httputil.RequestStartLine(request.method, request.uri, request.version)
         try:
             handler = self.find_handler(request)
             prepared = handler.headers_received(start_line, request.headers)
-            if body and handler.handler_class.data_received is not Handler.data_received:
+            if prepared is not None:  # by a handler with `stream_request_body`, which gets the body whole
                 self.service.start(deliver(request, handler, prepared, body))
                 return
-            request.body = body
+            if body:
+                handler.data_received(body)
             handler.finish()
         except BaseException:
             request.connection.close()
@@ -215,9 +215,9 @@ class RequestReader(httputil.HTTPMessageDelegate):
         request.received_bytes = len(body)
         if error is not None:
             request.body_error = error
-            application.run(request, b"")
+            application.run(request, self._start_line, b"")
         else:
-            application.service.queue.start(request.client, partial(application.run, request, bytes(body)))
+            application.service.queue.start(request.client, partial(application.run, request, self._start_line, bytes(body)))
 
     def _count(self, unfinished_bytes: int) -> None:
         self._application.unfinished_bytes += unfinished_bytes - self._unfinished_bytes
@@ -227,10 +227,10 @@ class RequestReader(httputil.HTTPMessageDelegate):
 async def deliver(
     request: Request, handler: httputil.HTTPMessageDelegate, prepared: Awaitable[None], body: bytes
 ) -> None:
-    """Pass a body to a handler with its own `data_received`, unless its `prepare` has responded."""
+    """Pass a body to a handler with `stream_request_body`, unless its `prepare` has responded."""
     try:
         await prepared
-        if not request.over and (work := handler.data_received(body)) is not None:
+        if body and not request.over and (work := handler.data_received(body)) is not None:
             await work
         if not request.over:
             handler.finish()

@@ -22,7 +22,6 @@ DEFAULTS: Final = {"Content-Type": wire.JSON, "Cache-Control": "no-store"}
 OK: Final = HTTPStatus.OK.value  # reading a member of an enumeration costs more
 
 
-@web.stream_request_body  # otherwise Tornado parses forms before `prepare`
 class Handler(web.RequestHandler):
     """Base handler. It admits requests first, and responds with JSON, also to errors.
 
@@ -74,9 +73,6 @@ class Handler(web.RequestHandler):
         """Return the token of the header `Authorization`, or an empty text."""
         scheme, _, token = self.request.headers.get("Authorization", "").partition(" ")
         return token.strip() if scheme.lower() == "bearer" else ""
-
-    def data_received(self, chunk: bytes) -> None:
-        """Do nothing: `request.body` has the body, which was received within the limits. A subclass gets it whole."""
 
     def options(self, *path_args: str) -> None:
         """Respond to a preflight request on any path (docs/decisions.md#cors)."""

@@ -92,6 +92,9 @@ class Request(httputil.HTTPServerRequest, RequestContext):
         """The values of the query and of a form by name."""
         return {name: list(values) for name, values in self.query_arguments.items()}
 
+    def _parse_body(self) -> None:
+        """Do nothing: Tornado would parse forms before `prepare` admits the request (tornadoweb/tornado#1832)."""
+
     def request_time(self) -> float:
         """Return the seconds since the request was received."""
         return perf_counter() - self.began_s
