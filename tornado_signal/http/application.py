@@ -217,7 +217,8 @@ class RequestReader(httputil.HTTPMessageDelegate):
             request.body_error = error
             application.run(request, self._start_line, b"")
         else:
-            application.service.queue.start(request.client, partial(application.run, request, self._start_line, bytes(body)))
+            run = partial(application.run, request, self._start_line, bytes(body))
+            application.service.queue.start(request.client, run)
 
     def _count(self, unfinished_bytes: int) -> None:
         self._application.unfinished_bytes += unfinished_bytes - self._unfinished_bytes

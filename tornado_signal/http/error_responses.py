@@ -12,7 +12,6 @@ from ..service import wire
 from ..service.request_log import RequestLog
 from ..service.schemas import MAX_ORIGIN
 from ..service.statuses import STATUS
-from ..settings.origins import AllowedOrigins
 
 REFUSED_RETRY_AFTER_S: Final = 5  # for a connection too many
 
@@ -41,10 +40,10 @@ def error_response(error: BaseException) -> tuple[int, list[tuple[str, str]], by
     return status, headers, wire.encode({"error": text})
 
 
-def cors(origin: str, allowed: AllowedOrigins | None) -> list[tuple[str, str]]:
-    """Return the CORS headers for an allowed origin."""
+def cors(origin: str, *, listed: bool) -> list[tuple[str, str]]:
+    """Return the CORS headers for an allowed origin. `listed` says whether `--allowed-origins` has it."""
     headers = [("Access-Control-Allow-Origin", origin), ("Access-Control-Expose-Headers", EXPOSED)]
-    if allowed is not None:  # else a cookie of the operator's proxy would be every page's
+    if listed:  # else a cookie of the operator's proxy would be every page's
         headers.append(("Access-Control-Allow-Credentials", "true"))
     return headers
 
@@ -64,7 +63,7 @@ def make_error_responder(log: RequestLog) -> Callable[[int, httputil.HTTPHeaders
         origin = headers.get("Origin", "")
         allowed = log.settings.allowed_origins
         if 0 < len(origin) <= MAX_ORIGIN and (allowed is None or origin in allowed):
-            for name, value in cors(origin, allowed):
+            for name, value in cors(origin, listed=allowed is not None):
                 answer[name] = value
         elif status in (414, 431) and not origin:
             # The Origin may not have been read. The response says nothing that a page of another origin does not know.

@@ -1,12 +1,13 @@
 """Tornado's request handlers: what all of them share, the operations, and the documents."""
 
 import asyncio
+import functools
 from contextlib import aclosing
 from http import HTTPStatus
 from types import TracebackType
-from typing import Any, Final, cast
+from typing import Any, Final
 
-from tornado import escape, web
+from tornado import escape, httputil, web
 
 from .. import errors
 from ..service import wire
@@ -14,7 +15,6 @@ from ..service.operations import Operation, Pieces, check
 from .error_responses import cors, error_response
 from .fields import query_fields, topic_of
 from .request import Request
-from .response_headers import ResponseHeaders
 
 PREFLIGHT_MAX_AGE_S: Final = 7200
 READING: Final = ("GET", "HEAD", "OPTIONS")
@@ -86,19 +86,18 @@ class Handler(web.RequestHandler):
 
     # The response
 
+    @functools.cached_property
+    def _headers(self) -> httputil.HTTPHeaders:  # type: ignore[override]
+        """The headers, which most responses do not change."""
+        return httputil.HTTPHeaders(DEFAULTS)
+
     def clear(self) -> None:
         # Tornado's also formats the time, which is a sixth of a short request's instructions. It has no public way to
         # replace the headers: tornadoweb/tornado#2989, #2935.
-        self._headers = ResponseHeaders(DEFAULTS)  # type: ignore[assignment]
+        self.__dict__.pop("_headers", None)
         self._write_buffer = []
         self.set_status(OK)
         self.set_default_headers()
-
-    def set_header(self, name: str, value: Any) -> None:
-        if type(value) is int:  # the Content-Length of each response, which Tornado's check finds last
-            self._headers[name] = str(value)
-        else:
-            super().set_header(name, value)
 
     def write(self, chunk: str | bytes | dict[str, Any]) -> None:
         super().write(chunk)
@@ -114,17 +113,17 @@ class Handler(web.RequestHandler):
         if not request.begun:
             request.begun = True
             request.status = self.get_status()
-            service = request.service
-            common = {
-                "Date": service.clock.http_date(request.now_ms),
-                "Vary": self.vary,
-                "X-Request-Id": request.request_id,
-            }
-            if request.origin:
-                common |= cors(request.origin, service.settings.allowed_origins)
-            # Not by `set_header`, whose check costs more: none of them can be unsafe.
-            cast(ResponseHeaders, self._headers).replace(common)
+            self._headers.update(self.common_headers())  # none of them can be unsafe
         return super().flush(include_footers)
+
+    def common_headers(self) -> dict[str, str]:
+        """Return the headers that each response has."""
+        request = self.request
+        service = request.service
+        common = {"Date": service.clock.http_date(request.now_ms), "Vary": self.vary}
+        if request.origin:
+            common |= cors(request.origin, listed=service.settings.allowed_origins is not None)
+        return common | {"X-Request-Id": request.request_id}
 
     def compute_etag(self) -> str | None:
         """Return None: only files have one."""
@@ -237,6 +236,8 @@ class Document(Handler):
 class OperationHandler(Handler):
     """Base handler of operations. Its argument is the topic, if the path contains one."""
 
+    _result: bytes | None = None  # a whole result, until it is sent
+
     def initialize(self, operation: Operation, navigation_redirect: str = "") -> None:
         self.operation = operation
         self.action = operation.action
@@ -248,7 +249,7 @@ class OperationHandler(Handler):
         del segment
         result = work if isinstance(work, bytes) else await work
         if isinstance(result, bytes):
-            self.write(result)
+            self._result = result
             return
         async with aclosing(result):
             while await self._write_next(result):
@@ -256,6 +257,24 @@ class OperationHandler(Handler):
                 if self.request.method == "HEAD":  # a HEAD response has no body, and this one no length
                     return
                 await self.request.turn()
+
+    def finish(self, chunk: str | bytes | dict[str, Any] | None = None) -> "asyncio.Future[None]":
+        """Send a whole result in one write, if the server can. Tornado's steps would take 13 % of a request."""
+        result, self._result = self._result, None
+        request = self.request
+        respond = getattr(request.connection, "respond", None)
+        if result is None or respond is None or request.method == "HEAD":
+            return super().finish(chunk if result is None else result)
+        request.begun = True
+        request.status = OK
+        request.sent_bytes = len(result)
+        service = request.service
+        date, listed = service.clock.http_date(request.now_ms), service.settings.allowed_origins is not None
+        before, after = head_of_result(date, request.origin, listed)
+        sent: asyncio.Future[None] = respond(before, after + request.request_id.encode(), result)
+        self.on_finish()
+        self.ui.clear()  # it refers back
+        return sent
 
     async def _write_next(self, pieces: Pieces) -> bool:
         """Write the next piece of a result, and return whether others follow."""
@@ -273,6 +292,15 @@ class OperationHandler(Handler):
         else:
             fields = {}
         return values | check(operation.fields, fields, request)
+
+
+@functools.lru_cache(1000)
+def head_of_result(date: str, origin: str, listed: bool) -> tuple[bytes, bytes]:
+    """Return the head of a response with a result: the parts before its length, and from there to its id."""
+    headers = {"Date": date, "Vary": Handler.vary} | dict(cors(origin, listed=listed) if origin else ())
+    first = ["HTTP/1.1 200 OK", *map(": ".join, DEFAULTS.items()), "Content-Length: "]
+    rest = ["", *map(": ".join, headers.items()), "X-Request-Id: "]
+    return "\r\n".join(first).encode(), "\r\n".join(rest).encode("latin-1")
 
 
 class Query(OperationHandler):

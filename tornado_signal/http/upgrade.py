@@ -11,6 +11,7 @@ from ..auth import ANY
 from ..errors import InvalidParameter
 from ..service.client_connection import Client
 from ..transport.state import Admission, ServerState
+from ..transport.syntax import format_head
 from ..transport.websocket import VERSION_HEADER, WEBSOCKET_VERSION, MessageReceiver, WebSocket, accept
 from .handlers import Handler
 
@@ -79,14 +80,12 @@ class Upgrade(Handler):
                 socket.on_closed = service.observer.opened(protocol, request_id, origin, address)
             return socket
 
-        self.set_status(HTTPStatus.SWITCHING_PROTOCOLS)
-        self.clear_header("Content-Type")
-        for name, value in accepted:
-            self.set_header(name, value)
-        self.flush()
+        request.begun = True
+        request.status = HTTPStatus.SWITCHING_PROTOCOLS.value
+        headers = [*accepted, ("Cache-Control", "no-store"), *self.common_headers().items()]
         self.ui.clear()  # it refers back to the handler, and would keep both for the garbage collector
         with request:
-            cast(Any, self.detach()).upgrade(make)
+            cast(Any, self.detach()).upgrade(format_head(request.status, "Switching Protocols", headers), make)
 
     @property
     def _has_other_version(self) -> bool:

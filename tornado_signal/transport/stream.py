@@ -34,7 +34,7 @@ class HTTPStream(httputil.HTTPConnection):
     _continued = False  # whether the client need not be asked to send the body
     _gone = False
     _chunked = False
-    _switching = b""  # the head of a 101, which is sent when the connection is handed over
+    _switching = False  # whether a 101 has been written, and not been sent
     _unwritten_bytes: int | None = None  # of the length that was announced
     _delegate: httputil.HTTPMessageDelegate | None = None
     _close_callback: Callable[[], None] | None = None
@@ -157,8 +157,7 @@ class HTTPStream(httputil.HTTPConnection):
         values = list(headers.get_all())
         names = dict(values)  # normalized by Tornado
         if code == SWITCHING_PROTOCOLS:
-            self.started = True
-            self._switching = format_head(code, start_line.reason, values)
+            self.started = self._switching = True
             return self.context.state.done
         if "Connection" in names or "Transfer-Encoding" in names:  # which are not for a handler to say, but one
             values = [pair for pair in values if pair[0] not in ("Connection", "Transfer-Encoding")]
@@ -177,12 +176,8 @@ class HTTPStream(httputil.HTTPConnection):
             values.append(("Transfer-Encoding", "chunked"))
         else:
             self.keep_alive = False
-        if not self.complete or self.context.state.stopping:
-            self.keep_alive = False
-        if not self.keep_alive:
-            values.append(("Connection", "close"))
-        elif asked.version == "HTTP/1.0":
-            values.append(("Connection", "keep-alive"))
+        if option := self._connection_option():
+            values.append(("Connection", option))
         self.started = True
         try:
             head = format_head(code, start_line.reason, values)
@@ -190,6 +185,30 @@ class HTTPStream(httputil.HTTPConnection):
             self.close()  # what a caller writes next must not be taken for a head
             raise
         return self.context.send(head + self._framed(chunk))
+
+    def respond(self, before: bytes, after: bytes, body: bytes) -> "asyncio.Future[None]":
+        """Send a whole response, and finish it.
+
+        Args:
+            before: what precedes the value of Content-Length.
+            after: what follows it, without Connection and the last line break.
+            body: the body. The method is not HEAD.
+        """
+        self._close_callback = None
+        self.started = self.finished = True
+        option = self._connection_option()
+        if option:
+            after += b"\r\nConnection: " + option.encode()
+        sent = self.context.send(b"%b%d%b\r\n\r\n%b" % (before, len(body), after, body))
+        self.context.stream_finished(self)
+        return sent
+
+    def _connection_option(self) -> str:
+        """Return the value of the header Connection, or an empty text for the default of the version."""
+        self.keep_alive = self.keep_alive and self.complete and not self.context.state.stopping
+        if not self.keep_alive:
+            return "close"
+        return "keep-alive" if self.start_line.version == "HTTP/1.0" else ""
 
     def write(self, chunk: bytes) -> "asyncio.Future[None]":
         """Send a piece of the body.
@@ -223,18 +242,18 @@ class HTTPStream(httputil.HTTPConnection):
         self.context.stream_finished(self)
 
     def detach(self) -> "HTTPStream":
-        """Return what can give the connection to another protocol, after a 101 has been written."""
+        """Return what can give the connection to another protocol."""
         return self
 
-    def upgrade(self, make: MakeProtocol) -> None:
-        """Send the written head, and pass the connection to another protocol.
+    def upgrade(self, head: bytes, make: MakeProtocol) -> None:
+        """Send the head of a 101, and pass the connection to another protocol.
 
         Raises:
             StreamClosedError: the connection is closed.
         """
         self.finished = True
         self._close_callback = self._delegate = None
-        if not self.context.hand_over(self._switching, make):
+        if not self.context.hand_over(head, make):
             raise StreamClosedError
 
     def _refuse_upgrade(self) -> None:
