@@ -8,7 +8,7 @@ from support.documents import sections
 from support.paths import ROOT
 from support.waiting import Handler, LocalServer
 
-TYPES = (ROOT / "tornado_signal" / "web" / "client.d.ts").read_text()
+TYPES = (ROOT / "tornado_signal" / "web" / "signal-client.d.ts").read_text()
 CODES = set(
     re.findall(r'"([a-z-]+)"', re.search(r"^export type ErrorCode =(.*?);", TYPES, re.MULTILINE | re.DOTALL)[1])
 )

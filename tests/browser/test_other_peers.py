@@ -46,7 +46,7 @@ def test_demo_in_firefox(server, profiles, firefox):
     firefox.evaluate("document.querySelector('#say button:not([type])').click()")
     chromium.get_by_text("from Firefox").wait_for()
     assert firefox.evaluate("document.getElementById('problem').hidden")
-    module = "import('/client.js').then(({SignalClient}) => new SignalClient().open())"
+    module = "import('/client.js?version=1').then(({SignalClient}) => new SignalClient().open())"
     assert firefox.evaluate(f"{module}.then(({{readyState}}) => readyState)") == 1  # the page's policy lets it
     firefox.evaluate("document.getElementById('camera').click()")
     until(lambda: chromium.evaluate("[...document.querySelectorAll('video')].some((each) => each.videoWidth > 2)"))

@@ -16,7 +16,7 @@ from tornado_signal.system.assets import POLICY
 MODULE = "text/javascript; charset=utf-8"
 TYPES = {
     "/client.js": MODULE,
-    "/client.d.ts": "application/typescript; charset=utf-8",
+    **{f"/{name}.d.ts": "application/typescript; charset=utf-8" for name in ("client", "signal-client")},
     **{path: MODULE for path in assets.CLIENT if path.startswith("/client/")},
     "/demo": "text/html; charset=utf-8",
     "/demo/demo.css": "text/css; charset=utf-8",
@@ -220,6 +220,5 @@ async def test_vendored_file_is_unchanged_and_licensed(service):
 
 def test_every_file_is_served():
     named = {name for name, _ in (assets.CLIENT | assets.DEMO | assets.OPERATOR).values()}
-    assert named | {"package.json", "README.md", "LICENSE", "client/types.d.ts"} == {
-        str(path.relative_to(assets.WEB)) for path in assets.WEB.rglob("*") if path.is_file()
-    }
+    of_npm = {"package.json", "README.md", "LICENSE", "index.js", "signal-client.js", "client/types.d.ts"}
+    assert named | of_npm == {str(path.relative_to(assets.WEB)) for path in assets.WEB.rglob("*") if path.is_file()}

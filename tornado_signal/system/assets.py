@@ -21,7 +21,7 @@ POLICY: Final = (
 
 CLIENT: Final = {
     "/client.js": ("client.js", SCRIPT),
-    "/client.d.ts": ("client.d.ts", "application/typescript"),
+    **{f"/{name}": (name, "application/typescript") for name in ("client.d.ts", "signal-client.d.ts")},
     **{f"/client/{file.name}": (f"client/{file.name}", SCRIPT) for file in sorted((WEB / "client").glob("*.js"))},
 }
 """The paths of the browser module, its parts and its types, each with its file and its media type."""

@@ -2,9 +2,9 @@ import assert from "node:assert/strict";
 import { readdirSync, readFileSync } from "node:fs";
 import { test } from "node:test";
 
-// tests/lint compares the types of client.d.ts and the module. This finds what is declared and never used.
+// tests/lint compares the types of both files and the module. This finds what is declared and never used.
 const WEB = new URL("../../../tornado_signal/web/", import.meta.url);
-const types = readFileSync(new URL("client.d.ts", WEB), "utf8");
+const types = ["client", "signal-client"].map((name) => readFileSync(new URL(`${name}.d.ts`, WEB), "utf8")).join("\n");
 const source = readdirSync(new URL("client/", WEB))
   .filter((name) => name.endsWith(".js"))
   .map((name) => readFileSync(new URL(`client/${name}`, WEB), "utf8"))

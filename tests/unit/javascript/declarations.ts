@@ -1,5 +1,6 @@
 // Compares client.d.ts with the module. tests/lint checks this file with tsc; nothing runs it.
 
+import type * as entry from "entry";
 import type * as source from "source";
 import type * as declared from "../../../tornado_signal/web/client.d.ts";
 
@@ -25,7 +26,8 @@ type Writable<Class> = { -readonly [Name in keyof Class]: Class[Name] };
 function same<_Check extends true>() {}
 function assignable<To, _From extends To>() {}
 
-// The same functions and classes are exported.
+// The same functions and classes are exported, also by the entry of the npm package.
+same<Same<keyof typeof entry, keyof typeof declared>>();
 same<Same<keyof typeof source, keyof typeof declared>>();
 
 // Classes: the same constructors, methods, parameters, options and results.

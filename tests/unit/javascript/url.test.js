@@ -1,9 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { checkFile } from "../../../tornado_signal/web/client/files.js";
-import { join, pair, publish } from "../../../tornado_signal/web/client/publish.js";
-import { room } from "../../../tornado_signal/web/client/room.js";
-import { SignalClient } from "../../../tornado_signal/web/client/signal-client.js";
+import { join, pair, publish, room, SignalClient } from "../../../tornado_signal/web/index.js";
 
 // As in a bundle, the module does not come from a server here.
 test("a bundle without `url` is an error that says so", () => {

@@ -1,8 +1,6 @@
 /* `publish`, `join` and `pair`: a room needs nothing else of them. */
 
-import { loadFiles } from "./data.js";
 import { Servers } from "./servers.js";
-import { DEFAULT_SERVER } from "./signal-client.js";
 import { dispatch, notLoaded } from "./timing.js";
 
 /** @import { PublicationEvents, PeerOptions } from "../client.d.ts" */
@@ -10,8 +8,6 @@ import { dispatch, notLoaded } from "./timing.js";
 /** @import { EventFields, LinkOptions } from "./types.d.ts" */
 
 const load = () => import("./connect.js").catch(notLoaded);
-// Pages without a bundle load parts at once, in the background: later the server may be unavailable.
-if (DEFAULT_SERVER) for (const part of [load, loadFiles]) part().catch(() => {});
 
 export const OFFER_OPTIONS = { channel: "object", onstep: "function" };
 

@@ -51,10 +51,13 @@ const SIGNAL = { signal: "object" };
 const READS = ["version", "health", "topics", "sessions", "nearby", "iceServers"]; // methods that are GET over HTTP
 /** @type {Partial<Record<keyof Results, string>>} */
 const PATHS = { version: "", iceServers: "ice-servers", hold: "refresh" }; // where they differ from the method's name
-/** @type {{ url?: string }} */
-const { url: FILE = "" } = import.meta; // undefined in some bundles
-/** The URL of the server that this file was loaded from. In a bundle it is undefined. */
-export const DEFAULT_SERVER = /^http.*\/client\/[^/]*\.js$/.test(FILE) ? new URL("..", FILE).href : undefined;
+/** @type {string | undefined} */
+export let DEFAULT_SERVER; // undefined in a bundle
+
+/** @param {string} url of the module on its server */
+export function servedBy(url) {
+  DEFAULT_SERVER = new URL(".", url).href;
+}
 
 const overHttp = () => import("./streams.js").catch(notLoaded);
 let warned = false; // of the origin null

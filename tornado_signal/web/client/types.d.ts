@@ -1,6 +1,6 @@
 /* Types that the modules share; no browser loads this file. */
 
-import type { News, PeerOptions, RoomEvents, Session, Side } from "../client.d.ts";
+import type { IceServer, News, PeerOptions, RoomEvents, Session, Side } from "../client.d.ts";
 import type { Offer } from "./files.js";
 import type { Peer } from "./peer.js";
 import type { SignalClient } from "./signal-client.js";
@@ -32,7 +32,7 @@ export interface Results {
     pagination: { page: number; limit: number; total: number; hasMore: boolean };
   };
   sessions: Listing;
-  iceServers: { iceServers: RTCIceServer[]; expiresAt: number };
+  iceServers: { iceServers: IceServer[]; expiresAt: number };
   offer: { code: string };
   answer: { success: true };
   poll: News;
@@ -81,7 +81,7 @@ export interface StreamFields {
 }
 
 export interface IceServers {
-  iceServers: RTCIceServer[];
+  iceServers: IceServer[];
   /** The time at which to request them again, in milliseconds of `performance.now()`. */
   until: number;
 }
