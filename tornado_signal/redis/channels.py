@@ -105,8 +105,10 @@ class PubSubConnection:
 
         A primary that becomes a replica keeps the subscriptions, but misses messages while it is cut off.
         """
-        self._heard_s = self._loop.time()
-        while self._loop.time() - self._heard_s < SILENT_S and self._change_feed.is_primary(self.address):
+        self._heard_s, topology = self._loop.time(), self._change_feed.topology
+        while self._loop.time() - self._heard_s < SILENT_S and any(
+            node.address == self.address for node in topology.primaries
+        ):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(PING_S):
                     await self._lost.wait()
@@ -241,10 +243,6 @@ class ChangeFeed:
             future.set_result(None)
 
     # For the subscribers
-
-    def is_primary(self, address: Address) -> bool:
-        """Return whether the node at an address is a primary."""
-        return any(node.address == address for node in self.topology.primaries)
 
     def confirmed(self, channel: bytes) -> None:
         """Wake the watches of a newly subscribed channel, because earlier messages can have been missed."""

@@ -58,12 +58,7 @@ async def query_all(calls: Iterable[Coroutine[Any, Any, T]], useful: Callable[[T
 
 
 class Topology:
-    """The primaries of the store, on the running event loop.
-
-    Args:
-        addresses: addresses of any nodes, or of Sentinels.
-        sentinel: the name of the primary at the Sentinels, or empty without Sentinels.
-    """
+    """The primaries, on the running event loop. `RedisClient` describes the arguments."""
 
     def __init__(
         self,

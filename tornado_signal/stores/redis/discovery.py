@@ -134,14 +134,14 @@ class Discovery:
         """Return the counts of a partition's sessions and of its topics in ranges, and the first of these topics."""
         call = scripts.call("topics", many=many, remember_ms=self._timeout_ms)
         more = list(itertools.chain.from_iterable(bounds))
-        again, *reply = await self._run(partition, call, *more)
+        again, *reply = await self._run_once(partition, call, *more)
         if again:
             # Many have expired. Remove a few at a time, and pause twice as long so that the node can serve others.
             loop = asyncio.get_running_loop()
             async with self._expiring:
                 while again:
                     began_s = loop.time()
-                    again, *reply = await self._run(partition, call, *more)
+                    again, *reply = await self._run_once(partition, call, *more)
                     await asyncio.sleep(2 * (loop.time() - began_s))
         sessions, topics, *names = reply
         return sessions, topics, list(zip(names[::2], names[1::2], strict=True))
@@ -195,11 +195,7 @@ class Discovery:
 
     async def listing_state(self, origin: str, topic: str, since: Position | None = None) -> ListingState:
         partition = self._partitions.of_topic(origin, topic)
-        call = scripts.call("listing_state", topic=topic.encode(), remember_ms=self._timeout_ms)
-        again = 1
-        while again:
-            again, *reply = await self._run(partition, call)
-        identity, serial, live, changes_ms = reply
+        identity, serial, live, changes_ms = await self._run("listing_state", partition, topic=topic.encode())
         self._watching.expects(partition.topic_channel(topic), changes_ms)
         position = PartitionPosition(identity.decode(), int(serial), live) if live else self._identity.nowhere
         changed = live > 0 if since is None else position != since
@@ -236,7 +232,7 @@ class Discovery:
             if listed_session is not None:
                 at = PartitionPosition(identity, serial, listed_session.session.serial)
                 events.append(Listed(at, listed_session))
-            elif not await self._is_listed(partition, partition.listing_prefix(topic) + name):
+            elif not await self._client.call_key(b"ZSCORE", partition.listing, partition.listing_prefix(topic) + name):
                 # The session was removed since the script ran. The next step begins with its removal.
                 return EventBatch(events, PartitionPosition(identity, serial, listed), more=True)
             listed = int.from_bytes(name[:8], "big")  # also of an evicted session, whose entry expires
@@ -269,28 +265,23 @@ class Discovery:
         return events
 
     async def _step(self, partition: Partition, topic: str, serial: int, listed: int, max_items: int) -> Step:
-        call = scripts.call(
-            "topic_step",
-            topic=topic.encode(),
-            departed_serial=serial,
-            listed_serial=listed,
-            max_items=max_items,
-            remember_ms=self._timeout_ms,
-        )
-        again = 1
-        while again:
-            again, *reply = await self._run(partition, call)
+        known = {"departed_serial": serial, "listed_serial": listed, "max_items": max_items}
+        reply = await self._run("topic_step", partition, topic=topic.encode(), **known)
         identity, newest, removals, refreshes, additions, first, forgotten, history = reply
         self._watching.expects(partition.topic_channel(topic), first)
         identity = self._identity.in_history(identity, history)
         return Step(identity, int(newest), removals, refreshes, additions, int(forgotten), empty=not first)
 
-    async def _is_listed(self, partition: Partition, member: bytes) -> bool:
-        return await self._client.call(partition.slot, (b"ZSCORE", partition.listing, member), write=False) is not None
-
     # Expired sessions
 
-    async def _run(self, partition: Partition, call: Call, *more: bytes) -> list[Any]:
+    async def _run(self, script: str, partition: Partition, **arguments: bytes | int) -> list[Any]:
+        """Run a script of a topic until no session is left that has expired. Return its last reply."""
+        call, again = scripts.call(script, remember_ms=self._timeout_ms, **arguments), 1
+        while again:
+            again, *reply = await self._run_once(partition, call)
+        return reply
+
+    async def _run_once(self, partition: Partition, call: Call, *more: bytes) -> list[Any]:
         """Run a script of topics, and report the sessions that it removed. Return the rest of its reply."""
         again, expired, *reply = await self._client.run(partition.slot, partition.topic_keys, call, *more, write=False)
         self.report_expired(partition, expired)

@@ -13,41 +13,13 @@ from ...redis.nodes import Acknowledgement, Node, Pipeline, text_of
 
 KEPT_MS: Final = 1000  # the lifetime of the key, if the last command fails
 
+_WITH_KEY: Final = f"""
+HSET f v, PEXPIRE {KEPT_MS}, HSETNX f v, HGET f, HMGET f, HSTRLEN f, HGETALL, HINCRBY n 1, HLEN, HRANDFIELD, HVALS,
+HDEL f, EXISTS, PTTL, SET v PX {KEPT_MS}, GET, RPUSH v, LINDEX 0, LPOP, ZADD 0 m, ZCARD, ZLEXCOUNT - +, ZRANGE 0 -1,
+ZRANGEBYSCORE 0 0, ZREM m, ZREMRANGEBYSCORE 0 0, ZSCORE m, PEXPIREAT 1, DEL, SPUBLISH m, SSUBSCRIBE, SUNSUBSCRIBE
+"""
 # The commands with a key in their order, each with its arguments. Errors about the type of the key do not count.
-WITH_KEY: Final[dict[str, tuple[str | int, ...]]] = {
-    "HSET": ("f", "v"),
-    "PEXPIRE": (KEPT_MS,),
-    "HSETNX": ("f", "v"),
-    "HGET": ("f",),
-    "HMGET": ("f",),
-    "HSTRLEN": ("f",),
-    "HGETALL": (),
-    "HINCRBY": ("n", 1),
-    "HLEN": (),
-    "HRANDFIELD": (),
-    "HVALS": (),
-    "HDEL": ("f",),
-    "EXISTS": (),
-    "PTTL": (),
-    "SET": ("", "PX", KEPT_MS),
-    "GET": (),
-    "RPUSH": ("v",),
-    "LINDEX": (0,),
-    "LPOP": (),
-    "ZADD": (0, "m"),
-    "ZCARD": (),
-    "ZLEXCOUNT": ("-", "+"),
-    "ZRANGE": (0, -1),
-    "ZRANGEBYSCORE": (0, 0),
-    "ZREM": ("m",),
-    "ZREMRANGEBYSCORE": (0, 0),
-    "ZSCORE": ("m",),
-    "PEXPIREAT": (1,),
-    "DEL": (),
-    "SPUBLISH": ("",),
-    "SSUBSCRIBE": (),
-    "SUNSUBSCRIBE": (),
-}
+WITH_KEY: Final = {name: arguments for name, *arguments in map(str.split, _WITH_KEY.split(","))}
 WITHOUT_KEY: Final[tuple[Command, ...]] = (
     (b"TIME",),
     (b"INFO", b"replication"),
@@ -61,7 +33,8 @@ WITHOUT_KEY: Final[tuple[Command, ...]] = (
 async def check_permissions(node: Node, prefix: str, access: Credentials, acknowledgement: Acknowledgement) -> None:
     """Check that the user may run each command that the scripts and the server need."""
     key = f"{prefix}permissions:{os.urandom(8).hex()}".encode()
-    commands: list[Command] = [*WITHOUT_KEY, *((name.encode(), key, *rest) for name, rest in WITH_KEY.items())]
+    commands = [*WITHOUT_KEY]
+    commands += [(name.encode(), key, *arguments) for name, arguments in WITH_KEY.items()]
     if (wait := acknowledgement.command(0, 1)) is not None:
         commands.insert(0, wait)
     pipeline = Pipeline(node.address, access)  # its own, because a subscription changes the connection

@@ -4,6 +4,7 @@ A primary that responds can still refuse all writes, for want of memory, of repl
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -62,10 +63,8 @@ class Probes:
             log.warning("requests for all sessions are served again")
 
     async def _repeat(self) -> None:
-        try:
+        with contextlib.suppress(Unavailable):  # it is logged
             await self.probe()
-        except Unavailable:
-            return  # it is logged
 
     async def _probe(self, node: Node) -> None:
         for number in range(NUMBERS):

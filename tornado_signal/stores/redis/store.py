@@ -10,14 +10,13 @@ import functools
 import logging
 import os
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from ...errors import AlreadyAnswered, OperatorError, SessionNotFound, StalePosition, TooMany, Unavailable
 from ...metrics import Family, SessionMetrics
 from ...redis.client import RedisClient
 from ...redis.connections import Address, Credentials
 from ...redis.nodes import Acknowledgement, Node
-from ...redis.scripts import Call
 from ...redis.slots import key_slot
 from ...session import (
     MIN_HELD_MS,
@@ -42,7 +41,7 @@ from .checks import check_clocks, check_node
 from .counts import Counts
 from .discovery import Discovery
 from .leases import Leases
-from .partitions import MAX_PARTITIONS, Partitions
+from .partitions import MAX_PARTITIONS, Partition, Partitions
 from .positions import PartitionPosition, StoreIdentity
 from .probes import Probes
 from .watching import Watching
@@ -56,11 +55,9 @@ FORMAT = "1"
 
 
 class RedisStore:
-    """A store on Redis, on the running event loop. `Store` describes its operations.
+    """A store on Redis, on the running event loop. `Store` describes its operations, `RedisClient` its connections.
 
     Args:
-        addresses: addresses of any nodes, or of Sentinels.
-        sentinel: the name of the primary at the Sentinels, or empty without Sentinels.
         partitions: the number of partitions of each origin, fixed for a store.
         timeout_ms: the lifetime of a session, and of the record of its removal from a listing.
         codes: `random` or `content` (docs/decisions.md#deterministic-identifiers).
@@ -259,14 +256,14 @@ class RedisStore:
         refreshed = False
         while True:
             others = self._counts.others(origin, partition)
-            call = scripts.call(
+            state, expires, sessions, topics, expired = await self._run(
                 "create",
-                code=code,
+                partition,
+                code,
                 topic=topic.encode(),
                 head=records.pack_fixed(secret_hash, topic, info),
                 offer=offer.encode(),
                 lifetime_ms=ttl_ms or self._timeout_ms,
-                remember_ms=self._timeout_ms,
                 secret_hash=secret_hash,
                 max_in_topic=quotas.sessions_per_topic,
                 max_sessions=quotas.sessions_per_origin - others[0],
@@ -275,8 +272,6 @@ class RedisStore:
                 by_content=int(by_content),
                 lease=lease,
             )
-            reply = await self.client.run(partition.slot, partition.keys(code), call)
-            state, expires, sessions, topics, expired = reply
             self._discovery.report_expired(partition, expired)
             reading = self._counts.note(origin, partition, sessions, topics)
             if reading is not None:
@@ -286,8 +281,6 @@ class RedisStore:
                 await self._counts.refresh(origin)
             elif state != b"again":
                 break
-        if state == b"not found":
-            raise SessionNotFound
         if state.startswith(b"full"):
             what = {b"full": "sessions of an origin", b"full topic": "sessions of a topic"}
             raise TooMany(what.get(state, "topics of an origin"), FULL_RETRY_S)
@@ -301,6 +294,14 @@ class RedisStore:
             await self._aside(self._leases.note(origin, code, int(expires)))
         return code, int(expires)
 
+    async def _run(self, script: str, partition: Partition, code: bytes, **arguments: bytes | str | int) -> list[Any]:
+        """Run a script for a session. Raise SessionNotFound if it finds none."""
+        call = scripts.call(script, code=code, remember_ms=self._timeout_ms, **arguments)
+        reply = await self.client.run(partition.slot, partition.keys(code), call)
+        if reply is None or reply[0] == b"not found":
+            raise SessionNotFound
+        return list(reply)
+
     async def _aside(self, work: Coroutine[None, None, None]) -> None:
         """Run work that the change does not depend on. Wait at most ASIDE_S for it."""
         task = asyncio.create_task(work)
@@ -309,18 +310,10 @@ class RedisStore:
         await asyncio.wait((task,), timeout=ASIDE_S)
 
     async def answer(self, origin: str, code: bytes, answer: str, *, secret_hash: bytes = b"") -> None:
-        partition = self.partitions.of_code(origin, code)
-        call = scripts.call(
-            "answer",
-            code=code,
-            answer=answer.encode(),
-            secret_hash=secret_hash,
-            token=os.urandom(8),
-            remember_ms=self._timeout_ms,
+        partition, token = self.partitions.of_code(origin, code), os.urandom(8)
+        state, *known = await self._run(
+            "answer", partition, code, answer=answer.encode(), secret_hash=secret_hash, token=token
         )
-        state, *known = await self.client.run(partition.slot, partition.keys(code), call)
-        if state == b"not found":
-            raise SessionNotFound
         if state == b"other":
             raise AlreadyAnswered
         if state == b"answered":
@@ -387,55 +380,36 @@ class RedisStore:
         return records.unpack_session(code, fixed, expires).topic
 
     async def withdraw(self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"") -> None:
-        partition = self.partitions.of_code(origin, code)
-        call = scripts.call(
-            "withdraw",
-            code=code,
-            side=records.NAMES[side],
-            secret_hash=secret_hash,
-            token=os.urandom(8),
-            remember_ms=self._timeout_ms,
+        partition, token = self.partitions.of_code(origin, code), os.urandom(8)
+        _, *known = await self._run(
+            "withdraw", partition, code, side=records.NAMES[side], secret_hash=secret_hash, token=token
         )
-        state, *known = await self.client.run(partition.slot, partition.keys(code), call)
-        if state == b"not found":
-            raise SessionNotFound
         self.metrics.withdrawn += 1
         self._report("withdrawn", origin, code, known)
 
     async def refresh(
         self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"", announce: bool = True
     ) -> Refreshed:
-        call = scripts.call(
-            "refresh",
-            code=code,
-            side=records.NAMES[side],
-            secret_hash=secret_hash,
-            announce=int(announce),
-            remember_ms=self._timeout_ms,
+        name = records.NAMES[side]
+        return Refreshed(
+            *await self._refresh("refresh", origin, code, side=name, secret_hash=secret_hash, announce=int(announce))
         )
-        return Refreshed(*await self._refresh(origin, code, call))
 
     # Holding offers
 
     async def hold(self, origin: str, code: bytes, lease: bytes, *, secret_hash: bytes = b"") -> int:
-        call = scripts.call("hold", code=code, secret_hash=secret_hash, lease=lease, remember_ms=self._timeout_ms)
-        expires_ms, *_ = await self._refresh(origin, code, call)
+        expires_ms, *_ = await self._refresh("hold", origin, code, secret_hash=secret_hash, lease=lease)
         await self._aside(self._leases.note(origin, code, expires_ms))
         return expires_ms
 
     async def renew(self, origin: str, code: bytes, lease: bytes) -> int:
-        call = scripts.call("renew", code=code, lease=lease, remember_ms=self._timeout_ms)
-        expires_ms, *_ = await self._refresh(origin, code, call)
+        expires_ms, *_ = await self._refresh("renew", origin, code, lease=lease)
         await self._aside(self._leases.note(origin, code, expires_ms))
         return expires_ms
 
-    async def _refresh(self, origin: str, code: bytes, call: Call) -> list[int]:
+    async def _refresh(self, script: str, origin: str, code: bytes, **arguments: bytes | int) -> list[int]:
         """Run a script that refreshes a session. Return the new expiry, and what else the script returns."""
-        partition = self.partitions.of_code(origin, code)
-        reply = await self.client.run(partition.slot, partition.keys(code), call)
-        if reply is None:
-            raise SessionNotFound
-        expires_ms, *others = reply
+        expires_ms, *others = await self._run(script, self.partitions.of_code(origin, code), code, **arguments)
         await self._register(origin, int(expires_ms))
         return [int(expires_ms), *others]
 
@@ -445,10 +419,7 @@ class RedisStore:
 
     async def release(self, origin: str, code: bytes, lease: bytes) -> None:
         partition = self.partitions.of_code(origin, code)
-        call = scripts.call("release", code=code, lease=lease, token=os.urandom(8), remember_ms=self._timeout_ms)
-        state, *known = await self.client.run(partition.slot, partition.keys(code), call)
-        if state == b"not found":
-            raise SessionNotFound
+        state, *known = await self._run("release", partition, code, lease=lease, token=os.urandom(8))
         if state != b"released":
             self.metrics.withdrawn += 1
             self._report("withdrawn", origin, code, known)
