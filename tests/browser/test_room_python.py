@@ -2,23 +2,26 @@
 
 import contextlib
 import hashlib
+import itertools
 import json
+import os
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
 from support import malicious_peers
 from support.browsers import launch_in, open_connect, until
 from support.command import Server
+from support.forked import Process, Template
+from support.waiting import end_all
 
 from tornado_signal.client.names import Identity
 
 pytest_plugins = ["support.browser_fixtures", "support.networks"]
 pytestmark = pytest.mark.needs("aiortc")
 
-ORIGIN = "http://localhost:8000"  # of the pages; names need a secure context
+PORTS = itertools.count(8000)  # of the origins
 # Secrets, sorted by the ids derived from them. Of two members the first one leads.
 SECRETS = sorted(("of one member", "of another one"), key=lambda secret: Identity("", "", None, secret).id)
 # An expression for the fields of a beacon, without an id.
@@ -189,10 +192,9 @@ asyncio.run(main())
 class Program:
     """A Python program with a `Peers` that evaluates expressions. `seen` has the events of its room."""
 
-    def __init__(self, enter, urls, info, directory, origin=ORIGIN):
-        command = [*enter, sys.executable, "-W", "error", "-c", PROGRAM, " ".join(urls), origin, info]
-        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        self.process = subprocess.Popen(command, text=True, cwd=directory, **pipes)
+    def __init__(self, template, urls, origin, info, directory):
+        options = {"env": dict(os.environ), "cwd": directory, "stdin": subprocess.PIPE}
+        self.process = Process(" ".join(urls), origin, info, code=PROGRAM, forked_from=template, **options)
 
     def evaluate(self, expression):
         print(json.dumps(expression), file=self.process.stdin, flush=True)
@@ -205,50 +207,69 @@ class Program:
         assert (self.process.returncode, errors) == (0, "")
 
 
-@pytest.fixture
-def inside(network, tmp_path):
-    started = []
+@pytest.fixture(scope="module")
+def start(network, tmp_path_factory):
+    """A function that starts a server in the network."""
 
     def starting(data="data", port=0):
         # Not on loopback: browsers protect it from pages that may come from elsewhere.
-        options = ["--address", "192.0.2.1", "--data-dir", tmp_path / data]
-        started.append(Server(*options, prefix=network, port=port))
-        return started[-1]
+        options = ["--address", "192.0.2.1", "--data-dir", folder / data, "--rate-per-address", "100000"]
+        return Server(*options, prefix=network, port=port)
 
-    yield starting
-    for server in started:
-        server.end()
+    folder = tmp_path_factory.mktemp("data")
+    with end_all(starting, Server.end) as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def server(start):
+    """A server for the whole file. Each test has its own origin."""
+    return start()
+
+
+@pytest.fixture(scope="module")
+def template(network):
+    template = Template("tornado_signal.client.room", enter=network, flags=["-W", "error"])
+    yield template
+    template.end()
 
 
 @pytest.fixture
-def server(inside):
-    return inside()
+def origin():
+    """The origin of the test's pages. Names need a secure context."""
+    return f"http://localhost:{next(PORTS)}"
 
 
 @pytest.fixture
-def python(network, server, tmp_path):
+def python(template, server, origin, tmp_path):
     with contextlib.ExitStack() as stack:
 
-        def starting(info, urls=(server.url,)):
-            program = Program(network, urls, info, tmp_path)
+        def starting(info, *urls):
+            program = Program(template, urls or [server.url], origin, info, tmp_path)
             stack.callback(program.end)
             return program
 
         yield starting
 
 
-@pytest.fixture
-def page(network, server, chromium, tmp_path):
-    errors = []
-    browser = launch_in(chromium(0).browser_type, network, tmp_path / "chromium")
+@pytest.fixture(scope="module")
+def browser(network, playwright, tmp_path_factory):
+    browser = launch_in(playwright.chromium, network, tmp_path_factory.mktemp("browser") / "chromium")
+    yield browser
+    browser.close()
 
-    def opening():
-        page = open_connect(browser.new_context(permissions=["microphone"]), server, ORIGIN)
+
+@pytest.fixture
+def page(server, browser, origin):
+    errors = []
+
+    def new_page():
+        page = open_connect(browser.new_context(permissions=["microphone"]), server, origin)
         page.on("pageerror", lambda error: errors.append(str(error)))
         return page
 
-    yield opening
-    browser.close()
+    with end_all(new_page, lambda page: page.context.close()) as opening:
+        yield opening
     assert errors == []
 
 
@@ -376,7 +397,7 @@ def test_server_decides_which_member_is_newer(page, python):
     until(lambda: newer.evaluate("seen.some(([name]) => name === 'close')"))
     # A copy of the first beacon, and another one with that entry.
     beacon = {"v": 2, "id": id, "at": 10**14, "now": now_ms()}
-    sealed = f"Identity({ORIGIN!r}, 'room~lobby', None, 'of both').seal"
+    sealed = "Identity(sys.argv[2], 'room~lobby', None, 'of both').seal"
     offers = f"[{first['offer']!r}, {sealed}({beacon | {'since': first['createdAt']}})]"
     codes = mallory.evaluate(f"[await peers.client.offer('room~lobby', 'm', each) for each in {offers}]")
     mallory.evaluate("enter()")
@@ -486,8 +507,9 @@ def test_streams_of_browsers_are_tracks(page, python):
 
 
 @pytest.mark.parametrize(("number", "data"), [(signal.SIGKILL, "another"), (signal.SIGTERM, "data")])
-def test_members_do_not_notice_a_restart(number, data, inside, server, python):
-    a, b, c = map(python, "abc")
+def test_members_do_not_notice_a_restart(number, data, start, python, tmp_path):
+    server = start(tmp_path / "data")
+    a, b, c = (python(info, server.url) for info in "abc")
     a.evaluate("enter()")
     b.evaluate("enter()")
     with_others(a, "b")
@@ -495,16 +517,16 @@ def test_members_do_not_notice_a_restart(number, data, inside, server, python):
     server.stop(number)
     a.evaluate("room.send('are you there?')")
     sees(b, ("Message", "a", "are you there?"))
-    inside(data, port=server.url.rpartition(":")[2])
+    start(tmp_path / data, port=server.url.rpartition(":")[2])
     c.evaluate("enter()")
     all_together({"a": a, "b": b, "c": c})
     assert nobody_left(a, b, c)
 
 
-def test_members_fail_over_to_the_next_server_and_return(inside, server, python):
-    second = inside("another")
+def test_members_fail_over_to_the_next_server_and_return(start, python, tmp_path):
+    server, second = start(tmp_path / "data"), start(tmp_path / "another")
     urls = ["http://192.0.2.1:9", server.url, second.url]
-    a, b, c, d = (python(info, urls) for info in "abcd")
+    a, b, c, d = (python(info, *urls) for info in "abcd")
     for each in (a, b, c):
         each.evaluate("setattr(sys.modules['tornado_signal.client.servers'], 'PREFERRED_CHECK_S', 0.5)")
         each.evaluate("setattr(peers.client, 'retry_timeout_s', 1)")
@@ -514,7 +536,7 @@ def test_members_fail_over_to_the_next_server_and_return(inside, server, python)
     server.stop()
     c.evaluate("enter()")
     with_others(c, "a", "b")
-    inside(port=server.url.rpartition(":")[2])
+    start(tmp_path / "data", port=server.url.rpartition(":")[2])
     d.evaluate("enter()")
     with_others(d, "a", "b", "c")
     assert nobody_left(a, b, c)
@@ -524,12 +546,12 @@ def test_members_fail_over_to_the_next_server_and_return(inside, server, python)
 LEADS = "me='Bob', secret='of Bob'"
 FOLLOWS = "me='Alice', secret='of Alice'"
 # Forged messages: unsigned, signed by another key, or signed for another room, member, beacon or application.
-FORGED = f"""(lambda fields, to="", code="": [
+FORGED = """(lambda fields, to="", code="": [
     json.dumps(fields),
-    Identity({ORIGIN!r}, "room~lobby", None, "of Mallory").seal(fields, to, code),
-    Identity({ORIGIN!r}, "room~other", "Bob", "of Bob").seal(fields, to, code),
-    Identity({ORIGIN!r}, "room~lobby", "Bob", "of Bob").seal(fields, f"{{to}}other", code),
-    Identity({ORIGIN!r}, "room~lobby", "Bob", "of Bob").seal(fields, to, f"{{code}}other"),
+    Identity(sys.argv[2], "room~lobby", None, "of Mallory").seal(fields, to, code),
+    Identity(sys.argv[2], "room~other", "Bob", "of Bob").seal(fields, to, code),
+    Identity(sys.argv[2], "room~lobby", "Bob", "of Bob").seal(fields, f"{to}other", code),
+    Identity(sys.argv[2], "room~lobby", "Bob", "of Bob").seal(fields, to, f"{code}other"),
     Identity("https://other.example", "room~lobby", "Bob", "of Bob").seal(fields, to, code),
 ])"""
 
@@ -551,7 +573,7 @@ def test_unsigned_messages_of_named_members_are_ignored(python):
     carol.evaluate("enter()")  # which sees the beacons of before, and whose mail comes after that
     all_together({"a": alice, "b": bob, "c": carol})
     assert nobody_left(alice, bob)
-    signed = f"Identity({ORIGIN!r}, 'room~lobby', 'Bob', 'of Bob').seal({mail}, {second!r}, {code!r})"
+    signed = f"Identity(sys.argv[2], 'room~lobby', 'Bob', 'of Bob').seal({mail}, {second!r}, {code!r})"
     mallory.evaluate(f"peers.client.candidates({code!r}, 'answerer', [{signed}])")
     # An offer of Bob starts an attempt, but the open connection stays until the new one is open.
     until(lambda: alice.evaluate(f"room._members[{first!r}].attempt") == "another")
@@ -582,9 +604,9 @@ def test_forged_messages_end_no_connection_of_members_without_names(page, python
     assert members["x"].evaluate("seen.filter(([name]) => name !== 'join').length") == 0
 
 
-def test_members_say_that_a_connection_is_closed_and_replace_it(page, python):
+def test_members_say_that_a_connection_is_closed_and_replace_it(page, python, origin):
     tab, program, mallory = page(), python("p"), python("m")
-    identities = [Identity(ORIGIN, "room~lobby", None, secret) for secret in (*SECRETS, "of a third one")]
+    identities = [Identity(origin, "room~lobby", None, secret) for secret in (*SECRETS, "of a third one")]
     asker, leads, follows = sorted(identities, key=lambda identity: identity.id)
     secret = {identity.id: secret for identity, secret in zip(identities, (*SECRETS, "of a third one"), strict=True)}
     tab.evaluate(f"enter('lobby', {{info: 't', secret: '{secret[leads.id]}'}})")

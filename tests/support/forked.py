@@ -43,7 +43,7 @@ def end_with_parent():
 def main():
     """Fork a process for each request until the other end is closed. Run the command in it."""
     requests = socket.socket(fileno=os.dup(0))
-    for name in MODULES:
+    for name in sys.argv[1:]:
         importlib.import_module(name)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -72,45 +72,56 @@ def main():
     for number, each in enumerate(streams):
         os.dup2(each, number)
         os.close(each)
-    arguments, directory, variables = json.loads(request)
+    arguments, directory, variables, code = json.loads(request)
     os.chdir(directory)
     os.environ.clear()
     os.environ.update(variables)
     sys.argv = ["tornado-signal", *arguments]
-    sys.exit(sys.modules["tornado_signal.__main__"].main())
+    if code is None:
+        sys.exit(sys.modules["tornado_signal.__main__"].main())
+    exec(code, {"__name__": "__main__"})
 
 
-TEMPLATES = {}  # the processes that fork, with the sockets for requests to them, by network namespace
+class Template:
+    """A process that has imported modules, and forks. `enter` is the prefix of commands in its network."""
+
+    def __init__(self, *modules, enter=(), flags=()):
+        self.requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen([*enter, sys.executable, "-P", *flags, __file__, *modules], stdin=theirs)
+
+    def end(self):
+        self.requests.close()
+        self._process.wait()
+
+
+TEMPLATES = {}  # those for the command, by network namespace
 
 
 def template():
-    """Return the socket for requests to the process that forks in the network namespace of this thread."""
+    """Return the template for the command in the network namespace of this thread."""
     network = os.readlink("/proc/thread-self/ns/net")
     if network not in TEMPLATES:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            TEMPLATES[network] = subprocess.Popen([sys.executable, "-P", __file__], stdin=theirs), ours
-    return TEMPLATES[network][1]
+        TEMPLATES[network] = Template(*MODULES)
+    return TEMPLATES[network]
 
 
 @atexit.register
 def end():
-    """End the processes that fork."""
+    """End the templates for the command."""
     while TEMPLATES:
-        process, requests = TEMPLATES.popitem()[1]
-        requests.close()
-        process.wait()
+        TEMPLATES.popitem()[1].end()
 
 
 class Process:
     """A process of the command, with what tests need of the interface of `subprocess.Popen` in text mode.
 
-    The streams are PIPE, DEVNULL or a descriptor.
+    The streams are PIPE, DEVNULL or a descriptor. With `code`, it is a process of a template that executes that.
     """
 
-    def __init__(self, *arguments, env, cwd=None, stdin=DEVNULL, stdout=PIPE, stderr=PIPE):
+    def __init__(self, *arguments, env, cwd=None, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, code=None, forked_from=None):
         self.args, self.returncode, self._readers, self._rest = [*map(str, arguments)], None, {}, {}
-        request = json.dumps([self.args, str(cwd or Path.cwd()), env]).encode()
+        request = json.dumps([self.args, str(cwd or Path.cwd()), env, code]).encode()
         streams, passed = [], []
         with contextlib.ExitStack() as stack:
             for number, kind in enumerate((stdin, stdout, stderr)):
@@ -127,7 +138,7 @@ class Process:
             self.stdin, self.stdout, self.stderr = streams
             self._status, status = os.pipe()
             stack.callback(os.close, status)
-            socket.send_fds(template(), [request], [*passed, status])
+            socket.send_fds((forked_from or template()).requests, [request], [*passed, status])
         (self.pid,) = NUMBER.unpack(os.read(self._status, NUMBER.size))
 
     def poll(self):

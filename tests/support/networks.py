@@ -184,9 +184,9 @@ exec cat
 """
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def network():
-    """A network namespace, as the prefix of commands that run in it."""
+    """A network namespace for the tests of a file, as the prefix of commands that run in it."""
     require("namespace", "ip")
     root = os.geteuid() == 0
     process, enter = _namespace("-n" if root else "-rn", NETWORK)
