@@ -75,14 +75,16 @@ class Operation:
     def perform(self, context: RequestContext, **values: Any) -> bytes | Awaitable[bytes | Pieces]:
         """Perform the operation with parameter values by name. Return JSON, or an awaitable of it."""
         if "code" in values:
-            return self._perform_on_session(context, **values)
+            values["session"] = wire.parse_code(values.pop("code"))
+            if (checking := context.require_session(values["session"])) is not None:
+                return self._perform_after(checking, context, values)
         return self.work(context, **values)
 
-    async def _perform_on_session(self, context: RequestContext, code: str, **values: Any) -> bytes | Pieces:
-        session = wire.parse_code(code)
-        if (checking := context.require_session(session)) is not None:
-            await checking
-        result = self.work(context, session=session, **values)
+    async def _perform_after(
+        self, checking: Awaitable[None], context: RequestContext, values: dict[str, Any]
+    ) -> bytes | Pieces:
+        await checking
+        result = self.work(context, **values)
         return result if isinstance(result, bytes) else await result
 
     @cached_property

@@ -28,10 +28,10 @@ class Headers(Mapping[str, str]):
             self._repeated = {name: values for name, values in every.items() if len(values) > 1}
             self.sent |= {name: b",".join(values) for name, values in self._repeated.items()}
 
-    def with_host(self, host: bytes) -> "Headers":
-        """Return the headers with another Host."""
+    def with_value(self, name: bytes, value: bytes) -> "Headers":
+        """Return the headers with another value of a name in lower case."""
         headers = Headers([])
-        headers.sent = {**self.sent, b"host": host}
+        headers.sent = {**self.sent, name: value}
         headers._repeated = self._repeated
         return headers
 

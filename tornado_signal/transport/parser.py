@@ -188,7 +188,7 @@ class RequestParser:
         version, headers = parse_head(read[at + len(line) : end])
         self._chunked = self._after_chunked = b"transfer-encoding" in headers.sent
         if host and "Host" in headers:
-            headers = headers.with_host(host)
+            headers = headers.with_value(b"host", host)
         if parser.should_upgrade():
             for name in ("Content-Length", "Transfer-Encoding"):
                 if name in headers:

@@ -19,6 +19,7 @@ _LATER_VERSION: Final = re.compile(r"HTTP/1\.[2-9]")  # has the syntax of 1.1 (R
 _TARGET: Final = re.compile(rb"[!\"$-~\x80-\xff]+")  # a fragment stays with the client
 _ABSOLUTE: Final = re.compile(rb"https?://([^/?#]+)", re.IGNORECASE)
 _HOST: Final = re.compile(rb"(?:([A-Za-z0-9._~!$&'()*+;=-]|%[0-9A-Fa-f]{2})*|\[[0-9A-Fa-f:.]+\])(:[0-9]*)?")
+_CONTENT_LENGTH: Final = re.compile(rb"\r\nContent-Length: ([0-9]{1,20})(?=\r\n|\Z)")
 _LENGTH: Final = re.compile(rb"[0-9]{1,20}")  # larger than any body; Python refuses to parse thousands of digits
 
 K = TypeVar("K")
@@ -84,6 +85,13 @@ def parse_head(head: bytes) -> tuple[str, Headers]:
     """
     if head in _heads:
         return _heads[head]
+    length = _CONTENT_LENGTH.search(head)
+    rest = head[: length.start()] + head[length.end() :] if length else head
+    if length and rest in _lengthless:
+        version, headers = _lengthless[rest]
+        parsed = version, headers.with_value(b"content-length", length[1])
+        keep(_heads, head, parsed, CACHED_HEADS)
+        return parsed
     first, *lines = head.split(b"\r\n")
     if len(lines) > MAX_HEADERS:
         raise BadRequest(http.HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
@@ -93,10 +101,13 @@ def parse_head(head: bytes) -> tuple[str, Headers]:
     check_headers(headers, version)
     if len(head) <= MAX_CACHED_BYTES and headers.sent.keys().isdisjoint(CREDENTIALS):
         keep(_heads, head, parsed, CACHED_HEADS)
+        if length:
+            keep(_lengthless, rest, parsed, CACHED_HEADS)
     return parsed
 
 
 _heads: Final[dict[bytes, tuple[str, Headers]]] = {}
+_lengthless: Final[dict[bytes, tuple[str, Headers]]] = {}  # with one Content-Length, by the rest of the head
 _fields: Final[dict[bytes, tuple[bytes, bytes]]] = {}
 
 
