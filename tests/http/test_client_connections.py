@@ -162,7 +162,8 @@ async def test_unexpected_error_closes_the_connection_and_ends_the_message(
         if path == "/ws":
             monkeypatch.setattr(rpc, "parse", lambda message: [])
         else:
-            monkeypatch.setattr(ProtocolConnection, "_handle", fail)
+            for kind in ProtocolConnection.__subclasses__():
+                monkeypatch.setattr(kind, "received", fail)
         await socket.send(MESSAGES[path][0])
         await socket.send(MESSAGES[path][-1])
         await asyncio.wait_for(socket.wait_closed(), BOUND_S)

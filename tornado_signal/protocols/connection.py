@@ -108,14 +108,20 @@ class ProtocolConnection(ClientConnection):
         work = None
         try:
             context.admit(size=slot.take_uncharged())
-            work = self._handle(message, context)
+            try:
+                decoded = _parse(message)
+            except ValueError as error:
+                self.received_junk(error)
+            else:
+                work = self.received(decoded, context)
         except Exception as error:
             self._close_with_error(error, context)
         if work is not None:
             if self.overlapping:
                 self.follow(slot)
             return self.complete(work, context)
-        self._end_request(context)
+        context.status = context.status or HTTPStatus.OK
+        context.ended()
         return None
 
     def make_context(self) -> RequestContext:
@@ -131,25 +137,14 @@ class ProtocolConnection(ClientConnection):
         except (Exception, CancelledError) as error:
             self._close_with_error(error, context)
         finally:
-            self._end_request(context)
+            context.status = context.status or HTTPStatus.OK
+            context.ended()
 
     def disconnected(self) -> None:
         for channel in list(self._channels):
             self.unsubscribe(channel)
         if (work := self.leave()) is not None:
             self.client.service.start(work)
-
-    def _handle(self, message: bytes, context: RequestContext) -> Awaitable[None] | None:
-        try:
-            decoded = _parse(message)
-        except ValueError as error:
-            self.received_junk(error)
-            return None
-        return self.received(decoded, context)
-
-    def _end_request(self, context: RequestContext) -> None:
-        context.status = context.status or HTTPStatus.OK
-        context.ended()
 
     def _close_with_error(self, error: BaseException, context: RequestContext) -> None:
         """Close the connection because of an error."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final, NamedTuple
 
 from ..auth import Grant
@@ -162,7 +162,7 @@ class ClientConnection:
     def message_received(self, message: bytes) -> None:
         self._messages.append(message)
         if not self._is_busy:
-            self._begin_next()
+            self._begin_next(self.client.service.queue.start)
 
     def frame_received(self) -> None:
         self.charge_frame()
@@ -178,18 +178,18 @@ class ClientConnection:
     def _token_expired(self) -> None:
         self.client.socket.close(CloseCode.POLICY_VIOLATION, NO_TOKEN if self.grant is None else TOKEN_EXPIRED)
 
-    def _begin_next(self) -> None:
-        """Process the next message at the client's turn, after the client has read what has been sent."""
+    def _begin_next(self, start: Callable[[ClientCounts, Callable[[], None]], None] | None = None) -> None:
+        """Process the next message at the client's turn, after the client has read what has been sent.
+
+        `start` can process it at once if nothing else waits. By default it waits for a turn.
+        """
         self._is_busy = bool(self._messages)
         if self._is_busy:
-            room = self.client.socket.room
+            start, room = start or self.client.service.queue.submit, self.client.socket.room
             if room.done():
-                self._submit()
+                start(self.counts, self._begin)
             else:
-                room.add_done_callback(self._submit)
-
-    def _submit(self, _: object = None) -> None:
-        self.client.service.queue.submit(self.counts, self._begin)
+                room.add_done_callback(lambda _: start(self.counts, self._begin))
 
     def _begin(self) -> None:
         if not self._messages or self.client.socket.drops_messages:
