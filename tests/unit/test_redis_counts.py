@@ -82,4 +82,8 @@ async def test_other_partitions_are_read_more_often_near_the_quota(monkeypatch):
         counts.note("o", first, 5, 1)
         await asyncio.sleep(0)  # the read runs in parallel
         assert len(reads) == expected
+    await asyncio.sleep(0)
+    counts.allow(Quotas(sessions_per_origin=30))
+    await counts.note("o", first, 5, 1)
+    assert len(reads) == 4
     await counts.close()

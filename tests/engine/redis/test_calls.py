@@ -285,6 +285,10 @@ async def test_page_reads_few_more_topics_than_those_up_to_it(redis, under):
             page, count = await one.topics(0, 100, ranges)
             assert ([name for name, _ in page], count) == (expected[:100], len(expected))
             assert all_calls(redis) - before < most
+        # One partition has all topics of the page.
+        skewed = [name for name in map("a{:04}".format, range(2000)) if store.partitions.number(name) == 0][:100]
+        await asyncio.gather(*(one.create(topic=name) for name in skewed))
+        assert [name for name, _ in (await one.topics(0, 100))[0]] == skewed
 
 
 def before_listing(store, change):
