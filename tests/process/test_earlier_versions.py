@@ -7,11 +7,13 @@ import pytest
 from support.checkout import unpack
 from support.command import ORIGIN
 from support.redis_servers import RedisServer
+from support.redis_traffic import in_background
 from support.rpc import until
 from support.y_webrtc import RawClient, published
 
-# The last commit before servers signed their actions, and one whose servers use the same channel for signed ones.
-# Run on that commit, the second case compares equal servers, and passes.
+# The last release, the last commit before servers signed their actions, and one whose servers use the same channel for
+# signed ones. Run on that commit, the last case compares equal servers, and passes.
+RELEASE = {"release": "8a2b8163"}
 EARLIER = {"unsigned": "892501be~1", "signed": "0d2df6bd"}
 MESSAGES = 200
 
@@ -21,11 +23,27 @@ def servers(start, tmp_path, request):
     """A server of an earlier version, and one of this version."""
     earlier = tmp_path / "earlier"
     earlier.mkdir()
-    unpack(earlier, EARLIER[request.param])
+    unpack(earlier, (RELEASE | EARLIER)[request.param])
     with RedisServer("valkey") as redis:
         flags = ("--store", "redis", "--redis-nodes", redis.address, "--durability", "os", "--admin-port", "0")
         old = {"prefix": (sys.executable, "-m"), "command": "tornado_signal", "cwd": earlier}
         yield start(*flags, **old), start(*flags)
+
+
+@pytest.mark.parametrize("servers", RELEASE | EARLIER, indirect=True)
+def test_servers_of_two_versions_serve_the_same_sessions(servers):
+    for one, other in (servers, servers[::-1]):
+        code = one.offer("lobby")
+        assert other.codes("lobby") == [code]
+        assert other.call("/answer", {"code": code, "side": "answerer", "candidate": "c"})[0] == 200
+        waiting = in_background(
+            lambda one=one, code=code: one.call("/poll", {"code": code, "side": "offerer", "wait": 30})
+        )
+        assert other.call("/answer", {"code": code, "side": "answerer", "answer": "a"})[0] == 200
+        assert waiting()[0] == 200
+        assert one.call("/poll", {"code": code, "side": "offerer"})[1] == {"answer": "a", "answerCandidates": ["c"]}
+        assert other.call("/withdraw", {"code": code, "side": "offerer"})[0] == 200
+        assert one.call("/poll", {"code": code, "side": "offerer"})[0] == 404
 
 
 def status(server):
