@@ -1,11 +1,13 @@
 """Two browsers connect by way of two servers whose sessions are on a Redis cluster, while that loses a primary."""
 
+import contextlib
+
 import pytest
 from support.browsers import listed, until
 from support.redis_servers import RedisCluster
 
 from .test_room import enter
-from .test_room_python import ORIGIN, Program
+from .test_room_python import Program, forking
 
 pytest_plugins = ["support.redis_traffic"]
 pytestmark = pytest.mark.slow
@@ -46,20 +48,20 @@ def test_two_browsers_connect_while_a_primary_fails_over(cluster, servers, conne
 def test_member_of_a_room_publishes_again_when_redis_was_emptied(
     client, redis_server, site, connect_page, tmp_path, start
 ):
-    redis = redis_server()
-    server = start("--durability", "os", redis=redis)
-    until(lambda: redis.ask("KEYS", "*:probe:*"))
-    if client == "page":
-        origin, member = site.origin, connect_page(server)
-        enter(member, "Ada")
-    else:
-        origin, member = ORIGIN, Program((), [server.url], "Ada", tmp_path)
-        member.evaluate("enter()")
-    before = until(lambda: listed(server, origin, "room~lobby"))
-    redis.ask("FLUSHALL")
-    after = until(lambda: listed(server, origin, "room~lobby"))
-    assert [each["info"] for each in after] == ["Ada"]
-    assert after[0]["code"] != before[0]["code"]
-    if client == "program":
-        member.end()
+    with contextlib.ExitStack() as stack:
+        redis = redis_server()
+        server = start("--durability", "os", redis=redis)
+        until(lambda: redis.ask("KEYS", "*:probe:*"))
+        if client == "page":
+            member = connect_page(server)
+            enter(member, "Ada")
+        else:
+            member = Program(stack.enter_context(forking()), [server.url], site.origin, "Ada", tmp_path)
+            stack.callback(member.end)
+            member.evaluate("enter()")
+        before = until(lambda: listed(server, site.origin, "room~lobby"))
+        redis.ask("FLUSHALL")
+        after = until(lambda: listed(server, site.origin, "room~lobby"))
+        assert [each["info"] for each in after] == ["Ada"]
+        assert after[0]["code"] != before[0]["code"]
     assert server.stop() == 0

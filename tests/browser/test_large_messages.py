@@ -6,7 +6,7 @@ import pytest
 from support.browsers import until
 
 from .test_messages import connected, in_one_room, messages
-from .test_room_python import Program, all_together
+from .test_room_python import Program, all_together, forking
 
 SIZE = 64 << 20
 # The values that a page sends: values of many kinds, all in parts or after them.
@@ -37,10 +37,10 @@ def bob(server, connect_page):
 
 @pytest.fixture
 def python(server, site, tmp_path):
-    with contextlib.ExitStack() as stack:
+    with forking() as template, contextlib.ExitStack() as stack:
 
         def starting(info):
-            program = Program([], [server.url], info, tmp_path, site.origin)
+            program = Program(template, [server.url], site.origin, info, tmp_path)
             stack.callback(program.end)
             # All members are on loopback here, which aiortc does not use itself.
             loopback = "lambda **options: ['127.0.0.1']"

@@ -227,11 +227,18 @@ def server(start):
     return start()
 
 
-@pytest.fixture(scope="module")
-def template(network):
-    template = Template("tornado_signal.client.room", enter=network, flags=["-W", "error"])
+@contextlib.contextmanager
+def forking(enter=()):
+    """Yield a process from which programs are forked. `enter` is the prefix of commands in its network."""
+    template = Template("tornado_signal.client.room", enter=enter, flags=["-W", "error"])
     yield template
     template.end()
+
+
+@pytest.fixture(scope="module")
+def template(network):
+    with forking(network) as template:
+        yield template
 
 
 @pytest.fixture
