@@ -18,7 +18,7 @@ from tornado_signal.settings.settings import SETTINGS, Settings, merge
 
 PACKAGE = Path(tornado_signal.__file__).parent
 # Where settings are read when they are needed.
-READERS = ("admin", "http", "limits", "process", "protocols", "service", "websocket")
+READERS = ("operator", "http", "limits", "process", "protocols", "service", "websocket")
 SECRETS = ("turn_secret_file", "redis_password_file", "redis_sentinel_password_file", "admin_token_file")
 
 

@@ -269,7 +269,7 @@ class OperationHandler(Handler):
         request.status = OK
         request.sent_bytes = len(result)
         service = request.service
-        date, listed = service.clock.http_date(request.now_ms), service.settings.allowed_origins is not None
+        date, listed = service.clock.http_date(request.now_ms), service.live.current.allowed_origins is not None
         before, after = head_of_result(date, request.origin, listed)
         sent: asyncio.Future[None] = respond(before, after + request.request_id.encode(), result)
         self.on_finish()

@@ -58,12 +58,13 @@ class Request(httputil.HTTPServerRequest, RequestContext):
         self.remote_ip = context.remote_ip or ""
         self.protocol = context.protocol
         client_address = self.remote_ip
-        if service.settings.trusted_proxies or not client_address:
+        if service.live.current.trusted_proxies or not client_address:
             client_address = service.limits.client_address(client_address, headers.get("X-Forwarded-For", ""))
             context.client_address = client_address
-        if not service.proxy_reported and self.remote_ip in ("", client_address) and "X-Forwarded-For" in headers:
-            service.report_proxy(self.remote_ip)
         client = service.limits.client(client_address)
+        reports = not (client.limited or service.proxy_reported) and self.remote_ip in ("", client_address)
+        if reports and "X-Forwarded-For" in headers:
+            service.report_proxy(self.remote_ip)
         RequestContext.__init__(self, service, client, client_address, self.method, "unknown")
         self.body_error: errors.SignalError | None = None  # the reason why the body was not kept, or None
         self.received_bytes = 0  # of the body, also if it was not kept

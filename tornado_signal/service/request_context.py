@@ -102,7 +102,7 @@ class RequestContext:
         retry_after_s = BLOCKED_RETRY_S if blocked else service.limits.charge_request(self.client, self.now_ms, units)
         if find_origin is not None:
             origin = find_origin()
-            allowed = service.settings.allowed_origins
+            allowed = service.live.current.allowed_origins
             if allowed is not None and origin and origin not in allowed:
                 service.refuse_origin(origin, allowed)
                 raise OriginNotAllowed
@@ -237,10 +237,11 @@ class RequestContext:
         service.limits.count_recent(self.client_address, self.status)
         if self.origin or self.refusal_reason != OriginNotAllowed.reason:  # those are in `refused_origins`
             service.recent_origins.count(self.origin, self.status)
-        allowed = service.settings.allowed_origins
+        settings = service.live.current
+        allowed = settings.allowed_origins
         if allowed is not None and (entry := allowed.find(self.origin)) is not None:
             log.metrics.by_origin[entry, self.pattern, self.status] += 1
-        if log.enabled:
+        if settings.access_log:
             line = {"method": self.method, "endpoint": self.pattern, "status": self.status}
             line |= {"ms": round(seconds * 1000, 3), "bytes": self.sent_bytes, "id": self.request_id}
             subject = self.grant.subject if self.grant else ""

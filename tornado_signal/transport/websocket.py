@@ -36,7 +36,7 @@ BLAMES_CLIENT: Final = {
 NOT_READ: Final = "messages are not read"
 DELIBERATE: Final = (CloseCode.NORMAL_CLOSURE, CloseCode.GOING_AWAY, CloseCode.NO_STATUS_RCVD)
 
-make_text: Final = functools.partial(make_frame, frames.TEXT)
+make_text: Final = functools.lru_cache(1)(functools.partial(make_frame, frames.TEXT))  # many get the same message
 
 VERSION_HEADER: Final = "Sec-WebSocket-Version"
 WEBSOCKET_VERSION: Final = "13"
