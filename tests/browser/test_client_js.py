@@ -27,7 +27,7 @@ LATER = {
     "nearby.js",
     "places.js",
     "secret.js",
-    "streams.js",
+    "polls.js",
     "tokens.js",
 }
 MODULES = [WEB / "client.js", *sorted((WEB / "client").glob("*.js"))]

@@ -1,7 +1,7 @@
 """Rooms behind the proxies that people use, in networks that are in the way.
 
 A cell is a proxy, the host of the pages, and a network. Proxies have Debian's defaults and the lines of their
-tutorials. Networks treat WebSockets and streams differently. Each cell has a room with two members. The name of the
+tutorials. Networks treat WebSockets differently. Each cell has a room with two members. The name of the
 room has characters that proxies change.
 """
 
@@ -16,8 +16,7 @@ from support.waiting import until
 
 HOSTS = ("same host", "other host")
 WEBSOCKETS = ("works", "refused", "hangs", "cut")
-STREAMS = ("pass", "held")
-NETWORKS = list(itertools.product(HOSTS, WEBSOCKETS, STREAMS))
+NETWORKS = list(itertools.product(HOSTS, WEBSOCKETS))
 ENTER = """([name, url]) => {
   window.began = performance.now();
   window.lobby = room(name, {url});
@@ -32,12 +31,12 @@ def open_network(server, tmp_path, site, profiles):
     """A function that opens two pages in a network before a proxy, and returns the pages and the network."""
     proxies, networks = {}, contextlib.ExitStack()
 
-    def opening(kind, host, websockets, streams, path=""):
+    def opening(kind, host, websockets, path=""):
         if kind not in proxies:
             directory = tmp_path / str(len(proxies))
             directory.mkdir()
             proxies[kind] = kind(directory, int(server.url.rpartition(":")[2]))
-        network = networks.enter_context(Proxy(proxies[kind].url, websockets=websockets, streams=streams))
+        network = networks.enter_context(Proxy(proxies[kind].url, websockets=websockets))
         origin = network.url if host == "same host" else site.origin
         return [profiles.open(f"{origin}/connect?{network.url}{path}") for _ in range(2)], network
 
@@ -95,7 +94,7 @@ def test_sub_path(kind, open_network):
         ("other host", "works", "/signal/"),
         ("same host", "refused", "/signal/"),
     ]
-    opened = [(case, *open_network(kind, *case[:2], "pass", case[2])) for case in cases]
+    opened = [(case, *open_network(kind, *case)) for case in cases]
     for (_, _, path), pages, network in opened:
         enter(pages, "lobby", network.url + path)
     for (_, websockets, _), pages, network in opened:

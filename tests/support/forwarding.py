@@ -1,8 +1,7 @@
-"""A proxy that refuses, holds back, cuts or forgets connections."""
+"""A proxy that refuses, cuts or forgets connections."""
 
 import asyncio
 import contextlib
-import re
 import threading
 from pathlib import Path
 
@@ -21,7 +20,6 @@ class Proxy:
         server: its URL, or an object with its port on this machine.
         refuse: called with the writer of each WebSocket handshake. If None, `websockets` decides.
         websockets: `works`, `refused`, `hangs`, or `cut`, every 10 seconds.
-        streams: `pass`, or `held`: a response is forwarded when it is complete.
 
     Attributes:
         url, port: the address of the proxy.
@@ -30,9 +28,9 @@ class Proxy:
         opened, ended: the numbers of WebSockets.
     """
 
-    def __init__(self, server, refuse=None, websockets="works", streams="pass"):
+    def __init__(self, server, refuse=None, websockets="works"):
         self._upstream = int(server.rpartition(":")[2]) if isinstance(server, str) else server.port
-        self.refuse, self.websockets, self.streams = refuse, websockets, streams
+        self.refuse, self.websockets = refuse, websockets
         self.paths, self.opened, self.ended, self._age = [], 0, 0, 0
         self.open = asyncio.Event()
         self.open.set()
@@ -97,12 +95,6 @@ class Proxy:
         if websocket and self.websockets == "hangs":
             return await reader.read()
         from_server, to_server = await self._connect()
-        if not websocket and self.streams == "held":
-            to_server.write(re.sub(rb"(?i)\r\nconnection:[^\r]*", b"", head[:-2]) + b"Connection: close\r\n\r\n")
-            sending = asyncio.ensure_future(self._copy(reader, to_server))
-            writer.write(await from_server.read())
-            writer.close()
-            return await sending
         if head.startswith(b"CONNECT"):
             writer.write(b"HTTP/1.1 200 x\r\n\r\n")
         else:

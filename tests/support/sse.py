@@ -113,21 +113,3 @@ async def open_stream(port, target, *, last=None, origin=ORIGIN, method="GET", h
 
 def summarize(events):
     return [(event.name, *(event.data[name] for name in ("code", "reason") if name in event.data)) for event in events]
-
-
-def encode(name, text="", number=None):
-    session = {"info": "", "offer": "", "offerCandidates": [], "createdAt": 1, "expiresAt": 2}
-    more = {"session": session, "gone": {"reason": "expired"}}.get(name)
-    data = json.dumps({} if more is None else {"code": text, **more})
-    return f"event: {name}\ndata: {data}\n" * bool(name) + (f"id: {number}\n\n" if number else "\n")
-
-
-# Two sessions are known. The reader returns after the memory of removals, and the new listing breaks off once.
-REPLACED = [
-    (None, encode("session", "a", 1) + encode("session", "b", 2) + encode("", number=3)),
-    (b"3", encode("reset", number=4) + encode("session", "c", 5)),
-    (None, encode("session", "a", 6) + encode("session", "c", 7) + encode("session", "d", 8) + encode("", number=9)),
-    (b"9", encode("gone", "a", 10)),
-]
-# The events that a client must report then.
-REPORTED = [*(("session", code) for code in "abcacd"), ("gone", "b"), ("gone", "a")]

@@ -21,5 +21,6 @@ const { url } = import.meta; // undefined or that of another file in a bundle
 if (/^http[^?#]*\/client\.js(\?|#|$)/.test(url)) {
   servedBy(url);
   // In the background: later the server may be unavailable.
-  for (const part of [import("./client/connect.js"), import("./client/files.js")]) part.catch(() => {});
+  const parts = [import("./client/connect.js"), import("./client/files.js"), import("./client/polls.js")];
+  for (const part of parts) part.catch(() => {});
 }

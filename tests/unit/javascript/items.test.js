@@ -3,6 +3,7 @@
 import assert from "node:assert/strict";
 import { createServer } from "node:net";
 import { afterEach, beforeEach, test } from "node:test";
+import "./virtual_time.js";
 import { json } from "../../../tornado_signal/web/client/http.js";
 import { SignalClient } from "../../../tornado_signal/web/client/signal-client.js";
 
@@ -93,6 +94,47 @@ test("items of a result have the declared types and a wrong result fails its cal
   await assert.rejects(client.version(), { code: "server-busy", retryAfterMs: undefined });
   for (const name of ["topics", "health", "nearby"]) await assert.rejects(client[name](), { code: "not-a-server" });
   assert.deepEqual([sockets.length, sockets[0].closed], [1, false]);
+});
+
+// Two sessions are known. The reader returns after the memory of removals, and the new listing breaks off once.
+const REPLACED = [
+  [undefined, ["session", "a"], ["session", "b"], [""]],
+  ["3", ["reset"], ["session", "c"]],
+  [undefined, ["session", "a"], ["session", "c"], ["session", "d"], [""]],
+  ["9", ["gone", "a"]],
+];
+
+test("a listing after a reset replaces what was known", async (context) => {
+  Socket.replies = { subscribe: { result: { subscription: 1 } } };
+  const asked = [];
+  const { send } = Socket.prototype;
+  context.mock.method(Socket.prototype, "send", function (text) {
+    const { method, params } = JSON.parse(text);
+    send.call(this, text);
+    if (method !== "subscribe") return;
+    let cursor = REPLACED.slice(0, asked.length).reduce((sum, [, ...events]) => sum + events.length, 0);
+    const [, ...events] = REPLACED[asked.length] ?? [];
+    asked.push(params.since);
+    setTimeout(() => {
+      for (const [type, code] of events) {
+        cursor += 1;
+        const data = { session: { ...SESSION, code }, gone: { code } }[type] ?? {};
+        this.receive({ params: { subscription: 1, cursor: `${cursor}`, type, data: type ? data : null } });
+      }
+      setTimeout(() => this.onclose?.({ code: 1006, reason: "" }), 20);
+    }, 20);
+  });
+  const reported = [];
+  for await (const { type, data } of client.events("lobby")) {
+    reported.push([type, data.code]);
+    if (`${type} ${data.code}` === "gone a") break;
+  }
+  const listed = [..."abcacd"].map((code) => ["session", code]);
+  assert.deepEqual(reported, [...listed, ["gone", "b"], ["gone", "a"]]);
+  assert.deepEqual(
+    asked,
+    REPLACED.map(([since]) => since),
+  );
 });
 
 test("too many values are still refused", async () => {

@@ -2,7 +2,6 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
-import { messages } from "../../../tornado_signal/web/client/streams.js";
 import {
   Deadline,
   makePace,
@@ -36,17 +35,6 @@ test("polls after a burst are delayed", async () => {
   const beganMs = performance.now();
   for (let count = 0; count < 23; count += 1) await pace(signal);
   assert.ok(performance.now() - beganMs >= 200);
-});
-
-test("an endless line of a stream is an error, and takes linear time", () => {
-  const parse = messages();
-  const piece = new Uint8Array(2 ** 10).fill(120);
-  assert.throws(
-    () => {
-      for (;;) [...parse(piece)];
-    },
-    { code: "not-a-server" },
-  );
 });
 
 test("a deadline ends with the signal that it was made with", async () => {
@@ -106,18 +94,6 @@ test("which errors may pass, and which say that a session is taken", () => {
     undefined,
   ];
   for (const error of others) assert.equal(passing(error), false);
-});
-
-test("an event stream is understood wherever it is split", () => {
-  const text =
-    'retry: 2000\n\nevent: session\r\nid: a:b\r\ndata: {"a":\r\ndata: 1}\r\n\r\n: comment\n\ndata: \u{1f600}\r\r';
-  const bytes = new TextEncoder().encode(text);
-  const expected = [...messages()(bytes)];
-  assert.deepEqual(expected[1], { event: "session", id: "a:b", data: '{"a":\n1}' });
-  for (let at = 0; at <= bytes.length; at += 1) {
-    const parse = messages();
-    assert.deepEqual([...parse(bytes.slice(0, at)), ...parse(bytes.slice(at))], expected, `split at ${at}`);
-  }
 });
 
 test("an error response has the code of its status", () => {

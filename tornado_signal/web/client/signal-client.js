@@ -44,7 +44,6 @@ const WITHDRAW_TRIES = 16; // in about two minutes, the lifetime of an offer
 const HTTP_WAIT_S = 12; // of a request over HTTP: without a response a connection is found dead
 const PROBE_MS = 400; // between two of the requests that ask for a sign of life
 const ANSWER_MS = 6000; // for its response, in addition
-const MIN_RETRY_MS = 200; // between two connections of a stream
 const MAX_LISTING = 1000;
 export const CLIENT_OPTIONS = { origin: "", socket: "boolean", token: "string or function" };
 const SIGNAL = { signal: "object" };
@@ -59,7 +58,7 @@ export function servedBy(url) {
   DEFAULT_SERVER = new URL(".", url).href;
 }
 
-const overHttp = () => import("./streams.js").catch(notLoaded);
+const polls = () => import("./polls.js").catch(notLoaded);
 let warned = false; // of the origin null
 
 /**
@@ -114,7 +113,6 @@ export class SignalClient {
   #provenMs = -Infinity; // when the server gave a sign of life over HTTP
   /** @type {Promise<void> | undefined} */
   #proving;
-  #held = false; // whether streams do not arrive
 
   /**
    * @param {string | URL} [url]
@@ -321,7 +319,6 @@ export class SignalClient {
     const fields = typeof about === "string" ? { topic: about } : about;
     checkTopic(fields.topic);
     let id = "";
-    let retryMs = PAUSE_MS;
     let begun = false;
     const codes = new Set(); // of the sessions under the topic
     /** @type {Set<string> | undefined} */
@@ -334,25 +331,18 @@ export class SignalClient {
       const deadline = new Deadline(signal);
       const beganMs = now();
       let leastMs = 0;
-      /** @type {(() => void) | undefined} */
-      let release; // the connection
-      let waiting = false; // for the first byte of a stream
       let doubted = false; // whether the connection may have died
       const unwatch = watch((doubtful) => {
         doubted = doubtful && !this.#socket?.isOpen;
         if (doubted) deadline.end();
       });
       try {
-        const subscribed =
-          (await deadline.within(REQUEST_MS, this.open())) &&
-          this.#socket?.subscribe({ ...fields, since: id || undefined }, deadline);
-        const { topic } = fields;
-        if (!subscribed && topic !== undefined && !this.#held) release = await (await overHttp()).reserve(this.url);
-        waiting = release !== undefined;
-        const stream = subscribed || (await this.#overHttp(fields, id, codes, waiting, deadline));
-        for await (const { id: last, retry = "", type = "", data } of stream) {
+        const stream =
+          ((await deadline.within(REQUEST_MS, this.open())) &&
+            this.#socket?.subscribe({ ...fields, since: id || undefined }, deadline)) ||
+          (await this.#poll(fields, id, codes, deadline));
+        for await (const { id: last, type = "", data } of stream) {
           begun = true;
-          waiting = false;
           id = last ?? id;
           if (type === "reset" && fields.topic !== undefined) missing = new Set(codes);
           // An event with an id alone ends a listing.
@@ -361,7 +351,6 @@ export class SignalClient {
             yield/** @type {SignalEvent} */ ({ type: "gone", data: { code, reason: "withdrawn" }, id });
           }
           if (last && !type) missing = undefined;
-          if (/^\d+$/.test(retry)) retryMs = Math.min(Math.max(Number(retry), MIN_RETRY_MS), MAX_PAUSE_MS);
           if (!data || !Object.hasOwn(EVENTS, type)) continue;
           signal.throwIfAborted();
           if (!filtered(data, EVENTS[type])) continue; // it concerns this item only
@@ -380,10 +369,6 @@ export class SignalClient {
           continue;
         }
         if (doubted) continue;
-        if (waiting && deadline.passed) {
-          this.#held = true;
-          continue;
-        }
         if (!begun || !passing(error)) throw error;
         if (deadline.passed) {
           doubt();
@@ -392,30 +377,26 @@ export class SignalClient {
         leastMs = refusal(error).retryAfterMs ?? 0;
       } finally {
         unwatch();
-        release?.();
         deadline.end();
       }
       if (missing) restart(); // the listing is incomplete
       if (now() - beganMs > MAX_PAUSE_MS) failures = 0;
-      await sleep(Math.max(retryMs, backOff(failures)), signal, Math.max(retryMs, leastMs));
+      await sleep(Math.max(PAUSE_MS, backOff(failures)), signal, Math.max(PAUSE_MS, leastMs));
     }
   }
 
   /**
-   * Return the events over HTTP: of a topic by long polls, unless a stream has a connection of its own.
+   * Return the events of a topic or a session by long polls.
    *
    * @param {StreamFields} fields
    * @param {string} id
    * @param {Set<string>} codes
-   * @param {boolean} reserved
    * @param {Deadline} deadline
    */
-  async #overHttp({ topic, ...fields }, id, codes, reserved, deadline) {
-    const { listings, stream } = await overHttp();
-    if (topic !== undefined && !reserved) return listings(this, topic, codes, deadline);
-    const headers = { Accept: "text/event-stream", ...(id && { "Last-Event-ID": id }) };
-    const path = pathOf(topic, "events", fields);
-    return stream(this.#request(path, { headers, cache: "no-store" }, deadline.signal), topic === undefined, deadline);
+  async #poll(fields, id, codes, deadline) {
+    const { listings, updates } = await polls();
+    if (fields.topic !== undefined) return listings(this, fields.topic, codes, deadline);
+    return updates(this, fields, id, deadline);
   }
 
   /**
@@ -462,7 +443,7 @@ export class SignalClient {
         return json(await sent);
       };
       if (!wait) return send(deadline.signal);
-      const { reserve, waitFor } = await overHttp();
+      const { reserve, waitFor } = await polls();
       const release = await reserve(this.url);
       try {
         others.wait = release ? Math.min(wait, HTTP_WAIT_S) : 0;

@@ -9,15 +9,11 @@ import type { Deadline } from "./timing.js";
 /** The fields of JSON, in which anything can be. */
 export type Fields = Record<string, unknown>;
 
-/** The fields of an event in a stream over HTTP, as text. */
-export type HttpEvent = Record<string, string>;
-
-/** An event of a stream, over HTTP or over a WebSocket. */
+/** An event of a subscription, by polls or over a WebSocket. */
 export interface RawEvent {
   type?: string;
   data?: unknown;
   id?: string;
-  retry?: string;
   /** The number of characters of the message, if it came over a WebSocket. */
   size?: number;
 }
