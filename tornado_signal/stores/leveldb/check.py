@@ -27,7 +27,7 @@ def problems(view: Any, memory: Memory, now_ms: int) -> list[str]:
     """
     issues: list[str] = []
     numbers: set[tuple[bytes, Side, int]] = set()
-    counters = layout.unpack_counters(view.get(layout.COUNTERS_KEY, layout.NO_COUNTERS))
+    counters = records.counters(view)
     with view.iterator(prefix=layout.SESSIONS) as parts:
         for key, value in parts:
             _, code, part = layout.unpack_session_key(key)

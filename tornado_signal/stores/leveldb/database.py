@@ -17,11 +17,12 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from ...errors import Unavailable
 from ...system.loop import guarded
 from . import directory, files, layout
+from .binding import plyvel
 from .directory import NO_SPACE, Snapshot, reason
 from .metrics import DatabaseMetrics
 from .space import Space
@@ -42,6 +43,8 @@ SLICE_BYTES = 16 << 20  # of a compaction, which takes about a second
 MAX_KEY_BYTES = 600  # of a key as far as it matters for a compaction; an origin has up to 512 characters
 FAILED = "the database failed"
 
+P = ParamSpec("P")
+T = TypeVar("T")
 OnCommitted = Callable[[bool], None]
 
 
@@ -139,7 +142,10 @@ class Database:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The committed data. Do not keep it across an `await`: the next commit closes it."""
+        """The committed data. Do not keep it across an `await`: the next commit closes it.
+
+        Raises Unavailable while the database is being reopened.
+        """
         if self._snapshot is None:
             raise Unavailable("the database is being reopened")
         return self._snapshot
@@ -148,6 +154,13 @@ class Database:
     def available(self) -> bool:
         """Whether the database can be read."""
         return self._snapshot is not None
+
+    def read(self, reading: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a function with the snapshot. A LevelDB error becomes Unavailable."""
+        try:
+            return reading(self.snapshot, *args, **kwargs)
+        except plyvel.Error as error:
+            raise self.failed(error) from error
 
     def failed(self, error: Exception) -> Unavailable:
         """Report a LevelDB error of a read, and return the error for the request that failed.
@@ -196,15 +209,18 @@ class Database:
 
         Reads and writes continue during this. It is done in slices, because closing waits for one.
         """
-        # LevelDB merges each level into the next one but does not rewrite the last. Entries that were written and
-        # deleted in memory would stay forever. So first write a table that spans all keys, and then merge it down.
-        await asyncio.to_thread(self._compact, layout.AFTER_ALL, layout.AFTER_ALL)
-        await self.commit(Change([], [layout.BEFORE_ALL, layout.AFTER_ALL]), lambda committed: None)
-        for start, stop in await asyncio.to_thread(self._slices):
-            _ = self.snapshot  # raises if the database was closed or failed
-            await asyncio.to_thread(self._compact, start, stop)
-        # Delete the files that readers used until now.
-        await asyncio.to_thread(self._compact, layout.AFTER_ALL, layout.AFTER_ALL)
+        try:
+            # LevelDB merges each level into the next one but does not rewrite the last. Entries that were written and
+            # deleted in memory would stay forever. So first write a table that spans all keys, and then merge it down.
+            await asyncio.to_thread(self._compact, layout.AFTER_ALL, layout.AFTER_ALL)
+            await self.commit(Change([], [layout.BEFORE_ALL, layout.AFTER_ALL]), lambda committed: None)
+            for start, stop in await asyncio.to_thread(self._slices):
+                _ = self.snapshot  # raises if the database was closed or failed
+                await asyncio.to_thread(self._compact, start, stop)
+            # Delete the files that readers used until now.
+            await asyncio.to_thread(self._compact, layout.AFTER_ALL, layout.AFTER_ALL)
+        except plyvel.Error as error:
+            raise self.failed(error) from error
 
     async def close(self) -> None:
         """Write all submitted changes, then close. Later commits fail. A second call waits for the same end."""

@@ -1,6 +1,7 @@
 """The sessions of a directory: the memory, which follows the database, commits, and expiry."""
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import time
@@ -74,12 +75,10 @@ class SessionTable:
 
     async def close(self) -> None:
         """Write the time and close the database."""
-        try:
-            now_ms = self.clock.now_ms()
-            await self.expire_due(now_ms)
+        now_ms = self.clock.now_ms()
+        await self.expire_due(now_ms)
+        with contextlib.suppress(Unavailable):  # the time continues from the last change
             await self.write_time(now_ms)
-        except Unavailable:
-            pass  # the time continues from the last change
         await self.database.close()
 
     def commit(

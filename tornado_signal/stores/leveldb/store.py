@@ -10,10 +10,10 @@ import contextlib
 import functools
 import logging
 import os
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+from typing import Literal
 
 from ...errors import SessionNotFound, StalePosition, TooMany, Unavailable
 from ...metrics import Family
@@ -49,7 +49,6 @@ from .. import position_text
 from ..quotas import Quotas
 from ..watches import Watch
 from . import layout, records
-from .binding import plyvel
 from .check import differences
 from .database import Change
 from .locks import LockToken
@@ -66,9 +65,6 @@ RELEASED_AT_ONCE = 50  # offers of an earlier process whose withdrawals share a 
 
 log = logging.getLogger(__name__)
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
 
 @dataclass(frozen=True, slots=True)
 class TopicPosition:
@@ -80,21 +76,6 @@ class TopicPosition:
     event: int
     listed: int
     store: str  # the generation of the memory, which numbers the events. For a listing: the identity of the store
-
-
-def _raising_unavailable(
-    operation: Callable[Concatenate["LevelDBStore", P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate["LevelDBStore", P], Coroutine[Any, Any, T]]:
-    """Make an operation raise Unavailable instead of LevelDB's errors."""
-
-    @functools.wraps(operation)
-    async def raising_unavailable(self: "LevelDBStore", /, *args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return await operation(self, *args, **kwargs)
-        except plyvel.Error as error:
-            raise self.database.failed(error) from error
-
-    return raising_unavailable
 
 
 class LevelDBStore:
@@ -123,6 +104,7 @@ class LevelDBStore:
         hold_grace_ms: int = 5000,
     ) -> None:
         self.process_id = os.urandom(8)
+        self.on_lost: Callable[[], object] = lambda: None
         self.shared_redis = None
         self.space = space or Space(path)  # the disk space, unlimited if not given
         self.table = SessionTable(
@@ -133,6 +115,7 @@ class LevelDBStore:
             start_empty=start_empty,
             space=self.space,
         )
+        self.table.on_lost = lambda: self.on_lost()
         self.database = self.table.database
         self.locks, self.watches = self.table.locks, self.table.watches
         self.metrics = self.table.metrics
@@ -165,15 +148,6 @@ class LevelDBStore:
         """The committed sessions."""
         return self.table.memory
 
-    @property
-    def on_lost(self) -> Callable[[], object]:
-        return self.table.on_lost
-
-    @on_lost.setter
-    def on_lost(self, call: Callable[[], object]) -> None:
-        self.table.on_lost = call
-
-    @_raising_unavailable
     async def compact(self) -> tuple[int, int]:
         before = self.database.size_bytes()
         await self.database.compact()
@@ -217,10 +191,9 @@ class LevelDBStore:
     def capacity_bytes(self) -> int:
         return self.space.capacity_bytes
 
-    @_raising_unavailable
     async def probe(self) -> None:
         await self.table.write_time(self._clock.now_ms())
-        self.database.snapshot.get(layout.COUNTERS_KEY)
+        self.database.read(records.counters)
 
     async def counts(self) -> tuple[int, int]:
         return self.memory.listed, self.memory.topic_count
@@ -236,7 +209,6 @@ class LevelDBStore:
 
     # Publishing and connecting
 
-    @_raising_unavailable
     async def create(
         self,
         origin: str,
@@ -306,12 +278,11 @@ class LevelDBStore:
             self._reservations.release(origin, topic)
         return code, expires_ms
 
-    @_raising_unavailable
     async def answer(self, origin: str, code: bytes, answer: str, *, secret_hash: bytes = b"") -> None:
         now_ms = self._clock.now_ms()
         self.space.admit(utf8_length(answer))
         token, record = await self._acquire(origin, code, Side.ANSWERER, secret_hash, now_ms)
-        if not changes_answer(records.find_answer(self.database.snapshot, record), answer):
+        if not changes_answer(self.database.read(records.find_answer, record), answer):
             return
         number = self._take_numbers(record, Side.ANSWERER, [answer], candidates=False)
         topic, key, memory = record.topic, record.key, self.memory
@@ -329,7 +300,6 @@ class LevelDBStore:
 
         await self.table.commit([token], Change(puts, deletes), applied, now_ms=now_ms, listed=-1)
 
-    @_raising_unavailable
     async def add_candidates(
         self, origin: str, code: bytes, side: Side, candidates: Sequence[str], *, secret_hash: bytes = b""
     ) -> None:
@@ -341,7 +311,6 @@ class LevelDBStore:
         puts = [(prefix + layout.pack_number(number), text.encode()) for number, text in enumerate(candidates, first)]
         await self.table.commit([token], Change(puts, []), functools.partial(self.watches.changed, token.key))
 
-    @_raising_unavailable
     async def read(
         self,
         origin: str,
@@ -353,18 +322,16 @@ class LevelDBStore:
     ) -> SessionUpdate:
         record = self._find(layout.pack_session_prefix(origin, code), reader, secret_hash, self._clock.now_ms())
         if since is None:
-            return records.news(self.database.snapshot, record, reader.other, 0)
+            return self.database.read(records.news, record, reader.other, 0)
         if since.serial != record.serial:
             raise StalePosition
-        return records.news(self.database.snapshot, record, reader.other, since.number)
+        return self.database.read(records.news, record, reader.other, since.number)
 
-    @_raising_unavailable
     async def withdraw(self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"") -> None:
         now_ms = self._clock.now_ms()
         token, record = await self._acquire(origin, code, side, secret_hash, now_ms)
         await self._withdraw(origin, token, record, now_ms)
 
-    @_raising_unavailable
     async def refresh(
         self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"", announce: bool = True
     ) -> Refreshed:
@@ -376,19 +343,16 @@ class LevelDBStore:
 
     # Holding offers
 
-    @_raising_unavailable
     async def hold(self, origin: str, code: bytes, lease: bytes, *, secret_hash: bytes = b"") -> int:
         now_ms = self._clock.now_ms()
         token, record = await self._acquire(origin, code, Side.OFFERER, secret_hash, now_ms)
         return (await self._move(token, record, now_ms, b"" if record.answer_number else lease))[0]
 
-    @_raising_unavailable
     async def renew(self, origin: str, code: bytes, lease: bytes) -> int:
         now_ms = self._clock.now_ms()
         token, record = await self._acquire_held(origin, code, lease, now_ms)
         return (await self._move(token, record, now_ms))[0]
 
-    @_raising_unavailable
     async def release(self, origin: str, code: bytes, lease: bytes) -> None:
         now_ms = self._clock.now_ms()
         token, record = await self._acquire_held(origin, code, lease, now_ms)
@@ -418,12 +382,10 @@ class LevelDBStore:
 
     # Discovery
 
-    @_raising_unavailable
     async def find_topic(self, origin: str, code: bytes) -> str:
         record = self._find(layout.pack_session_prefix(origin, code), None, b"", self._clock.now_ms())
         return self._topic_of(record)
 
-    @_raising_unavailable
     async def topics(
         self, origin: str, offset: int, limit: int, ranges: Sequence[TopicRange] | None = None
     ) -> tuple[list[tuple[str, int]], int]:
@@ -439,20 +401,15 @@ class LevelDBStore:
         remaining = len(listed.sessions) if listed else 0
         if limit is not None:
             remaining = min(remaining, limit)
-        try:
-            while before is not None and remaining:
-                entries = self._readable.listing(origin, topic, 0, before)
-                most = min(remaining, records.LISTING_STEP)
-                *steps, before = records.listing_step(self.database.snapshot, entries, most)
-                remaining -= len(steps[0])
-                if steps[0]:
-                    yield steps.pop()  # free the step: many clients can read slowly
-                if before is not None and remaining:
-                    await asyncio.sleep(0)
-        except plyvel.Error as error:
-            raise self.database.failed(error) from error
+        while before is not None and remaining:
+            entries = self._readable.listing(origin, topic, 0, before)
+            *steps, before = self.database.read(records.listing_step, entries, min(remaining, records.LISTING_STEP))
+            remaining -= len(steps[0])
+            if steps[0]:
+                yield steps.pop()  # free the step: many clients can read slowly
+            if before is not None and remaining:
+                await asyncio.sleep(0)
 
-    @_raising_unavailable
     async def listing_state(self, origin: str, topic: str, since: Position | None = None) -> ListingState:
         await self.table.expire_due(self._clock.now_ms())
         listed = self._readable.topic(origin, topic)
@@ -468,7 +425,6 @@ class LevelDBStore:
 
     # Events of a topic
 
-    @_raising_unavailable
     async def begin_topic(self, origin: str, topic: str, since: Position | None) -> tuple[Position, bool]:
         if since is not None:
             assert isinstance(since, TopicPosition)
@@ -484,11 +440,10 @@ class LevelDBStore:
         is_its = position.store == memory.generation and position.listed <= memory.newest
         return is_its and memory.removals.remembers(prefix, position.event)
 
-    @_raising_unavailable
     async def topic_step(self, origin: str, topic: str, position: Position) -> EventBatch:
         assert isinstance(position, TopicPosition)
         await self.table.expire_due(self._clock.now_ms())
-        memory, view = self._readable, self.database.snapshot
+        memory = self._readable
         prefix = layout.pack_listing_prefix(origin, topic)
         last = memory.removals.last
         if not self._remembers(prefix, position):
@@ -508,7 +463,7 @@ class LevelDBStore:
                 record = memory.sessions.get(layout.pack_session_prefix(origin, code))
                 if record is None or record.serial != serial or record.topic is None:
                     continue  # its removal comes in a later step
-                listed = records.listed(view, record)
+                listed = self.database.read(records.listed, record)
                 events.append(Listed(end, listed))
                 refreshed, size = refreshed + 1, size + listed.size
                 if refreshed == records.LISTING_STEP or size >= records.LISTING_STEP_BYTES:
@@ -517,7 +472,7 @@ class LevelDBStore:
             end = TopicPosition(removals[-1].number, position.listed, position.store)
             return EventBatch(events, end, more=True)
         entries = memory.listing(origin, topic, position.listed, ANY_SERIAL, oldest_first=True)
-        added, last_listed = records.listing_step(view, entries, records.LISTING_STEP)
+        added, last_listed = self.database.read(records.listing_step, entries, records.LISTING_STEP)
         events += [Listed(TopicPosition(last, each.session.serial, position.store), each) for each in added]
         end = TopicPosition(last, memory.newest if last_listed is None else last_listed, position.store)
         return EventBatch(events, end, more=last_listed is not None)
@@ -595,7 +550,7 @@ class LevelDBStore:
     def _topic_of(self, record: Record) -> str:
         if record.topic is not None:
             return record.topic.name.decode()
-        return records.find(self.database.snapshot, record).topic
+        return self.database.read(records.find, record).topic
 
     def _take_numbers(self, record: Record, side: Side, texts: Sequence[str], *, candidates: bool) -> int:
         """Return the first of the next numbers of a side. Uncommitted messages have numbers already."""
@@ -636,7 +591,7 @@ class LevelDBStore:
 
         Return the expiry, and whether the change is an event of a listing.
         """
-        before = records.find(self.database.snapshot, record)
+        before = self.database.read(records.find, record)
         timeout_ms = max(before.timeout_ms, MIN_HELD_MS) if leases else before.timeout_ms
         after = before._replace(expires_ms=now_ms + timeout_ms, timeout_ms=timeout_ms)
         moved = after.expires_ms != before.expires_ms

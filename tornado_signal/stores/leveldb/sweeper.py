@@ -1,6 +1,7 @@
 """The engine's background work: delisting and deleting expired sessions, and compaction."""
 
 import asyncio
+import contextlib
 import functools
 import logging
 import time
@@ -8,7 +9,6 @@ from collections.abc import Callable, Coroutine
 
 from ...errors import Unavailable
 from ...system.loop import Repeating
-from .binding import plyvel
 from .session_table import SessionTable
 
 log = logging.getLogger(__name__)
@@ -43,12 +43,8 @@ class Sweeper:
             await repeated.stop()
 
     async def _run(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
-        try:
+        with contextlib.suppress(Unavailable):  # the database has logged the reason; the next call retries
             await work()
-        except Unavailable:
-            pass  # the database has logged the reason; the next call retries
-        except plyvel.Error as error:
-            self._database.failed(error)
 
     async def expire_due(self) -> None:
         await self._table.expire_due(self._clock.now_ms())
