@@ -98,7 +98,7 @@ def test_more_clients_than_descriptors_are_served_refused_or_closed(start):
     until(lambda: served(server))
     assert server.codes("late") == []
     assert server.stop() == 0
-    expected = (" INFO tornado_signal", "service.fullness: ", "service.refusals: clients are disconnected: ")
+    expected = (" INFO tornado_signal", "operator.fullness: ", "service.refusals: clients are disconnected: ")
     assert all(any(text in line for text in expected) for line in server.log)
 
 

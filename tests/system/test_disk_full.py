@@ -53,7 +53,7 @@ def test_full_disk_without_a_reserve_is_named(small_disk, start):
     check(server, kept)
     until(lambda: not scrape(server.admin_url).one("full", "disk"))
     assert server.stop() == 0
-    begin, end = (line for line in server.log if "service.fullness: " in line)
+    begin, end = (line for line in server.log if "operator.fullness: " in line)
     assert RESOURCES["disk"] in begin
     assert "clients are served again: disk had no room" in end
 

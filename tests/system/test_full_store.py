@@ -53,7 +53,7 @@ def serve(small_disk, start):
 def failures(server):
     """Stop the server, and return the failures in its log. Being full does not count."""
     assert server.stop() == 0
-    lines = [line for line in server.log if "service.fullness: " not in line]
+    lines = [line for line in server.log if "operator.fullness: " not in line]
     return [line for line in lines if "ERROR" in line or "WARNING" in line or "Traceback" in line]
 
 
@@ -84,7 +84,7 @@ def test_own_sessions_do_not_fill_the_disk(small_disk, serve):
     until(lambda: not gauge(server, "full", "disk"))
     assert gauge(server, "store_full") == 0
     assert failures(server) == []
-    said = [line.partition("service.fullness: ")[2] for line in server.log if "service.fullness: " in line]
+    said = [line.partition("operator.fullness: ")[2] for line in server.log if "operator.fullness: " in line]
     assert said[0] == f"clients are refused: {RESOURCES['disk']}\n"
     assert said[-1].startswith("clients are served again: disk had no room for ")
     assert run_ok("check", "--data-dir", small_disk / "data").endswith("is sound\n")
