@@ -6,8 +6,8 @@ of their table, and `<!-- commands -->` for every command with its arguments.
 
 import re
 
+from tornado_signal import cli as client
 from tornado_signal.__main__ import make_parser
-from tornado_signal.cli.manual import usage
 from tornado_signal.settings.settings import SETTINGS
 
 NAMES = [setting.name for setting in SETTINGS]
@@ -35,7 +35,7 @@ def settings(comment):
 def commands(_):
     """Return a section for each command: its description, arguments and settings."""
     lines = []
-    for name, command in make_parser().commands.items():
+    for command in [*make_parser().commands.values(), *client.make_parser().commands.values()]:
         rows, links = [], []
         for argument in command.arguments:
             flags = argument.option_strings
@@ -45,12 +45,21 @@ def commands(_):
             elif "--help" not in flags:
                 meaning = (argument.help or f"the {argument.dest}") % {"default": argument.default}
                 rows.append(f"| `{usage(argument)}` | {escaped(capitalized(meaning))} |")
-        lines += [f"### `{name}`", "", command.description, ""]
+        lines += [f"### `{command.prog}`", "", command.description, ""]
         if rows:
             lines += ["| argument | meaning |", "|---|---|", *rows, ""]
         if links:
             lines += ["Settings: all." if len(links) == len(NAMES) else f"Settings: {', '.join(links)}.", ""]
     return "\n".join(lines)
+
+
+def usage(argument):
+    """Return the syntax of an argument: a flag with its value, if any, or only the value."""
+    value = argument.metavar or (f"{{{','.join(argument.choices)}}}" if argument.choices else argument.dest.upper())
+    if not argument.option_strings:
+        return str(value)
+    suffix = {0: "", "?": f" [{value}]", None: f" {value}"}[argument.nargs]
+    return ", ".join(flag + suffix for flag in argument.option_strings)
 
 
 def escaped(text):

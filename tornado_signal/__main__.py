@@ -6,7 +6,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from . import COMMIT, __version__, cli
+from . import COMMIT, __version__
 from .operator import commands
 from .settings.command_line import CommandLine, add_all_settings
 from .settings.settings import Settings
@@ -32,7 +32,6 @@ def make_parser() -> CommandLine:
     )
     add_all_settings(serve)
     commands.add_commands(parser)
-    cli.add_commands(parser)
     return parser
 
 

@@ -12,7 +12,8 @@ from urllib.parse import quote
 
 import pytest
 from support import command, malicious_peers
-from support.command import BOUND_S, COMMAND, Server, call, environment
+from support.command import BOUND_S, CLIENT, COMMAND, Server, call, environment
+from support.forked import PROGRAMS
 from support.redis_traffic import until
 from support.scraping import scrape
 from support.terminal import Terminal
@@ -34,10 +35,10 @@ class Tenant:
         return self._server.call(path, body, origin=self.origin)
 
     def run(self, *arguments, **options):
-        return call(*arguments, **self.variables, **options)
+        return call(*arguments, **self.variables, **options, command=CLIENT)
 
     def terminal(self, *arguments):
-        return Terminal(COMMAND, *arguments, env=environment(**self.variables))
+        return Terminal(CLIENT, *arguments, env=environment(**self.variables))
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +60,7 @@ def begin():
 
     def beginning(server, *arguments, told=None):
         variables = {"SIGNAL_URL": server.url, "SIGNAL_ORIGIN": server.origin}
-        begun.append(process := command.begin(*arguments, stdin=subprocess.PIPE, **variables))
+        begun.append(process := command.begin(*arguments, command=CLIENT, stdin=subprocess.PIPE, **variables))
         if told is not None:
             process.stdin.write(told)
             process.stdin.close()
@@ -178,11 +179,11 @@ def test_texts_of_strangers_are_escaped_on_a_terminal_and_unchanged_in_json(serv
     "arguments", [["topics"], ["sessions", "lobby"], ["watch"], ["watch", "lobby"], ["answer", "lobby"], ["ping"]]
 )
 def test_unreachable_server_is_named(arguments):
-    done = call(*arguments, "--url", NOBODY)
+    done = call(*arguments, "--url", NOBODY, command=CLIENT)
     wanted = f"cannot reach {NOBODY}: Connection refused; is the server running, and is --url right?"
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"tornado-signal: {wanted}\n")
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"tornado-signal-client: {wanted}\n")
     if "watch" in arguments:
-        with Terminal(COMMAND, *arguments, "--url", NOBODY, env=environment()) as terminal:
+        with Terminal(CLIENT, *arguments, "--url", NOBODY, env=environment()) as terminal:
             shown, status = terminal.rest()
         assert (status, shown.endswith(f"{wanted}\n"), "Traceback" in shown) == (1, True, False)
 
@@ -190,18 +191,18 @@ def test_unreachable_server_is_named(arguments):
 def test_proxy_that_fails_is_named(monkeypatch):
     monkeypatch.setenv("http_proxy", NOBODY)
     monkeypatch.delenv("no_proxy", raising=False)
-    done = call("topics", "--url", "http://signal.example")
+    done = call("topics", "--url", "http://signal.example", command=CLIENT)
     wanted = f"cannot reach http://signal.example through the proxy {NOBODY}: Connection refused"
     hint = "does the proxy work, or does the server's host belong into no_proxy?"
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"tornado-signal: {wanted}; {hint}\n")
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"tornado-signal-client: {wanted}; {hint}\n")
 
 
-@pytest.mark.parametrize("arguments", [["man"], ["completion", "bash"]])
-def test_reader_of_the_output_may_leave(arguments):
+@pytest.mark.parametrize("program", [COMMAND, CLIENT])
+def test_reader_of_the_output_may_leave(program):
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        done = command.run(*arguments, stdout=writing)
+        done = command.run("completion", "bash", command=program, stdout=writing)
     finally:
         os.close(writing)
     assert (done.returncode, done.stderr) == (0, "")
@@ -209,7 +210,7 @@ def test_reader_of_the_output_may_leave(arguments):
 
 def test_refusal_shows_the_message_of_the_server(server):
     done = server.run("offer", "lobby", input=b"x" * 300_000)
-    said = "tornado-signal: the server says: 413 Request body too large\n"
+    said = "tornado-signal-client: the server says: 413 Request body too large\n"
     assert (done.returncode, done.stdout, done.stderr) == (1, "", said)
 
 
@@ -224,39 +225,45 @@ def test_first_server_that_works_is_used(server):
     server.offer()
     several = f"{NOBODY},{server.url}"
     listed = '{"topic": "lobby", "count": 1}\n'
-    assert call("topics", "--url", several, "--origin", server.origin).stdout == listed
-    assert call("topics", SIGNAL_URL=several, SIGNAL_ORIGIN=server.origin).stdout == listed
-    assert call("topics", SIGNAL_URL=server.url).stdout == ""  # another origin
+    assert call("topics", "--url", several, "--origin", server.origin, command=CLIENT).stdout == listed
+    assert call("topics", SIGNAL_URL=several, SIGNAL_ORIGIN=server.origin, command=CLIENT).stdout == listed
+    assert call("topics", SIGNAL_URL=server.url, command=CLIENT).stdout == ""  # another origin
 
 
 @pytest.mark.parametrize(
-    ("arguments", "absent"),
+    ("program", "arguments", "absent"),
     [
-        (["topics", "--url", NOBODY], {"tornado", "uvloop", "httptools", "shtab", "aiortc"}),
-        (["serve", "--check", "--port", "0"], {"httpx", "shtab", "aiortc"}),
-        (["check", "--data-dir", "none"], {"asyncio", "httpx", "tornado", "uvloop", "shtab", "aiortc"}),
-        (["--version"], {"asyncio", "plyvel", "plyvel_next", "httpx", "tornado", "uvloop", "shtab", "aiortc"}),
+        (CLIENT, ["topics", "--url", NOBODY], {"shtab", "aiortc"}),
+        (CLIENT, ["--version"], {"asyncio", "httpx", "shtab", "aiortc"}),
+        (COMMAND, ["serve", "--check", "--port", "0"], {"httpx", "shtab"}),
+        (COMMAND, ["check", "--data-dir", "none"], {"asyncio", "httpx", "tornado", "uvloop", "shtab"}),
+        (COMMAND, ["--version"], {"asyncio", "plyvel", "plyvel_next", "httpx", "tornado", "uvloop", "shtab"}),
     ],
 )
-def test_commands_import_only_what_they_need(arguments, absent, tmp_path):
-    python = [sys.executable, "-X", "importtime", "-m", "tornado_signal", *arguments]
+def test_commands_import_only_what_they_need(program, arguments, absent, tmp_path):
+    python = [sys.executable, "-X", "importtime", "-m", PROGRAMS[program.name].removesuffix(".__main__"), *arguments]
     done = subprocess.run(python, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
     imported = set(re.findall(r"\| +(\w+)$", done.stderr, re.MULTILINE))
     assert "argparse" in imported
     assert imported & absent == set()
 
 
-def test_completion_without_its_package_names_the_extra(monkeypatch):
+@pytest.mark.parametrize(
+    ("program", "install"),
+    [
+        (CLIENT, "in the checkout: pip install 'clients/python[completion]'"),
+        (COMMAND, "in the checkout: pip install '.[completion]'"),
+    ],
+)
+def test_completion_without_its_package_names_the_extra(program, install, monkeypatch):
     monkeypatch.setitem(sys.modules, "shtab", None)
-    monkeypatch.delitem(sys.modules, "tornado_signal.cli.manual", raising=False)
-    done = call("completion", "bash")
-    needs = "tornado-signal: completion needs shtab; in the checkout: pip install '.[client]'\n"
-    assert (done.returncode, done.stderr) == (1, needs)
+    done = call("completion", "bash", command=program)
+    assert (done.returncode, done.stderr) == (1, f"{program.name}: completion needs shtab; {install}\n")
 
 
 TWO_SHELLS = """
-echo "offer of alice" | tornado-signal offer lobby --candidate "alice is here" >answer &
-coproc tornado-signal answer lobby --candidate "bob is here"
+echo "offer of alice" | tornado-signal-client offer lobby --candidate "alice is here" >answer &
+coproc tornado-signal-client answer lobby --candidate "bob is here"
 offer=$(cat <&"${COPROC[0]}")
 echo "answer to: $offer" >&"${COPROC[1]}"
 exec {COPROC[1]}>&-
@@ -317,7 +324,7 @@ def test_session_that_another_peer_answers_meanwhile_is_exit_status_1(server, be
     assert code_of(answerer) == code
     assert server.call("/answer", {"code": code, "side": "answerer", "answer": "x"})[0] == 200
     assert answerer.stdout.read() == "o\n"  # standard output has been closed
-    said = "tornado-signal: another peer has answered the session, or it has ended\n"
+    said = "tornado-signal-client: another peer has answered the session, or it has ended\n"
     assert ended(answerer, "too late") == (1, "", said)
 
 
@@ -327,7 +334,7 @@ def test_offer_whose_command_is_interrupted_is_withdrawn(server, begin, number):
     code = code_of(offerer)
     assert server.codes() == [code]
     offerer.send_signal(number)
-    assert ended(offerer) == (1, "", "tornado-signal: interrupted; the offer has been withdrawn\n")
+    assert ended(offerer) == (1, "", "tornado-signal-client: interrupted; the offer has been withdrawn\n")
     assert server.codes() == []
 
 
@@ -337,7 +344,7 @@ def test_command_that_reads_its_input_can_be_interrupted(server, begin):
     code_of(answerer)
     answerer.send_signal(signal.SIGINT)
     assert answerer.wait(BOUND_S) == 1
-    assert answerer.stderr.read() == "tornado-signal: interrupted\n"
+    assert answerer.stderr.read() == "tornado-signal-client: interrupted\n"
 
 
 @pytest.mark.parametrize(
@@ -353,7 +360,7 @@ def test_timeout_or_unusable_input_is_exit_status_1_and_leaves_no_offer(command,
     name, *flags = command
     done = server.run(name, "lobby", *flags, input=told)
     assert (done.returncode, done.stdout, server.codes()) == (1, "", [])
-    assert done.stderr.splitlines()[-1] == f"tornado-signal: {reason}"
+    assert done.stderr.splitlines()[-1] == f"tornado-signal-client: {reason}"
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
@@ -394,7 +401,7 @@ def test_session_lost_in_a_restart_is_reported(start, restart, begin):
     offerer = begin(server, "offer", "lobby", told="o")
     code_of(offerer)
     restart(server, "--data-dir", "other")
-    said = "tornado-signal: the server says: 404 Session not found, expired, or origin mismatch\n"
+    said = "tornado-signal-client: the server says: 404 Session not found, expired, or origin mismatch\n"
     assert ended(offerer) == (1, "", said)
 
 
@@ -419,7 +426,7 @@ def test_watch_continues_across_a_restart(start, restart, begin):
 
 def test_watch_ends_silently_when_its_reader_closes(server):
     server.offer("lobby")
-    script = f"{COMMAND} watch lobby | head -n 1; echo ${{PIPESTATUS[0]}}"
+    script = f"{CLIENT} watch lobby | head -n 1; echo ${{PIPESTATUS[0]}}"
     with subprocess.Popen(
         ["bash", "-c", script],
         stdout=subprocess.PIPE,
@@ -471,4 +478,4 @@ def test_ping_names_a_server_that_stops(start, begin):
     server.stop(signal.SIGKILL)
     status, _, errors = ended(pinging)
     assert status == 1
-    assert re.fullmatch(rf"tornado-signal: cannot reach {server.url}: .*\n", errors)
+    assert re.fullmatch(rf"tornado-signal-client: cannot reach {server.url}: .*\n", errors)

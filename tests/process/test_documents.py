@@ -22,6 +22,7 @@ from websockets.sync.client import connect
 
 import tornado_signal
 from tornado_signal import errors
+from tornado_signal import cli as client
 from tornado_signal.__main__ import make_parser
 from tornado_signal.service.statuses import STATUS
 from tornado_signal.settings.settings import SETTINGS
@@ -231,7 +232,6 @@ def commands_in_a_shell(checkout, url, network):
     first, *_, measured = bash(script, checkout).splitlines()
     assert first == "answer to: offer of alice"
     assert '"count": 3' in measured
-    assert (checkout / "tornado-signal.1").read_text().startswith(".TH TORNADO-SIGNAL 1 ")
 
 
 def commands_on_settings(checkout, url, network):
@@ -476,7 +476,7 @@ def test_named_flags_exist():
         *("--format", "--build-arg", "--read-only", "--tmpfs", "--time", "--cluster-replace", "--cluster-slave"),
         *("--quick", "--only", "--server", "--no-restarts", "--cluster", "--pause", "--dir", "--purge"),
     }
-    commands = make_parser().commands.values()
+    commands = [*make_parser().commands.values(), *client.make_parser().commands.values()]
     flags = {flag for command in commands for argument in command.arguments for flag in argument.option_strings}
     flags |= {setting.flag for setting in SETTINGS}
     named = {flag for text in pages().values() for flag in re.findall(r"`(--[a-z-]+)[ `=]", text)}

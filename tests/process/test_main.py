@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from support.command import COMMAND, call, environment, run
+from support.command import CLIENT, COMMAND, call, environment, run
 
 from tornado_signal import COMMIT, __version__, errors
 from tornado_signal.__main__ import make_parser
@@ -53,6 +53,17 @@ def test_help_of_serve_names_each_setting():
         (["check"], {"TORNADO_SIGNAL_PROT": "1"}, "TORNADO_SIGNAL_PROT"),
         (["check", "--data", "x"], {}, "unrecognized arguments: --data x"),
         (["check", "now"], {}, "unrecognized arguments: now"),
+        (["completion", "sh"], {}, "invalid choice: 'sh'"),
+    ],
+)
+def test_wrong_command_line_or_environment_is_exit_status_2(arguments, variables, reason, tmp_path):
+    check_wrong_usage(tmp_path, COMMAND, arguments, variables, reason)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "reason"),
+    [
+        (["topics", "--orgin", "x"], {}, "unrecognized arguments: --orgin x; did you mean --origin?"),
         (["topics", "--url", "ftp://x"], {}, "argument --url: 'ftp://x': expected the address of a server"),
         (["topics", "--url", "http://x:65536"], {}, "argument --url: 'http://x:65536': expected"),
         (["topics", "--origin", "https://x/"], {}, "argument --origin: 'https://x/': expected an origin"),
@@ -67,8 +78,12 @@ def test_help_of_serve_names_each_setting():
         (["completion", "sh"], {}, "invalid choice: 'sh'"),
     ],
 )
-def test_wrong_command_line_or_environment_is_exit_status_2(arguments, variables, reason, tmp_path):
-    done = call(*arguments, cwd=tmp_path, **variables)
+def test_wrong_use_of_the_client_is_exit_status_2(arguments, variables, reason, tmp_path):
+    check_wrong_usage(tmp_path, CLIENT, arguments, variables, reason)
+
+
+def check_wrong_usage(tmp_path, command, arguments, variables, reason):
+    done = call(*arguments, command=command, cwd=tmp_path, **variables)
     assert (done.returncode, done.stdout) == (2, "")
     assert reason in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr

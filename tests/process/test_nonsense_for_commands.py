@@ -6,7 +6,7 @@ import json
 
 import pytest
 from support import malicious
-from support.command import call
+from support.command import CLIENT, COMMAND, call
 
 from tornado_signal.cli import discovery
 from tornado_signal.client import http
@@ -45,9 +45,9 @@ def short_limits(monkeypatch):
     monkeypatch.setattr(remote, "LIMIT_S", 1.0)
 
 
-def check_error(*arguments):
+def check_error(*arguments, command=COMMAND):
     with malicious.bounded_memory():
-        ended = call(*arguments, input=b"x")
+        ended = call(*arguments, command=command, input=b"x")
     assert (ended.returncode, ended.stdout) == (1, "")
     *warnings, _ = lines = ended.stderr.splitlines()
     assert all("WARNING tornado_signal.client.life: no server has responded for 5 s" in line for line in warnings)
@@ -60,16 +60,16 @@ def check_error(*arguments):
     ("arguments", "name"), COMMANDS, ids=lambda value: value if isinstance(value, str) else " ".join(value)
 )
 def test_nonsense_is_one_line_of_error(url, arguments, name):
-    check_error(*arguments, "--url", f"{url}/{name.replace(' ', '-')}")
+    check_error(*arguments, "--url", f"{url}/{name.replace(' ', '-')}", command=CLIENT)
 
 
 def test_too_many_ice_servers_are_one_line_of_error(url):
-    check_error("check-ice", "--url", f"{url}/many-ICE-servers")
+    check_error("check-ice", "--url", f"{url}/many-ICE-servers", command=CLIENT)
 
 
 @pytest.mark.parametrize("name", ["wrong ICE port", "control characters in ICE"])
 def test_nonsense_as_the_url_of_an_ice_server_is_one_line_of_error(url, name):
-    ended = call("check-ice", "--url", f"{url}/{name.replace(' ', '-')}")
+    ended = call("check-ice", "--url", f"{url}/{name.replace(' ', '-')}", command=CLIENT)
     assert ended.returncode == 1
     assert ended.stderr.count("\n") == 1
     assert (ended.stderr + ended.stdout).replace("\n", "").isprintable()
@@ -128,7 +128,7 @@ async def test_table_of_a_topic_has_the_newest_sessions_only(monkeypatch):
             await asyncio.Event().wait()
 
     drawn = asyncio.get_running_loop().create_future()
-    monkeypatch.setattr("tornado_signal.system.terminal.wants_tables", lambda as_json: True)
+    monkeypatch.setattr("tornado_signal.cli.terminal.wants_tables", lambda as_json: True)
     monkeypatch.setattr(discovery, "_draw", lambda head, codes: drawn.done() or drawn.set_result(codes))
     monkeypatch.setattr(discovery, "rows_table", lambda rows: [row.code for row in rows])
     watching = asyncio.ensure_future(discovery.watch_topic(Client(), argparse.Namespace(topic="lobby", json=False)))

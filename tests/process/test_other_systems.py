@@ -38,8 +38,8 @@ def begin(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(LINUX_ONLY)
     started = []
 
-    def begin(*arguments):
-        command = [sys.executable, "-m", "tornado_signal", *arguments]
+    def begin(*arguments, package="tornado_signal"):
+        command = [sys.executable, "-m", package, *arguments]
         environ = environment(PYTHONPATH=str(tmp_path))
         process = subprocess.Popen(
             command,
@@ -70,13 +70,13 @@ def test_server_and_commands_run_without_what_only_linux_has(begin, tmp_path):
         if found := re.search(r"http://127\.0\.0\.1:\d+", line):
             urls["admin" if "admin" in line else "public"] = found[0]
     places = ("--url", urls["public"], "--origin", ORIGIN)
-    for arguments in (
-        ("ping", "--count", "1", *places),
-        ("topics", *places),
-        ("admin", "status", "--admin-url", urls["admin"]),
-        ("admin", "compact", "--admin-url", urls["admin"]),
+    for package, *arguments in (
+        ("tornado_signal.cli", "ping", "--count", "1", *places),
+        ("tornado_signal.cli", "topics", *places),
+        ("tornado_signal", "admin", "status", "--admin-url", urls["admin"]),
+        ("tornado_signal", "admin", "compact", "--admin-url", urls["admin"]),
     ):
-        output, _ = (command := begin(*arguments)).communicate("", timeout=BOUND_S)
+        output, _ = (command := begin(*arguments, package=package)).communicate("", timeout=BOUND_S)
         assert (command.returncode, "Traceback" in output) == (0, False), (arguments, output)
     server.terminate()
     output, _ = server.communicate(timeout=BOUND_S)

@@ -4,7 +4,7 @@ import signal
 import time
 
 import pytest
-from support.command import call
+from support.command import CLIENT, call
 from support.tokens import MAKERS, SECRET, make_token, private_pem, public_pem, write_secret
 from support.waiting import output
 
@@ -46,15 +46,15 @@ def test_server_accepts_the_token_and_check_explains_it(pair, start, tmp_path):
     file = tmp_path / "token"
     file.write_text(token)
     server = start("--auth-keys", public, "--auth-issuer", "us", "--auth-audience", "them")
-    listed = call("sessions", "lobby", "--json", "--url", server.url, "--token-file", file)
+    listed = call("sessions", "lobby", "--json", "--url", server.url, "--token-file", file, command=CLIENT)
     assert output(listed) == ""
-    assert output(call("sessions", "room~1", "--json", "--url", server.url, SIGNAL_TOKEN_FILE=str(file))) == ""
+    assert output(call("sessions", "room~1", "--json", "--url", server.url, SIGNAL_TOKEN_FILE=str(file), command=CLIENT)) == ""
     for topic, text in (("attic", "403 Not allowed by the token"),):
-        refused = call("sessions", topic, "--url", server.url, "--token-file", file)
+        refused = call("sessions", topic, "--url", server.url, "--token-file", file, command=CLIENT)
         assert (refused.returncode, text in refused.stderr) == (1, True)
-    without = call("sessions", "lobby", "--url", server.url)
+    without = call("sessions", "lobby", "--url", server.url, command=CLIENT)
     assert (without.returncode, "401 Missing or invalid token" in without.stderr) == (1, True)
-    missing = call("sessions", "lobby", "--url", server.url, "--token-file", tmp_path / "none")
+    missing = call("sessions", "lobby", "--url", server.url, "--token-file", tmp_path / "none", command=CLIENT)
     assert (missing.returncode, "cannot read the token" in missing.stderr) == (1, True)
 
 
@@ -116,7 +116,7 @@ def test_reload_replaces_keys_and_keeps_them_on_an_error(start, tmp_path):
         token = make_token({"exp": SOON_S}, secret, name=name)
         file = tmp_path / "token"
         file.write_text(token)
-        return call("topics", "--json", "--url", server.url, "--token-file", file).returncode
+        return call("topics", "--json", "--url", server.url, "--token-file", file, command=CLIENT).returncode
 
     other = b"another secret of more than thirty-two bytes"
     write_secret(keys, "other", other)

@@ -3,6 +3,7 @@
 import contextlib
 import faulthandler
 import gc
+import importlib
 import json
 import logging
 import os
@@ -18,10 +19,11 @@ from pathlib import Path
 from subprocess import DEVNULL, PIPE
 from unittest import mock
 
-from .forked import Process
+from .forked import PROGRAMS, Process
 from .needs import require
 
 COMMAND = Path(sys.executable).with_name("tornado-signal")
+CLIENT = COMMAND.with_name("tornado-signal-client")
 ORIGIN = "https://app.example"
 BOUND_S = 30
 
@@ -59,10 +61,9 @@ def restored():
         faulthandler.enable(sys.__stderr__)
 
 
-def call(*arguments, cwd=None, input=b"", **variables):
+def call(*arguments, command=COMMAND, cwd=None, input=b"", **variables):
     """Run a command in this process until it ends. Return the same as `run`."""
-    from tornado_signal.__main__ import main  # here, because most tests start only processes
-
+    program = importlib.import_module(PROGRAMS[command.name])  # here, because most tests start only processes
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         path = Path(name)
         (path / "stdin").write_bytes(input)
@@ -73,7 +74,7 @@ def call(*arguments, cwd=None, input=b"", **variables):
         stack.enter_context(mock.patch.dict(os.environ, environment(**variables), clear=True))
         stack.enter_context(contextlib.chdir(cwd or Path.cwd()))
         try:
-            status = main([*map(str, arguments)])
+            status = program.main([*map(str, arguments)])
         except SystemExit as exit:
             status = exit.code
         sys.stdout.flush()
@@ -85,8 +86,8 @@ def begin(*arguments, command=COMMAND, cwd=None, prefix=(), pass_fds=(), stdin=D
     """Start a process of the command: forked where possible, and with a new interpreter where that matters."""
     options = {"cwd": cwd, "env": environment(**variables), "stdin": stdin, "stdout": stdout, "stderr": PIPE}
     arguments = [*map(str, arguments)]
-    if command == COMMAND and not prefix and not any(name.startswith(("LD_", "PYTHON")) for name in variables):
-        return Process(*arguments, **options)
+    if command in (COMMAND, CLIENT) and not prefix and not any(name.startswith(("LD_", "PYTHON")) for name in variables):
+        return Process(command.name, *arguments, **options)
     return subprocess.Popen([*prefix, command, *arguments], pass_fds=pass_fds, text=True, **options)
 
 

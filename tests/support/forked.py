@@ -20,10 +20,12 @@ import time
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
 
+# The modules of the commands, by their names.
+PROGRAMS = {"tornado-signal": "tornado_signal.__main__", "tornado-signal-client": "tornado_signal.cli.__main__"}
 # Modules that `serve` and the commands of a client import.
 MODULES = (
     "uvloop",
-    "tornado_signal.__main__",
+    *PROGRAMS.values(),
     "tornado_signal.process.check",
     "tornado_signal.process.supervisor",
     "tornado_signal.cli.discovery",
@@ -76,9 +78,9 @@ def main():
     os.chdir(directory)
     os.environ.clear()
     os.environ.update(variables)
-    sys.argv = ["tornado-signal", *arguments]
+    sys.argv = arguments if code is None else ["", *arguments]
     if code is None:
-        sys.exit(sys.modules["tornado_signal.__main__"].main())
+        sys.exit(sys.modules[PROGRAMS[arguments[0]]].main())
     exec(code, {"__name__": "__main__"})
 
 

@@ -8,7 +8,7 @@ import select
 import subprocess
 import time
 
-from .command import COMMAND
+from .command import CLIENT, COMMAND
 from .forked import Process
 
 BOUND_S = 30
@@ -21,8 +21,8 @@ class Terminal:
         self._master, slave = pty.openpty()
         self.text = ""
         streams = {"stdin": slave, "stdout": slave, "stderr": slave}
-        if command[0] == COMMAND:
-            self.process = Process(*command[1:], env=env, **streams)
+        if command[0] in (COMMAND, CLIENT):
+            self.process = Process(command[0].name, *command[1:], env=env, **streams)
         else:
             self.process = subprocess.Popen([*map(str, command)], env=env, start_new_session=True, **streams)
         os.close(slave)

@@ -5,14 +5,14 @@ import socket
 
 import pytest
 from support.browsers import TURN_SECRET
-from support.command import run
+from support.command import CLIENT, run
 
 pytest_plugins = ["support.browser_fixtures"]
 pytestmark = pytest.mark.needs("aiortc")
 
 
 def check_ice(server):
-    done = run("check-ice", "--url", server.url)
+    done = run("check-ice", "--url", server.url, command=CLIENT)
     return done, [json.loads(line) for line in done.stdout.splitlines()]
 
 

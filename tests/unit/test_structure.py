@@ -53,8 +53,8 @@ MAY_IMPORT = {
         "orjson"
     ),
     "operator": (
-        "errors lifecycle limits metrics relay service service.client_connection session settings stores "
-        "stores.leveldb stores.redis system system.loop transport httpx prometheus_client tornado"
+        "auth errors lifecycle limits metrics relay service service.client_connection session settings stores "
+        "stores.leveldb stores.redis system system.loop transport httpx jwt prometheus_client shtab tornado"
     ),
     "tracing": "errors service settings package opentelemetry",
     "webhooks": "metrics service session settings system tornado",
@@ -69,8 +69,8 @@ MAY_IMPORT = {
     ),
     "process.worker": "process settings stores.redis system uvloop",
     "client": "aiortc cryptography httpx websockets",
-    "cli": "auth client errors settings system shtab aioice jwt",
-    "__main__": "cli operator process settings system package uvloop",
+    "cli": "client aioice shtab",
+    "__main__": "operator process settings system package uvloop",
     "__init__": "_version",
 }
 # The parts of the standard library that these modules use perform no I/O.
@@ -79,7 +79,7 @@ PURE |= {"service.parameters", "service.wire", "service.schemas", "stores.leveld
 PURE_MODULES = {"array", "base64", "bisect", "collections", "dataclasses", "enum", "functools", "hashlib", "heapq"}
 PURE_MODULES |= {"hmac", "ipaddress", "itertools", "json", "math", "re", "struct", "typing", "urllib", "zlib"}
 
-ENTRY_POINTS = {"__main__", "process.worker"}
+ENTRY_POINTS = {"__main__", "cli.__main__", "process.worker"}
 
 READERS = {"client.http", "client.websocket", "operator.health", "operator.remote"}
 READERS |= {"redis.connections", "webhooks.target"}

@@ -9,14 +9,13 @@ from typing import Literal, NamedTuple
 
 from ..client import SignalClient
 from ..client.types import IceServer
-from ..errors import OperatorError
-from ..system import terminal
-from . import run
+from . import run, terminal
+from .terminal import CommandError
 
 try:
     import aioice
 except ImportError as error:
-    raise OperatorError("check-ice needs aioice; in the checkout: pip install '.[peer]'") from error
+    raise CommandError("check-ice needs aioice; in the checkout: pip install 'clients/python[peer]'") from error
 
 CONNECT_S = 10.0
 MAX_URLS = 100
@@ -45,7 +44,7 @@ def check_ice(arguments: argparse.Namespace) -> None:
         servers = response["iceServers"] if response else []
         pairs = [(url, server) for server in servers for url in urls_of(server)]
         if len(pairs) > MAX_URLS:
-            raise OperatorError(f"the server has more than {MAX_URLS} URLs of ICE servers")
+            raise CommandError(f"the server has more than {MAX_URLS} URLs of ICE servers")
         results.extend(await asyncio.gather(*(check(url, server) for url, server in pairs)))
 
     run.with_client(arguments, work, interrupted="interrupted")
@@ -56,9 +55,9 @@ def check_ice(arguments: argparse.Namespace) -> None:
         for result in results:
             terminal.print_line(result._asdict() | {"took_ms": round(result.took_ms, 1)})
     if not results:
-        raise OperatorError("the server has no ICE servers; set --stun-servers or --turn-servers on the server")
+        raise CommandError("the server has no ICE servers; set --stun-servers or --turn-servers on the server")
     if failed := [result.url for result in results if result.result == "failed"]:
-        raise OperatorError(f"these ICE servers do not work: {terminal.printable(', '.join(failed))}")
+        raise CommandError(f"these ICE servers do not work: {terminal.printable(', '.join(failed))}")
 
 
 def urls_of(server: IceServer) -> list[str]:
@@ -82,7 +81,7 @@ async def check(url: str, server: IceServer) -> Result:
         else:
             transport = parts["transport"] or ("tcp" if parts["scheme"] == "turns" else "udp")
             detail = await relay_address(address, server, transport, ssl=parts["scheme"] == "turns")
-    except OperatorError as error:
+    except CommandError as error:
         return Result(url, "failed", (time.perf_counter() - begin_s) * 1000, str(error))
     return Result(url, "ok", (time.perf_counter() - begin_s) * 1000, detail)
 
@@ -93,11 +92,11 @@ async def public_address(server: tuple[str, int]) -> str:
     try:
         await connection.gather_candidates()
         if not connection.local_candidates:
-            raise OperatorError("this machine has no network interface besides loopback")
+            raise CommandError("this machine has no network interface besides loopback")
         for candidate in connection.local_candidates:
             if candidate.type == "srflx":
                 return f"{candidate.host}:{candidate.port}"
-        raise OperatorError("no response; check the name, the port and the firewall (UDP)")
+        raise CommandError("no response; check the name, the port and the firewall (UDP)")
     finally:
         await connection.close()
 
@@ -119,7 +118,7 @@ async def relay_address(server: tuple[str, int], credentials: IceServer, transpo
     try:
         await asyncio.gather(*(end.gather_candidates() for end in ends))
         if not all(end.local_candidates for end in ends):
-            raise OperatorError("no relay; check the name, the port, the firewall and the secret of both servers")
+            raise CommandError("no relay; check the name, the port, the firewall and the secret of both servers")
         for end, other in zip(ends, reversed(ends), strict=True):
             end.remote_username, end.remote_password = other.local_username, other.local_password
             for candidate in other.local_candidates:
@@ -131,7 +130,7 @@ async def relay_address(server: tuple[str, int], credentials: IceServer, transpo
                 await ends[0].send(b"through the relay")
                 await ends[1].recv()
         except (ConnectionError, TimeoutError):
-            raise OperatorError(
+            raise CommandError(
                 "it allocates addresses, but relays nothing between them; check its relay ports and peer rules"
             ) from None
         address = ends[0].local_candidates[0]

@@ -11,9 +11,8 @@ from ..client import Session, SignalClient
 from ..client.errors import foreign
 from ..client.pacing import back_off_s
 from ..client.types import Topic
-from ..errors import OperatorError
-from ..system import terminal
-from . import run
+from . import run, terminal
+from .terminal import CommandError
 
 T = TypeVar("T", Topic, Session)
 
@@ -113,7 +112,7 @@ async def all_topics(client: SignalClient) -> list[Topic]:
 
     Raises:
         APIError: an empty page says that there are more, or a page has more topics than requested.
-        OperatorError: there are more than `MAX_TOPICS`, or longer topics than `MAX_TOPIC_CHARACTERS`.
+        CommandError: there are more than `MAX_TOPICS`, or longer topics than `MAX_TOPIC_CHARACTERS`.
     """
     result: list[Topic] = []
     characters = 0
@@ -127,7 +126,7 @@ async def all_topics(client: SignalClient) -> list[Topic]:
         if not more:
             break
         if len(result) > MAX_TOPICS or characters > MAX_TOPIC_CHARACTERS:
-            raise OperatorError(f"the server has more than {MAX_TOPICS} topics; read them in pages with GET /topics")
+            raise CommandError(f"the server has more than {MAX_TOPICS} topics; read them in pages with GET /topics")
     return result
 
 

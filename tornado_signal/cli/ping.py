@@ -10,8 +10,7 @@ import time
 import uuid
 
 from ..client import APIError, SignalClient
-from ..system import terminal
-from . import run
+from . import run, terminal
 from .signaling import wait_for_answer
 
 TTL_MS = 60_000
@@ -29,7 +28,7 @@ def ping(arguments: argparse.Namespace) -> None:
             for _ in range(arguments.count):
                 took_ms.append(await round_trip(client, topic))
 
-        run.with_client(arguments, work, interrupted="interrupted", servers=(url,))
+        run.with_client(arguments, work, interrupted="interrupted", chosen=(url,))
         took_ms.sort()
         p99_ms = took_ms[math.ceil(len(took_ms) * 0.99) - 1]
         statistics_ms = {"min_ms": took_ms[0], "median_ms": statistics.median(took_ms), "p99_ms": p99_ms}

@@ -13,11 +13,9 @@ from typing import TypeVar
 
 from ..client import APIError, SignalClient
 from ..client.errors import THROUGH_PROXY
-from ..errors import OperatorError
-from ..settings.sources import read_value
-from ..settings.value_types import ORIGIN, ValueType
-from ..system import terminal
-from . import DEFAULT_URL, ORIGIN_VARIABLE, SERVERS, TOKEN_VARIABLE, URL_VARIABLE
+from . import ORIGIN_VARIABLE, TOKEN_VARIABLE, URL_VARIABLE, terminal
+from .arguments import DEFAULT_URL, ORIGIN, servers
+from .terminal import CommandError
 
 T = TypeVar("T")
 
@@ -26,13 +24,13 @@ OUTAGE_S = 60.0  # how long a waiting command tolerates an unavailable server
 
 def urls(arguments: argparse.Namespace) -> tuple[str, ...]:
     """Return the URLs of the servers, from the flag, the environment or the default."""
-    return arguments.url or _from_environment(URL_VARIABLE, SERVERS) or (DEFAULT_URL,)
+    return arguments.url or _from_environment(URL_VARIABLE, servers) or (DEFAULT_URL,)
 
 
 def token_of(arguments: argparse.Namespace) -> Callable[[], str] | None:
     """Return a function that reads the token, or None without a file.
 
-    The function raises OperatorError if the file cannot be read.
+    The function raises CommandError if the file cannot be read.
     """
     name = arguments.token_file or os.environ.get(TOKEN_VARIABLE)
     if not name:
@@ -43,14 +41,16 @@ def token_of(arguments: argparse.Namespace) -> Callable[[], str] | None:
         try:
             return path.read_text("ascii").strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise OperatorError(f"cannot read the token in {path}: {error}") from None
+            raise CommandError(f"cannot read the token in {path}: {error}") from None
 
     return read
 
 
-def _from_environment(name: str, value_type: ValueType[T]) -> T | None:
-    value = os.environ.get(name)
-    return read_value(f"environment variable {name}", value, value_type) if value else None
+def _from_environment(name: str, read: Callable[[str], T]) -> T | None:
+    try:
+        return read(os.environ[name]) if os.environ.get(name) else None
+    except argparse.ArgumentTypeError as error:
+        raise CommandError(f"environment variable {name} = {error}", 2) from None
 
 
 def with_client(
@@ -58,17 +58,18 @@ def with_client(
     work: Callable[[SignalClient], Awaitable[None]],
     *,
     interrupted: str | None = None,
-    servers: tuple[str, ...] | None = None,
+    chosen: tuple[str, ...] | None = None,
 ) -> None:
     """Run a coroutine function with a client. SIGINT and SIGTERM cancel it.
 
     Args:
         interrupted: the error message after SIGINT or SIGTERM. None if they are the normal end.
-        servers: the URLs of the servers. None for those of `urls`.
+        chosen: the URLs of the servers. None for those of `urls`.
     """
-    chosen = servers or urls(arguments)
+    chosen = chosen or urls(arguments)
     origin = arguments.origin or _from_environment(ORIGIN_VARIABLE, ORIGIN)
     stopped = False
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     async def main() -> None:
         task = asyncio.current_task()
@@ -79,8 +80,9 @@ def with_client(
             stopped = True
             task.cancel()
 
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, stop)
+        loop = asyncio.get_running_loop()
+        for number in handlers:  # `add_signal_handler` does not exist on Windows
+            signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop))
         async with SignalClient(chosen, origin, retry_timeout_s=0, token=token_of(arguments)) as client:
             await work(client)
 
@@ -90,11 +92,14 @@ def with_client(
         if not stopped:
             raise
         if interrupted is not None:
-            raise OperatorError(interrupted) from None
+            raise CommandError(interrupted) from None
     except APIError as error:
-        raise OperatorError(terminal.printable(sentence(error))) from None
+        raise CommandError(terminal.printable(sentence(error))) from None
     except ModuleNotFoundError as error:
-        raise OperatorError(str(error)) from error
+        raise CommandError(str(error)) from error
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 def sentence(error: APIError) -> str:
@@ -130,7 +135,7 @@ async def read_input(what: str) -> str:
     try:
         text = (await content).decode().removesuffix("\n")
     except UnicodeDecodeError:
-        raise OperatorError(f"the {what} on standard input is not UTF-8") from None
+        raise CommandError(f"the {what} on standard input is not UTF-8") from None
     if not text:
-        raise OperatorError(f"standard input is empty; it must contain the {what}")
+        raise CommandError(f"standard input is empty; it must contain the {what}")
     return text

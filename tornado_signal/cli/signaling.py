@@ -12,9 +12,8 @@ from contextlib import aclosing
 
 from ..client import APIError, SessionUpdate, SignalClient
 from ..client.errors import MAX_RESPONSE_BYTES, foreign
-from ..errors import OperatorError
-from ..system import terminal
-from . import run
+from . import run, terminal
+from .terminal import CommandError
 
 _CODE = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
@@ -67,7 +66,7 @@ def answer(arguments: argparse.Namespace) -> None:
             await client.answer(code, reply, secret=secret)
         except APIError as error:
             if error.lost_race:
-                raise OperatorError("another peer has answered the session, or it has ended") from None
+                raise CommandError("another peer has answered the session, or it has ended") from None
             raise
         await client.candidates(code, "answerer", arguments.candidate, secret=secret)
 
@@ -81,7 +80,7 @@ async def time_limit(wait_s: float | None, event: str) -> AsyncIterator[None]:
         async with asyncio.timeout(wait_s):
             yield
     except TimeoutError:
-        raise OperatorError(f"no {event} within {wait_s:g} s") from None
+        raise CommandError(f"no {event} within {wait_s:g} s") from None
 
 
 async def wait_for_answer(client: SignalClient, code: str, secret: str) -> SessionUpdate:

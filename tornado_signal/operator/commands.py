@@ -1,31 +1,39 @@
-"""The operator's commands: admin, check and health.
+"""The operator's commands: admin, check, completion, health and token.
 
 Their modules are imported when a command runs, so that other commands start fast.
 """
 
 import argparse
+import importlib
 from collections.abc import Callable
+from pathlib import Path
 
+from ..errors import OperatorError
 from ..settings.command_line import CommandLine, add_settings, flag_reader
 from ..settings.settings import SETTINGS
-from ..settings.value_types import DURATION, ORIGIN, TEXT, URL
+from ..settings.value_types import ACTION, DURATION, ORIGIN, TEXT, URL, converted, matching
 from ..system import terminal
 
 LISTENER = ("admin_port", "admin_address", "admin_token_file")
 ACTIONS = ("status", "disconnect", "block", "unblock", "withdraw", "drain", "log-level", "compact")
+SHELLS = ("bash", "zsh", "fish")
+# Encoding raises a ValueError if the argument was not UTF-8.
+TOPIC, INFO = (
+    converted(lambda text: text.encode().decode(), matching(f"(?s).{{1,{longest}}}", allowed))
+    for longest, allowed in ((256, "a topic of 1 to 256 characters"), (1024, "1 to 1024 characters"))
+)
 REDIS = ("store", *(setting.name for setting in SETTINGS if setting.name.startswith("redis_")))
 
 
 def add_commands(commands: CommandLine) -> None:
     """Add the commands."""
     check = "check the integrity of the data of a stopped server, or of the data on Redis"
-    _add(commands, "check", check, "data_dir", *REDIS, run=_run_check)
+    _add(commands, "check", check, "data_dir", *REDIS)
     parser = _add(
         commands,
         "admin",
         "show the state of a running server, or act on it",
         *LISTENER,
-        run=_run_admin,
     )
     parser.add_argument("action", choices=ACTIONS, metavar="ACTION", help=", ".join(ACTIONS))
     for flag, value_type, metavar, meaning in (
@@ -43,7 +51,53 @@ def add_commands(commands: CommandLine) -> None:
     parser.add_argument("--admin-url", type=flag_reader(URL), metavar="URL", help=meaning)
     health = "check whether the server with these settings is healthy"
     _add(
-        commands, "health", health, "address", "port", "tls_certificate", "tls_key", "allowed_origins", run=_run_health
+        commands, "health", health, "address", "port", "tls_certificate", "tls_key", "allowed_origins"
+    )
+    _add_token(commands)
+    completion = commands.add_command(
+        "completion",
+        lambda arguments: _complete(commands, arguments.shell),
+        "print completion for a shell",
+        'Print completion for a shell. For bash: eval "$(tornado-signal completion bash)"',
+    )
+    completion.add_argument("shell", choices=SHELLS)
+
+
+def _add_token(commands: CommandLine) -> None:
+    token = commands.add_command(
+        "token",
+        _lazy("token"),
+        "make a token, or explain one",
+        "Make a token for clients of a server with --auth-keys, and print it. With --check, read a token from standard "
+        "input, verify and explain it. The exit status is 1 if the server would refuse it.",
+    )
+    token.add_argument(
+        "--key",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="NAME.secret, or NAME.pem with a private key; with --check a public key, or a directory of keys",
+    )
+    token.add_argument("--check", action="store_true", help="verify and explain the token on standard input")
+    for flag, metavar, meaning in (
+        ("--topic", "TOPIC", "a topic, or a prefix that ends in *; may be repeated (default: all topics)"),
+        ("--action", "ACTION", "list, offer or answer; may be repeated (default: all)"),
+    ):
+        value_type = ACTION if flag == "--action" else TOPIC
+        token.add_argument(flag, type=flag_reader(value_type), action="append", metavar=metavar, help=meaning)
+    token.add_argument(
+        "--ttl",
+        type=flag_reader(DURATION),
+        default="1h",
+        metavar="TIME",
+        help="time until it expires, such as 90s, 15m, 1h or 7d (default: %(default)s)",
+    )
+    token.add_argument("--sub", type=flag_reader(INFO), metavar="TEXT", help="the subject: who it is")
+    token.add_argument("--info", type=flag_reader(INFO), metavar="TEXT", help="the only info of its bearer's offers")
+    token.add_argument("--origin", type=flag_reader(ORIGIN), metavar="ORIGIN", help="the only origin that may use it")
+    token.add_argument("--issuer", type=flag_reader(TEXT), metavar="TEXT", help="the issuer; with --check: required")
+    token.add_argument(
+        "--audience", type=flag_reader(TEXT), metavar="TEXT", help="the audience; with --check: required"
     )
 
 
@@ -52,30 +106,26 @@ def _add(
     name: str,
     meaning: str,
     *settings: str,
-    run: Callable[[argparse.Namespace], None],
 ) -> CommandLine:
     parser = commands.add_command(
-        name, run, meaning, f"{meaning.capitalize()}. Settings are read in the same way as for `serve`."
+        name, _lazy(name), meaning, f"{meaning.capitalize()}. Settings are read in the same way as for `serve`."
     )
     add_settings(parser, settings)
     return parser
 
 
-def _run_check(arguments: argparse.Namespace) -> None:
-    from .check import run
+def _lazy(module: str) -> Callable[[argparse.Namespace], None]:
+    def run(arguments: argparse.Namespace) -> None:
+        with terminal.output_may_be_closed():
+            importlib.import_module(f".{module}", __package__).run(arguments)
 
+    return run
+
+
+def _complete(commands: CommandLine, shell: str) -> None:
+    try:
+        import shtab
+    except ModuleNotFoundError as error:
+        raise OperatorError("completion needs shtab; in the checkout: pip install '.[completion]'") from error
     with terminal.output_may_be_closed():
-        run(arguments)
-
-
-def _run_admin(arguments: argparse.Namespace) -> None:
-    from .admin import run
-
-    with terminal.output_may_be_closed():
-        run(arguments)
-
-
-def _run_health(arguments: argparse.Namespace) -> None:
-    from .health import run
-
-    run(arguments)
+        print(shtab.complete(commands, shell))

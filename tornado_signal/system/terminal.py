@@ -5,10 +5,9 @@ import json
 import os
 import sys
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-CLEAR = "\x1b[H\x1b[J"
 LONGEST = 60  # characters of a cell
 
 
@@ -24,16 +23,6 @@ def print_fields(fields: dict[str, Any], page: Callable[[dict[str, Any]], str], 
     else:
         json.dump(fields, sys.stdout, indent=2)  # in pieces, because a foreign server can send anything
         print()
-
-
-def print_line(fields: Mapping[str, Any]) -> None:
-    """Print an object as one line of JSON and flush it."""
-    print(json.dumps(fields), flush=True)
-
-
-def print_text(text: str) -> None:
-    """Print text from peers. On a terminal, control characters other than line breaks are escaped."""
-    print("\n".join(map(printable, text.splitlines())) if sys.stdout.isatty() else text)
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from ..settings.settings import Settings
 from ..system import terminal
 
 
-def token(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> None:
     """Make or explain a token."""
     print(explain(arguments) if arguments.check else make(arguments))
 
