@@ -6,9 +6,9 @@ of their table, and `<!-- commands -->` for every command with its arguments.
 
 import re
 
-from tornado_signal import cli as client
 from tornado_signal.__main__ import make_parser
 from tornado_signal.settings.settings import SETTINGS
+from tornado_signal_client import cli as client
 
 NAMES = [setting.name for setting in SETTINGS]
 

@@ -9,10 +9,10 @@ fail() {
     exit 1
 }
 
-# Makes .venv with the package and these extras, and installs them again when the requirements have changed.
+# Makes .venv with the server, these extras of it and the Python client, and installs them again when the requirements have changed.
 environment() {
     local extra installed=() missing=() requirements log=.venv/pip.log
-    requirements=$({ echo "$PWD"; cat setup.cfg pyproject.toml; } | sha256sum)
+    requirements=$({ echo "$PWD"; cat setup.cfg {,clients/python/}pyproject.toml; } | sha256sum)
     exec 9<setup.cfg
     flock 9 # one at a time
     [ "$(head -n 1 .venv/extras 2>/dev/null)" != "$requirements" ] || mapfile -t installed < <(tail -n +2 .venv/extras)
@@ -25,7 +25,7 @@ environment() {
         grep -qsF "$PWD/.venv" .venv/bin/activate || make_environment
         installed+=("${missing[@]}")
         echo "$0: installing into .venv: ${missing[*]}" >&2
-        python -m pip install --quiet --disable-pip-version-check -e ".[$(IFS=,; echo "${installed[*]}")]" >"$log" 2>&1 ||
+        python -m pip install --quiet --disable-pip-version-check -e ".[$(IFS=,; echo "${installed[*]}")]" -e clients/python >"$log" 2>&1 ||
             { cat "$log" >&2; fail "pip could not install the Python packages; its messages are above"; }
         link_node
         printf '%s\n' "$requirements" "${installed[@]}" >.venv/extras

@@ -5,7 +5,7 @@ Run it in two terminals:
     python tests/peer.py http://127.0.0.1:3000 lobby "hello from A"
     python tests/peer.py http://127.0.0.1:3000 lobby "hello from B"
 
-It needs `pip install '.[peer]'`. Both peers have to be in one network, as it uses neither STUN nor TURN
+It needs `pip install 'clients/python[peer]'`. Both peers have to be in one network, as it uses neither STUN nor TURN
 servers. aiortc ignores the loopback interface.
 """
 
@@ -15,8 +15,8 @@ import sys
 import uuid
 from contextlib import AsyncExitStack, aclosing, suppress
 
-from tornado_signal.client import APIError, Session, SignalClient
-from tornado_signal.client.peers import Closed, Connection, new_secret
+from tornado_signal_client import APIError, Session, SignalClient
+from tornado_signal_client.peers import Closed, Connection, new_secret
 
 CONNECT_S = 20
 SECRET = new_secret()

@@ -18,8 +18,8 @@ URLS = "http://127.0.0.1:1,{base}"  # the first one is never there
 
 PROGRAM = """
 import asyncio, json, sys
-from tornado_signal.client import SignalClient
-from tornado_signal.client.peers import Closed, Peers
+from tornado_signal_client import SignalClient
+from tornado_signal_client.peers import Closed, Peers
 
 ORIGIN = "https://app.example"
 
@@ -148,7 +148,7 @@ return [nonsense, first.info, taken]
 def test_nothing_is_sent_before_the_answer_is_accepted(program):
     found = program("""
 import re, socket, time
-from tornado_signal.client.link import Connection
+from tornado_signal_client.link import Connection
 
 offerer = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 offerer.bind(("192.0.2.1", 0))
@@ -209,7 +209,7 @@ def test_offer_and_waiting_peer_survive_a_restart(program, spawn, tmp_path, numb
 
 
 def test_missing_aiortc_names_the_extra():
-    program = "import sys; sys.modules['aiortc'] = None; import tornado_signal.client.peers"
+    program = "import sys; sys.modules['aiortc'] = None; import tornado_signal_client.peers"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "pip install '.[peer]'" in done.stderr
+    assert "pip install 'clients/python[peer]'" in done.stderr

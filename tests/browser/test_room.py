@@ -12,7 +12,7 @@ from support.browsers import launch_in, listed, open_connect, until
 from support.networks import Lan, own_network
 from support.searches import some
 
-from tornado_signal.client.names import Identity
+from tornado_signal_client.names import Identity
 
 pytest_plugins = ["support.browser_fixtures"]
 

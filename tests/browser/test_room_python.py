@@ -16,7 +16,7 @@ from support.command import Server
 from support.forked import Process, Template
 from support.waiting import end_all
 
-from tornado_signal.client.names import Identity
+from tornado_signal_client.names import Identity
 
 pytest_plugins = ["support.browser_fixtures", "support.networks"]
 pytestmark = pytest.mark.needs("aiortc")
@@ -33,10 +33,10 @@ CONNECTIONS = """len([
 # Each line of standard input is an expression. Its value is printed as JSON.
 PROGRAM = """
 import ast, asyncio, gc, hashlib, json, logging, resource, secrets, sys, time
-from tornado_signal.client.names import Identity
-from tornado_signal.client.peers import Peers
+from tornado_signal_client.names import Identity
+from tornado_signal_client.peers import Peers
 from pathlib import Path
-from tornado_signal.client.room import FileError, FileOffered, Full, Joined, Member, Message, Room
+from tornado_signal_client.room import FileError, FileOffered, Full, Joined, Member, Message, Room
 
 async def enter(topic="lobby", **options):
     global room
@@ -134,7 +134,7 @@ def count_reads():
 # Count verified signatures: all, those before the first member, and the most in one iteration of the event loop.
 def count_verified():
     global largest_batch, verified, verified_before_use
-    names, use, loop = sys.modules["tornado_signal.client.names"], Room._use, asyncio.get_running_loop()
+    names, use, loop = sys.modules["tornado_signal_client.names"], Room._use, asyncio.get_running_loop()
     verify, verified, verified_before_use, largest_batch = names._verify, 0, None, 0
 
     def counted(*arguments):
@@ -174,7 +174,7 @@ def memory_kib():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 # Some tests stop the server, which takes more than 5 s on a busy machine.
-logging.getLogger("tornado_signal.client.life").setLevel("ERROR")
+logging.getLogger("tornado_signal_client.life").setLevel("ERROR")
 
 async def main():
     global files, peers, seen, tracks
@@ -230,7 +230,7 @@ def server(start):
 @contextlib.contextmanager
 def forking(enter=()):
     """Yield a process from which programs are forked. `enter` is the prefix of commands in its network."""
-    template = Template("tornado_signal.client.room", enter=enter, flags=["-W", "error"])
+    template = Template("tornado_signal_client.room", enter=enter, flags=["-W", "error"])
     yield template
     template.end()
 
@@ -535,7 +535,7 @@ def test_members_fail_over_to_the_next_server_and_return(start, python, tmp_path
     urls = ["http://192.0.2.1:9", server.url, second.url]
     a, b, c, d = (python(info, *urls) for info in "abcd")
     for each in (a, b, c):
-        each.evaluate("setattr(sys.modules['tornado_signal.client.servers'], 'PREFERRED_CHECK_S', 0.5)")
+        each.evaluate("setattr(sys.modules['tornado_signal_client.servers'], 'PREFERRED_CHECK_S', 0.5)")
         each.evaluate("setattr(peers.client, 'retry_timeout_s', 1)")
     a.evaluate("enter()")
     b.evaluate("enter()")

@@ -14,9 +14,9 @@ from support.needs import require
 from support.paths import ROOT
 from support.pythons import once
 
-from tornado_signal import cli as client
 from tornado_signal.__main__ import make_parser
 from tornado_signal.settings.settings import SETTINGS
+from tornado_signal_client import cli as client
 
 
 def build(source, site, **variables):
@@ -71,7 +71,9 @@ def test_every_setting_is_on_its_page(site):
 
 def test_every_command_has_its_section(site):
     sections = re.findall(r'<h3 id="[\w-]+"><code>([\w -]+)</code>', (site / "command-line.html").read_text())
-    assert sections == [f"{each.prog} {name}" for each in (make_parser(), client.make_parser()) for name in each.commands]
+    assert sections == [
+        f"{each.prog} {name}" for each in (make_parser(), client.make_parser()) for name in each.commands
+    ]
 
 
 def test_search_works_without_external_requests(site, address, profiles):

@@ -14,9 +14,9 @@ from support import rpc
 from support.bare_server import BareServer
 from support.service import ORIGIN
 
-from tornado_signal.client import APIError, Event, SignalClient, Token, Unreachable
-from tornado_signal.client.names import topic_of
-from tornado_signal.client.pacing import back_off_s
+from tornado_signal_client import APIError, Event, SignalClient, Token, Unreachable
+from tornado_signal_client.names import topic_of
+from tornado_signal_client.pacing import back_off_s
 
 BOUND_S = 20
 SECRET = "s" * 16

@@ -16,7 +16,7 @@ from support.forwarding import Proxy
 from support.rpc import until
 from support.service import ORIGIN
 
-from tornado_signal.client import SignalClient, http, life, rpc
+from tornado_signal_client import SignalClient, http, life, rpc
 
 BOUND_S = 20
 NOBODY = "http://127.0.0.1:1"
@@ -92,8 +92,8 @@ def unusable(service, tmp_path):
 
 @pytest.mark.needs("aiortc")
 async def test_unreachable_server_is_reported_and_ends_what_has_a_timeout(unusable, caplog):
-    from tornado_signal.client.peers import Peers
-    from tornado_signal.client.room import ServerUnreachable
+    from tornado_signal_client.peers import Peers
+    from tornado_signal_client.room import ServerUnreachable
 
     async def use(why, url):
         async with Peers(url, ORIGIN) as peers, peers.room("lobby") as room:
@@ -111,7 +111,7 @@ async def test_unreachable_server_is_reported_and_ends_what_has_a_timeout(unusab
                 with pytest.raises(TimeoutError, match=rf"not done in 0\.5 s: .*{why}"):
                     await asyncio.wait_for(start(), BOUND_S)
 
-    with caplog.at_level(logging.WARNING, "tornado_signal.client"):
+    with caplog.at_level(logging.WARNING, "tornado_signal_client"):
         await asyncio.gather(*(use(*each) for each in unusable.items()))
     for why in unusable:
         assert (
@@ -137,7 +137,7 @@ async def test_unreachable_server_is_reported_and_ends_what_has_a_timeout(unusab
     ],
 )
 async def test_wrong_option_opens_no_room(error, option):
-    from tornado_signal.client.peers import Peers
+    from tornado_signal_client.peers import Peers
 
     async with Peers(NOBODY, ORIGIN) as peers:
         with pytest.raises(error):
@@ -164,7 +164,7 @@ async def test_wrong_option_opens_no_room(error, option):
     ],
 )
 def test_wrong_option_makes_no_client(error, option):
-    from tornado_signal.client.peers import Peers
+    from tornado_signal_client.peers import Peers
 
     with pytest.raises(error):
         Peers(**{"servers": NOBODY, **option})
@@ -191,7 +191,7 @@ async def test_value_that_is_not_a_string_is_not_sent(name, call):
 
 @pytest.mark.needs("aiortc")
 async def test_leaving_a_room_without_await_is_a_warning():
-    from tornado_signal.client.peers import Peers
+    from tornado_signal_client.peers import Peers
 
     async with Peers(NOBODY, ORIGIN) as peers, peers.room("lobby") as room:
         with pytest.warns(RuntimeWarning, match=r"'Room\.leave' was never awaited"):
@@ -244,8 +244,8 @@ async def test_frozen_connections_are_replaced(websocket, bound_s, service):
 @pytest.mark.parametrize(("websocket", "bound_s"), [(True, WEBSOCKET_S), (False, HTTP_S)])
 async def test_new_member_connects_to_one_with_frozen_connections(websocket, bound_s, service):
     """The new member leads: it has begun several attempts before the other one reads the first mail."""
-    from tornado_signal.client.names import Identity
-    from tornado_signal.client.peers import Peers
+    from tornado_signal_client.names import Identity
+    from tornado_signal_client.peers import Peers
 
     first, second = sorted(("one", "two"), key=lambda secret: Identity("", "", None, secret).id)
     url = f"http://127.0.0.1:{service.port}"
@@ -271,10 +271,10 @@ async def test_new_member_connects_to_one_with_frozen_connections(websocket, bou
 
 @pytest.mark.needs("aiortc")
 async def test_late_attempt_that_is_connected_is_not_ended_for_one_with_a_dead_member(service, monkeypatch):
-    from tornado_signal.client import room as room_module
-    from tornado_signal.client.names import Identity
-    from tornado_signal.client.peers import Peers
-    from tornado_signal.client.room_peer import Peer
+    from tornado_signal_client import room as room_module
+    from tornado_signal_client.names import Identity
+    from tornado_signal_client.peers import Peers
+    from tornado_signal_client.room_peer import Peer
 
     def join_late(peer):
         """The channel is open here a second after it is open on the other side."""
@@ -307,9 +307,9 @@ async def test_late_attempt_that_is_connected_is_not_ended_for_one_with_a_dead_m
 )
 async def test_room_obeys_lower_limits_of_a_server(limit, size, start, monkeypatch):
     """The session of a beacon takes no more mail, before its member has received what it takes for the maximum."""
-    from tornado_signal.client import room as room_module
-    from tornado_signal.client.names import Identity
-    from tornado_signal.client.peers import Peers
+    from tornado_signal_client import room as room_module
+    from tornado_signal_client.names import Identity
+    from tornado_signal_client.peers import Peers
 
     monkeypatch.setattr(room_module, "ALIVE_S", 0.2)
     leads, follows = sorted(("one", "two"), key=lambda secret: Identity("", "", None, secret).id)
@@ -328,7 +328,7 @@ async def test_room_obeys_lower_limits_of_a_server(limit, size, start, monkeypat
 
 @pytest.mark.needs("aiortc")
 async def test_mail_that_the_server_refuses_is_a_warning(start, caplog):
-    from tornado_signal.client.peers import Peers
+    from tornado_signal_client.peers import Peers
 
     url = start("--max-offer", 600).url
     async with (
@@ -375,7 +375,7 @@ async def test_check_of_live_connections_keeps_them(websocket, service, monkeypa
 
 @pytest.mark.needs("aiortc")
 async def test_ice_servers_that_aiortc_cannot_parse_are_left_out(start):
-    from tornado_signal.client.peers import Peers
+    from tornado_signal_client.peers import Peers
 
     urls = ["stun:[2001:db8::1]", "stun:stun.example:3478"]
     server = start("--stun-servers", ",".join(urls))

@@ -9,8 +9,8 @@ from support.service import ORIGIN
 from support.tokens import make_token, write_secret
 
 from tornado_signal.auth import authority
-from tornado_signal.client import APIError, SignalClient, authorization
 from tornado_signal.system.clock import Clock
+from tornado_signal_client import APIError, SignalClient, authorization
 
 BOUND_S = 30
 OFFER = ("lobby", "me", "an offer")
@@ -21,7 +21,7 @@ def protected(start_service, tmp_path, monkeypatch):
     """A function that starts a server that requires tokens, with a short time after their expiry and a real clock."""
     monkeypatch.setattr(authority, "GRACE_S", 0.5)
     monkeypatch.setattr(authorization, "RENEW_S", 0.2)
-    monkeypatch.setattr("tornado_signal.client.websocket.MIN_RENEWAL_S", 0.02)
+    monkeypatch.setattr("tornado_signal_client.websocket.MIN_RENEWAL_S", 0.02)
 
     async def start(**settings):
         return await start_service(auth_keys=write_secret(tmp_path / "keys"), clock=Clock(), **settings)

@@ -9,7 +9,7 @@ from support.forwarding import Proxy
 from support.rpc import until
 from support.service import NOT_FOUND, ORIGIN, TIMEOUT_MS
 
-from tornado_signal.client import APIError, Event, SignalClient, Unreachable, events, leases, rpc, websocket
+from tornado_signal_client import APIError, Event, SignalClient, Unreachable, events, leases, rpc, websocket
 
 BOUND_S = 20
 NOBODY = "http://127.0.0.1:1"

@@ -13,7 +13,7 @@ from support.node import Node
 from support.paths import ROOT
 from websockets.asyncio.server import serve
 
-from tornado_signal.client import APIError, SignalClient, http, pacing, rpc, servers
+from tornado_signal_client import APIError, SignalClient, http, pacing, rpc, servers
 
 BOUND_S = 60
 CODES = {"timeout", "not-a-server", "server-unreachable", "invalid-request", "server-busy"}

@@ -8,7 +8,7 @@ import time
 from support.rpc import until
 from support.tokens import SECRET, make_token, write_secret
 
-from tornado_signal.client import SignalClient
+from tornado_signal_client import SignalClient
 
 SECRETS = {"main": SECRET, "next": b"another secret that is also long enough"}
 CLIENTS = 6  # of each kind

@@ -8,10 +8,10 @@ import pytest
 from support import malicious
 from support.command import CLIENT, COMMAND, call
 
-from tornado_signal.cli import discovery
-from tornado_signal.client import http
-from tornado_signal.client.types import Event
 from tornado_signal.operator import health, remote
+from tornado_signal_client import http
+from tornado_signal_client.cli import discovery
+from tornado_signal_client.types import Event
 
 # A structural rule says where the package reads responses. Each of these readers has a command that gets every kind of
 # nonsense. Other commands call the same reader, and get a few kinds.
@@ -50,7 +50,7 @@ def check_error(*arguments, command=COMMAND):
         ended = call(*arguments, command=command, input=b"x")
     assert (ended.returncode, ended.stdout) == (1, "")
     *warnings, _ = lines = ended.stderr.splitlines()
-    assert all("WARNING tornado_signal.client.life: no server has responded for 5 s" in line for line in warnings)
+    assert all("WARNING tornado_signal_client.life: no server has responded for 5 s" in line for line in warnings)
     assert len(warnings) <= 1
     assert all(line.isprintable() for line in lines)
 
@@ -128,7 +128,7 @@ async def test_table_of_a_topic_has_the_newest_sessions_only(monkeypatch):
             await asyncio.Event().wait()
 
     drawn = asyncio.get_running_loop().create_future()
-    monkeypatch.setattr("tornado_signal.cli.terminal.wants_tables", lambda as_json: True)
+    monkeypatch.setattr("tornado_signal_client.cli.terminal.wants_tables", lambda as_json: True)
     monkeypatch.setattr(discovery, "_draw", lambda head, codes: drawn.done() or drawn.set_result(codes))
     monkeypatch.setattr(discovery, "rows_table", lambda rows: [row.code for row in rows])
     watching = asyncio.ensure_future(discovery.watch_topic(Client(), argparse.Namespace(topic="lobby", json=False)))

@@ -71,8 +71,8 @@ def test_server_and_commands_run_without_what_only_linux_has(begin, tmp_path):
             urls["admin" if "admin" in line else "public"] = found[0]
     places = ("--url", urls["public"], "--origin", ORIGIN)
     for package, *arguments in (
-        ("tornado_signal.cli", "ping", "--count", "1", *places),
-        ("tornado_signal.cli", "topics", *places),
+        ("tornado_signal_client", "ping", "--count", "1", *places),
+        ("tornado_signal_client", "topics", *places),
         ("tornado_signal", "admin", "status", "--admin-url", urls["admin"]),
         ("tornado_signal", "admin", "compact", "--admin-url", urls["admin"]),
     ):

@@ -14,6 +14,7 @@ from support.paths import ROOT
 pytestmark = pytest.mark.slow
 
 PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
+CLIENT = Path("clients/python")
 PREPARE = "import sys; from setuptools.build_meta import *; prepare_metadata_for_build_wheel(sys.argv[1])"
 ASK = "import tornado_signal; print(tornado_signal.__version__, tornado_signal.COMMIT)"
 
@@ -44,12 +45,17 @@ def source(tmp_path):
 
 
 def read_version(source, path, **env):
-    """Return the version and the commit that a package of a source states. Its backend writes both before it packs."""
-    with tempfile.TemporaryDirectory(dir=path) as folder:
-        run(sys.executable, "-c", PREPARE, folder, cwd=source, **env)
-        (metadata,) = Path(folder).glob("*.dist-info")
+    """Return the version and the commit that a package of a source states. Its backend writes both before it packs.
+
+    The client has the same version.
+    """
+    metadata = set()
+    for each in (source, source / CLIENT):
+        with tempfile.TemporaryDirectory(dir=path) as folder:
+            run(sys.executable, "-c", PREPARE, folder, cwd=each, **env)
+            metadata |= {found.name for found in Path(folder).glob("*.dist-info")}
     version, commit = run(sys.executable, "-c", ASK, cwd=source).split()
-    assert metadata.name == f"tornado_signal-{version}.dist-info"
+    assert metadata == {f"{name}-{version}.dist-info" for name in ("tornado_signal", "tornado_signal_client")}
     return [version, commit]
 
 

@@ -48,7 +48,10 @@ def test_server_accepts_the_token_and_check_explains_it(pair, start, tmp_path):
     server = start("--auth-keys", public, "--auth-issuer", "us", "--auth-audience", "them")
     listed = call("sessions", "lobby", "--json", "--url", server.url, "--token-file", file, command=CLIENT)
     assert output(listed) == ""
-    assert output(call("sessions", "room~1", "--json", "--url", server.url, SIGNAL_TOKEN_FILE=str(file), command=CLIENT)) == ""
+    assert (
+        output(call("sessions", "room~1", "--json", "--url", server.url, SIGNAL_TOKEN_FILE=str(file), command=CLIENT))
+        == ""
+    )
     for topic, text in (("attic", "403 Not allowed by the token"),):
         refused = call("sessions", topic, "--url", server.url, "--token-file", file, command=CLIENT)
         assert (refused.returncode, text in refused.stderr) == (1, True)

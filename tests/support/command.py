@@ -86,7 +86,11 @@ def begin(*arguments, command=COMMAND, cwd=None, prefix=(), pass_fds=(), stdin=D
     """Start a process of the command: forked where possible, and with a new interpreter where that matters."""
     options = {"cwd": cwd, "env": environment(**variables), "stdin": stdin, "stdout": stdout, "stderr": PIPE}
     arguments = [*map(str, arguments)]
-    if command in (COMMAND, CLIENT) and not prefix and not any(name.startswith(("LD_", "PYTHON")) for name in variables):
+    if (
+        command in (COMMAND, CLIENT)
+        and not prefix
+        and not any(name.startswith(("LD_", "PYTHON")) for name in variables)
+    ):
         return Process(command.name, *arguments, **options)
     return subprocess.Popen([*prefix, command, *arguments], pass_fds=pass_fds, text=True, **options)
 

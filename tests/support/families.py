@@ -12,6 +12,7 @@ PASSED = TESTS / "families.json"
 COMMON = [
     "setup.cfg",
     "pyproject.toml",
+    "clients/python/pyproject.toml",
     "tests/debian-packages.txt",
     "tests/environment.sh",
     "tests/support/families.py",
@@ -21,7 +22,7 @@ FAMILIES = {
     "release": (
         "system/test_artefacts.py system/test_release_workflow.py process/test_packaging.py",
         ".github .git* CONTRIBUTING.md LICENSE tests/release-* tests/support/npm_package.py tests/support/pythons.py "
-        "tornado_signal/__init__.py tornado_signal/web/package.json",
+        "clients/python/*.md tornado_signal/__init__.py tornado_signal/web/package.json",
     ),
     "generated clients": (
         "system/test_generated_clients.py",
@@ -50,8 +51,8 @@ def tests_of(family: str) -> set[Path]:
 
 
 def hashes() -> dict[str, str]:
-    """Return the hash of each family's files as they are now, and of which kinds of files the package consists."""
-    tracked = run("git", "-C", ROOT, "ls-files", "-z", "--", "tornado_signal").split("\0")
+    """Return the hash of each family's files as they are now, and of which kinds of files the packages consist."""
+    tracked = run("git", "-C", ROOT, "ls-files", "-z", "--", "tornado_signal", "clients").split("\0")
     kinds = sorted({f"{Path(name).parent}/*{Path(name).suffix}" for name in tracked})
     return {family: _hash(family, kinds) for family in FAMILIES}
 

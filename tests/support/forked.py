@@ -21,16 +21,16 @@ from pathlib import Path
 from subprocess import DEVNULL, PIPE
 
 # The modules of the commands, by their names.
-PROGRAMS = {"tornado-signal": "tornado_signal.__main__", "tornado-signal-client": "tornado_signal.cli.__main__"}
+PROGRAMS = {"tornado-signal": "tornado_signal.__main__", "tornado-signal-client": "tornado_signal_client.__main__"}
 # Modules that `serve` and the commands of a client import.
 MODULES = (
     "uvloop",
     *PROGRAMS.values(),
     "tornado_signal.process.check",
     "tornado_signal.process.supervisor",
-    "tornado_signal.cli.discovery",
-    "tornado_signal.cli.ping",
-    "tornado_signal.cli.signaling",
+    "tornado_signal_client.cli.discovery",
+    "tornado_signal_client.cli.ping",
+    "tornado_signal_client.cli.signaling",
     "tornado_signal.stores.leveldb.store",
     "tornado_signal.stores.redis.store",
 )

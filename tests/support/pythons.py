@@ -28,6 +28,7 @@ from .waiting import output, run_command
 
 BUILD = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
 BINDINGS = ("plyvel", "plyvel-next")
+CLIENT = tomllib.loads((ROOT / "clients/python/pyproject.toml").read_text())
 SETUP = configparser.ConfigParser()
 SETUP.read(ROOT / "setup.cfg")
 PROMISED = SpecifierSet(SETUP["options"]["python_requires"])
@@ -67,7 +68,7 @@ class Python(NamedTuple):
 
         def make(environment: Path) -> None:
             do(self.path, "-m", "venv", "--without-pip", environment)
-            self.install(environment, *release(base).glob("dist/*.whl"))
+            self.install(environment, *release(base).glob("dist/tornado_signal-*.whl"))
 
         return once(base, f"with-{self.version}", make) / "bin/tornado-signal"
 
@@ -84,7 +85,7 @@ def do(*command: str | Path, cwd: Path | None = None, **variables: str) -> str:
 
 
 def required(minor: str, machine: str, extra: str = "") -> list[Requirement]:
-    """Return the requirements of the package, or of an extra, for a Python on Linux, without markers."""
+    """Return the requirements of the server, or of an extra, for a Python on Linux, without markers."""
     place = {"python_version": minor, "platform_machine": machine, "sys_platform": "linux"}
     text = SETUP["options.extras_require"][extra] if extra else SETUP["options"]["install_requires"]
     requirements = []

@@ -1,4 +1,4 @@
-"""Artefacts of a release: the wheel, made from the sdist, and the npm package work in empty environments."""
+"""Artefacts of a release: the wheels, made from the sdists, and the npm package work in empty environments."""
 
 import json
 import re
@@ -33,25 +33,30 @@ def built(tmp_path_factory):
     return git(source, "rev-parse", "HEAD"), source / "dist"
 
 
+def install(wheel, path, extras=""):
+    """Install a wheel into an empty environment. `python -m build` makes the wheel from the sdist."""
+    do(sys.executable, "-m", "venv", "--without-pip", path)
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--python", path / "bin/python"]
+    do(*pip, "install", "--no-compile", f"{wheel}{extras}")
+    return path / "bin"
+
+
 @pytest.fixture
 def installed(built, tmp_path):
-    """The command of the wheel in an empty environment. `python -m build` makes the wheel from the sdist."""
-    (wheel,) = built[1].glob("*.whl")
-    do(sys.executable, "-m", "venv", "--without-pip", tmp_path / "empty")
-    python = tmp_path / "empty" / "bin" / "python"
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--python", python]
-    do(*pip, "install", "--no-compile", wheel)
-    return python.with_name("tornado-signal")
+    """The command of the server in an empty environment."""
+    (wheel,) = built[1].glob("tornado_signal-*.whl")
+    return install(wheel, tmp_path / "empty") / "tornado-signal"
 
 
 def test_packages_have_the_version_of_the_tag(built):
-    python, npm = f"tornado_signal-{STATED}", f"tornado-signal-{STATED}"
-    assert {path.name for path in built[1].iterdir()} == {
-        f"{python}.tar.gz",
-        f"{python}-py3-none-any.whl",
-        f"{npm}.tgz",
-        f"{npm}.cdx.json",
-    }
+    python = [f"{name}-{STATED}" for name in ("tornado_signal", "tornado_signal_client")]
+    assert sorted(path.name for path in built[1].iterdir()) == sorted(
+        [
+            *(f"{name}{suffix}" for name in python for suffix in (".tar.gz", "-py3-none-any.whl")),
+            *(f"{name.replace('_', '-')}.cdx.json" for name in python),
+            f"tornado-signal-{STATED}.tgz",
+        ]
+    )
 
 
 @pytest.mark.needs("twine", "check_wheel_contents")
@@ -61,27 +66,29 @@ def test_twine_and_check_wheel_contents_find_nothing(built):
         do(sys.executable, "-m", *command, *packages)
 
 
-def test_bill_of_materials_is_complete_and_has_licences(built):
+@pytest.mark.parametrize(("name", "extras"), [("tornado-signal", "auth,redis"), ("tornado-signal-client", "peer")])
+def test_bill_of_materials_is_complete_and_has_licences(name, extras, built):
     """It lists what pip resolves for the wheel, no more and no less, and the JavaScript of others in it."""
     from cyclonedx.schema import SchemaVersion
     from cyclonedx.validation.json import JsonStrictValidator
 
-    (wheel,), (file,) = built[1].glob("*.whl"), built[1].glob("*.cdx.json")
+    (wheel,) = built[1].glob(f"{name.replace('-', '_')}-*.whl")
+    file = built[1] / f"{name}-{STATED}.cdx.json"
     document = json.loads(file.read_text())
     assert (
         JsonStrictValidator(SchemaVersion.from_version(document["specVersion"])).validate_str(file.read_text()) is None
     )
     package = document["metadata"]["component"]
-    assert (package["name"], package["version"], package["type"]) == ("tornado-signal", STATED, "application")
+    assert (package["name"], package["version"], package["type"]) == (name, STATED, "application")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed", "--report=-"]
-    report = json.loads(subprocess.run([*pip, f"{wheel}[auth,redis]"], check=True, capture_output=True).stdout)
+    report = json.loads(subprocess.run([*pip, f"{wheel}[{extras}]"], check=True, capture_output=True).stdout)
     resolved = {
         (canonicalize_name(each["metadata"]["name"]), each["metadata"]["version"]) for each in report["install"]
     }
     listed = {(each["purl"].partition("/")[0], each["name"], each["version"]) for each in document["components"]}
-    python = {(canonicalize_name(name), version) for kind, name, version in listed if kind == "pkg:pypi"}
-    assert python == resolved - {("tornado-signal", STATED)}
-    vendored = [path.read_text() for path in (npm_package.WEB / "vendor").iterdir()]
+    python = {(canonicalize_name(each), version) for kind, each, version in listed if kind == "pkg:pypi"}
+    assert python == resolved - {(name, STATED)}
+    vendored = [path.read_text() for path in (npm_package.WEB / "vendor").iterdir() if name == "tornado-signal"]
     assert listed - {each for each in listed if each[0] == "pkg:pypi"} == {
         ("pkg:npm", *re.match(r"/\*\n \* (\S+) (\S+):", text).groups()) for text in vendored
     }
@@ -130,6 +137,23 @@ def test_installed_packages_serve_and_report_their_version(installed, built, tmp
         server.end()
 
 
+def test_client_works_without_what_the_server_needs(installed, built, tmp_path):
+    """Of this project and its requirements the client has only its own."""
+    (wheel,) = built[1].glob("tornado_signal_client-*.whl")
+    folder = install(wheel, tmp_path / "client", "[peer]")
+    present = "import sys, importlib.util as u; print(*[name for name in sys.argv[1:] if u.find_spec(name)])"
+    servers = ("tornado_signal", "tornado", "plyvel", "plyvel_next", "uvloop", "httptools", "orjson", "jwt")
+    assert do(folder / "python", "-I", "-c", present, *servers, "tornado_signal_client") == "tornado_signal_client\n"
+    command = folder / "tornado-signal-client"
+    assert do(command, "--version") == f"{STATED}\n"
+    do(folder / "python", "-I", "-c", "import tornado_signal_client.room, tornado_signal_client.cli.check_ice")
+    with Server("--data-dir", tmp_path / "data", command=installed) as server:
+        code = server.offer()
+        listed = do(command, "sessions", "lobby", "--url", server.url, "--origin", ORIGIN)
+        assert json.loads(listed)["code"] == code
+        assert json.loads(do(command, "ping", "--count", "2", "--url", server.url))["count"] == 2
+
+
 def test_changelog_begins_with_unreleased_and_this_release():
     headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert headings[0] == "[Unreleased]"
@@ -138,4 +162,4 @@ def test_changelog_begins_with_unreleased_and_this_release():
 
 def test_unreleased_commands_are_documented():
     shown = all_blocks(pages()["contributing"])
-    assert [block for block in RELEASING if block not in shown] == RELEASING[-1:]
+    assert [block for block in RELEASING if block[0] == "sh" and block not in shown] == RELEASING[-1:]

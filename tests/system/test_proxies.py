@@ -20,13 +20,13 @@ from support.rpc import RpcClient, until
 from support.service import ORIGIN, WHO, Connection, allowed_origin, head, invalid, refused, segment, with_origin
 from support.sse import open_stream
 
-from tornado_signal.client import SignalClient
 from tornado_signal.http.error_responses import make_error_responder
 from tornado_signal.settings.origins import AllowedOrigins
 from tornado_signal.settings.settings import SETTINGS
 from tornado_signal.system.sockets import open_sockets
 from tornado_signal.transport import Server as Listener
 from tornado_signal.transport import ServerState, websocket
+from tornado_signal_client import SignalClient
 
 pytest_plugins = ["support.http_fixtures"]
 

@@ -8,7 +8,7 @@ import pytest
 from support.command import Server
 from support.documents import pages
 from support.paths import ROOT
-from support.pythons import PROMISED, SETUP, do, installed, release, required
+from support.pythons import CLIENT, PROMISED, SETUP, do, installed, release, required
 from support.waiting import run_command
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("git", "build", "node", "cyclonedx_py")]
@@ -67,8 +67,20 @@ def test_installation_compiles_nothing(minor, machine, tmp_path):
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("platform", ["win_amd64", "macosx_14_0_arm64"])
+def test_client_installs_on_other_systems_without_a_compiler(platform, tmp_path):
+    """Each requirement, also of peers, has a wheel for the system or for all."""
+    wanted = [*CLIENT["project"]["dependencies"], *CLIENT["project"]["optional-dependencies"]["peer"]]
+    only = ["--only-binary=:all:", "--python-version=3.12", f"--platform={platform}"]
+    do(*PIP, "download", *only, "--dest", tmp_path, *wanted)
+    names = {path.name.partition("-")[0] for path in tmp_path.glob("*.whl")}
+    assert names >= {"httpx", "websockets", "aiortc", "cryptography"}
+    assert not names & {"tornado", "plyvel", "plyvel_next", "uvloop"}
+
+
+@pytest.mark.timeout(600)
 def test_other_pythons_are_refused_with_one_sentence(tmp_path, tmp_path_factory):
-    (wheel,) = release(tmp_path_factory.getbasetemp()).glob("dist/*.whl")
+    (wheel,) = release(tmp_path_factory.getbasetemp()).glob("dist/tornado_signal-*.whl")
     for minor in BEYOND:
         only = ["--no-deps", "--only-binary=:all:", f"--python-version={minor}"]
         asked = subprocess.run([*PIP, "download", *only, "--dest", tmp_path, wheel], capture_output=True, text=True)

@@ -85,7 +85,7 @@ def test_only_tags_of_versions_are_released():
 
 def test_builds_what_the_documentation_builds():
     documented = all_blocks((ROOT / "CONTRIBUTING.md").read_text())[-1][1].splitlines()[2:]
-    assert len(documented) == 3
+    assert len(documented) == 4
     assert [command for command in commands("build") if command in documented] == documented
 
 

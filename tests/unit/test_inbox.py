@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tornado_signal.client import inbox
-from tornado_signal.client.inbox import Inbox
+from tornado_signal_client import inbox
+from tornado_signal_client.inbox import Inbox
 
 LIMIT = 100_000
 
@@ -31,8 +31,8 @@ async def test_items_beyond_the_limit_are_dropped_and_counted(data, small, caplo
 
 @pytest.mark.needs("aiortc")
 async def test_room_drops_messages_and_refuses_files_and_keeps_who_joined_and_left(small):
-    from tornado_signal.client import SignalClient
-    from tornado_signal.client.room import FileOffered, Joined, Left, Member, Message, Room
+    from tornado_signal_client import SignalClient
+    from tornado_signal_client.room import FileOffered, Joined, Left, Member, Message, Room
 
     async def never():
         await asyncio.Event().wait()
@@ -58,7 +58,7 @@ async def test_room_drops_messages_and_refuses_files_and_keeps_who_joined_and_le
 
 @pytest.mark.needs("aiortc")
 async def test_connection_counts_what_it_drops(small):
-    from tornado_signal.client.link import Connection
+    from tornado_signal_client.link import Connection
 
     connection = Connection([], "answerer")
     for _ in range(1000):

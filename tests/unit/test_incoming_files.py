@@ -29,7 +29,7 @@ class Channel:
 
 
 def incoming(size):
-    from tornado_signal.client.files import IncomingFile
+    from tornado_signal_client.files import IncomingFile
 
     channel = Channel()
     return channel, channel.handlers, IncomingFile(channel, "a file", "", size)
@@ -66,7 +66,7 @@ async def test_bytes_that_wait_for_the_program_take_little_memory(size):
 
 @pytest.mark.parametrize("pause", [1, 7, 40, 1000])
 async def test_bytes_stay_in_order_if_the_program_is_slow_and_fast_in_turns(pause, monkeypatch):
-    monkeypatch.setattr("tornado_signal.client.files.MAX_UNREAD_BYTES", 10_000)
+    monkeypatch.setattr("tornado_signal_client.files.MAX_UNREAD_BYTES", 10_000)
     _, handlers, file = incoming(1000 * 1000)
     number = 0
 
@@ -87,7 +87,7 @@ async def test_bytes_stay_in_order_if_the_program_is_slow_and_fast_in_turns(paus
 
 
 async def test_full_disk_cancels_the_transfer(monkeypatch):
-    from tornado_signal.client import files
+    from tornado_signal_client import files
 
     def full():
         raise OSError("No space left on device")

@@ -40,7 +40,7 @@ class Connection:
 
 
 def make(joins=1 << 40):
-    from tornado_signal.client.messages import Messages, announce_joins
+    from tornado_signal_client.messages import Messages, announce_joins
 
     connection, channel = Connection(), Channel()
     announce_joins(connection, joins)
@@ -65,7 +65,7 @@ async def all_sent(sending, channel):
     ],
 )
 async def test_large_message_arrives_as_it_was_sent_and_in_order(message):
-    from tornado_signal.client.messages import decode, send
+    from tornado_signal_client.messages import decode, send
 
     sender, channel = make()
     receiver, _ = make()
@@ -78,7 +78,7 @@ async def test_large_message_arrives_as_it_was_sent_and_in_order(message):
 
 
 async def test_largest_message_has_64_mib():
-    from tornado_signal.client.messages import MAX_MESSAGE, send
+    from tornado_signal_client.messages import MAX_MESSAGE, send
 
     sender, channel = make()
     with pytest.raises(ValueError, match="67108865 bytes, and the connection takes 67108864"):
@@ -90,7 +90,7 @@ async def test_largest_message_has_64_mib():
 
 @pytest.mark.parametrize("joins", [0, -1])
 async def test_nothing_is_split_for_a_client_that_does_not_announce_it(joins):
-    from tornado_signal.client.messages import send
+    from tornado_signal_client.messages import send
 
     sender, channel = make(joins)
     with pytest.raises(ValueError, match="300000 bytes"):
@@ -100,7 +100,7 @@ async def test_nothing_is_split_for_a_client_that_does_not_announce_it(joins):
 
 
 async def test_unfinished_messages_do_not_add_up_and_end_with_the_channel():
-    from tornado_signal.client.messages import MAX_MESSAGE
+    from tornado_signal_client.messages import MAX_MESSAGE
 
     receiver, channel = make()
     for _ in range(1000):
@@ -144,7 +144,7 @@ async def test_empty_message_in_parts_and_invalid_text_arrive():
 
 @pytest.mark.parametrize("way", ["event", "error"])
 async def test_end_of_the_channel_in_the_middle_of_a_message_completes_the_sending(way):
-    from tornado_signal.client.messages import send
+    from tornado_signal_client.messages import send
 
     sender, channel = make()
     sendings = [send(bytes(5_000_000), [sender]), send("after", [sender])]
@@ -162,7 +162,7 @@ async def test_end_of_the_channel_in_the_middle_of_a_message_completes_the_sendi
 @pytest.mark.parametrize("io_loop", [asyncio.SelectorEventLoop], indirect=True)
 @pytest.mark.parametrize(("seconds", "limit_s"), [(0, 2), (10, 12), (1000, 60)])
 async def test_closing_waits_while_data_is_received_at_most_a_minute(monkeypatch, io_loop, seconds, limit_s):
-    from tornado_signal.client.link import drain
+    from tornado_signal_client.link import drain
 
     loop, sleep = asyncio.get_running_loop(), asyncio.sleep
     messages, channel = make()

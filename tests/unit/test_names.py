@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tornado_signal.client.names import Identity, topic_of
-from tornado_signal.client.records import decode_beacon, decode_mail
+from tornado_signal_client.names import Identity, topic_of
+from tornado_signal_client.records import decode_beacon, decode_mail
 
 VECTORS = json.loads((Path(__file__).parents[1] / "room-vectors.json").read_text())
 ORIGIN, TOPIC = VECTORS["origin"], VECTORS["topic"]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tornado_signal.client.parsing import MAX_DEPTH, MAX_VALUES, parse_json
+from tornado_signal_client.parsing import MAX_DEPTH, MAX_VALUES, parse_json
 
 VECTORS = json.loads((Path(__file__).parents[1] / "room-vectors.json").read_text())
 NO_JSON = [

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tornado_signal.client.names import topic_of
-from tornado_signal.client.passwords import Cipher
+from tornado_signal_client.names import topic_of
+from tornado_signal_client.passwords import Cipher
 
 ORIGIN, VECTORS = itemgetter("origin", "password")(
     json.loads((Path(__file__).parents[1] / "room-vectors.json").read_text())

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tornado_signal.client import records, shapes
-from tornado_signal.client.names import Identity
-from tornado_signal.client.parsing import parse_json, parse_object
+from tornado_signal_client import records, shapes
+from tornado_signal_client.names import Identity
+from tornado_signal_client.parsing import parse_json, parse_object
 
 CODE = "6f0c2a8e-9d0b-4a3e-8a4e-0b1c2d3e4f50"
 NOW_MS = 1_800_000_000_000
@@ -124,7 +124,7 @@ def test_any_text_is_unsealed_or_ignored(text):
 @given(data=st.data())
 @settings(max_examples=100)
 def test_message_of_a_server_is_typed_or_foreign(value, data):
-    from tornado_signal.client.rpc import RpcConnection, _PendingRequest
+    from tornado_signal_client.rpc import RpcConnection, _PendingRequest
 
     async def receive(text):
         connection = RpcConnection("", SimpleNamespace(recv=asyncio.Event().wait, heard_s=math.inf))
@@ -150,9 +150,9 @@ def test_message_of_a_server_is_typed_or_foreign(value, data):
 @pytest.fixture
 def room():
     """A room that is not connected to a server, with its event loop and the code of its beacon."""
-    from tornado_signal.client import SignalClient
-    from tornado_signal.client.room import Mailbox, Room
-    from tornado_signal.client.types import Token
+    from tornado_signal_client import SignalClient
+    from tornado_signal_client.room import Mailbox, Room
+    from tornado_signal_client.types import Token
 
     async def never(*args):
         await asyncio.Event().wait()
@@ -177,10 +177,10 @@ def room():
 
 def handlers(room):
     """Return the handlers of everything that other peers send, each with an example of what they handle."""
-    from tornado_signal.client.files import IncomingFile, IncomingFiles, OutgoingFile
-    from tornado_signal.client.link import Connection
-    from tornado_signal.client.messages import MARK, PARTS, Messages, decode
-    from tornado_signal.client.room_peer import Peer
+    from tornado_signal_client.files import IncomingFile, IncomingFiles, OutgoingFile
+    from tornado_signal_client.link import Connection
+    from tornado_signal_client.messages import MARK, PARTS, Messages, decode
+    from tornado_signal_client.room_peer import Peer
 
     def nothing(*args):
         pass

@@ -1,4 +1,4 @@
-"""The layers of the package: which module may import which, and which modules perform no I/O."""
+"""The layers of the packages: which module may import which, and which modules perform no I/O."""
 
 import ast
 import functools
@@ -12,10 +12,15 @@ from support.paths import TESTS
 from support.searches import some
 
 import tornado_signal
+import tornado_signal_client
 
-PACKAGE = Path(tornado_signal.__file__).parent
+# The folders of the packages, with the names of the client's modules below `client`.
+PACKAGES = {
+    "tornado_signal": (Path(tornado_signal.__file__).parent, ""),
+    "tornado_signal_client": (Path(tornado_signal_client.__file__).parent, "client"),
+}
 
-# Each folder or top-level module, with what it may import from the package and from other packages. Modules above
+# Each folder or top-level module, with what it may import from its package and from other packages. Modules above
 # `stores` do not know the engines, except the one that checks their files.
 MAY_IMPORT = {
     "errors": "",
@@ -69,7 +74,8 @@ MAY_IMPORT = {
     ),
     "process.worker": "process settings stores.redis system uvloop",
     "client": "aiortc cryptography httpx websockets",
-    "cli": "client aioice shtab",
+    "client.cli": "client aioice shtab",
+    "client.__main__": "client.cli",
     "__main__": "operator process settings system package uvloop",
     "__init__": "_version",
 }
@@ -79,12 +85,14 @@ PURE |= {"service.parameters", "service.wire", "service.schemas", "stores.leveld
 PURE_MODULES = {"array", "base64", "bisect", "collections", "dataclasses", "enum", "functools", "hashlib", "heapq"}
 PURE_MODULES |= {"hmac", "ipaddress", "itertools", "json", "math", "re", "struct", "typing", "urllib", "zlib"}
 
-ENTRY_POINTS = {"__main__", "cli.__main__", "process.worker"}
+ENTRY_POINTS = {"__main__", "client.__main__", "process.worker"}
 
 READERS = {"client.http", "client.websocket", "operator.health", "operator.remote"}
 READERS |= {"redis.connections", "webhooks.target"}
 
-FILES = some(sorted(path for path in PACKAGE.rglob("*.py") if path.name != "_version.py"))
+FILES = some(
+    sorted(path for folder, _ in PACKAGES.values() for path in folder.rglob("*.py") if path.name != "_version.py")
+)
 
 
 @functools.cache
@@ -92,9 +100,15 @@ def parsed(path):
     return ast.parse(path.read_text())
 
 
+def package_of(path):
+    """Return the name of a file's package, the file's path in there, and the prefix of its modules."""
+    return next((name, path.relative_to(at), short) for name, (at, short) in PACKAGES.items() if at in path.parents)
+
+
 def module(path):
-    """Return the name of a file's module within the package. A folder's `__init__` has the folder's name."""
-    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    """Return the name of a file's module within its package. A folder's `__init__` has the folder's name."""
+    _, within, prefix = package_of(path)
+    parts = [*filter(None, [prefix]), *within.with_suffix("").parts]
     return ".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts)
 
 
@@ -109,22 +123,25 @@ def layer(name):
 
 
 def imports(path):
-    """Yield all imports of a file: modules of the package as `.name`, others by their top-level name."""
-    folder = path.relative_to(PACKAGE).parent.parts
+    """Yield all imports of a file: modules of both packages as `.name`, others by their top-level name."""
+    package, within, _ = package_of(path)
+    folder = within.parent.parts
     for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             names = [(alias.name, None) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            within = ["tornado_signal", *folder[: len(folder) + 1 - node.level]] if node.level else []
-            source = ".".join([*within, *filter(None, [node.module])])
+            above = [package, *folder[: len(folder) + 1 - node.level]] if node.level else []
+            source = ".".join([*above, *filter(None, [node.module])])
             names = [(source, alias.name) for alias in node.names]
         else:
             continue
         for source, name in names:
             first, _, rest = source.partition(".")
-            if first != "tornado_signal":
+            if first not in PACKAGES:
                 yield first
-            elif name is not None and (f"{rest}.{name}".lstrip(".") in MODULES or name == "_version"):
+                continue
+            rest = ".".join(filter(None, [PACKAGES[first][1], rest]))
+            if name is not None and (f"{rest}.{name}".lstrip(".") in MODULES or name == "_version"):
                 yield f".{rest}.{name}".replace("..", ".")
             else:
                 yield f".{rest}" if rest else ".package"
@@ -157,6 +174,12 @@ def test_files_import_only_what_the_table_allows():
             assert {imported for imported in imports(path) if imported in sys.stdlib_module_names} <= PURE_MODULES
             called = {node.id for node in ast.walk(parsed(path)) if isinstance(node, ast.Name)}
             assert not called & {"open", "print", "input"}
+
+
+def test_server_and_client_do_not_import_each_other():
+    for name in MAY_IMPORT:
+        sides = {entry.split(".")[1] == "client" for entry in allowed(name) if entry[0] == "."}
+        assert sides <= {name.split(".")[0] == "client"}, name
 
 
 def test_responses_are_read_in_few_places():

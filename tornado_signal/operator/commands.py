@@ -50,9 +50,7 @@ def add_commands(commands: CommandLine) -> None:
     meaning = "URL of the running server's admin listener, unless it is at --admin-port of this machine"
     parser.add_argument("--admin-url", type=flag_reader(URL), metavar="URL", help=meaning)
     health = "check whether the server with these settings is healthy"
-    _add(
-        commands, "health", health, "address", "port", "tls_certificate", "tls_key", "allowed_origins"
-    )
+    _add(commands, "health", health, "address", "port", "tls_certificate", "tls_key", "allowed_origins")
     _add_token(commands)
     completion = commands.add_command(
         "completion",

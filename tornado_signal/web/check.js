@@ -1,4 +1,4 @@
-// The check of the demo page: which servers this browser reaches. `tornado-signal check-ice` uses the same words.
+// The check of the demo page: which servers this browser reaches. `tornado-signal-client check-ice` uses the same words.
 
 import { SignalClient } from "../client.js";
 import { $, make } from "./tile.js";

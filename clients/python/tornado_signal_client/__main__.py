@@ -6,8 +6,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from . import PROGRAM, make_parser
-from .terminal import CommandError, printable_lines
+from .cli import PROGRAM, make_parser
+from .cli.terminal import CommandError, printable_lines
 
 CLEAN, FAILED, DEFECT = 0, 1, 3
 

@@ -7,10 +7,10 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple, TypeVar
 
-from ..client import Session, SignalClient
-from ..client.errors import foreign
-from ..client.pacing import back_off_s
-from ..client.types import Topic
+from .. import Session, SignalClient
+from ..errors import foreign
+from ..pacing import back_off_s
+from ..types import Topic
 from . import run, terminal
 from .terminal import CommandError
 

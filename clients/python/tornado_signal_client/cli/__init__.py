@@ -1,6 +1,6 @@
 """The commands and their arguments.
 
-The module of a command is imported when it runs, so that the command line starts fast.
+The module of a command is imported when it runs, because one of them needs an extra.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def make_parser() -> Parser:
         description="Use a signaling server from a shell.",
         epilog="Exit status: 0 success, 1 an error to fix, 2 wrong usage, 3 an internal error.",
     )
-    root.add_argument("--version", action="version", version=importlib.metadata.version("tornado-signal"))
+    root.add_argument("--version", action="version", version=importlib.metadata.version(PROGRAM))
     group = root.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
     def add(module: str, name: str, summary: str, description: str) -> Parser:
@@ -71,9 +71,7 @@ def make_parser() -> Parser:
         "withdraws the offer.",
     )
     offer.add_argument("topic", metavar="TOPIC", type=TOPIC)
-    offer.add_argument(
-        "--info", type=INFO, default="shell", help="the session's info (default: %(default)s)"
-    )
+    offer.add_argument("--info", type=INFO, default="shell", help="the session's info (default: %(default)s)")
     answer = add(
         "signaling",
         "answer",
@@ -160,5 +158,7 @@ def _complete(root: Parser, shell: str) -> None:
     try:
         import shtab
     except ModuleNotFoundError as error:
-        raise CommandError("completion needs shtab; in the checkout: pip install 'clients/python[completion]'") from error
+        raise CommandError(
+            "completion needs shtab; in the checkout: pip install 'clients/python[completion]'"
+        ) from error
     print(shtab.complete(root, shell))

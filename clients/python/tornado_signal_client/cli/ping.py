@@ -9,7 +9,7 @@ import statistics
 import time
 import uuid
 
-from ..client import APIError, SignalClient
+from .. import APIError, SignalClient
 from . import run, terminal
 from .signaling import wait_for_answer
 

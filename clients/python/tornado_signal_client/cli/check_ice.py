@@ -7,8 +7,8 @@ import re
 import time
 from typing import Literal, NamedTuple
 
-from ..client import SignalClient
-from ..client.types import IceServer
+from .. import SignalClient
+from ..types import IceServer
 from . import run, terminal
 from .terminal import CommandError
 

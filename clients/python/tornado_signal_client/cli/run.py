@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
-from ..client import APIError, SignalClient
-from ..client.errors import THROUGH_PROXY
+from .. import APIError, SignalClient
+from ..errors import THROUGH_PROXY
 from . import ORIGIN_VARIABLE, TOKEN_VARIABLE, URL_VARIABLE, terminal
 from .arguments import DEFAULT_URL, ORIGIN, servers
 from .terminal import CommandError

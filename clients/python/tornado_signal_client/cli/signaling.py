@@ -10,8 +10,8 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
-from ..client import APIError, SessionUpdate, SignalClient
-from ..client.errors import MAX_RESPONSE_BYTES, foreign
+from .. import APIError, SessionUpdate, SignalClient
+from ..errors import MAX_RESPONSE_BYTES, foreign
 from . import run, terminal
 from .terminal import CommandError
 
