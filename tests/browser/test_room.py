@@ -802,18 +802,16 @@ FORGE = """
 """
 
 
-def test_thousands_of_wrongly_signed_beacons_do_not_delay_a_join(start, connect_page):
+def test_members_meet_among_thousands_of_wrongly_signed_beacons(start, connect_page):
     server = start("--rate-per-address", "100000")
     alice, bob = connect_page(server), connect_page(server)
     bob.evaluate(FORGE, 1500)
     enter(alice, "alice", secret=SECRETS[1])
     until(lambda: alice.evaluate("here.listed"))
     bob.evaluate(FORGE, 1500)
-    took_ms = bob.evaluate(
-        ENTER_AT.replace("window.entered =", "return"), ["lobby", "bob", 1, {"secret": SECRETS[0]}, 0]
-    )
-    assert took_ms < 10_000  # less than a second on a machine without load
+    enter(bob, "bob", secret=SECRETS[0])
     with_others(alice, "bob")
+    with_others(bob, "alice")
 
 
 def test_hundreds_of_dead_beacons_delay_nobody(server, connect_page):

@@ -12,6 +12,7 @@ import { Negotiation } from "../../../tornado_signal/web/client/negotiation.js";
 import { room } from "../../../tornado_signal/web/client/room.js";
 import { SignalClient } from "../../../tornado_signal/web/client/signal-client.js";
 import { read } from "../../../tornado_signal/web/client/text.js";
+import { SignalError } from "../../../tornado_signal/web/client/timing.js";
 import { FakeServer, LinkedConnection } from "./fake_server.js";
 
 const TOPIC = "room~test";
@@ -232,6 +233,62 @@ test("junk mail replaces a beacon before it is full, and the new one is listed b
   await leave(alice);
 });
 
+/** Return members with secrets of which the first one leads. */
+async function pairOfSecrets() {
+  const secrets = ["of one", "of another"];
+  const members = await Promise.all(secrets.map(async (secret) => ({ secret, id: (await named(secret)).id })));
+  return members.sort((one, other) => (one.id < other.id ? -1 : 1)).map(({ secret }) => secret);
+}
+
+test("a room obeys a lower limit of its server", async () => {
+  const { candidates } = server;
+  server.candidates = (...parameters) => {
+    if (server.sessions.get(parameters[0])?.answerCandidates.length >= 16) throw new SignalError(429, "full", 300_000);
+    candidates.apply(server, parameters);
+  };
+  const [leads, follows] = await pairOfSecrets();
+  const follower = enter("follower", { secret: follows });
+  await until(() => beaconOf("follower"));
+  server.candidates(beaconOf("follower").code, "answerer", Array(16).fill("junk"));
+  const leader = enter("leader", { secret: leads });
+  await until(() => others(leader) === "follower", 40_000);
+  assert.deepEqual([...leader.failures, ...follower.failures], []);
+  await leave(leader, follower);
+});
+
+test("the beacons of a new and an old member are verified before hundreds of wrongly signed ones", async (context) => {
+  const { verify } = SubtleCrypto.prototype;
+  const checked = []; // what was signed
+  let [running, most] = [0, 0];
+  context.after(() => Object.assign(SubtleCrypto.prototype, { verify }));
+  SubtleCrypto.prototype.verify = async function (...parameters) {
+    checked.push(new TextDecoder().decode(parameters[3]));
+    most = Math.max(most, (running += 1));
+    try {
+      return await verify.apply(this, parameters);
+    } finally {
+      running -= 1;
+    }
+  };
+  const old = enter("old");
+  await until(() => beaconOf("old"));
+  const stranger = `$${"A".repeat(43)}`;
+  for (let at = 0; at < 300; at += 1) list("A".repeat(86) + JSON.stringify(beacon(stranger, { at })));
+  const { offer } = server;
+  let before = 0;
+  server.offer = (...parameters) => {
+    before = checked.length;
+    return offer.apply(server, parameters);
+  };
+  const fresh = enter("fresh");
+  await until(() => others(old) === "fresh" && others(fresh) === "old");
+  const place = ({ id }) => checked.slice(before).findIndex((text) => text.includes(`"id":"${id}"`));
+  assert.ok(before < 250, `${before} before the new one is listed: the old member has others to check`);
+  for (const each of [old, fresh]) assert.ok(place(each) < 50, `${place(each)} before ${each === old ? "old" : "new"}`);
+  assert.ok(most < 25 && checked.length < 650, `${most} at once, ${checked.length} of 600 for two members`);
+  await leave(old, fresh);
+});
+
 test("a copy of a beacon replaces no page, and a page with the same secret does", async () => {
   const secret = "of both";
   const { id } = await named(secret);
@@ -296,13 +353,10 @@ test("a late attempt that is connected is not ended for one with a dead member",
     // The channel is open here three seconds after it is open on the other side.
     getStats = () => new Promise((resolve) => setTimeout(resolve, 3000));
   }
-  const members = await Promise.all(
-    ["of one", "of another"].map(async (secret) => ({ secret, id: (await named(secret)).id })),
-  );
-  const [leads, follows] = members.sort((one, other) => (one.id < other.id ? -1 : 1));
+  const [leads, follows] = await pairOfSecrets();
   const [leader, follower] = [
-    enter("leader", { secret: leads.secret, RTCPeerConnection: Slow }),
-    enter("follower", { secret: follows.secret }),
+    enter("leader", { secret: leads, RTCPeerConnection: Slow }),
+    enter("follower", { secret: follows }),
   ];
   const seen = [];
   for (const name of ["join", "leave"]) follower.addEventListener(name, ({ peer }) => seen.push([name, peer.info]));

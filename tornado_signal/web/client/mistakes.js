@@ -1,6 +1,8 @@
 /* Errors and hints that name a mistake of a page or of its server. Loaded when something is wrong. */
 
-import { foreign, PeerError } from "./timing.js";
+import { foreign, PeerError, sleep } from "./timing.js";
+
+const HINT_MS = 10_000; // alone in a room
 
 /**
  * Make the error for a redirect. Browsers hide its target, so a request without a token and a secret follows it.
@@ -26,13 +28,25 @@ export function originChanged(seen) {
   );
 }
 
-/** @param {string} topic of a room that is empty on a loopback address */
-export function hintAtOrigin(topic) {
+/**
+ * Name the origin on a loopback address, unless there are members after some seconds.
+ *
+ * @param {string} topic
+ * @param {Map<string, unknown>} members
+ * @param {AbortSignal} signal
+ */
+export async function hintAtOrigin(topic, members, signal) {
+  await sleep(0, signal, HINT_MS);
+  if (members.size) return;
   const { origin } = globalThis.location;
   console.info(`No other page of ${origin} is in ${topic}. localhost and 127.0.0.1 are different origins.`);
 }
 
+let warned = false; // of the origin null
+
 export function warnOfOrigin() {
+  if (warned) return;
+  warned = true;
   console.warn("The origin of this page is null, as of all file:// pages and sandboxed frames: it is not private");
 }
 

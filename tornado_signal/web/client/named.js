@@ -1,6 +1,6 @@
 /* The identity of a member with a name, or whose program gives its secret. Loaded when a page enters a room with one. */
 
-import { Identity, integer, power, random } from "./identity.js";
+import { Identity, integer, isName, MAX_NAME, power, random } from "./identity.js";
 import { base64, unbase64, utf8 } from "./text.js";
 import { PeerError } from "./timing.js";
 
@@ -50,11 +50,13 @@ const locked = (secret) =>
   });
 
 /**
- * Return the identity for a secret, or for this tab.
+ * Return the identity for a secret, or for this tab. A name must be valid.
  *
  * @param {string} [secret]
+ * @param {string} [me]
  */
-export async function named(secret) {
+export async function named(secret, me) {
+  if (me !== undefined && !isName(me)) throw new PeerError("name-invalid", `A name has one to ${MAX_NAME} characters`);
   const { subtle } = crypto;
   if (!subtle) throw new PeerError("insecure-context", "A name needs HTTPS or localhost");
   if (!secret) return /** @type {Identity} */ (Identity.ofPage(await (tabSecret ??= ownSecret())));

@@ -2,20 +2,7 @@
 
 import { loadFiles, send } from "./data.js";
 import { mistakes } from "./http.js";
-import {
-  Identity,
-  isName,
-  isProven,
-  MAX_NAME,
-  ownInfo,
-  ROOM,
-  random,
-  scopeOf,
-  seal,
-  topicOf,
-  unseal,
-  VERSION,
-} from "./identity.js";
+import { Identity, isProven, ownInfo, ROOM, random, scopeOf, seal, topicOf, unseal, VERSION } from "./identity.js";
 import { Peer } from "./peer.js";
 import { publishHeld, Servers } from "./servers.js";
 import {
@@ -54,7 +41,6 @@ const CLOCK_MS = 30_000; // by which this page's clock may differ from the serve
 const MAX_ATTEMPTS = 50; // that a room begins at once, and others begin: a page may have 500 connections
 export const ROOM_OPTIONS = { channel: "object", me: "", max: "", secret: "string", password: "" };
 const MAX_TRIES = 8; // with a member that replace each other at once
-const HINT_MS = 10_000; // alone in a room of a loopback origin
 
 /**
  * Whether a beacon is used instead of another one of the same member. A silent one is used last. The page that entered
@@ -65,7 +51,7 @@ const HINT_MS = 10_000; // alone in a room of a loopback origin
  */
 const supersedes = (one, other) =>
   !other ||
-  (Number(one.silent !== true) - Number(other.silent !== true) ||
+  (Number(other.silent ?? false) - Number(one.silent ?? false) ||
     one.since - other.since ||
     one.at - other.at ||
     other.createdAt - one.createdAt) > 0;
@@ -86,7 +72,7 @@ class Queue {
   delete(member) {
     const { waiting, place } = member;
     const last = waiting?.pop();
-    if (waiting && last && last !== member) Object.assign((waiting[Number(place)] = last), { place });
+    if (waiting && last && last !== member) Object.assign((waiting[/** @type {number} */ (place)] = last), { place });
     member.waiting = undefined;
   }
 
@@ -121,7 +107,6 @@ class Room extends EventTarget {
   #peerCount = 0; // the number of peers created so far
   // biome-ignore lint/correctness/noUnusedPrivateClassMembers: kept in a field so that bundlers do not drop the allocation
   #garbage = 0;
-  #hinted = false;
   /** @type {Promise<void> | undefined} */
   #replying; // that a connection is closed
   #paused = false; // because a connection could not be created
@@ -190,7 +175,10 @@ class Room extends EventTarget {
     globalThis.addEventListener?.("pagehide", hide, { signal });
     signal.addEventListener(
       "abort",
-      watch((_, certain) => certain && this.#probe()),
+      watch((_, certain) => {
+        if (certain) this.#probe();
+        this.#test();
+      }),
     );
     options.signal?.addEventListener("abort", () => this.leave(), { signal });
     if (options.signal?.aborted) this.leave();
@@ -291,12 +279,17 @@ class Room extends EventTarget {
         this.#cipher = await Cipher.of(this.#origin, this.#topic, password);
         this.#topic = this.#cipher.topic;
       }
-      const named = () => import("./named.js").then((part) => part.named(secret), notLoaded);
-      this.#identity = await (secret || me ? named() : this.#identity); // a page can listen before anything fails
+      const named = () => import("./named.js").then((part) => part.named(secret, me), notLoaded);
+      // A page can listen before anything fails.
+      this.#identity = await (secret || me !== undefined ? named() : this.#identity);
       this.id = this.#identity?.id ?? this.id;
-      if (me !== undefined && !isName(me))
-        throw new PeerError("name-invalid", `A name has one to ${MAX_NAME} characters`);
       if (max) this.#places = await import("./places.js").then((part) => new part.Places(max), notLoaded);
+      // Name the origin if the room is empty for a while on a loopback address, of which there are several.
+      if (/^(localhost|127\.|\[::1)/.test(globalThis.location?.hostname)) {
+        mistakes()
+          .then(({ hintAtOrigin }) => hintAtOrigin(this.#topic, this.#members, this.#stop.signal))
+          .catch(() => {});
+      }
       for (;;) {
         await servers.first((client) => this.#attend(client, servers));
         await sleep(backOff(0), signal);
@@ -318,7 +311,6 @@ class Room extends EventTarget {
     try {
       this.#iceServers = (await servers.iceServers(client)).iceServers;
       const mailbox = await this.#publish(client, signal);
-      this.#hint();
       // The events that follow list the current members.
       for (const each of [this.#byBeacon, this.#rivals, this.#codes, this.#namesakes]) each.clear();
       this.#unchecked = [];
@@ -359,7 +351,15 @@ class Room extends EventTarget {
     const held = await publishHeld(client, this.#topic, fields);
     const replaced = [...this.#mailboxes];
     /** @type {Mailbox} */
-    const mailbox = { ...held, client, offer, deadline: new Deadline(signal), nonces: new Set(), full: () => {} };
+    const mailbox = {
+      ...held,
+      client,
+      offer,
+      deadline: new Deadline(signal),
+      nonces: new Set(),
+      full: () => {},
+      untested: 0,
+    };
     this.#mailboxes.add(mailbox);
     if (signal.aborted) this.#withdraw(mailbox);
     signal.throwIfAborted();
@@ -375,21 +375,20 @@ class Room extends EventTarget {
     return mailbox;
   }
 
+  /** Replace the beacon if the server takes no more mail to it. Its limits may be lower than the default ones. */
+  #test() {
+    const mailbox = this.#mailbox;
+    if (!mailbox || mailbox.untested < 1 || this.#members.size <= this.peers.size) return;
+    mailbox.untested = -1; // with this text
+    const replace = (/** @type {{ status: number }} */ { status }) => status < 500 && mailbox.full();
+    this.#mail(this.id, mailbox.code, {}).catch(replace);
+  }
+
   /** Ask whether the open connections that this side leads exist on the other side. */
   #probe() {
     for (const member of this.#members.values())
       if (member.open && this.#leads(member))
         this.#send(member, { connection: member.open.connection, of: 2 }, this.#stop.signal);
-  }
-
-  /** Name the origin if the room is empty for a while on a loopback address, of which there are several. */
-  #hint() {
-    if (this.#hinted || !/^(localhost|127\.|\[::1)/.test(globalThis.location?.hostname)) return;
-    this.#hinted = true;
-    const log = async () => this.#members.size || (await mistakes()).hintAtOrigin(this.#topic);
-    sleep(0, this.#stop.signal, HINT_MS)
-      .then(log)
-      .catch(() => {});
   }
 
   /** @param {boolean} listed */
@@ -485,6 +484,7 @@ class Room extends EventTarget {
         for (const text of answerCandidates) {
           count += 1;
           size += text.length;
+          mailbox.untested += 1;
           valid += Number(await this.#take(text, mailbox).catch(() => false)); // it concerns this text only
         }
         if (valid >= MAX_MAILS || count >= MAX_TEXTS || size >= MAX_TEXTS_SIZE) mailbox.full();
@@ -783,7 +783,7 @@ class Room extends EventTarget {
     if (mail.closed) {
       if (isOpen && peer === member.peer && this.#leads(member) && this.#admits(true)) this.#connect(member, random(4));
     } else if (peer) peer.take(mail);
-    else if (Number(mail.of) > 1)
+    else if (/** @type {number} */ (mail.of) > 1)
       this.#replying ??= this.#mail(from, code, { connection, closed: true })
         .catch(() => {})
         .then(() => void (this.#replying = undefined));

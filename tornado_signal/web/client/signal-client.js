@@ -59,7 +59,6 @@ export function servedBy(url) {
 }
 
 const polls = () => import("./polls.js").catch(notLoaded);
-let warned = false; // of the origin null
 
 /**
  * Check the URL of a server. A browser would take an address without a scheme for a path.
@@ -128,12 +127,10 @@ export class SignalClient {
         `"${origin}" is not an origin: it has a scheme and no path, like https://a.example`,
       );
     }
-    if ((origin ?? globalThis.origin) === "null" && !warned) {
-      warned = true;
-      mistakes().then(
-        ({ warnOfOrigin }) => warnOfOrigin(),
-        () => {},
-      );
+    if ((origin ?? globalThis.origin) === "null") {
+      mistakes()
+        .then(({ warnOfOrigin }) => warnOfOrigin())
+        .catch(() => {});
     }
     this.#authorization = authorizationOf(token);
     this.#headers = origin ? { Origin: origin } : {}; // browsers set it automatically
@@ -448,7 +445,7 @@ export class SignalClient {
       try {
         others.wait = release ? Math.min(wait, HTTP_WAIT_S) : 0;
         if (!release && others.since) await sleep(PAUSE_MS, deadline.signal);
-        return await waitFor(send, Number(others.wait) * 1000 + ANSWER_MS, deadline.signal);
+        return await waitFor(send, /** @type {number} */ (others.wait) * 1000 + ANSWER_MS, deadline.signal);
       } finally {
         release?.();
       }

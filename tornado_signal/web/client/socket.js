@@ -172,7 +172,7 @@ export class Socket {
       if (!filtered(params, SHAPES.event)) return;
       const { cursor, subscription, type, data } = params;
       const stream = this.#streams.get(subscription);
-      if (stream && Number(stream.desiredSize) < 0) {
+      if (stream && /** @type {number} */ (stream.desiredSize) < 0) {
         this.#streams.delete(subscription); // the reader subscribes again after the last event that it has read
         this.tell("unsubscribe", { subscription });
         stream.error(unreachable(this.#url));
@@ -185,7 +185,8 @@ export class Socket {
     const begins = stream && !error;
     const wrong = error ? !filtered(error, SHAPES.error) : !conforms(result, begins ? SHAPES.subscribe : {});
     if (wrong || (begins && this.#streams.has(result.subscription))) reject?.(nonsense(this.#url));
-    else if (error) reject?.(new SignalError(error.code, error.message, Number(error.data?.retryAfter) * 1000));
+    else if (error)
+      reject?.(new SignalError(error.code, error.message, /** @type {number} */ (error.data?.retryAfter) * 1000));
     else if (resolve) {
       if (stream) this.#streams.set(result.subscription, stream);
       resolve(result);

@@ -62,7 +62,10 @@ export class SignalError extends PeerError {
     super(message === NOT_ALLOWED ? "not-allowed" : code, message);
     this.name = "SignalError";
     this.status = status;
-    this.retryAfterMs = Number(retryAfterMs) > 0 ? Math.min(Number(retryAfterMs), MAX_RETRY_MS) : undefined;
+    this.retryAfterMs =
+      /** @type {number} */ (retryAfterMs) > 0
+        ? Math.min(/** @type {number} */ (retryAfterMs), MAX_RETRY_MS)
+        : undefined;
     if (status >= 500 || status === 429) temporary(this);
   }
 }
@@ -129,7 +132,7 @@ export const passing = (error) => passes.has(Object(error));
  *
  * @param {unknown} error
  */
-export const taken = (error) => refusal(error).status === 404 || refusal(error).status === 409;
+export const taken = (error) => [404, 409].includes(refusal(error).status);
 
 /** @type {Set<(doubtful: boolean, certain?: boolean) => void>} */
 const watching = new Set();

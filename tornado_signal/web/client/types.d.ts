@@ -166,6 +166,8 @@ export interface Mailbox {
   deadline: Deadline;
   /** The nonces of the mail received so far. */
   nonces: Set<string>;
+  /** The number of texts received since this page last tested whether the server takes more. -1 before its own one. */
+  untested: number;
   /** Called when it must be replaced. */
   full: () => void;
 }
