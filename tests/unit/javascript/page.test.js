@@ -1,0 +1,30 @@
+/* A page that is closed, or hidden for the back/forward cache. Node.js has no events of pages, so this file makes them. */
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+const page = new EventTarget();
+globalThis.addEventListener = page.addEventListener.bind(page);
+globalThis.removeEventListener = page.removeEventListener.bind(page);
+const { FakeServer, LinkedConnection } = await import("./fake_server.js");
+const { room } = await import("../../../tornado_signal/web/client/room.js");
+
+test("a page that is closed withdraws its beacon and ends its connections at once", async () => {
+  const server = new FakeServer();
+  const options = { url: "https://server", RTCPeerConnection: LinkedConnection };
+  const rooms = ["alice", "bob"].map((info) => room("test", { ...options, info }));
+  await Promise.all(rooms.map((each) => new Promise((resolve) => each.addEventListener("join", resolve))));
+  const connections = rooms.map(({ peers }) => [...peers.values()][0].peerConnection);
+  assert.equal(server.sessions.size, 2);
+  page.dispatchEvent(new Event("pagehide"));
+  assert.equal(server.sessions.size, 0);
+  assert.deepEqual(
+    connections.map(({ connectionState }) => connectionState),
+    ["closed", "closed"],
+  );
+  assert.deepEqual(
+    rooms.map(({ peers }) => peers.size),
+    [0, 0],
+  );
+  await Promise.all(rooms.map((each) => each.leave()));
+});
