@@ -50,7 +50,7 @@ def test_a_page_with_the_origin_null_is_warned_once(server, profiles, site):
     page.on("console", lambda message: logged.append(message.text))
     page.goto(f"{site.origin}/frame")
     until(lambda: page.evaluate("1") and len(logged) > 1)
-    assert sorted("origin of this page is null" in text for text in logged) == [False, True]
+    assert sorted("origin null is not private" in text for text in logged) == [False, True]
 
 
 def names(page):

@@ -117,6 +117,18 @@ def test_server_that_does_not_respond_is_named(server, site, page):
     assert site.origin in message
 
 
+def test_insecure_url_of_a_secure_page_is_named(profiles):
+    web, page = ROOT / "tornado_signal" / "web", profiles.context().new_page()
+    page.route("https://app.example/**", lambda route: route.fulfill(path=web / route.request.url.split("/", 3)[3]))
+    page.route("https://app.example/connect**", lambda route: route.fulfill(path=Site.CONNECT))
+    page.goto("https://app.example/connect?https://app.example")
+    page.wait_for_function("() => window.ready")
+    for socket in ("true", "false"):
+        code, message = error(page, f"new SignalClient('http://signal.example', {{socket: {socket}}}).topics()")
+        assert code == "server-unreachable"
+        assert message.endswith("allows the origin https://app.example, and has an https: URL if that has one")
+
+
 def test_refusals_have_codes(server, page):
     code = f"new SignalClient('{server.url}')"
     assert error(page, f"{code}.poll('nobody', 'offerer')")[0] == "not-found"
@@ -146,5 +158,5 @@ def test_page_alone_on_a_loopback_address_names_its_origin(page, connect_page, s
     page.clock.install()
     page.evaluate("enter('lobby')")
     until(lambda: page.clock.fast_forward(1000) or hints)
-    expected = f"No other page of {site.origin} is in room~lobby. localhost and 127.0.0.1 are different origins."
+    expected = f"Nobody else of {site.origin} is in room~lobby. localhost and 127.0.0.1 are different origins."
     assert hints == [expected]

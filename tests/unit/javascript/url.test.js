@@ -5,7 +5,7 @@ import { join, pair, publish, room, SignalClient } from "../../../tornado_signal
 
 // As in a bundle, the module does not come from a server here.
 test("a bundle without `url` is an error that says so", () => {
-  const expected = { code: "invalid-url", message: /^A bundle does not know its server: set `url`/ };
+  const expected = { code: "invalid-url", message: /^The server is not known here: set `url`/ };
   assert.throws(() => new SignalClient(), expected);
   assert.throws(() => room("lobby"), expected);
 });

@@ -138,15 +138,13 @@ export class Messages {
   async close() {
     const channel = this.#channel;
     this.#sent.then(() => channel.close());
+    const over = new Promise((resolve) => this.#over.addEventListener("abort", resolve));
     let before;
     for (let ms = 0; ms < MAX_CLOSE_MS && !this.#over.aborted; ms += CLOSE_MS) {
       const sent = this.#chunks * CHUNK - channel.bufferedAmount;
       if (sent === before) break;
       before = sent;
-      await new Promise((resolve) => {
-        setTimeout(resolve, CLOSE_MS);
-        this.#over.addEventListener("abort", resolve);
-      });
+      await Promise.race([over, new Promise((resolve) => setTimeout(resolve, CLOSE_MS))]);
     }
   }
 

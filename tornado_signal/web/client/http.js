@@ -55,6 +55,7 @@ export async function request(url, init) {
     if (response.status === 404) throw failure; // the URL is that of another server
     return /** @type {{ error?: string }} */ ({}); // an intermediary responds in any format
   });
+  if (/: Origin$/.test(error)) throw (await mistakes()).originMissing();
   if (error === "Not found" && !/\/(nearby|ice-servers)$/.test(url)) throw (await mistakes()).wrongPath(url);
   const retryAfterMs = parseInt(/** @type {string} */ (response.headers.get("Retry-After")), 10) * 1000 || undefined;
   throw new SignalError(response.status, conforms(error, "string") ? error : response.statusText, retryAfterMs);

@@ -28,6 +28,15 @@ export function originChanged(seen) {
   );
 }
 
+/** Make the error for a request without the header Origin. */
+export const originMissing = () =>
+  globalThis.location
+    ? originChanged("(none)")
+    : new PeerError(
+        "invalid-origin",
+        "Outside of browsers, set `origin` to that of the pages to meet: https://a.example",
+      );
+
 /**
  * Name the origin on a loopback address, unless there are members after some seconds.
  *
@@ -39,7 +48,7 @@ export async function hintAtOrigin(topic, members, signal) {
   await sleep(0, signal, HINT_MS);
   if (members.size) return;
   const { origin } = globalThis.location;
-  console.info(`No other page of ${origin} is in ${topic}. localhost and 127.0.0.1 are different origins.`);
+  console.info(`Nobody else of ${origin} is in ${topic}. localhost and 127.0.0.1 are different origins.`);
 }
 
 let warned = false; // of the origin null
@@ -47,7 +56,7 @@ let warned = false; // of the origin null
 export function warnOfOrigin() {
   if (warned) return;
   warned = true;
-  console.warn("The origin of this page is null, as of all file:// pages and sandboxed frames: it is not private");
+  console.warn("The origin null is not private: all file:// pages and sandboxed frames have it");
 }
 
 /** @param {string} url of a request to which a server of this API has no path */

@@ -92,14 +92,14 @@ export class Peer {
       await connection.getStats().catch(() => {}); // as for a Link
       this.#join();
     };
-    channel.addEventListener("open", open, options);
+    channel.addEventListener("open", open);
     const message = (/** @type {MessageEvent} */ { data }) => {
       this.#join();
       const received = this.messages.take(data);
       if (received) this.#callbacks.tell("message", { peer: this, ...received });
     };
     channel.addEventListener("message", message, options);
-    channel.addEventListener("close", () => this.end(), options);
+    channel.addEventListener("close", () => this.end());
     const online = () => this.#interrupted && this.#reconnect(RECONNECT_MS);
     globalThis.addEventListener?.("online", online, options);
   }

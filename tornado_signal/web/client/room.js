@@ -593,7 +593,7 @@ class Room extends EventTarget {
   #onAlive(id, beacon) {
     Object.assign(beacon, { alive: true, silent: false });
     if (id === this.id && this.#since && beacon.since > this.#since) {
-      this.#fail(new PeerError("replaced", "Another page has the same secret"));
+      this.#fail(new PeerError("replaced", "Another member has the same secret"));
     } else if (this.#namesakes.has(beacon)) {
       this.#fail(new PeerError("name-taken", `Another member has the name ${beacon.me}`));
     }

@@ -1,6 +1,6 @@
 /* Several servers, of which the first available one is used, and offers that stay listed. */
 
-import { CLIENT_OPTIONS, checkOptions, DEFAULT_SERVER, SignalClient } from "./signal-client.js";
+import { CLIENT_OPTIONS, checkOptions, SignalClient } from "./signal-client.js";
 import { backOff, now, PeerError, passing, refusal, sleep } from "./timing.js";
 
 /** @import { Owned, PeerOptions } from "../client.d.ts" */
@@ -33,7 +33,7 @@ export class Servers {
    */
   constructor(options, signal, report, types) {
     checkOptions(options, { ...OPTIONS, ...types });
-    const { url = DEFAULT_SERVER, origin, socket, token, info = "-", RTCPeerConnection } = options;
+    const { url, origin, socket, token, info = "-", RTCPeerConnection } = options;
     this.clients = [url].flat().map((each) => new SignalClient(each, { origin, socket, token }));
     if (!(RTCPeerConnection ?? globalThis.RTCPeerConnection)) {
       throw new PeerError("no-webrtc", "WebRTC is not available here: set `RTCPeerConnection`");

@@ -70,7 +70,7 @@ function checked(url) {
   if (url !== undefined && /^(https?:\/\/|\.{0,2}(\/|$))/i.test(text)) return text.replace(/\/+$/, "");
   const reason =
     url === undefined
-      ? "A bundle does not know its server"
+      ? "The server is not known here"
       : `"${text}" ${/^\w+:\/\//.test(text) ? "is not an HTTP address" : "has no scheme"}`;
   throw new PeerError("invalid-url", `${reason}: set \`url\` to http://… or https://…`);
 }

@@ -77,8 +77,8 @@ export class SignalError extends PeerError {
  * @param {unknown} [cause]
  */
 export function unreachable(url, cause) {
-  const page = globalThis.location?.origin;
-  const advice = page ? `, allows the origin ${page}, and has an https: URL if the page has one` : "";
+  const origin = globalThis.location?.origin;
+  const advice = origin ? `, allows the origin ${origin}, and has an https: URL if that has one` : "";
   const message = `No response from ${url}. Check that the server runs with this scheme${advice}`;
   return temporary(Object.assign(new TypeError(message, { cause }), { code: "server-unreachable" }));
 }
@@ -90,7 +90,7 @@ export function unreachable(url, cause) {
  * @returns {never}
  */
 export const notLoaded = (cause) => {
-  throw new PeerError("server-unreachable", "A part of the module did not load; reload the page", { cause });
+  throw new PeerError("server-unreachable", "A part of the module did not load; a reload requests it again", { cause });
 };
 
 /** @param {string} peer */
