@@ -26,6 +26,10 @@ test("mistakes in the options are errors at the call", async () => {
     fails("invalid-origin", () => new SignalClient("https://server", { origin }));
   }
   fails("invalid-url", () => new SignalClient("wss://server"));
+  for (const iceServers of ["stun:a", {}, [null], [{ url: "stun:a" }], [{ urls: [] }], [{ urls: ["stun:a", "b"] }]]) {
+    const expected = { code: "option-invalid", message: /`rtc.iceServers`/ };
+    assert.throws(() => room("lobby", { ...options, rtc: { iceServers } }), expected);
+  }
 });
 
 test("unknown options and those of another type are errors that name them", async () => {

@@ -12,6 +12,7 @@ const REFRESH_MS = 40_000;
 const RENEW_MS = 600_000; // the highest age of an offer or TURN password when it is used
 const FAILED_MS = 30_000; // how long other servers are preferred after a failure
 const MAX_INFO = 1024;
+const ICE_URLS = /^((stun|turn)s?:[^,]+(,|$))+$/i; // one, or a list as text
 const TRIES = 4; // before another server is used
 const OPTIONS = {
   ...CLIENT_OPTIONS,
@@ -33,13 +34,18 @@ export class Servers {
    */
   constructor(options, signal, report, types) {
     checkOptions(options, { ...OPTIONS, ...types });
-    const { url, origin, socket, token, info = "-", RTCPeerConnection } = options;
+    const { url, origin, socket, token, info = "-", rtc, RTCPeerConnection } = options;
     this.clients = [url].flat().map((each) => new SignalClient(each, { origin, socket, token }));
     if (!(RTCPeerConnection ?? globalThis.RTCPeerConnection)) {
       throw new PeerError("no-webrtc", "WebRTC is not available here: set `RTCPeerConnection`");
     }
     if (typeof info !== "string" || !info || [...info].length > MAX_INFO) {
       throw new PeerError("info-invalid", `\`info\` is a string of one to ${MAX_INFO} characters`);
+    }
+    // Some implementations ignore a wrong one, and never connect.
+    for (const each of [rtc?.iceServers ?? []].flat()) {
+      if (!ICE_URLS.test(Object(each).urls))
+        throw new PeerError("option-invalid", "`rtc.iceServers` has `urls` like stun:…");
     }
     this.tries = this.clients.length > 1 ? TRIES : Infinity;
     this.signal = signal;
