@@ -17,10 +17,6 @@ from tornado_signal_client import APIError, SignalClient, http, pacing, rpc, ser
 
 BOUND_S = 60
 CODES = {"timeout", "not-a-server", "server-unreachable", "invalid-request", "server-busy"}
-# A stream reads a response as other requests do. So it gets one of each way to read and to end it.
-FOR_A_STREAM = [
-    *("empty object", "endless error", "slow head", "closed connection", "error page", "redirection to another host"),
-]
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +58,6 @@ def node():
 DROPPED = {
     *("cursor without text", "empty entries", "wrong field", "no number", "too large a number"),
     *("many objects", "nested", "infinite number", "half of a surrogate pair"),
-    *("empty event", "event without an object", "event without JSON"),
 }
 CODE_OF = """
 (url, use) => {
@@ -75,7 +70,6 @@ CODE_OF = """
 """
 USES = {
     "a response": "(url) => new SignalClient(url, { origin: 'https://app.example' }).sessions('lobby')",
-    "a stream": "(url, end) => new SignalClient(url, { origin: 'https://app.example' }).events('lobby', end).next()",
     "a WebSocket": "(url, end) => new SignalClient(url).events('lobby', end).next()",
 }
 
@@ -83,7 +77,7 @@ USES = {
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("use", "kinds"),
-    [*zip(USES, [malicious.RESPONSES, [*FOR_A_STREAM, *malicious.STREAMS], malicious.MESSAGES], strict=True)],
+    [*zip(USES, [malicious.RESPONSES, malicious.MESSAGES], strict=True)],
     ids=USES,
 )
 def test_nonsense_is_an_error_with_a_code_for_the_browser_module(url, websocket_url, node, use, kinds):
@@ -98,15 +92,9 @@ def test_nonsense_is_an_error_with_a_code_for_the_browser_module(url, websocket_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("use", "name"),
-    [
-        *(("a response", name) for name in malicious.LARGE if name in malicious.RESPONSES),
-        *(("a stream", name) for name in malicious.LARGE if name in [*FOR_A_STREAM, *malicious.STREAMS]),
-    ],
-)
-def test_memory_of_the_browser_module_is_bounded(url, use, name):
-    code = f"(name) => ({CODE_OF})(`{url}/${{name}}`, {USES[use]})"
+@pytest.mark.parametrize("name", malicious.LARGE)
+def test_memory_of_the_browser_module_is_bounded(url, name):
+    code = f"(name) => ({CODE_OF})(`{url}/${{name}}`, {USES['a response']})"
     with closing(Node(ROOT / "tornado_signal/web/client.js")) as process:
         assert process.evaluate(f"({code})('empty-object')") in CODES | {"dropped"}
         with malicious.bounded_memory(process.pid, malicious.MAX_NODE_GROWTH_KIB):

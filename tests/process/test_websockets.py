@@ -47,7 +47,10 @@ async def test_restart_closes_websockets_with_1012_and_keeps_offers_and_cursors(
         await back.call("hold", code=code, secret=SECRET)
         await watching.call("subscribe", topic="lobby", since=cursor)
         other = (await back.call("offer", **OFFER))["code"]
-        assert (await watching.event())[1]["code"] == other
+        known = []  # a reader from before a restart gets the listing again
+        while (event := await watching.event())[1].get("code") != other:
+            known.append((event[0], event[1].get("code")))
+        assert known[:2] == [("reset", None), ("session", code)]
         await back.socket.close()
         assert (await watching.event())[:2] == ("gone", {"code": code, "reason": "withdrawn"})
     assert server.stop() == 0

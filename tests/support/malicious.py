@@ -21,7 +21,6 @@ from websockets.sync.server import serve
 from .paths import TESTS
 
 OK = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: application/json\r\n"
-STREAM = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: text/event-stream\r\n\r\n"
 SESSION = {"code": "c", "info": "i", "offer": "o", "offerCandidates": [], "createdAt": 0, "expiresAt": 0}
 PAGE = {"page": 1, "limit": 1, "total": 1, "hasMore": True}
 # The target of redirections to another host.
@@ -117,14 +116,6 @@ RESPONSES = {
     "redirection to another host": lambda: redirection(307),
     "redirection of a page to another host": lambda: redirection(302),
 }
-# The event streams for which a client reports an error.
-STREAMS = {
-    "endless line": lambda: itertools.chain([STREAM + b"data: "], itertools.repeat(b"x" * 2**20)),
-    "endless event": lambda: itertools.chain([STREAM], itertools.repeat(b"data:xy\n" * 2**17)),
-    "empty event": lambda: [STREAM + b"event: session\ndata: {}\n\n"],
-    "event without an object": lambda: [STREAM + b"event: gone\ndata: [1]\n\n"],
-    "event without JSON": lambda: [STREAM + b"event: gone\ndata: {\n\n"],
-}
 # The responses to requests for all topics.
 TOPICS = {
     "empty pages": lambda: fields({"topics": [], "pagination": PAGE}),
@@ -147,9 +138,9 @@ ADMIN = {
         json.dumps({"reason": "\x1b[2J\ud800"}).encode(),
     ],
 }
-PARTS = RESPONSES | STREAMS | TOPICS | ICE | ADMIN
+PARTS = RESPONSES | TOPICS | ICE | ADMIN
 # Those that are large, or for which a client needs more memory than their size.
-LARGE = [name for name in RESPONSES | STREAMS if any(word in name for word in ("bomb", "endless", "many", "nested"))]
+LARGE = [name for name in RESPONSES if any(word in name for word in ("bomb", "endless", "many", "nested"))]
 
 # Functions of the id of a request. They return the messages that a server sends after it.
 MESSAGES = {

@@ -1,7 +1,6 @@
 /* Nonsense in what a server sends: it concerns one item only. */
 
 import assert from "node:assert/strict";
-import { createServer } from "node:net";
 import { afterEach, beforeEach, test } from "node:test";
 import "./virtual_time.js";
 import { json } from "../../../tornado_signal/web/client/http.js";
@@ -156,12 +155,4 @@ test("values are counted over the pieces of a response", async () => {
   const code = "not-a-server";
   await assert.rejects(respond(JSON.stringify({ list: Array(250_001).fill(0) }), 7), { code });
   await assert.rejects(respond(`{"list": [${"[],".repeat(125_001)}0]}`, 1000), { code });
-});
-
-test("another protocol than HTTP is not a server", async () => {
-  const server = createServer((socket) => socket.on("data", () => socket.end("SSH-2.0-OpenSSH_9.2\r\n")));
-  await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
-  const { port } = server.unref().address();
-  const options = { origin: "https://app.example", socket: false };
-  await assert.rejects(new SignalClient(`http://127.0.0.1:${port}`, options).health(), { code: "not-a-server" });
 });

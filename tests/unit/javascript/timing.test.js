@@ -1,7 +1,9 @@
 import assert from "node:assert/strict";
+import { createServer } from "node:net";
 import { test } from "node:test";
 import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
+import { SignalClient } from "../../../tornado_signal/web/client/signal-client.js";
 import {
   Deadline,
   makePace,
@@ -117,4 +119,12 @@ test("a deadline keeps nothing of what it has waited for", async () => {
   await new Promise((resolve) => setTimeout(resolve));
   collect();
   assert.ok(events.filter((each) => each.deref()).length < 10);
+});
+
+test("another protocol than HTTP is not a server", async () => {
+  const server = createServer((socket) => socket.on("data", () => socket.end("SSH-2.0-OpenSSH_9.2\r\n")));
+  await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
+  const { port } = server.unref().address();
+  const options = { origin: "https://app.example", socket: false };
+  await assert.rejects(new SignalClient(`http://127.0.0.1:${port}`, options).health(), { code: "not-a-server" });
 });

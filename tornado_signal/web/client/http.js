@@ -40,7 +40,7 @@ export async function request(url, init) {
   new Request(url, options);
   // A Request of its own could be collected in Node.js, and `signal` would no longer end the response.
   const response = await fetch(url, options).catch((error) => {
-    if (/^HPE_/.test(error.cause?.code)) throw foreign(url); // Node.js names what is not HTTP
+    if (error.cause?.name === "HTTPParserError") throw foreign(url); // in Node.js
     throw refusal(error).name === "TypeError" ? unreachable(url, error) : error;
   });
   const seen = response.headers.get("Access-Control-Allow-Origin"); // other hosts hide it
