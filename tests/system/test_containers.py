@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.browsers import until
-from support.command import BOUND_S, COMMAND, environment
+from support.command import BOUND_S, CLIENT, COMMAND, environment
 from support.containers import BASE, IMAGE, VERSION, Containers
 from support.helm import EXAMPLES, render
 from support.paths import ROOT
@@ -202,7 +202,7 @@ def check_one_server(place):
 
     options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": place.environment()}
     flags = ("shell", "--url", url, "--wait", str(START_S))
-    peers = [subprocess.Popen(place.command(COMMAND, side, *flags), **options) for side in ("offer", "answer")]
+    peers = [subprocess.Popen(place.command(CLIENT, side, *flags), **options) for side in ("offer", "answer")]
     for peer, words in zip(peers, ("offer of alice", "answer of bob"), strict=True):
         peer.stdin.write(words)
         peer.stdin.close()

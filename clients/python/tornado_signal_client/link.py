@@ -11,7 +11,9 @@ try:
     from aiortc import RTCConfiguration, RTCDataChannel, RTCIceServer, RTCPeerConnection, RTCSessionDescription
     from aiortc.sdp import candidate_from_sdp
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError("peers need aiortc; in the checkout: pip install '.[peer]'", name=error.name) from error
+    raise ModuleNotFoundError(
+        "peers need aiortc; in the checkout: pip install 'clients/python[peer]'", name=error.name
+    ) from error
 
 from .api import SignalClient
 from .files import PROTOCOL, IncomingFile, IncomingFiles
