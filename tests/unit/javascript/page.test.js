@@ -28,3 +28,26 @@ test("a page that is closed withdraws its beacon and ends its connections at onc
   );
   await Promise.all(rooms.map((each) => each.leave()));
 });
+
+test("the secret of a tab is locked while the page is shown", async () => {
+  const held = new Set();
+  const locks = {
+    async request(name, _, hold) {
+      held.add(name);
+      await hold();
+      held.delete(name);
+    },
+  };
+  Object.defineProperty(globalThis, "navigator", { value: { locks }, configurable: true });
+  globalThis.sessionStorage = {};
+  const { named } = await import("../../../tornado_signal/web/client/named.js");
+  const sizes = [];
+  await named(undefined, "alice");
+  sizes.push(held.size);
+  for (const [name, fields] of [["pagehide"], ["pageshow", { persisted: true }], ["pagehide"], ["pageshow"]]) {
+    page.dispatchEvent(Object.assign(new Event(name), fields));
+    await new Promise(setImmediate);
+    sizes.push(held.size);
+  }
+  assert.deepEqual(sizes, [1, 0, 1, 0, 0]);
+});

@@ -34,7 +34,7 @@ async function ownSecret() {
 }
 
 /**
- * Lock a secret until the page is hidden, since browsers do not cache pages with locks. Returns whether no other tab uses it.
+ * Lock a secret while the page is shown, since browsers do not cache pages with locks. Returns whether no other tab uses it.
  *
  * @param {string} secret
  * @returns {Promise<boolean>}
@@ -46,7 +46,9 @@ const locked = (secret) =>
       resolve(true);
       return new Promise((release) => addEventListener("pagehide", release, { once: true }));
     };
-    navigator.locks.request(`${STORED} ${secret}`, { signal }, hold).catch(() => resolve(!signal.aborted));
+    const request = (options = {}) => navigator.locks.request(`${STORED} ${secret}`, options, hold);
+    request({ signal }).catch(() => resolve(!signal.aborted));
+    addEventListener("pageshow", ({ persisted }) => persisted && request().catch(() => {}));
   });
 
 /**
