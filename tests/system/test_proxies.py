@@ -95,7 +95,7 @@ class Through(Proxied):
         super().__init__(*proxied)
         self.service, self.runs = service, []
         run = service.application.run
-        service.application.run = lambda request, body: (self.runs.append(request.path), run(request, body))[1]
+        service.application.run = lambda request, *rest: (self.runs.append(request.path), run(request, *rest))[1]
 
 
 def open_socket(through, **options):
