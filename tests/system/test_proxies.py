@@ -511,7 +511,10 @@ async def test_websocket_continues_after_a_server_restart(kind, restarted):
         assert "expiresAt" in await client.call("hold", code=code, secret="a secret of someone")
         await client.call("subscribe", topic="lobby", since=cursor)
         other = (await client.call("offer", topic="lobby", **OFFER))["code"]
-        assert (await client.event())[1]["code"] == other
+        names = []  # a reader from before a restart gets the listing again
+        while (event := await client.event())[1].get("code") != other:
+            names.append(event[0])
+        assert names[:2] == ["reset", "session"]
 
 
 class Breaking:
