@@ -383,7 +383,7 @@ def test_name_survives_a_reload_and_cannot_be_taken(server, reached, connect_pag
     with_others(ada, "b", "e")
     enter(eve, "e", me="Robert", secret="of Bob, and of nothing else")
     until(lambda: happened(bob)[-1] == ["close", None, None])
-    assert happened(bob, "error") == [["error", "Another page has the same secret", None]]
+    assert happened(bob, "error") == [["error", "Another member has the same secret", None]]
 
 
 def test_copied_tab_does_not_replace_the_first_one(server, connect_page):
@@ -410,7 +410,7 @@ def test_newer_page_replaces_the_older_one_with_the_same_secret(ahead_ms, server
         enter(page, info, secret="of both pages")
         until(lambda page=page: page.evaluate("here.listed") or happened(page, "close"))
     until(lambda: any(happened(page, "close") for page in (older, newer)))
-    replaced = [["error", "Another page has the same secret", None], ["close", None, None]]
+    replaced = [["error", "Another member has the same secret", None], ["close", None, None]]
     assert [happened(page, "error", "close") for page in (older, newer)] == [replaced, []]
 
 
