@@ -59,11 +59,9 @@ class ProtocolConnection(ClientConnection):
         return None
 
     def send(self, message: Any) -> None:
-        """Send a message as JSON."""
         self.client.socket.send(encode(message))
 
     def relayed(self, message: bytes) -> None:
-        """Send a message of a channel."""
         self.client.socket.send(message)
 
     def acquire(self) -> None:
@@ -125,7 +123,6 @@ class ProtocolConnection(ClientConnection):
         return None
 
     def make_context(self) -> RequestContext:
-        """Return the context of a message."""
         context = RequestContext(self.client.service, self.counts, self.client.address, METHOD, self.pattern)
         self.identify(context)
         return context
@@ -147,7 +144,6 @@ class ProtocolConnection(ClientConnection):
             self.client.service.start(work)
 
     def _close_with_error(self, error: BaseException, context: RequestContext) -> None:
-        """Close the connection because of an error."""
         context.count_error(error)
         if isinstance(error, errors.TooMany):
             context.status = HTTPStatus.TOO_MANY_REQUESTS

@@ -36,7 +36,6 @@ class ProtocolHandler(Handler):
 
     @property
     def scope_origin(self) -> str | None:
-        """The origin of the scope, or None if the protocol is shared."""
         return None if self.protocol in self.request.service.settings.shared_protocols else self.request.origin
 
 

@@ -266,7 +266,6 @@ def _is_name(value: object) -> bool:
 
 
 def _parse_id(values: list[Any]) -> str:
-    """Return the id of a subscription."""
     value = values[0] if values else None
     if type(value) is not str or not 0 < len(value) <= MAX_SUBSCRIPTION_ID:
         raise Refused(f"invalid: the id of a subscription has 1 to {MAX_SUBSCRIPTION_ID} characters")
@@ -274,7 +273,6 @@ def _parse_id(values: list[Any]) -> str:
 
 
 def _parse_event_id(values: list[Any]) -> str:
-    """Return the id of the only event of a message."""
     event = values[0] if len(values) == 1 else None
     if type(event) is not dict or not _is_hex(value := event.get("id"), _HEX_32):
         raise Refused("invalid: an event has an id of 64 hexadecimal digits")

@@ -47,12 +47,7 @@ def id_group(scope: str, number: int) -> Channel:
 
 
 class Absent:
-    """Messages to an absent id, until it arrives or they expire.
-
-    Attributes:
-        channel: the channel of its arrival.
-        changed: is set when the id arrives, and when the messages are not kept any longer.
-    """
+    """Messages to an absent id, until it arrives on `channel` or they expire. Both set `changed`."""
 
     def __init__(self, sender: "PeerJsConnection", peer_id: str) -> None:
         self.channel = Channel(sender.scope, f"arrival {peer_id}")

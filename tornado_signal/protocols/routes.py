@@ -15,7 +15,6 @@ MakeConnection = Callable[[Client, Relay, str | None], ProtocolConnection]
 
 
 def protocol_routes(relay: Relay, settings: Settings) -> dict[str, Route]:
-    """Return the routes of the enabled protocols by path."""
 
     def upgrade(path: str, protocol: str, make: MakeConnection, handler: type[ProtocolUpgrade]) -> Route:
         return Route(path, handler, {"protocol": protocol, "make_receiver": receiver_of(protocol, make, relay)})
@@ -44,7 +43,6 @@ def protocol_routes(relay: Relay, settings: Settings) -> dict[str, Route]:
 
 
 def receiver_of(protocol: str, make: MakeConnection, relay: Relay) -> MakeReceiver:
-    """Return a function that makes the connection of a client in the scope of its origin."""
 
     def make_receiver(client: Client) -> ProtocolConnection:
         shared = protocol in client.service.settings.shared_protocols

@@ -240,5 +240,4 @@ class TrackerConnection(ProtocolConnection):
 
 
 def _select(fields: dict[str, Any], *names: str) -> dict[str, Any]:
-    """Return the named fields that exist."""
     return {name: fields[name] for name in names if name in fields}

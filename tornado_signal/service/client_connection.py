@@ -37,12 +37,7 @@ class Client(NamedTuple):
 
 
 class Slot:
-    """A place among the messages in progress, until its message is done or waits.
-
-    Attributes:
-        uncharged_bytes: the size of the message, until it has been charged.
-        followed: whether the next message has its turn.
-    """
+    """A place among the messages in progress, until its message is done or waits."""
 
     __slots__ = ("_size", "_socket", "followed", "uncharged_bytes")
 
@@ -66,10 +61,7 @@ class Slot:
 class ClientConnection:
     """Base of a client's connection. A subclass processes the messages of one protocol.
 
-    Attributes:
-        pattern: the name of the path in logs and metrics.
-        grant: what the latest token allows, or None before the first one.
-        closed: whether the client has disconnected.
+    `pattern` is the name of the path in logs and metrics. `grant` is what the latest token allows.
     """
 
     pattern: ClassVar[str]
@@ -95,7 +87,6 @@ class ClientConnection:
 
     @property
     def client_address(self) -> str:
-        """The client's IP address."""
         return self.client.address
 
     @property

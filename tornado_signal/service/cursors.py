@@ -21,7 +21,6 @@ def cursor_scope(origin: str, *names: str) -> bytes:
 
 
 def format_cursor(store: Store, scope: bytes, position: Position | SessionPosition) -> str:
-    """Return a position and its scope as a cursor."""
     text = store.format_position(position)
     return f"{text}.{_tag(scope, text)}"
 
@@ -29,10 +28,8 @@ def format_cursor(store: Store, scope: bytes, position: Position | SessionPositi
 def parse_cursor(parse: Callable[[str], P | None], scope: bytes, cursor: str, parameter: str) -> P | None:
     """Inverse of `format_cursor`, with the store's `parse_position` or `parse_session_position`.
 
-    Return None for a position in another store, such as an earlier data directory. The reader then starts over.
-
-    Raises:
-        InvalidParameter: the cursor is damaged, or has another scope.
+    Return None for a position in another store, such as an earlier data directory. The reader then starts over. Raise
+    InvalidParameter if the cursor is damaged or has another scope.
     """
     text, _, tag = cursor.rpartition(".")
     if tag != _tag(scope, text):

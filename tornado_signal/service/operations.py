@@ -143,7 +143,6 @@ def check(declared: tuple[Parameter, ...], fields: Fields, context: RequestConte
 
 
 def version(context: RequestContext) -> bytes:
-    """GET /."""
     return wire.encode({"version": context.service.version})
 
 
@@ -164,19 +163,16 @@ def ice_servers(context: RequestContext) -> bytes:
 
 
 async def nearby(context: RequestContext) -> bytes:
-    """GET /nearby."""
     return wire.encode({"topic": await nearby_topic(context)})
 
 
 async def topics(context: RequestContext, page: int, limit: int, prefix: str) -> bytes:
-    """GET /topics."""
     limit = min(limit, MAX_LIMIT)
     found, total = await covered_topics(context, (page - 1) * limit, limit, prefix)
     return wire.encode(wire.topics_page(page, limit, found, total))
 
 
 async def sessions(context: RequestContext, topic: str, wait: float | None, since: str | None, limit: int) -> Pieces:
-    """GET /:topic/sessions."""
     context.require_topic(topic)
     store = context.service.store
     end = b"]}"
@@ -210,7 +206,6 @@ async def _listing(context: RequestContext, topic: str, most: int | None, end: b
 
 
 async def offer(context: RequestContext, topic: str, info: str, offer: str, ttl: int | None, secret: bytes) -> bytes:
-    """POST /:topic/offer."""
     return encode_published((await publish(context, topic, info, offer, ttl, secret))[0])
 
 
@@ -238,7 +233,6 @@ async def publish(
 
 
 async def answer(context: RequestContext, session: bytes, sent: tuple[str, Any], side: Side, secret: bytes) -> bytes:
-    """POST /answer."""
     name, value = sent
     store = context.service.store
     texts = value if name == "candidates" else [value]
@@ -254,7 +248,6 @@ async def answer(context: RequestContext, session: bytes, sent: tuple[str, Any],
 async def poll(
     context: RequestContext, session: bytes, side: Side, wait: float | None, since: "Since | None", secret: bytes
 ) -> bytes:
-    """POST /poll."""
     store = context.service.store
     if wait is None and since is None:
         return wire.encode(wire.poll_result(side, await store.read(context.origin, session, side, secret_hash=secret)))
@@ -273,7 +266,6 @@ class Since:
 
 
 def poll_scope(context: RequestContext, code: str, side: str) -> bytes:
-    """Return the scope of the cursors of polls."""
     return cursor_scope(context.origin, code.lower(), side)
 
 
@@ -287,7 +279,6 @@ def check_poll_cursor(fields: Fields, context: RequestContext) -> Since | None:
 
 
 async def withdraw(context: RequestContext, session: bytes, side: Side, secret: bytes) -> bytes:
-    """POST /withdraw."""
     await context.service.store.withdraw(context.origin, session, side, secret_hash=secret)
     return SUCCESS
 

@@ -79,7 +79,6 @@ def check_wait(fields: Fields, context: RequestContext) -> float | None:
 
 
 def check_side(fields: Fields, context: RequestContext) -> Side:
-    """Check a side."""
     value = fields.get("side")
     side = _SIDES.get(value) if type(value) is str else None
     if side is None:
@@ -150,12 +149,10 @@ def number(name: str, default: int, schema: Schema, description: str = "") -> Pa
 
 
 def side(check: Check = check_side) -> Parameter:
-    """Return the parameter for the side."""
     return Parameter("side", check, schemas.ref("Side"), required=True)
 
 
 def since(check: Check) -> Parameter:
-    """Return the parameter for the cursor of an earlier response."""
     return Parameter("since", check, schemas.SINCE)
 
 

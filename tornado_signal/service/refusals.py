@@ -54,11 +54,7 @@ ELSEWHERE: Final = {
 class Refusals:
     """The reasons for which clients are refused now, or were within `CALM_S`. It needs a running event loop.
 
-    Args:
-        refused: the numbers of refused requests by status and reason.
-
-    Attributes:
-        cut_off: returns the numbers of connections that were closed because of their clients, by reason.
+    `refused` counts refused requests by status and reason, and `cut_off` returns the closed connections by reason.
     """
 
     def __init__(self, refused: Counter[tuple[int, str]]) -> None:
@@ -119,5 +115,4 @@ def _advice(status: int, reason: str) -> str:
 
 
 def close_reason(error: TooMany) -> str:
-    """Return the reason with which a connection is closed."""
     return BLOCKED_BY_OPERATOR if error.reason == "blocked" else f"too many {error.reason}"

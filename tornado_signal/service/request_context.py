@@ -29,17 +29,9 @@ def units_of(size: int) -> int:
 class RequestContext:
     """The context of one request. End it by `ended`, or use it as a context manager.
 
-    Args:
-        client: the counts of the client, which are also its key in queues.
-
-    Attributes:
-        origin: the isolation scope. It is empty before admission, and for anonymous requests.
-        now_ms: the time of the request in Unix milliseconds. It is updated after a wait.
-        sent_bytes: the size of its response so far.
-        waited: whether the request is a long poll or a stream that has waited.
-        grant: what the client's token allows, or None if it has none.
-        traceparent: the span that the request belongs to, or an empty text.
-        span: the span of the request, as a `traceparent`. Empty before it is recorded.
+    `client` is also the client's key in queues. `origin` is the isolation scope, empty before admission and for
+    anonymous requests. `now_ms` is updated after a wait, which sets `waited`. `sent_bytes` is the size of the response
+    so far. `traceparent` and `span` are the spans of the caller and of the request, empty if they are not recorded.
     """
 
     __slots__ = (  # thousands may wait
@@ -91,9 +83,8 @@ class RequestContext:
     def admit(self, find_origin: Callable[[], str] | None = None, size: int = 0) -> None:
         """Check the Origin, the client's rate, and whether the server is serving.
 
-        Args:
-            find_origin: returns the Origin, or an empty text for an anonymous request. None if the connection was
-                admitted with its Origin.
+        `find_origin` is None if the connection was admitted with its Origin. It returns an empty text for an anonymous
+        request.
         """
         service = self.service
         self.now_ms = service.clock.now_ms()
@@ -117,11 +108,9 @@ class RequestContext:
             raise Unavailable("draining")
 
     def authorize(self, action: str, token: str = "") -> None:
-        """Verify a token if given, and check that it, or the lack of one, allows an action.
+        """Verify a token, or keep the current grant without one, and check that it allows an action.
 
-        Args:
-            action: one of `auth.ACTIONS`, `auth.ANY`, or empty for what everybody may do.
-            token: the token, or empty to keep the current grant.
+        The action is one of `auth.ACTIONS`, `auth.ANY`, or empty for what everybody may do.
         """
         authority = self.service.authority
         if authority is None or not action:
@@ -137,7 +126,6 @@ class RequestContext:
         authority.require(self.grant, action)
 
     def require_topic(self, topic: str) -> None:
-        """Check that the token covers a topic."""
         if self.grant is not None:
             self.grant.require_topic(topic)
 
@@ -168,9 +156,6 @@ class RequestContext:
         """Count the wait, and close the watch if the client disconnects. Use it as a context manager.
 
         The topic is empty for a session. Raise TooMany or Unavailable if too many requests wait.
-
-        Raises:
-            TooMany, Unavailable: too many requests wait.
         """
         try:
             self.service.limits.acquire_wait(self.client)
@@ -197,7 +182,6 @@ class RequestContext:
             self._watch.close()
 
     def disconnect(self) -> bool:
-        """See `WaitingRequest`."""
         return False
 
     async def turn(self) -> None:

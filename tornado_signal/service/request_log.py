@@ -31,12 +31,10 @@ class RequestLog:
 
     @property
     def settings(self) -> Settings:
-        """The settings in force."""
         return self._live.current
 
     @property
     def enabled(self) -> bool:
-        """Whether the access log is on."""
         return bool(self.settings.access_log)
 
     def request_id(self, headers: Mapping[str, str], remote_ip: str) -> str:

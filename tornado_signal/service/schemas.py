@@ -38,7 +38,6 @@ def object_of(properties: Schema, required: list[str] | None = None, *, closed: 
 
 
 def list_of(items: Schema, **limits: int) -> Schema:
-    """Return the schema of an array."""
     return {"type": "array", "items": items, **limits}
 
 
@@ -61,7 +60,6 @@ def without_unused(components: Schema, document: Schema) -> Schema:
 
 
 def positive(most: int = MAX_NUMBER) -> Schema:
-    """Return the schema of a positive integer."""
     return {"type": "integer", "minimum": 1, "maximum": most}
 
 

@@ -112,7 +112,6 @@ class Service:
 
     @property
     def settings(self) -> Settings:
-        """The settings in force."""
         return self.live.current
 
     def report_proxy(self, address: str) -> None:

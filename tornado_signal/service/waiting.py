@@ -90,12 +90,7 @@ async def wait_for_change(
 
 
 class Feed(Protocol):
-    """The events of one subscription. `operations.Subscription` describes its arguments.
-
-    Attributes:
-        watch: the watch, which the request opens while the feed is read.
-        topic: the topic, or empty for a session.
-    """
+    """The events of one subscription: of `topic`, or of a session if that is empty."""
 
     watch: Watch
     finished: bool

@@ -74,7 +74,6 @@ def format_code(code: bytes) -> str:
 
 
 def topics_page(page: int, limit: int, topics: list[tuple[str, int]], total: int) -> dict[str, Any]:
-    """Return the response of GET /topics."""
     return {
         "topics": [{"topic": topic, "count": count} for topic, count in topics],
         "pagination": {"page": page, "limit": limit, "total": total, "hasMore": page * limit < total},
@@ -82,7 +81,6 @@ def topics_page(page: int, limit: int, topics: list[tuple[str, int]], total: int
 
 
 def listed_session(listed: ListedSession) -> dict[str, Any]:
-    """Return an entry of GET /:topic/sessions."""
     session = listed.session
     return {
         "code": format_code(session.code),
@@ -95,7 +93,6 @@ def listed_session(listed: ListedSession) -> dict[str, Any]:
 
 
 def poll_result(side: Side, update: SessionUpdate) -> dict[str, Any]:
-    """Return the response of POST /poll for a side."""
     candidates = [text for _, text in update.candidates]
     if side is Side.OFFERER:
         return {"answer": update.description, "answerCandidates": candidates}
@@ -111,5 +108,4 @@ def ice_servers(stun: Sequence[str], turn: tuple[Sequence[str], str, str] | None
 
 
 def gone(code: bytes, reason: Reason) -> dict[str, Any]:
-    """Return the data of the event `gone`."""
     return {"code": format_code(code), "reason": reason.name.lower()}

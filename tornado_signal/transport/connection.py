@@ -26,18 +26,11 @@ REJECT_S: Final = 0.8  # how long to wait for the first request of a refused con
 
 
 class Connection(asyncio.Protocol):
-    """One client's connection.
+    """One client's connection, counted by `admission`, or not counted yet if that is None.
 
-    Args:
-        remote_ip: the address of the other end, if the connection is already counted.
-        admission: the counted connection, or None before it is counted.
-
-    Attributes:
-        state: shared with the server's other connections.
-        remote_ip: the address of the other end, or empty on a Unix socket.
-        client_address: `remote_ip`, or the address that a proxy forwards.
-        deadline_s: the time limit of the client by the loop's clock, or 0 while it waits for a handler.
-        held: the work of the first request, which holds back the rest of it, or None.
+    `remote_ip` is empty on a Unix socket, and `client_address` is what a proxy forwards, if there is one. `deadline_s`
+    is the client's limit by the loop's clock, or 0 while it waits for a handler. `held` is the work of the first
+    request, which holds back the rest of it.
     """
 
     # One for each connection, and most of them are idle: no dictionaries.
@@ -152,14 +145,12 @@ class Connection(asyncio.Protocol):
         return True
 
     def pause_writing(self) -> None:
-        """Note that the client reads too slowly."""
         if self._drained is None:
             self._drained = self.state.loop.create_future()
             self._set_deadline()
             self.state.unsent.grown(self, self.unsent_bytes)
 
     def resume_writing(self) -> None:
-        """Note that the client has caught up."""
         if is_full(self._transport):
             return
         self.state.unsent.forget(self)
@@ -171,7 +162,6 @@ class Connection(asyncio.Protocol):
             self.state.loop.call_soon(self._advance)
 
     def data_received(self, data: bytes) -> None:
-        """Parse bytes of requests, which can be split anywhere."""
         if self._closing or self._reject_status:
             return  # read, so that the answer is not lost with the connection, and forgotten
         self._advance(data)

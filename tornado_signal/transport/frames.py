@@ -73,12 +73,7 @@ class InvalidFrame(Exception):
 
 
 class FrameReader:
-    """Parser of a client's frames. After an exception or a close frame it must not be used.
-
-    Args:
-        max_message_bytes: the largest message.
-        binary: whether binary messages are accepted like text.
-    """
+    """Parser of a client's frames. After an exception or a close frame it must not be used."""
 
     __slots__ = ("_at", "_binary", "_is_text", "_max_message_bytes", "_message", "data")
 
@@ -96,7 +91,6 @@ class FrameReader:
         return len(self.data) + len(self._message or b"")
 
     def receive(self, data: bytes) -> None:
-        """Append data, which can be split anywhere."""
         if not self.data:
             self.data = data
             return
@@ -105,18 +99,13 @@ class FrameReader:
         self.data += data
 
     def clear(self) -> None:
-        """Drop everything received."""
         self.data, self._at, self._message = b"", 0, None
 
     def next(self) -> tuple[int, bytes] | None:
-        """Parse the next frame.
+        """Return the next opcode and its data, or None if the frame is incomplete.
 
-        Returns:
-            An opcode and its data: TEXT or BINARY with a complete message, or that of a control frame. FRAGMENT has no
-            data. None if the next frame is incomplete.
-
-        Raises:
-            InvalidFrame: the connection must be closed.
+        TEXT and BINARY have a complete message, a control frame its data, and FRAGMENT nothing. Raise InvalidFrame if
+        the connection must be closed.
         """
         data, at = self.data, self._at
         size = len(data)

@@ -9,12 +9,9 @@ from tornado import httputil
 class Headers(Mapping[str, str]):
     """The headers of a request, for code that reads Tornado's `HTTPHeaders`. They cannot be changed.
 
-    Names are case-insensitive and listed as in `Content-Length`. The values of a repeated name are joined with commas,
-    and `get_list` returns each of them. Headers are decoded when they are first read, because most of them never
-    are.
-
-    Args:
-        fields: names in lower case and values, in the order of arrival.
+    `fields` are names in lower case and values, in the order of arrival. Names are case-insensitive and listed as in
+    `Content-Length`. The values of a repeated name are joined with commas, and `get_list` returns each of them. Headers
+    are decoded when they are first read, because most of them never are.
     """
 
     def __init__(self, fields: list[tuple[bytes, bytes]]) -> None:
@@ -36,7 +33,6 @@ class Headers(Mapping[str, str]):
         return headers
 
     def copy(self) -> httputil.HTTPHeaders:
-        """Return the headers as Tornado's, which can be changed."""
         headers = httputil.HTTPHeaders()
         for name, value in self.get_all():
             headers.add(name, value)

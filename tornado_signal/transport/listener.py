@@ -46,11 +46,7 @@ PLAIN_HTTP_RESPONSE: Final = format_head(400, "Bad Request", PLAIN_HTTP_FIELDS) 
 
 
 class Server:
-    """Accepts connections for a Tornado application.
-
-    Args:
-        state: the shared state of its connections.
-    """
+    """Accepts connections for a Tornado application."""
 
     _tick: asyncio.TimerHandle
 
@@ -113,9 +109,8 @@ class Server:
     def close_idle(self, chosen: Callable[[str], bool] | None = None) -> bool:
         """Close the connection that has been idle for longest, and return whether there was one.
 
-        Args:
-            chosen: returns whether an address of the other end is chosen. Its connections are searched for among the
-                `IDLE_SEARCHED` that have been idle for longest, and a tenth of those found is closed.
+        With `chosen`, a predicate of the address of the other end, only the `IDLE_SEARCHED` that have been idle for
+        longest are searched, and a tenth of the chosen ones is closed.
         """
         idle = self.state.idle
         if chosen is not None:
@@ -234,11 +229,7 @@ class Server:
             error.__traceback__ = None
 
     async def _peek(self, accepted: socket.socket, limit_s: float) -> bytes:
-        """Return the first byte that a client sends, and leave it in the kernel.
-
-        Raises:
-            OSError: the client has disconnected, or sends nothing for `limit_s` seconds.
-        """
+        """Return a client's first byte, and leave it in the kernel. Raise OSError if there is none in `limit_s`."""
         readable = self._loop.create_future()
         self._loop.add_reader(accepted.fileno(), end_once, readable)
         try:
@@ -249,11 +240,7 @@ class Server:
         return accepted.recv(1, socket.MSG_PEEK)
 
     def _refuse_plain_http(self, accepted: socket.socket, address: str) -> None:
-        """Respond to a request without TLS, which begins with the letters of its method.
-
-        Raises:
-            ConnectionAbortedError: always.
-        """
+        """Respond to a request without TLS, which begins with the letters of its method, and raise an OSError."""
         if self._plain_http.due(address, self._loop.time()):
             log.warning("a client sends plain HTTP to the port for HTTPS: its URL needs https:// or wss://")
         accepted.recv(1 << 16)  # what is not read would reset the connection, and the client could not read this
@@ -293,7 +280,6 @@ class Server:
 
 
 def end_once(future: "asyncio.Future[None]") -> None:
-    """End a future, unless it has ended."""
     if not future.done():
         future.set_result(None)
 

@@ -80,16 +80,9 @@ class RequestParser:
         return Headers(split_fields(line for line in (lines if end else lines[:-1]) if _FIELD.fullmatch(line)))
 
     def feed(self, piece: bytes) -> int:
-        """Parse.
+        """Parse at most PIECE_BYTES. Return the number of consumed bytes: the caller feeds the rest again.
 
-        Args:
-            piece: at most PIECE_BYTES.
-
-        Returns:
-            The number of consumed bytes. The caller feeds the rest again.
-
-        Raises:
-            BadRequest: the input is not valid HTTP or exceeds a limit, or the sink refuses the request.
+        Raise BadRequest if the input is not valid HTTP or exceeds a limit, or if the sink refuses the request.
         """
         taken = len(piece)
         if self.in_head:
@@ -164,7 +157,6 @@ class RequestParser:
         self.in_head = self.progressed = True
 
     def on_url(self, part: bytes) -> None:
-        """Store the request target or a piece of it."""
         self._target += part
         if len(self._target) > MAX_HEAD_BYTES:
             raise BadRequest(http.HTTPStatus.REQUEST_URI_TOO_LONG)

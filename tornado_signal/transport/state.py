@@ -18,11 +18,7 @@ ErrorResponder = Callable[[int, httputil.HTTPHeaders], tuple[httputil.HTTPHeader
 
 
 class Admission(Protocol):
-    """A counted connection.
-
-    Attributes:
-        reject_status: 0 if it is served, else the HTTP status for refusing its first request.
-    """
+    """A counted connection. `reject_status` is 0 if it is served, else the status for refusing its first request."""
 
     reject_status: int
 
@@ -50,14 +46,7 @@ UNLIMITED = Unlimited()
 
 
 class OpenConnection(Protocol):
-    """A connection as its server sees it.
-
-    Attributes:
-        state: shared with the server's other connections.
-        remote_ip: the address of the other end, or empty on a Unix socket.
-        client_address: the client's IP address. Behind a proxy it is that of the latest request.
-        deadline_s: the time for `deadline_passed` by the loop's clock, or 0.
-    """
+    """A connection as its server sees it. `Connection` describes the attributes."""
 
     state: "ServerState"
     remote_ip: str
@@ -95,25 +84,13 @@ class StreamConnection(OpenConnection, Protocol):
         """Hold back the rest of the current request until its delegate's work is done."""
 
     def send(self, data: bytes) -> "asyncio.Future[None]":
-        """Send bytes.
-
-        Returns:
-            A future that is done when more can be sent. It fails with StreamClosedError if the client has disconnected.
-        """
+        """Return a future that is done when more can be sent. It fails with StreamClosedError after a disconnection."""
 
     def stream_finished(self, stream: httputil.HTTPConnection) -> None:
         """Handle the end of the current response."""
 
     def hand_over(self, head: bytes, make: "MakeProtocol") -> bool:
-        """Send the head of a response and pass the connection to another protocol.
-
-        Args:
-            head: the head of the response.
-            make: makes the protocol, given the data by which this connection was counted.
-
-        Returns:
-            Whether the connection is open.
-        """
+        """Send the head of a response and pass the connection to another protocol. Return whether it is open."""
 
 
 class PostingConnection(Protocol):
@@ -129,10 +106,6 @@ class MemoryBudget:
     Such data costs a client nothing. When the total exceeds the budget, the address with the most data loses
     connections, the largest first, until a quarter is free. So one address cannot close the connections of others that
     together have less than 3/8 of the budget.
-
-    Args:
-        max_bytes: the budget.
-        size_of: returns the size of a connection's data.
     """
 
     def __init__(self, max_bytes: int, size_of: Callable[[Any], int]) -> None:
@@ -187,10 +160,8 @@ class MemoryBudget:
 class ServerState:
     """The shared state of a server's connections. It needs a running event loop.
 
-    Args:
-        limiter: counts connections and refuses those over the limits.
-        max_unsent_bytes: the budget for unread data of all slow readers.
-        keep_alive_s: how long a connection stays open between two requests.
+    `max_unsent_bytes` is the budget for unread data of all slow readers. `keep_alive_s` is the time between two
+    requests.
     """
 
     def __init__(
@@ -230,7 +201,6 @@ class ServerState:
         self.unfinished.max_bytes = max_unsent_bytes // 4
 
     def admit(self, address: str) -> Admission | None:
-        """Count a client's connection. See `ConnectionLimiter.connected`."""
         if self._limiter is None:
             return UNLIMITED
         admission = self._limiter.connected(address, int(self.loop.time() * 1000))
@@ -239,7 +209,6 @@ class ServerState:
         return admission
 
     def count_cut_off(self) -> Mapping[str, int]:
-        """Return how many connections were closed because of their clients, by reason."""
         return {**self.cut_off, "unsent": self.unsent.ended, "unfinished": self.unfinished.ended}
 
     def write_soon(self, connection: PostingConnection) -> None:
@@ -254,7 +223,6 @@ class ServerState:
             connection.write_posted()
 
     def remove(self, connection: OpenConnection) -> None:
-        """Remove a closed connection."""
         self.connections.discard(connection)
         self.idle.pop(connection, None)
         self.unsent.forget(connection)

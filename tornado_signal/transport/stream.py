@@ -64,11 +64,7 @@ class HTTPStream(httputil.HTTPConnection):
         self.go_on()
 
     def go_on(self) -> None:
-        """Pass on the input received so far, unless the delegate still works on what it has received.
-
-        Raises:
-            BodyTooLarge: the Content-Length exceeds the limit.
-        """
+        """Pass on the input received so far, if the delegate does no work on earlier input. Can raise BodyTooLarge."""
         if self.context.held is not None:
             return
         length = self.headers.sent.get(b"content-length")
@@ -141,16 +137,11 @@ class HTTPStream(httputil.HTTPConnection):
         headers: httputil.HTTPHeaders,
         chunk: bytes | None = None,
     ) -> "asyncio.Future[None]":
-        """Send the status line and the headers, and the first piece of the body.
+        """Send the head, and the first piece of the body. Return a future that is done when more can be sent.
 
-        Without a Content-Length the body is chunked. HTTP/1.0 clients read it until the connection closes.
-
-        Returns:
-            A future that is done when more can be sent.
-
-        Raises:
-            ValueError: a header contains a line break, or the Content-Length is not a number. The connection is closed.
-            HTTPOutputError: the piece is longer than the Content-Length. The connection is closed.
+        Without a Content-Length the body is chunked. HTTP/1.0 clients read it until the connection closes. Close the
+        connection and raise ValueError if a header contains a line break or the Content-Length is not a number, and
+        HTTPOutputError if the piece is longer than it.
         """
         assert isinstance(start_line, httputil.ResponseStartLine)
         code, asked = start_line.code, self.start_line
@@ -187,12 +178,9 @@ class HTTPStream(httputil.HTTPConnection):
         return self.context.send(head + self._framed(chunk))
 
     def respond(self, before: bytes, after: bytes, body: bytes) -> "asyncio.Future[None]":
-        """Send a whole response, and finish it.
+        """Send a whole response, and finish it. The method is not HEAD.
 
-        Args:
-            before: what precedes the value of Content-Length.
-            after: what follows it, without Connection and the last line break.
-            body: the body. The method is not HEAD.
+        `before` precedes the value of Content-Length. `after` follows it, without Connection and the last line break.
         """
         self._close_callback = None
         self.started = self.finished = True
@@ -211,22 +199,15 @@ class HTTPStream(httputil.HTTPConnection):
         return "keep-alive" if self.start_line.version == "HTTP/1.0" else ""
 
     def write(self, chunk: bytes) -> "asyncio.Future[None]":
-        """Send a piece of the body.
+        """Send a piece of the body. Return a future that is done when more can be sent.
 
-        Returns:
-            A future that is done when more can be sent. It fails with StreamClosedError if the client has disconnected.
-
-        Raises:
-            HTTPOutputError: the body is longer than its Content-Length. The connection is closed.
+        It fails with StreamClosedError if the client has disconnected. Close the connection and raise HTTPOutputError
+        if the body is longer than its Content-Length.
         """
         return self.context.send(self._framed(chunk))
 
     def finish(self) -> None:
-        """Finish the response.
-
-        Raises:
-            HTTPOutputError: the body is shorter than its Content-Length. The connection is closed.
-        """
+        """Finish the response. Close the connection and raise HTTPOutputError if the body is too short."""
         self._close_callback = None
         self._delegate = None
         if self.finished:  # by `close`
@@ -246,22 +227,14 @@ class HTTPStream(httputil.HTTPConnection):
         return self
 
     def upgrade(self, head: bytes, make: MakeProtocol) -> None:
-        """Send the head of a 101, and pass the connection to another protocol.
-
-        Raises:
-            StreamClosedError: the connection is closed.
-        """
+        """Send the head of a 101, and pass the connection to another protocol. Can raise StreamClosedError."""
         self.finished = True
         self._close_callback = self._delegate = None
         if not self.context.hand_over(head, make):
             raise StreamClosedError
 
     def _refuse_upgrade(self) -> None:
-        """Respond with 501 in place of a 101 after which nobody takes the connection over.
-
-        Raises:
-            NotImplementedError: always.
-        """
+        """Respond with 501 and raise NotImplementedError: after a 101 nobody would take the connection over."""
         phrase, fields = http.HTTPStatus.NOT_IMPLEMENTED.phrase, [("Content-Length", "0"), ("Connection", "close")]
         self.context.send(format_head(http.HTTPStatus.NOT_IMPLEMENTED, phrase, fields))
         self.keep_alive = False

@@ -37,8 +37,7 @@ class BadRequest(Exception):
 def check_target(method: bytes, target: bytes) -> tuple[str, bytes]:
     """Return path and query of a request, and the host in its target, which replaces that of the header.
 
-    Raises:
-        BadRequest: the target has another form than those of RFC 9112, 3.2.
+    Raise BadRequest if the target has another form than those of RFC 9112, 3.2.
     """
     host = b""
     if not target.startswith(b"/"):
@@ -56,11 +55,7 @@ def check_target(method: bytes, target: bytes) -> tuple[str, bytes]:
 
 
 def split_fields(lines: Iterable[bytes]) -> list[tuple[bytes, bytes]]:
-    """Return names in lower case and values of header lines.
-
-    Raises:
-        BadRequest: a line is folded or contains a line break.
-    """
+    """Return names in lower case and values of header lines. Raise BadRequest for a folded line."""
     return [_fields.get(line) or _split_field(line) for line in lines]
 
 
@@ -77,11 +72,8 @@ def _split_field(line: bytes) -> tuple[bytes, bytes]:
 def parse_head(head: bytes) -> tuple[str, Headers]:
     """Parse what follows the target of a request up to the empty line, which llhttp has accepted.
 
-    Returns:
-        The version, such as `HTTP/1.1`, and the headers. Those of repeated heads are shared.
-
-    Raises:
-        BadRequest: there are too many headers, or one is ambiguous. It has the fitting status.
+    Return the version, such as `HTTP/1.1`, and the headers, which repeated heads share. Raise BadRequest with the
+    fitting status if there are too many headers, or one is ambiguous.
     """
     if head in _heads:
         return _heads[head]
@@ -119,11 +111,7 @@ def keep(cache: dict[K, V], key: K, value: V, most: int) -> None:
 
 
 def check_headers(headers: Headers, version: str) -> None:
-    """Refuse headers that the grammar allows but readers can interpret differently (RFC 9112, 3.2, 6.1, 6.3).
-
-    Raises:
-        BadRequest: a header is ambiguous. It has the fitting status.
-    """
+    """Raise BadRequest for headers that readers can interpret differently (RFC 9112, 3.2, 6.1, 6.3)."""
     if version not in ("HTTP/1.1", "HTTP/1.0"):
         raise BadRequest(http.HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
     sent = headers.sent
@@ -143,11 +131,7 @@ def check_headers(headers: Headers, version: str) -> None:
 
 
 def format_head(code: int, reason: str, values: Iterable[tuple[str, str]]) -> bytes:
-    """Return the status line and the headers of a response.
-
-    Raises:
-        ValueError: one of them contains a line break.
-    """
+    """Return the status line and the headers of a response. Raise ValueError if one of them contains a line break."""
     lines = [f"HTTP/1.1 {code} {reason}", *map(": ".join, values)]
     text = "".join(lines)
     if "\n" in text or "\r" in text:  # counting them in the result costs three times as much

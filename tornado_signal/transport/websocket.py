@@ -63,22 +63,12 @@ class MessageReceiver(Protocol):
 
 
 class WebSocket(asyncio.Protocol):
-    """One client's connection, from its upgrade on.
+    """One client's connection, from its upgrade on. The owner sets `receiver`, the receiver of its messages.
 
-    Args:
-        admission: the counted connection.
-        max_message_bytes: the largest message.
-        binary: whether binary messages are accepted like text.
-
-    Attributes:
-        receiver: the receiver of the messages, to be set by the owner.
-        on_closed: is called with the code of the close (RFC 6455, 7.1.5) when the connection has ended, or None.
-        drops_messages: whether it is closed because of its client's behaviour. Its pending messages are dropped.
-        closed_by_client: whether the client has closed it deliberately (RFC 6455, 7.4.1: 1000, 1001 or no code).
-        state: shared with the server's other connections.
-        remote_ip: the address of the other end, or empty on a Unix socket.
-        client_address: the client's IP address, which is not `remote_ip` behind a proxy.
-        deadline_s: the time of the next check by the loop's clock.
+    `on_closed` is called at the end with the code of the close (RFC 6455, 7.1.5). `drops_messages` says whether it is
+    closed because of its client's behaviour. Then its pending messages are dropped. `closed_by_client` says whether the
+    client has closed it deliberately (RFC 6455, 7.4.1: 1000, 1001 or no code). With `binary`, binary messages are
+    accepted like text.
     """
 
     __slots__ = (
@@ -191,7 +181,6 @@ class WebSocket(asyncio.Protocol):
             drained.set_result(None)
 
     def data_received(self, data: bytes) -> None:
-        """Process bytes of frames, split anywhere."""
         if not self._closing:
             self._heard_s = self.state.loop.time()
             self._frames.receive(data)
@@ -229,7 +218,6 @@ class WebSocket(asyncio.Protocol):
         return self._running < MAX_MESSAGES and self._running_bytes < MAX_MESSAGES_BYTES
 
     def _process(self, opcode: int, data: bytes) -> None:
-        """Process a control frame or a fragment."""
         if opcode == frames.CLOSE:
             code = frames.close_code(data)
             self.closed_by_client = code in DELIBERATE
@@ -285,7 +273,6 @@ class WebSocket(asyncio.Protocol):
         self._post_frame(make_text(message))
 
     def write_posted(self) -> None:
-        """Write the posted messages."""
         if self._posted and not self._closing:
             self._flush()
 
@@ -415,13 +402,8 @@ class WebSocket(asyncio.Protocol):
 def accept(headers: httputil.HTTPHeaders, version: str, subprotocol: str) -> list[tuple[str, str]] | None:
     """Check a handshake, a GET (RFC 6455, 4.2). No extension is accepted.
 
-    Args:
-        headers: of the request.
-        version: of HTTP.
-        subprotocol: what is chosen if the client offers it.
-
-    Returns:
-        The headers of the 101 response, or None if the request is not a handshake.
+    Return the headers of the 101 response, or None if the request is not a handshake. `version` is that of HTTP.
+    `subprotocol` is chosen if the client offers it.
     """
     if version != "HTTP/1.1" or headers.get(VERSION_HEADER) != WEBSOCKET_VERSION:
         return None

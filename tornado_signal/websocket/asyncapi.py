@@ -141,10 +141,8 @@ def event() -> Schema:
 
 
 def message(payload: Schema) -> Schema:
-    """Return the description of a message."""
     return {"contentType": JSON, "payload": payload}
 
 
 def in_channel(name: str) -> Schema:
-    """Return a reference to a message of the channel."""
     return {"$ref": f"#/channels/socket/messages/{name}"}

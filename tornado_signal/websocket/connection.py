@@ -44,14 +44,7 @@ class Method(NamedTuple):
 
 
 class RpcRequestContext(RequestContext):
-    """One request of a client.
-
-    Attributes:
-        slot: the place of the message that contains it.
-        id: the id as JSON if the request can be cancelled, otherwise empty.
-        subscription: the number of the subscription, or 0.
-        then: called after its response has been sent.
-    """
+    """One request of a client. Its `id` is empty unless it can be cancelled, and `subscription` 0 unless it is one."""
 
     __slots__ = ("_rpc_method", "connection", "id", "slot", "subscription", "then")
 
@@ -64,7 +57,7 @@ class RpcRequestContext(RequestContext):
         self.slot = slot
         self.id = b""
         self.subscription = 0
-        self.then: Callable[[], object] | None = None
+        self.then: Callable[[], object] | None = None  # called after its response has been sent
 
     @property
     def rpc_method(self) -> str:
@@ -428,7 +421,6 @@ class RpcConnection(ClientConnection):
         return wire.encode({"subscription": subscription_context.subscription})
 
     async def unsubscribe(self, context: RpcRequestContext, params: dict[str, Any]) -> bytes:
-        """End a subscription."""
         number = params.get("subscription")
         if type(number) is int and number > 0:
             for waiting in self.waiting:
@@ -471,11 +463,10 @@ class RpcResponse(NamedTuple):
     text: bytes  # the response or its beginning, or empty for none
     more: Pieces | None = None  # the rest of the result, before the final `}`
     context: RpcRequestContext | None = None  # the context of that request
-    then: Callable[[], object] | None = None  # called after it has been sent
+    then: Callable[[], object] | None = None
 
 
 async def respond_with(text: bytes) -> RpcResponse:
-    """Return the given text as a response."""
     return RpcResponse(text)
 
 
@@ -494,7 +485,6 @@ def encode(event: FeedEvent) -> bytes:
 
 
 def make_methods(operations: Sequence[Operation]) -> dict[str, Method]:
-    """Return all methods: operations, subscriptions and presence."""
 
     def method(operation: Operation) -> Method:
         def perform(context: RpcRequestContext, params: dict[str, Any]) -> bytes | Awaitable[bytes | Pieces]:

@@ -30,13 +30,9 @@ Key = tuple[str, bytes]
 
 
 class Holder(Protocol):
-    """A connection that holds offers.
+    """A connection that holds offers, in the order of `held`.
 
-    Attributes:
-        lease: the lease of its offers in the store.
-        held: the held offers in order.
-        reserved: the number of reserved places.
-        reconnect: closes the connection. Its client comes back and learns which offers are gone.
+    `lease` is that of its offers in the store. `reconnect` closes it: its client comes back and learns which are gone.
     """
 
     lease: bytes
@@ -130,7 +126,6 @@ class Presence:
             self._end_holder(hold)
 
     def forget(self, key: Key) -> None:
-        """Stop holding an offer."""
         for hold in list(self._holds.get(key, ())):
             self._drop(hold)
 

@@ -14,7 +14,6 @@ SUBPROTOCOL: Final = "signal.v1"
 
 
 def websocket_routes(presence: Presence, operations: tuple[Operation, ...]) -> dict[str, Route]:
-    """Return the routes of GET /ws and of its document, by path."""
     methods = make_methods(operations)
 
     def make_receiver(client: Client) -> RpcConnection:

@@ -84,7 +84,6 @@ def _error(code: int, id_: bytes = b"null") -> bytes:
 
 
 def method_not_found(id_: bytes) -> bytes:
-    """Return the response to a request for an unknown method."""
     return _error(METHOD_NOT_FOUND, id_)
 
 
