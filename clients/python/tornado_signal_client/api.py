@@ -90,11 +90,7 @@ class SignalClient(Closable):
         self._servers.check()
 
     def on_unreachable(self, listener: Callable[[APIError], None]) -> Callable[[], None]:
-        """Call a function with the error when no server has responded for 5 s, once until one responds.
-
-        Returns:
-            A function that ends this.
-        """
+        """Call a function with the error when no server has responded for 5 s, once until one responds."""
         self._servers.outage.listeners.add(listener)
         return lambda: self._servers.outage.listeners.discard(listener)
 

@@ -16,11 +16,7 @@ TokenSource = str | Callable[[], str | Awaitable[str]]
 
 
 class Authorization:
-    """The current token of a client.
-
-    Args:
-        source: the token or the function that returns one. None for no token.
-    """
+    """The current token of a client."""
 
     def __init__(self, source: TokenSource | None) -> None:
         self._source = source
@@ -29,11 +25,7 @@ class Authorization:
         self._renew_at_s = 0.0 if callable(source) else math.inf  # Unix time
 
     async def token(self) -> str:
-        """Return the token, or an empty text for no token. A function is called again when its token expires soon.
-
-        Raises:
-            Exception: whatever the function raises.
-        """
+        """Return the token, or an empty text for no token. A function is called again when its token expires soon."""
         if time.time() >= self._renew_at_s:
             async with self._renewing:
                 if time.time() >= self._renew_at_s:
@@ -44,9 +36,6 @@ class Authorization:
         """Return a newer token than one that the server has refused, or None if there is none.
 
         Callers do this once for a request. A function can return a new token that the server refuses each time.
-
-        Raises:
-            Exception: as `token`.
         """
         async with self._renewing:
             if rejected == self._token:

@@ -17,7 +17,6 @@ class APIError(Exception):
 
     Attributes:
         status: the HTTP status, or 0 without a response.
-        text: the server's message.
         retry_after_s: the seconds of `Retry-After`, at most 3600, or None if the server sent none.
     """
 
@@ -46,11 +45,7 @@ class APIError(Exception):
 
 
 class Unreachable(APIError):
-    """No response: the connection failed or broke. The status is 0.
-
-    Attributes:
-        sent: whether the server may have received the request.
-    """
+    """No response: the connection failed or broke. The status is 0."""
 
     def __init__(self, text: str, sent: bool) -> None:
         super().__init__(0, text)

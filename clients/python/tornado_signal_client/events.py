@@ -25,9 +25,6 @@ async def follow(
 
     A stream that cannot be opened for `retry_timeout_s` fails. A broken one is resumed after its last complete event.
     Attempts to resume it never end. Without `keep_retrying` they end after `retry_timeout_s` as well.
-
-    Raises:
-        APIError: the stream is refused, or is not from this API.
     """
     is_topic = "topic" in fields
     shapes = TOPIC_EVENTS if is_topic else SESSION_EVENTS

@@ -51,8 +51,6 @@ class IncomingFile:
         name: the name at the sender, or an empty string. It is untrusted: never use it as a path.
         type: the media type that the sender claims, if it is harmless: an image except SVG, audio, video, or
             text/plain. Otherwise application/octet-stream.
-        size: the size in bytes.
-        received: the number of bytes received so far.
     """
 
     def __init__(self, channel: RTCDataChannel, name: str, type: str, size: int) -> None:
@@ -67,13 +65,7 @@ class IncomingFile:
         channel.on("close", lambda: self._end(FileError("interrupted")))
 
     async def __aiter__(self) -> AsyncGenerator[bytes, None]:
-        """Receive the file and yield its bytes in chunks.
-
-        Raises:
-            FileError: the file was cancelled, or the connection ended.
-            OSError: the temporary file cannot be read.
-            RuntimeError: it is received a second time.
-        """
+        """Receive the file and yield its bytes in chunks."""
         if self._accepted:
             raise RuntimeError("a file can be received only once")
         self._accepted = True
@@ -90,21 +82,12 @@ class IncomingFile:
             raise self._error
 
     async def read(self) -> bytes:
-        """Receive the file and return its bytes.
-
-        Raises:
-            FileError: the file was cancelled, or the connection ended.
-        """
+        """Receive the file and return its bytes."""
         async with aclosing(self.__aiter__()) as chunks:
             return b"".join([chunk async for chunk in chunks])
 
     async def save(self, path: str | os.PathLike[str]) -> None:
-        """Receive the file and write it to `path`, which must not exist. An incomplete file is removed.
-
-        Raises:
-            FileError: the file was cancelled, or the connection ended.
-            OSError: the file cannot be written.
-        """
+        """Receive the file and write it to `path`, which must not exist. An incomplete file is removed."""
         path = Path(path)
         with path.open("xb") as file:  # noqa: ASYNC230 (a cancelled thread would leave the file)
             try:
@@ -161,11 +144,7 @@ class _Chunks:
         self._changed = asyncio.Event()
 
     def put(self, chunk: bytes) -> None:
-        """Add a chunk.
-
-        Raises:
-            OSError: the temporary file cannot be written.
-        """
+        """Add a chunk."""
         size = ITEM_BYTES + len(chunk)
         if self._write_at or self._memory_bytes + size > MAX_UNREAD_BYTES:
             self._file = self._file or tempfile.TemporaryFile()  # noqa: SIM115 (`close` closes it)
@@ -182,11 +161,7 @@ class _Chunks:
         self._changed.set()
 
     async def get(self) -> bytes | None:
-        """Wait for the next bytes, and remove them. Return None at the end.
-
-        Raises:
-            OSError: the temporary file cannot be read.
-        """
+        """Wait for the next bytes, and remove them. Return None at the end."""
         while not self._in_memory and not self._write_at and not self._ended:
             self._changed.clear()
             await self._changed.wait()
@@ -211,11 +186,7 @@ class _Chunks:
 
 
 class IncomingFiles:
-    """The files that the other side of a connection sends.
-
-    Args:
-        on_file: called with each file.
-    """
+    """The files that the other side of a connection sends."""
 
     def __init__(self, connection: RTCPeerConnection, on_file: Callable[[IncomingFile], None]) -> None:
         self._on_file = on_file
@@ -256,17 +227,7 @@ class OutgoingFile:
         self._channel.on("close", lambda: self._fail(FileError("interrupted")))
 
     async def send(self, source: Path | bytes, name: str, on_progress: Callable[[int], None]) -> None:
-        """Send a file and return when the other side has all of it.
-
-        Args:
-            source: the path or the contents of the file.
-            name: the name for the other side.
-            on_progress: called with the number of bytes sent.
-
-        Raises:
-            FileError: the other side refuses or cancels the file, or the connection ended.
-            OSError: the file cannot be read.
-        """
+        """Send a file and return when the other side has all of it."""
         try:
             with io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as file:
                 size = file.seek(0, io.SEEK_END)

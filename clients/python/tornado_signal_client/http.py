@@ -59,13 +59,7 @@ REQUESTS: Final = {
 
 
 class HttpClient:
-    """An HTTP client for all servers.
-
-    Args:
-        origin: the Origin of every request.
-        tls: creates the TLS context for HTTPS.
-        authorization: the token of every request.
-    """
+    """An HTTP client for all servers."""
 
     def __init__(self, origin: str, tls: Callable[[], ssl.SSLContext], authorization: Authorization) -> None:
         # A few compressed bytes can be a response of any size.
@@ -114,11 +108,7 @@ class HttpClient:
                 self._waits.discard(wait)
 
     async def call(self, server: str, operation: str, fields: Fields) -> Fields:
-        """Send the request of an operation and return the fields of the response.
-
-        Raises:
-            APIError: the response is an error or missing.
-        """
+        """Send the request of an operation and return the fields of the response."""
         method, path = REQUESTS[operation]
         fields = {name: value for name, value in fields.items() if name != "hold"}
         if wait_s := min(fields.get("wait", 0), WAIT_S):

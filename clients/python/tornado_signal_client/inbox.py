@@ -20,9 +20,6 @@ class Inbox(Generic[T]):
 
     aiortc cannot pause a sender. So data that exceeds `MAX_UNREAD_BYTES` is dropped, and the first time it is logged.
     Large items have a limit of their own, so that small ones are not dropped after them.
-
-    Attributes:
-        dropped: the number of dropped items.
     """
 
     def __init__(self) -> None:

@@ -25,13 +25,7 @@ class LeaseManager:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def keep(self, code: Token, secret: str | None, connection: RpcConnection | None) -> None:
-        """Maintain the lease of a published offer.
-
-        Args:
-            code: the code of the session.
-            secret: the offerer's secret.
-            connection: the connection that holds the offer, or None if it was published over HTTP.
-        """
+        """Maintain the lease of a published offer."""
         self._start(code, self._maintain(code, secret, connection))
 
     def withdraw_later(self, code: str, withdraw: Callable[[], Awaitable[object]]) -> None:

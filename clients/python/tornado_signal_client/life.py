@@ -21,11 +21,7 @@ def awake_s() -> float:
 
 
 class Life:
-    """The life of a client from its first use to its end, in one event loop.
-
-    Args:
-        on_wake: called when the computer or the program was stopped for some seconds.
-    """
+    """The life of a client from its first use to its end, in one event loop."""
 
     def __init__(self, on_wake: Callable[[], None]) -> None:
         self._on_wake = on_wake
@@ -34,11 +30,7 @@ class Life:
         self._beat: asyncio.TimerHandle | None = None
 
     def check(self) -> None:
-        """Check that the client can be used here.
-
-        Raises:
-            RuntimeError: it is closed, or was used in another event loop.
-        """
+        """Check that the client can be used here."""
         if self._closed:
             raise RuntimeError("the client is closed")
         loop = asyncio.get_running_loop()

@@ -32,15 +32,7 @@ class Closed(ConnectionError):
 
 
 class Connection(Closable):
-    """A connection to another peer with an open data channel. Iterate over it to receive the messages.
-
-    Attributes:
-        peer: aiortc's connection.
-        channel: the data channel.
-        side: this peer's side of the session.
-        code: the code of the session.
-        info: the other peer's `info`, or None if it has not sent one.
-    """
+    """A connection to another peer with an open data channel. Iterate over it to receive the messages."""
 
     def __init__(self, ice_servers: list[IceServer], side: Side, info: str | None = None) -> None:
         self.peer = new_connection(ice_servers)
@@ -73,9 +65,6 @@ class Connection(Closable):
     def send(self, message: Any) -> Awaitable[object]:
         """Send text, bytes or a JSON value, of up to 64 MiB.
 
-        Returns:
-            An awaitable that is done when the message is in the buffer of the channel or lost.
-
         Raises:
             Closed: the connection is closed.
             ValueError: the message is too large for the connection, or contains NaN or an infinite number.
@@ -86,11 +75,7 @@ class Connection(Closable):
         return send(message, [self._messages])
 
     async def receive(self) -> Any:
-        """Return the next message: text, bytes or a JSON value.
-
-        Raises:
-            Closed: the connection is closed.
-        """
+        """Return the next message: text, bytes or a JSON value."""
         message = await self._inbox.get()
         if message is None:
             self._inbox.put_always(None)  # for the next call
@@ -133,11 +118,7 @@ class Connection(Closable):
         return json.dumps({**description_fields(self._answer), "info": info})
 
     async def open(self, client: SignalClient, secret: str | None) -> None:
-        """Apply what the other side sends until the data channel is open. As the answerer, call it after `/answer`.
-
-        Raises:
-            APIError: the session was removed before.
-        """
+        """Apply what the other side sends until the data channel is open. As the answerer, call it after `/answer`."""
         if self._answer is not None:
             await self.peer.setLocalDescription(self._answer)
         await wait_for_first(self._open.wait(), self._apply_updates(client, secret))
@@ -230,11 +211,7 @@ def description_fields(description: RTCSessionDescription) -> Fields:
 
 
 async def set_remote_description(connection: RTCPeerConnection, description: Description) -> None:
-    """Set the remote description.
-
-    Raises:
-        Exception: aiortc refuses it. There is no common error class.
-    """
+    """Set the remote description."""
     announce_joins(connection, description.joins)
     await connection.setRemoteDescription(RTCSessionDescription(sdp=description.sdp, type=description.type))
 

@@ -27,13 +27,7 @@ _announced: WeakKeyDictionary[RTCPeerConnection, int] = WeakKeyDictionary()
 
 
 class Messages:
-    """The messages of one connection, in both directions.
-
-    Args:
-        connection: the connection.
-        channel: its channel for messages.
-
-    """
+    """The messages of one connection, in both directions."""
 
     def __init__(self, connection: RTCPeerConnection, channel: RTCDataChannel) -> None:
         self._connection, self._channel = connection, channel
@@ -124,15 +118,7 @@ def announce_joins(connection: RTCPeerConnection, size: int) -> None:
 
 
 def send(data: Any, recipients: Sequence[Messages]) -> Awaitable[object]:
-    """Send a message to all recipients.
-
-    Returns:
-        An awaitable that is done when all of it is in the buffers of the channels or lost.
-
-    Raises:
-        ValueError: the message is too large for a connection, or a number is not finite. Nothing is sent.
-        TypeError: the data is neither text, nor bytes, nor a JSON value.
-    """
+    """Send a message to all recipients."""
     message = _serialize(data)
     size = len(message.encode() if isinstance(message, str) else message)
     if size > SMALL:

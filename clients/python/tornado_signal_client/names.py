@@ -49,19 +49,8 @@ def room_of(topic: str) -> str:
 class Identity:
     """The identity that a room member presents to the others.
 
-    Args:
-        origin: the origin of the application.
-        topic: the server's topic of the room.
-        me: the member's name, or None for no name.
-        secret: protects the id and the name, or None for a new id.
-
     Raises:
         ValueError: the name has no secret, is empty or is too long.
-
-    Attributes:
-        id: the member's id in the room.
-        name: the member's name, or None for no name.
-        topic: the server's topic of the room.
     """
 
     def __init__(self, origin: str, topic: str, me: str | None, secret: str | None) -> None:
@@ -98,13 +87,6 @@ class Identity:
         """Return the record of another member's text, or None if it is malformed or the signature does not match.
 
         The fields contain `me` only if the text is signed and the name is valid.
-
-        Args:
-            text: the received text.
-            sender: the field with the sender's id.
-            decode: returns the record of the fields. A text without one is not verified, because that takes time.
-            recipient: the id of the member that the text is for.
-            code: the code of the beacon that the text is for.
         """
         at = 0 if text.startswith("{") else SIGNATURE
         signature, text = text[:at], text[at:]
@@ -160,9 +142,5 @@ def text_of(octets: bytes) -> str:
 
 
 def bytes_of(text: str) -> bytes:
-    """Return the bytes of base64url without padding.
-
-    Raises:
-        ValueError: the text has another form.
-    """
+    """Return the bytes of base64url without padding."""
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

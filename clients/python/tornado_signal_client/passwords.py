@@ -18,17 +18,8 @@ HASH = "sha256"
 class Cipher:
     """The key of a room with a password.
 
-    Args:
-        origin: the origin of the application.
-        topic: the topic of the room without a password.
-        password: the password.
-
     Raises:
         ValueError: the password contains half of a surrogate pair.
-
-    Attributes:
-        topic: the topic of the room on the server.
-        ignored: how many texts could not be decrypted, or were repeated.
     """
 
     def __init__(self, origin: str, topic: str, password: str) -> None:

@@ -43,8 +43,6 @@ class Peers(Closable):
         origin: the Origin of every request, by default the origin of the first server.
         info: describes this peer, at most 1024 characters, random by default.
         ice_servers: replaces the ICE servers that the server names.
-        websocket: as for `SignalClient`.
-        token: as for `SignalClient`.
     """
 
     def __init__(
@@ -76,9 +74,7 @@ class Peers(Closable):
     def publish(self, topic: str, *, timeout: float | None = None) -> "Publication":
         """Publish offers under a topic, one after the other, until the publication is closed.
 
-        Args:
-            topic: the topic of the offers.
-            timeout: the seconds until the first offer has to be published, or None for any time.
+        `timeout` is the seconds until the first offer has to be published. After it the iteration raises TimeoutError.
         """
         self._check(topic, timeout)
         publication = Publication(self, topic, timeout)
@@ -103,7 +99,6 @@ class Peers(Closable):
         """Enter a room and connect to all its members, browsers included. Iterate over the room for its events.
 
         Args:
-            topic: the topic of the room.
             me: a name for the other members to see, at most 256 characters.
             secret: protects the name: other members that use it are ignored. The same secret gives the same id.
             password: only members with the same password are in the room. A room with another password is another room.
@@ -140,14 +135,7 @@ class Peers(Closable):
         """Connect to a peer of a topic as soon as one is available.
 
         Peers are tried in random order, so that connections are spread. A peer that is taken or unreachable is skipped.
-
-        Args:
-            topic: the topic of the peers.
-            timeout: the seconds until it has to be connected, or None for any time.
-
-        Raises:
-            TimeoutError: no peer could be reached in time.
-            APIError: the server refuses the request.
+        After `timeout` seconds TimeoutError is raised.
         """
         self._check(topic, timeout)
         tried: set[str] = set()
@@ -186,11 +174,7 @@ class Peers(Closable):
         return connection
 
     async def ice_servers(self) -> list[IceServer]:
-        """Return the ICE servers for a new connection. They are requested again before their credentials expire.
-
-        Raises:
-            ValueError: the program's own ICE servers are invalid.
-        """
+        """Return the ICE servers for a new connection. They are requested again before their credentials expire."""
         if time.monotonic() >= self._ice_refresh_at_s and self._own_ice_servers is not None:
             self._ice_servers = await usable_ice_servers(self._own_ice_servers)
             if self._ice_servers != self._own_ice_servers:
@@ -214,12 +198,7 @@ class Publication(Closable):
         self._tasks = {asyncio.create_task(self._publish())}
 
     async def __aiter__(self) -> AsyncIterator[Connection]:
-        """Yield the connections as they open.
-
-        Raises:
-            APIError: the server refuses the offer.
-            TimeoutError: the first offer could not be published in time.
-        """
+        """Yield the connections as they open."""
         while (item := await self._ready.get()) is not None:
             if isinstance(item, BaseException):
                 raise item

@@ -27,11 +27,6 @@ async def polled(send: Send, fields: Fields, since: str | None) -> AsyncIterator
     """Poll a topic or session once, and return its events, which come from further polls.
 
     The events of a topic begin with `reset` and the listing. Those of a session are newer than `since`.
-
-    Args:
-        send: sends a request to the server.
-        fields: the topic, or the parameters of `poll`.
-        since: a cursor, or None.
     """
     if "topic" in fields:
         fields, events, operation = {**fields, "limit": MAX_LISTING}, _changes, "sessions"

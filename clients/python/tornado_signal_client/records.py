@@ -24,12 +24,7 @@ _PARTS: Final = {"size": int, "text": bool}
 
 @dataclass(frozen=True)
 class Description:
-    """An offer or answer of WebRTC.
-
-    Attributes:
-        joins: the bytes of the largest message that the other side joins from parts.
-        info: the other peer's description of itself, or None for none.
-    """
+    """An offer or answer of WebRTC."""
 
     type: Literal["offer", "answer"]
     sdp: str
@@ -64,13 +59,8 @@ class Mail:
     """Mail of a member.
 
     Attributes:
-        sender: the id of the member.
-        name: its name, or None for no name.
-        info: its description of itself.
-        code: the code of its beacon.
         alive: "ask" or "yes" in mail about signs of life.
         connection: the id of an attempt, or None.
-        signal: the message of the negotiation.
     """
 
     sender: str
@@ -87,10 +77,6 @@ class Beacon:
     """A listed beacon.
 
     Attributes:
-        id: the id of the member.
-        code: the code of its session.
-        info: the member's description of itself.
-        name: the member's name, or None for no name.
         since_ms: the time at which the member entered, by the server's clock, or 0 in a first beacon.
         made_ms: the time at which the member made the beacon, by its own clock.
         published_ms: the time at which the beacon was published, by the server's clock.
@@ -154,14 +140,7 @@ def decode_mail(fields: Fields) -> Mail | None:
 
 
 def decode_beacon(fields: Fields, code: Token, info: str | None, published_ms: float) -> Beacon | None:
-    """Return the beacon of a session. It is None for a copy of an old beacon and for other versions.
-
-    Args:
-        fields: the fields of the session's offer.
-        code: the code of the session.
-        info: the `info` of the session, or None if it is in the fields.
-        published_ms: the time at which the session was created, by the server's clock.
-    """
+    """Return the beacon of a session. It is None for a copy of an old beacon and for other versions."""
     if not conforms(fields, _BEACON) or fields["v"] != VERSION:
         return None
     since_ms = fields.get("since") or 0

@@ -75,19 +75,13 @@ class Member:
     """The state of another member.
 
     Attributes:
-        id: the member's id.
-        info: the member's description of itself.
-        name: the member's name, or None for no name.
         entry_ms: the time at which the member entered, by the server's clock. Infinity if only its mail is known.
         named_ms: the time at which the member was first seen with its name, by the server's clock.
         beacon: the beacon that is used, or None without a listed one.
         beacons: all listed beacons of the member by their codes.
         tries: the number of attempts since the last connection.
-        attempt: the id of the current or last attempt.
-        attempts: the ids of all attempts.
         later_offer: the mail, attempt and own code of an offer that waits until the current attempt is late, or None.
         connected: the id of the attempt that made the open connection.
-        peer: the current attempt or connection, or None.
         backing_off: whether the next attempt has to wait.
         listed: set while the beacon is listed.
     """
@@ -168,9 +162,7 @@ class Mailbox:
     """The mail to one beacon of this member.
 
     Attributes:
-        code: the code of the beacon.
         full: set when another beacon must replace this one.
-        texts: the number of texts so far.
         checked: the number of texts when the server last took one of this member, and that one.
         largest: the length of the longest text.
         reading: the task that processes the mail. It ends with the beacon.
@@ -183,11 +175,7 @@ class Mailbox:
         self.reading = asyncio.create_task(read(self))
 
     async def wait(self) -> None:
-        """Wait for the end of the beacon.
-
-        Raises:
-            APIError: the mail cannot be read.
-        """
+        """Wait for the end of the beacon."""
         await asyncio.shield(self.reading)
 
 
@@ -197,22 +185,7 @@ class Room(Closable):
     The events are `Joined`, `Left`, `Message`, with `files` also `FileOffered`, with `max` also `Full`, and during an
     outage `ServerUnreachable`.
 
-    Args:
-        client: the client of the servers.
-        ice_servers: returns the ICE servers for a new connection.
-        topic: the topic of the room.
-        info: this member's description of itself.
-        me: this member's name, or None for no name.
-        secret: protects the name.
-        password: the password of the room, or None for a room without one.
-        files: whether this member takes files. Otherwise it refuses them.
-        places: the most members that are connected, this one included, or None for any number.
-        timeout_s: how long entering may take, or None for any time.
-        on_closed: called when this member leaves.
-
     Attributes:
-        topic: the topic of the room.
-        id: this member's id.
         peers: the connected members by id.
         full: whether this member waits for a place. It is then connected to nobody.
     """
@@ -322,9 +295,6 @@ class Room(Closable):
 
         A message has up to 64 MiB. Disconnected peers are skipped.
 
-        Returns:
-            An awaitable that is done when all of it is in the buffers of the channels or lost.
-
         Raises:
             ValueError: the message is too large for a connection, or contains NaN or an infinite number.
             TypeError: the data is neither text, nor bytes, nor a JSON value.
@@ -342,8 +312,6 @@ class Room(Closable):
         """Send a file to one peer, given as `Peer` or id, or to all. Returns when they have all of it.
 
         Args:
-            source: the path or the contents of the file.
-            to: the recipient, or None for all connected peers.
             name: the name for the recipients, by default that of the path.
             on_progress: called with a peer and the number of bytes sent to it.
 
@@ -410,11 +378,7 @@ class Room(Closable):
             await self.close()
 
     async def _publish_beacon(self) -> None:
-        """Publish a beacon and process the room's events until a new beacon is needed.
-
-        Raises:
-            NameTaken: another member has the name, or a newer member uses the same secret.
-        """
+        """Publish a beacon and process the room's events until a new beacon is needed."""
         self._ice_servers = await self._get_ice_servers()
         clock_ms = time.time_ns() // 1_000_000
         self._beacon_ms = max(clock_ms, self._beacon_ms + 1)
@@ -481,9 +445,6 @@ class Room(Closable):
 
         Anybody can list wrongly signed beacons, and their verification takes time. So the newest and the oldest one
         are taken in turn: those of members that have just entered, and of members that entered long ago.
-
-        Raises:
-            NameTaken: another member has the name, or a newer member uses the same secret.
         """
         while True:
             await self._changed.wait()
@@ -657,11 +618,7 @@ class Room(Closable):
             self._claimants.update(earlier)
 
     def _check_claimants(self) -> None:
-        """Ask the members that may have had this one's name for a sign of life. Find out whether it is free.
-
-        Raises:
-            NameTaken: another member has it.
-        """
+        """Ask the members that may have had this one's name for a sign of life. Find out whether it is free."""
         if not self._name_is_free:
             if any(beacon.life == "alive" for beacon in self._claimants):
                 raise NameTaken(f"another member has the name {self._identity.name}")

@@ -27,27 +27,13 @@ class Peer:
     `connection`.
 
     Args:
-        id: the other member's id.
-        info: the other member's description of itself.
-        name: the other member's name, or None for no name.
-        ice_servers: the ICE servers for the connection.
-        leads: whether this side leads.
         silence_timeout_s: how long the other side may send nothing before the data channel is open.
         late_s: the age at which the attempt is `late`.
         post: sends mail to the other side through the server, and returns once it is sent.
         on_event: called with `Joined` once the channel is open, with each `FileOffered` and `Message`, and with `Left`
             after `Joined`. The data of a message is not decoded yet.
-        on_late: called when the attempt becomes `late`.
-        on_end: called when the attempt or connection has ended.
 
     Attributes:
-        id: the other member's id.
-        info: the other member's description of itself.
-        name: the other member's name, or None for no name.
-        connection: aiortc's connection.
-        channel: the data channel for messages.
-        messages: what is sent and received over it.
-        leads: whether this side leads.
         late: whether another attempt may replace this one.
         connected_s: the time of the first connection by the loop's clock, or None.
     """
@@ -207,34 +193,21 @@ class Peer:
 
 @dataclass(frozen=True)
 class Joined:
-    """The event of a new connection to another member.
-
-    Attributes:
-        peer: the other member.
-    """
+    """The event of a new connection to another member."""
 
     peer: Peer
 
 
 @dataclass(frozen=True)
 class Left:
-    """The event of a member that has left or whose connection has ended.
-
-    Attributes:
-        peer: the other member.
-    """
+    """The event of a member that has left or whose connection has ended."""
 
     peer: Peer
 
 
 @dataclass(frozen=True)
 class Message:
-    """The event of a received message.
-
-    Attributes:
-        peer: the sender.
-        data: text, bytes or a JSON value.
-    """
+    """The event of a received message."""
 
     peer: Peer
     data: Any
@@ -242,12 +215,7 @@ class Message:
 
 @dataclass(frozen=True)
 class FileOffered:
-    """The event of a file that another member sends.
-
-    Attributes:
-        peer: the sender.
-        file: the file, which waits until it is read, saved or cancelled.
-    """
+    """The event of a file that another member sends."""
 
     peer: Peer
     file: IncomingFile
@@ -255,22 +223,14 @@ class FileOffered:
 
 @dataclass(frozen=True)
 class Full:
-    """The event of a member that waits for a place in a room with `max`, or that has got one.
-
-    Attributes:
-        full: whether this member waits. It is then connected to nobody.
-    """
+    """The event of a member that waits for a place in a room with `max`, or that has got one."""
 
     full: bool
 
 
 @dataclass(frozen=True)
 class ServerUnreachable:
-    """The event of servers that have not responded for 5 s. The room continues when one responds.
-
-    Attributes:
-        error: the last error of a request.
-    """
+    """The event of servers that have not responded for 5 s. The room continues when one responds."""
 
     error: APIError
 

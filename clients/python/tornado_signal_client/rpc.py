@@ -37,11 +37,7 @@ MAX_UNREAD_BYTES: Final = 16 * 2**20  # size of the queued events of a connectio
 
 
 class Socket(ClientConnection):
-    """A WebSocket that knows when it has last received something.
-
-    Attributes:
-        heard_s: the monotonic time.
-    """
+    """A WebSocket that knows when it has last received something."""
 
     heard_s = 0.0
 
@@ -73,12 +69,7 @@ class _PendingRequest(NamedTuple):
 
 
 class RpcConnection:
-    """A JSON-RPC connection.
-
-    Args:
-        server: the server's address, for error messages.
-        socket: the open WebSocket.
-    """
+    """A JSON-RPC connection."""
 
     def __init__(self, server: str, socket: Socket) -> None:
         self.closed = asyncio.Event()  # set when the connection is closed
@@ -134,12 +125,7 @@ class RpcConnection:
         await asyncio.gather(self._reader, self._watcher, *self._notifications, return_exceptions=True)
 
     async def call(self, method: str, params: Fields) -> Fields:
-        """Call a method and return its result.
-
-        Raises:
-            APIError: the response is an error or missing.
-            RequestTooLong: the request has to be sent over HTTP.
-        """
+        """Call a method and return its result."""
 
         def withdraw(result: Fields) -> None:
             # Without a caller for its code, a held offer would exist as long as the connection.

@@ -39,13 +39,6 @@ class Servers:
     """Servers of the same API, each with its own sessions. The server that worked last is tried first.
 
     Long polls, streams and held offers open the server's WebSocket. While it is open, every request uses it.
-
-    Args:
-        urls: the servers' addresses in the order of preference.
-        origin: the Origin of every request, by default the origin of the first server.
-        retry_timeout_s: how long to retry transient errors. Other errors fail immediately.
-        websocket: whether to use WebSockets.
-        token: the token of every request, or a function that returns one.
     """
 
     def __init__(
@@ -111,14 +104,10 @@ class Servers:
         """Send a request until a server responds.
 
         Args:
-            operation: the name of an operation.
             fields: the parameters. Those without a value are omitted.
             at: the only server that can respond, or None for any.
             any_server: whether to try the next server after a 404.
             idempotent: whether a server may receive the request twice.
-
-        Raises:
-            APIError: the response is an error or missing.
         """
         deadline_s = time.monotonic() + self.retry_timeout_s
         for attempt in itertools.count():
@@ -160,19 +149,7 @@ class Servers:
     async def stream(
         self, fields: Fields, at: str | None, last: tuple[str, str | None] | None
     ) -> AsyncIterator[tuple[str, AsyncGenerator[StreamEvent, None]]]:
-        """Open the events of a topic or session at the first available server: a subscription, or long polls.
-
-        Args:
-            fields: as for `call`.
-            at: as for `call`.
-            last: the previous stream's server and last cursor, or None for the first stream.
-
-        Returns:
-            The server and its events.
-
-        Raises:
-            APIError: the stream cannot be opened, or it breaks.
-        """
+        """Open the events of a topic or session at the first available server: a subscription, or long polls."""
         last_error: APIError | None = None
         for server in self._servers_to_try(at):
             params = _params_for(fields, server)
@@ -241,11 +218,7 @@ class Servers:
 
 
 def _params_for(fields: Fields, server: str) -> Fields:
-    """Return the fields to send: without None, and without a cursor that another server has issued.
-
-    Raises:
-        TypeError: a field that has to be a string is not one.
-    """
+    """Return the fields to send: without None, and without a cursor that another server has issued."""
     foreign = "since" if isinstance(since := fields.get("since"), Token) and since.server != server else ""
     params = {name: value for name, value in fields.items() if value is not None and name != foreign}
     for name in TEXTS & params.keys():

@@ -49,13 +49,7 @@ SESSION_EVENTS: Final[dict[str, Shape]] = {
 
 
 def is_result(operation: str, fields: dict[str, Any], value: object) -> bool:
-    """Return whether a value can be the result of an operation.
-
-    Args:
-        operation: the name of the operation.
-        fields: the parameters of the request. The result of `poll` depends on the `side`.
-        value: the received JSON value.
-    """
+    """Return whether a value can be the result of an operation."""
     return conforms(value, _UPDATES[fields["side"]] if operation == "poll" else _RESULTS.get(operation, {}))
 
 

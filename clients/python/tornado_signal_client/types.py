@@ -9,11 +9,7 @@ T = TypeVar("T")
 
 
 def check_type(name: str, value: T, *types: type | None) -> T:
-    """Return an argument that has one of the types. As in annotations, an integer is also a float.
-
-    Raises:
-        TypeError: it has another type.
-    """
+    """Return an argument that has one of the types. As in annotations, an integer is also a float."""
     allowed = [type(None) if each is None else each for each in types] + [int] * (float in types)
     if not isinstance(value, tuple(allowed)) or (isinstance(value, bool) and bool not in types):
         names = " or ".join("None" if each is None else each.__name__ for each in types)
@@ -36,11 +32,7 @@ class Closable(abc.ABC):
 
 
 class Token(str):
-    """A code or a cursor, with the server that issued it. No other server knows it.
-
-    Attributes:
-        server: the server's address.
-    """
+    """A code or a cursor, with the server that issued it. No other server knows it."""
 
     __slots__ = ("server",)
     server: str

@@ -35,14 +35,7 @@ class _Connect(connect):
 
 
 class WebSocket:
-    """The WebSocket of one server, with at most one connection at a time.
-
-    Args:
-        server: the server's address.
-        origin: the Origin of the handshake.
-        tls: creates the TLS context for HTTPS.
-        authorization: the token of the connection.
-    """
+    """The WebSocket of one server, with at most one connection at a time."""
 
     def __init__(
         self, server: str, origin: str, tls: Callable[[], ssl.SSLContext], authorization: Authorization
@@ -57,11 +50,7 @@ class WebSocket:
         self._retry_at_s = 0.0  # the monotonic time of the next allowed attempt
 
     async def connection(self, *, open_if_closed: bool) -> RpcConnection | None:
-        """Return the open connection, or None if HTTP has to be used.
-
-        Args:
-            open_if_closed: whether to open a connection if none is open.
-        """
+        """Return the open connection, or None if HTTP has to be used."""
         for _ in range(2):
             await asyncio.sleep(0)  # process received frames first: one may close the connection
         # An intermediary that lets the handshake through may block every frame.

@@ -108,12 +108,7 @@ async def watch_topics(client: SignalClient, arguments: argparse.Namespace) -> N
 
 
 async def all_topics(client: SignalClient) -> list[Topic]:
-    """Return the topics of all pages.
-
-    Raises:
-        APIError: an empty page says that there are more, or a page has more topics than requested.
-        CommandError: there are more than `MAX_TOPICS`, or longer topics than `MAX_TOPIC_CHARACTERS`.
-    """
+    """Return the topics of all pages."""
     result: list[Topic] = []
     characters = 0
     for page in itertools.count(1):

@@ -11,11 +11,7 @@ LONGEST = 60  # characters of a cell
 
 
 class CommandError(Exception):
-    """An error that ends a command. The message says in one line what is wrong and what to do.
-
-    Attributes:
-        status: the exit status.
-    """
+    """An error that ends a command. The message says in one line what is wrong and what to do."""
 
     def __init__(self, text: str, status: int = 1) -> None:
         super().__init__(text)
