@@ -1,6 +1,6 @@
 """Opcodes that a server executes for single operations. They do not depend on the load of the machine.
 
-`PYTHONPATH=tests .venv/bin/python -m bench.opcodes [OPERATION...]` prints the table of this Python for `opcodes.json`.
+`PYTHONPATH=tests .venv/bin/python -m bench.opcodes [OPERATION...]` prints `opcodes.json` with a new row for this Python.
 The server runs in the same process.
 """
 
@@ -126,7 +126,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         counters = uvloop.run(count_all(Path(directory, "db"), names))
     table = {name: statistics.median(counter.total for counter in each) for name, each in counters.items()}
-    print(json.dumps({PYTHON: table}, indent=2))
+    recorded: dict[str, dict[str, float]] = json.loads(TABLE.read_text())
+    print(json.dumps(recorded | {PYTHON: table}, indent=2))
 
 
 if __name__ == "__main__":
