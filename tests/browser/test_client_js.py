@@ -29,6 +29,7 @@ LATER = {
     "secret.js",
     "polls.js",
     "tokens.js",
+    "verification.js",
 }
 MODULES = [WEB / "client.js", *sorted((WEB / "client").glob("*.js"))]
 TYPES = "".join(path.read_text() for path in WEB.glob("*.d.ts"))

@@ -20,6 +20,7 @@ LATER = [
     "polls.js",
     "secret.js",
     "tokens.js",
+    "verification.js",
 ]
 # Every event has the type of its name. Mistakes are errors.
 PROGRAM = """\

@@ -166,6 +166,11 @@ export interface Peer {
   readonly channel: RTCDataChannel;
   /** The streams that the peer sends. */
   readonly streams: readonly MediaStream[];
+  /**
+   * Return what both people compare, such as by phone. It is the same for both unless somebody is in between. All of it
+   * counts. Rejects with the code `not-verifiable` or `insecure-context`.
+   */
+  verification(): Promise<{ readonly emoji: readonly string[]; readonly digits: string }>;
 }
 
 export interface RoomEvents {

@@ -83,6 +83,7 @@ export type ErrorCode =
   | "not-a-server"
   | "not-allowed"
   | "not-found"
+  | "not-verifiable"
   | "option-invalid"
   | "origin-changed"
   | "origin-not-allowed"

@@ -2,7 +2,7 @@
 
 import { Files, Messages } from "./data.js";
 import { isDescribed, Negotiation, newConnection } from "./negotiation.js";
-import { doubt, now } from "./timing.js";
+import { doubt, notLoaded, now } from "./timing.js";
 
 /** @import { Peer as PublicPeer, RoomOptions } from "../client.d.ts" */
 /** @import { Attempt, Mail, Member } from "./types.d.ts" */
@@ -156,6 +156,12 @@ export class Peer {
   /** End it if it is not connected and the server does not list the other member. */
   check() {
     if (!this.#member.code && this.peerConnection.connectionState !== "connected") this.end();
+  }
+
+  /** See `verify`. */
+  async verification() {
+    const { verify } = await import("./verification.js").catch(notLoaded);
+    return verify(this, this.#callbacks);
   }
 
   post() {

@@ -863,6 +863,8 @@ class Room extends EventTarget {
       leads,
       ms,
       late: false,
+      scope: scopeOf(this.#origin, this.#topic),
+      ownId: this.id ?? "",
       iceServers: this.#iceServers,
       send: (mail, signal) => this.#send(member, { connection, ...mail }, signal),
       tell: this.#tell,

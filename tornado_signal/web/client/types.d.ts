@@ -206,6 +206,9 @@ export interface Attempt {
   late: boolean;
   /** When it was connected first, by `performance.now`. For some seconds it does not end for another one. */
   connectedMs?: number;
+  /** The first lines of what members of the room sign. */
+  scope: string;
+  ownId: string;
   iceServers: RTCIceServer[];
   send: (mail: Mail, signal: AbortSignal) => Promise<boolean>;
   tell: TellRoom;

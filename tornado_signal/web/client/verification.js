@@ -1,0 +1,62 @@
+/* Numbers that two people compare to exclude somebody in between. Loaded on first use. */
+
+import { utf8 } from "./text.js";
+import { PeerError } from "./timing.js";
+
+/** @import { Peer } from "./peer.js" */
+/** @import { Attempt } from "./types.d.ts" */
+
+const EMOJI = [
+  ..."🐶🐱🦁🐴🦄🐷🐘🐰🐼🐔🐧🐢🐟🐙🦋🌷🌳🌵🍄🌏🌙🌈🔥🍌🍎🍓🌽🍕🎂💎🤖🎩",
+  ..."👓🔧🎅👍☔⌛⏰🎁💡📕🎈📎🎲🔒🔑🔨📷🏁🚂🚲⛵🚀🏆⚽🎸🎺🔔⚓🎧📁📌😀",
+];
+
+/**
+ * Return the only fingerprint of a description. With several, it would not be known which of them has been checked.
+ *
+ * @param {string} sdp
+ */
+function fingerprintOf(sdp) {
+  const [one = "", ...others] = new Set(
+    [...sdp.matchAll(/^a=fingerprint:(.*?)\s*$/gim)].map(([, it]) => it.toUpperCase()),
+  );
+  const [, bytes] = /^SHA-256 ((?:[\dA-F]{2}:){31}[\dA-F]{2})$/.exec(one) ?? [];
+  if (bytes && !others.length) return bytes;
+  throw new PeerError(
+    "not-verifiable",
+    "A description of this connection has not exactly one fingerprint with SHA-256",
+  );
+}
+
+/**
+ * Return the number of a connection (docs/room-protocol.md#verification), the same whatever the order of its members.
+ *
+ * @param {string} scope
+ * @param {{ id: string, sdp: string | undefined }[]} members
+ */
+export async function verification(scope, members) {
+  if (!crypto.subtle) throw new PeerError("insecure-context", "Verification needs a page with HTTPS");
+  const sorted = members
+    .map(({ id, sdp = "" }) => ({ id, fingerprint: fingerprintOf(sdp) }))
+    .sort((a, b) => (a.fingerprint < b.fingerprint || (a.fingerprint === b.fingerprint && a.id < b.id) ? -1 : 1));
+  const fields = [...sorted.map(({ fingerprint }) => fingerprint), ...sorted.map(({ id }) => id)];
+  const text = [scope, "verification", ...fields].join("\n");
+  const digest = new DataView(await crypto.subtle.digest("SHA-256", utf8(text)));
+  return {
+    emoji: Array.from({ length: 5 }, (_, place) => EMOJI[digest.getUint8(8 + place) % EMOJI.length]),
+    digits: String(digest.getBigUint64(0) % 10n ** 12n).padStart(12, "0"),
+  };
+}
+
+/**
+ * Return the number of the connection with a peer.
+ *
+ * @param {Peer} peer
+ * @param {Attempt} attempt
+ */
+export function verify({ id, peerConnection: { localDescription, remoteDescription } }, { scope, ownId }) {
+  return verification(scope, [
+    { id: ownId, sdp: localDescription?.sdp },
+    { id, sdp: remoteDescription?.sdp },
+  ]);
+}
