@@ -17,7 +17,6 @@ from .system.owner import become_owner
 
 
 def make_parser() -> CommandLine:
-    """Return the parser of the command line."""
     parser = CommandLine(
         prog="tornado-signal",
         description="Signaling and topic discovery for peer-to-peer applications.",

@@ -6,9 +6,8 @@ import re
 class SignalError(Exception):
     """Base of the errors that clients see. `service/statuses.py` maps them to HTTP statuses.
 
-    Attributes:
-        message: the text for the client.
-        reason: the kind of the error, for metrics. It is one of a fixed set and holds no input of a client.
+    `message` is the text for the client. `reason` is the kind for metrics, one of a fixed set, without a client's
+    input.
     """
 
     message = reason = ""
@@ -57,11 +56,7 @@ class OriginNotAllowed(SignalError):
 
 
 class Unauthorized(SignalError):
-    """A token is required, and there is none or an invalid one (docs/authorization.md).
-
-    Args:
-        reason: what is wrong, for the operator and never for the client.
-    """
+    """A token is required, and there is none or an invalid one. `reason` is for the operator, never for the client."""
 
     message = "Missing or invalid token"
 
@@ -71,11 +66,7 @@ class Unauthorized(SignalError):
 
 
 class NotAllowed(SignalError):
-    """The token does not allow the request.
-
-    Args:
-        reason: the kind of the missing right, for the operator.
-    """
+    """The token does not allow the request. `reason` is the kind of the missing right, for the operator."""
 
     message = "Not allowed by the token"
 
@@ -85,11 +76,7 @@ class NotAllowed(SignalError):
 
 
 class PathNotFound(SignalError):
-    """No endpoint has this path.
-
-    Args:
-        message: another text for clients of other protocols.
-    """
+    """No endpoint has this path."""
 
     def __init__(self, message: str = "Not found") -> None:
         self.message = message
@@ -113,12 +100,7 @@ class BodyTooLarge(SignalError):
 
 
 class TransientError(SignalError):
-    """An error that may not occur again later.
-
-    Args:
-        reason: the cause, for the operator and never for the client.
-        retry_after_s: seconds after which the client should retry.
-    """
+    """An error that may not occur again in `retry_after_s`. `reason` is for the operator, never for the client."""
 
     def __init__(self, reason: str, retry_after_s: int = 1) -> None:
         super().__init__()
@@ -127,11 +109,7 @@ class TransientError(SignalError):
 
 
 class TooMany(TransientError):
-    """A rate limit or a quota is exceeded.
-
-    Args:
-        persists: whether the client ignores such errors, so that its connection is to be closed.
-    """
+    """A rate limit or a quota is exceeded. If it `persists`, the connection is to be closed: the client ignores it."""
 
     message = "Too many requests"
 

@@ -91,7 +91,6 @@ class WebhookMetrics:
         self.succeeded_s = 0.0  # the time of the last successful request, Unix seconds. 0 before the first one
 
     def families(self) -> Iterator[Family]:
-        """Yield all metrics."""
         dropped: Mapping[tuple[str, ...], float] = {(reason,): number for reason, number in self.dropped.items()}
         yield Family("counter", "webhook_events", "Events that the webhook receiver has accepted.", self.sent)
         yield Family("counter", "webhook_dropped", "Events that were not delivered.", dropped, ("reason",))

@@ -174,7 +174,6 @@ MIN_HELD_MS: Final = 40_000  # minimum lifetime of a held offer after a renewal;
 
 
 def split_leases(leases: bytes) -> list[bytes]:
-    """Return the leases of an offer, oldest first."""
     return [leases[at : at + LEASE_BYTES] for at in range(0, len(leases), LEASE_BYTES)]
 
 
@@ -189,7 +188,6 @@ def drop_leases(leases: bytes, prefix: bytes) -> list[bytes]:
 
 
 def utf8_length(text: str) -> int:
-    """Return the size of a text in UTF-8, in bytes."""
     return len(text) if text.isascii() else len(text.encode())
 
 

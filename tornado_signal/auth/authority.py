@@ -96,7 +96,6 @@ class Authority:
         return parse_claims(payload, key, self._issuer, self._audience)
 
     def _find_key(self, name: object) -> Key:
-        """Return the key of a token. A token without `kid` belongs to the only key."""
         if name is None and len(self.keys) == 1:
             return next(iter(self.keys.values()))
         key = self.keys.get(name) if isinstance(name, str) else None
@@ -121,11 +120,9 @@ class Authority:
             raise Unauthorized("token missing") if grant is None else NotAllowed("action")
 
     def find_topic(self, origin: str, code: bytes) -> str | None:
-        """Return the topic of a session if it is known. It never changes."""
         return self._topics.get((origin, code))
 
     def remember_topic(self, origin: str, code: bytes, topic: str) -> None:
-        """Remember the topic of a session."""
         self._topics[origin, code] = topic
         if len(self._topics) > MAX_TOPICS:
             self._topics.popitem(last=False)
@@ -155,7 +152,6 @@ class Authority:
                 asyncio.get_running_loop().call_soon(self._end_some)
 
     def forget(self, bearer: "Bearer") -> None:
-        """Forget a bearer."""
         self._bearers.discard(bearer)
 
 

@@ -31,15 +31,12 @@ class Grant:
     key: Key | None = None  # the key that verified it, or None for the rights without a token
 
     def allows(self, action: str) -> bool:
-        """Return whether an action is allowed."""
         return action in self.actions or (action == ANY and bool(self.actions))
 
     def covers(self, topic: str) -> bool:
-        """Return whether a topic is covered."""
         return self.topics is None or topic in self.topics or topic.startswith(self.prefixes)
 
     def includes(self, other: "Grant") -> bool:
-        """Return whether everything that another grant allows is allowed here."""
         return (
             self.actions >= other.actions
             and self.info in (None, other.info)
@@ -54,7 +51,6 @@ class Grant:
         )
 
     def require_topic(self, topic: str) -> None:
-        """Check that a topic is covered. Otherwise raise NotAllowed."""
         if not self.covers(topic):
             raise NotAllowed("topic")
 
@@ -112,7 +108,6 @@ def _parse(payload: bytes) -> dict[str, Any]:
 
 
 def _claim(claims: dict[str, Any], name: str, check: Callable[[Any], bool]) -> Any:
-    """Return a claim, or None if it is absent."""
     if name not in claims:
         return None
     if not check(claims[name]):

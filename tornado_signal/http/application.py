@@ -56,15 +56,8 @@ BELOW: Final = "/*"  # ends the templates of all paths below another one
 class Application(web.Application):
     """The routes, and the size of bodies in transit. It needs a running event loop.
 
-    Args:
-        make_others: returns more routes by path, given the declared operations and the settings.
-
-    Attributes:
-        service: the service that the handlers offer.
-        routes: the routes by path.
-        topic_routes: the routes of paths with a topic, by their templates.
-        below_routes: the routes of WebSockets, and of other requests without a route, by the first segment of the path.
-        unfinished_bytes: the size of all bodies in transit.
+    `make_others` returns more routes by path. `topic_routes` are by the templates of their paths. `below_routes` are
+    those of WebSockets, and of other requests without a route, by the first segment of the path.
     """
 
     def __init__(self, service: Service, make_others: MakeRoutes | None = None) -> None:
@@ -111,7 +104,6 @@ class Application(web.Application):
         return self.get_handler_delegate(request, route.handler, route.arguments, cast(Any, segments))
 
     def _find_route(self, request: httputil.HTTPServerRequest) -> tuple[Route, list[str]]:
-        """Return the route of a request, and its topic if it has one, which the handler decodes."""
         path = request.path
         route = self.routes.get(path)
         if route is not None:
@@ -165,8 +157,7 @@ class RequestReader(httputil.HTTPMessageDelegate):
     ) -> None:
         """Refuse a body whose Content-Length is too large before `100 Continue` is sent.
 
-        Raises:
-            HTTPInputError: the query has too many fields, which Tornado would copy before admission.
+        Raise HTTPInputError if the query has too many fields, which Tornado would copy before admission.
         """
         assert isinstance(start_line, httputil.RequestStartLine)
         if start_line.path.count("&") >= MAX_QUERY_FIELDS:
@@ -242,5 +233,4 @@ async def deliver(
 
 
 def document_route(path: str, document: dict[str, Any]) -> Route:
-    """Return the route of a document that describes the API."""
     return Route(path, Document, {"body": wire.encode(document)})

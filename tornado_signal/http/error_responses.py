@@ -27,7 +27,6 @@ Response = tuple[httputil.HTTPHeaders, bytes]
 
 
 def error_response(error: BaseException) -> tuple[int, list[tuple[str, str]], bytes]:
-    """Return status, additional headers and body of the response to an error."""
     status = error.status_code if isinstance(error, web.HTTPError) else STATUS.get(type(error), 500)
     headers = []
     if type(error) in CHALLENGES:
@@ -49,11 +48,7 @@ def cors(origin: str, *, listed: bool) -> list[tuple[str, str]]:
 
 
 def make_error_responder(log: RequestLog) -> Callable[[int, httputil.HTTPHeaders], Response]:
-    """Return the function that makes responses to requests that reach no handler, in JSON and with CORS.
-
-    Returns:
-        A function of the status and of the parsed headers of the request.
-    """
+    """Return the function that makes responses in JSON and with CORS to requests that reach no handler."""
 
     def respond(status: int, headers: httputil.HTTPHeaders) -> Response:
         date = httputil.format_timestamp(time.time())

@@ -19,7 +19,6 @@ class File(Handler):
         return self.assets[self.request.path].etag
 
     def get(self) -> None:
-        """Send the file, compressed if the client accepts that, or 304 if the client has it."""
         asset = self.assets[self.request.path]
         self.vary = "Origin, Accept-Encoding"
         self.set_etag_header()

@@ -25,12 +25,8 @@ OK: Final = HTTPStatus.OK.value  # reading a member of an enumeration costs more
 class Handler(web.RequestHandler):
     """Base handler. It admits requests first, and responds with JSON, also to errors.
 
-    Attributes:
-        methods: the supported methods.
-        anonymous: whether browsers load it without an Origin (docs/decisions.md).
-        action: the action that a token must allow, or empty for what everybody may do.
-        vary: the request headers that the response depends on.
-        request: the request with the context of its operation.
+    `anonymous` says whether browsers load it without an Origin (docs/decisions.md). `action` is what a token must
+    allow, or empty for what everybody may do. `vary` has the request headers that the response depends on.
     """
 
     methods: tuple[str, ...] = READING
@@ -40,19 +36,11 @@ class Handler(web.RequestHandler):
     request: Request
 
     def prepare(self) -> None:
-        """Admit the request.
-
-        Raises:
-            SignalError: why it is refused.
-        """
+        """Admit the request, or raise the SignalError for which it is refused."""
         self.admit()
 
     def admit(self) -> None:
-        """Admit the request. Errors that Tornado finds before `prepare` also need it.
-
-        Raises:
-            SignalError: why it is refused.
-        """
+        """Admit the request. Errors that Tornado finds before `prepare` also need it."""
         request = self.request
         service = request.service
         request.request_id = service.log.request_id(request.headers, request.remote_ip)
@@ -62,11 +50,7 @@ class Handler(web.RequestHandler):
             request.authorize(self.action, self.find_token())
 
     def find_origin(self) -> str:
-        """Return the Origin, or an empty text for an anonymous request.
-
-        Raises:
-            InvalidParameter: as `Request.find_origin`.
-        """
+        """Return the Origin, or an empty text for an anonymous request."""
         return self.request.find_page_origin() if self.anonymous else self.request.find_origin()
 
     def find_token(self) -> str:
@@ -117,7 +101,6 @@ class Handler(web.RequestHandler):
         return super().flush(include_footers)
 
     def common_headers(self) -> dict[str, str]:
-        """Return the headers that each response has."""
         request = self.request
         service = request.service
         common = {"Date": service.clock.http_date(request.now_ms), "Vary": self.vary}
@@ -156,7 +139,6 @@ class Handler(web.RequestHandler):
             super().send_error(status_code, **kwargs)
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Write an error as JSON."""
         error = self._named(kwargs["exc_info"][1] if "exc_info" in kwargs else web.HTTPError(status_code))
         request = self.request
         counted = request.request_id and "exc_info" in kwargs

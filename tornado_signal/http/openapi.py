@@ -39,13 +39,7 @@ DESCRIPTIONS: Final = {
 def make_document(
     operations: Iterable[Operation], files: Mapping[str, str], anonymous: Collection[str] | None = None
 ) -> Schema:
-    """Return the document.
-
-    Args:
-        operations: all operations.
-        files: the media types of all files by their paths.
-        anonymous: the actions that need no token, or None on a server without keys.
-    """
+    """Return the document. `anonymous` has the actions that need no token, or is None on a server without keys."""
     bodies: Schema = {}
     paths: Schema = {}
     for declared in operations:
@@ -123,7 +117,6 @@ def make_document(
 
 
 def security(action: str, anonymous: Collection[str] | None) -> list[Schema]:
-    """Return what an operation requires."""
     if anonymous is None or not action:
         return []
     allowed = bool(anonymous) if action == ANY else action in anonymous
@@ -131,7 +124,6 @@ def security(action: str, anonymous: Collection[str] | None) -> list[Schema]:
 
 
 def describe(parameter: Parameter) -> Schema:
-    """Return the description of a parameter of path or query."""
     if parameter.place == "path":
         return ref(parameter.name.title(), "parameters")
     return {
@@ -173,7 +165,6 @@ def operation(
 
 
 def file(path: str, media_type: str) -> Schema:
-    """Return the description of a file."""
     first, *others = path.replace(".", "/").strip("/").split("/")
     name = first + "".join(map(str.title, others))
     description = operation(name, "files", "A file; it needs no `Origin`.", TEXT, media_type)

@@ -26,14 +26,7 @@ NO_HEADERS: Final = httputil.HTTPHeaders()
 
 
 class Request(httputil.HTTPServerRequest, RequestContext):
-    """A request for a handler. Attributes that few handlers read are made when they are read.
-
-    Args:
-        service: the shared state of all requests.
-        connection: the request's side of the connection.
-        start_line: method, target and version.
-        headers: the headers.
-    """
+    """A request for a handler. Attributes that few handlers read are made when they are read."""
 
     remote_ip: str
     files: dict[str, list[httputil.HTTPFile]]
@@ -85,7 +78,6 @@ class Request(httputil.HTTPServerRequest, RequestContext):
 
     @functools.cached_property
     def query_arguments(self) -> dict[str, list[bytes]]:  # type: ignore[override]
-        """The values of the query by name."""
         return escape.parse_qs_bytes(self.query, keep_blank_values=True)
 
     @functools.cached_property
@@ -97,17 +89,12 @@ class Request(httputil.HTTPServerRequest, RequestContext):
         """Do nothing: Tornado would parse forms before `prepare` admits the request (tornadoweb/tornado#1832)."""
 
     def request_time(self) -> float:
-        """Return the seconds since the request was received."""
         return perf_counter() - self.began_s
 
     # The context of the operation
 
     def find_origin(self) -> str:
-        """Return the Origin (docs/decisions.md#missing-origin).
-
-        Raises:
-            InvalidParameter: it is missing or too long.
-        """
+        """Return the Origin. Raise InvalidParameter without a valid one (docs/decisions.md#missing-origin)."""
         headers = self.headers
         values = headers.get_list("Origin")
         if not values and self.method in ("GET", "HEAD") and (implied := self._implied_origin()):
@@ -134,23 +121,16 @@ class Request(httputil.HTTPServerRequest, RequestContext):
         return page or own
 
     def find_page_origin(self) -> str:
-        """Return the Origin of a request for a file, or an empty text: browsers load files without an Origin.
-
-        Raises:
-            InvalidParameter: as `find_origin`.
-        """
+        """Return the Origin of a request for a file, or an empty text: browsers load files without an Origin."""
         headers = self.headers
         if "Origin" not in headers or headers.get("Sec-Fetch-Site") == "same-origin":
             return ""
         return self.find_origin()
 
     def json_body(self) -> dict[str, Any]:
-        """Return the JSON object in the body.
+        """Return the JSON object in the body, or raise InvalidParameter.
 
-        Raises:
-            BodyTooLarge: the body exceeds `--max-body-bytes`.
-            Unavailable: all bodies in transit together take too much memory.
-            InvalidParameter: `body`.
+        Raise BodyTooLarge above `--max-body-bytes`, and Unavailable if all bodies in transit take too much memory.
         """
         if self.body_error is not None:
             raise self.body_error
@@ -185,7 +165,6 @@ class Request(httputil.HTTPServerRequest, RequestContext):
 
     @property
     def over(self) -> bool:
-        """Whether the response is complete or the client has disconnected."""
         return self._ended or self.gone
 
     @property

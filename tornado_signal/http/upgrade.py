@@ -28,34 +28,20 @@ class Upgrade(Handler):
     def initialize(
         self, make_receiver: MakeReceiver, subprotocol: str = NO_SUBPROTOCOL, *, binary: bool = False
     ) -> None:
-        """Set what the connection becomes.
-
-        Args:
-            make_receiver: returns the receiver of the messages.
-            subprotocol: the subprotocol to choose if the client offers it.
-            binary: whether binary messages are accepted like text.
-        """
+        """Set what the connection becomes. With `binary`, binary messages are accepted like text."""
         self.make_receiver = make_receiver
         self.subprotocol = subprotocol
         self.binary = binary
 
     def admit(self) -> None:
-        """Admit the request. A client that can set headers may send its token in one.
-
-        Raises:
-            SignalError: why it is refused.
-        """
+        """Admit the request. A client that can set headers may send its token in one."""
         # A proxy can forward credentials of another scheme.
         if self.request.service.authority is not None and self.find_token():
             self.action = ANY
         super().admit()
 
     def get(self) -> None:
-        """Respond with 101 and hand the connection over.
-
-        Raises:
-            HTTPError: another server than `tornado_signal.transport` has accepted the connection.
-        """
+        """Respond with 101 and hand the connection over, which only `tornado_signal.transport` can do."""
         request, service = self.request, self.request.service
         if not hasattr(request.connection, "upgrade"):
             raise web.HTTPError(HTTPStatus.NOT_IMPLEMENTED, "WebSockets need the server of tornado_signal.transport")

@@ -37,7 +37,6 @@ def parse_address(text: str) -> _Address | None:
 
 
 def _parse_hop(text: str) -> _Address | None:
-    """Parse an entry of X-Forwarded-For."""
     if len(text) > _LONGEST:
         return None
     match = _HOP.fullmatch(text)
@@ -51,7 +50,6 @@ def _among(address: _Address | None, proxies: tuple[Proxy, ...]) -> bool:
 
 
 def trusted(peer: str, proxies: tuple[Proxy, ...]) -> bool:
-    """Return whether the other end of a connection is a trusted proxy."""
     return bool(proxies) and _among(parse_address(peer), proxies)
 
 

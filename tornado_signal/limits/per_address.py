@@ -125,14 +125,7 @@ class TokenBucket:
 
 
 class ClientCounts(ConnectionCounts):
-    """The counts of one client.
-
-    Attributes:
-        sessions: the tokens for the sessions that it publishes.
-        bytes: the tokens for the bytes that it has stored.
-        held: the number of offers that its connections hold.
-        limited: whether per-client limits apply.
-    """
+    """The counts of one client: tokens for sessions and stored bytes, and held offers."""
 
     __slots__ = ("arrivals", "bytes", "held", "limited", "refusals", "requests", "sessions", "waiting")
 
@@ -159,25 +152,19 @@ def contains(network: Network, address: str) -> bool:
 
 
 def burst(settings: Settings) -> float:
-    """Return how many requests a client may make at once."""
     return BURST_S * settings.rate_per_address
 
 
 def most_arrivals(settings: Settings) -> float:
-    """Return the size of the bucket for new connections of a client."""
     return 2 * burst(settings) + SPARE_ARRIVALS
 
 
 class Limits(ConnectionCounts):
     """The limits: counts per client, and in total.
 
-    Args:
-        max_connections: the number of connections for which the process has descriptors.
-        room_bytes: returns the bytes that one address can store at present.
-
-    Attributes:
-        full: the number of refusals by the resource that was full, `connections`, `descriptors` or `waits`.
-        close_idle: closes an idle connection, of the chosen addresses if given, and returns whether there was one.
+    There are descriptors for `max_connections`. `room_bytes` returns the bytes that one address can store at present.
+    `full` counts refusals by what was full, `connections`, `descriptors` or `waits`. `close_idle` closes an idle
+    connection, of the chosen addresses if given, and returns whether there was one.
     """
 
     def __init__(
@@ -269,12 +256,10 @@ class Limits(ConnectionCounts):
         self._blocked.clear()
 
     def unblock(self, network: Network) -> bool:
-        """Stop blocking a network. Return whether it was blocked."""
         self._blocked.clear()
         return self.blocks.pop(network, None) is not None
 
     def is_blocked(self, address: str) -> bool:
-        """Return whether the operator has blocked an address."""
         if not self.blocks:
             return False
         blocked = self._blocked.get(address)
@@ -299,7 +284,6 @@ class Limits(ConnectionCounts):
         self.waiting += 1
 
     def release_wait(self, client: ClientCounts) -> None:
-        """Stop counting what `acquire_wait` counted."""
         self.waiting -= 1
         client.waiting -= 1
 
@@ -319,7 +303,6 @@ class Limits(ConnectionCounts):
         self._peers[client, swarm] += 1
 
     def release_peer(self, client: ClientCounts, swarm: Hashable) -> None:
-        """Stop counting what `acquire_peer` counted."""
         self._peers[client, swarm] -= 1
         if not self._peers[client, swarm]:
             del self._peers[client, swarm]
@@ -391,7 +374,6 @@ class Limits(ConnectionCounts):
         return client
 
     def client_address(self, peer: str, forwarded_for: str) -> str:
-        """Return the address of a client. See `forwarded.client_address`."""
         find = self._forwarded if len(forwarded_for) <= FORWARDED_LENGTH else self._find_address
         return find(peer, forwarded_for)
 

@@ -51,7 +51,6 @@ class AdminHandler(web.RequestHandler):
             raise web.HTTPError(403)
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Write an error as JSON."""
         error = kwargs["exc_info"][1] if "exc_info" in kwargs else None
         if isinstance(error, Unavailable):
             respond(self, 503, {"status": "unavailable", "reason": error.reason})
@@ -183,7 +182,6 @@ def is_loopback(host: str) -> bool:
 
 
 def respond(handler: web.RequestHandler, status: int, fields: dict[str, Any]) -> None:
-    """Send a JSON response."""
     handler.set_status(status)
     handler.set_header("Content-Type", wire.JSON)
     handler.finish(wire.encode(fields))

@@ -107,9 +107,7 @@ class Actions:
     async def perform(self, name: str, fields: Fields, by: str) -> dict[str, Any]:
         """Perform an action, and log it with `by`, the operator's address. Return the result as a JSON object.
 
-        Raises:
-            InvalidAction: a field is missing or invalid. Nothing has changed.
-            Unavailable: the store cannot be used.
+        Raise InvalidAction before anything has changed, or Unavailable if the store cannot be used.
         """
         check_names(name, fields)
         with audited(name, fields, by) as result:

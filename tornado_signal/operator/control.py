@@ -44,12 +44,7 @@ class Inbox:
 
 
 class Control:
-    """This process as a member of its group. `Operator` describes its operations.
-
-    Args:
-        name: the name of this process, without spaces.
-        lifecycle: when it reaches LEAVING, streams end.
-    """
+    """This process as a member of its group. `Operator` describes its operations. `name` contains no spaces."""
 
     def __init__(
         self,

@@ -31,15 +31,10 @@ class Operator(Protocol):
         """Return the states of all processes (docs/operator-page.md#data)."""
 
     async def perform(self, name: str, fields: dict[str, Any], by: str) -> dict[str, Any]:
-        """Perform an action on each process that it concerns.
+        """Perform an action, a key of `ACTIONS`, on each process that it concerns. The log names `by`.
 
-        `name` is a key of `ACTIONS`. `by` says who performs it, for the log.
-
-        Returns:
-            `results`: of each process, with its name. `missing`: the processes that did not respond.
-
-        Raises:
-            InvalidAction: a field is missing or invalid. Nothing has changed.
+        Return `results` of each process with its name, and `missing`, the processes that did not respond. Raise
+        InvalidAction before anything has changed.
         """
 
 

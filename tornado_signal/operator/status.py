@@ -38,11 +38,7 @@ URLS: Final = ("otlp_endpoint", "webhook_url")
 
 
 class ScopeUsage:
-    """The use of this process by the clients of an origin or a topic.
-
-    Attributes:
-        watchers: the number of waiting requests, event streams and subscriptions.
-    """
+    """The use of this process by the clients of an origin or a topic. Waiting requests and streams are `watchers`."""
 
     __slots__ = ("held", "sockets", "watchers")
 

@@ -67,7 +67,6 @@ def open_listeners(settings: Settings) -> list[tuple[str, str, list[socket.socke
 
 
 def is_served(settings: Settings) -> bool:
-    """Return whether a server responds at the address of these settings."""
     try:
         ask_health(settings)
     except OperatorError:

@@ -30,12 +30,10 @@ class Inherited(NamedTuple):
 
 
 def encode(value: object) -> bytes:
-    """Return a value as a line for a worker."""
     return base64.b64encode(pickle.dumps(value)) + b"\n"
 
 
 def decode(line: bytes) -> Any:
-    """Return the value of a line of `encode`."""
     return pickle.loads(base64.b64decode(line))
 
 

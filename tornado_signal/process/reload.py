@@ -26,12 +26,7 @@ Use = Callable[[Settings, Resources], None]
 
 
 class Reloader:
-    """Replaces the settings in force, and the files that they name: all of them, or none.
-
-    Args:
-        resources: the files, as read at the start.
-        use: makes the process use other settings and files. It does not raise.
-    """
+    """Replaces the settings in force, and the files that they name: all of them, or none. `use` does not raise."""
 
     def __init__(self, live: LiveSettings, resources: Resources, use: Use) -> None:
         self._live = live

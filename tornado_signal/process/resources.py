@@ -37,7 +37,6 @@ CONTENTS: Final[dict[str, Callable[[Resources], object]]] = {
 
 
 def read_resources(settings: Settings) -> Resources:
-    """Read all files that the settings name."""
     certificate, key = settings.tls_certificate, settings.tls_key
     return Resources(
         certificate=None if certificate is None or key is None else read_certificate(certificate, key),

@@ -62,7 +62,6 @@ ADDRESSES_TO_FILL = 8  # at least this many addresses are needed to fill the sto
 def all_routes(
     presence: Presence, relay: Relay, operations: tuple[Operation, ...], settings: Settings
 ) -> dict[str, Route]:
-    """Return the routes of WebSockets and of the protocols of other libraries."""
     return {**websocket_routes(presence, operations), **protocol_routes(relay, settings)}
 
 

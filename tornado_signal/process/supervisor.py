@@ -58,12 +58,9 @@ STOP_S = sum(LIMITS_S.values())  # for workers to stop
 
 
 class Worker:
-    """A worker, and its current process.
+    """A worker, and its current process, which is stuck after `stuck_s` without a response.
 
-    Args:
-        public: the public listener's sockets, which all workers share.
-        balance: the descriptor of the shared memory of `Balance`.
-        stuck_s: the time without a response after which it counts as stuck.
+    All workers share the sockets of the public listener, and the shared memory of `Balance`.
     """
 
     def __init__(
@@ -87,7 +84,6 @@ class Worker:
 
     @property
     def running(self) -> bool:
-        """Whether its process is running."""
         return self._ended is not None and not self._ended.done()
 
     async def start(self) -> int:
@@ -166,12 +162,10 @@ class Worker:
             self._process.stdin.close()
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to the process, if it is running."""
         if self._process is not None and self.running:
             self._process.send_signal(number)
 
     async def ended(self) -> None:
-        """Wait until the process has exited."""
         if self._ended is not None:
             await asyncio.wait((self._ended,))
 
@@ -182,7 +176,6 @@ class Worker:
 
 
 def _how(status: int) -> str:
-    """Describe an exit status for the log."""
     if status >= 0:
         return f"exited with status {status}"
     try:

@@ -162,11 +162,7 @@ class PubSubConnection:
 
 
 class ChangeFeed:
-    """The subscriptions of all watched channels.
-
-    Args:
-        on_message: called with the channel and the content of each message. None to wake the watches.
-    """
+    """The subscriptions of all watched channels. `on_message` gets channel and content. None wakes the watches."""
 
     def __init__(
         self,
@@ -189,7 +185,6 @@ class ChangeFeed:
         self._closed = False
 
     def want(self, channel: bytes, slot: int) -> None:
-        """Subscribe to a channel that is watched, unless it is subscribed already."""
         self._unwatched.pop(channel, None)
         if channel not in self._slots:
             self._slots[channel] = slot
@@ -217,7 +212,6 @@ class ChangeFeed:
                     self.drop(channel)
 
     def drop(self, channel: bytes) -> None:
-        """Unsubscribe from a channel."""
         del self._slots[channel]
         self._unwatched.pop(channel, None)
         self.client.metrics.subscribed -= 1
@@ -280,7 +274,6 @@ class ChangeFeed:
             self._subscribe(channel)
 
     async def close(self) -> None:
-        """Disconnect."""
         self._closed = True
         if self._tidying is not None:
             await self._tidying.stop()

@@ -37,10 +37,7 @@ OF_SLOT: Final = frozenset({"CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK"})  # they 
 class RedisClient:
     """Calls to the primary of a slot. `access.timeout_s` limits a call with all its retries.
 
-    Args:
-        addresses: addresses of any nodes, or of Sentinels.
-        sentinel: the name of the primary at the Sentinels, or empty without Sentinels.
-        prefix: the prefix of all keys and channels of the program.
+    `addresses` are those of any nodes, or of Sentinels if `sentinel` is the name of the primary there.
     """
 
     def __init__(
@@ -92,7 +89,6 @@ class RedisClient:
         return int((self._loop.time() + max(ahead_s, default=0.0)) * 1000)
 
     def key(self, name: str) -> bytes:
-        """Return the key with a name."""
         return f"{self.prefix}{name}".encode()
 
     async def run(self, slot: int, keys: tuple[bytes, ...], script_call: Call, *more: bytes, write: bool = True) -> Any:
@@ -102,20 +98,13 @@ class RedisClient:
         return await self.call(slot, command, write, script)
 
     def call_key(self, name: bytes, key: bytes, *arguments: bytes | str | int, write: bool = False) -> Awaitable[Any]:
-        """Send a command with one key."""
         return self.call(key_slot(key), (name, key, *arguments), write)
 
     async def call(self, slot: int, command: Command, write: bool, script: Script | None = None) -> Any:
-        """Send a command, and retry while that can help.
+        """Send a command, and retry while that can help. It may be executed more than once.
 
-        A command may be executed more than once.
-
-        Args:
-            write: whether the reply waits for the configured acknowledgement.
-            script: the script that the command runs. A node that does not have it gets its text.
-
-        Raises:
-            Unavailable: the time limit has passed, or a node refuses the command. It may have been executed.
+        The reply to a write waits for the configured acknowledgement. A node that does not have the script gets its
+        text. Raise Unavailable after the time limit or if a node refuses. The command may have been executed.
         """
         if self._closed:
             raise Unavailable("Redis: closed")

@@ -42,11 +42,9 @@ class ErrorReply(Failure):
 
 
 class RedisConnection(asyncio.Protocol):
-    """An open connection. Replies arrive in the order of the commands.
+    """An open connection. Replies arrive in the order of the commands. An error is an `ErrorReply`.
 
-    Args:
-        on_reply: called with each reply. An error is an `ErrorReply`.
-        on_lost: called when the connection is closed, unless `close` closed it.
+    `on_lost` is called when the connection is closed, unless `close` closed it.
     """
 
     def __init__(self, on_reply: Callable[[Any], None], on_lost: Callable[[], None]) -> None:
@@ -57,11 +55,9 @@ class RedisConnection(asyncio.Protocol):
 
     @property
     def closing(self) -> bool:
-        """Whether no more commands can be sent."""
         return self._transport is None or self._transport.is_closing()
 
     def serve(self, on_reply: Callable[[Any], None], on_lost: Callable[[], None]) -> None:
-        """Replace the callbacks."""
         self._on_reply, self._on_lost = on_reply, on_lost
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -115,11 +111,7 @@ class Credentials:
     async def connect(
         self, address: Address, on_reply: Callable[[Any], None], on_lost: Callable[[], None]
     ) -> RedisConnection:
-        """Open a connection. The arguments are those of `RedisConnection`.
-
-        Raises:
-            ErrorReply: the node refuses the credentials.
-        """
+        """Open a connection. Raise ErrorReply if the node refuses the credentials."""
         loop = asyncio.get_running_loop()
         replies: asyncio.Queue[Any] = asyncio.Queue()
         connection = RedisConnection(replies.put_nowait, lambda: replies.put_nowait(ConnectionError("closed")))

@@ -17,7 +17,6 @@ class RedisMetrics:
         self.subscribed = 0  # the number of subscribed channels
 
     def families(self) -> Iterator[Family]:
-        """Yield all metrics."""
         meaning = "How long calls of Redis took, all repetitions included."
         yield Family("histogram", "redis_call_duration_seconds", meaning, self.seconds)
         retries: dict[tuple[str, ...], float] = {(reason,): number for reason, number in self.retries.items()}

@@ -102,9 +102,8 @@ Entry = tuple[tuple[Command, ...], "asyncio.Future[Any]", float]  # with the tim
 class Pipeline:
     """Commands to one node on one connection, a batch at a time.
 
-    Args:
-        acknowledgement: the rule for acknowledging writes, or None for reads.
-        confirm: confirms that a node with fewer replicas than before is still the primary. None in a cluster.
+    `acknowledgement` is the rule for writes, or None for reads. `confirm` confirms that a node with fewer replicas than
+    before is still the primary. It is None in a cluster.
     """
 
     def __init__(
@@ -347,7 +346,6 @@ class Node:
             pipeline.lose(why)
 
     async def close(self) -> None:
-        """Close its pipelines."""
         for pipeline in (self.reads, self.writes, self.messages):
             await pipeline.close()
 
@@ -370,10 +368,8 @@ def reason_of(error: Exception) -> str:
 
 
 def text_of(reply: bytes | None) -> str:
-    """Return a reply as text."""
     return (reply or b"").decode("utf-8", "replace")
 
 
 def parse_info(reply: bytes) -> dict[str, str]:
-    """Parse the reply to INFO."""
     return dict(line.split(":", 1) for line in text_of(reply).splitlines() if ":" in line)

@@ -42,7 +42,6 @@ class Script(NamedTuple):
 
 
 def make_script(text: str, arguments: tuple[str, ...] = ()) -> Script:
-    """Return a script with a source text."""
     encoded = text.encode()
     return Script(encoded, hashlib.sha1(encoded, usedforsecurity=False).hexdigest().encode(), arguments)
 

@@ -93,7 +93,6 @@ class Topology:
         return not any(node.problem for node in self.primaries)
 
     async def open(self) -> None:
-        """Find the primaries."""
         problem: object = "no address is configured"
         if self._sentinel:
             problem = await self._query_sentinels()
@@ -132,7 +131,6 @@ class Topology:
             self._acknowledgement.outlast(max(timeouts) / 1000)
 
     def node_at(self, address: Address) -> Node:
-        """Return the node of an address."""
         node = self._nodes.get(address)
         if node is None:
             confirm = self._confirm if self._sentinel else None
@@ -140,7 +138,6 @@ class Topology:
         return node
 
     def node(self, slot: int) -> Node:
-        """Return the primary of a slot."""
         return self._by_slot[slot]
 
     def moved(self, slot: int, address: Address) -> None:
@@ -282,7 +279,6 @@ class Topology:
         return 2 * sum(report.address == address and report.well for report in reports) > known
 
     async def close(self) -> None:
-        """Close all connections."""
         if self._refreshing is not None:
             await asyncio.wait((self._refreshing,))
         for node in self._nodes.values():

@@ -24,9 +24,8 @@ __all__ = [
 def open_relay(store: Store, charge: Charge, grace_ms: int = 5000) -> Relay:
     """Return the relay of a server: through the Redis of its store, if it has one, otherwise in memory.
 
-    Args:
-        charge: charges the publishers at other servers for the receivers at this one.
-        grace_ms: the time for which a client that has lost its connection keeps its leases.
+    `charge` charges the publishers at other servers for the receivers at this one. `grace_ms` is the time for which a
+    client that has lost its connection keeps its leases.
     """
     if store.shared_redis is None:
         return MemoryRelay()

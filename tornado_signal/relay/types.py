@@ -83,11 +83,9 @@ class Relay(Protocol):
         """Send a message, which does not begin with a space or a tab, to all receivers of a channel.
 
         Return the number of receivers on this server if there are any. Otherwise return the number of other servers
-        reached, which needs a response of Redis. It can be ignored.
-
-        Args:
-            publisher: the address of the client that other processes charge for their receivers. If the rate of the
-                client is used up there, they drop the message. Empty for a message that costs nothing.
+        reached, which needs a response of Redis. It can be ignored. `publisher` is the address that other processes
+        charge for their receivers. If its rate is used up there, they drop the message. It is empty for a message that
+        costs nothing.
         """
 
     async def join(
@@ -95,12 +93,9 @@ class Relay(Protocol):
     ) -> JoinResult:
         """Add a member to a group, or replace its lease. End it by `leave`.
 
-        Args:
-            on_lost: called if the lease expired, because Redis was unreachable, and has another owner now.
-
-        Raises:
-            Unavailable: Redis did not respond in time. An earlier lease of the owner stays. A new member is not in the
-                group, or is removed soon.
+        `on_lost` is called if the lease expired, because Redis was unreachable, and has another owner now. Raise
+        Unavailable if Redis did not respond in time. An earlier lease of the owner stays. A new member is not in the
+        group, or is removed soon.
         """
 
     async def leave(self, group: Channel, member: str, owner: str) -> None:

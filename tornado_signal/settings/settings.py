@@ -67,12 +67,10 @@ class Setting:
 
     @property
     def flag(self) -> str:
-        """The name on the command line."""
         return "--" + self.name.replace("_", "-")
 
     @property
     def variable(self) -> str:
-        """The name in the environment."""
         return PREFIX + self.name.upper()
 
     @property

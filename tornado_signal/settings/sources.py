@@ -39,12 +39,7 @@ NEEDS: Final = {
 
 
 class ConfigError(ValueError):
-    """An invalid name or value in the environment or in the TOML file.
-
-    Attributes:
-        where: the environment variable, or the file and its key.
-        expected: a description of the allowed values.
-    """
+    """An invalid name or value in the environment or in the TOML file. `expected` describes the allowed values."""
 
     def __init__(self, where: str, value: object, expected: str) -> None:
         super().__init__(f"{where} = {value!r}: expected {expected}")

@@ -43,9 +43,8 @@ class Store(Protocol):
     An offer with leases is held: it lives as long as its holders renew them. A lease has 12 bytes, of which the first 8
     are the identifier of the process. The store withdraws an offer whose holders have exited without releasing it.
 
-    Attributes:
-        process_id: the identifier of this process, 8 random bytes.
-        on_lost: called after the store has lost sessions that were acknowledged.
+    `process_id` is the identifier of this process, 8 random bytes. `on_lost` is called after the loss of acknowledged
+    sessions.
     """
 
     metrics: SessionMetrics
@@ -130,37 +129,23 @@ class Store(Protocol):
         secret_hash: bytes = b"",
         lease: bytes = b"",
     ) -> tuple[bytes, int]:
-        """Publish an offer.
+        """Publish an offer. Return the session's code, and its expiry in Unix milliseconds.
 
-        Return the session's code, and its expiry in Unix milliseconds.
-
-        Args:
-            info: the offerer's description of itself.
-            ttl_ms: the lifetime of the session, or None for the configured one.
-            secret_hash: the hash of the offerer's secret.
-            lease: a lease, added to those of other holders of the same content. Empty if the offer is not held.
-
-        Raises:
-            SessionNotFound: the same content was published before with another secret.
-            TooMany: the quota of the origin or the topic is used up.
+        None as `ttl_ms` is the configured lifetime. A lease is added to those of other holders of the same content.
+        Raise SessionNotFound if the same content was published before with another secret, and TooMany if a quota is
+        used up.
         """
 
     async def answer(self, origin: str, code: bytes, answer: str, *, secret_hash: bytes = b"") -> None:
         """Answer a session, which removes it from its listing (docs/decisions.md#first-answer).
 
-        Raises:
-            SessionNotFound: it does not exist, has expired, is another origin's, or was answered with another secret.
-            AlreadyAnswered: it has another answer.
+        Raise AlreadyAnswered if it has another answer, and SessionNotFound if the answer had another secret.
         """
 
     async def add_candidates(
         self, origin: str, code: bytes, side: Side, candidates: Sequence[str], *, secret_hash: bytes = b""
     ) -> None:
-        """Append candidates of one side in order, all or none.
-
-        Raises:
-            TooMany: the quota of that side is used up, in number or bytes.
-        """
+        """Append candidates of one side in order, all or none. Raise TooMany if its quota is used up."""
 
     async def read(
         self,
@@ -171,14 +156,9 @@ class Store(Protocol):
         since: SessionPosition | None = None,
         secret_hash: bytes = b"",
     ) -> SessionUpdate:
-        """Return the messages of the other side.
+        """Return the messages of the other side, of its candidates those after `since`.
 
-        Args:
-            since: the position after which to return candidates.
-
-        Raises:
-            SessionNotFound: it does not exist, has expired, is another origin's, or the secret is not the reader's.
-            StalePosition: `since` is a position in an earlier session with this code.
+        Raise StalePosition if `since` is a position in an earlier session with this code.
         """
 
     async def withdraw(self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"") -> None:
@@ -197,8 +177,7 @@ class Store(Protocol):
     async def renew(self, origin: str, code: bytes, lease: bytes) -> int:
         """Refresh an offer if it still has a lease. Return the new expiry, Unix milliseconds.
 
-        Raises:
-            SessionNotFound: the offer is answered, withdrawn, expired, or held by others.
+        Raise SessionNotFound if the offer is answered, withdrawn, expired, or held by others.
         """
 
     async def release(self, origin: str, code: bytes, lease: bytes) -> None:
@@ -219,11 +198,10 @@ class Store(Protocol):
         """
 
     def sessions(self, origin: str, topic: str, limit: int | None = None) -> AsyncGenerator[list[ListedSession], None]:
-        """Yield the unanswered sessions of a topic, newest first.
+        """Yield the unanswered sessions of a topic, newest first, in steps that are not empty.
 
-        Yields:
-            Non-empty steps of the listing, each read in one event-loop iteration. A session that is answered during the
-            listing can be missing. No session is repeated.
+        Each is read in one event-loop iteration. A session that is answered during the listing can be missing. No
+        session is repeated.
         """
 
     async def listing_state(self, origin: str, topic: str, since: Position | None = None) -> ListingState:
@@ -232,11 +210,10 @@ class Store(Protocol):
     # Events of a topic (docs/http-api.md#event-streams)
 
     async def begin_topic(self, origin: str, topic: str, since: Position | None) -> tuple[Position, bool]:
-        """Return the start position of a reader of a topic.
+        """Return the position from which a reader of a topic starts, and whether it is `since`.
 
-        Returns:
-            The position to start from, and whether it is `since`. Otherwise send the whole listing again. `since` can
-            be unknown after a power failure. It is also refused if removals after it are no longer stored.
+        Otherwise send the whole listing again. `since` can be unknown after a power failure. It is also refused if
+        removals after it are no longer stored.
         """
 
     async def topic_step(self, origin: str, topic: str, position: Position) -> EventBatch:
@@ -284,7 +261,6 @@ def engine_of_redis() -> Iterator[None]:
 
 
 def quotas_of(settings: Settings) -> Quotas:
-    """Return the quotas of the settings."""
     return Quotas(
         settings.max_sessions_per_origin,
         settings.max_sessions_per_origin,  # all of them may share a topic

@@ -22,10 +22,8 @@ END_S = 2.0  # upper bound for ending all watches
 class Watch:
     """A watch on one key. Await `opened` before reading the watched data. Then no later change is missed.
 
-    Attributes:
-        woken_s: the time of the change that ended the last wait, by the loop's clock. 0 if something else ended it.
-        on_close: called when the watch is closed.
-        opening: waits until the store notices changes of the key, or None if it already does.
+    `woken_s` is the time of the change that ended the last wait, by the loop's clock, or 0. `opening` waits until the
+    store notices changes of the key, or is None if it already does.
     """
 
     __slots__ = ("_changed_s", "_due", "_sleep", "_watches", "closed", "key", "on_close", "opening", "woken_s")
@@ -53,11 +51,9 @@ class Watch:
 
     @property
     def over(self) -> bool:
-        """Whether waiting is no longer possible."""
         return self.closed or self._watches.ending
 
     def now_s(self) -> float:
-        """Return the time of the event loop's clock."""
         return self._watches.loop.time()
 
     def wait(self, until_s: float) -> "asyncio.Future[bool]":
@@ -115,21 +111,17 @@ class Watches:
         self._waking = False
 
     def __len__(self) -> int:
-        """Return the number of open watches."""
         return sum(map(len, self._by_key.values()))
 
     def watch(self, key: bytes) -> Watch:
-        """Open a watch."""
         watch = Watch(self, key)
         self._by_key.setdefault(key, set()).add(watch)
         return watch
 
     def keys(self) -> list[bytes]:
-        """Return the watched keys."""
         return list(self._by_key)
 
     def watched(self, key: bytes) -> bool:
-        """Return whether a key has a watch."""
         return key in self._by_key
 
     def changed(self, key: bytes) -> None:

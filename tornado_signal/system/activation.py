@@ -34,7 +34,6 @@ def passed_sockets(environ: MutableMapping[str, str]) -> tuple[list[socket.socke
 
 
 def listening_socket(descriptor: int, name: str) -> socket.socket:
-    """Return the socket of a descriptor."""
     with contextlib.suppress(OSError):
         passed = socket.socket(fileno=descriptor)
         if passed.type == socket.SOCK_STREAM and passed.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):

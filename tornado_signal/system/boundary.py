@@ -15,7 +15,6 @@ DEFECT = 3
 
 
 def guarded(command: Callable[[], None]) -> int:
-    """Run a command and return its exit status."""
     try:
         command()
     except (ConfigError, OperatorError) as error:

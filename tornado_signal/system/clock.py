@@ -19,7 +19,6 @@ class ClockWarning:
         self._differs = False
 
     def check(self) -> None:
-        """Compare the clocks."""
         ahead_s = self._ahead_s()
         differs = abs(ahead_s) >= MAX_DIFFERENCE_S
         if differs and not self._differs:

@@ -28,14 +28,10 @@ _PRIORITY: Final = {logging.CRITICAL: 2, logging.ERROR: 3, logging.WARNING: 4, l
 
 
 class Formatter(logging.Formatter):
-    """Formats records as `text` or `json`.
+    """Formats records as `text` or `json`. Every record has the fields `common`.
 
     For the journal each line begins with its priority (sd-daemon(3)). Text for the journal has no time, because the
     journal adds one.
-
-    Args:
-        journal: whether the lines go to the journal.
-        common: fields of every record.
     """
 
     def __init__(
@@ -133,7 +129,6 @@ class StandardErrorHandler(logging.StreamHandler[IO[str]]):
         self._own: int | None = None  # a descriptor to close
 
     def setStream(self, stream: IO[str]) -> None:
-        """Replace the stream."""
         super().setStream(stream)
         if self._own is not None:
             os.close(self._own)

@@ -54,8 +54,7 @@ class Repeating:
 class TimerWheel(Generic[T]):
     """Timers that are kept to within a tick. One timer of the loop serves all of them, and stops when none is set.
 
-    Args:
-        on_due: called for each entry that is due, in the order in which those of a tick were added.
+    `on_due` is called for each entry that is due, in the order in which those of a tick were added.
     """
 
     def __init__(self, tick_s: float, on_due: Callable[[T], object]) -> None:

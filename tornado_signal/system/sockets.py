@@ -19,11 +19,9 @@ PICKS = 10  # further attempts to find a port that is free at all addresses
 class UnixSocket(socket.socket):
     """A listening Unix socket. Closing it removes its file, unless another file has replaced it.
 
-    An event loop that serves on it may have closed the descriptor already. Close this object nevertheless.
-
-    Args:
-        path: the path of its file. A file without a listener is replaced.
-        mode: the permissions of the file, regardless of the umask. Set before a client can connect.
+    An event loop that serves on it may have closed the descriptor already. Close this object nevertheless. A file
+    without a listener is replaced. The new one has the permissions `mode`, regardless of the umask, before a client can
+    connect.
     """
 
     def __init__(self, path: Path, mode: int) -> None:
@@ -121,8 +119,7 @@ def _open_all(addresses: Sequence[str], port: int, flag: str, mode: int) -> list
 def bind_sockets(port: int, address: str, dual_stack: bool = False) -> list[socket.socket]:
     """Listen at the addresses of a host, all at one port. Unlike Tornado's function, close all sockets on an error.
 
-    Raises:
-        OSError: an address cannot be used. It is ignored for IPv6 if IPv4 works, since containers can lack IPv6.
+    An address that cannot be used is ignored for IPv6 if IPv4 works, since containers can lack IPv6.
     """
     opened: list[socket.socket] = []
     found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -177,13 +174,11 @@ def is_local(listening: socket.socket) -> bool:
 
 
 def port_or_path(listening: socket.socket) -> int | str:
-    """Return the port of a listening socket, or the path of a Unix socket."""
     name = listening.getsockname()
     return str(name) if listening.family == socket.AF_UNIX else int(name[1])
 
 
 def url(listening: socket.socket, scheme: str) -> str:
-    """Return the URL of a listening socket."""
     if listening.family == socket.AF_UNIX:
         return UNIX_PREFIX + str(listening.getsockname())
     host, port = listening.getsockname()[:2]

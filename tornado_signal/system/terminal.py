@@ -64,7 +64,6 @@ def shortened(text: str) -> str:
 
 
 def width(text: str) -> int:
-    """Return the number of terminal columns of a text."""
     return sum(
         0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text
     )

@@ -171,7 +171,6 @@ class EventQueue:
             self._metrics.sent += batch.size
 
     def clear(self, reason: str) -> None:
-        """Drop all events."""
         size = len(self._events)
         self._events.clear()
         self._bytes = 0

@@ -80,13 +80,11 @@ class Webhooks:
         created_ms: int | None,
         expires_ms: int | None,
     ) -> None:
-        """Queue an event of a session. See `session.Observer`."""
         if f"session.{outcome}" in self._types:
             now_ms = self._service.clock.now_ms()
             self._add(SessionEvent(now_ms, outcome, origin, code, topic, created_ms, expires_ms))
 
     def opened(self, protocol: str, connection: str, origin: str, address: str) -> Callable[[int], None] | None:
-        """Queue the begin of a connection. See `ConnectionObserver`."""
         shown = address if self._with_addresses else None
         if "connection.opened" in self._types:
             self._add(ConnectionEvent(self._service.clock.now_ms(), connection, protocol, origin, shown))

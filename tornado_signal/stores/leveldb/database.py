@@ -89,14 +89,11 @@ class Group:
 
 
 class Database:
-    """A LevelDB directory that this process uses.
+    """A LevelDB directory that this process uses. `sync` says whether a confirmed change is on disk.
 
-    Args:
-        path: the directory, created if it is missing.
-        sync: whether a confirmed change is on disk (`fsync`) or only with the operating system (`os`).
-        load: called with each newly opened database, in the thread that opened it. Returns the argument of `loaded`.
-        loaded: called on the loop with the result of `load`, before the first read.
-        start_empty: whether to move a damaged directory aside at any time, and start with an empty one.
+    `load` is called with each newly opened database, in the thread that opened it. `loaded` is called on the loop with
+    the result, before the first read. `start_empty` moves a damaged directory aside at any time, and starts with an
+    empty one.
     """
 
     def __init__(
@@ -152,7 +149,6 @@ class Database:
 
     @property
     def available(self) -> bool:
-        """Whether the database can be read."""
         return self._snapshot is not None
 
     def read(self, reading: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -176,13 +172,10 @@ class Database:
         return Unavailable(FAILED)
 
     def commit(self, change: Change, on_committed: OnCommitted) -> "asyncio.Future[None]":
-        """Write a change atomically, together with others.
+        """Write a change atomically, together with others. The future is done then, or fails with Unavailable.
 
-        The future is done once the change is committed, or fails with Unavailable.
-
-        Args:
-            on_committed: called once on the loop before waiters resume. Its argument is True after the commit. False
-                means that the write failed, and that the change may or may not exist after the reopening.
+        `on_committed` is called once on the loop before waiters resume, with True after the commit. False means that
+        the write failed, and that the change may or may not exist after the reopening.
         """
         waiter: asyncio.Future[None] = self._loop.create_future()
         if self._snapshot is None or self._closing.is_set():

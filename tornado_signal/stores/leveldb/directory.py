@@ -43,11 +43,7 @@ _OPTIONS: dict[str, Any] = {
 
 
 def open_leveldb(path: Path) -> Any:
-    """Open a directory, creating it if it is missing, and check its format.
-
-    Raises:
-        DatabaseError: it is in use, damaged, not writable, or of another program or format. The message says which.
-    """
+    """Open a directory, creating it if it is missing. Raise a DatabaseError that says why it cannot be used."""
     try:
         make_private(path)
         files.check_regular(path)
@@ -176,7 +172,6 @@ def unusable(path: Path, error: Exception) -> DatabaseError:
 
 
 def in_use_error(path: Path) -> DatabaseInUse:
-    """Return the error for a directory that another process uses."""
     return DatabaseInUse(f"{path} is in use by another process; stop it, or choose another --data-dir")
 
 
@@ -197,7 +192,6 @@ def opened(path: Path) -> Iterator[Any]:
 
 
 def exists(path: Path) -> bool:
-    """Return whether a directory holds a database or the remains of one."""
     return (path / "CURRENT").exists() or damage(path) is not None
 
 

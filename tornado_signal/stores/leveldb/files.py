@@ -47,7 +47,6 @@ def remove_ballast(path: Path) -> bool:
 
 
 def sync(path: Path) -> None:
-    """Sync a file or a directory."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -69,7 +69,6 @@ pack_number = _NUMBER.pack
 
 
 def unpack_number(data: bytes) -> int:
-    """Inverse of `pack_number`."""
     number: int = _NUMBER.unpack(data)[0]
     return number
 
@@ -110,7 +109,6 @@ def pack_counters(counters: StoreCounters) -> bytes:
 
 
 def unpack_counters(value: bytes) -> StoreCounters:
-    """Inverse of `pack_counters`."""
     return StoreCounters(*_THREE_NUMBERS.unpack(value))
 
 
@@ -150,7 +148,6 @@ def pack_head(session: Session) -> bytes:
 
 
 def unpack_head(code: bytes, value: bytes) -> Session:
-    """Inverse of `pack_head`."""
     created_ms, expires_ms, timeout_ms, serial, topic_length, secret_length = _HEAD.unpack_from(value)
     secret_at = _HEAD.size + topic_length
     info_at = secret_at + secret_length
@@ -172,7 +169,6 @@ def pack_answer(answer: Answer) -> bytes:
 
 
 def unpack_answer(value: bytes) -> Answer:
-    """Inverse of `pack_answer`."""
     number, secret_length = _ANSWER.unpack_from(value)
     text_at = _ANSWER.size + secret_length
     return Answer(value[text_at:].decode(), number, value[_ANSWER.size : text_at])
@@ -185,7 +181,6 @@ def pack_listing_prefix(origin: str, topic: str) -> bytes:
 
 
 def pack_listing_key(origin: str, topic: str, created_ms: int, serial: int) -> bytes:
-    """Return the key of an unanswered session in its topic's listing."""
     return pack_listing_prefix(origin, topic) + _TWO_NUMBERS.pack(_LAST - created_ms, _LAST - serial)
 
 
@@ -195,7 +190,6 @@ def listing_prefix(key: bytes) -> bytes:
 
 
 def unpack_listing_key(key: bytes) -> tuple[str, str, int, int]:
-    """Return origin, topic, created_ms and serial of a listing key."""
     origin, at = unpack_string(key, 1)
     topic, at = unpack_string(key, at)
     created, serial = _TWO_NUMBERS.unpack_from(key, at)

@@ -92,7 +92,6 @@ class SessionLocks:
         return None if key in self._locks else LockToken(key, False, self._iteration.current())
 
     def held(self, key: bytes) -> bool:
-        """Return whether a session has uncommitted changes."""
         return key in self._locks
 
     def enter(self, tokens: Collection[LockToken]) -> None:

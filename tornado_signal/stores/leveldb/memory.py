@@ -73,7 +73,6 @@ class Record:
         return self.key[-layout.CODE_BYTES :]
 
     def secret_hash(self, side: Side) -> bytes:
-        """Return the hash of a side's secret, empty without a secret."""
         return self.answer_hash if side is Side.ANSWERER else self.offer_hash
 
     def sent(self, side: Side) -> tuple[int, int]:
@@ -115,11 +114,9 @@ class Topic:
 
     @property
     def prefix(self) -> bytes:
-        """The prefix of its keys, by which it is also watched."""
         return layout.pack_listing_prefix(self.origin.name, self.name.decode())
 
     def key_of(self, record: Record) -> bytes:
-        """Return the key of one of its sessions."""
         return layout.pack_listing_key(self.origin.name, self.name.decode(), record.created_ms, record.serial)
 
 
@@ -254,7 +251,6 @@ class Memory:
         self._expiries.update(sessions.values())
 
     def add(self, record: Record, origin: str, topic: str) -> None:
-        """Add a new session."""
         self.sessions[record.key] = record
         self._session_bytes += SESSION_BYTES + len(record.key)
         self._expiries.add(record)
@@ -262,7 +258,6 @@ class Memory:
         self.enlist(record, origin, topic)
 
     def enlist(self, record: Record, origin: str, topic: str) -> None:
-        """Add a session to the listing of its topic."""
         its = self.origins.get(origin)
         if its is None:
             its = self.origins[origin] = Origin(origin)
@@ -296,7 +291,6 @@ class Memory:
                 del self.origins[origin.name]
 
     def refresh(self, record: Record, expires_ms: int) -> None:
-        """Change the expiry of a session."""
         self._expiries.remove(record)
         if record.topic is not None:
             expiries = record.topic.expiries
@@ -320,7 +314,6 @@ class Memory:
         self.expired[record] = keys
 
     def remove(self, record: Record) -> None:
-        """Remove a deleted session, which is not listed."""
         if self.sessions.get(record.key) is record:
             del self.sessions[record.key]
             self._session_bytes -= SESSION_BYTES + len(record.key)
@@ -329,7 +322,6 @@ class Memory:
     # Listings, which are exact once no session is due
 
     def topic(self, origin: str, topic: str) -> Topic | None:
-        """Return a topic with unanswered sessions."""
         its = self.origins.get(origin)
         return its.topics.get(topic.encode()) if its else None
 

@@ -19,7 +19,6 @@ class DatabaseMetrics:
         self.compactions = Histogram(WORK_S)  # durations of compactions in seconds
 
     def families(self) -> Iterator[Family]:
-        """Yield all metrics."""
         meaning = "How long writes took, each with its sync if there is one."
         yield Family("histogram", "store_write_duration_seconds", meaning, self.writes)
         yield Family("histogram", "store_write_changes", "How many changes shared a write.", self.changes)

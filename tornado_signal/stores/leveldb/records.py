@@ -47,12 +47,10 @@ def find(view: Any, record: Record) -> Session:
 
 
 def counters(view: Any) -> StoreCounters:
-    """Return the counters of the store."""
     return layout.unpack_counters(view.get(layout.COUNTERS_KEY, layout.NO_COUNTERS))
 
 
 def find_answer(view: Any, record: Record) -> Answer | None:
-    """Return the answer of a session, if any."""
     return layout.unpack_answer(view.get(record.key + layout.ANSWER)) if record.answer_number else None
 
 
@@ -114,9 +112,7 @@ def _verify(db: Any) -> None:
 def load(db: Any) -> Memory:
     """Read all sessions, when the database is opened.
 
-    Raises:
-        plyvel.CorruptionError: a part of the database cannot be read.
-        DamagedListing: a part of a session or of the listings is missing.
+    Raise plyvel.CorruptionError if a part of the database cannot be read, and DamagedListing if one is missing.
     """
     collects = gc.isenabled()
     gc.disable()  # collections find no garbage here, and would take a quarter of the time

@@ -33,11 +33,8 @@ log = logging.getLogger(__name__)
 class SessionTable:
     """The sessions of a directory. `LevelDBStore` describes the arguments.
 
-    Attributes:
-        memory: the committed sessions. It is replaced whenever the database is opened.
-        watches: the watches by the key of a session or the prefix of a listing.
-        observer: called for each event of a session, or None.
-        on_lost: called after acknowledged sessions were lost.
+    `memory` has the committed sessions, and is replaced whenever the database is opened. `watches` are by the key of a
+    session or the prefix of a listing.
     """
 
     def __init__(
@@ -92,14 +89,10 @@ class SessionTable:
     ) -> "asyncio.Future[None]":
         """Commit a change and hold the locks of its sessions until it is committed or has failed.
 
-        The future is done after the commit, or fails with Unavailable.
-
-        Args:
-            tokens: tokens of these locks, empty for a session that no other request can know yet.
-            apply: updates the memory after the commit.
-            now_ms: the time by which the change was decided. It is written, so that no later process decides by an
-                earlier one. None if the change affects neither times, serials nor the number of listed sessions.
-            listed: the number of entries by which the listings grow.
+        The future is done after the commit, or fails with Unavailable. `tokens` are empty for a session that no other
+        request can know yet. `apply` updates the memory after the commit. `now_ms`, by which the change was decided, is
+        written, so that no later process decides by an earlier one. It is None if the change affects neither times,
+        serials nor the number of listed sessions. The listings grow by `listed` entries.
         """
         memory, locks = self.memory, self.locks
         stored = memory.stored + listed

@@ -27,14 +27,8 @@ class Space:
     refused while less is free than the reserve and the space for merging a database of this size. A file next to the
     database, the ballast, occupies space. It is deleted when other programs have filled the disk.
 
-    The writer's thread measures, the event loop reads the result.
-
-    Args:
-        path: the existing directory of the database.
-        reserve_bytes: the space to keep free on the filesystem, at most a quarter of it. 0 for no reserve or ballast.
-
-    Attributes:
-        wanted_bytes: the configured reserve. It applies from the next measurement on.
+    The writer's thread measures, the event loop reads the result. `wanted_bytes`, the configured reserve, applies from
+    the next measurement on. It is at most a quarter of the filesystem, and 0 for no reserve or ballast.
     """
 
     def __init__(self, path: Path, max_bytes: int = UNLIMITED, reserve_bytes: int = 0) -> None:

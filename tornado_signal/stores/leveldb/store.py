@@ -81,12 +81,10 @@ class TopicPosition:
 class LevelDBStore:
     """A store in one LevelDB directory, on the running event loop. `Store` describes its operations.
 
-    Args:
-        clock: the clock. The store never uses a time before that of its newest session.
-        timeout_ms: the lifetime of a session, and of the record of its removal from a listing.
-        durability: `fsync` (acknowledged means on disk) or `os` (acknowledged means with the operating system).
-        codes: `random` or `content` (docs/decisions.md#deterministic-identifiers).
-        hold_grace_ms: how long an offer that an earlier process held waits for its holder, in addition to COME_BACK_S.
+    The time never is before that of the newest session. `timeout_ms` is the lifetime of a session, and of the record of
+    its removal from a listing. Acknowledged means on disk with the durability `fsync`, and with the operating system
+    with `os`. `codes` is `random` or `content` (docs/decisions.md#deterministic-identifiers). An offer that an earlier
+    process held waits `hold_grace_ms` and COME_BACK_S for its holder.
     """
 
     def __init__(
@@ -145,7 +143,6 @@ class LevelDBStore:
 
     @property
     def memory(self) -> Memory:
-        """The committed sessions."""
         return self.table.memory
 
     async def compact(self) -> tuple[int, int]:

@@ -50,15 +50,11 @@ class Totals(NamedTuple):
 
 
 class Counts:
-    """The counts of origins.
+    """The counts of origins. An origin stays registered for `timeout_ms` after its last session.
 
     A script knows only its own partition, so it gets the quota that the other partitions leave. Their sizes are cached,
     and read more often near the quota. Only offers of origins near their quotas wait for that, because some partitions
     can be unavailable.
-
-    Args:
-        read: reads the sessions and topics of an origin, by partition.
-        timeout_ms: the time for which an origin stays registered after its last session.
     """
 
     def __init__(
@@ -82,7 +78,6 @@ class Counts:
         self.allow(quotas)
 
     async def close(self) -> None:
-        """Cancel all reads."""
         tasks = [*self._reading.values(), *([] if self._counting is None else [self._counting])]
         for task in tasks:
             task.cancel()

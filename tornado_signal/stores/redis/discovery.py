@@ -62,11 +62,7 @@ class Step(NamedTuple):
 
 
 class Discovery:
-    """The operations of `Store` that read listings.
-
-    Attributes:
-        observer: is called for each session that expires unanswered, or None.
-    """
+    """The operations of `Store` that read listings. `observer` is called for each session that expires unanswered."""
 
     observer: Observer | None = None
 

@@ -22,12 +22,7 @@ CODE_BYTES: Final = 16
 
 
 class Leases:
-    """The held offers of all processes of a store.
-
-    Args:
-        grace_ms: the time that the offers of a process wait for their holders.
-        release: releases all leases of an offer that begin with a process id.
-    """
+    """The held offers of all processes of a store. Those of a lost process wait `grace_ms` for their holders."""
 
     def __init__(
         self,

@@ -37,12 +37,10 @@ class Partition:
 
     @property
     def meta(self) -> bytes:
-        """The key of its counts."""
         return self.shared[0]
 
     @property
     def listing(self) -> bytes:
-        """The key of its listings."""
         return self.shared[1]
 
     @staticmethod
@@ -52,7 +50,6 @@ class Partition:
         return len(name).to_bytes(2, "big") + name
 
     def listing_member(self, session: Session) -> bytes:
-        """Return the member of the listing for a session."""
         return self.listing_prefix(session.topic) + session.serial.to_bytes(8, "big") + session.code
 
     def session(self, code: bytes) -> bytes:
@@ -60,7 +57,6 @@ class Partition:
         return self._tag + b"s:" + code.hex().encode()
 
     def keys(self, code: bytes) -> tuple[bytes, ...]:
-        """Return all keys that a script for a session can use."""
         return (self.session(code), self._tag + b"w:" + code.hex().encode(), *self.shared)
 
     @property
@@ -69,7 +65,6 @@ class Partition:
         return (self._tag + b"s:", self._tag + b"w:", *self.shared)
 
     def topic_channel(self, topic: str) -> bytes:
-        """Return the channel of a topic's changes."""
         return self._tag + b"t:" + topic.encode("utf-8", "surrogatepass")
 
 
@@ -83,11 +78,9 @@ class Partitions:
         self._partition = lru_cache(PARTITIONS_KEPT)(lambda origin, number: Partition(name, origin, number))
 
     def all(self, origin: str) -> list[Partition]:
-        """Return the partitions of an origin."""
         return [self._partition(origin, number) for number in range(self.count)]
 
     def of_topic(self, origin: str, topic: str) -> Partition:
-        """Return the partition of a topic."""
         return self._partition(origin, self.number(topic))
 
     def of_code(self, origin: str, code: bytes) -> Partition:

@@ -28,7 +28,6 @@ class StoreIdentity:
     name = ""
 
     def make(self) -> str:
-        """Return a new identity for a partition."""
         return self.name[:STORE_DIGITS] + os.urandom(4).hex()
 
     @property

@@ -42,7 +42,6 @@ class Probes:
         self._repeating = Repeating(self._repeat, PAUSE_S)
 
     async def stop(self) -> None:
-        """Stop probing."""
         if self._repeating is not None:
             await self._repeating.stop()
 

@@ -32,7 +32,6 @@ def pack_fixed(secret_hash: bytes, topic: str, info: str) -> bytes:
 
 
 def unpack_session(code: bytes, fixed: bytes, expires: bytes) -> Session:
-    """Return a session from its fields `h` and `e`."""
     created_ms, timeout_ms, serial = _TIMES.unpack_from(fixed)
     at = 25 + fixed[24]
     secret_hash = fixed[25:at]
@@ -42,12 +41,10 @@ def unpack_session(code: bytes, fixed: bytes, expires: bytes) -> Session:
 
 
 def unpack_secret(fixed: bytes) -> tuple[int, bytes]:
-    """Return the serial and the offerer's secret hash from the field `h`."""
     return int.from_bytes(fixed[16:24], "big"), fixed[25 : 25 + fixed[24]]
 
 
 def unpack_sent(field: bytes | None) -> Sent:
-    """Parse the field `k`."""
     if field is None:
         return UNANSWERED
     offerer, _, answerer, _, answered, length = _SENT.unpack_from(field)

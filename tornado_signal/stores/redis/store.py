@@ -57,12 +57,10 @@ FORMAT = "1"
 class RedisStore:
     """A store on Redis, on the running event loop. `Store` describes its operations, `RedisClient` its connections.
 
-    Args:
-        partitions: the number of partitions of each origin, fixed for a store.
-        timeout_ms: the lifetime of a session, and of the record of its removal from a listing.
-        codes: `random` or `content` (docs/decisions.md#deterministic-identifiers).
-        quotas: the quotas. Concurrent processes can slightly exceed those of an origin.
-        hold_grace_ms: the time that the held offers of a lost process wait for their holders.
+    The number of `partitions` of each origin is fixed for a store. `timeout_ms` is the lifetime of a session, and of
+    the record of its removal from a listing. `codes` is `random` or `content`
+    (docs/decisions.md#deterministic-identifiers). Concurrent processes can slightly exceed the quotas of an origin. The
+    held offers of a lost process wait `hold_grace_ms` for their holders.
     """
 
     def __init__(

@@ -21,7 +21,6 @@ class Watching:
         self._expiring: dict[bytes, tuple[int, asyncio.TimerHandle]] = {}  # the next expiry, by channel
 
     def close(self) -> None:
-        """Cancel all timers."""
         for _, timer in self._expiring.values():
             timer.cancel()
         self._expiring.clear()
