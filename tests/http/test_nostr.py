@@ -10,7 +10,7 @@ from support.service import ORIGIN, OTHER, request
 from tornado_signal.protocols import nostr
 from tornado_signal.protocols.connection import MAX_CHANNELS, MAX_NAME
 from tornado_signal.protocols.endpoint import make_scope
-from tornado_signal.protocols.nostr import MAX_FILTERS, MAX_KINDS, MAX_SUBSCRIPTION_ID, MAX_TAGS
+from tornado_signal.protocols.nostr import MAX_FILTERS, MAX_KINDS, MAX_SUBSCRIPTION_ID, MAX_TAGS, MAX_TOPICS
 from tornado_signal.relay import Channel
 
 PATH = "/nostr"
@@ -47,7 +47,7 @@ async def test_event_reaches_all_subscribers_of_its_topic_including_the_publishe
 
 async def test_the_fields_of_an_event_are_relayed_and_nothing_is_stored(clients):
     first, second, _ = clients
-    await first.subscribe("a", "room", since=2**40, until=0, limit=0)  # conditions on stored events are not used
+    await first.subscribe("a", "room", limit=0)  # a limit is that of stored events
     event = make_event(content="Party \ud83c é \0")
     assert await second.publish(event | {"extra": 1, "clients": 2}) == [accepted(event)]
     assert await first.read() == [delivered("a", event)]
@@ -69,6 +69,39 @@ async def test_kinds_of_a_filter_select_events(clients):
         event = make_event(kind=kind)
         await second.publish(event)
         assert await first.read() == [delivered(each, event) for each in expected]
+
+
+@pytest.mark.parametrize(
+    ("filters", "matching"),
+    [
+        ([{"#x": ["a"]}], "x x2 xt xtp"),
+        ([{"#x": ["a", "b"]}], "x x2 xt xtp"),  # once, although the second one has both
+        ([{"#t": ["c"]}], "t xt xtp"),
+        ([{"#x": ["a"], "#t": ["c", "d"]}], "xt xtp"),
+        ([{"#x": ["a", "b"], "#t": ["c"], "#p": ["me", "you"]}], "xtp"),
+        ([{"#t": ["c"], "#X": ["a"]}], ""),
+        ([{"#x": ["a"], "kinds": [20_002]}, {"#t": ["c"]}], "t xt xtp"),  # the second filter by the second topic
+        ([{"#x": ["b"], "#p": ["me"]}, {"#p": ["me"]}], "xtp"),
+        ([{"#x": ["a"], "since": 5_000, "until": 5_000}], "x x2 xt xtp"),
+        ([{"#t": ["c"], "since": 5_601}, {"#x": ["b"], "until": 4_399}], ""),
+        ([{"#t": ["c"], "since": 5_600.5}, {"#x": ["b"], "until": 4_400}], "x2"),
+    ],
+)
+async def test_each_condition_of_a_filter_must_match(filters, matching, clients):
+    first, second, _ = clients
+    await first.request("a", *filters)
+    events = {
+        "x": [["x", "a"]],
+        "x2": [["x", "a"], ["x", "b"], ["x", "a"]],
+        "t": [["t", "c"], ["nonce", "1"]],
+        "xt": [["t", "c", "more"], ["x", "a"]],
+        "xtp": [["x", "a"], ["p", "me"], ["t", "c"], ["e", ""], ["e"]],
+        "none": [["q", "a"], ["r", "c"]],
+    }
+    for name, tags in events.items():
+        event = make_event(tags=tags, created_at=5_000)
+        assert await second.publish(event) == [accepted(event)]
+        assert await first.read() == ([delivered("a", event)] if name in matching.split() else []), name
 
 
 async def test_request_with_the_same_id_replaces_a_subscription(clients):
@@ -116,12 +149,20 @@ REFUSED_EVENTS = [
     (make_event(created_at=2**53 + 1), "invalid: kind and created_at are whole numbers"),
     (make_event(created_at=True), "invalid: kind and created_at are whole numbers"),
     (make_event(content=None), "invalid: content is a string"),
-    (make_event(tags=[]), f"blocked: an event has one x tag, of 1 to {MAX_NAME} characters"),
-    (make_event(tags=[["p", "a"], ["x"]]), f"blocked: an event has one x tag, of 1 to {MAX_NAME} characters"),
-    (make_event(tags=[["x", "a"], ["x", "b"]]), f"blocked: an event has one x tag, of 1 to {MAX_NAME} characters"),
-    (make_event(""), f"blocked: an event has one x tag, of 1 to {MAX_NAME} characters"),
-    (make_event("😀" * (MAX_NAME + 1)), f"blocked: an event has one x tag, of 1 to {MAX_NAME} characters"),
-    (make_event("\ud83c"), f"blocked: an event has one x tag, of 1 to {MAX_NAME} characters"),
+    *(
+        (
+            make_event(tags=tags),
+            f"blocked: an event has 1 to {MAX_TOPICS} single-letter tags, of 1 to {MAX_NAME} characters",
+        )
+        for tags in (
+            *(
+                [],
+                [["x"], ["xx", "a"], ["", "a"], ["é", "a"], ["1", "a"]],
+                [["x", str(n)] for n in range(MAX_TOPICS + 1)],
+            ),
+            *([["x", name]] for name in ("", "😀" * (MAX_NAME + 1), "\ud83c")),
+        )
+    ),
     *(
         (make_event(tags=tags), f"invalid: an event has at most {MAX_TAGS} tags, which are arrays of strings")
         for tags in (None, {}, "x", ["x"], [[]], [["x", 1]], [["x", None]], [["x", "room"]] * (MAX_TAGS + 1))
@@ -153,23 +194,27 @@ async def test_signatures_are_not_checked_without_the_extra(clients, monkeypatch
     assert await first.read() == [delivered("a", event)]
 
 
-TOPIC_LENGTH = f"invalid: a value of #x has 1 to {MAX_NAME} characters"
+TOPIC_LENGTH = f"invalid: #x has values of 1 to {MAX_NAME} characters"
 KINDS = f"invalid: a filter has 1 to {MAX_KINDS} kinds"
+USED = "use kinds and single-letter tags"
 REFUSED_FILTERS = [
     ([], f"invalid: a subscription has 1 to {MAX_FILTERS} filters"),
     ([{"#x": ["a"]}] * (MAX_FILTERS + 1), f"invalid: a subscription has 1 to {MAX_FILTERS} filters"),
     *(([each], "invalid: a filter is an object") for each in (None, [], "x", 1)),
-    *(([each], "unsupported: a filter without #x") for each in ({}, {"kinds": [KIND]}, {"#x": []}, {"#x": "room"})),
-    *(([{"#x": [each]}], TOPIC_LENGTH) for each in ("", 1, None, [], "😀" * (MAX_NAME + 1), "\ud83c")),
+    *(([each], "unsupported: a filter without a single-letter tag") for each in ({}, {"kinds": [KIND], "since": 1})),
+    *(([{"#a": ["b"], "#x": each}], TOPIC_LENGTH) for each in ([], "room", None, {})),
+    *(([{"#x": ["a", each]}], TOPIC_LENGTH) for each in ("", 1, None, [], "😀" * (MAX_NAME + 1), "\ud83c")),
+    *(([{"#x": ["a"], "until": each}], "invalid: since and until are numbers") for each in (None, "1", True, [])),
     ([{"#x": ["a"], "kinds": [1]}], f"unsupported: {OTHER_KIND}"),
     ([{"#x": ["a"], "kinds": [KIND, 30_000]}], f"unsupported: {OTHER_KIND}"),
     ([{"#x": ["a"], "kinds": [True]}], f"unsupported: {OTHER_KIND}"),
     ([{"#x": ["a"], "kinds": []}], KINDS),
     ([{"#x": ["a"], "kinds": KIND}], KINDS),
     ([{"#x": ["a"], "kinds": [KIND] * (MAX_KINDS + 1)}], KINDS),
-    ([{"#x": ["a"], "authors": ["b"]}], "unsupported: the condition authors; use kinds and #x"),
-    ([{"#x": ["a"]}, {"#x": ["a"], "#p": ["b"]}], "unsupported: the condition #p; use kinds and #x"),
-    ([{"y" * 99: 1}], f"unsupported: the condition {'y' * 64}; use kinds and #x"),
+    *(
+        ([{"#x": ["a"]}, {"#x": ["a"], name: ["b"]}], f"unsupported: the condition {name[:64]}; {USED}")
+        for name in ("authors", "#", "#xx", "#é", "x", "y" * 99)
+    ),
 ]
 
 
@@ -291,7 +336,7 @@ async def test_each_value_of_each_filter_counts_as_a_channel(service):
         await client.subscribe("a", *topics)
         await client.subscribe("b", *topics[1:])
         assert held.held == MAX_CHANNELS - 1
-        await client.request("b", {"#x": topics[1:]}, {"#x": ["0"]})
+        await client.request("b", {"#x": topics[1:]}, {"#x": ["1"], "#t": ["1"]})
         assert held.held == MAX_CHANNELS
         await client.subscribe("b", *topics)
         await client.send(["REQ", "c", {"#x": ["0"]}])

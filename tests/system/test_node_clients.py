@@ -1,4 +1,4 @@
-"""Programs in Node.js with original packages: clients of trackers and Nostr, and tokens made by jose."""
+"""Programs in Node.js with original packages: clients of trackers and Nostr, RxDB, and tokens made by jose."""
 
 import json
 import os
@@ -46,6 +46,20 @@ def test_clients_of_nostr_meet(name, more, start, script):
         for client, other in zip(clients, "ba", strict=True):
             for line in [f"{other}\n", refusal, *more]:
                 assert client.stdout.readline() == line
+
+
+@pytest.mark.parametrize("protocol", ["nostr"])
+def test_databases_of_rxdb_replicate(protocol, start, script):
+    server = start("--shared-protocols", protocol)
+    command = [*script("rxdb.mjs"), f"{server.url.replace('http', 'ws')}/{protocol}"]
+    with end_all(subprocess.Popen, kill) as open_process:
+        one, two = (open_process([*command, each], stdout=subprocess.PIPE, text=True) for each in ("one", "two"))
+        for client, other in ((one, "two"), (two, "one")):
+            assert client.stdout.readline() == f"{other}\n"
+        one.kill()
+        again = open_process([*command, "three"], stdout=subprocess.PIPE, text=True)
+        assert {again.stdout.readline() for _ in range(2)} == {"one\n", "two\n"}
+        assert two.stdout.readline() == "three\n"
 
 
 @pytest.mark.parametrize("implementation", ["werift", "node-datachannel/polyfill"])

@@ -107,7 +107,7 @@ class ProtocolConnection(ClientConnection):
         try:
             context.admit(size=slot.take_uncharged())
             try:
-                decoded = _parse(message)
+                decoded = parse(message)
             except ValueError as error:
                 self.received_junk(error)
             else:
@@ -184,7 +184,7 @@ def is_utf8(name: str) -> bool:
     return name.isascii() or name.encode(errors="ignore").decode() == name
 
 
-def _parse(message: bytes) -> Any:
+def parse(message: bytes) -> Any:
     """Parse JSON that can be encoded again. Raise ValueError if it is not JSON, or nested too deeply."""
     dump: Callable[[Any], object] = orjson.dumps
     try:

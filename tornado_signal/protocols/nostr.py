@@ -1,4 +1,4 @@
-"""The part of Nostr that signaling uses: ephemeral events for the subscribers of their `x` tag (NIP-01, NIP-11).
+"""The part of Nostr that signaling uses: ephemeral events for the subscribers of their tags (NIP-01, NIP-11).
 
 Nothing is stored, and events of other kinds are refused.
 """
@@ -6,7 +6,8 @@ Nothing is stored, and events of other kinds are refused.
 import hashlib
 import json
 import re
-from collections.abc import Awaitable, Collection, Coroutine
+from collections.abc import Awaitable, Collection, Coroutine, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -15,7 +16,7 @@ from .. import errors
 from ..relay import Channel, Relay
 from ..service.client_connection import Client
 from ..service.request_context import RequestContext
-from .connection import MAX_CHANNELS, MAX_NAME, ProtocolConnection, confirm, encode, is_utf8
+from .connection import MAX_CHANNELS, MAX_NAME, ProtocolConnection, confirm, encode, is_utf8, parse
 from .endpoint import ProtocolUpgrade, make_scope
 
 try:
@@ -33,14 +34,21 @@ MAX_SUBSCRIPTION_ID: Final = 64  # code points
 MAX_FILTERS: Final = 100  # of a subscription
 MAX_KINDS: Final = 50  # of a filter
 MAX_TAGS: Final = 100  # of an event
+MAX_TOPICS: Final = 20  # of an event
 MAX_ECHOED: Final = 64  # characters of an unknown condition in the response
 MAX_TIME: Final = 2**53
-UNUSED_CONDITIONS: Final = {"since", "until", "limit"}  # they select stored events
+CLOCK_ERROR_S: Final = 600  # of clients, for `since` and `until`
 _SIGNATURES: Final = f"Signatures are {'' if CHECKS_SIGNATURES else 'not '}checked."
 OTHER_KIND: Final = f"only the ephemeral kinds {KINDS.start} to {KINDS.stop - 1} are relayed"
 
 _HEX_32: Final = re.compile("[0-9a-f]{64}")
 _HEX_64: Final = re.compile("[0-9a-f]{128}")
+_LETTER: Final = re.compile("[a-zA-Z]")
+_TIME_AT: Final = len('{"id":"","pubkey":"","created_at":') + 2 * 64  # in the JSON of an event
+_SEVERAL: Final = b" "  # begins an event with several topics. JSON may begin with it, for earlier versions
+
+Topic = tuple[str, str]
+"""The letter of a tag, and its first value."""
 
 
 class Refused(Exception):
@@ -48,56 +56,93 @@ class Refused(Exception):
 
 
 class Filter(NamedTuple):
-    """The events that a filter matches."""
+    """The events that a filter matches: those with a topic of each condition."""
 
-    topics: Collection[str]  # values of the `x` tag, without duplicates
+    topics: frozenset[Topic]  # of the condition with the fewest. They are subscribed to
+    others: Collection[frozenset[Topic]]  # the other conditions
     kinds: bytes  # the kinds as text, separated by spaces. Empty for all
+    since: float  # seconds since 1970, as `created_at` of events
+    until: float
+
+    def matches(self, kind: bytes, event: bytes, topics: Collection[Topic]) -> bool:
+        """Return whether an event matches that has one of the subscribed topics."""
+        if self.kinds and kind not in self.kinds:
+            return False
+        if self.since > 0 or self.until < MAX_TIME:
+            created_at = int(event[_TIME_AT : event.index(b",", _TIME_AT)])
+            if not self.since - CLOCK_ERROR_S <= created_at <= self.until + CLOCK_ERROR_S:
+                return False
+        return not any(other.isdisjoint(topics) for other in self.others)
 
 
-class Topic:
+class TopicReceiver:
     """The receiver of one topic of a subscription."""
 
-    __slots__ = ("_connection", "_kinds", "_subscription", "channel")
+    __slots__ = ("_connection", "_filters", "_receivers", "_subscription", "channel")
 
-    def __init__(self, connection: ProtocolConnection, name: str, subscription: bytes, kinds: list[bytes]) -> None:
-        """Take the kinds of each filter that has the topic, and the subscription's id as JSON."""
-        self._connection, self._subscription, self._kinds = connection, subscription, kinds
-        self.channel = Channel(connection.scope, name)
+    def __init__(
+        self,
+        connection: "NostrConnection",
+        subscription: bytes,
+        receivers: "Mapping[Topic, TopicReceiver]",
+        topic: Topic,
+        filters: list[Filter],
+    ) -> None:
+        """Take the id as JSON, the receivers of the subscription, and the filters that have the topic."""
+        self._connection, self._subscription = connection, subscription
+        self._receivers, self._filters = receivers, filters
+        self.channel = connection.channel_of(topic)
+
+    def matches(self, kind: bytes, event: bytes, topics: Collection[Topic]) -> bool:
+        return any(each.matches(kind, event, topics) for each in self._filters)
 
     def relayed(self, message: bytes) -> None:
-        kind, event = message[:KIND_LENGTH], message[KIND_LENGTH:]
-        for kinds in self._kinds:
-            if not kinds or kind in kinds:
-                self._connection.client.socket.post(b'["EVENT",%b,%b]' % (self._subscription, event))
-                break
+        several = message.startswith(_SEVERAL, KIND_LENGTH)
+        kind, event = message[:KIND_LENGTH], message[KIND_LENGTH + several :]
+        if several:
+            # Every topic of the event brings it. Only the first one that matches delivers it.
+            topics = _topics_of(event)
+            receivers = (self._receivers[topic] for topic in topics if topic in self._receivers)
+            matching = next((each for each in receivers if each.matches(kind, event, topics)), None)
+            if matching is not self:
+                return
+        elif not self.matches(kind, event, ()):
+            return
+        self._connection.client.socket.post(b'["EVENT",%b,%b]' % (self._subscription, event))
 
 
 class Subscription(NamedTuple):
     """A subscription of a connection."""
 
-    topics: Collection[Topic]
+    receivers: Mapping[Topic, TopicReceiver]
     values: int  # the number of values of all its filters
 
 
 class NostrConnection(ProtocolConnection):
     """A client of Nostr.
 
-    Each value in a filter counts as a channel. An event is opaque, so it needs a token for offers and for answers.
-    `origin` is None if all origins share their topics.
+    Each value in a filter counts as a channel. Each further topic of an event counts as a request. An event is
+    opaque, so it needs a token for offers and for answers. `origin` is None if all origins share their topics.
     """
 
     pattern = PATH
 
-    __slots__ = ("_subscriptions",)
+    __slots__ = ("_origin", "_subscriptions")
 
     def __init__(self, client: Client, relay: Relay, origin: str | None) -> None:
         super().__init__(client, relay, make_scope("nostr", origin))
+        self._origin = origin
         self._subscriptions: dict[bytes, Subscription] = {}  # by the id as JSON
 
     @property
     def names(self) -> list[str]:
         subscriptions = self._subscriptions.values()
-        return list(dict.fromkeys(topic.channel.name for each in subscriptions for topic in each.topics))
+        return list(dict.fromkeys(name for each in subscriptions for _, name in each.receivers))
+
+    def channel_of(self, topic: Topic) -> Channel:
+        """Return the channel of a topic. Those of `x` have no letter in their scope, as in earlier versions."""
+        letter, name = topic
+        return Channel(self.scope if letter == "x" else make_scope("nostr", self._origin, letter), name)
 
     def received(self, message: Any, context: RequestContext) -> Coroutine[None, None, None] | None:
         kind, *values = message if type(message) is list and message else [None]
@@ -137,7 +182,7 @@ class NostrConnection(ProtocolConnection):
             filters = _parse_filters(values[1:])
             context.authorize("list")
             for each in filters:
-                for name in each.topics:
+                for _, name in each.topics.union(*each.others):
                     context.require_topic(name)
         except (Refused, errors.Unauthorized, errors.NotAllowed) as refusal:
             self._subscribe(subscription, [], context)
@@ -158,30 +203,32 @@ class NostrConnection(ProtocolConnection):
 
         The awaitables complete when the subscription is effective.
         """
-        earlier = self._subscriptions.get(subscription, Subscription((), 0))
-        kinds: dict[str, list[bytes]] = {}
+        earlier = self._subscriptions.get(subscription, Subscription({}, 0))
+        by_topic: dict[Topic, list[Filter]] = {}
         for each in filters:
-            for name in each.topics:
-                kinds.setdefault(name, []).append(each.kinds)
-        values = sum(map(len, kinds.values()))
+            for topic in each.topics:
+                by_topic.setdefault(topic, []).append(each)
+        values = len(by_topic) + sum(len(other) for each in filters for other in each.others)
         if (units := values + earlier.values - 1) > 0:
             context.charge(units)
         for _ in range(earlier.values):
             self.release()
         for _ in range(values):
             self.acquire()
-        topics = [Topic(self, name, subscription, its) for name, its in kinds.items()]
-        pending = [opening for topic in topics if (opening := self.relay.subscribe(topic.channel, topic)) is not None]
+        receivers: dict[Topic, TopicReceiver] = {}
+        for topic, its in by_topic.items():
+            receivers[topic] = TopicReceiver(self, subscription, receivers, topic, its)
+        subscribed = [self.relay.subscribe(each.channel, each) for each in receivers.values()]
         self._unsubscribe(earlier)
-        if topics:
-            self._subscriptions[subscription] = Subscription(topics, values)
+        if receivers:
+            self._subscriptions[subscription] = Subscription(receivers, values)
         else:
             self._subscriptions.pop(subscription, None)
-        return pending
+        return [opening for opening in subscribed if opening is not None]
 
     def _unsubscribe(self, subscription: Subscription) -> None:
-        for topic in subscription.topics:
-            self.relay.unsubscribe(topic.channel, topic)
+        for receiver in subscription.receivers.values():
+            self.relay.unsubscribe(receiver.channel, receiver)
 
     # Events
 
@@ -189,16 +236,21 @@ class NostrConnection(ProtocolConnection):
         event_id = _parse_event_id(values)
         event = values[0]
         try:
-            topic = _check_event(event)
+            topics = _check_event(event)
             context.authorize("offer")
             context.authorize("answer")
-            context.require_topic(topic)
+            for _, name in topics:
+                context.require_topic(name)
         except (Refused, errors.Unauthorized, errors.NotAllowed) as refusal:
             self.send(["OK", event_id, False, _reason(refusal)])
             return
         names = ("id", "pubkey", "created_at", "kind", "tags", "content", "sig")
-        message = b"%d%b" % (event["kind"], encode({name: event[name] for name in names}))
-        self.publish(Channel(self.scope, topic), message, context)
+        several = _SEVERAL if len(topics) > 1 else b""
+        message = b"%d%b%b" % (event["kind"], several, encode({name: event[name] for name in names}))
+        if several:
+            context.charge(len(topics) - 1)
+        for topic in topics:
+            self.publish(self.channel_of(topic), message, context)
         # In one write with the event if the publisher also subscribes to it.
         self.client.socket.post(encode(["OK", event_id, True, ""]))
 
@@ -224,7 +276,7 @@ class NostrUpgrade(ProtocolUpgrade):
             encode(
                 {
                     "name": "tornado-signal",
-                    "description": f"{OTHER_KIND.capitalize()}, with one x tag. {_SIGNATURES} Nothing is stored.",
+                    "description": f"{OTHER_KIND.capitalize()}. {_SIGNATURES} Nothing is stored.",
                     "supported_nips": [1, 11],
                     "limitation": {
                         "max_message_length": service.settings.max_body_bytes,
@@ -289,23 +341,28 @@ def _parse_filters(values: list[Any]) -> list[Filter]:
 def _parse_filter(value: object) -> Filter:
     if type(value) is not dict:
         raise Refused("invalid: a filter is an object")
-    topics, kinds = value.get("#x"), value.get("kinds")
-    if other := value.keys() - UNUSED_CONDITIONS - {"#x", "kinds"}:
-        raise Refused(f"unsupported: the condition {min(other)[:MAX_ECHOED]}; use kinds and #x")
-    if type(topics) is not list or not topics:
-        raise Refused("unsupported: a filter without #x")
-    if not all(map(_is_name, topics)):
-        raise Refused(f"invalid: a value of #x has 1 to {MAX_NAME} characters")
+    conditions = {name: values for name, values in value.items() if name[:1] == "#" and _LETTER.fullmatch(name[1:])}
+    if other := value.keys() - conditions.keys() - {"kinds", "since", "until", "limit"}:
+        raise Refused(f"unsupported: the condition {min(other)[:MAX_ECHOED]}; use kinds and single-letter tags")
+    if not conditions:
+        raise Refused("unsupported: a filter without a single-letter tag")
+    for name, values in conditions.items():
+        if type(values) is not list or not values or not all(map(_is_name, values)):
+            raise Refused(f"invalid: {name} has values of 1 to {MAX_NAME} characters")
+    kinds, since, until = value.get("kinds"), value.get("since", 0), value.get("until", MAX_TIME)
     if kinds is not None:
         if type(kinds) is not list or not 0 < len(kinds) <= MAX_KINDS:
             raise Refused(f"invalid: a filter has 1 to {MAX_KINDS} kinds")
         if not all(type(kind) is int and kind in KINDS for kind in kinds):
             raise Refused(f"unsupported: {OTHER_KIND}")
-    return Filter(tuple(dict.fromkeys(topics)), b" ".join(b"%d" % kind for kind in kinds or ()))
+    if type(since) not in (int, float) or type(until) not in (int, float):
+        raise Refused("invalid: since and until are numbers")
+    topics, *others = sorted((frozenset((name[1:], each) for each in conditions[name]) for name in conditions), key=len)
+    return Filter(topics, others, b" ".join(b"%d" % kind for kind in kinds or ()), since, until)
 
 
-def _check_event(event: dict[str, Any]) -> str:
-    """Return the value of the `x` tag of an event. Raise Refused if it is invalid, or not relayed."""
+def _check_event(event: dict[str, Any]) -> Sequence[Topic]:
+    """Return the topics of an event. Raise Refused if it is invalid, or not relayed."""
     kind, created_at, tags, content = (event.get(name) for name in ("kind", "created_at", "tags", "content"))
     if type(kind) is int and kind not in KINDS:
         raise Refused(f"blocked: {OTHER_KIND}")
@@ -315,9 +372,9 @@ def _check_event(event: dict[str, Any]) -> str:
         raise Refused("invalid: content is a string")
     if type(tags) is not list or len(tags) > MAX_TAGS or not all(map(_is_tag, tags)):
         raise Refused(f"invalid: an event has at most {MAX_TAGS} tags, which are arrays of strings")
-    topics: set[str] = {tag[1] for tag in tags if tag[0] == "x" and len(tag) > 1}
-    if len(topics) != 1 or not _is_name(topic := topics.pop()):
-        raise Refused(f"blocked: an event has one x tag, of 1 to {MAX_NAME} characters")
+    topics = _find_topics(tags)
+    if not 0 < len(topics) <= MAX_TOPICS:
+        raise Refused(f"blocked: an event has 1 to {MAX_TOPICS} single-letter tags, of 1 to {MAX_NAME} characters")
     if not _is_hex(event.get("pubkey"), _HEX_32) or not _is_hex(event.get("sig"), _HEX_64):
         raise Refused("invalid: pubkey has 64 and sig 128 hexadecimal digits")
     digest = hashlib.sha256(_serialize([0, event["pubkey"], created_at, kind, tags, content])).digest()
@@ -325,7 +382,19 @@ def _check_event(event: dict[str, Any]) -> str:
         raise Refused("invalid: the id is not the hash of the event")
     if CHECKS_SIGNATURES and not _is_signed(digest, event):
         raise Refused("invalid: the signature is wrong")
-    return topic
+    return topics
+
+
+def _find_topics(tags: list[list[str]]) -> Sequence[Topic]:
+    """Return the topics in the tags of an event, each once, without those that no filter can have."""
+    pairs = (tag[:2] for tag in tags if len(tag) > 1 and _LETTER.fullmatch(tag[0]) and _is_name(tag[1]))
+    return tuple(dict.fromkeys((letter, name) for letter, name in pairs))
+
+
+@lru_cache(1)
+def _topics_of(event: bytes) -> Sequence[Topic]:
+    """Return the topics of a relayed event. Each of its receivers asks for them."""
+    return _find_topics(parse(event)["tags"])
 
 
 def _is_tag(tag: object) -> bool:
