@@ -1,6 +1,6 @@
 """Opcodes that a server executes for single operations. They do not depend on the load of the machine.
 
-`PYTHONPATH=tests .venv/bin/python -m bench.opcodes [OPERATION...]` prints `opcodes.json` with a new row for this Python.
+`PYTHONPATH=tests .venv/bin/python -m bench.opcodes [OPERATION...]` prints `opcodes.json` with a row for this Python.
 The server runs in the same process.
 """
 
