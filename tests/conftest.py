@@ -135,10 +135,16 @@ def pytest_terminal_summary(terminalreporter, config):
             )
 
 
-def pytest_collection_finish():
-    """Spare the garbage collections of tests the thousands of tests and their imports, which stay to the end."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Spare garbage collections the thousands of tests and their imports, which stay to the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)
