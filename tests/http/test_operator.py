@@ -12,7 +12,7 @@ from support.tokens import make_token, write_secret
 
 from tornado_signal.errors import SessionNotFound, Unavailable
 from tornado_signal.lifecycle import LEAVING
-from tornado_signal.operator import actions, status
+from tornado_signal.operator import actions, history, status
 from tornado_signal.operator.access import MAX_BODY_BYTES
 from tornado_signal.service.service import MAX_REFUSED_ORIGINS
 from tornado_signal.settings.origins import AllowedOrigins
@@ -42,7 +42,7 @@ async def describe(service):
     response = await ask(service)
     assert response.status == 200
     assert response.headers["Cache-Control"] == "no-store"
-    assert list(response.json) == ["time", "processes", "missing", "store", "log"]
+    assert list(response.json) == ["time", "verdict", "processes", "missing", "store", "log"]
     assert response.json["missing"] == response.json["log"] == []
     return response.json
 
@@ -92,7 +92,7 @@ async def test_figures_follow_the_service(service):
     assert (figures["requests_total"], figures["created_total"], figures["answered_total"]) == (4, 2, 1)
     assert (figures["unanswered_sessions"], figures["topics"]) == (1, 1)
     assert figures["memory_bytes"] > 1 << 20
-    assert only["refusals"] == [[404, "path not found", 1, 1]]
+    assert only["refusals"] == [[404, "path not found", 1, 1, 1]]
 
 
 async def test_clients_behind_a_proxy_and_origins_with_errors_are_shown(start_service):
@@ -109,7 +109,7 @@ async def test_clients_behind_a_proxy_and_origins_with_errors_are_shown(start_se
     broken, working = only["recent_origins"]
     assert broken == {"origin": OTHER, **counts, "minute": counts}
     assert (working["origin"], working["refused"]) == (ORIGIN, 0)
-    assert [429, "requests of an address", refused, refused] in only["refusals"]
+    assert [429, "requests of an address", refused, refused, refused] in only["refusals"]
     assert only["figures"]["failed_total"] == 0
     for _ in range(7):
         service.shared.rotate_recent()
@@ -143,8 +143,35 @@ async def test_refused_origins_have_their_own_rows_and_one_log_line_an_hour(star
     rows = {row["origin"]: row["requests"] for row in only["refused_origins"]}
     assert rows.items() >= {**dict.fromkeys(similar, 2), "https://chat.example": 3, "others": 250}.items()
     assert {row["origin"]: row["requests"] for row in only["recent_origins"]} == {"https://shop.example": 2, "": 2}
-    assert only["refusals"][0] == [403, "origin not allowed", 709, 709]
+    assert only["refusals"][0] == [403, "origin not allowed", 709, 709, 709]
     caplog.clear()
+
+
+async def test_history_has_the_verdict_its_cause_and_its_time(start_service):
+    service = await start_service(trusted_proxies=(LOOPBACK,))
+    service.control.rotate()
+    assert (await describe(service))["verdict"] == {"level": "well", "since": None, "causes": []}
+    began_ms = service.shared.clock.now_ms()
+    for _ in range(300):
+        await service.call("GET", "/topics", origin=None, headers=[("X-Forwarded-For", "192.0.2.7")])
+    for _ in range(10):
+        await service.call("GET", "/topics")
+    for _ in range(2):
+        service.control.rotate()
+    response = await ask(service, "/status?history=1")
+    verdict = response.json["verdict"]
+    (cause,) = verdict["causes"]
+    expected = "97 % of the requests are refused, 300 in 5 minutes: no Origin; 100 % from 192.0.2.7"
+    assert (verdict["level"], cause["rule"], cause["text"]) == ("strained", "refused", expected)
+    assert abs(verdict["since"] - began_ms) < BOUND_S * 1000
+    points = [history.Point(*point) for point in response.json["history"]["points"]]
+    assert response.json["history"]["columns"] == list(history.Point._fields)
+    assert sum(point.requests for point in points) >= 310
+    assert (sum(point.refused for point in points), points[-1].troubles) == (300, ["refused"])
+    for _ in range(history.MAX_POINTS + 5):
+        service.control.rotate()
+    assert (await describe(service))["verdict"]["level"] == "well"
+    assert len((await ask(service, "/status?history=1")).json["history"]["points"]) <= history.MAX_POINTS + 1
 
 
 async def test_settings_have_their_default_or_a_source(service):
@@ -318,7 +345,7 @@ async def test_page_contains_no_data_and_allows_only_its_own_files(service):
 
 
 async def test_invalid_parameters_are_refused(service):
-    for query in ("interval=0", "interval=61", "interval=x", "interval=1.5"):
+    for query in ("history=2", "interval=0", "interval=61", "interval=x", "interval=1.5"):
         assert (await ask(service, f"/status?{query}")).status == 400
 
 
@@ -474,7 +501,7 @@ async def test_blocked_network_is_refused_until_it_is_unblocked(start_service):
     only = await process(service)
     ((network, until_ms),) = only["blocks"]
     assert (network, until_ms - service.shared.clock.now_ms()) == ("192.0.2.0/24", 60_000)
-    assert [429, "blocked", 1, 1] in only["refusals"]
+    assert [429, "blocked", 1, 1, 1] in only["refusals"]
     assert await act(service, "unblock", address="192.0.2.0/24") == {"blocked": True}
     assert await act(service, "unblock", address="192.0.2.0/24") == {"blocked": False}
     for address in ("::ffff:192.0.2.7", "64:ff9b::c000:207", "2002:c000:207::/48", "2002:c000:207:8:9::"):

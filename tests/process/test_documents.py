@@ -13,7 +13,7 @@ import pytest
 from markdown.extensions.toc import slugify
 from support.checkout import copy_checkout
 from support.command import BOUND_S, COMMAND, environment
-from support.documents import ADDRESS, all_blocks, blocks, pages, sections
+from support.documents import ADDRESS, all_blocks, blocks, pages, sections, table
 from support.paths import ROOT
 from support.redis_servers import free_port
 from support.searches import some
@@ -59,13 +59,6 @@ NEEDS_CARE = {
     "tests/faults/run": ["tests/faults/run", "--help"],
     ".venv/bin/mkdocs build": [".venv/bin/mkdocs", "--version"],  # test_site.py does it
 }
-
-
-def table(page, heading, first=".+?"):
-    """The rows of a table that begins with a column of this name, as lists of cells."""
-    text = sections(page)[heading]
-    rows = re.search(rf"^\| {first} \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)[1].splitlines()
-    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
 
 
 def expected(text):

@@ -39,3 +39,10 @@ def blocks(page, heading, *languages):
 
 def all_blocks(text):
     return re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def table(page, heading, first=".+?"):
+    """The rows of a table that begins with a column of this name, as lists of cells."""
+    text = sections(page)[heading]
+    rows = re.search(rf"^\| {first} \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)[1].splitlines()
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]

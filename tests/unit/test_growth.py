@@ -346,7 +346,7 @@ class Waiting:
 
 async def describe_use(count):
     service = SimpleNamespace(waits=dict.fromkeys(map(Waiting, range(count)), "topic"), settings=Settings(), version="")
-    status = Status(service, transport_state(count), lambda: service.settings, "server", 0)
+    status = Status(service, transport_state(count), None, lambda: service.settings, "server", 0)
     with Standstill() as standstill:
         origins, _ = await status._find_usage()
     assert len(origins) == count

@@ -62,7 +62,7 @@ def page(state: dict[str, Any]) -> str:
         for process in state["processes"]
     ]
     heads = ["PROCESS", "STATE", "VERSION", "SECONDS", "CONNECTIONS", "WEBSOCKETS", "WAITING", "HELD", "MIB"]
-    parts = [terminal.table(heads, rows)]
+    parts = [describe_verdict(state["verdict"], now_s), terminal.table(heads, rows)]
     addresses = [
         [address["address"], address["connections"], address["waiting"], address["held_offers"]]
         for process in state["processes"]
@@ -81,3 +81,12 @@ def page(state: dict[str, Any]) -> str:
     if state["missing"]:
         parts.append(terminal.printable(f"no response from {', '.join(state['missing'])}"))
     return "\n\n".join(parts)
+
+
+def describe_verdict(verdict: dict[str, Any], now_s: float) -> str:
+    """Return the verdict in words, with the local time since when, and a line for each cause."""
+    word, since = verdict["level"].capitalize(), verdict["since"]
+    if since is not None:
+        minutes = max(0, round((now_s - since / 1000) / 60))
+        word += f" since {time.strftime('%H:%M', time.localtime(since / 1000))} ({minutes} min)"
+    return "\n".join([word, *(terminal.printable(f"- {cause['text']}") for cause in verdict["causes"])])

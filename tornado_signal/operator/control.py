@@ -22,8 +22,10 @@ from ..system.sockets import port_or_path
 from ..transport import ServerState
 from .actions import ACTIONS, Actions, InvalidAction
 from .fullness import Fullness
+from .history import Point, merge
 from .messages import Messages
 from .status import Status, StoredSessions
+from .verdict import judge
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +72,8 @@ class Control:
         self._replies: dict[int, Callable[[dict[str, Any]], None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._forged = False  # whether the log says that messages are not signed
-        self._describing: asyncio.Future[dict[str, Any]] | None = None
+        self._describing: dict[bool, asyncio.Future[dict[str, Any]]] = {}  # by whether with the history
+        self.rotate = status.history.rotate
         self._inboxes = {
             REQUESTS: Inbox(self._on_request),
             Channel(SCOPE, f"replies {process_id}"): Inbox(self._on_reply),
@@ -85,8 +88,8 @@ class Control:
     async def close(self) -> None:
         """Leave the group."""
         self._stored.close()
-        if self._describing is not None:
-            self._describing.cancel()
+        for describing in self._describing.values():
+            describing.cancel()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -127,22 +130,31 @@ class Control:
 
     # For the listener
 
-    async def describe(self) -> dict[str, Any]:
+    async def describe(self, *, history: bool = False) -> dict[str, Any]:
         """See `Operator`. Requests at the same time share one description."""
-        if self._describing is None or self._describing.done():
-            self._describing = asyncio.ensure_future(self._describe())
-        return await asyncio.shield(self._describing)
+        if history not in self._describing or self._describing[history].done():
+            self._describing[history] = asyncio.ensure_future(self._describe(history))
+        return await asyncio.shield(self._describing[history])
 
-    async def _describe(self) -> dict[str, Any]:
+    async def _describe(self, history: bool) -> dict[str, Any]:
         (replies, missing), own, stored = await asyncio.gather(
-            self._call("status", {}, ""), self._describe_own(), self._stored.latest()
+            self._call("status", {"history": history}, ""), self._describe_own(history), self._stored.latest()
         )
         others = [reply["result"] for reply in replies if "result" in reply]
         processes = sorted([own, *others], key=lambda process: (process["server"], process["worker"]))
-        return {"time": now_ms(), "processes": processes, "missing": missing, "store": stored, "log": []}
+        histories = [process.pop("history", ()) for process in processes]
+        return {
+            "time": now_ms(),
+            "verdict": judge(processes, missing),
+            "processes": processes,
+            "missing": missing,
+            "store": stored,
+            "log": [],
+            **({"history": {"columns": Point._fields, "points": merge(histories)}} if history else {}),
+        }
 
-    async def _describe_own(self) -> dict[str, Any]:
-        return {"id": self._id, **await self._status.describe()}
+    async def _describe_own(self, history: bool) -> dict[str, Any]:
+        return {"id": self._id, **await self._status.describe(history=history)}
 
     async def perform(self, name: str, fields: dict[str, Any], by: str) -> dict[str, Any]:
         results = [{"process": self._name, **await self._actions.perform(name, fields, by)}]
@@ -200,7 +212,7 @@ class Control:
         reply = {"id": self._id, "process": self._name, "number": request["number"]}
         try:
             if request["name"] == "status":
-                result: Any = await self._describe_own()
+                result: Any = await self._describe_own(bool(request["fields"].get("history")))
             elif request["name"] == "blocks":
                 result = self._actions.blocks()
             elif request["name"] in ACTIONS and ACTIONS[request["name"]].everywhere:
@@ -248,13 +260,13 @@ def make_control(
 
     The number of the worker is 0 if the server is one process.
     """
-    status = Status(service, transport, lambda: service.settings, server, worker)
+    fullness = Fullness(service.store, service.limits.full)
+    status = Status(service, transport, fullness, lambda: service.settings, server, worker)
     stored = StoredSessions(service.store, lambda: service.settings.admin_topics)
     stop = functools.partial(service.lifecycle.reach, LEAVING)
     actions = Actions(service, transport, stop, lambda changes: apply(changed(service.settings, changes)))
     name = f"{server}/{worker}" if worker else server
     messages = Messages(lambda: service.store.secret, service.store.now_ms)
-    fullness = Fullness(service.store, service.limits.full)
     return Control(
         relay, service.store.process_id.hex(), name, status, stored, actions, service.lifecycle, messages, fullness
     )

@@ -3,12 +3,14 @@
 import asyncio
 import contextlib
 import json
+import math
 import re
 from typing import Any, Final, Protocol
 
 from tornado import web
 from tornado.iostream import StreamClosedError
 
+from ..limits.recent import SLICE_S
 from ..service import wire
 from ..system import assets
 from ..system.assets import POLICY, Asset
@@ -27,8 +29,11 @@ class Operator(Protocol):
     stopping: asyncio.Event
     """Set when the server stops: streams end."""
 
-    async def describe(self) -> dict[str, Any]:
-        """Return the states of all processes (docs/operator-page.md#data)."""
+    async def describe(self, *, history: bool = False) -> dict[str, Any]:
+        """Return the verdict and the states of all processes (docs/operator-page.md#data).
+
+        With `history` also the figures of the last hour.
+        """
 
     async def perform(self, name: str, fields: dict[str, Any], by: str) -> dict[str, Any]:
         """Perform an action, a key of `ACTIONS`, on each process that it concerns. The log names `by`.
@@ -39,7 +44,10 @@ class Operator(Protocol):
 
 
 class StatusHandler(RestrictedHandler):
-    """GET /status: the states of all processes as JSON. With `interval`, a line per interval in seconds."""
+    """GET /status: the states of all processes as JSON. With `interval`, a line per interval in seconds.
+
+    With `history=1` also the figures of the last hour, in a stream every `SLICE_S`.
+    """
 
     for_page = True
 
@@ -51,10 +59,11 @@ class StatusHandler(RestrictedHandler):
     async def get(self) -> None:
         """Send one object, or one per interval until the client disconnects or the server stops."""
         interval = self.get_query_argument("interval", "")
-        if not re.fullmatch("([1-9]|[1-5][0-9]|60)?", interval):
+        history = self.get_query_argument("history", "")
+        if not re.fullmatch("([1-9]|[1-5][0-9]|60)?", interval) or history not in ("", "1"):
             raise web.HTTPError(400)
         if not interval:
-            respond(self, 200, await self.operator.describe())
+            respond(self, 200, await self.operator.describe(history=bool(history)))
             return
         if self.request.method == "HEAD":  # a stream has no end
             self.set_header("Content-Type", "application/x-ndjson")
@@ -64,9 +73,13 @@ class StatusHandler(RestrictedHandler):
         stopping = asyncio.create_task(self.operator.stopping.wait())
         stopping.add_done_callback(lambda _: self.gone.set())
         sent: dict[str, Any] = {}
+        sent_s = -math.inf
         try:
             while not self.gone.is_set():
-                state = await self.operator.describe()
+                now_s = asyncio.get_running_loop().time()
+                due = bool(history) and now_s >= sent_s + SLICE_S
+                sent_s = now_s if due else sent_s
+                state = await self.operator.describe(history=due)
                 self.write(wire.encode(without_repetitions(state, sent)) + b"\n")
                 await self.flush()
                 with contextlib.suppress(TimeoutError):

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import heapq
 import math
 import re
@@ -24,6 +25,9 @@ from ..system.loop import present, slices
 from ..system.usage import count_descriptors, read_usage, started_s
 from ..transport import ServerState
 from ..transport.websocket import WebSocket
+from .fullness import Fullness
+from .history import History, Totals
+from .verdict import NOT_REFUSED, find_troubles
 
 MAX_ITEMS: Final = 20  # addresses, origins and topics
 SLICE: Final = 1000  # connections or clients per event-loop iteration
@@ -62,10 +66,17 @@ class Status:
     """
 
     def __init__(
-        self, service: Service, transport: ServerState, current: Callable[[], Settings], server: str, worker: int
+        self,
+        service: Service,
+        transport: ServerState,
+        fullness: Fullness,
+        current: Callable[[], Settings],
+        server: str,
+        worker: int,
     ) -> None:
         self._service = service
         self._transport = transport
+        self._fullness = fullness
         self._current = current
         self._identity = {
             "server": server,
@@ -74,13 +85,21 @@ class Status:
             "started_s": round(started_s()),
         }
 
-    async def describe(self) -> dict[str, Any]:
-        """Return the state as a JSON object."""
+    @functools.cached_property
+    def history(self) -> History:
+        """The figures of the last hour."""
+        return History(self._read_totals, self._service.clock.now_ms, find_troubles)
+
+    async def describe(self, *, history: bool = False) -> dict[str, Any]:
+        """Return the state as a JSON object, with the points of the last hour if `history` is true."""
         service = self._service
         origins, topics = await self._find_usage()
         return {
             **self._identity,
             "state": service.lifecycle.state.name.lower(),
+            "troubles": self.history.troubles(),
+            "full": self._fullness.full,
+            "room": self._find_room(),
             "figures": await self._find_figures(),
             "refusals": self._find_refusals(),
             "clients": as_recent("client", with_networks(service.limits.recent.totals())),
@@ -96,6 +115,7 @@ class Status:
             else None,
             "settings": describe_settings(self._current()),
             "log": logs.recent(),
+            **({"history": self.history.points()} if history else {}),
         }
 
     @property
@@ -103,12 +123,54 @@ class Status:
         return self._service.log.metrics
 
     def _find_refusals(self) -> list[list[Any]]:
-        """Return status, reason, and the numbers since the start and of the last minute."""
+        """Return status, reason, and the numbers since the start, of the last minute and of five minutes."""
         recent = self._service.log.recent_refusals.totals()
+        none = Counts(0, 0, 0)
         return [
-            [*refusal, count, recent[refusal][1].requests if refusal in recent else 0]
+            [*refusal, count, minute.requests, five.requests]
             for refusal, count in self._metrics.refusals.items()
+            for five, minute in (recent.get(refusal, (none, none)),)
         ]
+
+    def _count_requests(self) -> tuple[int, int]:
+        """Return the numbers of requests, and of those that failed."""
+        counted = [
+            (status, sum(seconds.counts))
+            for kinds in (self._metrics.requests, self._metrics.waits)
+            for (_, _, status), seconds in kinds.items()
+        ]
+        return sum(number for _, number in counted), sum(number for status, number in counted if status >= 500)
+
+    def _find_room(self) -> dict[str, tuple[float, float]]:
+        """Return what is used and what is allowed by name. Each limit belongs to all clients of this process."""
+        of_store = {family.name: family.values for family in self._service.store.metric_families()}
+        room: dict[str, tuple[float, float]] = {
+            "connections": (len(self._transport.connections), self._service.limits.max_connections),
+            "unread data": (self._transport.unsent.bytes, self._service.settings.max_unsent_bytes),
+        }
+        if "store_max_bytes" in of_store:
+            size, most = (cast(float, of_store.get(f"store_{name}_bytes", 0)) for name in ("size", "max"))
+            room["store"] = size, most
+        return room
+
+    def _read_totals(self) -> Totals:
+        metrics = self._metrics
+        not_refused = sum(
+            number for (status, reason), number in metrics.refusals.items() if status >= 500 or reason in NOT_REFUSED
+        )
+        requests, failed = self._count_requests()
+        return Totals(
+            requests,
+            sum(self._service.store.metrics.offers_waited.counts),
+            metrics.refusals.total() - not_refused,
+            failed,
+            metrics.defects,
+            metrics.wake_ups,
+            metrics.loop_lag,
+            max((used / most for used, most in self._find_room().values() if most), default=0.0),
+            not self._service.store.available,
+            bool(self._fullness.full),
+        )
 
     async def _find_figures(self) -> dict[str, Any]:
         """Return numbers of the server. Those named `…_total` are counts since its start."""
@@ -116,16 +178,12 @@ class Status:
         sessions = service.store.metrics
         unanswered, topics = await service.store.counts() or (None, None)
         usage = read_usage()
-        counted = [
-            (status, sum(seconds.counts))
-            for kinds in (metrics.requests, metrics.waits)
-            for (_, _, status), seconds in kinds.items()
-        ]
+        requests, failed = self._count_requests()
         of_store = {family.name: family.values for family in service.store.metric_families()}
         redis_seconds = of_store.get("redis_call_duration_seconds")
         return {
-            "requests_total": sum(number for _, number in counted),
-            "failed_total": sum(number for status, number in counted if status >= 500),
+            "requests_total": requests,
+            "failed_total": failed,
             "refusals_total": metrics.refusals.total(),
             "defects_total": metrics.defects,
             "created_total": sessions.created,
@@ -269,9 +327,9 @@ def largest(usages: dict[Any, ScopeUsage]) -> list[tuple[Any, ScopeUsage]]:
 
 
 def as_recent(key: str, totals: dict[str, tuple[Counts, Counts]]) -> list[dict[str, Any]]:
-    """Return the names with the most requests in the last minute, then in the last five minutes, as JSON."""
+    """Return the names with the most refused and failed requests of five minutes, then with the most, as JSON."""
     found = heapq.nlargest(
-        MAX_ITEMS, totals.items(), key=lambda entry: (entry[1][1].requests, entry[1][0].requests, entry[0])
+        MAX_ITEMS, totals.items(), key=lambda entry: (sum(entry[1][0][1:]), entry[1][0].requests, entry[0])
     )
     return [{key: name, **counts._asdict(), "minute": minute._asdict()} for name, (counts, minute) in found]
 

@@ -22,6 +22,7 @@ from .actions import Fields, InvalidAction, audited, check_names, parse_level
 from .control import changed, now_ms
 from .exposition import PREFIX, reload_gauge
 from .handlers import FORWARDED_BY, operator_routes
+from .verdict import judge
 
 logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every request at level info
 
@@ -189,14 +190,15 @@ class WorkersOperator:
         token = self._policy.token
         return {"Authorization": f"Bearer {token.decode()}"} if token else {}
 
-    async def describe(self) -> dict[str, Any]:
+    async def describe(self, *, history: bool = False) -> dict[str, Any]:
         """See `Operator`. One worker describes all processes."""
-        response = await self._first("/status", STATUS_S)
+        response = await self._first("/status?history=1" if history else "/status", STATUS_S)
         if response is None or response.status_code != 200:
             missing = [f"{self._server}/{listener.number}" for listener in self._listeners]
-            return {"time": now_ms(), "processes": [], "missing": missing, "store": None, "log": logs.recent()}
-        state: dict[str, Any] = response.json()
-        return {**state, "log": logs.recent()}
+            state = {"time": now_ms(), "verdict": judge([], missing), "processes": [], "missing": missing}
+            return {**state, "store": None, "log": logs.recent()}
+        described: dict[str, Any] = response.json()
+        return {**described, "log": logs.recent()}
 
     async def perform(self, name: str, fields: dict[str, Any], by: str) -> dict[str, Any]:
         if name in self._server_actions:

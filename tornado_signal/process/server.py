@@ -224,6 +224,7 @@ class ServingProcess:
             Repeating(self.control.fullness.check, CHECK_S),
             Repeating(self.service.refusals.check, CHECK_S),
             Repeating(self.service.rotate_recent, SLICE_S),
+            Repeating(self.control.rotate, SLICE_S),
             Repeating(ClockWarning(self.service.store_ahead_s).check, STATUS_S),
         ]
 

@@ -1,0 +1,153 @@
+"""Figures of the last hour, a point every ten seconds, in bounded memory. No I/O."""
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
+from operator import sub
+from typing import Any, Final, NamedTuple
+
+from ..limits.recent import SLICE_S
+from ..metrics import Histogram
+
+HISTORY_S: Final = 3600
+MAX_POINTS: Final = round(HISTORY_S / SLICE_S)
+SLICE_MS: Final = round(SLICE_S * 1000)
+
+
+class Totals(NamedTuple):
+    """Figures of a process: counts since its start, and its state now."""
+
+    requests: int
+    pairs: int
+    refused: int  # see `NOT_REFUSED`
+    failed: int
+    defects: int
+    wake_ups: Histogram
+    lags: Histogram
+    used: float
+    down: bool
+    full: bool
+
+
+class Point(NamedTuple):
+    """Figures of ten seconds.
+
+    Attributes:
+        time: their begin in Unix milliseconds.
+        requests, pairs, refused, failed, defects: numbers of events.
+        wake_up_s, lag_s: the time below which 99 % were. None without observations.
+        used: the largest share of a limit, from 0 to 1.
+        down: 1 if the store was not available.
+        full: 1 if a resource was full.
+        troubles: the names of the rules of the verdict that applied.
+    """
+
+    time: int
+    requests: int
+    pairs: int
+    refused: int
+    failed: int
+    defects: int
+    wake_up_s: float | None
+    lag_s: float | None
+    used: float
+    down: int
+    full: int
+    troubles: tuple[str, ...] = ()
+
+
+class History:
+    """The points of a process. `rotate` must be called every `SLICE_S`.
+
+    Args:
+        read: returns the figures now.
+        now_ms: returns the Unix time in milliseconds.
+        find: returns the values of the rules that apply at the end of some points.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], Totals],
+        now_ms: Callable[[], int],
+        find: Callable[[Sequence[Point]], dict[str, float]],
+    ) -> None:
+        self._read = read
+        self._now_ms = now_ms
+        self._find = find
+        self._complete: deque[Point] = deque(maxlen=MAX_POINTS)
+        self._began_ms = now_ms()
+        self._before = self._copy()
+
+    def _copy(self) -> tuple[tuple[int, ...], list[int], list[int]]:
+        totals = self._read()
+        return totals[:5], list(totals.wake_ups.counts), list(totals.lags.counts)
+
+    def rotate(self) -> None:
+        """Begin the next point, and forget the oldest one."""
+        self._complete.append(self._current()[0])
+        self._before, self._began_ms = self._copy(), self._now_ms()
+
+    def points(self) -> list[Point]:
+        """Return all points. The last one is not complete."""
+        return [*self._complete, self._current()[0]]
+
+    def troubles(self) -> list[list[Any]]:
+        """Return the rules that apply now: name, begin in Unix milliseconds, and value."""
+        current, values = self._current()
+        found = []
+        for name, value in values.items():
+            since_ms = current.time
+            for point in reversed(self._complete):
+                if name not in point.troubles:
+                    break
+                since_ms = point.time
+            found.append([name, since_ms, round(value, 4)])
+        return found
+
+    def _current(self) -> tuple[Point, dict[str, float]]:
+        now, (numbers, wake_ups, lags) = self._read(), self._before
+        requests, pairs, refused, failed, defects = map(sub, now[:5], numbers)
+        point = Point(
+            self._began_ms,
+            requests,
+            pairs,
+            refused,
+            failed,
+            defects,
+            highest(now.wake_ups, wake_ups),
+            highest(now.lags, lags),
+            round(now.used, 4),
+            int(now.down),
+            int(now.full),
+        )
+        values = self._find([*self._complete, point])
+        return point._replace(troubles=tuple(values)), values
+
+
+def highest(histogram: Histogram, before: Sequence[int]) -> float | None:
+    """Return the upper bound of 99 % of the values that were observed since `before`, or the highest bound."""
+    below = list(accumulate(map(sub, histogram.counts, before)))
+    if not below[-1]:
+        return None
+    return histogram.bounds[min(bisect_left(below, 0.99 * below[-1]), len(histogram.bounds) - 1)]
+
+
+def merge(histories: Iterable[Sequence[Sequence[Any]]]) -> list[list[Any]]:
+    """Return the points of several processes as one, by time."""
+    merged: dict[int, Point] = {}
+    for history in histories:
+        for values in history:
+            point = Point(*values)
+            slot = point.time // SLICE_MS * SLICE_MS
+            merged[slot] = _add(merged[slot], point) if slot in merged else point._replace(time=slot)
+    return [list(merged[slot]) for slot in sorted(merged)[-MAX_POINTS - 1 :]]
+
+
+def _add(one: Point, other: Point) -> Point:
+    def largest(name: str) -> Any:
+        return max((value for each in (one, other) if (value := getattr(each, name)) is not None), default=None)
+
+    numbers = {name: getattr(one, name) + getattr(other, name) for name in Point._fields[1:6]}
+    numbers |= {name: largest(name) for name in Point._fields[6:11]}
+    return Point(one.time, **numbers, troubles=tuple(dict.fromkeys((*one.troubles, *other.troubles))))
