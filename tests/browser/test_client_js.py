@@ -27,7 +27,7 @@ LATER = {
     "nearby.js",
     "places.js",
     "secret.js",
-    "polls.js",
+    "http.js",
     "tokens.js",
     "verification.js",
 }

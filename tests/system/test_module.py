@@ -17,7 +17,7 @@ LATER = [
     "named.js",
     "nearby.js",
     "places.js",
-    "polls.js",
+    "http.js",
     "secret.js",
     "tokens.js",
     "verification.js",

@@ -2,8 +2,8 @@
 
 // All modules that a room needs are imported here, so that a browser requests all of them at once. That takes one more round trip over
 // HTTP/2, and two over HTTP/1.1 with its six connections.
+import "./client/authorization.js";
 import "./client/data.js";
-import "./client/http.js";
 import "./client/identity.js";
 import "./client/negotiation.js";
 import "./client/peer.js";
@@ -21,6 +21,6 @@ const { url } = import.meta; // undefined or that of another file in a bundle
 if (/^http[^?#]*\/client\.js(\?|#|$)/.test(url)) {
   servedBy(url);
   // In the background: later the server may be unavailable.
-  const parts = [import("./client/connect.js"), import("./client/files.js"), import("./client/polls.js")];
+  const parts = [import("./client/connect.js"), import("./client/files.js"), import("./client/http.js")];
   for (const part of parts) part.catch(() => {});
 }

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { authorizationOf } from "../../../tornado_signal/web/client/http.js";
+import { authorizationOf } from "../../../tornado_signal/web/client/authorization.js";
 import { passing, SignalError } from "../../../tornado_signal/web/client/timing.js";
 
 const part = (fields) => Buffer.from(JSON.stringify(fields)).toString("base64url");

@@ -1,28 +1,144 @@
-/* Requests over HTTP, the checks of all that a server sends, and tokens (docs/authorization.md). */
+/* Requests over HTTP, events by long polls, and what a browser needs for them. Loaded in the background. */
 
-import { conforms } from "./text.js";
-import { foreign, nonsense, notLoaded, now, refusal, SignalError, unreachable } from "./timing.js";
+import { bearer, JSON_BODY } from "./authorization.js";
+import { conforms, counter, MAX_LISTING, MAX_SIZE, TOO_LARGE } from "./text.js";
+import {
+  Deadline,
+  doubt,
+  doubtedMs,
+  foreign,
+  makePace,
+  mistakes,
+  nonsense,
+  now,
+  PAUSE_MS,
+  refusal,
+  SIGN_MS,
+  SignalError,
+  sleep,
+  unreachable,
+  WAIT_S,
+  watch,
+  withTimeout,
+} from "./timing.js";
 
-/** @import { TokenSource } from "../client.d.ts" */
-/** @import { Socket } from "./socket.js" */
-/** @import { Fields, Shape } from "./types.d.ts" */
+/** @import { News } from "../client.d.ts" */
+/** @import { Authorization } from "./authorization.js" */
+/** @import { SignalClient } from "./signal-client.js" */
+/** @import { Fields, RawEvent, Results, StreamFields } from "./types.d.ts" */
 
-export const JSON_BODY = { "Content-Type": "application/json" };
+const LONG_REQUESTS = 4; // of all pages of an origin; a browser has six connections to a server over HTTP/1.1
+const HTTP_WAIT_S = 12; // of a request: without a response a connection is found dead
+const ANSWER_MS = 6000; // for its response, in addition
+const PROBE_MS = 400; // between two of the requests that ask for a sign of life
+const READS = ["version", "health", "topics", "sessions", "nearby", "iceServers"]; // methods that are GET
+/** @type {Partial<Record<keyof Results, string>>} */
+const PATHS = { version: "", iceServers: "ice-servers", hold: "refresh" }; // where they differ from the method's name
 
-/**
- * Return the header of a token; none for an empty one.
- *
- * @param {string} token
- * @returns {Record<string, string>}
- */
-export const bearer = (token) => (token ? { Authorization: `Bearer ${token}` } : {});
+/** The calls and subscriptions of a client over HTTP. */
+export class Http {
+  #url;
+  #headers;
+  #authorization;
+  #provenMs = -Infinity; // when the server gave a sign of life
+  /** @type {Promise<void> | undefined} */
+  #proving;
+
+  /**
+   * @param {string} url
+   * @param {Record<string, string>} headers
+   * @param {Authorization} authorization
+   */
+  constructor(url, headers, authorization) {
+    this.#url = url;
+    this.#headers = headers;
+    this.#authorization = authorization;
+  }
+
+  /**
+   * Call a method and return its result, unchecked.
+   *
+   * @param {keyof Results} method
+   * @param {Fields & { topic?: string }} fields
+   * @param {number} wait seconds
+   * @param {Deadline} deadline
+   */
+  async call(method, { topic, ...others }, wait, deadline) {
+    const last = PATHS[method] ?? method;
+    /** @param {AbortSignal} signal */
+    const send = async (signal) => {
+      // Chromium makes equal requests wait for each other if their responses could be cached.
+      const sent = READS.includes(method)
+        ? this.#request(pathOf(topic, last, others), { cache: "no-store" }, signal)
+        : this.#request(
+            pathOf(topic, last),
+            { method: "POST", headers: JSON_BODY, body: JSON.stringify(others) },
+            signal,
+          );
+      return json(await sent);
+    };
+    if (!wait) return send(deadline.signal);
+    const release = await reserve(this.#url);
+    try {
+      others.wait = release ? Math.min(wait, HTTP_WAIT_S) : 0;
+      if (!release && others.since) await sleep(PAUSE_MS, deadline.signal);
+      return await waitFor(send, /** @type {number} */ (others.wait) * 1000 + ANSWER_MS, deadline.signal);
+    } finally {
+      release?.();
+    }
+  }
+
+  /**
+   * Return the events of a topic or a session by long polls; first an empty one.
+   *
+   * @param {SignalClient} client
+   * @param {StreamFields} fields
+   * @param {string} id
+   * @param {Set<string>} codes
+   * @param {Deadline} deadline
+   */
+  subscribe(client, fields, id, codes, deadline) {
+    if (fields.topic !== undefined) return listings(client, fields.topic, codes, deadline);
+    return updates(client, fields, id, deadline);
+  }
+
+  /**
+   * Wait for a sign of life. The browser can use dead connections first, so several requests are sent one after the other.
+   */
+  async #prove() {
+    /** @type {Promise<unknown>[]} */
+    const tries = [];
+    await withTimeout(SIGN_MS, null, async ({ signal }) => {
+      for (let found; !found; ) {
+        tries.push(request(`${this.#url}/health`, { signal, cache: "no-store" }));
+        found = await Promise.race([...tries, sleep(0, signal, PROBE_MS)]);
+      }
+    });
+    this.#provenMs = now();
+  }
+
+  /**
+   * @param {string} path
+   * @param {{ method?: string, headers?: Record<string, string>, body?: string, cache?: RequestCache }} init
+   * @param {AbortSignal} signal
+   */
+  async #request(path, init, signal) {
+    if (doubtedMs > this.#provenMs) {
+      await (this.#proving ??= this.#prove().finally(() => (this.#proving = undefined)));
+    }
+    return this.#authorization.use((token) => {
+      const headers = { ...init.headers, ...this.#headers, ...bearer(token) };
+      return request(this.#url + path, { ...init, headers, signal });
+    });
+  }
+}
 
 /**
  * @param {string | undefined} topic
  * @param {string} last
  * @param {Fields} fields
  */
-export function pathOf(topic, last, fields = {}) {
+function pathOf(topic, last, fields = {}) {
   const given = /** @type {[string, string][]} */ (Object.entries(fields).filter(([, value]) => value != null));
   const query = String(new URLSearchParams(given));
   return `${topic === undefined ? "" : `/${encodeURIComponent(topic)}`}/${last}${query && `?${query}`}`;
@@ -61,11 +177,6 @@ export async function request(url, init) {
   throw new SignalError(response.status, conforms(error, "string") ? error : response.statusText, retryAfterMs);
 }
 
-export const mistakes = () => import("./mistakes.js").catch(notLoaded);
-
-/** @param {unknown} error */
-export const isTooLarge = (error) => refusal(error)?.message === TOO_LARGE;
-
 /**
  * Read and parse the JSON of a response within the limits of `parsed`. A few compressed bytes can be a body of any size.
  *
@@ -93,143 +204,111 @@ export async function json({ body, url }) {
   }
 }
 
-const TOO_LARGE = "too large";
-export const MAX_SIZE = 2 ** 24; // of a response, an event or a WebSocket message
-const MAX_VALUES = 250_000;
-
-const SESSION = {
-  code: "string",
-  info: "string",
-  offer: "string",
-  offerCandidates: ["string"],
-  createdAt: "number",
-  expiresAt: "number",
-};
-const PAGINATION = { page: "number", limit: "number", total: "number", hasMore: "boolean" };
-/** @type {Record<string, Shape>} */
-export const SHAPES = {
-  version: { version: "string" },
-  health: { status: "string", timestamp: "number" },
-  topics: { topics: [{ topic: "string", count: "number" }], pagination: PAGINATION },
-  sessions: { sessions: [SESSION], "cursor?": "string" },
-  nearby: { topic: "string" },
-  iceServers: { iceServers: [{}], expiresAt: "number" },
-  poll: {
-    "offer?": "string",
-    "answer?": "string",
-    "offerCandidates?": ["string"],
-    "answerCandidates?": ["string"],
-    "cursor?": "string",
-  },
-  offer: { code: "string" },
-  refresh: { expiresAt: "number" },
-  hold: { expiresAt: "number" },
-  subscribe: { subscription: "number" },
-  error: { code: "number", message: "string", "data?": { "retryAfter?": "number" } },
-  event: { subscription: "number", "type?": "string", "cursor?": "string" },
-};
-/** @type {Record<string, Shape>} */
-export const EVENTS = {
-  session: SESSION,
-  gone: { code: "string" },
-  offer: { offer: "string" },
-  answer: { answer: "string" },
-  candidate: { candidate: "string" },
-};
-
-/** Return a function that takes the next part of JSON. It returns whether there are too many values. */
-function counter() {
-  let values = 0;
-  let [quoted, escaped] = [false, false];
-  /** @param {string | Uint8Array} part */
-  return (part) => {
-    for (let at = 0; at < part.length && values <= MAX_VALUES; at += 1) {
-      const code = typeof part === "string" ? part.charCodeAt(at) : part[at];
-      if (escaped || code === 92) escaped = !escaped;
-      else if (code === 34) quoted = !quoted;
-      else if (!quoted && (code === 44 || code === 91 || code === 123)) values += 1;
-    }
-    return values > MAX_VALUES;
-  };
+/**
+ * Yield the events of a topic by long polls; first an empty one.
+ *
+ * @param {SignalClient} client
+ * @param {string} topic
+ * @param {Set<string>} codes
+ * @param {Deadline} deadline
+ * @returns {AsyncGenerator<RawEvent, void, void>}
+ */
+async function* listings(client, topic, codes, { signal }) {
+  /** @type {string | undefined} */
+  let since;
+  const pace = makePace();
+  for (;;) {
+    const { sessions, cursor } = await client.sessions(topic, {
+      wait: since ? WAIT_S : 0,
+      since,
+      limit: MAX_LISTING,
+      signal,
+    });
+    yield {};
+    const gone = new Set(codes);
+    for (const { code } of sessions) gone.delete(code);
+    for (const code of gone) yield { type: "gone", data: { code, reason: "withdrawn" } };
+    for (const data of sessions.reverse()) if (!codes.has(data.code)) yield { type: "session", data };
+    since = cursor;
+    await (since ? pace(signal) : sleep(PAUSE_MS, signal));
+  }
 }
 
 /**
- * Parse JSON. Throws a SyntaxError also if it is too large, or would need much more memory than its text.
+ * Yield the events of a session by long polls; first an empty one.
  *
- * @param {string} text
+ * @param {SignalClient} client
+ * @param {StreamFields} fields
+ * @param {string} since
+ * @param {Deadline} deadline
+ * @returns {AsyncGenerator<RawEvent, void, void>}
  */
-export function parsed(text) {
-  if (text.length > MAX_SIZE || counter()(text)) throw new SyntaxError(TOO_LARGE);
-  return JSON.parse(text);
-}
-
-/** The current token of all clients with the same source of tokens. */
-export class Authorization {
-  #source;
-  #renewAtMs = 0;
-  /** @type {Promise<void> | undefined} */
-  #renewing;
-  token = "";
-  /** @type {Map<string, Socket>} */
-  sockets = new Map(); // by the URL of the server
-
-  /** @param {TokenSource} source */
-  constructor(source) {
-    this.#source = source;
-  }
-
-  /**
-   * Run `task(token)`, and once more with a new token if the server refuses the first one with 401.
-   *
-   * @template T
-   * @param {(token: string) => Promise<T>} task
-   */
-  async use(task) {
-    if (now() >= this.#renewAtMs) await this.#renew();
-    const { token } = this;
+async function* updates(client, { code = "", side = "offerer", secret }, since, { signal }) {
+  const pace = makePace();
+  let seen = 0; // candidates, for a server without cursors
+  for (let wait = 0; ; wait = WAIT_S) {
+    /** @type {News} */
+    let news;
     try {
-      return await task(token);
+      news = await client.poll(code, side, { wait, since: since || undefined, secret, signal });
     } catch (error) {
-      if (refusal(error).status !== 401) throw error;
-      if (token === this.token) await this.#renew(); // otherwise another call has renewed it
-      if (token === this.token) throw error;
-      return task(this.token);
+      if (!wait || refusal(error).status !== 404) throw error;
+      return yield { type: "gone", data: { code, reason: "withdrawn" } };
     }
-  }
-
-  #renew() {
-    this.#renewing ??= this.#ask().finally(() => (this.#renewing = undefined));
-    return this.#renewing;
-  }
-
-  async #ask() {
-    const source = this.#source;
-    if (typeof source === "string") {
-      this.token = source;
-      this.#renewAtMs = Infinity;
-      return;
-    }
-    const { ask, renewalMs } = await import("./tokens.js").catch(notLoaded);
-    this.token = await ask(source, this.token);
-    this.#renewAtMs = renewalMs(this.token);
+    if (!wait) yield {};
+    const { answer, offer, offerCandidates, answerCandidates, cursor: id } = news;
+    if (offer) yield { type: "offer", data: { offer }, id };
+    if (answer) yield { type: "answer", data: { answer }, id };
+    const candidates = answerCandidates ?? offerCandidates ?? [];
+    for (const candidate of candidates.slice(seen)) yield { type: "candidate", data: { candidate }, id };
+    if (id) since = id;
+    else seen = candidates.length;
+    await (id ? pace(signal) : sleep(PAUSE_MS, signal));
   }
 }
 
-const without = new Authorization("");
-/** @type {Map<string, Authorization>} */
-const texts = new Map();
-/** @type {WeakMap<() => string | Promise<string>, Authorization>} */
-const functions = new WeakMap();
+/**
+ * Reserve a connection for a long request. Returns a function that releases it, or undefined if too few are left.
+ *
+ * @param {string} url
+ * @returns {Promise<(() => void) | undefined>}
+ */
+async function reserve(url, number = 0) {
+  if (!globalThis.location) return () => {}; // only browsers limit their connections
+  if (!navigator.locks || number === LONG_REQUESTS) return undefined; // a page over plain HTTP has no locks
+  return new Promise((resolve) => {
+    navigator.locks
+      .request(`tornado-signal ${url} ${number}`, { ifAvailable: true }, (lock) =>
+        lock ? new Promise((release) => resolve(() => release(undefined))) : resolve(reserve(url, number + 1)),
+      )
+      .catch(() => resolve(undefined)); // a sandboxed frame may not use locks
+  });
+}
 
 /**
- * Return the authorization of a source of tokens.
+ * Send a request that waits, and again if its connection can have died.
  *
- * @param {TokenSource} [source]
+ * @template T
+ * @param {(signal: AbortSignal) => Promise<T>} send
+ * @param {number} ms
+ * @param {AbortSignal} signal
+ * @returns {Promise<T>}
  */
-export function authorizationOf(source) {
-  if (!source) return without;
-  const known = /** @type {Map<TokenSource, Authorization>} */ (typeof source === "function" ? functions : texts);
-  const found = known.get(source) ?? new Authorization(source);
-  known.set(source, found);
-  return found;
+async function waitFor(send, ms, signal) {
+  const deadline = new Deadline(signal);
+  let doubted = false;
+  const unwatch = watch((doubtful) => {
+    doubted ||= doubtful;
+    if (doubtful) deadline.end();
+  });
+  try {
+    return await deadline.within(ms, send(deadline.signal));
+  } catch (error) {
+    if (deadline.passed) doubt();
+    if (!doubted || signal.aborted) throw error;
+  } finally {
+    unwatch();
+    deadline.end();
+  }
+  return waitFor(send, ms, signal);
 }

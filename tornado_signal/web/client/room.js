@@ -1,7 +1,6 @@
 /* Everybody under a topic, connected to everybody. */
 
 import { loadFiles, send } from "./data.js";
-import { mistakes } from "./http.js";
 import { Identity, isProven, ownInfo, ROOM, random, scopeOf, seal, topicOf, unseal, VERSION } from "./identity.js";
 import { Peer } from "./peer.js";
 import { publishHeld, Servers } from "./servers.js";
@@ -11,6 +10,7 @@ import {
   dispatch,
   iceFailure,
   makePace,
+  mistakes,
   notLoaded,
   now,
   PAIR_MS,

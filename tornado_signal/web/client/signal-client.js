@@ -1,28 +1,16 @@
 /* The API of one server, call by call. */
 
-import {
-  authorizationOf,
-  bearer,
-  EVENTS,
-  isTooLarge,
-  JSON_BODY,
-  json,
-  mistakes,
-  pathOf,
-  request,
-  SHAPES,
-} from "./http.js";
+import { authorizationOf, bearer, JSON_BODY } from "./authorization.js";
 import { ROOM, roomOf, topicOf } from "./identity.js";
-import { hidden, socketTo, withdrawals } from "./socket.js";
-import { filtered } from "./text.js";
+import { hidden, loadHttp, socketTo, withdrawals } from "./socket.js";
+import { EVENTS, filtered, isTooLarge, MAX_LISTING, SHAPES } from "./text.js";
 import {
   backOff,
   Deadline,
   doubt,
-  doubtedMs,
   MAX_PAUSE_MS,
+  mistakes,
   nonsense,
-  notLoaded,
   now,
   PAUSE_MS,
   PeerError,
@@ -30,26 +18,19 @@ import {
   REQUEST_MS,
   refusal,
   retry,
-  SIGN_MS,
   sleep,
   watch,
   withTimeout,
 } from "./timing.js";
 
 /** @import { ClientOptions, Owned, SessionEvent, Side, SignalEvent, Stoppable, TopicEvent } from "../client.d.ts" */
+/** @import { Http } from "./http.js" */
 /** @import { Fields, Results, StreamFields } from "./types.d.ts" */
 
-const MAX_MESSAGE = 65_536; // larger messages go over HTTP, which can report that they are too large
+const MAX_FRAME = 65_536; // characters; larger messages go over HTTP, which can report that they are too large
 const WITHDRAW_TRIES = 16; // in about two minutes, the lifetime of an offer
-const HTTP_WAIT_S = 12; // of a request over HTTP: without a response a connection is found dead
-const PROBE_MS = 400; // between two of the requests that ask for a sign of life
-const ANSWER_MS = 6000; // for its response, in addition
-const MAX_LISTING = 1000;
 export const CLIENT_OPTIONS = { origin: "", socket: "boolean", token: "string or function" };
 const SIGNAL = { signal: "object" };
-const READS = ["version", "health", "topics", "sessions", "nearby", "iceServers"]; // methods that are GET over HTTP
-/** @type {Partial<Record<keyof Results, string>>} */
-const PATHS = { version: "", iceServers: "ice-servers", hold: "refresh" }; // where they differ from the method's name
 /** @type {string | undefined} */
 export let DEFAULT_SERVER; // undefined in a bundle
 
@@ -57,8 +38,6 @@ export let DEFAULT_SERVER; // undefined in a bundle
 export function servedBy(url) {
   DEFAULT_SERVER = new URL(".", url).href;
 }
-
-const polls = () => import("./polls.js").catch(notLoaded);
 
 /**
  * Check the URL of a server. A browser would take an address without a scheme for a path.
@@ -109,9 +88,8 @@ export class SignalClient {
   #authorization;
   #socket;
   #maxListing = MAX_LISTING; // or what fits into a response
-  #provenMs = -Infinity; // when the server gave a sign of life over HTTP
-  /** @type {Promise<void> | undefined} */
-  #proving;
+  /** @type {Http | undefined} */
+  #http; // once it is used
 
   /**
    * @param {string | URL} [url]
@@ -337,7 +315,7 @@ export class SignalClient {
         const stream =
           ((await deadline.within(REQUEST_MS, this.open())) &&
             this.#socket?.subscribe({ ...fields, since: id || undefined }, deadline)) ||
-          (await this.#poll(fields, id, codes, deadline));
+          (await this.#overHttp()).subscribe(this, fields, id, codes, deadline);
         for await (const { id: last, type = "", data } of stream) {
           begun = true;
           id = last ?? id;
@@ -383,20 +361,6 @@ export class SignalClient {
   }
 
   /**
-   * Return the events of a topic or a session by long polls.
-   *
-   * @param {StreamFields} fields
-   * @param {string} id
-   * @param {Set<string>} codes
-   * @param {Deadline} deadline
-   */
-  async #poll(fields, id, codes, deadline) {
-    const { listings, updates } = await polls();
-    if (fields.topic !== undefined) return listings(this, fields.topic, codes, deadline);
-    return updates(this, fields, id, deadline);
-  }
-
-  /**
    * @template {keyof Results} Method
    * @param {Method} method
    * @param {Fields & { topic?: string }} fields
@@ -422,63 +386,16 @@ export class SignalClient {
     checkTopic(fields.topic);
     return withTimeout(REQUEST_MS + wait * 1000, signal, async (deadline) => {
       const { topic, ...others } = fields;
-      if (JSON.stringify(others).length < MAX_MESSAGE && (await this.open()) && this.#socket) {
+      if (JSON.stringify(others).length < MAX_FRAME && (await this.open()) && this.#socket) {
         deadline.signal.throwIfAborted();
         return this.#socket.ask(method, fields, deadline);
       }
-      const last = PATHS[method] ?? method;
-      /** @param {AbortSignal} signal */
-      const send = async (signal) => {
-        // Chromium makes equal requests wait for each other if their responses could be cached.
-        const sent = READS.includes(method)
-          ? this.#request(pathOf(topic, last, others), { cache: "no-store" }, signal)
-          : this.#request(
-              pathOf(topic, last),
-              { method: "POST", headers: JSON_BODY, body: JSON.stringify(others) },
-              signal,
-            );
-        return json(await sent);
-      };
-      if (!wait) return send(deadline.signal);
-      const { reserve, waitFor } = await polls();
-      const release = await reserve(this.url);
-      try {
-        others.wait = release ? Math.min(wait, HTTP_WAIT_S) : 0;
-        if (!release && others.since) await sleep(PAUSE_MS, deadline.signal);
-        return await waitFor(send, /** @type {number} */ (others.wait) * 1000 + ANSWER_MS, deadline.signal);
-      } finally {
-        release?.();
-      }
+      return (await this.#overHttp()).call(method, fields, wait, deadline);
     });
   }
 
-  /**
-   * Wait for a sign of life. The browser can use dead connections first, so several requests are sent one after the other.
-   */
-  async #prove() {
-    /** @type {Promise<unknown>[]} */
-    const tries = [];
-    await withTimeout(SIGN_MS, null, async ({ signal }) => {
-      for (let found; !found; ) {
-        tries.push(request(`${this.url}/health`, { signal, cache: "no-store" }));
-        found = await Promise.race([...tries, sleep(0, signal, PROBE_MS)]);
-      }
-    });
-    this.#provenMs = now();
-  }
-
-  /**
-   * @param {string} path
-   * @param {{ method?: string, headers?: Record<string, string>, body?: string, cache?: RequestCache }} init
-   * @param {AbortSignal} signal
-   */
-  async #request(path, init, signal) {
-    if (doubtedMs > this.#provenMs) {
-      await (this.#proving ??= this.#prove().finally(() => (this.#proving = undefined)));
-    }
-    return this.#authorization.use((token) => {
-      const headers = { ...init.headers, ...this.#headers, ...bearer(token) };
-      return request(this.url + path, { ...init, headers, signal });
-    });
+  async #overHttp() {
+    const { Http } = await loadHttp();
+    return (this.#http ??= new Http(this.url, this.#headers, this.#authorization));
   }
 }

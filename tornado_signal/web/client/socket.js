@@ -1,10 +1,19 @@
 /* The WebSocket to a server, and what happens to it when the page is closed. */
 
-import { json, MAX_SIZE, parsed, request, SHAPES } from "./http.js";
-import { conforms, filtered } from "./text.js";
-import { nonsense, now, REQUEST_MS, SIGN_MS, SignalError, unreachable, watch, withTimeout } from "./timing.js";
+import { conforms, filtered, MAX_SIZE, parseBounded, SHAPES } from "./text.js";
+import {
+  nonsense,
+  notLoaded,
+  now,
+  REQUEST_MS,
+  SIGN_MS,
+  SignalError,
+  unreachable,
+  watch,
+  withTimeout,
+} from "./timing.js";
 
-/** @import { Authorization } from "./http.js" */
+/** @import { Authorization } from "./authorization.js" */
 /** @import { Call, Fields, Frame, RawEvent, Results } from "./types.d.ts" */
 /** @import { Deadline } from "./timing.js" */
 
@@ -13,6 +22,8 @@ const BESIDE_MS = 1000; // after which HTTP is tried in parallel
 const HTTP_MS = 300_000; // how long HTTP is used where no WebSocket works
 const IDLE_MS = 10_000; // how long an unused WebSocket stays open
 const QUIET_MS = 11_000; // after which a WebSocket in use is checked
+
+export const loadHttp = () => import("./http.js").catch(notLoaded);
 
 /**
  * The WebSocket to a server, for all requests of a page with the same authorization. It is opened for a request, and closed
@@ -57,6 +68,7 @@ export class Socket {
   }
 
   #begin() {
+    loadHttp().catch(() => {}); // later there may be no network to load it
     const opening = this.#open();
     const reset = () => {
       if (this.#opening === opening && !this.#socket) this.#opening = undefined;
@@ -116,6 +128,7 @@ export class Socket {
 
   /** @param {Deadline} deadline */
   async #checkServer({ signal }) {
+    const { json, request } = await loadHttp();
     await json(await request(`${this.#url}/health`, { signal }));
   }
 
@@ -131,7 +144,7 @@ export class Socket {
     this.#unwatch = watch((doubtful) => this.#look(doubtful));
     socket.onmessage = ({ data }) => {
       try {
-        this.#take(Object(parsed(data)), data.length);
+        this.#take(Object(parseBounded(data)), data.length);
       } catch (error) {
         this.end(nonsense(this.#url, error)); // its text is not JSON, or too large
       }

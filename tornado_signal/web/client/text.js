@@ -1,4 +1,4 @@
-/* Texts of strangers, read as typed records or not at all. Their values are never converted. */
+/* Texts of strangers, read as typed records or not at all: of peers and of servers. Their values are never converted. */
 
 /** @import { Fields, Records, Shape } from "./types.d.ts" */
 
@@ -104,3 +104,78 @@ export const base64 = (bytes) =>
 /** @param {string} text */
 export const unbase64 = (text) =>
   Uint8Array.from(atob(text.replace(/[-_]/g, (sign) => (sign === "-" ? "+" : "/"))), (byte) => byte.charCodeAt(0));
+
+export const TOO_LARGE = "too large"; // the message of an error
+
+/** @param {unknown} error */
+export const isTooLarge = (error) => Object(error).message === TOO_LARGE;
+
+export const MAX_SIZE = 2 ** 24; // of a response, an event or a WebSocket message
+const MAX_VALUES = 250_000;
+export const MAX_LISTING = 1000; // sessions of a response
+
+const SESSION = {
+  code: "string",
+  info: "string",
+  offer: "string",
+  offerCandidates: ["string"],
+  createdAt: "number",
+  expiresAt: "number",
+};
+const PAGINATION = { page: "number", limit: "number", total: "number", hasMore: "boolean" };
+/** @type {Record<string, Shape>} */
+export const SHAPES = {
+  version: { version: "string" },
+  health: { status: "string", timestamp: "number" },
+  topics: { topics: [{ topic: "string", count: "number" }], pagination: PAGINATION },
+  sessions: { sessions: [SESSION], "cursor?": "string" },
+  nearby: { topic: "string" },
+  iceServers: { iceServers: [{}], expiresAt: "number" },
+  poll: {
+    "offer?": "string",
+    "answer?": "string",
+    "offerCandidates?": ["string"],
+    "answerCandidates?": ["string"],
+    "cursor?": "string",
+  },
+  offer: { code: "string" },
+  refresh: { expiresAt: "number" },
+  hold: { expiresAt: "number" },
+  subscribe: { subscription: "number" },
+  error: { code: "number", message: "string", "data?": { "retryAfter?": "number" } },
+  event: { subscription: "number", "type?": "string", "cursor?": "string" },
+};
+/** @type {Record<string, Shape>} */
+export const EVENTS = {
+  session: SESSION,
+  gone: { code: "string" },
+  offer: { offer: "string" },
+  answer: { answer: "string" },
+  candidate: { candidate: "string" },
+};
+
+/** Return a function that takes the next part of JSON. It returns whether there are too many values. */
+export function counter() {
+  let values = 0;
+  let [quoted, escaped] = [false, false];
+  /** @param {string | Uint8Array} part */
+  return (part) => {
+    for (let at = 0; at < part.length && values <= MAX_VALUES; at += 1) {
+      const code = typeof part === "string" ? part.charCodeAt(at) : part[at];
+      if (escaped || code === 92) escaped = !escaped;
+      else if (code === 34) quoted = !quoted;
+      else if (!quoted && (code === 44 || code === 91 || code === 123)) values += 1;
+    }
+    return values > MAX_VALUES;
+  };
+}
+
+/**
+ * Parse JSON. Throws a SyntaxError also if it is too large, or would need much more memory than its text.
+ *
+ * @param {string} text
+ */
+export function parseBounded(text) {
+  if (text.length > MAX_SIZE || counter()(text)) throw new SyntaxError(TOO_LARGE);
+  return JSON.parse(text);
+}

@@ -93,6 +93,8 @@ export const notLoaded = (cause) => {
   throw new PeerError("server-unreachable", "A part of the module did not load; a reload requests it again", { cause });
 };
 
+export const mistakes = () => import("./mistakes.js").catch(notLoaded);
+
 /** @param {string} peer */
 export const iceFailure = (peer) =>
   new PeerError("ice-failed", `ICE found no route to ${peer}; a STUN or TURN server may be missing (docs/turn.md)`);
