@@ -428,7 +428,7 @@ async def test_drain_waits_for_the_complete_response_of_a_batch(service, monkeyp
 
     monkeypatch.setattr(websocket.WebSocket, "send", recording_send)
     async with open_socket(service) as client:
-        send_batch(client, "health", 100)
+        send_batch(client, "topics", 100)
         async with asyncio.timeout(BOUND_S):
             while not service.shared.running:  # noqa: ASYNC110
                 await asyncio.sleep(0)

@@ -7,13 +7,13 @@ import math
 from asyncio import CancelledError, Future
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from http import HTTPStatus
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import orjson
 
 from .. import errors
 from ..relay import Channel, Relay, units_of_receivers
-from ..service.client_connection import METHOD, Client, ClientConnection, Slot
+from ..service.client_connection import METHOD, Client, ClientConnection
 from ..service.refusals import close_reason
 from ..service.request_context import RequestContext
 from ..service.statuses import STATUS
@@ -26,12 +26,7 @@ MAX_INTEGER_LENGTH: Final = 20  # of 64-bit integers; larger ones become doubles
 
 
 class ProtocolConnection(ClientConnection):
-    """A client of another library. A subclass handles the messages of one protocol.
-
-    `overlapping` says whether the next message is handled while the work of one continues.
-    """
-
-    overlapping: ClassVar[bool] = False
+    """A client of another library. A subclass handles the messages of one protocol."""
 
     __slots__ = ("_acquired", "_channels", "relay", "scope")
 
@@ -101,11 +96,11 @@ class ProtocolConnection(ClientConnection):
 
     # From the base
 
-    def process(self, message: bytes, slot: Slot) -> Awaitable[None] | None:
+    def process(self, message: bytes) -> Coroutine[None, None, None] | None:
         context = self.make_context()
         work = None
         try:
-            context.admit(size=slot.take_uncharged())
+            context.admit(size=len(message))
             try:
                 decoded = parse(message)
             except ValueError as error:
@@ -115,9 +110,7 @@ class ProtocolConnection(ClientConnection):
         except Exception as error:
             self._close_with_error(error, context)
         if work is not None:
-            if self.overlapping:
-                self.follow(slot)
-            return self.complete(work, context)
+            return self._complete_message(work, context, len(message))
         context.status = context.status or HTTPStatus.OK
         context.ended()
         return None
@@ -126,6 +119,14 @@ class ProtocolConnection(ClientConnection):
         context = RequestContext(self.client.service, self.counts, self.client.address, METHOD, self.pattern)
         self.identify(context)
         return context
+
+    async def _complete_message(self, work: Awaitable[None], context: RequestContext, size: int) -> None:
+        try:
+            await self.complete(work, context)
+        finally:
+            self.client.socket.message_done(size)
+            if not self.overlapping:
+                self.process_next()
 
     async def complete(self, work: Awaitable[None], context: RequestContext) -> None:
         """Do the work of a message, and close the connection if that fails."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, ClassVar, Final, NamedTuple
 
 from ..auth import Grant
@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 
 NO_QUERY: Final[Mapping[str, list[bytes]]] = {}
 
+Start = Callable[[ClientCounts, Callable[[], None]], None]
 METHOD: Final = "WS"
 """The method of WebSocket messages in logs and metrics."""
 
@@ -36,35 +37,15 @@ class Client(NamedTuple):
     grant: Grant | None  # what its token allows, or None if it has none
 
 
-class Slot:
-    """A place among the messages in progress, until its message is done or waits."""
-
-    __slots__ = ("_size", "_socket", "followed", "uncharged_bytes")
-
-    def __init__(self, socket: WebSocket, size: int) -> None:
-        self._socket: WebSocket | None = socket
-        self._size = self.uncharged_bytes = size
-        self.followed = False
-
-    def take_uncharged(self) -> int:
-        """Return the bytes that are not charged yet, which the caller charges."""
-        size, self.uncharged_bytes = self.uncharged_bytes, 0
-        return size
-
-    def release(self) -> None:
-        """Let another message be read. Further calls do nothing."""
-        socket, self._socket = self._socket, None
-        if socket is not None:
-            socket.message_done(self._size)
-
-
 class ClientConnection:
     """Base of a client's connection. A subclass processes the messages of one protocol.
 
-    `pattern` is the name of the path in logs and metrics. `grant` is what the latest token allows.
+    `pattern` is the name of the path in logs and metrics. `grant` is what the latest token allows. `overlapping` says
+    whether the next message is processed while the work of the latest one continues.
     """
 
     pattern: ClassVar[str]
+    overlapping = False
     held: Sequence[HeldOffer] = ()
 
     __slots__ = ("_bearer", "_is_busy", "_last_id", "_messages", "client", "closed", "counts", "grant")
@@ -100,10 +81,11 @@ class ClientConnection:
         """Return the work to do before the first message, if there is any."""
         return None
 
-    def process(self, message: bytes, slot: Slot) -> Awaitable[None] | None:
-        """Process a message.
+    def process(self, message: bytes) -> Coroutine[None, None, None] | None:
+        """Process a message. Return None if it is done, otherwise its work.
 
-        The slot is released when the returned work is done. The next message is processed then, or after `follow`.
+        The work calls `WebSocket.message_done` when it is done or waits. Unless messages overlap, it also calls
+        `process_next`. It raises nothing.
         """
         raise NotImplementedError
 
@@ -117,11 +99,24 @@ class ClientConnection:
         context.origin, context.request_id = client.origin, f"{client.request_id}-{self._last_id}"
         context.grant, context.traceparent = self.grant, client.traceparent
 
-    def follow(self, slot: Slot) -> None:
-        """Process the next message. Further calls for the same message do nothing."""
-        if not slot.followed:
-            slot.followed = True
-            self._begin_next()
+    def process_next(self, start: Start | None = None) -> None:
+        """Process the next message at the client's turn, after the client has read what has been sent.
+
+        `start` can process it at once if nothing else waits. By default it waits for a turn.
+        """
+        self._is_busy = bool(self._messages)
+        if self._is_busy:
+            start, room = start or self.client.service.queue.submit, self.client.socket.room
+            if room.done():
+                start(self.counts, self._process)
+            else:
+                room.add_done_callback(lambda _: start(self.counts, self._process))
+
+    def fail(self, error: BaseException) -> None:
+        """Close the connection because of an internal error."""
+        self.client.service.log.count_defect()
+        log.error("%s %s failed: connection %s", METHOD, self.pattern, self.client.request_id, exc_info=error)
+        self.client.socket.close(CloseCode.TRY_AGAIN_LATER)
 
     def charge_frame(self, size: int = 0) -> None:
         """Charge a frame or a message that is not a request. A client that sends far too many is disconnected."""
@@ -148,12 +143,20 @@ class ClientConnection:
         work = self.opened()
         if work is not None:
             self._is_busy = True
-            self.client.service.start(self._run(work, None))
+            self.client.service.start(self._open(work))
+
+    async def _open(self, work: Awaitable[None]) -> None:
+        try:
+            await work
+        except (Exception, asyncio.CancelledError) as error:
+            self.fail(error)
+        finally:  # otherwise the connection would be deaf
+            self.process_next()
 
     def message_received(self, message: bytes) -> None:
         self._messages.append(message)
         if not self._is_busy:
-            self._begin_next(self.client.service.queue.start)
+            self.process_next(self.client.service.queue.start)
 
     def frame_received(self) -> None:
         self.charge_frame()
@@ -169,52 +172,20 @@ class ClientConnection:
     def _token_expired(self) -> None:
         self.client.socket.close(CloseCode.POLICY_VIOLATION, NO_TOKEN if self.grant is None else TOKEN_EXPIRED)
 
-    def _begin_next(self, start: Callable[[ClientCounts, Callable[[], None]], None] | None = None) -> None:
-        """Process the next message at the client's turn, after the client has read what has been sent.
-
-        `start` can process it at once if nothing else waits. By default it waits for a turn.
-        """
-        self._is_busy = bool(self._messages)
-        if self._is_busy:
-            start, room = start or self.client.service.queue.submit, self.client.socket.room
-            if room.done():
-                start(self.counts, self._begin)
-            else:
-                room.add_done_callback(lambda _: start(self.counts, self._begin))
-
-    def _begin(self) -> None:
-        if not self._messages or self.client.socket.drops_messages:
-            self._messages.clear()
+    def _process(self) -> None:
+        messages, socket = self._messages, self.client.socket
+        if not messages or socket.drops_messages:
+            messages.clear()
             self._is_busy = False
             return
-        message = self._messages.pop(0)
-        slot, work = Slot(self.client.socket, len(message)), None
+        message, work = messages.pop(0), None
         try:
-            work = self.process(message, slot)
+            work = self.process(message)
         except Exception as error:
-            self._fail_connection(error)
+            self.fail(error)
         if work is None:
-            self._end(slot)
+            socket.message_done(len(message))
         else:
-            self.client.service.start(self._run(work, slot))
-
-    async def _run(self, work: Awaitable[None], slot: Slot | None) -> None:
-        try:
-            await work
-        except (Exception, asyncio.CancelledError) as error:
-            self._fail_connection(error)
-        finally:
-            self._end(slot)
-
-    def _end(self, slot: Slot | None) -> None:
-        """End a message, whatever was raised. Otherwise the connection would be deaf, and a drain would wait for it."""
-        if slot is None:
-            self._begin_next()
-        else:
-            slot.release()
-            self.follow(slot)
-
-    def _fail_connection(self, error: BaseException) -> None:
-        self.client.service.log.count_defect()
-        log.error("%s %s failed: connection %s", METHOD, self.pattern, self.client.request_id, exc_info=error)
-        self.client.socket.close(CloseCode.TRY_AGAIN_LATER)
+            self.client.service.start(work)
+        if work is None or self.overlapping:
+            self.process_next()

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from .. import errors
 from ..auth import ANY
 from ..service import wire
-from ..service.client_connection import METHOD, Client, ClientConnection, Slot
+from ..service.client_connection import METHOD, Client, ClientConnection
 from ..service.event_batches import FeedEvent
 from ..service.operations import SUBSCRIPTIONS, SUCCESS, Operation, Pieces, check, encode_published, publish
 from ..service.parameters import CODE, SECRET, check_optional_string
@@ -20,6 +20,7 @@ from ..service.tracer import Tracer
 from ..service.waiting import Feed
 from ..stores.watches import Watch
 from ..transport.frames import CloseCode
+from ..transport.websocket import WebSocket
 from . import rpc
 from .presence import Hold, Presence
 
@@ -43,18 +44,39 @@ class Method(NamedTuple):
     action: str = ""  # the action that a token must allow, or empty for what everybody may do
 
 
+class Receipt:
+    """A received message that is in progress, until it is done or one of its requests waits."""
+
+    __slots__ = ("_size", "_socket", "_uncharged_bytes")
+
+    def __init__(self, socket: WebSocket, size: int) -> None:
+        self._socket: WebSocket | None = socket
+        self._size = self._uncharged_bytes = size
+
+    def take_uncharged(self) -> int:
+        """Return the bytes that are not charged yet, which the caller charges."""
+        size, self._uncharged_bytes = self._uncharged_bytes, 0
+        return size
+
+    def done(self) -> None:
+        """Let another message be read. Further calls do nothing."""
+        socket, self._socket = self._socket, None
+        if socket is not None:
+            socket.message_done(self._size)
+
+
 class RpcRequestContext(RequestContext):
     """One request of a client. Its `id` is empty unless it can be cancelled, and `subscription` 0 unless it is one."""
 
-    __slots__ = ("_rpc_method", "connection", "id", "slot", "subscription", "then")
+    __slots__ = ("_rpc_method", "connection", "id", "receipt", "subscription", "then")
 
-    def __init__(self, connection: "RpcConnection", pattern: str, slot: Slot, rpc_method: str = "") -> None:
+    def __init__(self, connection: "RpcConnection", pattern: str, receipt: Receipt, rpc_method: str = "") -> None:
         client = connection.client
         super().__init__(client.service, connection.counts, client.address, METHOD, pattern)
         connection.identify(self)
         self.connection = connection
         self._rpc_method = rpc_method
-        self.slot = slot
+        self.receipt = receipt
         self.id = b""
         self.subscription = 0
         self.then: Callable[[], object] | None = None  # called after its response has been sent
@@ -72,8 +94,8 @@ class RpcRequestContext(RequestContext):
 
     def waiting(self, watch: Watch, topic: str = "") -> Watch:
         super().waiting(watch, topic)
-        self.slot.release()
-        del self.slot  # very many may wait for very long
+        self.receipt.done()
+        del self.receipt  # very many may wait for very long
         self.connection.waiting.append(self)
         if self.connection.closed:
             watch.close()
@@ -112,6 +134,7 @@ class RpcConnection(ClientConnection):
         "cancellable",
         "held",
         "lease",
+        "overlapping",
         "reserved",
         "waiting",
     )
@@ -143,100 +166,154 @@ class RpcConnection(ClientConnection):
 
     # Requests
 
-    async def process(self, message: bytes, slot: Slot) -> None:
-        """Respond to a message. Changes of sessions take their place in the order before the next message is read."""
+    def process(self, message: bytes) -> Coroutine[None, None, None] | None:
+        """Respond to a message. Its changes of sessions take their places before the next message is processed."""
         requests, batch = rpc.parse(message)
+        self.overlapping = not batch
         if isinstance(requests[0], bytes) and self.refuse_other_protocol(rpc.decode(message)):
-            return
-        del message  # a request can wait for minutes
+            return None
+        receipt = Receipt(self.client.socket, len(message))
         if batch:
-            # Each at a turn of its own. Other messages wait: of what is parsed there is not much at a time.
-            answers = []
+            return self._process_batch(requests, receipt)
+        response = self._begin(requests[0], receipt)
+        if not isinstance(response, RpcResponse):
+            return self._respond([response], receipt)
+        if response.text:
+            self._send(response.text)
+        if response.then is not None:
+            response.then()
+        return None
+
+    async def _process_batch(self, requests: list[rpc.RpcRequest | bytes], receipt: Receipt) -> None:
+        """Begin each request at its own turn. Other messages wait, so that little is parsed at a time."""
+        responses: list[Awaitable[RpcResponse]] = []
+        try:
             while requests and await self._turn():
-                answers.append(asyncio.create_task(self._keep(self._respond(requests.pop(0), slot))))
-        else:
-            answer = self._respond(requests.pop(), slot)
-        self.follow(slot)
-        await self._send_all(await asyncio.gather(*answers) if batch else [await answer], batch=batch)
+                responses.append(asyncio.create_task(self._keep(self._begin(requests.pop(0), receipt))))
+        except (Exception, asyncio.CancelledError) as error:
+            self.fail(error)
+        self.process_next()
+        await self._respond(responses, receipt, batch=True)
 
     async def _turn(self) -> bool:
         """Wait for the client's next turn. Return whether the connection is still served."""
         await self.client.service.queue.turn(self.counts, next_=True)
         return not self.client.socket.drops_messages
 
-    async def _keep(self, answer: "Awaitable[RpcResponse]") -> "RpcResponse":
+    async def _keep(self, response: "RpcResponse | Awaitable[RpcResponse]") -> "RpcResponse":
         """Store a response of a batch until the others are complete."""
-        response = await answer
+        if not isinstance(response, RpcResponse):
+            response = await response
         self.client.socket.owe(len(response.text))
         return response
 
-    def _respond(self, request: rpc.RpcRequest | bytes, slot: Slot) -> "Coroutine[None, None, RpcResponse]":
+    async def _respond(
+        self, responses: "list[Awaitable[RpcResponse]]", receipt: Receipt, *, batch: bool = False
+    ) -> None:
+        """Send the responses to a message when all of them are complete."""
+        try:
+            await self._send_all(await asyncio.gather(*responses) if batch else [await responses[0]], batch=batch)
+        except (Exception, asyncio.CancelledError) as error:
+            self.fail(error)
+        finally:
+            receipt.done()
+
+    def _begin(
+        self, request: rpc.RpcRequest | bytes, receipt: Receipt
+    ) -> "RpcResponse | Coroutine[None, None, RpcResponse]":
+        """Perform a request that waits for nothing. Return its response, or the work that completes it."""
         if isinstance(request, bytes):
-            self.charge_frame(slot.take_uncharged())
-            return respond_with(request)
-        method = self._methods.get(request.method)
+            self.charge_frame(receipt.take_uncharged())
+            return RpcResponse(request)
+        id_, name, params = request
+        method = self._methods.get(name)
         if method is None:
-            self.charge_frame(slot.take_uncharged())
-            return respond_with(rpc.method_not_found(request.id) if request.id else b"")
-        before, done = None, None
-        code = request.params.get("code")
+            self.charge_frame(receipt.take_uncharged())
+            return RpcResponse(rpc.method_not_found(id_) if id_ else b"")
+        context = RpcRequestContext(self, method.pattern, receipt, name)
+        if id_ and "wait" in params:
+            context.id = id_
+            self.cancellable[id_] = context
+        written = None
+        code = params.get("code")
         if type(code) is str and len(code) == CODE_LENGTH:
             code = code.lower()
-            before = self._writes.get(code)
+            earlier = self._writes.get(code)
             if method.writes:
-                done = self._writes[code] = self.client.socket.state.loop.create_future()
-                done.add_done_callback(lambda done: self._written(code, done))
-        context = RpcRequestContext(self, method.pattern, slot, request.method)
-        if request.id and "wait" in request.params:
-            context.id = request.id
-            self.cancellable[request.id] = context
-        return self._perform(request.id, method, request.params, context, before, done)
+                written = self._writes[code] = self.client.socket.state.loop.create_future()
+                written.add_done_callback(lambda written: self._written(code, written))
+            if earlier is not None:
+                return self._complete(id_, context, self._perform_after(earlier, method, params, context), written)
+        try:
+            work = self._perform(method, params, context)
+            if not isinstance(work, bytes):
+                return self._complete(id_, context, work, written)
+            response = self._done(id_, context, work)
+        except Exception as error:
+            response = self._failed(id_, context, error)
+        if written is not None:
+            written.set_result(None)
+        return response
 
     def _written(self, code: str, done: "asyncio.Future[None]") -> None:
         if self._writes.get(code) is done:
             del self._writes[code]
 
-    async def _perform(
+    def _perform(
+        self, method: Method, params: dict[str, Any], context: RpcRequestContext
+    ) -> bytes | Awaitable[bytes | Pieces]:
+        context.admit(size=context.receipt.take_uncharged())
+        context.grant = self.grant
+        context.authorize(method.action)
+        return method.perform(context, params)
+
+    async def _perform_after(
+        self, earlier: "asyncio.Future[None]", method: Method, params: dict[str, Any], context: RpcRequestContext
+    ) -> bytes | Pieces:
+        """Perform a method after an earlier change of the same session."""
+        await earlier
+        work = self._perform(method, params, context)
+        del params
+        return work if isinstance(work, bytes) else await work
+
+    async def _complete(
         self,
         id_: bytes,
-        method: Method,
-        params: dict[str, Any],
         context: RpcRequestContext,
-        before: "asyncio.Future[None] | None",
-        done: "asyncio.Future[None] | None",
+        work: Awaitable[bytes | Pieces],
+        written: "asyncio.Future[None] | None",
     ) -> "RpcResponse":
         try:
-            if before is not None:
-                await before
-            context.admit(size=context.slot.take_uncharged())
-            context.grant = self.grant
-            context.authorize(method.action)
-            work = method.perform(context, params)
-            del params
-            result = work if isinstance(work, bytes) else await work
-            parts = None if isinstance(result, bytes) else result
-            first, last = (result, True) if isinstance(result, bytes) else await anext(result)
+            result = await work
+            if isinstance(result, bytes):
+                return self._done(id_, context, result)
+            first, last = await anext(result)
         except (Exception, asyncio.CancelledError) as error:
-            if isinstance(error, errors.TooMany) and error.persists:
-                self.client.socket.close(CloseCode.POLICY_VIOLATION, close_reason(error))
-            context.count_error(error)
-            context.status, text = failure(id_, error)
-            context.ended()
-            return RpcResponse(text if id_ and not context.gone else b"")
+            return self._failed(id_, context, error)
         finally:
-            if done is not None:
-                done.set_result(None)
+            if written is not None:
+                written.set_result(None)
+        if last or not id_ or context.gone:
+            await result.aclose()
+            return self._done(id_, context, first)
         context.status = HTTPStatus.OK
         context.sent_bytes = len(first)
-        if context.gone:  # it was cancelled
-            id_ = b""
-        if last or not id_:
-            if parts is not None:
-                await parts.aclose()
-            context.ended()
-            then, context.then = context.then, None  # it can refer to the context, and a cycle would outlive both
-            return RpcResponse(rpc.result(id_, first) if id_ else b"", then=then)
-        return RpcResponse(rpc.begin_result(id_) + first, parts, context)
+        return RpcResponse(rpc.begin_result(id_) + first, result, context)
+
+    def _done(self, id_: bytes, context: RpcRequestContext, result: bytes) -> "RpcResponse":
+        context.status = HTTPStatus.OK
+        context.sent_bytes = len(result)
+        context.ended()
+        then, context.then = context.then, None  # it can refer to the context, and a cycle would outlive both
+        return RpcResponse(rpc.result(id_, result) if id_ and not context.gone else b"", then=then)
+
+    def _failed(self, id_: bytes, context: RpcRequestContext, error: BaseException) -> "RpcResponse":
+        if isinstance(error, errors.TooMany) and error.persists:
+            self.client.socket.close(CloseCode.POLICY_VIOLATION, close_reason(error))
+        context.count_error(error)
+        context.status, text = failure(id_, error)
+        context.ended()
+        return RpcResponse(text if id_ and not context.gone else b"")
 
     # Sending
 
@@ -382,7 +459,7 @@ class RpcConnection(ClientConnection):
         self._presence.forget((self.origin, wire.parse_code(code)))
         return result
 
-    async def cancel(self, context: RpcRequestContext, params: dict[str, Any]) -> bytes:
+    def cancel(self, context: RpcRequestContext, params: dict[str, Any]) -> bytes:
         """End a request that waits. It gets no response."""
         id_ = rpc.encode_id(params.get("id"))
         if id_ is None:
@@ -404,7 +481,7 @@ class RpcConnection(ClientConnection):
         self._subscriptions += 1
         with ExitStack() as opened:
             opened.callback(self._unsubscribed)
-            subscription_context = opened.enter_context(RpcRequestContext(self, declared.pattern, context.slot))
+            subscription_context = opened.enter_context(RpcRequestContext(self, declared.pattern, context.receipt))
             subscription_context.grant = context.grant
             feed = declared.feed(subscription_context, **values, cursor=cursor, parameter="since", encode=encode)
             subscription_context.waiting(feed.watch, feed.topic)
@@ -420,7 +497,7 @@ class RpcConnection(ClientConnection):
         context.then = run
         return wire.encode({"subscription": subscription_context.subscription})
 
-    async def unsubscribe(self, context: RpcRequestContext, params: dict[str, Any]) -> bytes:
+    def unsubscribe(self, context: RpcRequestContext, params: dict[str, Any]) -> bytes:
         number = params.get("subscription")
         if type(number) is int and number > 0:
             for waiting in self.waiting:
@@ -464,10 +541,6 @@ class RpcResponse(NamedTuple):
     more: Pieces | None = None  # the rest of the result, before the final `}`
     context: RpcRequestContext | None = None  # the context of that request
     then: Callable[[], object] | None = None
-
-
-async def respond_with(text: bytes) -> RpcResponse:
-    return RpcResponse(text)
 
 
 def failure(id_: bytes, error: BaseException) -> tuple[int, bytes]:
