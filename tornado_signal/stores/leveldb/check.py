@@ -74,8 +74,8 @@ def differences(view: Any, memory: Memory, busy: Callable[[bytes], bool], now_ms
         for topic in origin.topics.values():
             listed += len(topic.sessions)
             serials = [record.serial for record in topic.sessions]
-            expiries = sorted(record.expires_ms for record in topic.sessions)
-            if not serials or serials != sorted(serials) or expiries != topic.expiries:
+            orders = sorted(record.order for record in topic.sessions)
+            if not serials or serials != sorted(serials) or orders != topic.orders():
                 issues.append(f"the listing of {origin.name} {topic.name.decode()} is not in order")
     counted = sum(origin.count for origin in memory.origins.values())
     topics = sum(len(origin.topics) for origin in memory.origins.values())

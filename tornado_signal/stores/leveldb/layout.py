@@ -184,11 +184,6 @@ def pack_listing_key(origin: str, topic: str, created_ms: int, serial: int) -> b
     return pack_listing_prefix(origin, topic) + _TWO_NUMBERS.pack(_LAST - created_ms, _LAST - serial)
 
 
-def listing_prefix(key: bytes) -> bytes:
-    """Return the part of a listing key that holds origin and topic."""
-    return key[: -_TWO_NUMBERS.size]
-
-
 def unpack_listing_key(key: bytes) -> tuple[str, str, int, int]:
     origin, at = unpack_string(key, 1)
     topic, at = unpack_string(key, at)

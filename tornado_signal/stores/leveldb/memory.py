@@ -28,12 +28,9 @@ REMOVAL_BYTES: Final = 600  # the same for a removal that is the only one of its
 MAX_REMOVALS: Final = 100_000  # of all topics
 MAX_TOPIC_REMOVALS: Final = 10_000
 
+SERIAL_BITS: Final = 49  # of `Record.order`, which then takes as much memory as a number of 61 bits
+
 _serial = operator.attrgetter("serial")
-
-
-def _expiry_order(record: "Record") -> int:
-    """Return the expiry, and the serial because the search among equal keys is linear."""
-    return record.expires_ms << 20 | record.serial & 0xFFFFF
 
 
 class Record:
@@ -45,21 +42,19 @@ class Record:
         "answerer_bytes",
         "answerer_last",
         "created_ms",
-        "expires_ms",
         "key",
         "leases",
         "offer_hash",
         "offerer_bytes",
         "offerer_last",
-        "serial",
+        "order",
         "topic",
     )
 
     def __init__(self, key: bytes, created_ms: int, expires_ms: int, serial: int, offer_hash: bytes) -> None:
         self.key = key  # the prefix of its keys
         self.created_ms = created_ms
-        self.expires_ms = expires_ms  # changed by `Memory.refresh`
-        self.serial = serial
+        self.order = expires_ms << SERIAL_BITS | serial  # orders sessions by expiry; changed by `Memory.refresh`
         self.topic: Topic | None = None  # the topic that lists it, if any
         self.leases = b""
         self.offer_hash = offer_hash  # hash of the offerer's secret, empty without a secret
@@ -67,6 +62,14 @@ class Record:
         self.answer_number = 0  # the number of the answer among its side's messages, 0 without an answer
         # The last number and the bytes of each side's messages. Those of uncommitted messages are included.
         self.offerer_last = self.offerer_bytes = self.answerer_last = self.answerer_bytes = 0
+
+    @property
+    def expires_ms(self) -> int:
+        return self.order >> SERIAL_BITS
+
+    @property
+    def serial(self) -> int:
+        return self.order & (1 << SERIAL_BITS) - 1
 
     @property
     def code(self) -> bytes:
@@ -104,13 +107,13 @@ class Record:
 class Topic:
     """The unanswered sessions of a topic. They can have expired since the last call of `Memory.due`."""
 
-    __slots__ = ("expiries", "name", "origin", "sessions")
+    __slots__ = ("_orders", "name", "origin", "sessions")
 
     def __init__(self, origin: "Origin", name: bytes, record: Record) -> None:
         self.origin = origin
         self.name = name  # UTF-8
         self.sessions = [record]  # oldest first, which is in the order of their serials
-        self.expiries = [record.expires_ms]  # sorted
+        self._orders: list[int] | None = None  # of its sessions, sorted. None until there is a second one
 
     @property
     def prefix(self) -> bytes:
@@ -118,6 +121,30 @@ class Topic:
 
     def key_of(self, record: Record) -> bytes:
         return layout.pack_listing_key(self.origin.name, self.name.decode(), record.created_ms, record.serial)
+
+    def orders(self) -> list[int]:
+        """Return the orders of its sessions, sorted."""
+        return self._orders or [self.sessions[0].order]
+
+    @property
+    def first_expiry_ms(self) -> int:
+        return self.orders()[0] >> SERIAL_BITS
+
+    def append(self, record: Record) -> None:
+        self._orders = self.orders()
+        self.sessions.append(record)
+        insort(self._orders, record.order)
+
+    def remove(self, record: Record) -> None:
+        del self.sessions[bisect_left(self.sessions, record.serial, key=_serial)]
+        if self._orders is not None:
+            del self._orders[bisect_left(self._orders, record.order)]
+
+    def reorder(self, before: int, after: int) -> None:
+        """Replace the order of a session."""
+        if self._orders is not None:
+            del self._orders[bisect_left(self._orders, before)]
+            insort(self._orders, after)
 
 
 class Origin:
@@ -231,7 +258,7 @@ class Memory:
         self.expired: OrderedDict[Record, Iterator[bytes]] = OrderedDict()
         self.listed = self.topic_count = 0
         self._session_bytes = 0
-        self._expiries: SortedKeyList[Record, int] = SortedKeyList(key=_expiry_order)
+        self._expiries: SortedKeyList[Record, int] = SortedKeyList(key=operator.attrgetter("order"))
 
     @property
     def size_bytes(self) -> int:
@@ -268,8 +295,7 @@ class Memory:
             self.topic_count += 1
             self._session_bytes += len(name)
         else:
-            listing.sessions.append(record)
-            insort(listing.expiries, record.expires_ms)
+            listing.append(record)
         record.topic = listing
         its.count += 1
         self.listed += 1
@@ -278,8 +304,7 @@ class Memory:
         """Remove a session from its listing, and remember that."""
         self.removals.add(topic.prefix, record, reason, now_ms)
         record.topic = None
-        del topic.sessions[bisect_left(topic.sessions, record.serial, key=_serial)]
-        del topic.expiries[bisect_left(topic.expiries, record.expires_ms)]
+        topic.remove(record)
         origin = topic.origin
         origin.count -= 1
         self.listed -= 1
@@ -292,11 +317,9 @@ class Memory:
 
     def refresh(self, record: Record, expires_ms: int) -> None:
         self._expiries.remove(record)
+        before, record.order = record.order, expires_ms << SERIAL_BITS | record.serial
         if record.topic is not None:
-            expiries = record.topic.expiries
-            del expiries[bisect_left(expiries, record.expires_ms)]
-            insort(expiries, expires_ms)
-        record.expires_ms = expires_ms
+            record.topic.reorder(before, record.order)
         self._expiries.add(record)
 
     def due(self, now_ms: int) -> Record | None:

@@ -1,7 +1,6 @@
 """Reads of a database: all sessions when it is opened, and the texts of single ones."""
 
 import gc
-import itertools
 from collections import deque
 from collections.abc import Iterable
 from typing import Any
@@ -128,14 +127,13 @@ def _load(db: Any) -> Memory:
     memory = Memory(db.get(layout.IDENTITY_KEY, verify_checksums=True), counters(db))
     with db.iterator(prefix=layout.SESSIONS, fill_cache=False) as parts:
         memory.fill(_sessions(parts))
-    with db.iterator(prefix=layout.LISTING, fill_cache=False) as entries:
-        for _, group in itertools.groupby(entries, key=lambda entry: layout.listing_prefix(entry[0])):
-            for key, code in reversed(list(group)):  # oldest first
-                origin, topic, created_ms, serial = layout.unpack_listing_key(key)
-                record = memory.sessions.get(layout.pack_session_prefix(origin, code))
-                if record is None or (record.created_ms, record.serial, record.topic) != (created_ms, serial, None):
-                    raise DamagedListing(f"listing entry {key!r} matches no session")
-                memory.enlist(record, origin, topic)
+    with db.iterator(prefix=layout.LISTING, fill_cache=False, reverse=True) as entries:
+        for key, code in entries:  # the oldest of a topic first
+            origin, topic, created_ms, serial = layout.unpack_listing_key(key)
+            record = memory.sessions.get(layout.pack_session_prefix(origin, code))
+            if record is None or record.created_ms != created_ms or record.serial != serial or record.topic:
+                raise DamagedListing(f"listing entry {key!r} matches no session")
+            memory.enlist(record, origin, topic)
     if memory.listed != memory.stored:
         raise DamagedListing(f"{memory.listed} sessions are listed, there should be {memory.stored}")
     return memory
@@ -152,14 +150,16 @@ def _sessions(parts: Iterable[tuple[bytes, bytes]]) -> dict[bytes, Record]:
             if key[size:] != layout.HEAD:
                 raise DamagedListing(f"a session has parts but no head: {key!r}")
             record = sessions[prefix] = Record(prefix, *layout.unpack_head_access(value))
-        elif key[size:] == layout.LEASES:
-            record.leases = value
-        elif key[size:] == layout.OFFER:  # the usual case
+            continue
+        part = key[size:]
+        if part == layout.OFFER:  # the usual case
             record.offerer_last, record.offerer_bytes = 1, len(value)
+        elif part == layout.LEASES:
+            record.leases = value
         else:
-            side, number = layout.unpack_part(key[size:], value)
+            side, number = layout.unpack_part(part, value)
             text_bytes = len(value)
-            if key[size:] == layout.ANSWER:
+            if part == layout.ANSWER:
                 answer = layout.unpack_answer(value)
                 record.answer_hash, record.answer_number = answer.secret_hash, number
                 text_bytes = len(answer.text.encode())

@@ -412,7 +412,7 @@ class LevelDBStore:
         listed = self._readable.topic(origin, topic)
         # A removal lowers the number, unless sessions were added since, which have greater serials.
         serial, live = (listed.sessions[-1].serial, len(listed.sessions)) if listed else (0, 0)
-        changes_ms = listed.expiries[0] if listed else None
+        changes_ms = listed.first_expiry_ms if listed else None
         position = TopicPosition(serial, live, self.memory.identity)
         if since is None:
             return ListingState(live > 0, position, changes_ms)
