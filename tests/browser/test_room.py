@@ -17,20 +17,17 @@ from tornado_signal_client.names import Identity
 pytest_plugins = ["support.browser_fixtures"]
 
 # The bounds are for a busy machine; tests/bench measures.
-AT_ONCE_MS = 20_000
 AWAY_S = 10
 SIGNATURE = string.ascii_letters + string.digits + "-_"
 ROOM = "room~lobby"
 DESCRIPTION = {"type": "offer", "sdp": "x"}
 VALID = json.dumps({"from": "!", "info": "m", "code": "c"})  # mail of a page that cannot sign
-# Enter at a time by the clock. Return how long it takes until `count` others are there.
+# Enter at a time by the clock. `entered` resolves when `count` others are there.
 ENTER_AT = """
   ([topic, info, number, options, at]) => {
     window.entered = new Promise((resolve) => setTimeout(resolve, at - Date.now())).then(async () => {
-      const began = performance.now();
       enter(topic, {info, ...options});
       await new Promise((resolve) => here.addEventListener("join", () => here.peers.size === number && resolve()));
-      return performance.now() - began;
     });
   }
 """
@@ -129,11 +126,12 @@ def now_ms():
 
 
 def together(pages, topic, **options):
-    """Make pages enter a room simultaneously. Return the milliseconds until each has all others."""
+    """Make pages enter a room simultaneously, and wait until each has all others."""
     at_ms = time.time() * 1000 + 50 * len(pages)
     for number, page in enumerate(pages):
         page.evaluate(ENTER_AT, [topic, str(number), len(pages) - 1, options, at_ms])
-    return [page.evaluate("entered") for page in pages]
+    for page in pages:
+        page.evaluate("entered")
 
 
 def happened(page, *names):
@@ -163,7 +161,7 @@ def beacons(server, site, topic="lobby"):
 def test_two_simultaneous_members_connect_exactly_once(server, reached, site, connect_page):
     pages = [connect_page(reached(server)) for _ in range(2)]
     for number in range(10):
-        assert max(together(pages, f"room {number}")) < AT_ONCE_MS
+        together(pages, f"room {number}")
         topics = server.call("/topics", origin=site.origin)[1]["topics"]
         assert {"topic": f"room~room {number}", "count": 2} in topics
         assert [happened(page) for page in pages] == [[["join", "1", None]], [["join", "0", None]]]
@@ -175,7 +173,7 @@ def test_two_simultaneous_members_connect_exactly_once(server, reached, site, co
 def test_ten_simultaneous_members_send_to_all_or_to_one(server, connect_page):
     pages = [connect_page(server) for _ in range(10)]
     for number in range(2):
-        assert max(together(pages, f"room {number}")) < AT_ONCE_MS
+        together(pages, f"room {number}")
         for page in pages:
             page.evaluate("here.send('to all')")
             page.evaluate("here.send('to the last', [...here.peers.keys()].at(-1))")

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
 from websockets.sync.client import connect
@@ -129,11 +128,9 @@ class Windowed:
         self.context.grant_permissions(["microphone"])
 
     def kill(self):
-        """Kill the process, as a system that is out of memory does. Return the wall-clock time in seconds."""
-        killed_s = time.time()
+        """Kill the process, as a system that is out of memory does."""
         self.process.kill()
         self.process.wait()
-        return killed_s
 
     def close(self):
         self.browser.close()

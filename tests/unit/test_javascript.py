@@ -14,3 +14,4 @@ pytestmark = pytest.mark.needs("node")
 def test_unit_tests_of_the_browser_module(file):
     completed = run_command("node", "--test", file)
     assert completed.returncode == 0, completed.stdout + completed.stderr
+    assert "MaxListeners" not in completed.stdout  # more than ten listeners of one signal

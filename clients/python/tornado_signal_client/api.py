@@ -90,7 +90,7 @@ class SignalClient(Closable):
         self._servers.check()
 
     def on_unreachable(self, listener: Callable[[APIError], None]) -> Callable[[], None]:
-        """Call a function with the error when no server has responded for 5 s, once until one responds."""
+        """Call a function with the error when no server has accepted a request for 5 s, once until one does."""
         self._servers.outage.listeners.add(listener)
         return lambda: self._servers.outage.listeners.discard(listener)
 

@@ -62,11 +62,11 @@ class Life:
 
 
 class Outage:
-    """Reports that no server has responded for `OUTAGE_S`, once until a server responds.
+    """Reports that no server has accepted a request for `OUTAGE_S`, once until a server does.
 
     Attributes:
         listeners: called with the last error.
-        error: the error of the last request, or None if a server has responded since.
+        error: the error of the last request, or None if a server has accepted one since.
     """
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ class Outage:
         self.end()
 
     def end(self) -> None:
-        """Note that a server has responded, or that no more requests follow."""
+        """Note that a server has accepted a request, or that no more requests follow."""
         self.error = None
         if self._timer is not None:
             self._timer.cancel()
@@ -112,6 +112,7 @@ class Outage:
 
     def _report(self, server: str) -> None:
         self.error = self.error or unreachable(server, SLOW)
-        log.warning("no server has responded for %g s: %s", OUTAGE_S, self.error)
+        reason = f"{server} responds but has refused requests" if self.error.status else "no server has responded"
+        log.warning("%s for %g s: %s", reason, OUTAGE_S, self.error)
         for listener in list(self.listeners):
             listener(self.error)

@@ -230,7 +230,7 @@ class Full:
 
 @dataclass(frozen=True)
 class ServerUnreachable:
-    """The event of servers that have not responded for 5 s. The room continues when one responds."""
+    """The event of servers that have not responded, or refused requests, for 5 s. The room continues when one works."""
 
     error: APIError
 

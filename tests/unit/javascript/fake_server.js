@@ -1,7 +1,7 @@
 /** A server in memory, and connections to peers in this process: as much of both as pairing and rooms use. */
 
 import { SignalClient } from "../../../tornado_signal/web/client/signal-client.js";
-import { SignalError } from "../../../tornado_signal/web/client/timing.js";
+import { onAbort, SignalError } from "../../../tornado_signal/web/client/timing.js";
 import "./virtual_time.js";
 import { FakeChannel, FakeConnection } from "./fake_rtc.js";
 
@@ -144,7 +144,7 @@ export class FakeServer {
         this.#waiting.delete(attempt);
       };
       this.#waiting.add(attempt);
-      signal?.addEventListener("abort", attempt);
+      if (signal) onAbort(signal, attempt);
       attempt();
     });
   }

@@ -19,7 +19,7 @@ function side(name, { leads, deliver = () => true }) {
   const connection = new FakeConnection(name);
   const mails = [];
   const way = {
-    signal: stop.signal,
+    signal: AbortSignal.any([stop.signal]), // one for each connection
     leads,
     begins: true,
     direct: false,

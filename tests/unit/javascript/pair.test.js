@@ -3,7 +3,7 @@ import { beforeEach, test } from "node:test";
 import { join, pair } from "../../../tornado_signal/web/client/connect.js";
 import { listedHere } from "../../../tornado_signal/web/client/link.js";
 import { publish } from "../../../tornado_signal/web/client/publish.js";
-import { SignalError, unreachable } from "../../../tornado_signal/web/client/timing.js";
+import { PAIR_MS, SignalError, unreachable } from "../../../tornado_signal/web/client/timing.js";
 import { FakeServer, LinkedConnection } from "./fake_server.js";
 
 const TOPIC = "pair~test";
@@ -120,6 +120,17 @@ test("pages with the same info find each other, and not themselves", { timeout: 
   listedHere.clear(); // as on another page
   const [{ connection }] = await Promise.all([once(published, "connection"), call("lobby", { info: "Guest" })]);
   assert.equal(connection.info, "Guest");
+  published.close();
+});
+
+test("five peers that join one publisher at once all connect before an attempt times out", async () => {
+  const published = publish("lobby", { url: "https://server", RTCPeerConnection: LinkedConnection, info: "alice" });
+  while (!server.listed("lobby").length) await new Promise(setImmediate);
+  listedHere.clear(); // as on another page
+  const beganMs = performance.now();
+  published.addEventListener("error", ({ error }) => assert.fail(error));
+  await Promise.all(Array.from({ length: 5 }, () => call("lobby", { info: "Guest" })));
+  assert.ok(performance.now() - beganMs < PAIR_MS);
   published.close();
 });
 

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
 import { room } from "../../../tornado_signal/web/client/room.js";
-import { SignalError, unreachable } from "../../../tornado_signal/web/client/timing.js";
+import { PAIR_MS, SignalError, unreachable } from "../../../tornado_signal/web/client/timing.js";
 import { FakeServer, LinkedConnection } from "./fake_server.js";
 
 let server;
@@ -41,6 +41,16 @@ test("two members are connected, and one that leaves is reported", async () => {
   assert.equal(bob.peers.size, 0);
   await leave(bob);
   assert.equal(server.sessions.size, 0);
+});
+
+test("ten members that enter together are connected at the first attempt", async () => {
+  const beganMs = performance.now();
+  const members = Array.from({ length: 10 }, (_, number) => enter(`${number}`));
+  const all = (member) =>
+    new Promise((resolve) => member.addEventListener("join", () => member.peers.size === 9 && resolve()));
+  await Promise.all(members.map(all));
+  assert.ok(performance.now() - beganMs < PAIR_MS);
+  await leave(...members);
 });
 
 test("mail that is lost is sent again", async () => {

@@ -1,7 +1,6 @@
 /* Rooms in which strangers list beacons and send mail: junk, copies, and fields of every type. */
 
 import assert from "node:assert/strict";
-import { setMaxListeners } from "node:events";
 import { beforeEach, test } from "node:test";
 import { heed, Messages } from "../../../tornado_signal/web/client/data.js";
 import { receiveFile } from "../../../tornado_signal/web/client/files.js";
@@ -61,8 +60,6 @@ function variants(value) {
     json.map((text) => JSON.stringify(each).replace(JSON.stringify(mark), text ?? "null")),
   );
 }
-
-setMaxListeners(0);
 
 let server;
 beforeEach(() => (server = new FakeServer()));
@@ -167,9 +164,12 @@ test("candidates and answers of a session with any value at any place only fail 
 });
 
 test("a header of a message in parts takes no memory for the size that it claims", () => {
-  const { signal } = new AbortController();
   const kept = Array.from({ length: 5000 }, () => {
-    const messages = new Messages({}, Object.assign(new EventTarget(), { ordered: true }), signal);
+    const messages = new Messages(
+      {},
+      Object.assign(new EventTarget(), { ordered: true }),
+      new AbortController().signal,
+    );
     messages.take('\x1e\x1e{"size": 67108864, "text": false}');
     messages.take(new ArrayBuffer(10));
     return messages;

@@ -102,6 +102,7 @@ test("an error response has the code of its status", () => {
   const codes = [400, 403, 404, 409, 413, 429, 500, 503].map((status) => new SignalError(status, "").code);
   const [invalid, busy] = ["invalid-request", "server-busy"];
   assert.deepEqual(codes, [invalid, "origin-not-allowed", "not-found", "already-answered", invalid, busy, busy, busy]);
+  assert.match(new SignalError(429, "Too many requests").message, /responds but refuses requests: 429 Too many/);
   assert.equal(new SignalError(401, "Missing or invalid token").code, "unauthorized");
   assert.equal(new SignalError(403, "Not allowed by the token").code, "not-allowed");
 });

@@ -26,10 +26,13 @@ test("mistakes in the options are errors at the call", async () => {
     fails("invalid-origin", () => new SignalClient("https://server", { origin }));
   }
   fails("invalid-url", () => new SignalClient("wss://server"));
-  for (const iceServers of ["stun:a", {}, [null], [{ url: "stun:a" }], [{ urls: [] }], [{ urls: ["stun:a", "b"] }]]) {
+  const turn = { urls: ["stun:a", "TURNS:b"], username: "u" };
+  const wrong = ["stun:a", {}, [null], [{ url: "stun:a" }], [{ urls: [] }], [{ urls: ["stun:a", "b"] }], [turn]];
+  for (const iceServers of wrong) {
     const expected = { code: "option-invalid", message: /`rtc.iceServers`/ };
     assert.throws(() => room("lobby", { ...options, rtc: { iceServers } }), expected);
   }
+  room("lobby", { ...options, rtc: { iceServers: [{ ...turn, credential: "c" }] } }).leave();
 });
 
 test("unknown options and those of another type are errors that name them", async () => {
@@ -84,4 +87,18 @@ test("an empty name is an error", async () => {
   const lobby = room("lobby", { url: "https://server", me: "", RTCPeerConnection: class {} });
   const { error } = await new Promise((resolve) => lobby.addEventListener("error", resolve));
   assert.equal(error.code, "name-invalid");
+});
+
+test("one signal ends any number of rooms, publications and calls", async () => {
+  const stop = new AbortController();
+  const { signal } = stop;
+  const client = new SignalClient("https://server", { origin: "https://app.example" });
+  const options = { url: "https://server", RTCPeerConnection: class {}, signal };
+  const each = Array.from({ length: 11 });
+  const calls = each.flatMap(() => [client.health({ signal }), pair("lobby", options)]);
+  const targets = each.flatMap(() => [room("lobby", options), publish("lobby", options)]);
+  const closed = targets.map((target) => new Promise((resolve) => target.addEventListener("close", resolve)));
+  stop.abort();
+  await Promise.all(calls.map((call) => assert.rejects(call, { name: "AbortError" })));
+  await Promise.all(closed);
 });

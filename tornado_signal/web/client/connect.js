@@ -5,7 +5,19 @@ import { ownInfo, topicOf } from "./identity.js";
 import { CHOSEN, createOffer, Link, listedHere, waitForAnswer } from "./link.js";
 import { OFFER_OPTIONS } from "./publish.js";
 import { MAX_PEERS, Servers } from "./servers.js";
-import { Deadline, makePace, now, PAUSE_MS, retry, STAGGER_MS, sleep, taken, temporary, WAIT_S } from "./timing.js";
+import {
+  Deadline,
+  makePace,
+  now,
+  onAbort,
+  PAUSE_MS,
+  retry,
+  STAGGER_MS,
+  sleep,
+  taken,
+  temporary,
+  WAIT_S,
+} from "./timing.js";
 
 export { createOffer, waitForAnswer } from "./link.js";
 
@@ -171,7 +183,7 @@ export async function pair(topic, options = {}) {
   const servers = new Servers(options, signal, (error) => options.onstep?.("failed", error), OFFER_OPTIONS);
   const end = () => stop.abort(options.signal?.reason);
   globalThis.addEventListener?.("pagehide", end, { signal });
-  options.signal?.addEventListener("abort", end, { signal });
+  if (options.signal) onAbort(signal, onAbort(options.signal, end));
   if (options.signal?.aborted) end();
   try {
     const all = { ...options, pair: true };
@@ -233,7 +245,7 @@ class Pairing {
   async matchPair() {
     const { signal } = this.#servers;
     const withdraw = () => this.#withdraw();
-    signal.addEventListener("abort", withdraw);
+    const unfollow = onAbort(signal, withdraw);
     const stay = new Deadline(signal);
     const move = () => stay.end(temporary(new Error("A preferred server works")));
     this.#servers.preferred(this.#client, stay.signal).then(move, () => {});
@@ -247,7 +259,7 @@ class Pairing {
       throw error;
     } finally {
       stay.end();
-      signal.removeEventListener("abort", withdraw);
+      unfollow();
     }
   }
 

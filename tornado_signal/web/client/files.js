@@ -3,7 +3,7 @@
 import { BUFFER, CHUNK, PROTOCOL, transmit } from "./data.js";
 import { checkOptions } from "./signal-client.js";
 import { read } from "./text.js";
-import { PeerError } from "./timing.js";
+import { onAbort, PeerError } from "./timing.js";
 
 /** @import { FileOptions, IncomingFile as PublicFile, Progress } from "../client.d.ts" */
 /** @import { Files } from "./data.js" */
@@ -75,7 +75,7 @@ export async function sendFile(files, file, options, context) {
     wake();
   };
   const signals = [signal, over];
-  for (const each of signals) each.addEventListener("abort", awake);
+  const ends = signals.map((each) => onAbort(each, awake));
   files.sending += 1;
   try {
     await until(() => channel.readyState === "open");
@@ -94,7 +94,7 @@ export async function sendFile(files, file, options, context) {
     throw error;
   } finally {
     files.sending -= 1;
-    for (const each of signals) each.removeEventListener("abort", awake);
+    for (const end of ends) end();
   }
 }
 
@@ -195,7 +195,7 @@ class IncomingFile extends EventTarget {
     const lose = () => this.#end(failure("interrupted"));
     channel.onmessage = ({ data }) => this.#take(data);
     channel.onclose = lose;
-    over.addEventListener("abort", lose, { signal: this.#stop.signal });
+    onAbort(this.#stop.signal, onAbort(over, lose));
   }
 
   get #ended() {

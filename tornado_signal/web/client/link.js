@@ -12,6 +12,7 @@ import {
   iceFailure,
   makePace,
   now,
+  onAbort,
   PAIR_MS,
   PAUSE_MS,
   PeerError,
@@ -118,7 +119,10 @@ export class Link {
       this.#makeChannel(options.channel, resolve);
     });
     this.opened.catch(() => {}); // it can reject while nothing waits for it
-    signal.addEventListener("abort", () => this.fail(signal.reason), { signal: this.signal });
+    onAbort(
+      this.signal,
+      onAbort(signal, () => this.fail(signal.reason)),
+    );
     this.#watch();
     try {
       options.prepare?.(connection); // the connection has its own channel by now, which is therefore the first one

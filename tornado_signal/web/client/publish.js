@@ -1,7 +1,7 @@
 /* `publish`, `join` and `pair`: a room needs nothing else of them. */
 
 import { Servers } from "./servers.js";
-import { dispatch, notLoaded } from "./timing.js";
+import { dispatch, notLoaded, onAbort } from "./timing.js";
 
 /** @import { PublicationEvents, PeerOptions } from "../client.d.ts" */
 /** @import { Link } from "./link.js" */
@@ -26,7 +26,11 @@ class Publication extends EventTarget {
     const { signal } = this.#stop;
     const servers = new Servers(options, signal, (error) => this.#tell("error", { error }), OFFER_OPTIONS);
     globalThis.addEventListener?.("pagehide", () => this.#withdraw(), { signal });
-    options.signal?.addEventListener("abort", () => this.close(), { signal });
+    if (options.signal)
+      onAbort(
+        signal,
+        onAbort(options.signal, () => this.close()),
+      );
     // Later, so that the caller can listen for the event.
     if (options.signal?.aborted) queueMicrotask(() => this.close());
     else this.#run(topic, options, servers);

@@ -13,6 +13,7 @@ import {
   mistakes,
   notLoaded,
   now,
+  onAbort,
   PAIR_MS,
   PAUSE_MS,
   PeerError,
@@ -180,7 +181,11 @@ class Room extends EventTarget {
         this.#test();
       }),
     );
-    options.signal?.addEventListener("abort", () => this.leave(), { signal });
+    if (options.signal)
+      onAbort(
+        signal,
+        onAbort(options.signal, () => this.leave()),
+      );
     if (options.signal?.aborted) this.leave();
     else this.#run(servers);
   }

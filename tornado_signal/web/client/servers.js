@@ -13,6 +13,7 @@ const RENEW_MS = 600_000; // the highest age of an offer or TURN password when i
 const FAILED_MS = 30_000; // how long other servers are preferred after a failure
 const MAX_INFO = 1024;
 const ICE_URLS = /^((stun|turn)s?:[^,]+(,|$))+$/i; // one, or a list as text
+const STUN_URLS = /^(stuns?:[^,]+(,|$))+$/i;
 const TRIES = 4; // before another server is used
 const OPTIONS = {
   ...CLIENT_OPTIONS,
@@ -44,8 +45,9 @@ export class Servers {
     }
     // Some implementations ignore a wrong one, and never connect.
     for (const each of [rtc?.iceServers ?? []].flat()) {
-      if (!ICE_URLS.test(Object(each).urls))
-        throw new PeerError("option-invalid", "`rtc.iceServers` has `urls` like stun:…");
+      const { urls, username, credential } = Object(each);
+      if (!(username && credential ? ICE_URLS : STUN_URLS).test(urls))
+        throw new PeerError("option-invalid", "`rtc.iceServers` has `urls` like stun:…, and passwords for turn:…");
     }
     this.tries = this.clients.length > 1 ? TRIES : Infinity;
     this.signal = signal;

@@ -59,14 +59,15 @@ export class SignalError extends PeerError {
    */
   constructor(status, message, retryAfterMs) {
     const code = CODES[status] ?? (status < 500 ? "invalid-request" : "server-busy");
-    super(message === NOT_ALLOWED ? "not-allowed" : code, message);
+    const busy = code === "server-busy" ? `The server responds but refuses requests: ${status} ` : "";
+    super(message === NOT_ALLOWED ? "not-allowed" : code, busy + message);
     this.name = "SignalError";
     this.status = status;
     this.retryAfterMs =
       /** @type {number} */ (retryAfterMs) > 0
         ? Math.min(/** @type {number} */ (retryAfterMs), MAX_RETRY_MS)
         : undefined;
-    if (status >= 500 || status === 429) temporary(this);
+    if (busy) temporary(this);
   }
 }
 
@@ -191,16 +192,33 @@ export const MAX_CLOSE_MS = 60_000; // for it to receive all
 export const PAUSE_MS = 1000; // between two polls of a server that does not support waiting
 export const MAX_PAUSE_MS = 10_000;
 
+/** @type {WeakMap<AbortSignal, Set<() => void>>} */
+const onAborts = new WeakMap();
+
+/**
+ * Call a function when a signal fires. Returns a function that ends this. Node.js warns of more than ten listeners.
+ *
+ * @param {AbortSignal} signal
+ * @param {() => void} end
+ */
+export function onAbort(signal, end) {
+  const ends = onAborts.get(signal) ?? new Set();
+  if (!onAborts.has(signal)) signal.addEventListener("abort", () => [...ends].map((each) => each()));
+  onAborts.set(signal, ends.add(end));
+  return () => void ends.delete(end);
+}
+
 /** An abort signal that follows `outer` and also fires on a timeout. */
 export class Deadline {
   #stop = new AbortController();
+  #unfollow = () => {};
   passed = false; // whether the timeout has fired
 
   /** @param {AbortSignal | null} [outer] */
   constructor(outer) {
     const abort = () => this.end(outer?.reason);
     if (outer?.aborted) abort();
-    else outer?.addEventListener("abort", abort, { signal: this.signal });
+    else if (outer) this.#unfollow = onAbort(outer, abort);
   }
 
   get signal() {
@@ -226,11 +244,12 @@ export class Deadline {
       timer = setTimeout(late, SIGN_MS);
     };
     const unwatch = ms === REQUEST_MS ? watch(hasten) : () => {};
-    let abort = () => {};
+    let forget = () => {};
     // One for each call: a promise that lives longer would keep all results.
-    const aborted = new Promise((_, reject) => (abort = () => reject(signal.reason)));
-    if (signal.aborted) abort();
-    signal.addEventListener("abort", abort);
+    const aborted = new Promise((_, reject) => {
+      if (signal.aborted) reject(signal.reason);
+      forget = onAbort(signal, () => reject(signal.reason));
+    });
     try {
       return await /** @type {Promise<T>} */ (Promise.race([promise, aborted]));
     } catch (failure) {
@@ -239,12 +258,13 @@ export class Deadline {
     } finally {
       clearTimeout(timer);
       unwatch();
-      signal.removeEventListener("abort", abort);
+      forget();
     }
   }
 
   /** @param {unknown} [reason] */
   end(reason) {
+    this.#unfollow();
     this.#stop.abort(reason);
   }
 }
@@ -276,16 +296,16 @@ export async function withTimeout(ms, signal, task) {
 export const sleep = (ms, signal, leastMs = ms / 2) =>
   new Promise((resolve, reject) => {
     signal.throwIfAborted();
-    const stop = new AbortController();
     const end = () => {
       clearTimeout(timer);
-      stop.abort();
+      awake();
+      globalThis.removeEventListener?.("online", end);
       if (signal.aborted) reject(signal.reason);
       else resolve();
     };
     const timer = setTimeout(end, leastMs + ms * Math.random());
-    signal.addEventListener("abort", end, { signal: stop.signal });
-    globalThis.addEventListener?.("online", end, { signal: stop.signal }); // the network is available again
+    const awake = onAbort(signal, end);
+    globalThis.addEventListener?.("online", end); // the network is available again
   });
 
 const MIN_POLL_MS = 100; // between two polls, after a burst
