@@ -9,6 +9,7 @@ import pytest
 from support.rpc import until
 from support.webhooks import hang, status, write_secret
 
+from tornado_signal.system import outgoing
 from tornado_signal.webhooks import Webhooks, events, sender, target
 
 
@@ -84,7 +85,7 @@ async def test_full_queue_drops_new_events_and_requests_go_on(service, webhooks,
 
 
 async def test_slow_receiver_gets_the_events_again_after_the_time_limit(service, webhooks, receiver, monkeypatch):
-    monkeypatch.setattr(target, "REQUEST_S", 0.1)
+    monkeypatch.setattr(outgoing, "REQUEST_S", 0.1)
     receiver.next(hang)
     await service.offer()
     await until(lambda: receiver.events)

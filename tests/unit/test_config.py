@@ -18,6 +18,7 @@ SECRET_VARIABLES = [
     ("TORNADO_SIGNAL_REDIS_PASSWORD", "redis_password_file"),
     ("TORNADO_SIGNAL_REDIS_SENTINEL_PASSWORD", "redis_sentinel_password_file"),
     ("TORNADO_SIGNAL_TURN_SECRET", "turn_secret_file"),
+    ("TORNADO_SIGNAL_TURN_PROVIDER_SECRET", "turn_provider_secret_file"),
     ("TORNADO_SIGNAL_WEBHOOK_SECRET", "webhook_secret_file"),
 ]
 
@@ -188,7 +189,8 @@ def add_values(name, values=(), texts=(), toml=()):
 
 
 PATHS = ["tls_certificate", "tls_key", "redis_password_file", "redis_sentinel_password_file", "redis_ca"]
-for name in (*PATHS, "admin_token_file", "auth_keys", "turn_secret_file", "webhook_secret_file"):
+SECRET_FILES = ("turn_secret_file", "turn_provider_secret_file", "webhook_secret_file")
+for name in (*PATHS, "admin_token_file", "auth_keys", *SECRET_FILES):
     values = [("none", '"none"', None), ("/etc/a b.pem", '"/etc/a b.pem"', Path("/etc/a b.pem"))]
     add_values(name, values, ["", "a\0b"], ["1", "true", "['key.pem']"])
 SWITCHES = ("redis_tls", "demo", "nearby", "start_empty_if_damaged", "access_log", "log_subjects", "peerjs_discovery")
@@ -211,6 +213,17 @@ add_values(
     ],
     ["", "a", "ftp://a", "https://", "https://u:p@a", "https://a/#b", "https://a/b c", "https://a:65536", "https://[1"],
     ["1", "false", '["https://a"]'],
+)
+add_values(
+    "turn_provider",
+    [
+        ("none", '"none"', None),
+        ("cloudflare:0a", '"cloudflare:0a"', "cloudflare:0a"),
+        ("https://a/b?c", '"https://a/b?c"', "https://a/b?c"),
+        ("http://127.0.0.1:80", '"http://127.0.0.1:80"', "http://127.0.0.1:80"),
+    ],
+    ["", "cloudflare:", "twilio:a/b", "aws:a", "metered", "http://a", "http://localhost.a", "https://u:p@a", "ftp://a"],
+    ["1", "false", '["metered:a"]'],
 )
 add_values(
     "webhook_events",

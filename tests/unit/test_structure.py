@@ -62,15 +62,16 @@ MAY_IMPORT = {
         "stores.leveldb stores.redis system system.loop transport httpx jwt prometheus_client shtab tornado"
     ),
     "tracing": "errors service settings package opentelemetry",
-    "webhooks": "metrics service session settings system tornado",
+    "webhooks": "metrics service session settings system",
+    "turn": "errors service settings system",
     "transport": "system.hourly system.loop httptools tornado",
     "settings": "",
     "system.hourly": "",
     "system.loop": "metrics",
-    "system": "errors settings",
+    "system": "errors settings tornado",
     "process": (
         "auth errors http lifecycle limits metrics operator service settings stores "
-        "system system.loop transport protocols relay tracing webhooks websocket.routes websocket package tornado"
+        "system system.loop transport protocols relay tracing turn webhooks websocket.routes websocket package tornado"
     ),
     "process.worker": "process settings stores.redis system uvloop",
     "client": "aiortc cryptography httpx websockets",
@@ -88,7 +89,7 @@ PURE_MODULES |= {"hmac", "ipaddress", "itertools", "json", "math", "re", "struct
 ENTRY_POINTS = {"__main__", "client.__main__", "process.worker"}
 
 READERS = {"client.http", "client.websocket", "operator.health", "operator.remote"}
-READERS |= {"redis.connections", "webhooks.target"}
+READERS |= {"redis.connections", "system.outgoing"}
 
 FILES = some(
     sorted(path for folder, _ in PACKAGES.values() for path in folder.rglob("*.py") if path.name != "_version.py")

@@ -37,8 +37,8 @@ class ReadinessHandler(ServiceHandler):
         if self.service.lifecycle.state >= LEAVING:
             raise Unavailable("draining")
         await self.service.store.probe()
-        full = self.fullness.full
-        respond(self, 200, {"status": "ok", **({"full": full} if full else {})})
+        details = {"full": self.fullness.full, "turnProvider": self.service.provided.problem}
+        respond(self, 200, {"status": "ok", **{name: detail for name, detail in details.items() if detail}})
 
     head = get
 

@@ -67,6 +67,12 @@ class Exposition(Collector):
         if self._tls is not None:
             meaning = "Expiry of the current certificate, Unix time."
             yield gauge("certificate_expiry_timestamp_seconds", meaning, self._tls.certificate.expires_s)
+        if (provided := self._service.provided).provider:
+            requests: Values = {("ok",): provided.succeeded, ("failed",): provided.failed}
+            yield counter("turn_provider_requests", "Requests to the TURN provider.", requests, "result")
+            meaning = "Expiry of the servers of the TURN provider, Unix time. 0 before the first ones."
+            yield gauge("turn_provider_expiry_timestamp_seconds", meaning, provided.expires_ms / 1000)
+            yield gauge("turn_provider_failing", "Whether its last request has failed.", bool(provided.problem))
         yield from self._connection_metrics(self._transport)
         lag = self._service.log.metrics.loop_lag
         yield histogram("event_loop_lag_seconds", "How late timers of the event loop fire.", lag)

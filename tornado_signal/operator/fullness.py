@@ -73,6 +73,7 @@ class Fullness:
 
 
 def describe_full(body: Mapping[str, Any]) -> str:
-    """Return the end of the status line for a response of /readyz: the full resources, and its reason."""
+    """Return the end of the status line for a response of /readyz: full resources, TURN provider, and its reason."""
     full = f"; full: {', '.join(body['full'])}" if body.get("full") else ""
+    full += f"; TURN provider: {body['turnProvider']}" if body.get("turnProvider") else ""
     return f"{full}; not ready: {body['reason']}" if body.get("reason") else full

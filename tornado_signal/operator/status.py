@@ -37,7 +37,7 @@ STORED_S: Final = 5.0  # between two readings of the store
 PAUSES: Final = 20  # a pause is at least this many times as long as the reading before
 FIRST_S: Final = 0.5  # for the first reading
 
-URLS: Final = ("otlp_endpoint", "webhook_url")
+URLS: Final = ("otlp_endpoint", "turn_provider", "webhook_url")
 """The settings whose path and query can contain secrets, which are not shown."""
 
 
@@ -101,6 +101,14 @@ class Status:
             "full": self._fullness.full,
             "room": self._find_room(),
             "figures": await self._find_figures(),
+            "turn_provider": {
+                "name": service.provided.provider,
+                "servers": len(service.provided.current(round(service.clock.wall_s() * 1000))),
+                "expires": service.provided.expires_ms,
+                "problem": service.provided.problem,
+            }
+            if service.provided.provider
+            else None,
             "refusals": self._find_refusals(),
             "clients": as_recent("client", with_networks(service.limits.recent.totals())),
             "recent_origins": as_recent("origin", service.recent_origins.totals()),

@@ -116,14 +116,16 @@ async def gather(listeners: Sequence[WorkerListener], path: str) -> dict[int, ht
 async def read_readiness(listeners: Sequence[WorkerListener]) -> tuple[int, dict[str, Any]]:
     """Read /readyz of all workers. Return status and body of a worker that is ready, or otherwise of another one.
 
-    `full` lists that of all workers.
+    `full` lists that of all workers, and `turnProvider` has the problem of one of them.
     """
     responses = sorted((await gather(listeners, "/readyz")).values(), key=lambda response: response.status_code)
     if not responses:
         return 503, {"status": "unavailable", "reason": "no worker responds"}
     bodies = [response.json() for response in responses]
     full = sorted({name for body in bodies for name in body.get("full", ())})
-    return responses[0].status_code, bodies[0] | ({"full": full} if full else {})
+    problem = next(filter(None, (body.get("turnProvider") for body in bodies)), None)
+    details = ({"full": full} if full else {}) | ({"turnProvider": problem} if problem else {})
+    return responses[0].status_code, bodies[0] | details
 
 
 class AggregatingHandler(AdminHandler):

@@ -15,6 +15,7 @@ from ..system.owner import become_owner
 from ..system.secrets import warn_of_readable_secrets
 from ..system.sockets import url
 from ..tracing import open_tracing
+from ..turn import check_provider
 from ..webhooks import unencrypted
 from .listeners import open_all_sockets
 from .resources import read_resources
@@ -38,6 +39,8 @@ async def check(settings: Settings) -> list[str]:
     if (tracer := open_tracing(settings)) is not None:
         await tracer.close(1)
         results.append(f"spans: to {settings.otlp_endpoint}")
+    if resources.turn_provider is not None:
+        results.append(f"TURN provider: {await check_provider(resources.turn_provider, int(Clock().wall_s() * 1000))}")
     ice = resources.ice
     results.append(f"ICE servers: {', '.join((*ice.stun, *ice.turn_urls)) or NO_ICE_SERVERS}")
     if (target := resources.webhooks) is not None:

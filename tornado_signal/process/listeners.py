@@ -69,7 +69,7 @@ def log_start(urls: list[str], admin: list[socket.socket], settings: Settings, d
 
     The log also names the room for connections. A process has descriptors for `descriptors` of them.
     """
-    if not (settings.stun_servers or settings.turn_servers):
+    if not (settings.stun_servers or settings.turn_servers or settings.turn_provider):
         log.info("ICE servers: %s", NO_ICE_SERVERS)
     warn_of_readable_secrets(settings)
     if (host := unencrypted(settings)) is not None:

@@ -40,6 +40,7 @@ from ..system.sockets import url
 from ..system.tls import Tls
 from ..tracing import open_tracing
 from ..transport import Server, ServerState
+from ..turn import Refresher
 from ..webhooks import Webhooks
 from ..websocket.presence import Presence
 from ..websocket.routes import websocket_routes
@@ -96,6 +97,7 @@ class ServingProcess:
     admin_server: Server
     control: Control
     webhooks: Webhooks
+    refresher: Refresher
     tls: Tls | None
     reloader: Reloader
 
@@ -145,6 +147,7 @@ class ServingProcess:
         self._limit_connections(settings)
         self.webhooks = Webhooks(service)
         stages.opened("webhooks", self.webhooks.close)
+        self.refresher = Refresher(service)
         self.reloader = Reloader(self.live, resources, self.use)
         stages.opened("garbage collection", GarbageCollection(lambda: len(self.state.connections)).stop)
         self.server = Server(self.state)
@@ -164,6 +167,7 @@ class ServingProcess:
         await self.admin_server.start(admin)
         stages.opened("admin listener", functools.partial(self.admin_server.close, 0))
         self.webhooks.use(resources.webhooks, settings)
+        self.refresher.use(resources.turn_provider)
         self._urls = [url(listening, self.state.protocol) for listening in public]
         if inherited is None:
             log_start(self._urls, admin, settings, max_connections)
@@ -229,6 +233,7 @@ class ServingProcess:
         ]
 
         async def stop() -> None:
+            await self.refresher.close()
             for each in repeated:
                 await each.stop()
 
@@ -238,7 +243,7 @@ class ServingProcess:
         if self._lifecycle.state >= LEAVING:
             return f"draining, {len(self.state.connections)} connections left"
         listed = "" if self._counts is None else f", {self._counts[0]} sessions listed"
-        full = describe_full({"full": self.control.fullness.full})
+        full = describe_full({"full": self.control.fullness.full, "turnProvider": self.service.provided.problem})
         full += "" if self.service.store.available else "; not ready: the store is unavailable"
         return f"listening on {', '.join(self._urls)}{listed}{full}{reload_status(self.live)}"
 
@@ -257,6 +262,7 @@ class ServingProcess:
         service.limits.apply(settings)
         self._limit_connections(settings)
         self.webhooks.use(resources.webhooks, settings)
+        self.refresher.use(resources.turn_provider)
         self.application.make_routes(settings)
 
     def _limit_connections(self, settings: Settings) -> None:

@@ -9,13 +9,69 @@ import hashlib
 import hmac
 import secrets
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple, TypedDict, TypeGuard
 
 from ..errors import OperatorError
 from ..settings.settings import Settings
+from ..settings.value_types import STUN, TURN
 from ..system.secrets import read_secret
 
-NO_ICE_SERVERS = "none; peers in different networks cannot connect (see --stun-servers and --turn-servers)"
+NO_ICE_SERVERS: Final = "none; peers in different networks cannot connect (see --stun-servers and --turn-servers)"
+
+
+MAX_CREDENTIAL: Final = 1024  # code points
+
+
+class IceServer(TypedDict, total=False):
+    """An ICE server, as an RTCConfiguration has it."""
+
+    urls: list[str]
+    username: str
+    credential: str
+
+
+def parse_server(value: Any) -> IceServer | None:
+    """Return an ICE server of a provider, without URLs that the settings would not accept. None if it is not one."""
+    if not isinstance(value, dict):
+        return None
+    urls: object = value.get("urls", value.get("url"))
+    usable = [url for url in (urls if isinstance(urls, list) else [urls]) if _is_usable(url)]
+    server = IceServer(urls=usable)
+    if any(url.startswith("turn") for url in usable):
+        username, credential = value.get("username"), value.get("credential")
+        if not (_is_text(username) and _is_text(credential)):
+            return None
+        server["username"], server["credential"] = username, credential
+    return server if usable else None
+
+
+def _is_text(value: object) -> TypeGuard[str]:
+    return isinstance(value, str) and 0 < len(value) <= MAX_CREDENTIAL and value.isprintable()
+
+
+def _is_usable(url: object) -> TypeGuard[str]:
+    for kind in (STUN, TURN):
+        try:
+            return bool(kind.parse(url))
+        except ValueError:
+            continue
+    return False
+
+
+@dataclass
+class ProvidedServers:
+    """The ICE servers of a provider, and how its requests have ended (docs/turn.md#a-provider)."""
+
+    provider: str = ""  # how the log names it, or empty without a provider
+    servers: tuple[IceServer, ...] = ()
+    expires_ms: int = 0  # when these expire, Unix milliseconds by the wall clock
+    problem: str = ""  # why the last request has failed and what to do, or empty
+    succeeded: int = 0  # the number of requests
+    failed: int = 0
+
+    def current(self, now_ms: int) -> tuple[IceServer, ...]:
+        """Return the servers, or none after they have expired."""
+        return self.servers if now_ms < self.expires_ms else ()
 
 
 class TurnCredentials(NamedTuple):

@@ -155,8 +155,13 @@ def health(context: RequestContext) -> bytes:
 
 def ice_servers(context: RequestContext) -> bytes:
     """GET /ice-servers (docs/turn.md)."""
-    ice, wall_ms = context.service.ice, int(context.service.clock.wall_s() * 1000)  # the time of the TURN servers
-    return wire.encode(wire.ice_servers(ice.stun, ice.turn(wall_ms), ice.expires_ms(wall_ms)))
+    service = context.service
+    ice, provided = service.ice, service.provided
+    wall_ms = int(service.clock.wall_s() * 1000)  # the time of the TURN servers
+    expires_ms = ice.expires_ms(wall_ms)
+    if others := provided.current(wall_ms):
+        expires_ms = min(expires_ms, provided.expires_ms)
+    return wire.encode(wire.ice_servers(ice.stun, ice.turn(wall_ms), others, expires_ms))
 
 
 # Discovery

@@ -140,7 +140,7 @@ SCHEMAS: Final[Schema] = {
     "Refreshed": object_of({"expiresAt": TIME}),
     "Health": object_of({"status": {"type": "string", "const": "ok"}, "timestamp": TIME}),
     "IceServer": object_of(
-        {"urls": TEXTS, "username": {"type": "string", "description": "When it ends, in s."}, "credential": TEXT},
+        {"urls": TEXTS, "username": TEXT, "credential": TEXT},
         ["urls"],
     ),
     "IceConfiguration": object_of({"iceServers": list_of(ref("IceServer")), "expiresAt": TIME}),

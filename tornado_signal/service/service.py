@@ -22,7 +22,7 @@ from ..stores import Store
 from ..system.clock import Clock
 from ..system.hourly import HourlyWarnings
 from .event_batches import EventBatchCache
-from .ice import IceServers
+from .ice import IceServers, ProvidedServers
 from .refusals import Refusals
 from .request_log import RequestLog
 
@@ -83,6 +83,7 @@ class Service:
     log: RequestLog  # the request log and its counters
     authority: Authority | None = None  # verifies tokens, or None if requests need none
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
+    provided: ProvidedServers = field(default_factory=ProvidedServers)  # the servers of the TURN provider
     running: int = 0  # the number of requests in progress or queued
     # The waiting requests, each with its topic, which is empty for those that wait for a session.
     waits: dict[WaitingRequest, str] = field(default_factory=dict)

@@ -34,6 +34,7 @@ from .value_types import (
     SWITCH,
     TEXT,
     TURN,
+    TURN_PROVIDER,
     WEBHOOK_EVENT,
     WEBHOOK_URL,
     ValueType,
@@ -373,6 +374,15 @@ class Settings:
     )
     # Two minutes to a month: at least the lifetime of an offer of the browser module.
     turn_ttl_s: int = setting(86_400, integer(120, 2_592_000), "lifetime of a TURN password", "s", live=True)
+    turn_provider: str | None = setting(
+        "none",
+        keyword_or("none", None, TURN_PROVIDER),
+        "provider whose STUN and TURN servers the peers also get: a service, or the URL of your own backend",
+        live=True,
+    )
+    turn_provider_secret_file: Path | VariableSecret | None = setting(
+        "none", OPTIONAL_PATH, "file with the secret for the provider's interface; re-read on SIGHUP", live=True
+    )
     webhook_url: str | None = setting(
         "none",
         keyword_or("none", None, WEBHOOK_URL),

@@ -200,6 +200,17 @@ TURN = matching(
     rf"turns?:{_HOST_PORT}(\?transport=(udp|tcp))?",
     "the URL of a TURN server, such as turn:turn.example.com:3478?transport=udp",
 )
+PROVIDERS = ("cloudflare", "metered", "twilio", "xirsys")
+TURN_PROVIDER = converted(
+    _url,
+    matching(
+        rf"({'|'.join(PROVIDERS)}):[A-Za-z0-9._-]{{1,128}}"
+        rf"|(https://{_HOST_PORT}|http://(localhost|127(\.[0-9]{{1,3}}){{3}}|\[::1\])(:[0-9]{{1,5}})?)"
+        r"([/?][!-\"$-~]{0,2000})?",
+        "cloudflare:KEY_ID, metered:APP, twilio:ACCOUNT_SID, xirsys:CHANNEL, or an https:// URL without credentials "
+        "and fragment (http:// on loopback)",
+    ),
+)
 WEBHOOK_URL = converted(
     _url,
     matching(

@@ -12,8 +12,9 @@ from ..metrics import Family, WebhookMetrics
 from ..service.service import Service
 from ..session import Outcome
 from ..settings.settings import Settings
+from ..system.outgoing import RequestFailed
 from .events import BATCH_EVENTS, MAX_EVENTS, Batch, ConnectionEvent, EventQueue, SessionEvent, WebhookEvent
-from .target import RequestFailed, Target
+from .target import Target
 
 log = logging.getLogger(__name__)
 

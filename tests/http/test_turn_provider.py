@@ -1,0 +1,288 @@
+"""TURN servers of a provider, requested from a real HTTP server on this machine."""
+
+import base64
+import dataclasses
+import re
+
+import pytest
+from prometheus_client.utils import floatToGoString
+from support.rpc import until
+from support.service import NOW_MS, head
+from support.turn_provider import TURN, Backend, drip, flood, hang, responding
+
+from tornado_signal.errors import OperatorError
+from tornado_signal.service import ice
+from tornado_signal.settings.settings import Settings
+from tornado_signal.system import outgoing
+from tornado_signal.turn import Refresher, make_provider, provider, refresher
+
+SECRET = "ident:secret-of-the-provider"
+STUN = {"urls": ["stun:stun.example:3478"]}
+GOOD = {"iceServers": [TURN]}
+
+
+@pytest.fixture
+def backend():
+    with Backend() as backend:
+        yield backend
+
+
+@pytest.fixture
+def settings(tmp_path, backend):
+    path = tmp_path / "provider-secret"
+    path.write_text(SECRET + "\n")
+    return Settings(turn_provider=backend.url, turn_provider_secret_file=path)
+
+
+@pytest.fixture
+def refreshing(service, monkeypatch, io_loop):
+    """The refresher of a server, which retries after few milliseconds."""
+    monkeypatch.setattr(refresher, "FIRST_RETRY_S", 0.01)
+    monkeypatch.setattr(refresher, "MAX_RETRY_S", 0.02)
+    running = []
+
+    async def make():
+        running.append(Refresher(service.shared))
+
+    io_loop.run_sync(make)
+    yield running[0]
+    io_loop.run_sync(running[0].close)
+
+
+async def others(service):
+    """Return the servers in addition to the STUN servers of the settings, and the expiry."""
+    response = await service.get("/ice-servers")
+    assert response["iceServers"][0] == {"urls": list(Settings().stun_servers)}
+    return response["iceServers"][1:], response["expiresAt"]
+
+
+async def admin(service, path):
+    """Return the response of the admin listener."""
+    response = await service.raw(head("GET", path, [("Host", "localhost")]), port=service.admin_port)
+    return response.body.decode() if path == "/metrics" else response.json
+
+
+def basic(text):
+    return f"Basic {base64.b64encode(text.encode()).decode()}"
+
+
+# The responses of the services are as in the documentation that `FORMS` names.
+FORMS = {
+    "cloudflare": (
+        "cloudflare:0123",
+        ("POST", "/v1/turn/keys/0123/credentials/generate-ice-servers"),
+        (f"Bearer {SECRET}", "application/json", b'{"ttl": 3600}'),
+        ({"iceServers": [{"urls": ["stun:stun.example:3478"]}, TURN]}, 201),
+        ([STUN, TURN], 3600),
+    ),
+    "metered": (
+        "metered:app",
+        ("GET", "/api/v1/turn/credentials?apiKey=ident%3Asecret-of-the-provider"),
+        (None, None, b""),
+        ([{"urls": "stun:stun.example:3478"}, {**TURN, "urls": TURN["urls"][0]}], 200),
+        ([STUN, TURN], 3600),
+    ),
+    "twilio": (
+        "twilio:AC01",
+        ("POST", "/2010-04-01/Accounts/AC01/Tokens.json"),
+        (basic(f"AC01:{SECRET}"), "application/x-www-form-urlencoded", b"Ttl=3600"),
+        ({"ttl": "1800", "ice_servers": [{"url": STUN["urls"][0], "urls": STUN["urls"][0]}, TURN]}, 201),
+        ([STUN, TURN], 1800),
+    ),
+    "xirsys": (
+        "xirsys:channel",
+        ("PUT", "/_turn/channel"),
+        (basic(SECRET), "application/json", b'{"format": "urls", "expire": "3600"}'),
+        ({"v": {"iceServers": {**TURN, "urls": STUN["urls"] + TURN["urls"]}}, "s": "ok"}, 200),
+        ([{**TURN, "urls": STUN["urls"] + TURN["urls"]}], 3600),
+    ),
+    "own backend": (
+        None,
+        ("GET", "/ice?key=of-query"),
+        (f"Bearer {SECRET}", None, b""),
+        ({**GOOD, "expiresAt": NOW_MS + 90_000}, 200),
+        ([TURN], 90),
+    ),
+    "own backend with a list": (
+        None,
+        ("GET", "/ice?key=of-query"),
+        (f"Bearer {SECRET}", None, b""),
+        ([TURN], 200),
+        ([TURN], 3600),
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+async def test_documented_form(form, service, refreshing, backend, settings, monkeypatch):
+    named, target, sent, response, (servers, lifetime_s) = form
+    backend.behaviour = responding(*response)
+    local = {
+        name: each._replace(url=re.sub("https://[^/]*", backend.base, each.url))
+        for name, each in provider.FORMS.items()
+    }
+    monkeypatch.setattr(provider, "FORMS", local)
+    refreshing.use(
+        make_provider(dataclasses.replace(settings, turn_provider=named or settings.turn_provider, turn_ttl_s=3600))
+    )
+    await until(lambda: service.shared.provided.servers)
+    ((method, path, headers, body),) = backend.requests
+    assert (method, path) == target
+    assert (headers.get("Authorization"), headers.get("Content-Type"), body) == sent
+    assert await others(service) == (servers, NOW_MS + 1000 * lifetime_s)
+
+
+def test_services_are_asked_over_https():
+    hosts = {name: form.url.partition("/")[0] + form.url.split("/")[2] for name, form in provider.FORMS.items()}
+    assert hosts == {
+        "cloudflare": "https:rtc.live.cloudflare.com",
+        "metered": "https:{name}.metered.live",
+        "twilio": "https:api.twilio.com",
+        "xirsys": "https:global.xirsys.net",
+    }
+
+
+BAD = {
+    "slow": (hang, "Timeout"),
+    "slow body": (drip, "Timeout"),
+    "endless": (flood, "."),
+    "redirect": (responding(b"", 302, Location="/elsewhere"), "HTTP 302"),
+    "401": (responding({}, 401), "HTTP 401; check --turn-provider-secret-file"),
+    "404": (responding({}, 404), "HTTP 404; check --turn-provider"),
+    "429": (responding({}, 429, **{"Retry-After": "0"}), "HTTP 429; the provider limits requests"),
+    "error with the secret": (responding(SECRET.encode(), 500), "HTTP 500; trying again"),
+    "HTML": (responding(b"<!doctype html><title>Sign in</title>"), "not JSON"),
+    "not UTF-8": (responding(b'["\xff"]'), "not JSON"),
+    "nested": (responding(b"[" * 60_000), "not JSON"),
+    "empty list": (responding([]), "names no TURN server"),
+    "a number": (responding(7), "names no TURN server"),
+    "an error with 200": (responding({"s": "error", "v": "unauthorized"}), "names no TURN server"),
+    "STUN only": (responding([STUN]), "names no TURN server"),
+    "another scheme": (responding([{**TURN, "urls": "https://turn.example"}]), "names no TURN server"),
+    "URL with a path": (responding([{**TURN, "urls": "turn:turn.example/x"}]), "names no TURN server"),
+    "no password": (responding([{"urls": TURN["urls"], "username": "a"}]), "names no TURN server"),
+    "password of another type": (responding([{**TURN, "credential": 7}]), "names no TURN server"),
+    "password with a line": (responding([{**TURN, "credential": "a\nb"}]), "names no TURN server"),
+    "lifetime of a second": (responding({**GOOD, "ttl": 1}), "expire in 1 s"),
+    "expired": (responding({**GOOD, "expiresAt": NOW_MS - 1}), "expire in -0 s"),
+}
+
+
+@pytest.mark.parametrize(("behaviour", "problem"), BAD.values(), ids=BAD)
+async def test_failing_provider(behaviour, problem, service, refreshing, backend, settings, monkeypatch, caplog):
+    """Clients are served, and the log has one line at the begin and one at the end."""
+    monkeypatch.setattr(outgoing, "REQUEST_S", 0.3)
+    backend.behaviour = behaviour
+    refreshing.use(make_provider(settings))
+    await until(lambda: service.shared.provided.failed >= 2)
+    assert await others(service) == ([], NOW_MS + 86_400_000)
+    (line,) = caplog.messages
+    assert re.match(f"the TURN provider http://127.0.0.1:.* fails: .*{problem}", line)
+    assert (await admin(service, "/readyz"))["turnProvider"] in line
+    assert "of-query" not in line
+    backend.behaviour = responding(GOOD)
+    await until(lambda: service.shared.provided.succeeded)
+    assert await others(service) == ([TURN], NOW_MS + 86_400_000)
+    assert len(caplog.messages) == 2
+    assert "works again" in caplog.messages[1]
+    assert SECRET not in caplog.text
+    assert {target for _, target, _, _ in backend.requests} == {"/ice?key=of-query"}
+    assert "turnProvider" not in await admin(service, "/readyz")
+    caplog.clear()
+
+
+WRONG = [{"urls": []}, {}, None, "turn:turn.example", {"urls": "stun:a b"}, {"urls": 7}]
+LIMITED = {
+    "more than 20 servers": ({"iceServers": [TURN] * 25}, [TURN] * 20, 86_400),
+    "a year": ({**GOOD, "ttl": 31_536_000}, [TURN], 86_400),
+    "a number that is too large": ({**GOOD, "ttl": "9" * 5000}, [TURN], 86_400),
+    "lifetimes of other types": ({**GOOD, "ttl": True, "expiresAt": "soon"}, [TURN], 86_400),
+    "some wrong servers": ({"iceServers": [*WRONG, TURN, STUN]}, [TURN, STUN], 86_400),
+    "some wrong URLs": ([{**TURN, "urls": ["turn:turn.example:3478?transport=udp", "x:y", 7, None]}], [TURN], 86_400),
+    "further fields": ([{**TURN, "credentialType": "password", "x": 1}], [TURN], 86_400),
+}
+
+
+@pytest.mark.parametrize(("response", "servers", "lifetime_s"), LIMITED.values(), ids=LIMITED)
+async def test_response_is_used_as_far_as_it_is_right(
+    response, servers, lifetime_s, service, refreshing, backend, settings
+):
+    backend.behaviour = responding(response)
+    refreshing.use(make_provider(settings))
+    await until(lambda: service.shared.provided.succeeded)
+    assert await others(service) == (servers, NOW_MS + 1000 * lifetime_s)
+
+
+async def test_last_servers_are_used_until_they_expire(service, refreshing, backend, settings, monkeypatch, caplog):
+    monkeypatch.setattr(provider, "MIN_LIFETIME_S", 1)
+    backend.behaviour = responding({**GOOD, "ttl": 1})
+    refreshing.use(make_provider(settings))
+    await until(lambda: len(backend.requests) >= 2)  # after half of the lifetime
+    backend.behaviour = responding({}, 500)
+    await until(lambda: service.shared.provided.problem)
+    assert await others(service) == ([TURN], NOW_MS + 1000)
+    service.clock.ms += 1000
+    assert await others(service) == ([], NOW_MS + 1000 + 86_400_000)
+    assert len(caplog.messages) == 1
+    assert "peers get its last servers for 1 s" in caplog.text
+    caplog.clear()
+
+
+async def test_reload_takes_another_secret_and_keeps_equal_settings(service, refreshing, backend, settings, tmp_path):
+    refreshing.use(make_provider(settings))
+    await until(lambda: service.shared.provided.servers)
+    refreshing.use(make_provider(settings))
+    settings.turn_provider_secret_file.write_text("another secret of the provider")
+    refreshing.use(make_provider(settings))
+    await until(lambda: service.shared.provided.succeeded and service.shared.provided.servers)
+    assert [headers["Authorization"] for _, _, headers, _ in backend.requests] == [
+        f"Bearer {SECRET}",
+        "Bearer another secret of the provider",
+    ]
+    refreshing.use(None)
+    assert await others(service) == ([], NOW_MS + 86_400_000)
+
+
+async def test_operator_sees_the_provider(service, refreshing, backend, settings):
+    async def state():
+        status, metrics = await admin(service, "/status"), await admin(service, "/metrics")
+        found = dict(re.findall(r"^tornado_signal_turn_provider_(\S+) (\S+)$", metrics, re.MULTILINE))
+        return status["processes"][0]["turn_provider"], found
+
+    assert await state() == (None, {})
+    refreshing.use(make_provider(settings))
+    await until(lambda: service.shared.provided.succeeded)
+    expires_ms = NOW_MS + 86_400_000
+    shown, metrics = await state()
+    assert shown == {"name": backend.base, "servers": 1, "expires": expires_ms, "problem": ""}
+    assert metrics == {
+        'requests_total{result="ok"}': "1.0",
+        'requests_total{result="failed"}': "0.0",
+        "expiry_timestamp_seconds": floatToGoString(expires_ms / 1000),
+        "failing": "0.0",
+    }
+
+
+@pytest.mark.parametrize(
+    ("named", "secret", "message"),
+    [
+        ("cloudflare:x", None, "--turn-provider needs --turn-provider-secret-file"),
+        (None, SECRET, "--turn-provider-secret-file needs --turn-provider"),
+        ("cloudflare:x", "one line of sixteen\nand another", "must hold one line"),
+        ("cloudflare:x", "a secret with a\rcarriage return", "ASCII characters only"),
+        ("cloudflare:x", "ein geheimes Geheimnis: ä", "ASCII characters only"),
+        ("xirsys:x", "secret without ident", "ident of Xirsys, a colon"),
+    ],
+)
+def test_unusable_setting_is_refused_and_the_secret_not_shown(named, secret, message, tmp_path):
+    path = tmp_path / "secret"
+    path.write_text(secret or "")
+    settings = Settings(turn_provider=named, turn_provider_secret_file=path if secret else None)
+    with pytest.raises(OperatorError, match=message) as caught:
+        make_provider(settings)
+    assert not secret or secret not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", [*TURN["urls"], *STUN["urls"], "turns:[2001:db8::1]:5349?transport=tcp", "stuns:a"])
+def test_urls_of_the_settings_are_those_of_providers(url):
+    assert ice.parse_server({**TURN, "urls": url})["urls"] == [url]
