@@ -1,6 +1,7 @@
-"""The page of the admin listener on a server with traffic: figures, tables, the token, small screens, axe-core."""
+"""The page of the admin listener on a server with traffic: verdict, figures, tables, token, small screens, axe-core."""
 
 import contextlib
+import re
 import urllib.error
 import urllib.request
 
@@ -9,9 +10,17 @@ from support.browsers import until
 from support.command import call
 from support.redis_servers import RedisServer
 
+DESK = {"viewport": {"width": 1200, "height": 900}}
 PHONE = {"viewport": {"width": 390, "height": 844}, "color_scheme": "dark"}
 SCROLLS = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
 TOKEN = "a token of the operator"
+UNFOLD = "for (const part of document.querySelectorAll('details')) part.open = true"
+
+
+def wait_for_figures(page):
+    page.get_by_text("serving for").wait_for()
+    page.evaluate(UNFOLD)
+    return page
 
 
 @pytest.fixture
@@ -19,9 +28,7 @@ def open_operator(profiles):
     """A function that opens the page of a server and waits for its figures."""
 
     def opening(server, **options):
-        page = profiles.open(f"{server.admin_url}/", **options)
-        page.get_by_role("status").get_by_text("serving for").wait_for()
-        return page
+        return wait_for_figures(profiles.open(f"{server.admin_url}/", **options))
 
     return opening
 
@@ -46,11 +53,15 @@ def rows(page, heading):
 
 def test_page_shows_the_state_of_the_server(busy, open_operator):
     page = open_operator(busy)
-    assert rows(page, "Refused requests") == [["404", "path not found", "1", "1"]]
+    assert page.get_by_role("heading", level=1).inner_text() == "Well"
+    assert page.get_by_role("status").get_by_text("No trouble in the last 60 minutes.").is_visible()
+    assert rows(page, "Refused requests") == [["path not found", "404", "1", "1"]]
     origins = rows(page, "Origins")
-    assert [row[:3] for row in origins] == [["https://one.example", "5", "5"], ["https://two.example", "1", "1"]]
+    expected = [["https://one.example", "5", "5", "5"], ["https://two.example", "1", "1", "1"]]
+    assert [row[:4] for row in origins[:2]] == expected
     assert page.get_by_text("Topics can be private").is_visible()
-    assert rows(page, "Warnings and errors") == [["None since the start."]]
+    assert page.get_by_role("heading", name="Warnings").locator("+ ul").inner_text() == "None."
+    assert [row[2] for row in rows(page, "Log")] == ["event"]
     settings = dict(each[:2] for each in rows(page, "Settings"))
     assert settings["--admin-port"] == "0"
     assert "--max-connections" not in settings
@@ -64,37 +75,34 @@ def test_page_shows_the_state_of_the_server(busy, open_operator):
 
 def test_figures_follow_the_server(busy, open_operator):
     page = open_operator(busy)
-    figure = page.get_by_role("listitem").filter(has_text="Unanswered sessions")
+    figure = page.get_by_role("listitem").filter(has_text="Room")
     figure.get_by_text("6", exact=True).wait_for()
     busy.offer()
     figure.get_by_text("7", exact=True).wait_for()
-    until(lambda: len(figure.locator("polyline").get_attribute("points").split()) >= 2)
+    traffic = page.get_by_role("listitem").filter(has_text="Traffic")
+    until(lambda: traffic.locator("strong").first.inner_text() != "0")
+    assert len(traffic.locator("polyline").get_attribute("points").split()) >= 1
 
 
-def test_charts_have_their_largest_value_the_time_and_marks(start, open_operator):
+def test_charts_have_thresholds_and_events(start, open_operator):
     redis = RedisServer("redis")
     flags = ("--admin-port", "0", "--store", "redis", "--redis-nodes", redis.address, "--durability", "os")
     server = start(*flags)
     page = open_operator(server)
-    figure = page.get_by_role("listitem").filter(has_text="Unanswered sessions")
-    for _ in range(3):
-        server.offer()
-    figure.get_by_text("highest 3", exact=True).wait_for()
-    assert [len(time.split(":")) for time in figure.locator("time").all_inner_texts()] == [3, 3]
-    assert figure.locator("svg").bounding_box()["height"] >= 90
-    assert page.get_by_role("listitem").filter(has_text="Redis calls, 99 % within").is_visible()
-    assert figure.locator("svg line").count() == 0
+    figure = page.get_by_role("listitem").filter(has_text="Trouble")
+    assert figure.locator("svg .limit").count() == 1
+    assert figure.locator("svg").bounding_box()["height"] >= 50
     other = start(*flags)
-    page.get_by_role("cell", name="has started").wait_for()
+    until(lambda: figure.locator("svg .event").count() == 2)
     assert (
         call("admin", "block", "--address", "192.0.2.1", "--for", "1m", "--admin-url", server.admin_url).returncode == 0
     )
     other.stop()
     page.get_by_role("cell", name="has ended").wait_for()
-    events = [event for _, event in rows(page, "Events")]
-    assert any("has started, version" in event for event in events)
-    assert any("block" in event for event in events)
-    assert figure.locator("svg line").count() == len(events)
+    events = [message for _, _, level, message in rows(page, "Log") if level == "event"]
+    for part, number in (("has started, version", 2), ("block", 1), ("has ended", 1)):
+        assert sum(part in event for event in events) >= number
+    assert figure.locator("svg .event").count() == len(events)
     server.stop()
     redis.kill()
 
@@ -107,28 +115,39 @@ def hammer(server, address, number):
             pass
 
 
-def test_client_behind_a_proxy_and_the_broken_origin_are_named_and_blocked(start, profiles, tmp_path):
+def test_operator_at_night_learns_cause_time_and_address_and_blocks_it(start, profiles, tmp_path):
     (tmp_path / "token").write_text(TOKEN)
     flags = ("--admin-port", "0", "--admin-token-file", tmp_path / "token", "--trusted-proxies", "127.0.0.1")
     server = start(*flags)
-    hammer(server, "192.0.2.7", 20)
+    hammer(server, "192.0.2.7", 300)
     for number in range(4):
         hammer(server, f"2001:db8:1:{number}::7", 10)
-    for options in ({"viewport": {"width": 1280, "height": 800}}, PHONE):
+    for options in (DESK, PHONE):
         page = profiles.open(f"{server.admin_url}/", **options)
         page.get_by_label("Admin token").fill(TOKEN)
         page.get_by_role("button", name="Show").click()
-        table = page.get_by_role("region", name="Clients of the last minutes")
-        table.get_by_role("cell", name="192.0.2.7", exact=True).wait_for()
-        found = rows(page, "Clients of the last minutes")
-        assert [found[0][0], *found[0][2:]] == ["2001:db8:1::/48", "40", "40", "0", "40", "40", "0"]
-        assert [found[1][0], *found[1][2:]] == ["192.0.2.7", "20", "20", "0", "20", "20", "0"]
-        (origin, _, *counts) = rows(page, "Requests by origin")[0]
-        assert (origin, counts[:3]) == ("https://broken.example", ["60", "60", "0"])
+        wait_for_figures(page)
+        for _ in range(2):  # the same after a reload
+            word = page.get_by_role("heading", level=1).inner_text()
+            assert re.fullmatch(r"Strained since \d\d:\d\d \(\d+ min\)", word)
+            cause = page.get_by_role("status").get_by_text("of the requests are refused").inner_text()
+            assert re.fullmatch(r"\d+ % of the .* 340 in 5 minutes: invalid page; 88 % from 192.0.2.7\.", cause)
+            assert page.title() == f"{word.split()[0]}: tornado-signal"
+            page.reload()
+            wait_for_figures(page)
+        assert page.get_by_role("heading", level=1).inner_text()[:20] == word[:20]
+        found = rows(page, "Clients")
+        assert [found[0][0], *found[0][2:]] == ["192.0.2.7", "300", "0", "300", "–"]
+        assert [found[1][0], *found[1][2:5]] == ["2001:db8:1::/48", "40", "0", "40"]
+        table = page.get_by_role("region", name="Clients")
+        assert table.locator(".most").get_by_role("cell").first.inner_text() == "192.0.2.7"
+        assert rows(page, "Origins")[0][0] == "https://broken.example"
         block = table.get_by_role("button", name="Block 192.0.2.7 for an hour")
         box = block.bounding_box()
         assert box["x"] + box["width"] <= options["viewport"]["width"]
         assert not page.evaluate(SCROLLS)
+        places = [page.get_by_text(text, exact=True).bounding_box()["y"] for text in ("Why", "Who", "Traffic")]
+        assert (places == sorted(places)) == (options is PHONE)
     block.click()
     confirm(page, "Block 192.0.2.7 for an hour?")
     page.get_by_role("button", name="Unblock 192.0.2.7").wait_for()
@@ -138,8 +157,8 @@ def test_refused_origin_is_named(start, open_operator):
     server = start("--admin-port", "0", "--allowed-origins", "https://app.example")
     hammer(server, "192.0.2.7", 3)
     page = open_operator(server)
-    assert rows(page, "Refused origins")[0][:3] == ["https://broken.example", "3", "3"]
-    assert page.get_by_text("pages of https://broken.example are refused").count() == 1
+    assert page.get_by_text("Refused origins: https://broken.example (3)").is_visible()
+    assert page.get_by_role("listitem").get_by_text("pages of https://broken.example are refused").count() == 1
 
 
 def test_page_returns_when_the_server_restarts(start, open_operator):
@@ -148,7 +167,7 @@ def test_page_returns_when_the_server_restarts(start, open_operator):
     first.stop()
     page.get_by_role("status").get_by_text("does not respond").wait_for()
     start("--admin-port", first.admin_url.rpartition(":")[2])
-    page.get_by_role("status").get_by_text("serving for").wait_for()
+    wait_for_figures(page)
 
 
 def test_token_is_asked_for_with_the_keyboard(start, profiles, tmp_path, findings):
@@ -162,15 +181,15 @@ def test_token_is_asked_for_with_the_keyboard(start, profiles, tmp_path, finding
     page.get_by_role("status").get_by_text("This is not the admin token").wait_for()
     page.get_by_label("Admin token").press_sequentially(TOKEN)
     page.keyboard.press("Enter")
-    page.get_by_role("status").get_by_text("serving for").wait_for()
+    wait_for_figures(page)
     assert not page.get_by_label("Admin token").is_visible()
     page.reload()
-    page.get_by_role("status").get_by_text("serving for").wait_for()
+    wait_for_figures(page)
     assert TOKEN not in page.url
 
 
 def test_axe_has_no_findings_and_nothing_is_cut_off(busy, open_operator, findings):
-    for options in ({"color_scheme": "light"}, {"color_scheme": "dark"}, PHONE):
+    for options in (DESK, DESK | {"color_scheme": "dark"}, PHONE):
         page = open_operator(busy, **options)
         page.get_by_label("Also those with their default").check()
         assert findings(page) == [], options
@@ -187,7 +206,7 @@ def operated(start, profiles, tmp_path):
     page = profiles.open(f"{server.admin_url}/")
     page.get_by_label("Admin token").fill(TOKEN)
     page.get_by_role("button", name="Show").click()
-    page.get_by_role("status").get_by_text("serving for").wait_for()
+    wait_for_figures(page)
     return server, page
 
 
@@ -210,9 +229,26 @@ def test_actions_are_confirmed_and_shown(operated, findings):
     assert server.codes() == []
     assert len(server.codes("attic")) == 1
 
-    page.get_by_role("textbox", name="Block").fill("192.0.2.0/24")
-    page.get_by_role("combobox", name="for").select_option("1 hour")
-    page.get_by_role("button", name="Block", exact=True).click()
+    field = page.get_by_role("textbox", name="Address, network, origin")
+    for text, kind, offered in (
+        ("192.0.2.1", "is an address", ["Block", "Disconnect"]),
+        ("192.0.2.0/24", "is a network", ["Block", "Disconnect"]),
+        ("https://app.example", "is an origin", ["Disconnect"]),
+        ("sub:alice", "is a subject of tokens", ["Disconnect"]),
+        ("everybody", "is a session code", ["Disconnect", "Withdraw"]),
+    ):
+        field.fill(text)
+        form = page.locator("#target")
+        assert form.get_by_text(kind).is_visible()
+        assert form.get_by_role("button").all_inner_texts() == offered
+    page.get_by_role("combobox", name="of origin").fill("https://app.example")
+    page.get_by_role("button", name="Disconnect", exact=True).last.click()
+    confirm(page, "Disconnect everybody?")
+    page.get_by_role("status").get_by_text("Disconnect everybody").wait_for()
+
+    field.fill("192.0.2.0/24")
+    page.get_by_role("combobox", name="for").select_option("1 day")
+    page.locator("#target").get_by_role("button", name="Block", exact=True).click()
     confirm(page, "Block 192.0.2.0/24?")
     page.get_by_role("button", name="Unblock 192.0.2.0/24").wait_for()
     assert findings(page) == []
@@ -220,9 +256,9 @@ def test_actions_are_confirmed_and_shown(operated, findings):
     confirm(page, "Unblock 192.0.2.0/24?")
     page.get_by_role("cell", name="No address is blocked.").wait_for()
 
-    page.get_by_role("textbox", name="Block").fill("everybody")
-    page.get_by_role("button", name="Block", exact=True).click()
-    confirm(page, "Block everybody?")
+    field.fill("1.2.3.4.5")
+    page.locator("#target").get_by_role("button", name="Block", exact=True).click()
+    confirm(page, "Block 1.2.3.4.5?")
     page.get_by_role("status").get_by_text("failed: address must be an IP address").wait_for()
 
     page.get_by_role("button", name="Drain and stop this server").click()
@@ -238,7 +274,7 @@ def test_servers_and_workers_can_be_chosen(start, open_operator):
     for _ in range(5):
         server.offer()
     page = open_operator(server)
-    figure = page.get_by_role("listitem").filter(has_text="Unanswered sessions")
+    figure = page.get_by_role("listitem").filter(has_text="Room")
     figure.get_by_text("5", exact=True).wait_for()
     other = start(*flags)
     until(lambda: len(rows(page, "Servers")) == 3)
@@ -249,6 +285,7 @@ def test_servers_and_workers_can_be_chosen(start, open_operator):
     page.get_by_label("Show").select_option(options[ends.index(f"{ports[0]}/2")])
     figure.get_by_text("5", exact=True).wait_for()
     other.process.kill()
-    page.get_by_text("No response from").wait_for()
+    page.get_by_role("heading", name="Failing").wait_for()
+    page.get_by_role("status").get_by_text("No response from").wait_for()
     server.stop()
     redis.kill()
