@@ -3,7 +3,7 @@
 import enum
 import hashlib
 import hmac
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Final, Literal, NamedTuple
 
 from .errors import AlreadyAnswered
@@ -80,8 +80,12 @@ class Answer(NamedTuple):
     secret_hash: bytes = b""  # hash of the answerer's secret. Empty if there is none
 
 
-Position = Hashable
-"""The position of a reader in the events of a topic or in its listing. Only the engine knows more than equality."""
+class Position(NamedTuple):
+    """The position of a reader in the events of a topic, or in its listing."""
+
+    store: str  # what numbers the events, 12 hexadecimal digits. See `Store.knows`
+    event: int  # the number of the newest known removal or refresh. For a listing: the serial of its newest session
+    listed: int  # the serial of the newest known session. For a listing: its length
 
 
 class SessionPosition(NamedTuple):

@@ -370,7 +370,6 @@ async def test_position_is_refused_once_removals_after_it_are_forgotten(opened, 
     store, one = await opened()
     code, _ = await one.create(), await one.create(ttl_ms=10 * TIMEOUT_MS)
     position, listed = await one.knowing(), (await one.state()).position
-    text = store.format_position(position)
     await one.answer(code)
     await one.withdraw(code)
     clock.ms += TIMEOUT_MS - 1
@@ -380,7 +379,7 @@ async def test_position_is_refused_once_removals_after_it_are_forgotten(opened, 
     clock.ms += 1
     await sweep(store)
     for new in range(1, 4):
-        start, is_known = await store.begin_topic(ORIGIN, "topic", store.parse_position(text))
+        start, is_known = await store.begin_topic(ORIGIN, "topic", position)
         assert (start.listed, is_known) == (0, False)
         assert [reason for _, reason in await one.news(start)] == [None] * new
         assert (await one.state(since=listed)).changed
@@ -399,23 +398,20 @@ async def test_events_survive_a_restart_unless_they_are_in_memory(engine, opened
     await one.withdraw(codes[4])
     told += [position for position, *_ in await one.events(told[-1])]
     before = [await one.events(position) for position in told]
-    texts = [store.format_position(position) for position in told]
     store, one = await restarted(store)
-    positions = [store.parse_position(text) for text in texts]
+    assert [store.knows(position.store) for position in told] == [not engine.in_files] * len(told)
     if engine.in_files:
-        assert positions == [None] * len(told)
         start, is_known = await store.begin_topic("https://one.example", "topic", None)
         assert (is_known, await one.news(start)) == (False, [(code, None) for code in codes[1:4]])
         resets = []
         events = await one.events(told[-1], on_reset=lambda: resets.append(None))
         assert ([code for _, code, _ in events], len(resets)) == (codes[1:4], 1)
         return
-    assert positions == told
-    for position in positions:
+    for position in told:
         assert await store.begin_topic("https://one.example", "topic", position) == (position, True)
-    assert [await one.events(position) for position in positions] == before
+    assert [await one.events(position) for position in told] == before
     new = await one.create()
-    ((position, *event),) = await one.events(positions[-1])
+    ((position, *event),) = await one.events(told[-1])
     assert (event, position not in told) == ([new, None], True)
 
 
@@ -473,18 +469,9 @@ async def test_positions_of_another_store_are_recognised(open_store, under):
     store, other = await open_store(), await open_store("other")
     one = under(store)
     await one.create()
-    news = await one.read((await one.codes())[0], OFFERER)
-    for position, parse in [
-        (await one.knowing(), "parse_position"),
-        ((await one.state()).position, "parse_position"),
-        (SessionPosition(news.serial, news.last), "parse_session_position"),
-    ]:
-        text = store.format_position(position)
-        assert getattr(store, parse)(text) == position
-        assert getattr(other, parse)(text) is None
-        for damaged in ("", text + ".", text + "\n", "." + text, text.upper() + "X", text.replace(".", "..")):
-            with pytest.raises(ValueError):
-                getattr(store, parse)(damaged)
+    for position in (await one.knowing(), (await one.state()).position, await one.begin("elsewhere")):
+        assert (store.knows(position.store), other.knows(position.store)) == (True, False)
+    assert store.identity != other.identity
 
 
 @on_every_engine

@@ -29,16 +29,12 @@ MAY_IMPORT = {
     "lifecycle": "",
     "redis": "errors metrics system.loop hiredis",
     "stores": "errors metrics redis session settings stores.leveldb stores.quotas stores.redis stores.watches system",
-    "stores.position_text": "",
     "stores.quotas": "",
     "stores.watches": "system.loop",
     "stores.leveldb": (
-        "errors metrics session stores.position_text stores.quotas stores.watches system system.loop "
-        "plyvel plyvel_next sortedcontainers"
+        "errors metrics session stores.quotas stores.watches system system.loop plyvel plyvel_next sortedcontainers"
     ),
-    "stores.redis": (
-        "errors metrics redis session settings stores.position_text stores.quotas stores.watches system.loop"
-    ),
+    "stores.redis": ("errors metrics redis session settings stores.quotas stores.watches system.loop"),
     "relay": "errors redis stores system.loop",
     "auth": "errors settings system system.loop cryptography jwt",
     "limits": "errors settings",

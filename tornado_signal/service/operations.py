@@ -17,7 +17,7 @@ from ..settings.settings import Settings
 from ..stores import SIDE_BODIES
 from . import wire
 from .covered_topics import covered_topics
-from .cursors import cursor_scope, format_cursor, parse_cursor
+from .cursors import cursor_scope, format_cursor, parse_cursor, parse_session_cursor
 from .nearby import nearby_topic
 from .parameters import (
     CODE,
@@ -183,7 +183,7 @@ async def sessions(context: RequestContext, topic: str, wait: float | None, sinc
     end = b"]}"
     if wait is not None or since is not None:
         scope = cursor_scope(context.origin, topic)
-        position = None if since is None else parse_cursor(store.parse_position, scope, since, "since")
+        position = None if since is None else parse_cursor(store, scope, since, "since")
         # A cursor of another store says nothing of what this one holds: every listing differs from it.
         foreign = since is not None and position is None
         state = await wait_for_change(context, topic, position, at_once=foreign, wait_s=wait or 0)
@@ -280,7 +280,7 @@ def check_poll_cursor(fields: Fields, context: RequestContext) -> Since | None:
     if cursor is None:
         return None
     scope = poll_scope(context, fields["code"], fields["side"])
-    return Since(parse_cursor(context.service.store.parse_session_position, scope, cursor, "since"))
+    return Since(parse_session_cursor(context.service.store, scope, cursor, "since"))
 
 
 async def withdraw(context: RequestContext, session: bytes, side: Side, secret: bytes) -> bytes:

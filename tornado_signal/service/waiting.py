@@ -8,7 +8,7 @@ from ..session import ListingState, Position, Reason, Removed, SessionPosition, 
 from ..stores import Store
 from ..stores.watches import Watch
 from . import wire
-from .cursors import cursor_scope, format_cursor, parse_cursor
+from .cursors import cursor_scope, format_cursor, parse_cursor, parse_session_cursor
 from .event_batches import Encode, EncodedBatch, FeedEvent
 from .request_context import RequestContext
 
@@ -121,7 +121,7 @@ class TopicFeed:
         self._encode = encode
         context.require_topic(topic)
         self._scope = cursor_scope(context.origin, "topic", topic)
-        self._since = parse_cursor(self._store.parse_position, self._scope, cursor, parameter) if cursor else None
+        self._since = parse_cursor(self._store, self._scope, cursor, parameter) if cursor else None
         self._resumes = bool(cursor)
         self._position: Position | None = None
         self._listing = False  # whether the listing is still being sent
@@ -208,9 +208,7 @@ class SessionFeed:
         self._encode = encode
         self._scope = cursor_scope(context.origin, wire.format_code(self._code), side.value)
         self._parameter = parameter
-        self._position = (
-            parse_cursor(self._store.parse_session_position, self._scope, cursor, parameter) if cursor else None
-        )
+        self._position = parse_session_cursor(self._store, self._scope, cursor, parameter) if cursor else None
         self._update: SessionUpdate | None = None  # read from the store but not sent
         self._expires_ms = 0
         self.watch = self._store.watch_session(context.origin, self._code)

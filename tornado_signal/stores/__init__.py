@@ -239,16 +239,14 @@ class Store(Protocol):
     def end_watches(self) -> None:
         """End all waits, spread over up to two seconds, and refuse new ones."""
 
-    # Positions as text
+    # Positions
 
-    def format_position(self, position: Position | SessionPosition) -> str:
-        """Return a position as text of digits, lower-case letters and dots. It contains the identity of the store."""
+    @property
+    def identity(self) -> str:
+        """The identity of the store, which numbers the messages of sessions: 12 hexadecimal digits."""
 
-    def parse_position(self, text: str) -> Position | None:
-        """Inverse of `format_position`. Return None for one of another store. Raise ValueError for other text."""
-
-    def parse_session_position(self, text: str) -> SessionPosition | None:
-        """Do the same as `parse_position` for sessions."""
+    def knows(self, identity: str) -> bool:
+        """Return whether this store has made positions with this `Position.store`."""
 
 
 @contextlib.contextmanager

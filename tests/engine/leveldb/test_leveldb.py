@@ -7,13 +7,12 @@ import pytest
 from support.stores import BEGIN_MS, TIMEOUT_MS, Under, open_leveldb, sweep
 
 from tornado_signal.errors import DatabaseError, Unavailable
-from tornado_signal.session import Answer, Side
+from tornado_signal.session import Answer, Position, Side
 from tornado_signal.stores.leveldb import layout, memory, records, session_table
 from tornado_signal.stores.leveldb import store as store_module
 from tornado_signal.stores.leveldb.binding import plyvel
 from tornado_signal.stores.leveldb.check import flaws
 from tornado_signal.stores.leveldb.space import Space
-from tornado_signal.stores.leveldb.store import TopicPosition
 
 ORIGIN = "https://one.example"
 OFFERER, ANSWERER = Side.OFFERER, Side.ANSWERER
@@ -357,7 +356,7 @@ async def test_state_increases_when_departures_are_forgotten(store, one, clock):
     serial, live = seen.event, seen.listed
     clock.ms += 10
     after = (await one.state()).position
-    assert after == TopicPosition(serial - 1, live - 1, store.memory.identity)
+    assert after == Position(store.identity, serial - 1, live - 1)
     await sweep(store)
     clock.ms += TIMEOUT_MS
     await sweep(store)
@@ -408,6 +407,6 @@ async def test_future_position_is_refused(store, one):
     for code in (await one.codes())[:4]:
         await one.withdraw(code)
     for event, listed, known in [(4, 8, True), (4, 3, True), (5, 8, False), (5, 3, False), (3, 9, False)]:
-        position = TopicPosition(event, listed, store.memory.generation)
+        position = Position(store.memory.generation, event, listed)
         begun = await store.begin_topic("https://one.example", "topic", position)
-        assert begun == ((position, True) if known else (TopicPosition(4, 0, store.memory.generation), False))
+        assert begun == ((position, True) if known else (Position(store.memory.generation, 4, 0), False))

@@ -7,9 +7,9 @@ import random
 import pytest
 from support.stores import TIMEOUT_MS, sweep
 
+from tornado_signal.session import Position
 from tornado_signal.stores.leveldb import database, layout, memory
 from tornado_signal.stores.leveldb.directory import Snapshot
-from tornado_signal.stores.leveldb.store import TopicPosition
 
 TOPICS = ["one", "two", "three"]
 WORN = 400
@@ -49,7 +49,7 @@ async def test_state_is_restored_from_disk(seed, kept, opened, clock, monkeypatc
         for topic in rng.sample(TOPICS, 2):
             state = await one.state(topic)
             expiries = [expires_ms for name, expires_ms in live.values() if name == topic]
-            assert state.position == TopicPosition(newest(store, one, topic), len(expiries), store.memory.identity)
+            assert state.position == Position(store.identity, newest(store, one, topic), len(expiries))
             assert state.changes_ms == min(expiries, default=None)
             position, known = readers[topic]
             for next_position, code, reason in await one.events(position, topic, known.clear):

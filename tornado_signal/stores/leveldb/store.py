@@ -11,7 +11,6 @@ import functools
 import logging
 import os
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -45,7 +44,6 @@ from ...session import (
 )
 from ...system.clock import Clock
 from ...system.loop import guarded
-from .. import position_text
 from ..quotas import Quotas
 from ..watches import Watch
 from . import layout, records
@@ -64,18 +62,6 @@ COME_BACK_S = 10.0
 RELEASED_AT_ONCE = 50  # offers of an earlier process whose withdrawals share a write
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class TopicPosition:
-    """The position of a reader: it knows the sessions up to `listed`, and all removals and refreshes up to `event`.
-
-    For a listing: the serial of its newest session, and its length.
-    """
-
-    event: int
-    listed: int
-    store: str  # the generation of the memory, which numbers the events. For a listing: the identity of the store
 
 
 class LevelDBStore:
@@ -413,45 +399,38 @@ class LevelDBStore:
         # A removal lowers the number, unless sessions were added since, which have greater serials.
         serial, live = (listed.sessions[-1].serial, len(listed.sessions)) if listed else (0, 0)
         changes_ms = listed.first_expiry_ms if listed else None
-        position = TopicPosition(serial, live, self.memory.identity)
-        if since is None:
-            return ListingState(live > 0, position, changes_ms)
-        assert isinstance(since, TopicPosition)
-        changed = serial > since.event or live != since.listed
+        position = Position(self.identity, serial, live)
+        changed = live > 0 if since is None else serial > since.event or live != since.listed
         return ListingState(changed, position, changes_ms)
 
     # Events of a topic
 
     async def begin_topic(self, origin: str, topic: str, since: Position | None) -> tuple[Position, bool]:
-        if since is not None:
-            assert isinstance(since, TopicPosition)
-            if self._remembers(layout.pack_listing_prefix(origin, topic), since):
-                return since, True
+        if since is not None and self._remembers(layout.pack_listing_prefix(origin, topic), since):
+            return since, True
         await self.table.expire_due(self._clock.now_ms())
         memory = self._readable
-        return TopicPosition(memory.removals.last, 0, memory.generation), False
+        return Position(memory.generation, memory.removals.last, 0), False
 
-    def _remembers(self, prefix: bytes, position: TopicPosition) -> bool:
+    def _remembers(self, prefix: bytes, position: Position) -> bool:
         """Return whether all events of a topic after a position are in memory."""
         memory = self._readable
         is_its = position.store == memory.generation and position.listed <= memory.newest
         return is_its and memory.removals.remembers(prefix, position.event)
 
     async def topic_step(self, origin: str, topic: str, position: Position) -> EventBatch:
-        assert isinstance(position, TopicPosition)
         await self.table.expire_due(self._clock.now_ms())
         memory = self._readable
         prefix = layout.pack_listing_prefix(origin, topic)
         last = memory.removals.last
         if not self._remembers(prefix, position):
-            start = TopicPosition(last, 0, memory.generation)
-            return EventBatch([], start, more=True, reset=position.listed > 0)
+            return EventBatch([], Position(memory.generation, last, 0), more=True, reset=position.listed > 0)
         removals = memory.removals.after(prefix, position.event, REMOVALS_STEP)
         events: list[Removed | Listed] = []
         newest = {each.code: each.number for each in removals if each.serial <= position.listed}
         refreshed = size = 0
         for number, code, serial, reason in removals:
-            end = TopicPosition(number, position.listed, position.store)
+            end = Position(position.store, number, position.listed)
             if serial > position.listed:
                 continue
             if reason is not None:
@@ -466,12 +445,11 @@ class LevelDBStore:
                 if refreshed == records.LISTING_STEP or size >= records.LISTING_STEP_BYTES:
                     return EventBatch(events, end, more=True)
         if len(removals) == REMOVALS_STEP:
-            end = TopicPosition(removals[-1].number, position.listed, position.store)
-            return EventBatch(events, end, more=True)
+            return EventBatch(events, position._replace(event=removals[-1].number), more=True)
         entries = memory.listing(origin, topic, position.listed, ANY_SERIAL, oldest_first=True)
         added, last_listed = self.database.read(records.listing_step, entries, records.LISTING_STEP)
-        events += [Listed(TopicPosition(last, each.session.serial, position.store), each) for each in added]
-        end = TopicPosition(last, memory.newest if last_listed is None else last_listed, position.store)
+        events += [Listed(Position(position.store, last, each.session.serial), each) for each in added]
+        end = Position(position.store, last, memory.newest if last_listed is None else last_listed)
         return EventBatch(events, end, more=last_listed is not None)
 
     # Waiting
@@ -485,24 +463,14 @@ class LevelDBStore:
     def end_watches(self) -> None:
         self.watches.end()
 
-    # Positions as text
+    # Positions
 
-    def format_position(self, position: Position | SessionPosition) -> str:
-        if isinstance(position, TopicPosition):
-            return position_text.format_numbers(position.store, position.event, position.listed)
-        assert isinstance(position, SessionPosition)
-        return position_text.format_numbers(self.memory.identity, *position)
+    @property
+    def identity(self) -> str:
+        return self.memory.identity
 
-    def parse_position(self, text: str) -> Position | None:
-        for store in (self.memory.identity, self.memory.generation):
-            numbers = position_text.parse_numbers(store, text)
-            if numbers is not None:
-                return TopicPosition(*numbers, store)
-        return None
-
-    def parse_session_position(self, text: str) -> SessionPosition | None:
-        numbers = position_text.parse_numbers(self.memory.identity, text)
-        return None if numbers is None else SessionPosition(*numbers)
+    def knows(self, identity: str) -> bool:
+        return identity in (self.memory.identity, self.memory.generation)
 
     def check(self) -> None:
         """Check that the memory agrees with the database. Raise AssertionError with the differences.

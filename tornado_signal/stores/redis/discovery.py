@@ -26,7 +26,7 @@ from ...session import (
 from ..quotas import UNLIMITED
 from . import records, scripts
 from .partitions import Partition, Partitions
-from .positions import PartitionPosition, StoreIdentity
+from .positions import StoreIdentity
 from .watching import Watching
 
 LISTING_STEP = 50  # sessions of a listing read in parallel
@@ -193,7 +193,7 @@ class Discovery:
         partition = self._partitions.of_topic(origin, topic)
         identity, serial, live, changes_ms = await self._run("listing_state", partition, topic=topic.encode())
         self._watching.expects(partition.topic_channel(topic), changes_ms)
-        position = PartitionPosition(identity.decode(), int(serial), live) if live else self._identity.nowhere
+        position = Position(identity.decode(), int(serial), live) if live else self._identity.nowhere
         changed = live > 0 if since is None else position != since
         return ListingState(changed, position, int(changes_ms) if changes_ms else None)
 
@@ -203,43 +203,41 @@ class Discovery:
         partition = self._partitions.of_topic(origin, topic)
         step = await self._step(partition, topic, 0, 0, 1)
         if since is not None:
-            assert isinstance(since, PartitionPosition)
-            known = since.identity == step.identity and since.listed <= since.serial <= step.serial
-            if (known and since.serial >= step.forgotten) or since == self._identity.nowhere:
+            known = since.store == step.identity and since.listed <= since.event <= step.serial
+            if (known and since.event >= step.forgotten) or since == self._identity.nowhere:
                 return since, True
-        return PartitionPosition(step.identity, step.serial, 0), False
+        return Position(step.identity, step.serial, 0), False
 
     async def topic_step(self, origin: str, topic: str, position: Position) -> EventBatch:
-        assert isinstance(position, PartitionPosition)
         partition = self._partitions.of_topic(origin, topic)
-        step = await self._step(partition, topic, position.serial, position.listed, EVENTS_STEP)
+        step = await self._step(partition, topic, position.event, position.listed, EVENTS_STEP)
         identity, serial, removals, refreshes, additions = step[:5]
-        if identity != position.identity:  # the topic was empty, or sessions can be lost
-            return EventBatch([], PartitionPosition(identity, serial, 0), more=True, reset=position.listed > 0)
+        if identity != position.store:  # the topic was empty, or sessions can be lost
+            return EventBatch([], Position(identity, serial, 0), more=True, reset=position.listed > 0)
         # Of two incomplete lists, the order is known up to the end of the shorter one.
         ends = [read[-1][:8] for read in (removals, refreshes) if len(read) == EVENTS_STEP]
         last = int.from_bytes(min(ends), "big") if ends else serial
         events = await self._events(partition, position, [*removals, *refreshes], last)
         if ends or refreshes:
-            return EventBatch(events, PartitionPosition(identity, last, position.listed), more=True)
+            return EventBatch(events, Position(identity, last, position.listed), more=True)
         listed = position.listed
         codes = [name[8:] for name in additions]
         for name, listed_session in zip(additions, await self._listed(partition, codes), strict=True):
             if listed_session is not None:
-                at = PartitionPosition(identity, serial, listed_session.session.serial)
+                at = Position(identity, serial, listed_session.session.serial)
                 events.append(Listed(at, listed_session))
             elif not await self._client.call_key(b"ZSCORE", partition.listing, partition.listing_prefix(topic) + name):
                 # The session was removed since the script ran. The next step begins with its removal.
-                return EventBatch(events, PartitionPosition(identity, serial, listed), more=True)
+                return EventBatch(events, Position(identity, serial, listed), more=True)
             listed = int.from_bytes(name[:8], "big")  # also of an evicted session, whose entry expires
         if step.empty:
             return EventBatch(events, self._identity.nowhere, more=False)
         more = len(additions) == EVENTS_STEP
         # Sessions up to here count as known, so that removed ones that the reader never got are not reported.
-        return EventBatch(events, PartitionPosition(identity, serial, listed if more else serial), more)
+        return EventBatch(events, Position(identity, serial, listed if more else serial), more)
 
     async def _events(
-        self, partition: Partition, position: PartitionPosition, members: list[bytes], last: int
+        self, partition: Partition, position: Position, members: list[bytes], last: int
     ) -> list[Removed | Listed]:
         """Return the events of removals and refreshes after a position up to the serial `last`, in order."""
         known = sorted(
@@ -253,7 +251,7 @@ class Discovery:
         found = dict(zip(refreshed, await self._listed(partition, refreshed), strict=True))
         events: list[Removed | Listed] = []
         for at, serial, reason, code in known:
-            end = position._replace(serial=at)
+            end = position._replace(event=at)
             if reason:
                 events.append(Removed(end, code, Reason(reason)))
             elif newest[code] == at and (listed := found[code]) and listed.session.serial == serial:

@@ -6,17 +6,10 @@ primary can lack sessions that the reader knows.
 
 import hashlib
 import os
-from typing import NamedTuple
+
+from ...session import Position
 
 STORE_DIGITS = 4  # hexadecimal digits of the store in an identity; the others are of the partition
-
-
-class PartitionPosition(NamedTuple):
-    """The position of a reader of a topic or of its listing."""
-
-    identity: str  # the identity of the partition, 12 hexadecimal digits
-    serial: int  # the newest known removal. For a listing: its newest session
-    listed: int  # the newest known session. For a listing: its length
 
 
 class StoreIdentity:
@@ -31,14 +24,14 @@ class StoreIdentity:
         return self.name[:STORE_DIGITS] + os.urandom(4).hex()
 
     @property
-    def nowhere(self) -> PartitionPosition:
+    def nowhere(self) -> Position:
         """The position of readers that know no session, because the topic was empty."""
-        return PartitionPosition(self.name[:STORE_DIGITS].ljust(12, "0"), 0, 0)
+        return Position(self.name[:STORE_DIGITS].ljust(12, "0"), 0, 0)
 
     def in_history(self, identity: bytes, history: bytes) -> str:
         """Return the identity of a partition in the history of its node."""
         if not identity:
-            return self.nowhere.identity
+            return self.nowhere.store
         digest = hashlib.blake2b(identity + history, digest_size=4).hexdigest()
         return identity.decode()[:STORE_DIGITS] + digest
 

@@ -22,7 +22,6 @@ from ...session import (
     MIN_HELD_MS,
     Observer,
     Outcome,
-    Position,
     Refreshed,
     SessionPosition,
     SessionUpdate,
@@ -33,7 +32,6 @@ from ...session import (
 )
 from ...settings.settings import Settings
 from ...system.loop import guarded, in_slices
-from .. import position_text
 from ..quotas import Quotas
 from ..watches import Watch
 from . import records, scripts
@@ -42,7 +40,7 @@ from .counts import Counts
 from .discovery import Discovery
 from .leases import Leases
 from .partitions import MAX_PARTITIONS, Partition, Partitions
-from .positions import PartitionPosition, StoreIdentity
+from .positions import StoreIdentity
 from .probes import Probes
 from .watching import Watching
 
@@ -435,22 +433,14 @@ class RedisStore:
     def end_watches(self) -> None:
         self.watching.watches.end()
 
-    # Positions as text
+    # Positions
 
-    def format_position(self, position: Position | SessionPosition) -> str:
-        if isinstance(position, PartitionPosition):
-            return position_text.format_numbers(*position)
-        assert isinstance(position, SessionPosition)
-        return position_text.format_numbers(self._identity.name, *position)
+    @property
+    def identity(self) -> str:
+        return self._identity.name
 
-    def parse_position(self, text: str) -> Position | None:
-        identity = text.partition(".")[0]
-        numbers = position_text.parse_numbers(identity, text)
-        return PartitionPosition(identity, *numbers) if numbers and self._identity.covers(identity) else None
-
-    def parse_session_position(self, text: str) -> SessionPosition | None:
-        numbers = position_text.parse_numbers(self._identity.name, text)
-        return None if numbers is None else SessionPosition(*numbers)
+    def knows(self, identity: str) -> bool:
+        return self._identity.covers(identity)
 
 
 def make_redis_store(
