@@ -1,10 +1,12 @@
 """The admin listener: liveness, readiness and metrics."""
 
+import asyncio
 import contextlib
 import itertools
 import logging
 import os
 import socket
+import types
 
 import pytest
 from support.command import BOUND_S
@@ -12,6 +14,7 @@ from support.service import head
 
 from tornado_signal.lifecycle import DRAINING
 from tornado_signal.limits.per_address import ADMIN_CONNECTIONS
+from tornado_signal.service.refusals import CALM_S
 
 GETS = ("/healthz", "/readyz", "/metrics")
 
@@ -136,6 +139,31 @@ async def test_names_of_the_setting_are_served_and_the_reason_names_it(start_ser
             assert (await service.raw(head("GET", path, [("Host", host)]), "GET", service.admin_port)).status == 200
     response = await service.raw(head("GET", "/metrics", [("Host", "other")]), "GET", service.admin_port)
     assert (response.status, "--admin-hosts" in response.json["error"]) == (403, True)
+
+
+async def test_first_and_last_refused_request_of_a_reason_are_logged(service, caplog, monkeypatch):
+    service.admin.policy.token = b"a token"
+    refusals = service.admin.refusals
+    rows = [
+        (401, "/status", {}, "without the token of --admin-token-file"),
+        (403, "/status", {"Origin": "https://a.example"}, "web pages have no access"),
+        (403, "/healthz", {"Host": "a.example"}, "the Host is not an address; list this name in --admin-hosts"),
+    ]
+    for status, path, headers, _ in rows:
+        for _ in range(3):
+            raw = head("GET", path, [*({"Host": "localhost"} | headers).items()])
+            assert (await service.raw(raw, "GET", service.admin_port)).status == status
+    refusals.check()
+    later_s = asyncio.get_running_loop().time() + CALM_S
+    monkeypatch.setattr(refusals, "_loop", types.SimpleNamespace(time=lambda: later_s))
+    refusals.check()
+    assert caplog.messages == [
+        *(f"clients are refused ({status}): admin listener: {reason}" for status, _, _, reason in rows),
+        *(
+            f"clients are no longer refused ({status}): admin listener: {reason}; it was 3 requests"
+            for status, _, _, reason in rows
+        ),
+    ]
 
 
 LOCAL = ("localhost", "localhost:1", "127.0.0.1:9000", "127.8.8.8", "[::1]", "[::1]:80", "10.1.2.3:80", "[fd00::1]:1")

@@ -221,7 +221,6 @@ def make_case(data, operation, mode, server, mended=True):
             known = data.draw(st.sampled_from(server.known))
             fields["code"] = server.offer() if "withdraw" in operation.path else known
         wait = fields.get("wait")
-        # Decimal digits, and numbers that Python writes as 5e-324, which a query cannot hold
         if re.fullmatch(r"[0-9.]+(e-[0-9]+)?", str(wait)) and 0 < float(wait) <= 60:
             fields["wait"] = WAIT_S
         if mended and data.draw(st.booleans()):

@@ -91,6 +91,14 @@ def test_server_is_a_process_of_the_owner(data, start):
     assert owners(data) == {(USER, GROUP)}
 
 
+@pytest.mark.parametrize("command", COMMANDS[1:], ids=["serve-check", "serve"])
+def test_sockets_are_opened_by_the_owner(command, data, home):
+    done = run(*command, "--data-dir", data, "--address", f"unix:{home.parent}/socket")
+    assert (done.returncode, "Permission denied" in done.stderr) == (1, True), done
+    done = run("serve", "--check", "--data-dir", data, "--address", "unix:socket", cwd=home)
+    assert (done.returncode, f"listener: unix:{home}/socket" in done.stdout) == (0, True), done
+
+
 @pytest.mark.parametrize("way", ["data", "parent"])
 def test_link_to_a_directory_of_root_is_opened_as_its_owner(way, home):
     """The user can replace a directory by a link between two steps of a command."""

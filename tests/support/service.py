@@ -217,8 +217,9 @@ class Service:
         self.control = make_control(self.shared, relay, state, partial(setattr, self.shared.live, "current"), name, 0)
         self.control.start()
         self._stack.push_async_callback(self.control.close)
-        admin = make_admin_application(self.shared, self.control, state, AdminPolicy(hosts=self.settings.admin_hosts))
-        _, self.admin_port = await self._listen(admin, refusal)
+        policy = AdminPolicy(hosts=self.settings.admin_hosts)
+        self.admin = make_admin_application(self.shared, self.control, state, policy)
+        _, self.admin_port = await self._listen(self.admin, refusal)
 
     async def _listen(self, application, refusal, limiter=None):
         listening = bind_sockets(0, "127.0.0.1")

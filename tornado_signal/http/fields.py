@@ -7,7 +7,7 @@ from urllib.parse import unquote_to_bytes
 
 from ..service.parameters import Parameter
 
-_DECIMAL: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+_NUMBER: Final = re.compile(r"-?[0-9]{1,30}(\.[0-9]{1,30})?([Ee][+-]?[0-9]{1,3})?")  # as in JSON
 _WHOLE: Final = re.compile("[0-9]{1,30}")
 _PERCENT: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
@@ -41,6 +41,6 @@ def _value(schema: Mapping[str, Any], texts: list[bytes]) -> Any:
     text = texts[0].decode(errors="surrogateescape")  # checks of strings refuse what is not UTF-8
     if schema.get("type") == "integer" and _WHOLE.fullmatch(text):
         return int(text)
-    if schema.get("type") == "number" and _DECIMAL.fullmatch(text):
+    if schema.get("type") == "number" and _NUMBER.fullmatch(text):
         return float(text)
     return text

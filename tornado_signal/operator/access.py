@@ -1,9 +1,11 @@
 """Access to the admin listener, and the base of its handlers."""
 
+import asyncio
 import hmac
 import http
 import ipaddress
 import re
+from collections import Counter
 from collections.abc import Awaitable
 from dataclasses import dataclass
 from types import TracebackType
@@ -13,8 +15,10 @@ from tornado import httputil, web
 
 from ..errors import Unavailable
 from ..service import wire
+from ..service.refusals import Refusals
 
 MAX_BODY_BYTES: Final = 16 * 1024  # of a request; a longer one is invalid
+REFUSALS_CHECK_S: Final = 10.0
 
 
 @dataclass(repr=False)
@@ -96,10 +100,12 @@ class RestrictedHandler(AdminHandler):
         """
         headers = self.request.headers
         if is_from_page(self.request) and not (self.for_page and is_from_own_page(self.request)):
+            self.reason = "web pages have no access"
             raise web.HTTPError(403)
         if self.policy.token:
             scheme, _, token = headers.get("Authorization", "").partition(" ")
             if scheme.lower() != "bearer" or not hmac.compare_digest(token.strip().encode(), self.policy.token):
+                self.reason = "without the token of --admin-token-file"
                 self.set_header("WWW-Authenticate", "Bearer")
                 respond(self, 401, {"error": "Unauthorized"})
                 return False
@@ -107,6 +113,7 @@ class RestrictedHandler(AdminHandler):
         remote_ip = self.request.remote_ip or "::1"  # empty on a Unix socket
         from_here = is_loopback(headers.get("Host", "")) and ipaddress.ip_address(remote_ip).is_loopback
         if not (self.policy.local and from_here):
+            self.reason = "other machines have no access without --admin-token-file"
             raise web.HTTPError(403)
         return True
 
@@ -142,13 +149,30 @@ class StartOfBody(httputil.HTTPMessageDelegate):
 
 
 class AdminApplication(web.Application):
-    """The application of an admin listener. It keeps at most `MAX_BODY_BYTES` and one byte of a body."""
+    """The application of an admin listener. It keeps at most `MAX_BODY_BYTES` and one byte of a body.
+
+    The log has the first and the last refused request for each reason. It needs a running event loop.
+    """
 
     def __init__(self, routes: list[Any], policy: AdminPolicy) -> None:
         self.policy = policy
+        self._refused: Counter[tuple[int, str]] = Counter()
+        self.refusals = Refusals(self._refused, lambda status, reason: "")
+        self._timer: asyncio.TimerHandle | None = None
         super().__init__(
-            routes, default_handler_class=NotFoundHandler, log_function=lambda handler: None, compress_response=True
+            routes, default_handler_class=NotFoundHandler, log_function=self._count, compress_response=True
         )
+
+    def _count(self, handler: web.RequestHandler) -> None:
+        if isinstance(handler, AdminHandler) and handler.reason:
+            self._refused[handler.get_status(), f"admin listener: {handler.reason}"] += 1
+            if self._timer is None:
+                self._check()
+
+    def _check(self) -> None:
+        self.refusals.check()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(REFUSALS_CHECK_S, self._check) if self.refusals.active else None
 
     def start_request(self, server_conn: object, request_conn: httputil.HTTPConnection) -> httputil.HTTPMessageDelegate:
         return StartOfBody(super().start_request(server_conn, request_conn))

@@ -3,12 +3,15 @@
 import dataclasses
 import errno
 import logging
+import os
+import re
 import socket
 
 from ..errors import DamagedDatabase, DatabaseInUse, OperatorError
 from ..operator.health import ask_health
 from ..service.ice import NO_ICE_SERVERS
 from ..settings.settings import Settings
+from ..settings.value_types import UNIX_PREFIX
 from ..stores import check_files, check_unused, open_store, where
 from ..system.clock import Clock
 from ..system.owner import become_owner
@@ -48,6 +51,10 @@ async def check(settings: Settings) -> list[str]:
     warn_of_readable_secrets(settings)
     if (host := unencrypted(settings)) is not None:
         log.warning("--webhook-url sends events to %s unencrypted; use https://", host)
+    if settings.store == "leveldb":
+        address = tuple(re.sub(f"(?<=^{UNIX_PREFIX})(?!/)", f"{os.getcwd()}/", each) for each in settings.address)
+        data_dir = become_owner(settings.data_dir, enter=True)
+        settings = dataclasses.replace(settings, address=address, data_dir=data_dir)
     for name, scheme, sockets in open_listeners(settings):
         for listening in sockets:
             results.append(f"{name}: {url(listening, scheme)}")
@@ -79,8 +86,6 @@ def is_served(settings: Settings) -> bool:
 
 async def _check_store(settings: Settings) -> str:
     """Open the store and close it again. Return what it holds."""
-    if settings.store == "leveldb":
-        settings = dataclasses.replace(settings, data_dir=become_owner(settings.data_dir, enter=True))
     check_files(settings)
     try:
         check_unused(settings)

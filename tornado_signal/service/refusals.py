@@ -57,8 +57,9 @@ class Refusals:
     `refused` counts refused requests by status and reason, and `cut_off` returns the closed connections by reason.
     """
 
-    def __init__(self, refused: Counter[tuple[int, str]]) -> None:
+    def __init__(self, refused: Counter[tuple[int, str]], advice: Callable[[int, str], str] | None = None) -> None:
         self._refused = refused
+        self._advice = advice or _advice
         self.cut_off: Callable[[], Mapping[str, int]] = dict
         self._loop = asyncio.get_running_loop()
         self._counted: Counter[tuple[int, str]] = Counter()
@@ -74,7 +75,7 @@ class Refusals:
                 continue
             if kind not in self._seen_s:
                 self._before[kind] = before
-                log.warning("%s: %s%s", _describe(kind[0]), _name(*kind), _advice(*kind))
+                log.warning("%s: %s%s", _describe(kind[0]), _name(*kind), self._advice(*kind))
             self._counted[kind], self._seen_s[kind] = number, now_s
         for kind in [kind for kind, seen_s in self._seen_s.items() if now_s - seen_s >= CALM_S]:
             del self._seen_s[kind]
@@ -82,6 +83,11 @@ class Refusals:
             what = "requests" if kind[0] else "connections"
             ended = _describe(kind[0]).replace("are", "are no longer")
             log.warning("%s: %s; it was %d %s", ended, _name(*kind), number, what)
+
+    @property
+    def active(self) -> bool:
+        """Whether there are refusals that have not ended."""
+        return bool(self._seen_s)
 
     def _numbers(self) -> Iterator[tuple[tuple[int, str], int]]:
         """Yield the numbers by status, which is 0 for closed connections, and reason."""
