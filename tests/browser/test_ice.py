@@ -35,15 +35,20 @@ def test_secret_is_never_logged(secret_file, start):
 @pytest.fixture
 def relayed(coturn, start):
     """A function that starts a server whose TURN server is coturn."""
-    flags = ("--turn-servers", f"turn:127.0.0.1:{coturn[0]}?transport=udp")
-    return lambda secret: start(*flags, "--turn-secret-file", secret)
+
+    def starting(secret, transport="udp"):
+        flags = ("--turn-servers", f"turn:127.0.0.1:{coturn[0]}?transport={transport}")
+        return start(*flags, "--turn-secret-file", secret)
+
+    return starting
 
 
 RELAY = "{rtc: {iceTransportPolicy: 'relay'}, info: '%s'}"
 
 
-def test_pages_connect_through_the_relay_only(coturn, relayed, connect_page, secret_file):
-    server = relayed(secret_file)
+@pytest.mark.parametrize("transport", ["udp", "tcp"])
+def test_pages_connect_through_the_relay_only(transport, coturn, relayed, connect_page, secret_file):
+    server = relayed(secret_file, transport)
     alice, bob = connect_page(server), connect_page(server)
     alice.evaluate(f"listen('lobby', {RELAY % 'alice'})")
     assert bob.evaluate(f"call('lobby', {RELAY % 'bob'})") == ["alice", "alice: hello"]

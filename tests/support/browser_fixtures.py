@@ -7,8 +7,13 @@ import subprocess
 
 import pytest
 
+from tornado_signal.operator.turn_config import make_lines
+from tornado_signal.settings.settings import Settings
+from tornado_signal.settings.value_types import VariableSecret
+
 from . import npm_package
 from .browsers import TURN_SECRET, Firefox, Profiles, Site
+from .certificates import make_pair
 from .needs import require
 from .proxies import Blocking
 from .waiting import end_all, until
@@ -98,23 +103,43 @@ def secret_file(tmp_path):
 
 @pytest.fixture
 def coturn(tmp_path, secret_file):
-    """The port of a coturn server on loopback that uses the secret, and a function that reads its log."""
-    with serve_turn(tmp_path, "127.0.0.1", "--allow-loopback-peers") as running:
+    """The port of a coturn server on loopback that uses the secret, and a function that reads its log.
+
+    TLS is at the next port. Its certificate is `turn.crt` in the directory of the test.
+    """
+    loopback = ("--allow-loopback-peers", "--allowed-peer-ip=127.0.0.1")
+    with serve_turn(tmp_path, "127.0.0.1", *loopback, tls=make_pair(tmp_path, "turn")) as running:
         yield running
 
 
 @contextlib.contextmanager
-def serve_turn(tmp_path, address, *options):
-    """Run coturn at an address. Return its port and a function that reads its log."""
+def serve_turn(tmp_path, address, *options, tls=None):
+    """Run coturn at an address with the file of `turn-config`. Return its port and a function that reads its log.
+
+    With a certificate and its key, it serves TLS at the next port.
+    """
     require("turnserver")
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
-        free.bind((address, 0))
-        port = free.getsockname()[1]
+    for _ in range(100):
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            sockets = [
+                stack.enter_context(socket.socket(type=kind)) for kind in (socket.SOCK_DGRAM, *[socket.SOCK_STREAM] * 2)
+            ]
+            sockets[0].bind((address, 0))
+            port = sockets[0].getsockname()[1]
+            sockets[1].bind((address, port))
+            sockets[2].bind((address, port + 1))
+            break
+    settings = Settings(
+        turn_servers=(f"turn:{address}:{port}", *([f"turns:{address}:{port + 1}"] if tls else [])),
+        turn_secret_file=VariableSecret("", TURN_SECRET.encode()),
+        tls_certificate=tls and tls.certificate,
+        tls_key=tls and tls.key,
+    )
+    file = tmp_path / "turnserver.conf"
+    file.write_text("\n".join(make_lines(settings)) + "\n")
     log = tmp_path / "coturn.log"
-    command = ["turnserver", "-n", "--no-cli", "--verbose", "--log-file=stdout", f"--pidfile={tmp_path}/turn.pid"]
-    command += [f"--listening-ip={address}", f"--relay-ip={address}", "--realm=example", *options]
-    command += [f"--listening-port={port}", "--no-tcp", "--no-tls", "--no-dtls"]  # the port is free for UDP
-    command += ["--use-auth-secret", f"--static-auth-secret={TURN_SECRET}"]
+    command = ["turnserver", "-c", file, "--verbose", "--log-file=stdout", f"--pidfile={tmp_path}/turn.pid"]
+    command += [f"--listening-ip={address}", f"--relay-ip={address}", *options]
     command.append("--db=:memory:")  # on a slow disk creating the tables would take a minute
     with log.open("w") as output, subprocess.Popen(command, stdout=output, stderr=output, cwd=tmp_path) as process:
         try:

@@ -26,6 +26,17 @@ def test_working_stun_and_turn_servers(start, coturn, secret_file):
     assert "ALLOCATE processed, success" in coturn[1]()
 
 
+def test_every_transport_of_the_printed_file(start, coturn, secret_file, tmp_path):
+    """The file of `turn-config` serves UDP, TCP and TLS."""
+    host = "127.0.0.1"
+    urls = [f"turn:{host}:{coturn[0]}", f"turn:{host}:{coturn[0]}?transport=tcp", f"turns:{host}:{coturn[0] + 1}"]
+    server = start("--turn-servers", ",".join(urls), "--turn-secret-file", secret_file)
+    trusted = {"SSL_CERT_FILE": str(tmp_path / "turn.crt")}
+    done = run("check-ice", "--url", server.url, command=CLIENT, **trusted)
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(result["url"], result["result"]) for result in results] == [(url, "ok") for url in urls]
+
+
 def test_wrong_turn_secret(start, coturn, tmp_path):
     (tmp_path / "other").write_text("another secret of thirty characters")
     turn = f"turn:127.0.0.1:{coturn[0]}"

@@ -19,6 +19,7 @@ from support.helm import EXAMPLES, render
 from support.paths import ROOT
 from support.pythons import SETUP
 
+from tornado_signal.operator.turn_config import make_lines
 from tornado_signal.settings.settings import PREFIX
 from tornado_signal.settings.sources import load
 
@@ -173,6 +174,23 @@ def test_compose_files_are_valid_with_our_settings(file):
         assert all(name.startswith(PREFIX) for name in each["environment"])
         assert (each["read_only"], each["cap_drop"]) == (True, ["ALL"])
         assert each["healthcheck"]["test"] == ["CMD", "tornado-signal", "health"]
+
+
+def test_compose_file_of_turn_starts_coturn_with_our_file():
+    text = (ROOT / "compose.turn.yaml").read_text()
+    text = text.replace("${TURN_HOST:-localhost}", "turn.example").replace("${TURN_SECRET:-set TURN_SECRET}", "s" * 20)
+    found = yaml.safe_load(text)
+    compose_spec.PyCompose.from_json(json.dumps(found)).validate()
+    services = found["services"]
+    assert services["turn-config"]["environment"] == services["signal"]["environment"]
+    settings = load(argparse.Namespace(config=None), services["turn-config"]["environment"])
+    assert [*make_lines(settings)][1:4] == ["realm=turn.example", "use-auth-secret", f"static-auth-secret={'s' * 20}"]
+    written = services["turn-config"]["entrypoint"][2].partition(" > ")[2]
+    assert services["turn"]["command"][1] == written
+    assert [each["volumes"][0].partition(":")[0] for each in (services["turn-config"], services["turn"])] == [
+        "turn"
+    ] * 2
+    assert all(each["cap_drop"] == ["ALL"] for name, each in services.items() if name != "signal")
 
 
 def test_compose_file_trusts_its_own_network_only():

@@ -1,4 +1,4 @@
-"""The operator's commands: admin, check, completion, health and token.
+"""The operator's commands: admin, check, completion, health, token and turn-config.
 
 Their modules are imported when a command runs, so that other commands start fast.
 """
@@ -51,6 +51,8 @@ def add_commands(commands: CommandLine) -> None:
     parser.add_argument("--admin-url", type=flag_reader(URL), metavar="URL", help=meaning)
     health = "check whether the server with these settings is healthy"
     _add(commands, "health", health, "address", "port", "tls_certificate", "tls_key", "allowed_origins")
+    turn_config = "print the file turnserver.conf of coturn for these settings"
+    _add(commands, "turn-config", turn_config, "turn_servers", "turn_secret_file", "tls_certificate", "tls_key")
     _add_token(commands)
     completion = commands.add_command(
         "completion",
@@ -106,7 +108,10 @@ def _add(
     *settings: str,
 ) -> CommandLine:
     parser = commands.add_command(
-        name, _lazy(name), meaning, f"{meaning.capitalize()}. Settings are read in the same way as for `serve`."
+        name,
+        _lazy(name.replace("-", "_")),
+        meaning,
+        f"{meaning.capitalize()}. Settings are read in the same way as for `serve`.",
     )
     add_settings(parser, settings)
     return parser
