@@ -138,6 +138,9 @@ def parse(pieces, max_bytes=MAX_BYTES):
     reader, events = FrameReader(max_bytes, binary=True), []
     try:
         for piece in pieces:
+            if (text := reader.read_text(piece)) is not None:
+                events.append((TEXT, text))
+                continue
             reader.receive(piece)
             while (received := reader.next()) is not None:
                 opcode, data = received

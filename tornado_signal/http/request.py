@@ -95,11 +95,10 @@ class Request(httputil.HTTPServerRequest, RequestContext):
 
     def find_origin(self) -> str:
         """Return the Origin. Raise InvalidParameter without a valid one (docs/decisions.md#missing-origin)."""
-        headers = self.headers
-        values = headers.get_list("Origin")
+        values = self.headers.get_list("Origin")
         if not values and self.method in ("GET", "HEAD") and (implied := self._implied_origin()):
             values = [implied]
-        if not values:
+        elif not values:
             log.debug("%s %s has no Origin; send the header Origin: https://HOST", self.method, self.pattern)
         if len(values) != 1 or not 0 < len(values[0]) <= MAX_ORIGIN:
             raise errors.InvalidParameter("Origin")

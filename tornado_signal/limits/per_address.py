@@ -127,11 +127,12 @@ class TokenBucket:
 class ClientCounts(ConnectionCounts):
     """The counts of one client: tokens for sessions and stored bytes, and held offers."""
 
-    __slots__ = ("arrivals", "bytes", "held", "limited", "refusals", "requests", "sessions", "waiting")
+    __slots__ = ("arrivals", "bytes", "held", "limited", "name", "refusals", "requests", "sessions", "waiting")
 
-    def __init__(self, settings: Settings, limited: bool) -> None:
+    def __init__(self, settings: Settings, limited: bool, name: str) -> None:
         super().__init__()
         self.limited = limited
+        self.name = name  # its address or network
         self.requests = TokenBucket(burst(settings))
         self.refusals = TokenBucket(settings.rate_per_address)
         self.arrivals = TokenBucket(most_arrivals(settings))
@@ -197,6 +198,7 @@ class Limits(ConnectionCounts):
     def _set(self, settings: Settings) -> None:
         self._settings = settings
         self._unlimited = (*settings.unlimited_addresses, *settings.trusted_proxies)
+        self._burst = burst(settings)
         self._rate_per_ms = settings.rate_per_address / 1000
         self._sessions_per_ms = settings.max_sessions_per_address / settings.session_timeout_ms
 
@@ -209,7 +211,7 @@ class Limits(ConnectionCounts):
         """Count a request, or something that costs as much as several. Return 0, or the seconds until a retry."""
         if not client.limited:
             return 0
-        return client.requests.take(burst(self._settings), self._rate_per_ms, now_ms, units)
+        return client.requests.take(self._burst, self._rate_per_ms, now_ms, units)
 
     def exceeds_hard_limit(self, client: ClientCounts, now_ms: int) -> bool:
         """Count a request over the rate. Return whether there are too many of them to keep the connection."""
@@ -347,7 +349,7 @@ class Limits(ConnectionCounts):
 
     def clients(self) -> list[tuple[str, ClientCounts]]:
         """Return all known clients, each with its address or network."""
-        return [(name, client) for (_, name), client in self._clients.items()]
+        return [(client.name, client) for client in self._clients.values()]
 
     def usage(self, client: ClientCounts, now_ms: int) -> dict[str, float]:
         """Return how much of each limit a client uses, from 0 to 1. Empty without limits."""
@@ -369,7 +371,7 @@ class Limits(ConnectionCounts):
         key = self._key(address)
         client = self._clients.get(key)
         if client is None:
-            client = self._clients[key] = ClientCounts(self._settings, limited=key[0])
+            client = self._clients[key] = ClientCounts(self._settings, *key)
             self._drop_idle()
         return client
 

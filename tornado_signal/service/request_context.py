@@ -209,24 +209,23 @@ class RequestContext:
         if self._ended:  # such as after an error that follows the response
             return
         self._ended = True
-        service, seconds = self.service, perf_counter() - self.began_s
-        log = service.log
-        kind = (self.pattern, self.method, self.status)
+        service, status, seconds = self.service, self.status, perf_counter() - self.began_s
+        log, settings = service.log, service.live.current
+        kind = (self.pattern, self.method, status)
         if self.waited:
             del service.waits[self]
             log.metrics.waiting[self.pattern] -= 1
             log.metrics.waits[kind].observe(seconds)
         else:
             log.metrics.requests[kind].observe(seconds)
-        service.limits.count_recent(self.client_address, self.status)
+        service.limits.recent.count(self.client.name, status)
         if self.origin or self.refusal_reason != OriginNotAllowed.reason:  # those are in `refused_origins`
-            service.recent_origins.count(self.origin, self.status)
-        settings = service.live.current
+            service.recent_origins.count(self.origin, status)
         allowed = settings.allowed_origins
         if allowed is not None and (entry := allowed.find(self.origin)) is not None:
-            log.metrics.by_origin[entry, self.pattern, self.status] += 1
+            log.metrics.by_origin[entry, self.pattern, status] += 1
         if settings.access_log:
-            line = {"method": self.method, "endpoint": self.pattern, "status": self.status}
+            line = {"method": self.method, "endpoint": self.pattern, "status": status}
             line |= {"ms": round(seconds * 1000, 3), "bytes": self.sent_bytes, "id": self.request_id}
             subject = self.grant.subject if self.grant else ""
             log.write_line(line, self.refusal_reason, self.traceparent, self.client_address, subject)

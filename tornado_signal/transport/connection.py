@@ -283,20 +283,19 @@ class Connection(asyncio.Protocol):
 
     def stream_finished(self, stream: httputil.HTTPConnection) -> None:
         """Start the next stream, become idle or close, because the current response is complete."""
-        streams = self._streams
-        if not streams or streams[0] is not stream or self._closing:
+        if not self._streams or self._streams[0] is not stream or self._closing:
             return
-        first = streams[0]
-        more = len(streams) > 1 or bool(self._waiting)
+        first, *rest = self._streams
+        more = rest or self._waiting
         if not first.keep_alive or ((self._ended or self.state.stopping) and not more):
             # Input after the last request may still arrive.
             self._end(linger=not first.complete or self._transport.can_write_eof())
             return
-        self._streams = streams[1:]
+        self._streams = tuple(rest)
         self.held = None
         if more or self._reject_status:
             self.state.loop.call_soon(self._advance)
-        elif not self._streams:
+        else:
             self.state.idle[self] = None
         self._set_deadline()
 

@@ -98,6 +98,20 @@ class FrameReader:
             self.data = bytearray(self.data)
         self.data += data
 
+    def read_text(self, data: bytes) -> bytes | None:
+        """Return the message of new data that is just one short text frame in ASCII, otherwise None."""
+        if self.data or self._message is not None or len(data) <= _KEY_BYTES + 4 or data[0] != _WHOLE_TEXT:
+            return None
+        length, begin = data[1] - _MASKED, 2 + _KEY_BYTES
+        if length > MAX_CONTROL_BYTES:
+            (length,), begin = _CODE.unpack_from(data, 2), begin + _CODE.size
+            if data[1] != _MASKED | 126 or length <= MAX_CONTROL_BYTES:
+                return None
+        if length != len(data) - begin or length > self._max_message_bytes:
+            return None
+        message = unmask(data[begin - _KEY_BYTES : begin], data[begin:])
+        return message if message.isascii() else None
+
     def clear(self) -> None:
         self.data, self._at, self._message = b"", 0, None
 
@@ -113,9 +127,7 @@ class FrameReader:
             self._keep_unparsed()
             return None
         first, length = data[at], data[at + 1] - _MASKED
-        is_whole_text = first == _WHOLE_TEXT and self._message is None and length >= 0
-        if not is_whole_text:
-            self._check(first, length)
+        self._check(first, length)
         head = 2
         if length > MAX_CONTROL_BYTES:
             longer, head, least = _LONGER[length]
@@ -138,10 +150,6 @@ class FrameReader:
             self._at = end
         else:  # the data of the latest frame would stay in memory
             self.data, self._at = b"", 0
-        if is_whole_text:
-            if not payload.isascii():
-                _check_utf8(payload)
-            return TEXT, payload
         opcode = first & _OPCODE
         if opcode in _CONTROL:
             return opcode, _check_close(payload) if opcode == CLOSE else payload

@@ -2,8 +2,11 @@
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
 
 from tornado import httputil
+
+LENGTH: Final = b"content-length"  # differs between requests that share everything else
 
 
 class Headers(Mapping[str, str]):
@@ -27,9 +30,11 @@ class Headers(Mapping[str, str]):
 
     def with_value(self, name: bytes, value: bytes) -> "Headers":
         """Return the headers with another value of a name in lower case."""
-        headers = Headers([])
-        headers.sent = {**self.sent, name: value}
-        headers._repeated = self._repeated
+        if self.sent.get(name) == value:
+            return self
+        headers = object.__new__(Headers)
+        headers.sent, headers._repeated = {**self.sent, name: value}, self._repeated
+        headers._decoded = self._decoded if name == LENGTH else {}
         return headers
 
     def copy(self) -> httputil.HTTPHeaders:
@@ -46,10 +51,12 @@ class Headers(Mapping[str, str]):
     def get(self, name: str, default: str | None = None) -> str | None:  # type: ignore[override]
         text = self._decoded.get(name)
         if text is None:
-            value = self.sent.get(_key(name))
+            value = self.sent.get(key := _key(name))
             if value is None:
                 return default
-            text = self._decoded[name] = value.decode("latin-1")
+            text = value.decode("latin-1")
+            if key != LENGTH:  # `with_value` shares the others
+                self._decoded[name] = text
         return text
 
     def get_list(self, name: str) -> list[str]:

@@ -196,6 +196,8 @@ class RequestParser:
     def _find(self, line: bytes) -> int:
         """Return the offset of the current request in the input, or -1 if it does not begin with this line."""
         read, at = self._read, self._begin_at
+        if read.startswith(line, at):
+            return at
         if self._chunked:  # the last chunk, which is empty, and trailers come first
             return read.find(b"\n" + line, at) + 1 or -1
         while read[at : at + 1] in (b"\r", b"\n"):

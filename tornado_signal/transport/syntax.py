@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable
 from typing import Final, TypeVar
 
-from .headers import Headers
+from .headers import LENGTH, Headers
 
 MAX_HEADERS: Final = 128  # each takes much more memory than bytes on the wire; browsers send fifteen, proxies add some
 MAX_CACHED_BYTES: Final = 4096  # of a head; a longer one is parsed for each request
@@ -75,15 +75,11 @@ def parse_head(head: bytes) -> tuple[str, Headers]:
     Return the version, such as `HTTP/1.1`, and the headers, which repeated heads share. Raise BadRequest with the
     fitting status if there are too many headers, or one is ambiguous.
     """
-    if head in _heads:
-        return _heads[head]
     length = _CONTENT_LENGTH.search(head)
-    rest = head[: length.start()] + head[length.end() :] if length else head
-    if length and rest in _lengthless:
-        version, headers = _lengthless[rest]
-        parsed = version, headers.with_value(b"content-length", length[1])
-        keep(_heads, head, parsed, CACHED_HEADS)
-        return parsed
+    key = head[: length.start(1)] + head[length.end(1) :] if length else head
+    if key in _heads:
+        parsed = _heads[key]
+        return (parsed[0], parsed[1].with_value(LENGTH, length[1])) if length else parsed
     first, *lines = head.split(b"\r\n")
     if len(lines) > MAX_HEADERS:
         raise BadRequest(http.HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
@@ -92,14 +88,11 @@ def parse_head(head: bytes) -> tuple[str, Headers]:
     version, headers = parsed = _LATER_VERSION.sub("HTTP/1.1", first.decode()), Headers(split_fields(lines))
     check_headers(headers, version)
     if len(head) <= MAX_CACHED_BYTES and headers.sent.keys().isdisjoint(CREDENTIALS):
-        keep(_heads, head, parsed, CACHED_HEADS)
-        if length:
-            keep(_lengthless, rest, parsed, CACHED_HEADS)
+        keep(_heads, key, parsed, CACHED_HEADS)
     return parsed
 
 
-_heads: Final[dict[bytes, tuple[str, Headers]]] = {}
-_lengthless: Final[dict[bytes, tuple[str, Headers]]] = {}  # with one Content-Length, by the rest of the head
+_heads: Final[dict[bytes, tuple[str, Headers]]] = {}  # by the head without the digits of its Content-Length
 _fields: Final[dict[bytes, tuple[bytes, bytes]]] = {}
 
 
@@ -118,7 +111,7 @@ def check_headers(headers: Headers, version: str) -> None:
     host = sent.get(b"host")
     if version == "HTTP/1.1" if host is None else not _HOST.fullmatch(host):  # several would have a comma
         raise BadRequest(http.HTTPStatus.BAD_REQUEST)
-    length = sent.get(b"content-length")
+    length = sent.get(LENGTH)
     if length is not None and not _LENGTH.fullmatch(length):
         raise BadRequest(http.HTTPStatus.BAD_REQUEST)
     if b"transfer-encoding" in sent:

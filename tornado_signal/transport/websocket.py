@@ -181,10 +181,18 @@ class WebSocket(asyncio.Protocol):
             drained.set_result(None)
 
     def data_received(self, data: bytes) -> None:
-        if not self._closing:
-            self._heard_s = self.state.loop.time()
+        if self._closing:
+            return
+        self._heard_s = self.state.loop.time()
+        if not self._has_room() or (message := self._frames.read_text(data)) is None:
             self._frames.receive(data)
             self._parse()
+            return
+        self._running += 1
+        self._running_bytes += len(message)
+        self.receiver.message_received(message)
+        if self._running_bytes >= SMALL_BYTES and not self._closing:
+            self._count_unfinished()
 
     def _parse(self) -> None:
         """Process frames while there is room for messages. The rest waits, and nothing more is read."""
@@ -192,7 +200,7 @@ class WebSocket(asyncio.Protocol):
         waits = False
         try:
             while frame_reader.data and not self._closing:
-                waits = left == 0 or self._running >= MAX_MESSAGES or self._running_bytes >= MAX_MESSAGES_BYTES
+                waits = left == 0 or not self._has_room()
                 if waits or (received := frame_reader.next()) is None:
                     break
                 left -= 1
