@@ -53,6 +53,34 @@ def test_a_page_with_the_origin_null_is_warned_once(server, profiles, site):
     assert sorted("origin null is not private" in text for text in logged) == [False, True]
 
 
+def test_worker_signals_and_is_told_what_connections_need(server, site, profiles):
+    script = f"""
+        import {{ join, pair, publish, room, SignalClient }} from "{server.url}/client.js";
+        const client = new SignalClient();
+        const {{ code }} = await client.offer("lobby", {{ info: "i", offer: "o", secret: "s".repeat(16), hold: true }});
+        const {{ value }} = await client.events("lobby").next();
+        const [{{ name, members }}] = (await client.rooms()).rooms;
+        const errors = [];
+        for (const call of [join, pair, publish, room, () => room.nearby()]) {{
+          await Promise.resolve().then(() => call("lobby")).catch((error) => errors.push(error.code));
+        }}
+        postMessage([value.data.code === code, Boolean(await client.open()), name, members, errors]);
+    """
+    server.call("/room~x/offer", {"info": "i", "offer": "o"}, origin=site.origin)
+    page = profiles.context().new_page()
+    page.goto(site.origin)
+    answer = page.evaluate(
+        """(script) => new Promise((resolve, reject) => {
+          const url = URL.createObjectURL(new Blob([script], { type: "text/javascript" }));
+          const worker = new Worker(url, { type: "module" });
+          worker.onmessage = ({ data }) => resolve(data);
+          worker.onerror = ({ message }) => reject(new Error(message));
+        })""",
+        script,
+    )
+    assert answer == [True, True, "x", 1, ["no-webrtc"] * 5]
+
+
 def names(page):
     return [name for name, _ in page.evaluate("steps")]
 

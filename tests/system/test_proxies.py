@@ -197,7 +197,7 @@ def test_every_example_of_a_proxy_is_tested():
     files = subprocess.check_output(
         ["git", "ls-files", "docs", "examples", "systemd", "README.md"], cwd=ROOT, text=True
     )
-    forwarding = re.compile("proxy_pass|reverse_proxy|ProxyPass|default_backend")
+    forwarding = re.compile("proxy_pass|reverse_proxy|ProxyPass|default_backend|kind: Ingress")
     found = {
         name: len(forwarding.findall(re.sub("(?m)^[ \t]*#.*", "", (ROOT / name).read_text(errors="replace"))))
         for name in files.split()
@@ -205,6 +205,7 @@ def test_every_example_of_a_proxy_is_tested():
     assert {name: count for name, count in found.items() if count} == {
         "docs/proxies.md": 2,
         "examples/containers/Caddyfile": 1,
+        "examples/kubernetes/tornado-signal/templates/ingress.yaml": 1,
         "systemd/Caddyfile": 1,
         "systemd/haproxy.cfg": 1,
         "systemd/nginx.conf": 1,
