@@ -15,8 +15,8 @@ import sys
 import uuid
 from contextlib import AsyncExitStack, aclosing, suppress
 
-from tornado_signal_client import APIError, Session, SignalClient
-from tornado_signal_client.peers import Closed, Connection, new_secret
+from tornado_signal_client import Session, SignalClient, SignalError
+from tornado_signal_client.peers import Connection, new_secret
 
 CONNECT_S = 20
 SECRET = new_secret()
@@ -26,7 +26,7 @@ async def accepted(client: SignalClient, code: str, answer: str) -> bool:
     """Answer a session. Return False if another peer was faster or the session has ended."""
     try:
         await client.answer(code, answer, secret=SECRET)
-    except APIError as error:
+    except SignalError as error:
         if not error.lost_race:
             raise
         return False
@@ -81,7 +81,7 @@ async def meet(client: SignalClient, topic: str, leaving: AsyncExitStack) -> Con
                             break  # if it is answered at once, the listing is the same as before: nothing to wait for
     finally:
         if own:  # nobody is to answer a peer that has left
-            with suppress(APIError):
+            with suppress(SignalError):
                 await client.withdraw(own.code, "offerer", secret=SECRET)
 
 
@@ -89,11 +89,11 @@ async def talk(client: SignalClient, connection: Connection, message: str) -> No
     """The offerer speaks first, and hangs up once it has heard the answerer: so neither leaves too early."""
     await connection.open(client, SECRET)
     if connection.side == "offerer":
-        connection.send(message)
+        await connection.send(message)
     print("heard:", await connection.receive(), flush=True)
     if connection.side == "answerer":
-        connection.send(message)
-        with suppress(Closed):
+        await connection.send(message)
+        with suppress(SignalError):
             await connection.receive()
 
 
@@ -124,7 +124,7 @@ def main() -> int:
     args = parser.parse_args()
     try:
         asyncio.run(run(args.base, args.origin, args.topic, args.message, args.wait))
-    except (APIError, Closed, TimeoutError) as error:
+    except (SignalError, TimeoutError) as error:
         print(f"peer: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -18,13 +18,12 @@ URLS = "http://127.0.0.1:1,{base}"  # the first one is never there
 
 PROGRAM = """
 import asyncio, json, sys
-from tornado_signal_client import SignalClient
-from tornado_signal_client.peers import Closed, Peers
+from tornado_signal_client import Peers, SignalClient, SignalError
 
 ORIGIN = "https://app.example"
 
 async def say(connection, what):
-    connection.send(what)
+    await connection.send(what)
     return await connection.receive()
 
 async def main(url):
@@ -71,10 +70,10 @@ found = []
 for number in range(3):
     async with Peers(url.split(","), ORIGIN) as other, await other.join("lobby") as connection:
         found.append([connection.side, connection.info, await connection.receive()])
-        connection.send(f"I am {number}")
+        await connection.send(f"I am {number}")
         try:
             await connection.receive()
-        except Closed:
+        except SignalError:
             pass
 return found
 """)
@@ -91,7 +90,7 @@ async with peers.publish("lobby") as own:
     while len((await peers.client.sessions("lobby")).sessions) < 2:
         await asyncio.sleep(0.01)
     async with await peers.join("lobby") as connection:
-        return [connection.info, await say(connection, "hello"), len(peers.own_offers)]
+        return [connection.info, await say(connection, "hello"), len(peers._own_offers)]
 """)
     assert said(joiner) == ["me", "welcome", 1]
     assert said(publisher) == "hello"
@@ -102,14 +101,14 @@ def test_messages_arrive_before_the_end(program):
 peers.info = "sender"
 async with await peers.join("lobby") as connection:
     for number in range(100):
-        connection.send(bytes([number]) * 10_000)
+        await connection.send(bytes([number]) * 10_000)
 """)
     receiver = program("""
 async for connection in peers.publish("lobby"):
     sizes = [[message[0], len(message)] async for message in connection]
     try:
-        connection.send("anybody?")
-    except Closed:
+        await connection.send("anybody?")
+    except SignalError:
         return sizes
 """)
     assert said(receiver) == [[number, 10_000] for number in range(100)]

@@ -32,11 +32,11 @@ CONNECTIONS = """len([
 ])"""
 # Each line of standard input is an expression. Its value is printed as JSON.
 PROGRAM = """
-import ast, asyncio, gc, hashlib, json, logging, resource, secrets, sys, time
+import ast, asyncio, gc, hashlib, inspect, json, logging, resource, secrets, sys, time
 from tornado_signal_client.names import Identity
-from tornado_signal_client.peers import Peers
 from pathlib import Path
-from tornado_signal_client.room import FileError, FileOffered, Full, Joined, Member, Message, Room
+from tornado_signal_client import FileOffered, Full, Joined, Message, Peers, Room, SignalError
+from tornado_signal_client.room import Member
 
 async def enter(topic="lobby", **options):
     global room
@@ -58,7 +58,11 @@ async def listen(room):
             seen.append([type(event).__name__, event.peer.info, *data])
         seen.append(["End"])
     except Exception as error:
-        seen.append([type(error).__name__, str(error)])
+        seen.append([getattr(error, "code", type(error).__name__), str(error)])
+
+async def hear(messages):
+    async for peer, data in messages:
+        seen.append(["Heard", peer.info, data])
 
 # Receive a file if it is meant to be received: its name tells how.
 async def receive(file):
@@ -74,14 +78,14 @@ async def receive(file):
         else:
             content = await file.read()
             files.append([file.name, file.type, len(content), hashlib.sha256(content).hexdigest()])
-    except FileError as error:
-        files.append([file.name, error.reason])
+    except SignalError as error:
+        files.append([file.name, error.code])
 
 async def send_file(source, **options):
     try:
         await room.send_file(source, **options)
     except ExceptionGroup as group:
-        return [getattr(error, "reason", type(error).__name__) for error in group.exceptions]
+        return [getattr(error, "code", type(error).__name__) for error in group.exceptions]
 
 async def briefly(enter, topic):
     published, offer = asyncio.Event(), peers.client.offer
@@ -96,11 +100,12 @@ async def briefly(enter, topic):
     async with enter(topic):
         await published.wait()
 
-def failure(call):
+async def failure(call):
     try:
-        call()
+        if inspect.isawaitable(called := call()):
+            await called
     except Exception as error:
-        return type(error).__name__
+        return getattr(error, "code", type(error).__name__)
 
 async def widths():
     return sorted([(await each.recv()).width for each in tracks])
@@ -183,7 +188,7 @@ async def main():
         while line := await asyncio.to_thread(sys.stdin.readline):
             code = compile(json.loads(line), "a test", "eval", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
             found = eval(code)
-            print(json.dumps(await found if asyncio.iscoroutine(found) else found, default=repr), flush=True)
+            print(json.dumps(await found if inspect.isawaitable(found) else found, default=repr), flush=True)
 
 asyncio.run(main())
 """
@@ -310,14 +315,22 @@ def test_three_simultaneous_programs_connect_and_notice_a_leave(python):
     for member in members.values():
         member.evaluate("room.send('to all')")
     a, b, c = members.values()
+    c.evaluate("room.ready()")
+    channel = "room.channel('cursor', ordered=False)"
+    c.evaluate(f"asyncio.create_task(hear({channel}.messages())) and None")
+    a.evaluate(f"asyncio.gather({channel}.send({{'x': 1}}), {channel}.send('y'))")
+    b.evaluate(f"{channel}.send('z', [peer for peer in room.peers.values() if peer.info == 'c'][0])")
+    sees(c, ("Heard", "a", {"x": 1}), ("Heard", "a", "y"), ("Heard", "b", "z"))
     a.evaluate("room.send(b'\\x00to c', next(each for each in room.peers.values() if each.info == 'c'))")
     sees(c, ("Message", "a", "to all"), ("Message", "b", "to all"), ("Message", "a", repr(b"\x00to c")))
-    a.evaluate("[room.send('x' * 100_000), room.send('bye')]")
+    a.evaluate("asyncio.gather(room.send('x' * 100_000), room.send('bye'))")
     a.evaluate("room.leave()")
     assert a.evaluate("seen")[-1] == ["End"]
     assert a.evaluate("[*room.peers]") == []
     sees(b, ("Message", "a", "bye"), ("Left", "a"))
     assert b.evaluate("seen")[-1] == ["Left", "a"]
+    assert a.evaluate("room.closed()") is None
+    assert a.evaluate("failure(lambda: room.send('x', 'nobody'))") == "peer-left"
     with_others(c, "b")
     assert len(b.evaluate("peers.client.sessions('room~lobby')")[0]) == 2
     a.evaluate("enter()")
@@ -328,6 +341,8 @@ def test_leaving_while_publishing_leaves_nothing(python):
     program = python("a")
     program.evaluate("briefly(peers.room, 'lobby')")
     program.evaluate("briefly(peers.publish, 'lobby')")
+    assert program.evaluate("(await peers.nearby(max=2)).topic == await peers.client.nearby()")
+    program.evaluate("asyncio.gather(*(each.close() for each in peers._open))")
     assert program.evaluate("peers.client.topics()")["topics"] == []
 
 
@@ -384,10 +399,12 @@ def test_names_are_signed_and_a_taken_one_is_refused(page, python):
     assert bob.evaluate(f"here.peers.get({id!r}).name") == "Alice 世界"
     taken = python("t")
     taken.evaluate("enter(me='Bob', secret='another')")
-    sees(taken, ("NameTaken", "another member has the name Bob"))
+    assert taken.evaluate("failure(room.ready)") in (None, "name-taken")
+    assert "another member has the name Bob" in taken.evaluate("room.closed()")
+    sees(taken, ("name-taken", "another member has the name Bob"))
     again = python("again")
     assert again.evaluate("enter(me='Alice 世界', secret='of Alice')") == id
-    sees(alice, ("NameTaken", "another peer is in this room with the same secret"))
+    sees(alice, ("replaced", "another peer is in this room with the same secret"))
     all_together({"again": again, "b": bob, "c": carol})
 
 
@@ -398,7 +415,7 @@ def test_server_decides_which_member_is_newer(page, python):
     id = older.evaluate("enter(secret='of both')")
     (first,) = until(lambda: mallory.evaluate(sessions))
     newer.evaluate("enter('lobby', {info: 'newer', secret: 'of both'})")
-    sees(older, ("NameTaken", "another peer is in this room with the same secret"))
+    sees(older, ("replaced", "another peer is in this room with the same secret"))
     newest = python("newest")
     assert newest.evaluate("enter(secret='of both')") == id
     until(lambda: newer.evaluate("seen.some(([name]) => name === 'close')"))
@@ -419,7 +436,7 @@ def test_server_decides_which_member_is_newer(page, python):
     mail = {"from": id, "info": "m", "code": codes[2], "alive": "yes"}
     life = f"{sealed}({mail}, {id!r}, {own!r})"
     mallory.evaluate(f"peers.client.candidates({own!r}, 'answerer', [{life}])")
-    sees(newest, ("NameTaken", "another peer is in this room with the same secret"))
+    sees(newest, ("replaced", "another peer is in this room with the same secret"))
 
 
 def test_member_with_a_wrong_clock_corrects_it(python):
@@ -751,7 +768,7 @@ def test_programs_and_pages_exchange_values(page, python):
     for info, member in members.items():
         member.evaluate("enter()" if info in "ab" else f"enter('lobby', {{info: '{info}'}})")
     all_together(members)
-    members["a"].evaluate(f"[room.send(value) for value in {VALUES!r}]")
+    members["a"].evaluate(f"[await room.send(value) for value in {VALUES!r}]")
     expected = [["Message", "a", value] for value in VALUES]
     until(lambda: [event for event in members["b"].evaluate("seen") if event[0] == "Message"] == expected)
     until(lambda: [data for name, _, data, _ in members["x"].evaluate("seen") if name == "message"] == VALUES)
@@ -771,7 +788,9 @@ def test_program_can_print_and_send_what_a_page_sends(page, python):
     x.evaluate("(texts) => { for (const text of texts) [...here.peers.values()][0].channel.send(text); }", texts)
     values = ["\ufffd", {"\ufffd": ["😀"]}, *texts[2:]]
     until(lambda: [event[2] for event in a.evaluate("seen") if event[0] == "Message"] == values)
-    a.evaluate("[(str(event[2]).encode(), room.send(event[2])) for event in seen if event[0] == 'Message'] and None")
+    a.evaluate(
+        "[(str(event[2]).encode(), await room.send(event[2])) for event in seen if event[0] == 'Message'] and None"
+    )
     until(lambda: [data for name, _, data, _ in x.evaluate("seen") if name == "message"] == values)
 
 
@@ -780,8 +799,12 @@ def test_unsendable_values_of_a_program_are_errors(python):
     for program in (a, b):
         program.evaluate("enter()")
     all_together({"a": a, "b": b})
-    for value in ("{1, 2}", "object()", "float('nan')", "'x' * 67_108_865", "b'x' * 67_108_865"):
-        assert a.evaluate(f"failure(lambda: room.send({value}))") in ("TypeError", "ValueError"), value
+    too_large = dict.fromkeys(("'x' * 67_108_865", "b'x' * 67_108_865"), "message-too-large")
+    for value, code in (
+        too_large.items() | dict.fromkeys(("{1, 2}", "object()", "float('nan')"), "invalid-message").items()
+    ):
+        assert a.evaluate(f"failure(lambda: room.send({value}))") == code, value
+    assert a.evaluate("failure(lambda: room.send('x', 'nobody'))") == "peer-left"
     a.evaluate("room.send('after')")
     sees(b, ("Message", "a", "after"))
     assert [event for event in b.evaluate("seen") if event[0] == "Message"] == [["Message", "a", "after"]]
@@ -820,7 +843,7 @@ def test_transfers_that_fail_are_errors_at_both_ends(page, python, tmp_path):
         ["file-cancelled", "a"],
     ]
     x.evaluate("void (accept = (file) => (file.cancel(), file.accept()))")
-    assert a.evaluate("send_file(b'abc')") == ["refused"]
+    assert a.evaluate("send_file(b'abc')") == ["file-refused"]
     assert a.evaluate("send_file(Path('missing'))") == ["FileNotFoundError"]
     x.evaluate(
         "void (accept = (file) => {"
@@ -828,7 +851,7 @@ def test_transfers_that_fail_are_errors_at_both_ends(page, python, tmp_path):
         " file.addEventListener('progress', () => file.received > 1_000_000 && close());"
         " return file.accept(); })"
     )
-    assert a.evaluate("send_file(bytes(9_000_000))") == ["interrupted"]
+    assert a.evaluate("send_file(bytes(9_000_000))") == ["file-interrupted"]
     until(lambda: x.evaluate("files").count(["", "file-interrupted"]) == 1)
 
 
@@ -838,7 +861,7 @@ def test_program_that_takes_no_files_refuses_them(page, python):
     x.evaluate("enter('lobby', {info: 'x'})")
     all_together({"a": a, "x": x})
     assert x.evaluate("outcome(here.sendFile(make(10)))") == ["file-incomplete", ["file-refused", "a"]]
-    assert a.evaluate("send_file(b'abc')") == ["refused"]
+    assert a.evaluate("send_file(b'abc')") == ["file-refused"]
 
 
 def test_programs_and_pages_in_a_room_with_a_password(page, python):

@@ -14,7 +14,8 @@ from support import rpc
 from support.bare_server import BareServer
 from support.service import ORIGIN
 
-from tornado_signal_client import APIError, Event, SignalClient, Token, Unreachable
+from tornado_signal_client import Event, SignalClient, SignalError, Token
+from tornado_signal_client.errors import Unreachable
 from tornado_signal_client.names import topic_of
 from tornado_signal_client.pacing import back_off_s
 
@@ -95,7 +96,7 @@ async def connect_two_peers(client, topic):
     assert (await client.poll(code, "answerer"))[:2] == ("an offer", ["one", "two"])
     assert await client.refresh(code, "answerer") >= session["expiresAt"]
     await client.withdraw(code, "offerer", secret=SECRET)
-    with pytest.raises(APIError, match="404 Session not found"):
+    with pytest.raises(SignalError, match="404 Session not found"):
         await client.poll(code, "offerer", secret=SECRET)
 
 
@@ -123,7 +124,7 @@ async def test_api_error_has_the_status_and_text_of_the_response(client):
         (client.answer(code, "another"), 409, "Session already answered"),
         (client.offer("t", "i", "o" * 300_000), 413, "Request body too large"),
     ):
-        with pytest.raises(APIError) as caught:
+        with pytest.raises(SignalError) as caught:
             await call
         assert (caught.value.status, caught.value.text, caught.value.retry_after_s) == (status, text, None)
         assert caught.value.lost_race == (status in (404, 409))
@@ -132,7 +133,7 @@ async def test_api_error_has_the_status_and_text_of_the_response(client):
 async def test_answer_with_another_secret_loses_the_race(client):
     code = await client.offer("lobby", "i", "o", secret=SECRET)
     await client.answer(code, "first", secret="1" * 16)
-    with pytest.raises(APIError) as caught:
+    with pytest.raises(SignalError) as caught:
         await client.answer(code, "second", secret="2" * 16)
     assert caught.value.lost_race
 
@@ -152,7 +153,7 @@ async def test_listings_and_news_iterate_until_the_session_ends(client):
     assert (await asyncio.wait_for(later, BOUND_S))[:2] == ("a", [])
     later = asyncio.ensure_future(anext(news))
     await client.withdraw(code, "answerer")
-    with pytest.raises(APIError, match="404"):
+    with pytest.raises(SignalError, match="404"):
         await asyncio.wait_for(later, BOUND_S)
 
 
@@ -169,7 +170,7 @@ async def test_methods_work_without_the_optional_features(bare_server):
             await client.candidates(code, "answerer", ["three"])
             await client.answer(code, "a")
             assert [await anext(news), await anext(news)] == [("a", [], None), ("a", ["three"], None)]
-        with pytest.raises(APIError, match="404"):
+        with pytest.raises(SignalError, match="404"):
             await client.withdraw(code, "offerer")
 
 
@@ -191,7 +192,7 @@ async def test_streams_of_topics_and_sessions(client, service, request):
     ]
     await session.aclose()
     await topic.aclose()
-    with pytest.raises(APIError, match="404"):
+    with pytest.raises(SignalError, match="404"):
         await anext(client.session_events(first, "offerer"))
 
 
@@ -251,7 +252,7 @@ async def test_unreachable_error_names_the_server_and_the_cause():
 async def test_client_waits_for_the_retry_after_of_a_429(start_service, pass_time):
     service = await start_service(unlimited_addresses=(), rate_per_address=1)
     async with SignalClient(f"http://127.0.0.1:{service.port}", ORIGIN, retry_timeout_s=0) as client:
-        with pytest.raises(APIError) as caught:  # noqa: PT012 (one of the requests is refused)
+        with pytest.raises(SignalError) as caught:  # noqa: PT012 (one of the requests is refused)
             for _ in range(20):
                 await client.health()
         assert (caught.value.status, caught.value.text) == (429, "Too many requests")
@@ -304,7 +305,7 @@ async def test_foreign_response_is_an_api_error(data, status, text, retry_after_
         writer.close()
 
     async with listening_server(reply) as url, SignalClient(url, ORIGIN, retry_timeout_s=0) as client:
-        with pytest.raises(APIError) as caught:
+        with pytest.raises(SignalError) as caught:
             await client.version()
         assert (caught.value.status, caught.value.text, caught.value.retry_after_s) == (status, text, retry_after_s)
 
@@ -352,9 +353,9 @@ async def test_other_server_is_not_a_server(kind, websocket):
             lambda: client.poll("c", "offerer", wait_s=1),
             lambda: anext(client.topic_events("lobby")),
         ):
-            with pytest.raises(APIError) as caught:
+            with pytest.raises(SignalError) as caught:
                 await call()
-            assert (caught.value.code, caught.value.is_transient) == ("not-a-server", False)
+            assert (caught.value.code, caught.value.retryable) == ("not-a-server", False)
 
 
 @pytest.mark.parametrize("websocket", [True, False])
@@ -392,7 +393,7 @@ async def test_codes_and_cursors_are_sent_to_the_server_that_issued_them(start, 
         with pytest.raises(Unreachable):  # the unavailable server might have the session
             await client.answer(nowhere, "an answer")
     async with SignalClient([first.url, second.url], ORIGIN, retry_timeout_s=0) as client:
-        with pytest.raises(APIError, match="404"):
+        with pytest.raises(SignalError, match="404"):
             await client.answer(nowhere, "an answer")
 
 

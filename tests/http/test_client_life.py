@@ -153,7 +153,7 @@ async def test_wrong_option_opens_no_room(error, option):
             peers.room(**{"topic": "lobby", **option})
         async with peers.room("lobby") as room:
             with pytest.raises(TypeError, match=r"^to is str or None, not int"):
-                room.send("hello", 5)
+                await room.send("hello", 5)
             with pytest.raises(TypeError, match=r"^source is Path or bytes, not str"):
                 await room.send_file("a path")
 
@@ -196,6 +196,25 @@ async def test_value_that_is_not_a_string_is_not_sent(name, call):
     async with SignalClient(NOBODY, ORIGIN) as client:
         with pytest.raises(TypeError, match=f"^{name} is "):
             await call(client)
+
+
+@pytest.mark.needs("aiortc")
+@pytest.mark.parametrize("listens", [True, False])
+async def test_error_that_nobody_listens_to_is_logged_with_its_code(listens, caplog):
+    from tornado_signal_client import Peers, SignalError
+
+    async with Peers(NOBODY, ORIGIN) as peers, peers.room("lobby", timeout=0.1) as room:
+        if listens:
+            with pytest.raises(SignalError) as caught:
+                await asyncio.wait_for(room.ready(), BOUND_S)
+            assert (caught.value.code, caught.value.retryable) == ("timeout", True)
+        else:
+            publication = peers.publish("lobby", timeout=0.1)
+            await until(lambda: room._over.is_set() and not publication._ready.empty())
+    assert isinstance(await room.closed(), TimeoutError)
+    logged = [each.split(": ")[0] for each in caplog.messages if "(timeout, see docs/browser-client.md#errors)" in each]
+    parts = ["the publication under 'lobby'", "the room 'lobby'"]
+    assert sorted(logged) == [f"{part} is closed, and nothing listens to its error" for part in parts] * (not listens)
 
 
 @pytest.mark.needs("aiortc")
@@ -287,7 +306,7 @@ async def test_late_attempt_that_is_connected_is_not_ended_for_one_with_a_dead_m
 
     def join_late(peer):
         """The channel is open here a second after it is open on the other side."""
-        asyncio.get_running_loop().call_later(1 if peer.leads else 0, join, peer)
+        asyncio.get_running_loop().call_later(1 if peer._leads else 0, join, peer)
 
     join = Peer._join
     monkeypatch.setattr(Peer, "_join", join_late)

@@ -10,7 +10,7 @@ from support.tokens import make_token, write_secret
 
 from tornado_signal.auth import authority
 from tornado_signal.system.clock import Clock
-from tornado_signal_client import APIError, SignalClient, authorization
+from tornado_signal_client import SignalClient, SignalError, authorization
 
 BOUND_S = 30
 OFFER = ("lobby", "me", "an offer")
@@ -81,10 +81,10 @@ async def test_refused_token_is_an_error(websocket, protected):
 async def check_refusals(service, token, websocket):
     async with connect(service, token, websocket=websocket) as client:
         for call in (client.sessions("lobby", wait_s=0), client.offer(*OFFER, hold=True), client.topics()):
-            with pytest.raises(APIError) as refused:
+            with pytest.raises(SignalError) as refused:
                 await call
             assert (refused.value.status, refused.value.text) == (401, "Missing or invalid token")
-        with pytest.raises(APIError, match="401"):
+        with pytest.raises(SignalError, match="401"):
             async with aclosing(client.topic_events("lobby")) as events:
                 await anext(events)
 
@@ -105,7 +105,7 @@ async def test_redirect_to_another_host_gets_no_token(websocket, protected):
     ):
         text = f"http://127.0.0.1:{port_of(server)} redirects to http://127.0.0.1:{other.port}, which is not followed"
         for call in (client.sessions("lobby", wait_s=0), client.offer(*OFFER), anext(client.topic_events("lobby"))):
-            with pytest.raises(APIError, match=text):
+            with pytest.raises(SignalError, match=text):
                 await call
     metrics = other.shared.log.metrics
     assert not metrics.tokens
@@ -117,7 +117,7 @@ async def test_topic_that_is_not_covered_is_an_error(websocket, protected):
     service = await protected()
     async with connect(service, make(topics=["attic"]), websocket=websocket) as client:
         await client.sessions("attic", wait_s=0)
-        with pytest.raises(APIError) as refused:
+        with pytest.raises(SignalError) as refused:
             await client.sessions("lobby", wait_s=0)
         assert (refused.value.status, refused.value.text) == (403, "Not allowed by the token")
 
@@ -144,11 +144,11 @@ async def test_function_is_called_once_after_a_refusal_even_if_its_tokens_differ
     async with connect(service, unusable, websocket=websocket) as client:
         for call in (client.topics, lambda: client.sessions("lobby", wait_s=0)):
             made.clear()
-            with pytest.raises(APIError, match="401"):
+            with pytest.raises(SignalError, match="401"):
                 await call()
             assert 0 < len(made) <= (2 if not websocket else 3)
         made.clear()
-        with pytest.raises(APIError, match="401"):
+        with pytest.raises(SignalError, match="401"):
             async with aclosing(client.topic_events("lobby")) as events:
                 await anext(events)
         assert 0 < len(made) <= (2 if not websocket else 3)

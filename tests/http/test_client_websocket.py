@@ -9,7 +9,8 @@ from support.forwarding import Proxy
 from support.rpc import until
 from support.service import NOT_FOUND, ORIGIN, TIMEOUT_MS
 
-from tornado_signal_client import APIError, Event, SignalClient, Unreachable, events, leases, rpc, websocket
+from tornado_signal_client import Event, SignalClient, SignalError, events, leases, rpc, websocket
+from tornado_signal_client.errors import Unreachable
 
 BOUND_S = 20
 NOBODY = "http://127.0.0.1:1"
@@ -154,7 +155,7 @@ async def test_oversized_request_is_413_and_streams_continue(start_service):
         later = asyncio.ensure_future(anext(topic))
         await until(requests_waiting(service, 1))
         for size, connections in ((100_000, 1), (3000, 2)):
-            with pytest.raises(APIError, match="413 Request body too large"):
+            with pytest.raises(SignalError, match="413 Request body too large"):
                 await client.offer("lobby", "i", "o" * size, hold=True)
             await client.sessions("lobby", wait_s=0)
             assert proxy.paths.count("/ws") == connections
@@ -315,7 +316,7 @@ async def test_new_connection_takes_over_unanswered_offers(service, monkeypatch)
         await client.withdraw(last, "offerer", secret=SECRET)
         service.clock.ms += TIMEOUT_MS - 1000
         for code in answered:
-            with pytest.raises(APIError, match=f"404 {NOT_FOUND}"):
+            with pytest.raises(SignalError, match=f"404 {NOT_FOUND}"):
                 await client.poll(code, "offerer")
 
 

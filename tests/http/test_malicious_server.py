@@ -13,7 +13,7 @@ from support.node import Node
 from support.paths import ROOT
 from websockets.asyncio.server import serve
 
-from tornado_signal_client import APIError, SignalClient, http, pacing, rpc, servers
+from tornado_signal_client import SignalClient, SignalError, http, pacing, rpc, servers
 
 BOUND_S = 60
 CODES = {"timeout", "not-a-server", "server-unreachable", "invalid-request", "server-busy"}
@@ -40,7 +40,7 @@ def short_limits(monkeypatch):
 @pytest.mark.parametrize("name", malicious.RESPONSES)
 async def test_nonsense_as_a_response_is_an_error_with_a_code(url, short_limits, name):
     async with SignalClient(f"{url}/{name.replace(' ', '-')}", retry_timeout_s=0, websocket=False) as client:
-        with malicious.bounded_memory(), pytest.raises(APIError) as caught:
+        with malicious.bounded_memory(), pytest.raises(SignalError) as caught:
             await asyncio.wait_for(anext(client.topic_events("lobby")), BOUND_S)
     assert caught.value.code in CODES
     assert (caught.value.retry_after_s or 0) <= 3600
@@ -105,7 +105,7 @@ def test_memory_of_the_browser_module_is_bounded(url, name):
 async def test_nonsense_over_a_websocket_is_an_error_with_a_code(websocket_url, name):
     async with SignalClient(f"{websocket_url}/{name.replace(' ', '-')}", retry_timeout_s=0) as client:
         async with aclosing(client.topic_events("lobby")) as events:
-            with pytest.raises(APIError) as caught:
+            with pytest.raises(SignalError) as caught:
                 await asyncio.wait_for(anext(events), BOUND_S)
         assert caught.value.code in CODES
 

@@ -69,8 +69,7 @@ def expected(text):
 # A member of the room that says one thing and ends with the answer.
 GREETER = """
 import asyncio
-from tornado_signal_client.peers import Peers
-from tornado_signal_client.room import Joined, Message
+from tornado_signal_client import Joined, Message, Peers
 
 
 async def main():
@@ -79,7 +78,7 @@ async def main():
             async for event in room:
                 match event:
                     case Joined(peer):
-                        room.send("hello", peer)
+                        await room.send("hello", peer)
                     case Message(peer, data):
                         print(f"{peer.name}: {data}")
                         return

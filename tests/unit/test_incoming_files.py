@@ -87,7 +87,7 @@ async def test_bytes_stay_in_order_if_the_program_is_slow_and_fast_in_turns(paus
 
 
 async def test_full_disk_cancels_the_transfer(monkeypatch):
-    from tornado_signal_client import files
+    from tornado_signal_client import SignalError, files
 
     def full():
         raise OSError("No space left on device")
@@ -104,7 +104,7 @@ async def test_full_disk_cancels_the_transfer(monkeypatch):
         async for chunk in chunks:
             received += len(chunk)
 
-    with pytest.raises(files.FileError, match="cancelled"):
+    with pytest.raises(SignalError, match="cancelled"):
         await read()
     assert 0 < received < MIB
     assert channel.sent == [{"accept": True}, {"cancel": "cancelled"}]

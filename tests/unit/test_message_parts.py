@@ -1,4 +1,4 @@
-"""Messages in parts of the Python client, over a channel that is not connected."""
+"""Messages of the Python client, whole and in parts, over a channel that is not connected."""
 
 import asyncio
 from types import SimpleNamespace
@@ -14,6 +14,7 @@ class Channel:
 
     def __init__(self):
         self.sent, self.listeners, self.bufferedAmount, self.open = [], {}, 0, True
+        self.readyState, self.ordered, self.maxRetransmits, self.maxPacketLifeTime = "open", True, None, None
 
     def on(self, name, listener):
         self.listeners[name] = listener
@@ -47,6 +48,21 @@ def make(joins=1 << 40):
     return Messages(connection, channel), channel
 
 
+def send(sender, message):
+    from tornado_signal_client.messages import encode
+
+    encoded = encode(message)
+    sender.check(encoded[1])
+    return sender.send(*encoded)
+
+
+def code_of(error):
+    from tornado_signal_client import SignalError
+
+    assert isinstance(error, SignalError)
+    return error.code, error.retryable
+
+
 async def all_sent(sending, channel):
     while not sending.done():
         assert channel.bufferedAmount < 2 << 20  # back-pressure
@@ -65,11 +81,11 @@ async def all_sent(sending, channel):
     ],
 )
 async def test_large_message_arrives_as_it_was_sent_and_in_order(message):
-    from tornado_signal_client.messages import decode, send
+    from tornado_signal_client.messages import decode
 
     sender, channel = make()
     receiver, _ = make()
-    sendings = [send(each, [sender]) for each in ("before", message, b"", "after")]
+    sendings = [send(sender, each) for each in ("before", message, b"", "after")]
     assert not sendings[1].done()
     await all_sent(sendings[-1], channel)
     received = [taken for data in channel.sent if (taken := receiver.take(data)) is not None]
@@ -78,25 +94,67 @@ async def test_large_message_arrives_as_it_was_sent_and_in_order(message):
 
 
 async def test_largest_message_has_64_mib():
-    from tornado_signal_client.messages import MAX_MESSAGE, send
+    from tornado_signal_client import SignalError
+    from tornado_signal_client.messages import MAX_MESSAGE
 
     sender, channel = make()
-    with pytest.raises(ValueError, match="67108865 bytes, and the connection takes 67108864"):
-        send(bytes(MAX_MESSAGE + 1), [sender])
+    with pytest.raises(SignalError, match="67108865 bytes, more than 67108864") as caught:
+        send(sender, bytes(MAX_MESSAGE + 1))
+    assert code_of(caught.value) == ("message-too-large", False)
     assert channel.sent == []
-    await all_sent(send(bytes(MAX_MESSAGE), [sender]), channel)
+    await all_sent(send(sender, bytes(MAX_MESSAGE)), channel)
     assert sum(map(len, channel.sent[1:])) == MAX_MESSAGE
+
+
+async def test_messages_wait_for_the_channel_to_open_and_are_split_only_in_one_that_is_reliable():
+    from tornado_signal_client import SignalError
+
+    sender, channel = make()
+    channel.readyState, channel.ordered = "connecting", False
+    sending = send(sender, "hello")
+    with pytest.raises(SignalError, match="300000 bytes"):
+        send(sender, bytes(300_000))
+    await asyncio.sleep(0)
+    assert (sending.done(), channel.sent) == (False, [])
+    channel.readyState = "open"
+    channel.listeners["open"]()
+    await sending
+    assert channel.sent == ["hello"]
 
 
 @pytest.mark.parametrize("joins", [0, -1])
 async def test_nothing_is_split_for_a_client_that_does_not_announce_it(joins):
-    from tornado_signal_client.messages import send
+    from tornado_signal_client import SignalError
 
     sender, channel = make(joins)
-    with pytest.raises(ValueError, match="300000 bytes"):
-        send(bytes(300_000), [sender])
-    send(bytes(200_000), [sender])
+    with pytest.raises(SignalError, match="300000 bytes") as caught:
+        send(sender, bytes(300_000))
+    assert code_of(caught.value) == ("message-too-large", False)
+    assert send(sender, bytes(200_000)).done()
     assert [*map(len, channel.sent)] == [200_000]
+
+
+async def test_message_waits_behind_earlier_ones_of_its_recipient_up_to_64_mib():
+    from tornado_signal_client.messages import BUFFER, MAX_MESSAGE, OVERHEAD
+
+    slow, healthy = make(), make()
+    size, sendings = 16_000, []
+    while sum(sending.done() for sending in sendings) == len(sendings):
+        sendings.append(send(slow[0], bytes([len(sendings) % 256]) * size))
+        assert send(healthy[0], b"").done()
+    in_buffer = len(sendings) - 1
+    assert BUFFER < in_buffer * size <= BUFFER + size
+    while not (last := send(slow[0], bytes(size))).done():
+        sendings.append(last)
+    assert code_of(last.exception()) == ("peer-slow", True)
+    waiting = len(sendings) - in_buffer
+    assert MAX_MESSAGE <= waiting * (size + OVERHEAD) <= MAX_MESSAGE + 2 * BUFFER
+    assert send(healthy[0], b"").done()
+    sendings[-1].cancel()
+    await all_sent(sendings[-2], slow[1])
+    await asyncio.sleep(0)
+    assert len(slow[1].sent) == len(sendings) - 1  # without the cancelled one
+    assert not send(slow[0], bytes(size)).cancelled()
 
 
 async def test_unfinished_messages_do_not_add_up_and_end_with_the_channel():
@@ -144,10 +202,8 @@ async def test_empty_message_in_parts_and_invalid_text_arrive():
 
 @pytest.mark.parametrize("way", ["event", "error"])
 async def test_end_of_the_channel_in_the_middle_of_a_message_completes_the_sending(way):
-    from tornado_signal_client.messages import send
-
     sender, channel = make()
-    sendings = [send(bytes(5_000_000), [sender]), send("after", [sender])]
+    sendings = [send(sender, bytes(5_000_000)), send(sender, "after")]
     await asyncio.sleep(0)
     assert sender.sending
     channel.open = False

@@ -166,7 +166,7 @@ def room():
 
     async def close(room):
         await room.close()
-        await asyncio.gather(*(each.close() for each in room.others))
+        await asyncio.gather(*(close() for close in room.closers))
 
     with asyncio.Runner() as runner:
         room = runner.run(start())
@@ -193,7 +193,7 @@ def handlers(room):
     )
     peer = Peer("!", "", None, [], False, 60.0, 60.0, post, nothing, nothing, nothing)
     connection = Connection([], "offerer")
-    room.others = [peer, connection]
+    room.closers = [peer._finish, connection.close]
     files = IncomingFiles(peer.connection, nothing)
     outgoing = OutgoingFile(SimpleNamespace(createDataChannel=lambda *args, **options: channel))
     messages = Messages(peer.connection, channel)

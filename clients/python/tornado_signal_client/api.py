@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import cast
 
 from .authorization import TokenSource
-from .errors import APIError, TooLarge
+from .errors import SignalError, TimeLimit, TooLarge, refused
 from .events import follow
 from .leases import LeaseManager
 from .names import room_of, topic_of
@@ -40,7 +40,7 @@ NOT_FOUND = "Session not found, expired, or origin mismatch"
 class SignalClient(Closable):
     """A client of one or several servers. Requests go to the first server that works.
 
-    Use it as an async context manager, or `close` it. A failed request raises `APIError`.
+    Use it as an async context manager, or `close` it. A failed request raises `SignalError`.
 
     A session exists on one server only, which its codes and cursors record. A code from elsewhere, a plain string, is
     searched on all servers.
@@ -78,7 +78,7 @@ class SignalClient(Closable):
         self._leases.close()
         await self._servers.close()
 
-    def check_usable(self) -> None:
+    def _check_usable(self) -> None:
         """Raise RuntimeError if the client is closed, or belongs to another event loop."""
         self._servers.life.check()
 
@@ -89,17 +89,17 @@ class SignalClient(Closable):
         """
         self._servers.check()
 
-    def on_unreachable(self, listener: Callable[[APIError], None]) -> Callable[[], None]:
+    def on_unreachable(self, listener: Callable[[SignalError], None]) -> Callable[[], None]:
         """Call a function with the error when no server has accepted a request for 5 s, once until one does."""
         self._servers.outage.listeners.add(listener)
         return lambda: self._servers.outage.listeners.discard(listener)
 
     @contextlib.asynccontextmanager
-    async def time_limit(self, limit_s: float | None) -> AsyncIterator[asyncio.Timeout]:
+    async def _time_limit(self, limit_s: float | None) -> AsyncIterator[asyncio.Timeout]:
         """Limit a time. The error says why the servers are unreachable, if they are.
 
         Raises:
-            TimeoutError: the time has passed.
+            TimeLimit: the time has passed.
         """
         try:
             async with asyncio.timeout(limit_s) as limit:
@@ -108,7 +108,7 @@ class SignalClient(Closable):
             if not limit.expired():
                 raise
             cause = self._servers.outage.error
-            raise TimeoutError(f"not done in {limit_s:g} s" + (f": {cause}" if cause else "")) from cause
+            raise TimeLimit(f"not done in {limit_s:g} s" + (f": {cause}" if cause else "")) from cause
 
     @property
     def origin(self) -> str:
@@ -139,7 +139,7 @@ class SignalClient(Closable):
         """Send GET /ice-servers. Return None if the server does not support it."""
         try:
             response = await self._servers.call("iceServers", {})
-        except APIError as error:
+        except SignalError as error:
             if error.code != "not-found":
                 raise
             return None
@@ -232,7 +232,7 @@ class SignalClient(Closable):
         """Send POST /answer as the answerer.
 
         Raises:
-            APIError: `lost_race` is True if another peer has answered first.
+            SignalError: `lost_race` is True if another peer has answered first.
         """
         await self._call("answer", code, {"side": "answerer", "answer": answer, "secret": secret})
 
@@ -248,7 +248,7 @@ class SignalClient(Closable):
             fields = {"side": side, "secret": secret}
             try:
                 await self._call("answer", code, {**fields, "candidates": batch})
-            except APIError as error:
+            except SignalError as error:
                 if error.status != 400 or not error.text.endswith("answer or candidate"):
                     raise
                 for candidate in batch:
@@ -275,8 +275,8 @@ class SignalClient(Closable):
         withdraw = functools.partial(self._call, "withdraw", code, {"side": side, "secret": secret})
         try:
             await withdraw()
-        except APIError as error:
-            if error.is_transient:
+        except SignalError as error:
+            if error.retryable:
                 self._leases.withdraw_later(code, withdraw)
             raise
 
@@ -338,7 +338,7 @@ class SignalClient(Closable):
                     yield Event(event.name, event.data or {})
                     if event.name == "gone":
                         return
-        except APIError as error:
+        except SignalError as error:
             if error.status != 404 or not started:
                 raise
             yield Event("gone", {"code": code, "reason": "expired"})  # the session expired while it could not be read
@@ -359,14 +359,14 @@ class SignalClient(Closable):
     async def news(self, code: str, side: Side, *, secret: str | None = None) -> AsyncGenerator[SessionUpdate, None]:
         """Yield what the other side sends, from a subscription, long polling or polling.
 
-        Each item has only new candidates. The iteration raises `APIError` (404) when the session is removed.
+        Each item has only new candidates. The iteration raises `SignalError` (404) when the session is removed.
         """
         description: str | None = None
         async with aclosing(self._session_events(code, side, secret, keep_retrying=False)) as events:
             async for server, event in events:
                 data = event.data or {}
                 if event.name == "gone":
-                    raise APIError(404, NOT_FOUND)
+                    raise refused(404, NOT_FOUND)
                 if event.name != "candidate":
                     description = data[event.name]
                 candidates = [data["candidate"]] if event.name == "candidate" else []

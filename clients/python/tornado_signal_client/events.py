@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from .errors import APIError, foreign
+from .errors import Foreign, SignalError
 from .pacing import MAX_PAUSE_S, PAUSE_S, back_off_s
 from .servers import Servers
 from .shapes import SESSION_EVENTS, TOPIC_EVENTS, conforms
@@ -57,14 +57,14 @@ async def follow(
                         yield server, event
                     elif event.data is not None and event.name in shapes:
                         if not conforms(event.data, shapes[event.name]):
-                            raise foreign()
+                            raise Foreign
                         yield server, event
-        except APIError as error:
+        except SignalError as error:
             if error.status == 400 and cursor:  # a server with a new database does not know the cursor
                 cursor, resetting = None, is_topic
                 continue
             may_give_up = current is None or not keep_retrying
-            if not error.is_transient or (may_give_up and waited_s >= servers.retry_timeout_s):
+            if not error.retryable or (may_give_up and waited_s >= servers.retry_timeout_s):
                 raise
             pause_s = error.retry_after_s
         if resetting:

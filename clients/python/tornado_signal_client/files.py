@@ -15,6 +15,7 @@ from typing import BinaryIO, Literal
 
 from aiortc import RTCDataChannel, RTCPeerConnection
 
+from .errors import SignalError
 from .inbox import ITEM_BYTES
 from .parsing import parse_object
 from .records import decode_control, decode_file
@@ -28,18 +29,6 @@ MAX_INCOMING = 100  # files of one peer at a time
 # Media types that no browser runs, without parameters. XML, such as SVG, can contain scripts.
 HARMLESS = re.compile(r"(?:(?:image|audio|video)/[\w.-]+|text/plain)(?=[ ;]|\Z)", re.ASCII | re.IGNORECASE)
 UNKNOWN = "application/octet-stream"
-
-
-class FileError(ConnectionError):
-    """A transfer was refused or cancelled by the other side, or interrupted by the end of the connection.
-
-    Attributes:
-        reason: "refused", "cancelled" or "interrupted".
-    """
-
-    def __init__(self, reason: Literal["refused", "cancelled", "interrupted"]) -> None:
-        super().__init__(f"the file transfer was {reason}")
-        self.reason = reason
 
 
 class IncomingFile:
@@ -59,10 +48,10 @@ class IncomingFile:
         self._channel = channel
         self._chunks = _Chunks()
         self._accepted = False
-        self._error: FileError | None = None
+        self._error: SignalError | None = None
         self._ended = False
         channel.on("message", self._receive)
-        channel.on("close", lambda: self._end(FileError("interrupted")))
+        channel.on("close", lambda: self._end(_failure("interrupted")))
 
     async def __aiter__(self) -> AsyncGenerator[bytes, None]:
         """Receive the file and yield its bytes in chunks."""
@@ -102,13 +91,13 @@ class IncomingFile:
         """Refuse the file, or cancel the transfer. At the other side, `send_file` or `sendFile` fails."""
         if not self._ended:
             _send_control(self._channel, cancel="cancelled" if self._accepted else "refused")
-            self._end(FileError("cancelled"))
+            self._end(_failure("cancelled"))
 
     def _receive(self, data: str | bytes) -> None:
         if isinstance(data, str):
             if decode_control(parse_object(data)).get("cancel"):
                 self._channel.close()
-                self._end(FileError("cancelled"))
+                self._end(_failure("cancelled"))
         elif not self._ended:
             # Nothing is kept that this side has not accepted.
             if not self._accepted or self.received + len(data) > self.size:
@@ -125,7 +114,7 @@ class IncomingFile:
             _send_control(self._channel, received=True)
             self._end(None)
 
-    def _end(self, error: FileError | None) -> None:
+    def _end(self, error: SignalError | None) -> None:
         if not self._ended:
             self._ended = True
             self._error = error
@@ -220,11 +209,11 @@ class OutgoingFile:
         self._channel.bufferedAmountLowThreshold = BUFFER // 2
         self._changed = asyncio.Event()
         self._accepted = self._received = False
-        self._error: FileError | None = None
+        self._error: SignalError | None = None
         self._channel.on("open", self._changed.set)
         self._channel.on("bufferedamountlow", self._changed.set)
         self._channel.on("message", self._on_message)
-        self._channel.on("close", lambda: self._fail(FileError("interrupted")))
+        self._channel.on("close", lambda: self._fail(_failure("interrupted")))
 
     async def send(self, source: Path | bytes, name: str, on_progress: Callable[[int], None]) -> None:
         """Send a file and return when the other side has all of it."""
@@ -271,13 +260,18 @@ class OutgoingFile:
         if self._received or fields.get("cancel"):
             self._channel.close()
         if fields.get("cancel"):
-            self._fail(FileError("refused" if fields["cancel"] == "refused" else "cancelled"))
+            self._fail(_failure("refused" if fields["cancel"] == "refused" else "cancelled"))
         self._changed.set()
 
-    def _fail(self, error: FileError) -> None:
+    def _fail(self, error: SignalError) -> None:
         if not self._received and self._error is None:
             self._error = error
         self._changed.set()
+
+
+def _failure(how: Literal["refused", "cancelled", "interrupted"]) -> SignalError:
+    """Return the error of a transfer that the other side, or the end of the connection, has stopped."""
+    return SignalError(f"file-{how}", f"the file transfer was {how}", retryable=how == "interrupted")
 
 
 def _send_control(channel: RTCDataChannel, **fields: object) -> None:

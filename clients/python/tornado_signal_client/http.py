@@ -23,12 +23,13 @@ from .errors import (
     SIGN_OF_LIFE_S,
     SLOW,
     THROUGH_PROXY,
-    APIError,
+    Foreign,
+    SignalError,
     TooLarge,
     Unreachable,
     bounded_pause_s,
-    foreign,
     is_foreign,
+    refused,
     unreachable,
 )
 from .parsing import MAX_VALUES, parse_json
@@ -136,7 +137,7 @@ class HttpClient:
         if result is None and content.count(b",") > MAX_VALUES:
             raise TooLarge
         if result is None or not is_result(operation, fields, result):
-            raise foreign()
+            raise Foreign
         return result
 
     async def _send(self, server: str, request: httpx.Request, wait_s: float) -> tuple[httpx.Response, bytes]:
@@ -160,7 +161,7 @@ class HttpClient:
                 if limit.when() != INTERRUPTED:
                     raise await self._broken(server, unreachable(_through_proxy(server), SLOW)) from None
 
-    async def _broken(self, server: str, error: APIError) -> APIError:
+    async def _broken(self, server: str, error: SignalError) -> SignalError:
         """Return the error of a response that broke, or another one if the server speaks another protocol than HTTP."""
         url, first = urlsplit(server), b""
         tls, port = (self._tls(), 443) if url.scheme == "https" else (None, 80)
@@ -171,7 +172,7 @@ class HttpClient:
                     writer.write(b"HEAD / HTTP/1.1\r\nConnection: close\r\n\r\n")
                     first = await reader.read(len(HTTP))
                     writer.close()
-        return error if HTTP.startswith(first) else foreign(0)
+        return error if HTTP.startswith(first) else Foreign(0)
 
     def _client(self, server: str) -> httpx.AsyncClient:
         proxy = proxy_of(server)
@@ -224,11 +225,11 @@ def _segment(topic: str) -> str:
 
 def _check_encoding(response: httpx.Response) -> None:
     if response.headers.get("Content-Encoding", "identity") != "identity":
-        raise foreign()
+        raise Foreign
 
 
 async def _read(response: httpx.Response) -> bytes:
-    """Return the body of a response. Raise APIError if it is too large, or compressed."""
+    """Return the body of a response. Raise SignalError if it is too large, or compressed."""
     _check_encoding(response)
     content = bytearray()
     async for piece in response.aiter_raw():
@@ -258,16 +259,16 @@ def _json_object(text: str | bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _error_of(response: httpx.Response, content: bytes) -> APIError:
+def _error_of(response: httpx.Response, content: bytes) -> SignalError:
     if response.next_request is not None:  # another host would receive the token and the secrets
         hosts = (f"{url.scheme}://{url.netloc.decode()}" for url in (response.url, response.next_request.url))
-        return APIError(response.status_code, "{} redirects to {}, which is not followed".format(*hosts))
+        return Foreign(response.status_code, "{} redirects to {}, which is not followed".format(*hosts))
     text = (_json_object(content) or {}).get("error")
     if not isinstance(text, str):
         if is_foreign(response.status_code):
-            return foreign(response.status_code)
+            return Foreign(response.status_code)
         text = response.reason_phrase
-    return APIError(response.status_code, text, _retry_after_s(response.headers.get("Retry-After")))
+    return refused(response.status_code, text, _retry_after_s(response.headers.get("Retry-After")))
 
 
 def _retry_after_s(value: str | None) -> float | None:

@@ -5,7 +5,7 @@ import contextlib
 import itertools
 from collections.abc import Awaitable, Callable, Coroutine
 
-from .errors import APIError
+from .errors import SignalError
 from .pacing import back_off_s
 from .rpc import RpcConnection
 from .servers import Servers
@@ -53,13 +53,13 @@ class LeaseManager:
             await asyncio.sleep(back_off_s(attempt))
             try:
                 await withdraw()
-            except APIError as error:
-                if error.is_transient:
+            except SignalError as error:
+                if error.retryable:
                     continue
             return
 
     async def _maintain(self, code: Token, secret: str | None, connection: RpcConnection | None) -> None:
-        with contextlib.suppress(APIError):  # the offer was removed
+        with contextlib.suppress(SignalError):  # the offer was removed
             while True:
                 if connection is None:
                     await asyncio.sleep(REFRESH_S)
@@ -80,7 +80,7 @@ class LeaseManager:
                     return connection
                 await self._servers.call("refresh", {**fields, "side": "offerer"}, at=code.server)
                 return None
-            except APIError as error:
-                if not error.is_transient:
+            except SignalError as error:
+                if not error.retryable:
                     raise
         raise AssertionError("unreachable")

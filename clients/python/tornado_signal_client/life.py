@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from .errors import SLOW, APIError, unreachable
+from .errors import SLOW, SignalError, unreachable
 
 OUTAGE_S: Final = 5.0  # without a response, after which this is reported
 PULSE_S: Final = 5.0  # between two beats. A beat that is late by as much follows a sleep
@@ -70,8 +70,8 @@ class Outage:
     """
 
     def __init__(self) -> None:
-        self.listeners: set[Callable[[APIError], None]] = set()
-        self.error: APIError | None = None
+        self.listeners: set[Callable[[SignalError], None]] = set()
+        self.error: SignalError | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     @contextlib.contextmanager
@@ -86,8 +86,8 @@ class Outage:
             self._start_timer(server)
         try:
             yield
-        except APIError as error:
-            if error.is_transient:
+        except SignalError as error:
+            if error.retryable:
                 self.error = error
                 self._start_timer(server)
             else:

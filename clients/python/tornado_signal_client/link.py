@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import aclosing
 from typing import Any
 
@@ -16,19 +16,16 @@ except ModuleNotFoundError as error:
     ) from error
 
 from .api import SignalClient
+from .errors import SignalError
 from .files import PROTOCOL, IncomingFile, IncomingFiles
 from .inbox import Inbox
-from .messages import MAX_MESSAGE, Messages, announce_joins, decode, send
+from .messages import MAX_MESSAGE, Messages, announce_joins, decode, encode
 from .parsing import parse_object
 from .records import Candidate, Description, decode_candidate, decode_description
 from .types import Closable, Fields, IceServer, Side
 
 CLOSE_S = 2.0  # for the other side to receive something of what was sent
 MAX_CLOSE_S = 60.0  # for it to receive all
-
-
-class Closed(ConnectionError):
-    """The connection is closed, by either side."""
 
 
 class Connection(Closable):
@@ -62,28 +59,29 @@ class Connection(Closable):
         """The number of messages that were dropped, because the program had too many others to read."""
         return self._inbox.dropped
 
-    def send(self, message: Any) -> Awaitable[object]:
-        """Send text, bytes or a JSON value, of up to 64 MiB.
+    async def send(self, message: Any) -> None:
+        """Send text, bytes or a JSON value. Return when it is in the buffer of the channel, or lost at its end.
 
         Raises:
-            Closed: the connection is closed.
-            ValueError: the message is too large for the connection, or contains NaN or an infinite number.
-            TypeError: the message is neither text, nor bytes, nor a JSON value.
+            SignalError: the message is invalid or larger than 64 MiB, the connection takes less, 64 MiB wait already,
+                or the connection is closed (`invalid-message`, `message-too-large`, `peer-slow`, `connection-lost`).
         """
+        encoded, size = encode(message)
         if self.channel.readyState != "open":
-            raise Closed("the connection is closed")
-        return send(message, [self._messages])
+            raise _closed()
+        self._messages.check(size)
+        await self._messages.send(encoded, size)
 
     async def receive(self) -> Any:
-        """Return the next message: text, bytes or a JSON value."""
+        """Return the next message: text, bytes or a JSON value. Raise `connection-lost` once it is closed."""
         message = await self._inbox.get()
         if message is None:
             self._inbox.put_always(None)  # for the next call
-            raise Closed("the connection is closed")
+            raise _closed()
         return decode(message)
 
     async def __aiter__(self) -> AsyncIterator[Any]:
-        with contextlib.suppress(Closed):
+        with contextlib.suppress(SignalError):
             while True:
                 yield await self.receive()
 
@@ -173,6 +171,10 @@ class Connection(Closable):
     def _on_closed(self) -> None:
         self._closed.set()
         self._inbox.put_always(None)
+
+
+def _closed() -> SignalError:
+    return SignalError("connection-lost", "the connection is closed", retryable=True)
 
 
 def new_connection(ice_servers: list[IceServer]) -> RTCPeerConnection:

@@ -5,12 +5,12 @@ import contextlib
 import json
 import re
 from collections import deque
-from collections.abc import Awaitable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from aiortc import InvalidStateError, RTCDataChannel, RTCPeerConnection
 
+from .errors import SignalError
 from .parsing import parse_json, parse_object
 from .records import decode_parts
 
@@ -21,6 +21,8 @@ SMALL = 16_384  # bytes that every implementation takes
 PART = 65_536  # bytes, which every implementation takes
 WHOLE = 262_144  # bytes of the largest message that is not split, if the other side joins parts
 BUFFER = 1_048_576  # bytes that the channel may have in its buffer
+MAX_WAITING_BYTES = MAX_MESSAGE + BUFFER  # of messages that wait for a recipient, before another one
+OVERHEAD = 512  # bytes of memory that each of them takes in addition
 DEFAULT_LIMIT = 65_536  # bytes, where the other side does not announce a limit
 
 _announced: WeakKeyDictionary[RTCPeerConnection, int] = WeakKeyDictionary()
@@ -31,14 +33,15 @@ class Messages:
 
     def __init__(self, connection: RTCPeerConnection, channel: RTCDataChannel) -> None:
         self._connection, self._channel = connection, channel
-        self._waiting: deque[tuple[str | bytes, asyncio.Future[None]]] = deque()
+        self._waiting: deque[tuple[str | bytes, int, asyncio.Future[None]]] = deque()  # with the size in bytes
+        self._waiting_bytes = 0
         self._sending: asyncio.Task[None] | None = None
         self._has_space = asyncio.Event()
-        self._incomplete: tuple[bytearray, int, bool] | None = (
-            None  # the bytes so far, their final number, whether text
-        )
+        # The bytes so far of a message in parts, their final number, and whether it is text.
+        self._incomplete: tuple[bytearray, int, bool] | None = None
         channel.bufferedAmountLowThreshold = BUFFER // 2
         channel.on("bufferedamountlow", self._has_space.set)
+        channel.on("open", self._has_space.set)
         channel.on("close", self._on_close)
 
     @property
@@ -46,50 +49,86 @@ class Messages:
         """Whether data is not sent yet."""
         return bool(self._waiting or self._channel.bufferedAmount)
 
-    def limits(self) -> tuple[int, int]:
+    def _limits(self) -> tuple[int, int]:
         """Return the bytes of the largest message that is sent whole, and of the largest one."""
         # aiortc composes the description for each read.
         announced = re.search(r"^a=max-message-size:(\d{1,18})", self._connection.remoteDescription.sdp, re.MULTILINE)
         whole = (int(announced[1]) if announced else DEFAULT_LIMIT) or MAX_MESSAGE
-        parts = _announced.get(self._connection, 0)
+        is_reliable = self._channel.maxRetransmits is None and self._channel.maxPacketLifeTime is None
+        parts = _announced.get(self._connection, 0) if self._channel.ordered and is_reliable else 0
         whole = min(whole, WHOLE) if parts > 0 else whole
         return whole, max(whole, parts)
 
-    def send(self, message: str | bytes, size: int) -> asyncio.Future[None] | None:
-        """Send a message, or queue it and return a future, which is done when it is sent or lost."""
-        if not self._waiting and (size <= SMALL or size <= self.limits()[0]):
-            self._channel.send(message)
-            return None
+    def check(self, size: int) -> None:
+        """Raise the error of a message that is too large for the connection."""
+        if size > SMALL and size > (limit := self._limits()[1]):
+            text = f"the message has {size} bytes, and the connection takes {limit}: use send_file"
+            raise SignalError("message-too-large", text)
+
+    def send(self, message: str | bytes, size: int) -> asyncio.Future[None]:
+        """Send a message of `size` bytes that `check` accepts. While the buffer is full, it waits behind earlier ones.
+
+        Returns:
+            A future that is done when all of it is in the buffer or lost. If it is cancelled before, nothing is sent.
+            Its error is `peer-slow` if more than `MAX_WAITING_BYTES` wait.
+        """
         sent = asyncio.get_running_loop().create_future()
-        self._waiting.append((message, sent))
-        if self._sending is None:
-            self._sending = asyncio.create_task(self._send_waiting())
+        if self._sending is None and self._has_room and self._is_whole(size):
+            self._channel.send(message)
+            sent.set_result(None)
+        elif self._waiting_bytes > MAX_WAITING_BYTES:
+            text = f"the peer is too slow: {self._waiting_bytes} bytes wait for it"
+            sent.set_exception(SignalError("peer-slow", text, retryable=True))
+        else:
+            self._waiting.append((message, size, sent))
+            self._waiting_bytes += size + OVERHEAD
+            if self._sending is None:
+                self._sending = asyncio.create_task(self._send_waiting())
         return sent
+
+    @property
+    def _has_room(self) -> bool:
+        return self._channel.readyState != "connecting" and self._channel.bufferedAmount <= BUFFER
+
+    def _is_whole(self, size: int) -> bool:
+        return size <= SMALL or size <= self._limits()[0]
 
     async def _send_waiting(self) -> None:
         try:
             while self._waiting:
-                message, sent = self._waiting[0]
-                data = message.encode() if isinstance(message, str) else message
-                self._channel.send(PARTS + json.dumps({"size": len(data), "text": isinstance(message, str)}))
-                for start in range(0, len(data), PART):
-                    while self._channel.bufferedAmount > BUFFER:
-                        self._has_space.clear()
-                        await self._has_space.wait()
-                    self._channel.send(data[start : start + PART])
-                self._waiting.popleft()
-                _complete(sent)
+                message, size, sent = self._waiting[0]
+                await self._wait_for_space()
+                if self._is_whole(size) and not sent.cancelled():
+                    self._channel.send(message)
+                elif not sent.cancelled():
+                    data = message.encode() if isinstance(message, str) else message
+                    self._channel.send(PARTS + json.dumps({"size": size, "text": isinstance(message, str)}))
+                    for start in range(0, size, PART):
+                        await self._wait_for_space()
+                        self._channel.send(data[start : start + PART])
+                self._complete_first()
         except InvalidStateError:  # the channel is closed
             self._on_close()
         finally:
             self._sending = None
+
+    async def _wait_for_space(self) -> None:
+        while not self._has_room:
+            self._has_space.clear()
+            await self._has_space.wait()
+
+    def _complete_first(self) -> None:
+        _, size, sent = self._waiting.popleft()
+        self._waiting_bytes -= size + OVERHEAD
+        if not sent.done():
+            sent.set_result(None)
 
     def _on_close(self) -> None:
         self._incomplete = None
         if self._sending is not None:
             self._sending.cancel()
         while self._waiting:
-            _complete(self._waiting.popleft()[1])
+            self._complete_first()
 
     def take(self, data: str | bytes) -> str | bytes | None:
         """Take a string or bytes of the other side. Return a message, or None while parts are missing."""
@@ -117,33 +156,28 @@ def announce_joins(connection: RTCPeerConnection, size: int) -> None:
     _announced[connection] = min(size, MAX_MESSAGE)
 
 
-def send(data: Any, recipients: Sequence[Messages]) -> Awaitable[object]:
-    """Send a message to all recipients."""
-    message = _serialize(data)
-    size = len(message.encode() if isinstance(message, str) else message)
-    if size > SMALL:
-        for limit in (recipient.limits()[1] for recipient in recipients):
-            if size > limit:
-                raise ValueError(f"the message has {size} bytes, and the connection takes {limit}: use send_file")
-    waiting = [recipient.send(message, size) for recipient in recipients]
-    return asyncio.gather(*filter(None, waiting))
-
-
-def _complete(sent: asyncio.Future[None]) -> None:
-    if not sent.done():
-        sent.set_result(None)
-
-
 def _header(text: str) -> tuple[int, bool] | None:
     """Return the size and whether it is text, if this is the header of a message in parts."""
     header = decode_parts(parse_object(text[len(PARTS) :])) if text.startswith(PARTS) else None
     return None if header is None or header[0] > MAX_MESSAGE else header
 
 
-def _serialize(data: Any) -> str | bytes:
-    if isinstance(data, bytes) or (isinstance(data, str) and not data.startswith(MARK)):
-        return data
-    return MARK + json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+def encode(data: Any) -> tuple[str | bytes, int]:
+    """Return the message of text, bytes or a JSON value, and its size in bytes.
+
+    Raises:
+        SignalError: JSON cannot represent it (`invalid-message`), or it has more than 64 MiB (`message-too-large`).
+    """
+    message = data
+    try:
+        if not isinstance(data, bytes) and (not isinstance(data, str) or data.startswith(MARK)):
+            message = MARK + json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        size = len(message.encode() if isinstance(message, str) else message)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise SignalError("invalid-message", f"a message is text, bytes or a JSON value: {error}") from error
+    if size > MAX_MESSAGE:
+        raise SignalError("message-too-large", f"the message has {size} bytes, more than {MAX_MESSAGE}: use send_file")
+    return message, size
 
 
 def decode(message: str | bytes) -> Any:

@@ -5,7 +5,7 @@ import contextlib
 import secrets
 
 from .api import SignalClient
-from .errors import APIError
+from .errors import SignalError
 from .types import Token
 
 TTL_MS = 120_000  # how long an offer outlives a peer that disappeared without withdrawing it
@@ -22,7 +22,7 @@ async def publish_held(client: SignalClient, topic: str, info: str, offer: str, 
     try:
         return await asyncio.shield(publishing)
     except asyncio.CancelledError:
-        with contextlib.suppress(APIError):
+        with contextlib.suppress(SignalError):
             await client.withdraw(await publishing, "offerer", secret=secret)
         raise
 
@@ -30,7 +30,7 @@ async def publish_held(client: SignalClient, topic: str, info: str, offer: str, 
 async def _publish(client: SignalClient, topic: str, info: str, offer: str, secret: str) -> Token:
     try:
         return await client.offer(topic, info, offer, ttl_ms=TTL_MS, secret=secret, hold=True)
-    except APIError as error:
+    except SignalError as error:
         if error.status != 400 or not error.text.endswith("ttl"):
             raise
         return await client.offer(topic, info, offer, secret=secret, hold=True)  # `TTL_MS` exceeds the server's limit

@@ -6,22 +6,26 @@ They are compatible with the browser module: descriptions and candidates have We
 import asyncio
 import contextlib
 import enum
+import logging
 import random
 import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
+from typing import Any
 
 from .api import SignalClient
 from .authorization import TokenSource
-from .errors import APIError
-from .link import Closed, Connection, usable_ice_servers
+from .errors import SignalError, log_unheard
+from .link import Connection, usable_ice_servers
 from .offers import new_secret, publish_held
 from .pacing import back_off_s
 from .room import Room
 from .types import Closable, IceServer, Session, check_type
 
-__all__ = ["Closed", "Connection", "Peers", "Publication", "new_secret"]
+__all__ = ["Connection", "Peers", "Publication", "new_secret"]
+
+log = logging.getLogger(__name__)
 
 OPEN_S = 20.0  # timeout from the answer to the open channel
 MAX_INFO = 1024
@@ -64,7 +68,7 @@ class Peers(Closable):
         self._own_ice_servers, self._ice_servers = ice_servers, list[IceServer]()
         self._ice_refresh_at_s = 0.0
         self._open: set[Publication | Room] = set()
-        self.own_offers: set[str] = set()
+        self._own_offers: set[str] = set()
 
     async def close(self) -> None:
         """Withdraw all offers and leave all rooms. Other connections stay open."""
@@ -81,7 +85,7 @@ class Peers(Closable):
         self._open.add(publication)
         return publication
 
-    def discard(self, closed: "Publication | Room") -> None:
+    def _discard(self, closed: "Publication | Room") -> None:
         """Remove a closed publication or room."""
         self._open.discard(closed)
 
@@ -120,16 +124,20 @@ class Peers(Closable):
             raise ValueError("a password is not empty")
         cipher = None if password is Absent.ABSENT else password
         room = Room(
-            self.client, self.ice_servers, topic, self.info, me, secret, cipher, files, max, timeout, self.discard
+            self.client, self.ice_servers, topic, self.info, me, secret, cipher, files, max, timeout, self._discard
         )
         self._open.add(room)
         return room
+
+    async def nearby(self, **options: Any) -> Room:
+        """Enter the room of all programs and pages in the same network. The options are those of `room`."""
+        return self.room(await self.client.nearby(), **options)
 
     def _check(self, topic: str, timeout: float | None) -> None:
         """Check arguments, and that the client can be used."""
         check_type("topic", topic, str)
         check_type("timeout", timeout, float, None)
-        self.client.check_usable()
+        self.client._check_usable()
 
     async def join(self, topic: str, *, timeout: float | None = None) -> Connection:
         """Connect to a peer of a topic as soon as one is available.
@@ -139,9 +147,9 @@ class Peers(Closable):
         """
         self._check(topic, timeout)
         tried: set[str] = set()
-        async with self.client.time_limit(timeout), aclosing(self.client.listings(topic)) as listings:
+        async with self.client._time_limit(timeout), aclosing(self.client.listings(topic)) as listings:
             async for listing in listings:
-                candidates = [session for session in listing.sessions if session["offer"] not in self.own_offers]
+                candidates = [session for session in listing.sessions if session["offer"] not in self._own_offers]
                 for session in random.sample(candidates, len(candidates)):
                     if session["code"] not in tried:
                         tried.add(session["code"])
@@ -164,7 +172,7 @@ class Peers(Closable):
                 await self.client.answer(connection.code, answer, secret=secret)
                 async with asyncio.timeout(OPEN_S):
                     await connection.open(self.client, secret)
-            except APIError as error:
+            except SignalError as error:
                 if not error.lost_race:
                     raise
                 return None
@@ -195,10 +203,12 @@ class Publication(Closable):
         self.topic, self._timeout_s = topic, timeout_s
         self._peers = peers
         self._ready: asyncio.Queue[Connection | BaseException | None] = asyncio.Queue()
+        self._has_listener = False
         self._tasks = {asyncio.create_task(self._publish())}
 
     async def __aiter__(self) -> AsyncIterator[Connection]:
         """Yield the connections as they open."""
+        self._has_listener = True
         while (item := await self._ready.get()) is not None:
             if isinstance(item, BaseException):
                 raise item
@@ -206,7 +216,7 @@ class Publication(Closable):
 
     async def close(self) -> None:
         """Withdraw the offer. Open connections stay open."""
-        self._peers.discard(self)
+        self._peers._discard(self)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -215,12 +225,12 @@ class Publication(Closable):
     async def _publish(self) -> None:
         try:
             attempt = 0
-            async with self._peers.client.time_limit(self._timeout_s) as limit:
+            async with self._peers.client._time_limit(self._timeout_s) as limit:
                 while True:
                     try:
                         connection, secret, offer = await self._offer()
-                    except APIError as error:
-                        if not error.is_transient:
+                    except SignalError as error:
+                        if not error.retryable:
                             raise
                         await asyncio.sleep(back_off_s(attempt))
                         attempt += 1
@@ -230,12 +240,14 @@ class Publication(Closable):
                     try:
                         is_answered = await self._wait_for_answer(connection, secret)
                     finally:
-                        self._peers.own_offers.discard(offer)
+                        self._peers._own_offers.discard(offer)
                     if is_answered:
                         opening = asyncio.create_task(self._open(connection, secret))
                         self._tasks.add(opening)
                         opening.add_done_callback(self._tasks.discard)
         except Exception as error:
+            if not self._has_listener:
+                log_unheard(log, f"the publication under {self.topic!r}", error)
             self._ready.put_nowait(error)
 
     async def _offer(self) -> tuple[Connection, str, str]:
@@ -246,8 +258,8 @@ class Publication(Closable):
         async with contextlib.AsyncExitStack() as cleanup:
             cleanup.push_async_callback(connection.close)
             offer = await connection.offer()
-            self._peers.own_offers.add(offer)
-            cleanup.callback(self._peers.own_offers.discard, offer)
+            self._peers._own_offers.add(offer)
+            cleanup.callback(self._peers._own_offers.discard, offer)
             connection.code = await publish_held(client, self.topic, info, offer, secret)
             cleanup.pop_all()
         return connection, secret, offer
@@ -266,13 +278,13 @@ class Publication(Closable):
                             return True
             except TimeoutError:
                 pass
-            except APIError as error:
-                if error.status != 404 and not error.is_transient:
+            except SignalError as error:
+                if error.status != 404 and not error.retryable:
                     raise
         return False
 
     async def _withdraw(self, code: str, secret: str) -> None:
-        with contextlib.suppress(APIError):
+        with contextlib.suppress(SignalError):
             await self._peers.client.withdraw(code, "offerer", secret=secret)
 
     async def _open(self, connection: Connection, secret: str) -> None:

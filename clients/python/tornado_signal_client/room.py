@@ -12,35 +12,44 @@ import random
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from .api import SignalClient
-from .errors import APIError
-from .files import FileError, IncomingFile, OutgoingFile
+from .errors import Incomplete, SignalError, log_unheard
+from .files import IncomingFile
 from .inbox import Inbox
 from .link import wait_for_first
-from .messages import decode, send
+from .messages import Messages, decode, encode
 from .names import VERSION, Identity, T, is_proven, topic_of
 from .offers import new_secret, publish_held
 from .pacing import back_off_s
 from .passwords import Cipher
 from .records import Beacon, Mail, decode_beacon, decode_mail
-from .room_peer import Event, FileOffered, Full, Joined, Left, Message, Peer, ServerUnreachable
+from .room_peer import (
+    Event,
+    FileOffered,
+    Full,
+    Joined,
+    Left,
+    Message,
+    NamedMessage,
+    Peer,
+    ServerUnreachable,
+    peer_left,
+)
 from .types import Closable, Fields, IceServer, Session, Token, check_type
 
 __all__ = [
-    "FileError",
     "FileOffered",
     "Full",
     "IncomingFile",
     "Joined",
     "Left",
     "Message",
-    "NameTaken",
     "Peer",
     "Room",
     "ServerUnreachable",
@@ -65,10 +74,6 @@ MAX_TRIES = 4  # the largest multiple of `PAIR_S` and `LATE_S`
 LATE_S = 1.5  # after this time the first attempt may be replaced. Later ones have a multiple of it
 REMOTE_ATTEMPT_S = 30.0  # timeout of an attempt of another member
 PAUSE_S = 1.0  # between two attempts with a member
-
-
-class NameTaken(ConnectionError):
-    """Another member of the room has the name, or a newer member uses the same secret."""
 
 
 class Member:
@@ -252,7 +257,10 @@ class Room(Closable):
         self._beacons: set[str] = set()  # the texts of this member's beacons
         self._events: Inbox[Event | Full | ServerUnreachable | None] = Inbox()
         self._forget_outages = client.on_unreachable(lambda error: self._events.put_always(ServerUnreachable(error)))
+        self._channels: dict[str, Channel] = {}  # by name
         self._error: Exception | None = None
+        self._settled_once, self._over = asyncio.Event(), asyncio.Event()
+        self._listeners = 0  # iterations and calls that get the error
         self._max_texts = MAX_TEXTS  # or less, if the server takes less
         self._warned = False  # that the server refuses mail
         self._left = False
@@ -264,15 +272,50 @@ class Room(Closable):
         """Yield the events of the room until this member leaves.
 
         Raises:
-            NameTaken: another member has the name, or a newer member uses the same secret.
-            APIError: the server refuses a request.
-            TimeoutError: this member could not enter in time.
+            SignalError: what has closed the room. Another member has the name (`name-taken`), or a newer member uses
+                the same secret (`replaced`). This member could not enter in time (`timeout`), or the server has refused
+                it.
         """
+        self._listeners += 1
         while (event := await self._events.get()) is not None:
             yield Message(event.peer, decode(event.data)) if isinstance(event, Message) else event
         self._events.put_always(None)  # for the next iteration
         if self._error is not None:
             raise self._error
+
+    async def messages(self) -> AsyncIterator[tuple[Peer, Any]]:
+        """Yield each message with its sender, in place of an iteration over all events. Offered files are refused."""
+        async for event in self:
+            if isinstance(event, Message):
+                yield event.peer, event.data
+            elif isinstance(event, FileOffered):
+                event.file.cancel()
+
+    async def ready(self) -> None:
+        """Wait until this member is listed. It then knows all members that have entered before.
+
+        Raises:
+            SignalError: what has closed the room before, or `room-left` if the program has left it.
+        """
+        with self._listen():
+            await wait_for_first(self._settled_once.wait(), self._over.wait())
+        if not self._settled_once.is_set():
+            raise self._error or SignalError("room-left", "the program has left the room")
+
+    async def closed(self) -> Exception | None:
+        """Wait until the room is closed. Return the error that has closed it, or None if the program has left it."""
+        with self._listen():
+            await self._over.wait()
+        return self._error
+
+    @contextlib.contextmanager
+    def _listen(self) -> Iterator[None]:
+        """Count a call that gets the error of the room."""
+        self._listeners += 1
+        try:
+            yield
+        finally:
+            self._listeners -= 1
 
     @property
     def dropped(self) -> int:
@@ -287,19 +330,57 @@ class Room(Closable):
     def _recipients(self, to: Peer | str | None) -> list[Peer]:
         """Return the connected peers that `to` names."""
         id = to.id if isinstance(to, Peer) else check_type("to", to, str, None)
-        peers = list(self.peers.values()) if id is None else filter(None, [self.peers.get(id)])
-        return [peer for peer in peers if peer.channel.readyState == "open"]
+        peers = self.peers.values() if id is None else filter(None, [self.peers.get(id)])
+        recipients = [peer for peer in peers if peer.channel.readyState == "open"]
+        if isinstance(to, str) and not recipients:
+            raise peer_left(to)
+        return recipients
 
-    def send(self, data: Any, to: Peer | str | None = None) -> Awaitable[object]:
+    async def _send_each(
+        self, recipients: list[Peer], to: Peer | str | None, what: str, start: Callable[[Peer], Awaitable[None]]
+    ) -> None:
+        """Send something to each recipient. An error concerns only its recipient."""
+        results = await asyncio.gather(*map(start, recipients), return_exceptions=True)
+        errors = [result for result in results if isinstance(result, Exception)]
+        for peer, result in zip(recipients, results, strict=True):
+            if isinstance(result, SignalError):
+                result.peer = peer
+        if errors and to is not None:
+            raise errors[0]
+        if errors:
+            text = f"{len(errors)} of {len(results)} peers did not receive the {what}"
+            raise Incomplete(f"{what}-incomplete", text, errors)
+
+    async def send(self, data: Any, to: Peer | str | None = None) -> None:
         """Send text, bytes or a JSON value to one peer, given as `Peer` or id, or to all.
 
-        A message has up to 64 MiB. Disconnected peers are skipped.
+        It has at most 64 MiB. Return when it is in the buffers of the channels, or lost with its connection. If more
+        than 1 MiB is in a buffer, it waits behind earlier messages to the same peer. Other peers get it at once.
 
         Raises:
-            ValueError: the message is too large for a connection, or contains NaN or an infinite number.
-            TypeError: the data is neither text, nor bytes, nor a JSON value.
+            SignalError: JSON cannot represent it (`invalid-message`), or it is too large (`message-too-large`). The id
+                is not connected (`peer-left`), or 64 MiB wait for the recipient (`peer-slow`). If it failed for some of
+                all peers, the error is an ExceptionGroup (`message-incomplete`). Its errors have a `peer`.
         """
-        return send(data, [peer.messages for peer in self._recipients(to)])
+        await self._send(data, to, lambda peer: peer._messages)
+
+    async def _send(self, data: Any, to: Peer | str | None, channel_of: Callable[[Peer], Messages]) -> None:
+        message, size = encode(data)
+        channels = {peer: channel_of(peer) for peer in self._recipients(to)}
+        for channel in channels.values():
+            channel.check(size)
+        await self._send_each([*channels], to, "message", lambda peer: channels[peer].send(message, size))
+
+    def channel(self, name: str, *, ordered: bool = True, max_retransmits: int | None = None) -> "Channel":
+        """Return the channel with a name, whose messages do not wait for others.
+
+        Without `ordered` a message does not wait for earlier ones. With `max_retransmits` it can be lost. Each member
+        that receives its messages calls this with the same name. Others ignore them.
+        """
+        check_type("name", name, str)
+        if name not in self._channels:
+            self._channels[name] = Channel(self, name, {"ordered": ordered, "maxRetransmits": max_retransmits})
+        return self._channels[name]
 
     async def send_file(
         self,
@@ -309,26 +390,24 @@ class Room(Closable):
         name: str | None = None,
         on_progress: Callable[[Peer, int], None] = lambda peer, sent: None,
     ) -> None:
-        """Send a file to one peer, given as `Peer` or id, or to all. Returns when they have all of it.
+        """Send a file to one peer, given as `Peer` or id, or to all. Return when they have all of it.
 
         Args:
             name: the name for the recipients, by default that of the path.
             on_progress: called with a peer and the number of bytes sent to it.
 
         Raises:
-            ExceptionGroup: it failed for some peers. The others have the file. The errors are FileError or OSError.
+            SignalError: as for `Peer.send_file`. If it failed for some of all peers, the error is an ExceptionGroup
+                with the code `file-incomplete`. The other peers have the file.
+            OSError: the file cannot be read, if it is for one peer.
         """
         check_type("source", source, Path, bytes)
-        check_type("name", name, str, None)
-        if name is None:
-            name = "" if isinstance(source, bytes) else source.name
-        transfers = (
-            OutgoingFile(peer.connection).send(source, name, partial(on_progress, peer))
-            for peer in self._recipients(to)
-        )
-        results = await asyncio.gather(*transfers, return_exceptions=True)
-        if errors := [result for result in results if isinstance(result, Exception)]:
-            raise ExceptionGroup(f"{len(errors)} of {len(results)} peers did not receive the file", errors)
+
+        def start(peer: Peer) -> Awaitable[None]:
+            return peer.send_file(source, name=name, on_progress=partial(on_progress, peer))
+
+        recipients = self._recipients(to) or ([to] if isinstance(to, Peer) else [])  # of that one it is an error
+        await self._send_each(recipients, to, "file", start)
 
     async def close(self) -> None:
         """Leave the room after pending messages have been sent."""
@@ -345,8 +424,11 @@ class Room(Closable):
         mailbox, self._mailbox = self._mailbox, None
         if mailbox is not None:
             await self._retire(mailbox, 0.0)
-        await asyncio.gather(*(peer.close() for peer in self._attempts))
+        await asyncio.gather(*(peer._finish() for peer in self._attempts))
+        self._over.set()
         self._events.put_always(None)
+        for channel in self._channels.values():
+            channel._inbox.put_always(None)
 
     async def leave(self) -> None:
         """Leave the room after pending messages have been sent."""
@@ -362,12 +444,12 @@ class Room(Closable):
             if self._password is not None:
                 self._cipher = await asyncio.to_thread(Cipher, self._client.origin, self._topic, self._password)
                 self._topic = self._identity.topic = self._cipher.topic
-            async with self._client.time_limit(self._timeout_s) as self._entering:
+            async with self._client._time_limit(self._timeout_s) as self._entering:
                 while True:
                     try:
                         await self._publish_beacon()
-                    except APIError as error:
-                        if not error.is_transient:
+                    except SignalError as error:
+                        if not error.retryable:
                             raise
                     soon = time.monotonic() - self._published_s < ALIVE_S
                     self._renewals = min(self._renewals + 1, 3) if soon else 0
@@ -375,6 +457,8 @@ class Room(Closable):
                     self._failures += 1
         except Exception as error:
             self._error = error
+            if not self._listeners:
+                log_unheard(log, f"the room {self.topic!r}", error)
             await self.close()
 
     async def _publish_beacon(self) -> None:
@@ -426,7 +510,7 @@ class Room(Closable):
                 self._cipher.forget(mailbox.code)
 
     async def _withdraw(self, code: Token) -> None:
-        with contextlib.suppress(APIError):
+        with contextlib.suppress(SignalError):
             await self._client.withdraw(code, "offerer", secret=self._secret)
 
     async def _watch(self, code: Token) -> None:
@@ -457,6 +541,7 @@ class Room(Closable):
                 continue
             if not self._settled.is_set():
                 self._settled.set()
+                self._settled_once.set()
                 self._find_claimants()
             self._check_claimants()
             self._assign_places()
@@ -465,7 +550,7 @@ class Room(Closable):
             for rival in sorted(self._rivals.values(), key=lambda beacon: beacon.published_ms):
                 if rival.entry_ms > self._entry_ms:
                     if rival.life == "alive":
-                        raise NameTaken("another peer is in this room with the same secret")
+                        raise SignalError("replaced", "another peer is in this room with the same secret")
                     self._start_asking(rival)
 
     def _process(self, handle: Callable[[T], object], item: T) -> object:
@@ -495,7 +580,7 @@ class Room(Closable):
                     is_answered = update.description is not None  # nobody should answer a beacon
                     if is_answered or mails >= MAX_MAILS or mailbox.texts >= self._max_texts or size >= MAX_TEXT_BYTES:
                         mailbox.full.set()
-        except APIError as error:
+        except SignalError as error:
             if error.status != 404:
                 raise
 
@@ -585,7 +670,7 @@ class Room(Closable):
                 self._waiting.discard(member)
                 for peer in {member.peer, self.peers.get(member.id)}:
                     if peer is not None:
-                        peer.end()
+                        peer._end()
         if full != self.full:
             self.full = full
             self._events.put_always(Full(full))
@@ -621,7 +706,7 @@ class Room(Closable):
         """Ask the members that may have had this one's name for a sign of life. Find out whether it is free."""
         if not self._name_is_free:
             if any(beacon.life == "alive" for beacon in self._claimants):
-                raise NameTaken(f"another member has the name {self._identity.name}")
+                raise SignalError("name-taken", f"another member has the name {self._identity.name}")
             unknown = [each for each in self._claimants if each.life == "unknown" and each.code in self._listed]
             for beacon in unknown:
                 self._start_asking(beacon)
@@ -673,7 +758,7 @@ class Room(Closable):
         """Send mail to a beacon of a member. Return the status of the response, or 0 without one."""
         try:
             await self._client.candidates(code, "answerer", [self._seal_mail(mail, id, code)])
-        except APIError as error:
+        except SignalError as error:
             return error.status
         return 200
 
@@ -696,7 +781,7 @@ class Room(Closable):
                 self._remove(member)
             else:
                 for peer in {member.peer, self.peers.get(member.id, member.peer)}:
-                    peer.check()
+                    peer._check()
 
     def _add(self, member: Member, name: str | None) -> None:
         """Add a member, or change its name."""
@@ -731,7 +816,7 @@ class Room(Closable):
             if owner is not previous:
                 for peer in {previous.peer, self.peers.get(previous.id)}:
                     if peer is not None:
-                        peer.end()
+                        peer._end()
                 self._start_attempts(owner)
         else:
             del self._named[name], self._owners[name]
@@ -757,7 +842,7 @@ class Room(Closable):
         id, offer = mail.sender, mail.signal.description
         if mail.signal.offer_number == 1 and offer is not None and offer.type == "offer" and id < self.id:
             member = self._members.get(id) or Member(id, mail.info, mail.name)
-            another = attempt not in member.attempts and (member.peer not in self._connecting or member.peer.late)
+            another = attempt not in member.attempts and (member.peer not in self._connecting or member.peer._is_late)
             # Anybody can send mail with an id that is not proven, so that an open connection stays.
             connected = self.peers[id].connection.connectionState == "connected" if id in self.peers else False
             stays = connected and not is_proven(id)
@@ -770,9 +855,9 @@ class Room(Closable):
                 self._connect(member, attempt)
         sender = self._members.get(id)
         if sender is not None and sender.peer is not None and sender.attempt == attempt:
-            sender.peer.deliver(mail.signal)
+            sender.peer._deliver(mail.signal)
         elif sender is not None and id in self.peers and sender.connected == attempt:
-            self.peers[id].deliver(mail.signal)
+            self.peers[id]._deliver(mail.signal)
         elif mail.signal.offer_number > 1:  # the connection has been closed here
             self._start_task(self._say_closed(attempt, id, Token(mail.code, own_code.server)))
 
@@ -803,14 +888,14 @@ class Room(Closable):
         usually connected before its attempt is late. An attempt that has just connected may be open on the other side,
         which would report that this member leaves, and does not end.
         """
-        attempts = [peer for peer in self._connecting if peer.leads == leads]
+        attempts = [peer for peer in self._connecting if peer._leads == leads]
         if len(attempts) < MAX_ATTEMPTS:
             return True
         earliest_s = asyncio.get_running_loop().time() - PAIR_S
-        late = next((peer for peer in attempts if peer.late and (peer.connected_s or -PAIR_S) <= earliest_s), None)
+        late = next((peer for peer in attempts if peer._is_late and (peer._connected_s or -PAIR_S) <= earliest_s), None)
         if late is None:
             return False
-        late.end()
+        late._end()
         return self._admit(leads=leads)
 
     def _connect(self, member: Member, attempt: str) -> None:
@@ -838,15 +923,19 @@ class Room(Closable):
         self._attempts.add(member.peer)
         self._connecting.append(member.peer)
         if previous is not None and self.peers.get(member.id) is not previous:
-            previous.end()
+            previous._end()
 
     def _on_event(self, event: Event) -> None:
         peer = event.peer
+        if isinstance(event, NamedMessage):
+            if event.name in self._channels:
+                self._channels[event.name]._inbox.put((peer, event.data), event.data)
+            return
         if isinstance(event, FileOffered) and not self._files:
             return event.file.cancel()
         if isinstance(event, Joined):
             if peer.id in self.peers:
-                self.peers[peer.id].end()
+                self.peers[peer.id]._end()
             member = self._members[peer.id]
             member.tries, member.connected = 0, member.attempt
             self.peers[peer.id] = peer
@@ -884,12 +973,12 @@ class Room(Closable):
             self._start_task(self._retry_later(member))
 
     async def _close(self, peer: Peer) -> None:
-        await peer.close()
+        await peer._finish()
         self._attempts.discard(peer)
 
     async def _retry_later(self, member: Member) -> None:
         await asyncio.sleep(back_off_s(0, PAUSE_S))
-        with contextlib.suppress(APIError):  # continue with the previous ICE servers
+        with contextlib.suppress(SignalError):  # continue with the previous ICE servers
             self._ice_servers = await self._get_ice_servers()
         member.backing_off = False
         self._start_attempts(member)
@@ -925,14 +1014,37 @@ class Room(Closable):
             try:
                 await self._client.candidates(code, "answerer", [self._seal_mail(mail, member.id, code)])
                 return
-            except APIError as error:
+            except SignalError as error:
                 if error.lost_race:
                     if member.code == code:
                         member.code = None
-                elif error.is_transient:
+                elif error.retryable:
                     await asyncio.sleep(back_off_s(attempt))
                 else:
                     if not self._warned:
                         log.warning("the server refuses mail to members of the room %r: %s", self.topic, error)
                     self._warned = True
                     return
+
+
+class Channel:
+    """A channel of a room, with its own messages. `Room.channel` returns it."""
+
+    def __init__(self, room: Room, name: str, options: Fields) -> None:
+        self._room, self._name, self._options = room, name, options
+        self._inbox: Inbox[tuple[Peer, str | bytes] | None] = Inbox()
+
+    @property
+    def dropped(self) -> int:
+        """The number of messages that were dropped, because the program had too many to read."""
+        return self._inbox.dropped
+
+    async def send(self, data: Any, to: Peer | str | None = None) -> None:
+        """Send as `Room.send` does. A message is not split if it can be lost or overtaken."""
+        await self._room._send(data, to, lambda peer: peer._named(self._name, self._options))
+
+    async def messages(self) -> AsyncIterator[tuple[Peer, Any]]:
+        """Yield each message with its sender until the room is closed."""
+        while (item := await self._inbox.get()) is not None:
+            yield item[0], decode(item[1])
+        self._inbox.put_always(None)  # for the next iteration

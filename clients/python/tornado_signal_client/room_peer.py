@@ -5,16 +5,22 @@ import contextlib
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from .errors import APIError
-from .files import IncomingFile, IncomingFiles
+from aiortc import RTCDataChannel
+
+from .errors import SignalError
+from .files import IncomingFile, IncomingFiles, OutgoingFile
 from .link import add_candidate, description_fields, drain, new_connection, set_remote_description
-from .messages import Messages
+from .messages import Messages, encode
 from .parsing import parse_object
 from .records import Signal, decode_signal
-from .types import Fields, IceServer
+from .types import Fields, IceServer, check_type
 
+CHANNEL = "tornado-signal-channel"  # the protocol of the channels of `Room.channel`
+MAX_CHANNELS = 100  # that the other side opens
 MAX_MAILS = 100  # of the other side that wait. An attempt needs a few
 OFFER_S = 15.0  # timeout for gathering this side's candidates and sending them
 
@@ -32,10 +38,6 @@ class Peer:
         post: sends mail to the other side through the server, and returns once it is sent.
         on_event: called with `Joined` once the channel is open, with each `FileOffered` and `Message`, and with `Left`
             after `Joined`. The data of a message is not decoded yet.
-
-    Attributes:
-        late: whether another attempt may replace this one.
-        connected_s: the time of the first connection by the loop's clock, or None.
     """
 
     def __init__(
@@ -55,10 +57,10 @@ class Peer:
         self.id, self.info, self.name = id, info, name
         self.connection = new_connection(ice_servers)
         self.channel = self.connection.createDataChannel("room", negotiated=True, id=0)
-        self.messages = Messages(self.connection, self.channel)
+        self._messages = Messages(self.connection, self.channel)
         self._negotiation = self.connection.createDataChannel("negotiation", negotiated=True, id=1)
-        self.leads, self.late = leads, False
-        self.connected_s: float | None = None
+        self._leads, self._is_late = leads, False
+        self._connected_s: float | None = None
         self._silence_timeout_s, self._late_s = silence_timeout_s, late_s
         self._post, self._on_event, self._on_late, self._on_end = post, on_event, on_late, on_end
         self._joined = False
@@ -67,26 +69,57 @@ class Peer:
         self._inbox: asyncio.Queue[Signal] = asyncio.Queue(MAX_MAILS)
         self._timer: asyncio.TimerHandle | None = None
         self.channel.on("open", self._join)
-        self.channel.on("message", self._receive)
-        self.channel.on("close", self.end)
+        self.channel.on("message", partial(self._receive, self._messages, None))
+        self.channel.on("close", self._end)
         self._negotiation.on("message", self._receive_description)
         IncomingFiles(self.connection, self._receive_file)
+        self._channels: dict[str, Messages] = {}  # that this side has opened, by name
+        self._incoming_channels = 0
+        self.connection.on("datachannel", self._on_channel)
         self.connection.on("connectionstatechange", self._on_connection_state)
         self._negotiating = asyncio.create_task(self._negotiate())
 
-    def deliver(self, signal: Signal) -> None:
+    async def send(self, data: Any) -> None:
+        """Send text, bytes or a JSON value, as `Room.send` does. If the member has left, the message is lost."""
+        message, size = encode(data)
+        if self.channel.readyState == "open":
+            self._messages.check(size)
+            await self._messages.send(message, size)
+
+    async def send_file(
+        self, source: Path | bytes, *, name: str | None = None, on_progress: Callable[[int], None] = lambda sent: None
+    ) -> None:
+        """Send a file, given as path or as its contents. Return when the other member has all of it.
+
+        Args:
+            name: the name for the other member, by default that of the path.
+            on_progress: called with the number of bytes sent.
+
+        Raises:
+            SignalError: the file is refused, cancelled or interrupted.
+            OSError: the file cannot be read.
+        """
+        check_type("source", source, Path, bytes)
+        name = check_type("name", name, str, None)
+        if name is None:
+            name = "" if isinstance(source, bytes) else source.name
+        if self.channel.readyState != "open":
+            raise peer_left(self.id)
+        await OutgoingFile(self.connection).send(source, name, on_progress)
+
+    def _deliver(self, signal: Signal) -> None:
         """Queue a message of the other side. Drop it if too many wait."""
         if self._timer is not None:
             self._restart_timer()
         with contextlib.suppress(asyncio.QueueFull):
             self._inbox.put_nowait(signal)
 
-    def check(self) -> None:
+    def _check(self) -> None:
         """End the attempt unless it is connected. Called when the other member is no longer listed."""
         if self.connection.connectionState != "connected":
-            self.end()
+            self._end()
 
-    def end(self) -> None:
+    def _end(self) -> None:
         """End the attempt or connection immediately."""
         if self._ended.is_set():
             return
@@ -98,11 +131,11 @@ class Peer:
             self._on_event(Left(self))
         self._on_end(self)
 
-    async def close(self) -> None:
+    async def _finish(self) -> None:
         """Send pending messages, then end the connection."""
         if self.channel.readyState == "open":
-            await drain(self.messages, self.channel, self._ended)
-        self.end()
+            await drain(self._messages, self.channel, self._ended)
+        self._end()
         await self._closed.wait()
 
     async def _close(self) -> None:
@@ -113,10 +146,10 @@ class Peer:
     def _restart_timer(self) -> None:
         self._cancel_timer()
         if not self._joined:
-            self._timer = asyncio.get_running_loop().call_later(self._silence_timeout_s, self.end)
+            self._timer = asyncio.get_running_loop().call_later(self._silence_timeout_s, self._end)
 
     def _mark_late(self) -> None:
-        self.late = True
+        self._is_late = True
         self._on_late()
 
     def _cancel_timer(self) -> None:
@@ -129,11 +162,32 @@ class Peer:
             self._joined = True
             self._on_event(Joined(self))
 
-    def _receive(self, data: str | bytes) -> None:
+    def _named(self, name: str, options: Fields) -> Messages:
+        """Return what sends over this side's channel with a name."""
+        if name not in self._channels:
+            channel = self.connection.createDataChannel(name, protocol=CHANNEL, **options)
+            self._channels[name] = Messages(self.connection, channel)
+        return self._channels[name]
+
+    def _on_channel(self, channel: RTCDataChannel) -> None:
+        if channel.protocol != CHANNEL:
+            return
+        if self._incoming_channels == MAX_CHANNELS:
+            channel.close()
+            return
+        self._incoming_channels += 1
+        channel.on("close", self._on_channel_close)
+        channel.on("message", partial(self._receive, Messages(self.connection, channel), channel.label))
+
+    def _on_channel_close(self) -> None:
+        self._incoming_channels -= 1
+
+    def _receive(self, messages: Messages, name: str | None, data: str | bytes) -> None:
+        """Receive data over the channel with a name, or over `channel`."""
         self._join()
-        message = self.messages.take(data)
+        message = messages.take(data)
         if message is not None and not self._ended.is_set():
-            self._on_event(Message(self, message))
+            self._on_event(Message(self, message) if name is None else NamedMessage(self, name, message))
 
     def _receive_file(self, file: IncomingFile) -> None:
         self._join()
@@ -142,23 +196,23 @@ class Peer:
 
     def _receive_description(self, text: str | bytes) -> None:
         if signal := decode_signal(parse_object(text)):
-            self.deliver(signal)
+            self._deliver(signal)
 
     def _on_connection_state(self) -> None:
         if self.connection.connectionState in ("failed", "closed"):
-            self.end()
-        elif self.connection.connectionState == "connected" and self.connected_s is None:
-            self.connected_s = asyncio.get_running_loop().time()
+            self._end()
+        elif self.connection.connectionState == "connected" and self._connected_s is None:
+            self._connected_s = asyncio.get_running_loop().time()
 
     async def _negotiate(self) -> None:
         """Send an offer if this side leads, then apply received mail in order."""
         try:
-            if self.leads:
+            if self._leads:
                 async with asyncio.timeout(OFFER_S):
                     await self.connection.setLocalDescription(await self.connection.createOffer())
                     await self._send(1)
         except Exception:  # aiortc has no common error class
-            return self.end()
+            return self._end()
         self._restart_timer()
         asyncio.get_running_loop().call_later(self._late_s, self._mark_late)
         while True:
@@ -189,6 +243,11 @@ class Peer:
             self._negotiation.send(json.dumps(mail))
         else:
             await self._post(mail)
+
+
+def peer_left(id: str) -> SignalError:
+    """Return the error for a recipient that is not connected."""
+    return SignalError("peer-left", f"{id} is not a connected member of the room", retryable=True)
 
 
 @dataclass(frozen=True)
@@ -232,7 +291,16 @@ class Full:
 class ServerUnreachable:
     """The event of servers that have not responded, or refused requests, for 5 s. The room continues when one works."""
 
-    error: APIError
+    error: SignalError
 
 
-Event = Joined | Left | Message | FileOffered
+@dataclass(frozen=True)
+class NamedMessage:
+    """A message over a channel of `Room.channel`, which gets it."""
+
+    peer: Peer
+    name: str
+    data: str | bytes
+
+
+Event = Joined | Left | Message | FileOffered | NamedMessage

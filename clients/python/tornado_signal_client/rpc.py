@@ -17,10 +17,11 @@ from .errors import (
     RESPONSE_S,
     SIGN_OF_LIFE_S,
     SLOW,
-    APIError,
+    Foreign,
+    SignalError,
     Unreachable,
     bounded_pause_s,
-    foreign,
+    refused,
     unreachable,
 )
 from .parsing import parse_json
@@ -140,7 +141,7 @@ class RpcConnection:
         """Subscribe to a topic or session and return its events.
 
         Raises:
-            APIError: the subscription is refused. Reading the events raises it once the connection is closed.
+            SignalError: the subscription is refused. Reading the events raises it once the connection is closed.
         """
         queue: asyncio.Queue[tuple[StreamEvent, int] | None] = asyncio.Queue()
         self._subscription_count += 1
@@ -193,12 +194,12 @@ class RpcConnection:
             raise unreachable(self._server, SLOW) from None
         if response is None:
             if self._is_foreign:
-                raise foreign()
+                raise Foreign
             if call.size == self._rejected_bytes:
                 raise RequestTooLong(f"{method} is too long", sent=False)
             raise unreachable(self._server, HUNG_UP)
         if not call.accepts(response):
-            raise foreign()
+            raise Foreign
         if "error" in response:
             raise _error_of(response["error"])
         return cast(Fields, response["result"])
@@ -209,7 +210,7 @@ class RpcConnection:
             self._unread_bytes -= size
             yield event
         if self._is_foreign:
-            raise foreign()
+            raise Foreign
         raise unreachable(self._server, HUNG_UP)
 
     def _unsubscribe(self, subscribed: Fields) -> None:
@@ -332,9 +333,9 @@ def _request(method: str, params: Fields, **id_: int) -> bytes:
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _error_of(error: dict[str, Any]) -> APIError:
+def _error_of(error: dict[str, Any]) -> SignalError:
     status = error["code"]
     if not 400 <= status < 600:  # an error of JSON-RPC itself is negative
-        return foreign()
+        return Foreign()
     retry_after_s = (error.get("data") or {}).get("retryAfter")
-    return APIError(int(status), error["message"], None if retry_after_s is None else bounded_pause_s(retry_after_s))
+    return refused(int(status), error["message"], None if retry_after_s is None else bounded_pause_s(retry_after_s))

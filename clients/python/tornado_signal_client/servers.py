@@ -14,7 +14,7 @@ from typing import NamedTuple
 import httpx
 
 from .authorization import Authorization, TokenSource
-from .errors import SIGN_OF_LIFE_S, APIError
+from .errors import SIGN_OF_LIFE_S, SignalError
 from .http import HttpClient
 from .life import Life, Outage
 from .pacing import back_off_s
@@ -111,14 +111,14 @@ class Servers:
         """
         deadline_s = time.monotonic() + self.retry_timeout_s
         for attempt in itertools.count():
-            last_error: APIError | None = None
+            last_error: SignalError | None = None
             for server in self._servers_to_try(at):
                 try:
                     response = await self._send(server, operation, _params_for(fields, server))
-                except APIError as error:
+                except SignalError as error:
                     if error.status == 404 and any_server:
                         last_error = last_error or error
-                    elif error.is_transient and (idempotent or not getattr(error, "sent", False)):
+                    elif error.retryable and (idempotent or not getattr(error, "sent", False)):
                         last_error = error
                     else:
                         raise
@@ -132,7 +132,7 @@ class Servers:
             pause_s = back_off_s(attempt)
             if last_error.retry_after_s is not None:
                 pause_s = max(pause_s, last_error.retry_after_s * random.uniform(1, 1.25))
-            if not last_error.is_transient or time.monotonic() + pause_s > deadline_s:
+            if not last_error.retryable or time.monotonic() + pause_s > deadline_s:
                 raise last_error
             await asyncio.sleep(pause_s)
         raise AssertionError("unreachable")
@@ -150,7 +150,7 @@ class Servers:
         self, fields: Fields, at: str | None, last: tuple[str, str | None] | None
     ) -> AsyncIterator[tuple[str, AsyncGenerator[StreamEvent, None]]]:
         """Open the events of a topic or session at the first available server: a subscription, or long polls."""
-        last_error: APIError | None = None
+        last_error: SignalError | None = None
         for server in self._servers_to_try(at):
             params = _params_for(fields, server)
             since = last[1] if last and last[0] == server else None
@@ -163,9 +163,9 @@ class Servers:
                         else:
                             stream = polled(functools.partial(self._send, server), params, since)
                         events = await stack.enter_async_context(stream)
-                except APIError as error:
+                except SignalError as error:
                     self._on_error(server, error)
-                    if not error.is_transient:
+                    if not error.retryable:
                         raise
                     last_error = error
                     continue
@@ -182,7 +182,7 @@ class Servers:
         while True:
             await asyncio.sleep(PREFERRED_CHECK_S * random.uniform(0.5, 1.5))
             for url in preferred:
-                with contextlib.suppress(APIError):
+                with contextlib.suppress(SignalError):
                     await self._send(url, "health", {})
                     return self._prefer(url)
 
@@ -208,12 +208,12 @@ class Servers:
                     return Response(server, await connection.call(operation, fields), connection)
             try:
                 return Response(server, await self._http.call(server, operation, fields), None)
-            except APIError as error:
+            except SignalError as error:
                 self._on_error(server, error)
                 raise
 
-    def _on_error(self, server: str, error: APIError) -> None:
-        if error.is_transient and error.status != 429 and server in self._websockets:
+    def _on_error(self, server: str, error: SignalError) -> None:
+        if error.retryable and error.status != 429 and server in self._websockets:
             self._websockets[server].retry()
 
 

@@ -13,7 +13,7 @@ from websockets.exceptions import InvalidStatus, WebSocketException
 from websockets.typing import Origin, Subprotocol
 
 from .authorization import Authorization
-from .errors import MAX_RESPONSE_BYTES, APIError, is_transient
+from .errors import MAX_RESPONSE_BYTES, SignalError, is_transient
 from .http import is_local
 from .rpc import RpcConnection, Socket
 
@@ -92,7 +92,7 @@ class WebSocket:
             if token := await self._authorization.token():
                 try:
                     await connection.call("authorize", {"token": token})
-                except APIError as error:
+                except SignalError as error:
                     if error.status != 401 or not (newer := await self._authorization.replace(token)):
                         raise
                     await connection.call("authorize", {"token": newer})

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple, TypeVar
 
 from .. import Session, SignalClient
-from ..errors import foreign
+from ..errors import Foreign
 from ..pacing import back_off_s
 from ..types import Topic
 from . import run, terminal
@@ -117,7 +117,7 @@ async def all_topics(client: SignalClient) -> list[Topic]:
         characters += sum(len(topic["topic"]) for topic in part["topics"])
         more = part["pagination"]["hasMore"]
         if len(part["topics"]) > PAGE or (more and not part["topics"]):
-            raise foreign()
+            raise Foreign
         if not more:
             break
         if len(result) > MAX_TOPICS or characters > MAX_TOPIC_CHARACTERS:

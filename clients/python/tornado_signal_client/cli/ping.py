@@ -9,7 +9,7 @@ import statistics
 import time
 import uuid
 
-from .. import APIError, SignalClient
+from .. import SignalClient, SignalError
 from . import run, terminal
 from .signaling import wait_for_answer
 
@@ -56,5 +56,5 @@ async def round_trip(client: SignalClient, topic: str) -> float:
     finally:
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)  # both may use the same broken connection
-        with contextlib.suppress(APIError):
+        with contextlib.suppress(SignalError):
             await client.withdraw(code, "offerer", secret=secret)

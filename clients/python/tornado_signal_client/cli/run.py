@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
-from .. import APIError, SignalClient
+from .. import SignalClient, SignalError
 from ..errors import THROUGH_PROXY
 from . import ORIGIN_VARIABLE, TOKEN_VARIABLE, URL_VARIABLE, terminal
 from .arguments import DEFAULT_URL, ORIGIN, servers
@@ -93,7 +93,7 @@ def with_client(
             raise
         if interrupted is not None:
             raise CommandError(interrupted) from None
-    except APIError as error:
+    except SignalError as error:
         raise CommandError(terminal.printable(sentence(error))) from None
     except ModuleNotFoundError as error:
         raise CommandError(str(error)) from error
@@ -102,7 +102,7 @@ def with_client(
             signal.signal(number, handler)
 
 
-def sentence(error: APIError) -> str:
+def sentence(error: SignalError) -> str:
     """Describe an error in one sentence."""
     if not error.status:
         if THROUGH_PROXY in error.text:

@@ -10,8 +10,8 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
-from .. import APIError, SessionUpdate, SignalClient
-from ..errors import MAX_RESPONSE_BYTES, foreign
+from .. import SessionUpdate, SignalClient, SignalError
+from ..errors import MAX_RESPONSE_BYTES, Foreign
 from . import run, terminal
 from .terminal import CommandError
 
@@ -34,7 +34,7 @@ def offer(arguments: argparse.Namespace) -> None:
                 update = await wait_for_answer(client, code, secret)
         except BaseException:
             client.retry_timeout_s = 0
-            with contextlib.suppress(APIError):
+            with contextlib.suppress(SignalError):
                 await client.withdraw(code, "offerer", secret=secret)
             raise
         if arguments.json:
@@ -64,7 +64,7 @@ def answer(arguments: argparse.Namespace) -> None:
         client.retry_timeout_s = run.OUTAGE_S
         try:
             await client.answer(code, reply, secret=secret)
-        except APIError as error:
+        except SignalError as error:
             if error.lost_race:
                 raise CommandError("another peer has answered the session, or it has ended") from None
             raise
@@ -93,7 +93,7 @@ async def wait_for_answer(client: SignalClient, code: str, secret: str) -> Sessi
         async for update in updates:
             candidates += update.candidates
             if sum(map(len, candidates)) > MAX_RESPONSE_BYTES:
-                raise foreign()
+                raise Foreign
             if update.description is not None:
                 return update._replace(candidates=candidates)
     raise AssertionError("unreachable")
@@ -107,7 +107,7 @@ async def find_session(client: SignalClient, target: str) -> tuple[str, str, lis
     if _CODE.fullmatch(target):
         try:
             update = await client.poll(target, "answerer")
-        except APIError as error:
+        except SignalError as error:
             if error.status != 404:  # after 404 it may be a topic that looks like a code
                 raise
         else:
