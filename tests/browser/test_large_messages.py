@@ -171,8 +171,8 @@ def test_64_mib_between_chromium_firefox_and_python_while_files_and_texts_go(ser
     members["python"].evaluate("enter(files=True)")
     all_together(members)
     members["python"].evaluate(
-        f"[room.send('before'), room.send(bytes([1]) * {SIZE}), room.send('after'),"
-        " asyncio.create_task(send_file(bytes(1_000_000), name='file'))] and None"
+        f"begin(room.send('before'), room.send(bytes([1]) * {SIZE}), room.send('after'),"
+        " send_file(bytes(1_000_000), name='file'))"
     )
     for page in pages:
         page.evaluate(
@@ -206,7 +206,7 @@ def test_member_that_leaves_in_the_middle_holds_nobody_up(server, alice, connect
     all_together({"alice": alice, "firefox": firefox, "python": program})
     sender = "[...here.peers.values()].find(({info}) => info === 'python')"
     alice.evaluate(f"void (window.sending = here.send(new Uint8Array({SIZE}), {sender}))")
-    program.evaluate(f"[room.send(bytes({SIZE})) for _ in range(2)] and None")
+    program.evaluate(f"begin(*(room.send(bytes({SIZE})) for _ in range(2)))")
     program.evaluate("asyncio.create_task(room.leave()) and None")
     alice.evaluate("sending")
     pages = (alice, firefox)

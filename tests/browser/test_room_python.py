@@ -60,6 +60,11 @@ async def listen(room):
     except Exception as error:
         seen.append([getattr(error, "code", type(error).__name__), str(error)])
 
+# Start coroutines in this order.
+def begin(*coroutines):
+    global begun
+    begun = [*map(asyncio.create_task, coroutines)]
+
 async def hear(messages):
     async for peer, data in messages:
         seen.append(["Heard", peer.info, data])
@@ -317,7 +322,7 @@ def test_three_simultaneous_programs_connect_and_notice_a_leave(python):
     a, b, c = members.values()
     c.evaluate("room.ready()")
     channel = "room.channel('cursor', ordered=False)"
-    c.evaluate(f"asyncio.create_task(hear({channel}.messages())) and None")
+    c.evaluate(f"begin(hear({channel}.messages()))")
     a.evaluate(f"asyncio.gather({channel}.send({{'x': 1}}), {channel}.send('y'))")
     b.evaluate(f"{channel}.send('z', [peer for peer in room.peers.values() if peer.info == 'c'][0])")
     sees(c, ("Heard", "a", {"x": 1}), ("Heard", "a", "y"), ("Heard", "b", "z"))
