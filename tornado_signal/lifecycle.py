@@ -31,6 +31,16 @@ class Lifecycle:
         self.state = STARTING
         self._reached = {state: asyncio.Event() for state in State}
 
+    @property
+    def leaving(self) -> bool:
+        """Whether the process is not ready for new clients."""
+        return self.state >= LEAVING
+
+    @property
+    def draining(self) -> bool:
+        """Whether new requests are refused."""
+        return self.state >= DRAINING
+
     def reach(self, state: State) -> None:
         """Advance to a state. Do nothing if the process has already reached it."""
         self.state = max(self.state, state)

@@ -79,7 +79,7 @@ def processes(io_loop, backend, budget, request):
             store = make_store(backend, f"{request.node.name.partition('[')[0]}:")
             stores.append(store)
             await store.open()
-            relays.append(open_relay(store, budget.charge))
+            relays.append(open_relay(store.shared_redis, budget.charge))
 
     async def stop():
         for relay in relays:

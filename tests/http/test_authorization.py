@@ -816,7 +816,7 @@ async def test_many_bearers_end_a_few_per_iteration_unless_they_are_renewed(caus
     ends_s = 0.0 if cause == "equal expiry" else math.inf
     grant = grants.Grant(frozenset(ACTIONS), ends_s=ends_s, key=both["main"])
     renewed, closed, *others = [
-        checking.hold(grant, lambda: authority.GRACE_S, functools.partial(ended.append, number))
+        checking.make_bearer(grant, lambda: authority.GRACE_S, functools.partial(ended.append, number))
         for number in range(502)
     ]
     if cause == "removed key":

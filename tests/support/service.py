@@ -187,7 +187,7 @@ def applying(store, clock, settings):
     authority = None if resources.keys is None else Authority(resources.keys, settings)
     request_log = RequestLog(live, RequestMetrics())
     shared = Shared(store, live, clock, resources.ice, VERSION, Limits(settings), request_log, authority)
-    relay = open_relay(store, shared.charge_publisher)
+    relay = open_relay(store.shared_redis, shared.charge_publisher)
     application = Application(shared, functools.partial(all_routes, Presence(shared), relay))
     application.relay = relay
     return application

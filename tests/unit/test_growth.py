@@ -61,7 +61,7 @@ async def wake_watches(count):
     waits = [watches.watch(b"key").wait(watches.loop.time() + 600) for _ in range(count)]
     with Standstill() as standstill:
         watches.changed(b"key")
-        await until(lambda: not watches._turns)
+        await until(lambda: not watches._changed_keys)
     assert all(wait.done() for wait in waits)
     return standstill
 
@@ -154,7 +154,7 @@ async def remove_key(count):
     key, ended = Key("old", "HS256", b"", b""), []
     authority = Authority({"old": key}, Settings())
     grant = Grant(frozenset(), key=key)
-    bearers = [authority.hold(grant, lambda: 0.0, lambda: ended.append(None)) for _ in range(count)]
+    bearers = [authority.make_bearer(grant, lambda: 0.0, lambda: ended.append(None)) for _ in range(count)]
     authority.keys = {}
     with Standstill() as standstill:
         for bearer in bearers:

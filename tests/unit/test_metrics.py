@@ -45,7 +45,7 @@ def test_requests_are_counted_by_kind_and_by_pattern():
 
 async def test_lag_of_a_blocked_loop_is_measured():
     seconds = RequestMetrics().loop_lag
-    lag = Lag(seconds)
+    lag = Lag(seconds.observe)
     deadline_s = time.monotonic() + 60
     while not sum(seconds.counts):
         assert time.monotonic() < deadline_s

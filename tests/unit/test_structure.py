@@ -35,7 +35,7 @@ MAY_IMPORT = {
         "errors metrics session stores.quotas stores.watches system system.loop plyvel plyvel_next sortedcontainers"
     ),
     "stores.redis": ("errors metrics redis session settings stores.quotas stores.watches system.loop"),
-    "relay": "errors redis stores system.loop",
+    "relay": "errors redis system.loop",
     "auth": "errors settings system system.loop cryptography jwt",
     "limits": "errors settings",
     "service": (
@@ -43,10 +43,10 @@ MAY_IMPORT = {
         "system.hourly orjson tornado"
     ),
     "service.client_connection": "auth limits service transport",
-    "http": "auth errors lifecycle limits service settings stores.watches system tornado",
+    "http": "auth errors limits service settings stores.watches system tornado",
     "http.upgrade": "auth errors http service.client_connection tornado transport",
     "websocket": (
-        "auth errors lifecycle service service.client_connection session stores.watches system.loop transport"
+        "auth errors service service.client_connection session stores.watches system.loop transport"
     ),
     "websocket.routes": "http http.upgrade service service.client_connection websocket",
     "protocols": (
@@ -63,7 +63,7 @@ MAY_IMPORT = {
     "transport": "system.hourly system.loop httptools tornado",
     "settings": "",
     "system.hourly": "",
-    "system.loop": "metrics",
+    "system.loop": "",
     "system": "errors settings tornado",
     "process": (
         "auth errors http lifecycle limits metrics operator service settings stores "

@@ -127,7 +127,7 @@ class Authority:
         if len(self._topics) > MAX_TOPICS:
             self._topics.popitem(last=False)
 
-    def hold(self, grant: Grant | None, now_s: Callable[[], float], end: End) -> "Bearer":
+    def make_bearer(self, grant: Grant | None, now_s: Callable[[], float], end: End) -> "Bearer":
         """Return a bearer: something that is ended soon after its grant."""
         bearer = Bearer(self, grant, now_s, end)
         self._bearers.add(bearer)
@@ -156,7 +156,7 @@ class Authority:
 
 
 class Bearer:
-    """A connection, a stream or a wait that ends with its grant. Make it with `Authority.hold`, and `close` it.
+    """A connection, a stream or a wait that ends with its grant. Make it with `Authority.make_bearer`, and `close` it.
 
     Without a token it ends after the grace period, unless something is allowed without one.
     """

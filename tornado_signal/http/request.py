@@ -140,7 +140,7 @@ class Request(httputil.HTTPServerRequest, RequestContext):
         super().waiting(watch, topic)
         self.headers, self.body, self.query = NO_HEADERS, b"", ""
         if not watch.closed:
-            self._bearer = self.service.hold_grant(self.grant, watch.close)
+            self._bearer = self.service.make_bearer(self.grant, watch.close)
         return watch
 
     def disconnect(self) -> bool:

@@ -4,7 +4,6 @@ import random
 from typing import Any, Final
 
 from ..errors import InvalidParameter
-from ..lifecycle import DRAINING
 from ..service.event_batches import FeedEvent
 from ..service.operations import Subscription, check
 from ..service.schemas import EVENT_STREAM
@@ -65,7 +64,7 @@ class Stream(Handler):
 
     def send_error(self, status_code: int = 500, **kwargs: Any) -> None:
         """Cut an EventSource off while the server drains: one that is refused never comes back."""
-        draining = self.request.service.lifecycle.state >= DRAINING
+        draining = self.request.service.lifecycle.draining
         if draining and self.request.headers.get("Accept") == EVENT_STREAM:
             self.cut_off()
         else:

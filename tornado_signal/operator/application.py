@@ -10,7 +10,6 @@ from prometheus_client.registry import Collector
 from tornado import web
 
 from ..errors import Unavailable
-from ..lifecycle import LEAVING
 from ..service.service import Service
 from ..system.tls import Tls
 from ..transport import ServerState
@@ -34,7 +33,7 @@ class ReadinessHandler(ServiceHandler):
     """GET /readyz: whether the store can be written and read, and the server is not stopping."""
 
     async def get(self) -> None:
-        if self.service.lifecycle.state >= LEAVING:
+        if self.service.lifecycle.leaving:
             raise Unavailable("draining")
         await self.service.store.probe()
         details = {"full": self.fullness.full, "turnProvider": self.service.provided.problem}

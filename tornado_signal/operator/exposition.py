@@ -10,7 +10,6 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ..lifecycle import LEAVING
 from ..metrics import Histogram
 from ..service.service import Service
 from ..settings.live import LiveSettings
@@ -59,7 +58,7 @@ class Exposition(Collector):
         yield gauge(
             "build_info", "The commit that the server was built from.", {(self._service.version,): 1}, "version"
         )
-        ready = self._service.store.available and self._service.lifecycle.state < LEAVING
+        ready = self._service.store.available and not self._service.lifecycle.leaving
         yield gauge("ready", "Whether the server serves: 0 while it stops or its store is unavailable.", ready)
         meaning = "How far the time of the store is ahead of this machine's clock."
         yield gauge("store_clock_ahead_seconds", meaning, self._service.store_ahead_s())

@@ -136,7 +136,7 @@ class ServingProcess:
         self.service = service = Service(
             store, self.live, clock, resources.ice, COMMIT, limits, request_log, authority, lifecycle
         )
-        relay = open_relay(store, service.charge_publisher, self.live.current.hold_grace_ms)
+        relay = open_relay(store.shared_redis, service.charge_publisher, self.live.current.hold_grace_ms)
         stages.opened("relay", relay.close)
         self.application = Application(service, functools.partial(all_routes, Presence(service), relay))
         error_responder = make_error_responder(request_log)
@@ -174,7 +174,7 @@ class ServingProcess:
         else:
             self._follow(inherited, stages)
         await self._report(stages, read)
-        lag = Lag(metrics.loop_lag)
+        lag = Lag(metrics.loop_lag.observe)
         stages.opened("requests", functools.partial(self._drain, lag))
 
     def _follow(self, inherited: Inherited, stages: Stages) -> None:

@@ -236,7 +236,7 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
 
         state: dict[str, Any] = {}
 
-        async def look() -> None:
+        async def read_state() -> None:
             nonlocal state
             state = (await read_readiness(listeners))[1]
 
@@ -258,7 +258,7 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
 
         on_hangup(on_reload)
         reports = Repeating(lambda: notifier.alive(status_line()), notifier.pause_s(STATUS_S))
-        looks = Repeating(look, STATUS_S)
+        readings = Repeating(read_state, STATUS_S)
         checks = Repeating(fullness.check, FULLNESS_CHECK_S)
         notifier.ready(status_line())
         async with asyncio.TaskGroup() as group:
@@ -275,7 +275,7 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
         await stop(workers, lifecycle)
         await admin_server.close(0)
         await checks.stop()
-        await looks.stop()
+        await readings.stop()
         await reports.stop()
     log.info("stopped")
 

@@ -4,9 +4,13 @@ A message reaches the receivers of its channel at most once, in the order of eac
 member of a group for as long as its connection exists. With `--store redis` all servers share channels and groups.
 """
 
-from ..stores import Store
+from typing import TYPE_CHECKING
+
 from .memory import MemoryRelay
 from .types import Channel, Charge, JoinResult, Lease, Members, Receiver, Relay, units_of_receivers
+
+if TYPE_CHECKING:  # hiredis can be missing
+    from ..redis.client import RedisClient
 
 __all__ = [
     "Channel",
@@ -21,14 +25,14 @@ __all__ = [
 ]
 
 
-def open_relay(store: Store, charge: Charge, grace_ms: int = 5000) -> Relay:
-    """Return the relay of a server: through the Redis of its store, if it has one, otherwise in memory.
+def open_relay(redis: "RedisClient | None", charge: Charge, grace_ms: int = 5000) -> Relay:
+    """Return the relay of a server: through Redis, if its store has that, otherwise in memory.
 
     `charge` charges the publishers at other servers for the receivers at this one. `grace_ms` is the time for which a
     client that has lost its connection keeps its leases.
     """
-    if store.shared_redis is None:
+    if redis is None:
         return MemoryRelay()
     from .redis import RedisRelay
 
-    return RedisRelay(store.shared_redis, charge, grace_ms)
+    return RedisRelay(redis, charge, grace_ms)

@@ -57,7 +57,7 @@ class ClientConnection:
         self._messages: list[bytes] = []  # received and not started
         self._is_busy = False  # whether a message is started, or waits for its turn
         self._last_id = 0
-        self._bearer = client.service.hold_grant(client.grant, self._token_expired)
+        self._bearer = client.service.make_bearer(client.grant, self._token_expired)
         self.counts: ClientCounts = client.service.limits.client(client.address)
         self.counts.connections += client.forwarded
 

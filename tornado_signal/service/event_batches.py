@@ -62,7 +62,7 @@ class EventBatchCache:
             batch = await make()
         finally:
             new.set_result(batch)
-            if batch is None or not batch.events:  # the next look may find some
+            if batch is None or not batch.events:  # the next read may find some
                 self._forget(key, new)
         if len(self._batches) > MAX_BATCHES:
             del self._batches[next(iter(self._batches))]

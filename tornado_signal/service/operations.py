@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from ..auth import ANY
 from ..errors import InvalidParameter, Unavailable
-from ..lifecycle import LEAVING
 from ..session import SessionPosition, Side, utf8_length
 from ..settings.settings import Settings
 from ..stores import SIDE_BODIES
@@ -148,7 +147,7 @@ def version(context: RequestContext) -> bytes:
 
 def health(context: RequestContext) -> bytes:
     """GET /health. Raise Unavailable if the server is about to stop."""
-    if context.service.lifecycle.state >= LEAVING:
+    if context.service.lifecycle.leaving:
         raise Unavailable("draining")
     return wire.encode({"status": "ok", "timestamp": context.now_ms})
 

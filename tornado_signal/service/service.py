@@ -181,11 +181,11 @@ class Service:
             self.limits.count_recent(address, HTTPStatus.TOO_MANY_REQUESTS)
         return not retry_after_s
 
-    def hold_grant(self, grant: Grant | None, end: Callable[[], None]) -> Bearer | None:
+    def make_bearer(self, grant: Grant | None, end: Callable[[], None]) -> Bearer | None:
         """Have `end` called soon after a grant expires. Return None if requests need no token."""
         if self.authority is None:
             return None
-        return self.authority.hold(grant, self.clock.wall_s, end)
+        return self.authority.make_bearer(grant, self.clock.wall_s, end)
 
     def start(self, work: Coroutine[None, None, None]) -> None:
         """Start work for a client."""

@@ -103,10 +103,10 @@ class Watches:
         self.ending = False  # whether all watches end and no new wait starts
         self._by_key: dict[bytes, set[Watch]] = {}
         self.timers = TimerWheel[Watch](TICK_S, self._end_later)
-        # The watches to wake by key, each with the time of the change. `_turns` has the keys in the order of their
-        # turns. A key can stay there after its watches have closed.
+        # The watches to wake by key, each with the time of the change. The keys are in the order in which they wake a
+        # watch. A key can stay there after its watches have closed.
         self._changed: dict[bytes, dict[Watch, float]] = {}
-        self._turns: deque[bytes] = deque()
+        self._changed_keys: deque[bytes] = deque()
         self._late: deque[Watch] = deque()
         self._waking = False
 
@@ -134,7 +134,7 @@ class Watches:
         else:
             if key not in self._changed:
                 self._changed[key] = {}
-                self._turns.append(key)
+                self._changed_keys.append(key)
             self._changed[key].update(dict.fromkeys(watching, self.loop.time()))
             self._wake_soon()
 
@@ -176,18 +176,18 @@ class Watches:
             for _ in range(WAKE_STEP):
                 if self._late:
                     self._late.popleft().wake()
-                if self._turns:
-                    key = self._turns.popleft()
+                if self._changed_keys:
+                    key = self._changed_keys.popleft()
                     watching = self._changed[key]
                     if watching:
                         watch, changed_s = watching.popitem()
-                        self._turns.append(key)
+                        self._changed_keys.append(key)
                         watch.change(changed_s)
                     else:
                         del self._changed[key]
                 elif not self._late:
                     break
         finally:  # an error of one watch must not stop the others
-            self._waking = bool(self._late or self._turns)
+            self._waking = bool(self._late or self._changed_keys)
             if self._waking:
                 self.loop.call_soon(self._wake_some)

@@ -6,8 +6,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Set
 from typing import Final, Generic, TypeVar
 
-from ..metrics import Histogram
-
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -70,7 +68,7 @@ class TimerWheel(Generic[T]):
         if not self._running:
             self._running = True
             self._tick = int(self._loop.time() / self._tick_s)
-            self._loop.call_later(self._tick_s, self._turn)
+            self._loop.call_later(self._tick_s, self._advance)
         tick = max(int(due_s / self._tick_s), self._tick) + 1
         self._by_tick.setdefault(tick, {})[entry] = None
         return tick
@@ -83,7 +81,7 @@ class TimerWheel(Generic[T]):
             if not entries:
                 del self._by_tick[tick]
 
-    def _turn(self) -> None:
+    def _advance(self) -> None:
         now = int(self._loop.time() / self._tick_s)
         while self._tick < now:
             self._tick += 1
@@ -91,7 +89,7 @@ class TimerWheel(Generic[T]):
                 guarded(self._on_due, entry)
         self._running = bool(self._by_tick)
         if self._running:
-            self._loop.call_later(self._tick_s, self._turn)
+            self._loop.call_later(self._tick_s, self._advance)
 
 
 def in_slices(items: list[T], work: Callable[[T], object], size: int) -> None:
@@ -125,10 +123,10 @@ async def present(items: Set[T], size: int) -> AsyncIterator[list[T]]:
 
 
 class Lag:
-    """Measures ten times a second how late timers fire, in seconds. Needs a running event loop."""
+    """Observes ten times a second how late timers fire, in seconds. Needs a running event loop."""
 
-    def __init__(self, seconds: Histogram) -> None:
-        self._seconds = seconds
+    def __init__(self, observe: Callable[[float], None]) -> None:
+        self._observe = observe
         self._loop = asyncio.get_running_loop()
         self._schedule()
 
@@ -140,5 +138,5 @@ class Lag:
         self._next = self._loop.call_later(LAG_PAUSE_S, self._measure)
 
     def _measure(self) -> None:
-        self._seconds.observe(max(0.0, time.monotonic() - self._due_s))
+        self._observe(max(0.0, time.monotonic() - self._due_s))
         self._schedule()

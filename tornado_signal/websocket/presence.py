@@ -9,7 +9,6 @@ import random
 from typing import Final, Protocol
 
 from ..errors import SessionNotFound, TooMany, Unavailable
-from ..lifecycle import LEAVING
 from ..service.client_connection import ClientCounts
 from ..service.service import Service
 from ..session import LEASE_BYTES, Side
@@ -192,7 +191,7 @@ class Presence:
                 if hold.holder is not None and self._is_kept(hold):
                     self._renew_later(hold, expires_ms)
                 return
-            if self._service.lifecycle.state >= LEAVING:
+            if self._service.lifecycle.leaving:
                 return
             await self._store.release(*hold.key, hold.lease)
         except SessionNotFound:  # answered, withdrawn, expired, held elsewhere, or lost

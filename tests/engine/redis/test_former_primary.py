@@ -29,7 +29,7 @@ async def opened(cluster):
     nodes = [(server.host, server.port) for server in cluster.servers]
     store = RedisStore(nodes, timeout_ms=60_000, acknowledgement=Acknowledgement("os"))
     await store.open()
-    relay = open_relay(store, unlimited)
+    relay = open_relay(store.shared_redis, unlimited)
     try:
         yield relay
     finally:

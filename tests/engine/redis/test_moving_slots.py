@@ -144,7 +144,7 @@ async def test_keys_at_both_nodes_after_a_failed_move_are_moved(cluster):
 
 async def test_members_of_a_group_join_and_leave_while_its_slot_moves(cluster):
     async with opened(cluster, "group:", timeout_s=60) as store:
-        relay, channel = open_relay(store, unlimited), Channel("scope", "channel")
+        relay, channel = open_relay(store.shared_redis, unlimited), Channel("scope", "channel")
         move = await asyncio.to_thread(Move, cluster, key_slot(relay._key(channel)))
         lease = Lease("member", "owner", "", "")
         await relay.join(channel, lease, 10)

@@ -27,7 +27,7 @@ async def test_silent_node_does_not_delay_the_renewal_at_others(cluster, until, 
     access = Credentials(timeout_s=3600)  # calls of the silent node do not end
     store = RedisStore(nodes, timeout_ms=60_000, acknowledgement=Acknowledgement("os"), access=access)
     await store.open()
-    relay = open_relay(store, unlimited)
+    relay = open_relay(store.shared_redis, unlimited)
     for group in GROUPS:
         await relay.join(group, Lease("member", "owner"), 10)
     silent, *others = cluster.primaries

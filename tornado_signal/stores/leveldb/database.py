@@ -240,7 +240,7 @@ class Database:
     def _measure(self) -> None:
         self._measuring = self._loop.call_later(MEASURE_S, self._measure)
         if self._snapshot is not None:  # otherwise the thread is reopening the database
-            self._jobs.put(self._look)
+            self._jobs.put(self._inspect_disk)
 
     def _removed(self) -> None:
         if self._snapshot is not None and not self._closing.is_set():
@@ -330,7 +330,7 @@ class Database:
         self._jobs.put(None)
 
     # In another thread
-    def _look(self) -> None:
+    def _inspect_disk(self) -> None:
         """Measure the disk, and notice that somebody has removed the files. Those that are open could still be used."""
         self.space.measure()
         if not (self._path / "CURRENT").exists():

@@ -83,7 +83,7 @@ class SessionLocks:
                 await granted
             finally:
                 if granted.done() and not granted.cancelled():
-                    # Release this hold once the token has been entered or dropped.
+                    # Release the lock once the token has been entered or dropped.
                     loop.call_soon(self.release, (lock,))
         return LockToken(key, appends, self._iteration.current())
 
