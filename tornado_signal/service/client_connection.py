@@ -187,5 +187,7 @@ class ClientConnection:
             socket.message_done(len(message))
         else:
             self.client.service.start(work)
-        if work is None or self.overlapping:
+        if work is None:
             self.process_next()
+        elif self.overlapping:  # after the first step of the work: a change of rights must see what has begun
+            socket.state.loop.call_soon(self.process_next)
