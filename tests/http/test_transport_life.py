@@ -488,6 +488,25 @@ def test_drain_ends_with_the_last_connection(running):
     running.run(running.server.serve_the_rest(60))
 
 
+def test_burst_of_connections_is_accepted_in_a_few_event_loop_iterations(running):
+    with contextlib.ExitStack() as stack:
+        state, accepted = running.server.state, []
+
+        def count():
+            accepted.append(len(state.connections))
+            if accepted[-1] < 400:
+                running.loop.call_soon(count)
+
+        def connect():  # nobody accepts meanwhile
+            for _ in range(400):
+                stack.enter_context(running.connect())
+            running.loop.call_soon(count)
+
+        running.call(connect)
+        until(lambda: accepted and accepted[-1] == 400)
+        assert len(accepted) < 40
+
+
 def test_1000_connections_leave_nothing_behind(loop):
     with serving(loop=loop) as running:
         running.call(gc.collect)

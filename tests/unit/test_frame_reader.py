@@ -252,6 +252,18 @@ def test_vectors_are_parsed_alike_however_they_are_split(size):
             assert events[len(data) :] == ([] if code is None else [code]), name
 
 
+@pytest.mark.parametrize(
+    "reads",
+    [
+        [frame(TEXT, b"a", fin=False), frame(TEXT, b"another within its fragments")],
+        [b"\x81\xff\x00\x80" + bytes(4 + 128)],  # a length of 2**55, and as many bytes as its first two say
+        [b"\x81\xfe\x00\x05" + bytes(4 + 5)],  # a length that is not in its shortest form
+    ],
+)
+def test_read_that_looks_like_one_text_frame_is_checked(reads):
+    assert parse(reads)[-1:] in ([1002], [1009])
+
+
 def test_unparsed_data_of_a_large_read_alone_stays_in_memory():
     reader = FrameReader(1 << 20)
     reader.receive(frame(TEXT, b"x" * 200_000) + b"\x81")

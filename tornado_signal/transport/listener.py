@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import logging
 import math
@@ -10,7 +11,7 @@ import random
 import socket
 from collections.abc import Callable, Iterable
 from operator import methodcaller
-from typing import Final
+from typing import Any, Final
 
 from ..system.hourly import HourlyWarnings
 from ..system.loop import in_slices
@@ -28,6 +29,7 @@ SILENT_S: Final = 30  # for a client that has gone without a word to acknowledge
 ACCEPTED_S: Final = 0.1  # time for accepted sockets to become connections; a few event-loop iterations are enough
 HANDSHAKE_S: Final = 1.0  # the same, over TLS
 ACCEPT_STEP: Final = 64  # TLS connections accepted per event-loop iteration
+BURST_STEP: Final = 16  # others, in addition to the one that the event loop accepts
 DEADLINES_STEP: Final = 50  # expired deadlines handled per event-loop iteration
 CLOSE_STEP: Final = 100  # connections closed per event-loop iteration, if they are idle
 IDLE_SEARCHED: Final = (
@@ -85,8 +87,8 @@ class Server:
             if listening.family != socket.AF_UNIX:
                 prepare(listening)
             if self.state.tls is None:
-                server = await self._loop.create_server(lambda: Connection(self.state), sock=listening, backlog=BACKLOG)
-                self._listeners.append(server)
+                make = functools.partial(self._make_connection, listening)
+                self._listeners.append(await self._loop.create_server(make, sock=listening, backlog=BACKLOG))
             else:
                 listening.listen(BACKLOG)
                 listening.setblocking(False)
@@ -177,6 +179,15 @@ class Server:
         if connection.idle:
             connection.close()
 
+    def _make_connection(self, listening: socket.socket) -> Connection:
+        """Return the protocol of a connection that the event loop has accepted, and accept others that wait.
+
+        uvloop accepts one per iteration. The last of a burst would wait for as many iterations, with all their work.
+        """
+        if others := self._accept_some(listening, BURST_STEP):  # they are admitted after this one, in their order
+            self._loop.call_soon(self._loop.call_soon, self._admit, others)
+        return Connection(self.state)
+
     # With TLS an event loop reports a connection after its handshake. Until then a silent client occupies a
     # descriptor, so the connections are accepted and counted here.
 
@@ -185,19 +196,29 @@ class Server:
             self._loop.add_reader(listening.fileno(), self._accept, listening)
 
     def _accept(self, listening: socket.socket) -> None:
-        for _ in range(ACCEPT_STEP):
+        self._admit(self._accept_some(listening, ACCEPT_STEP))
+
+    def _accept_some(self, listening: socket.socket, most: int) -> list[tuple[socket.socket, Any]]:
+        accepted: list[tuple[socket.socket, Any]] = []
+        while len(accepted) < most:
             try:
-                accepted, peer = listening.accept()
+                accepted.append(listening.accept())
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
+                break
             except OSError as error:  # such as no descriptors left
+                if self.state.tls is None:  # the event loop has the same error, and pauses
+                    break
                 now_s = self._loop.time()
                 if now_s - self._accept_failed_s >= ACCEPT_CALM_S:
                     log.error("cannot accept connections: %s", error.strerror)
                 self._accept_failed_s = now_s
                 self._loop.remove_reader(listening.fileno())
                 self._loop.call_later(ACCEPT_PAUSE_S, self._accept_from, listening)
-                return
+                break
+        return accepted
+
+    def _admit(self, connections: list[tuple[socket.socket, Any]]) -> None:
+        for accepted, peer in connections:
             address = peer[0] if isinstance(peer, tuple) else ""
             admission = self.state.admit(address)
             if admission is None:
