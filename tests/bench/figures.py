@@ -45,10 +45,8 @@ class Bench:
     def server(self, **options: object) -> Server:
         return processes.tornado_signal(self.directory(), **options)
 
-    def add(self, part: str, name: str, value: float | None, unit: str, *, most=None, judged=True, **rest) -> None:
-        """Record a figure that has a value. `most` is its target, if this run can be judged by it."""
-        if value is None:
-            return
+    def add(self, part: str, name: str, value: float, unit: str, *, most=None, judged=True, **rest) -> None:
+        """Record a figure. `most` is its target, if this run can be judged by it."""
         if rest.get("reference"):
             rest["ratio"] = value / rest["reference"]
         if most is not None:
@@ -62,10 +60,9 @@ class Bench:
         return self.size.whole
 
 
-def ratio(values: list[float], others: list[float]) -> float | None:
-    """Return the median of the ratios. CPU time, in steps of a hundredth of a second, can be 0 in a short run."""
-    ratios = [value / other for value, other in zip(values, others, strict=True) if other]
-    return statistics.median(ratios) if ratios else None
+def ratio(values: list[float], others: list[float]) -> float:
+    """Return the median of the ratios."""
+    return statistics.median(value / other for value, other in zip(values, others, strict=True))
 
 
 async def settled(server: Server) -> None:

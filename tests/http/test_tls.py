@@ -14,6 +14,7 @@ import pytest
 from cryptography import x509
 from support.certificates import client_context, make_pair, name_of
 from support.command import BOUND_S, ORIGIN, run
+from support.processes import cpu_s
 from support.raw_http import answers, on_both_loops, read_all, serving
 from support.scraping import scrape
 from support.waiting import until
@@ -346,9 +347,3 @@ def test_loop_does_not_spin_without_free_descriptors(server, trusting):
                 assert request_status(client) == 200
         assert server.call("/health")[0] == 200
     assert server.stop() == 0
-
-
-def cpu_s(pid):
-    with open(f"/proc/{pid}/stat") as stat:
-        fields = stat.read().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
