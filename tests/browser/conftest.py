@@ -44,7 +44,7 @@ def reached(over, blocking):
 def connect_firefox(firefox, site):
     """A function that opens connect.html in Firefox."""
 
-    def opening(server):
+    def opening(server, firefox=firefox):
         firefox.goto(f"{site.origin}/connect?{server.url}")
         until(lambda: firefox.evaluate("window.ready"))
         return firefox
@@ -58,11 +58,11 @@ def windowed(chromium, site, tmp_path):
     started = []
 
     def opening(server):
-        started.append(Windowed(chromium(0).browser_type, tmp_path / "profile"))
-        page = started[0].context.pages[0]
+        started.append(Windowed(chromium(0).browser_type, tmp_path / f"profile-{len(started)}"))
+        page = started[-1].context.pages[0]
         page.goto(f"{site.origin}/connect?{server.url}")
         page.wait_for_function("() => window.ready")
-        return page, started[0]
+        return page, started[-1]
 
     yield opening
     for each in started:

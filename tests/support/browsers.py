@@ -7,7 +7,9 @@ import os
 import re
 import shutil
 import subprocess
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 from websockets.sync.client import connect
 
@@ -170,10 +172,17 @@ class Firefox:
     def goto(self, url):
         self._ask("browsingContext.navigate", context=self._tab, url=url, wait="complete")
 
-    def evaluate(self, expression):
-        """Return the JSON value of a page's expression or of its promise."""
+    def frames(self):
+        """Return the frames of the page, with the same function `evaluate`."""
+        (tab,) = self._ask("browsingContext.getTree", root=self._tab)["contexts"]
+        return [SimpleNamespace(evaluate=partial(self.evaluate, frame=each["context"])) for each in tab["children"]]
+
+    def evaluate(self, expression, frame=None):
+        """Return the JSON value of an expression or of its promise, of the page or a frame."""
         text = f"(async () => JSON.stringify([await ({expression})]))()"
-        response = self._ask("script.evaluate", expression=text, target={"context": self._tab}, awaitPromise=True)
+        response = self._ask(
+            "script.evaluate", expression=text, target={"context": frame or self._tab}, awaitPromise=True
+        )
         assert response["type"] == "success", response
         return json.loads(response["result"]["value"])[0]
 
