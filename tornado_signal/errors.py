@@ -21,10 +21,10 @@ class SignalError(Exception):
 
 
 class InvalidParameter(SignalError):
-    """A required parameter is missing or invalid. `parameter` is its name as clients send it."""
+    """A required parameter is missing or invalid. `parameter` is its name as clients send it. `advice` follows it."""
 
-    def __init__(self, parameter: str) -> None:
-        self.message = f"Missing or invalid required parameter: {parameter}"
+    def __init__(self, parameter: str, advice: str = "") -> None:
+        self.message = f"Missing or invalid required parameter: {parameter}{advice}"
         super().__init__()
         self.reason = self.parameter = parameter
 

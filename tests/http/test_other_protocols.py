@@ -12,9 +12,12 @@ from tornado_signal.service import other_protocols
 from tornado_signal.system.hourly import INTERVAL_S, MAX_CAUSES, HourlyWarnings
 
 MESSAGES = {
+    "Godot": {"type": 0, "id": 0, "data": ""},
     "JSON-RPC": {"jsonrpc": "2.0", "id": 1, "method": "health"},
+    "matchbox": "KeepAlive",
     "Nostr": ["REQ", "a", {"kinds": [20000]}],
     "PeerJS": {"type": "OFFER", "dst": "a", "payload": {}},
+    "RxDB": {"type": "join", "room": "a room"},
     "WebTorrent": {"action": "announce", "info_hash": "a" * 20},
     "y-webrtc": {"type": "subscribe", "topics": ["a"]},
 }

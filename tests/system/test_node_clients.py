@@ -48,7 +48,7 @@ def test_clients_of_nostr_meet(name, more, start, script):
                 assert client.stdout.readline() == line
 
 
-@pytest.mark.parametrize("protocol", ["nostr"])
+@pytest.mark.parametrize("protocol", ["nostr", "rxdb"])
 def test_databases_of_rxdb_replicate(protocol, start, script):
     server = start("--shared-protocols", protocol)
     command = [*script("rxdb.mjs"), f"{server.url.replace('http', 'ws')}/{protocol}"]

@@ -1,4 +1,4 @@
-"""Clients of PeerJS, y-webrtc, trackers and Nostr at different servers of one cluster of Valkey, and faults of both."""
+"""Clients of all protocols at different servers of one cluster of Valkey, and faults of both."""
 
 import contextlib
 import functools
@@ -106,8 +106,46 @@ def meet(one, other):
     assert first.next()["offer"] == "o"
     first.send(**announcement("a", name, answer="answer", offer_id="1", to_peer_id=f"{'b':>20}"))
     assert second.next()["answer"] == "answer"
-    for client in (alice, bob, near, far, publisher, reader, first, second):
+    rooms = meet_in_rooms(one, other, name)
+    for client in (alice, bob, near, far, publisher, reader, first, second, *rooms):
         client.socket.close()
+
+
+def meet_in_rooms(one, other, name):
+    """Let two clients of each protocol with rooms meet, and return them."""
+    host, guest = Client(one, "/godot"), Client(other, "/godot")
+    host.send(type=0, id=0, data="")
+    _, lobby = host.next(), host.next()["data"]
+    guest.send(type=0, id=0, data=lobby)
+    guest_id = guest.next()["id"]
+    assert [guest.next()["type"] for _ in range(2)] == [2, 0]
+    assert host.next() == {"type": 2, "id": guest_id, "data": ""}
+    host.send(type=4, id=guest_id, data="offer")
+    assert guest.next() == {"type": 4, "id": 1, "data": "offer"}
+
+    first, second = Client(one, "/rxdb"), Client(other, "/rxdb")
+    ids = [client.next()["yourPeerId"] for client in (first, second)]
+    for client in (first, second):
+        client.send(type="join", room=f"rxdb {name}")
+        assert client.next()["otherPeerIds"][-1] == ids[client is second]
+    assert {*first.next()["otherPeerIds"]} == {*ids}
+
+    older, younger = match(one, name), match(other, name)
+    assert older[0].next() == {"NewPeer": younger[1]}
+    for number in range(20):
+        second.send(type="signal", room=f"rxdb {name}", senderPeerId=ids[1], receiverPeerId=ids[0], data=number)
+        younger[0].send(Signal={"receiver": older[1], "data": number})
+    assert [first.next()["data"] for _ in range(20)] == list(range(20))
+    assert [older[0].next()["Signal"]["data"] for _ in range(20)] == list(range(20))
+    pair = match(one, f"{name}?next=2"), match(other, f"{name}?next=2")
+    assert pair[0][0].next() == {"NewPeer": pair[1][1]}
+    return host, guest, first, second, older[0], younger[0], *(client for client, _ in pair)
+
+
+def match(server, room):
+    """Return a client of matchbox in a room, and its id."""
+    client = Client(server, f"/matchbox/{room}")
+    return client, client.next()["IdAssigned"]
 
 
 def until(condition, bound_s=BOUND_S):
@@ -213,9 +251,11 @@ def test_ids_and_members_of_a_killed_server_are_free_after_30_s(serve):
     tracker = Client(one, "/tracker")
     tracker.send(**announcement("a", "killed"))
     tracker.next()
+    (_, lost_id), (left, _) = match(one, "killed"), match(other, "killed")
     one.process.kill()
     scraping = Client(other, "/tracker")
     assert open_peer(other, "mine", "token")[1] == "OPEN"
     assert open_peer(other, "killed", "another")[1] == "ID-TAKEN"
     assert members(scraping, "killed") == 1
     until(lambda: members(scraping, "killed") == 0 and open_peer(other, "killed", "another")[1] == "OPEN", FREE_S)
+    assert left.next(FREE_S) == {"PeerLeft": lost_id}

@@ -7,7 +7,7 @@ import math
 from asyncio import CancelledError, Future
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import orjson
 
@@ -19,6 +19,10 @@ from ..service.request_context import RequestContext
 from ..service.statuses import STATUS
 from ..transport.frames import CloseCode
 
+T = TypeVar("T")
+
+AVAILABLE_S: Final = 20.0  # for which a client waits for its id or room while Redis does not respond
+RETRY_S: Final = 0.3
 MAX_CHANNELS: Final = 1000  # channels and groups of a connection
 MAX_NAME: Final = 256  # code points of an id or the name of a room
 MAX_DEPTH: Final = 254  # levels of JSON that orjson encodes; it parses more
@@ -93,6 +97,17 @@ class ProtocolConnection(ClientConnection):
         if units:
             context.charge(units)
         return self.relay.publish(channel, message, self.client.address if self.counts.limited else "")
+
+    async def until_available(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of an attempt, which is repeated while Redis does not respond, for 20 s at most."""
+        until_s = asyncio.get_running_loop().time() + AVAILABLE_S
+        while True:
+            try:
+                return await attempt()
+            except errors.Unavailable:
+                if self.closed or asyncio.get_running_loop().time() > until_s:
+                    raise
+                await asyncio.sleep(RETRY_S)
 
     # From the base
 

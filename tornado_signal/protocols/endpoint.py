@@ -2,6 +2,7 @@
 
 import orjson
 
+from .. import errors
 from ..auth import ANY
 from ..http.fields import query_token
 from ..http.handlers import Handler
@@ -16,9 +17,20 @@ def make_scope(protocol: str, origin: str | None, *parts: str) -> str:
 
 
 def find_origin(request: Request, protocol: str) -> str:
-    """Return the Origin of a client, or an empty text if the protocol is shared and the client sends none."""
-    shared = protocol in request.service.settings.shared_protocols
-    return "" if shared and "Origin" not in request.headers else request.find_origin()
+    """Return the Origin of a client, or an empty text if the protocol is shared and the client sends none.
+
+    Native programs send none. The refusal and the log name the setting that admits them.
+    """
+    if "Origin" in request.headers:
+        return request.find_origin()
+    if protocol in request.service.settings.shared_protocols:
+        return ""
+    try:
+        return request.find_origin()
+    except errors.InvalidParameter:
+        error = errors.InvalidParameter("Origin", f"; programs that send none need --shared-protocols {protocol}")
+        request.service.report_client(request.client_address, f"{request.pattern}: {error}")
+        raise error from None
 
 
 class ProtocolHandler(Handler):

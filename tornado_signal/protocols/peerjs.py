@@ -30,7 +30,6 @@ EXPIRE_S: Final = 5.0  # how long messages to an absent id are kept
 MAX_KEPT: Final = 100  # such messages of a connection
 MAX_KEPT_BYTES: Final = 64 * 1024
 RETRY_S: Final = 0.3  # until a message that reached nobody is published again: its receiver's channel can be moving
-CLAIM_S: Final = 20.0  # for which a connection waits for its id while Redis does not respond
 MAX_RECENT: Final = 64  # received messages whose repetitions are recognised
 UNLIMITED: Final = 2**31
 TAKEN_OVER: Final = b"taken over by "  # begins a message to the earlier owner of an id, before the new owner
@@ -128,15 +127,7 @@ class PeerJsConnection(ProtocolConnection):
             context.status = STATUS[type(error)]
             self._reject("ERROR", str(error))
             return
-        until_s = asyncio.get_running_loop().time() + CLAIM_S
-        while True:
-            try:
-                await self._join()
-                break
-            except errors.Unavailable:
-                if self.closed or asyncio.get_running_loop().time() > until_s:
-                    raise
-                await asyncio.sleep(RETRY_S)
+        await self.until_available(self._join)
         if not self._member:
             self.unsubscribe(self._inbox(self._peer_id))
             self._reject("ID-TAKEN", "ID is taken")

@@ -7,9 +7,10 @@ from ..http.upgrade import MakeReceiver
 from ..relay import Relay
 from ..service.client_connection import Client
 from ..settings.settings import Settings
-from . import nostr, peerjs, tracker, yjs
+from . import godot, matchbox, nostr, peerjs, rxdb, tracker, yjs
 from .connection import ProtocolConnection
 from .endpoint import ProtocolUpgrade
+from .rooms import Rooms
 
 MakeConnection = Callable[[Client, Relay, str | None], ProtocolConnection]
 
@@ -19,17 +20,22 @@ def protocol_routes(relay: Relay, settings: Settings) -> dict[str, Route]:
     def upgrade(path: str, protocol: str, make: MakeConnection, handler: type[ProtocolUpgrade]) -> Route:
         return Route(path, handler, {"protocol": protocol, "make_receiver": receiver_of(protocol, make, relay)})
 
+    def meeting(path: str, protocol: str, make: Callable[[Client, Rooms, str | None], ProtocolConnection]) -> Route:
+        handler = matchbox.MatchboxUpgrade if make is matchbox.MatchboxConnection else ProtocolUpgrade
+        return upgrade(path, protocol, lambda client, relay, origin: make(client, rooms, origin), handler)
+
+    rooms = Rooms(relay)
     arguments = {"protocol": "peerjs", "relay": relay}
     peers = {
         peerjs.PATH: upgrade(peerjs.PATH, "peerjs", peerjs.PeerJsConnection, peerjs.PeerJsUpgrade),
         "/{topic}/id": Route("/{key}/id", peerjs.PeerIdHandler, arguments),
         "/{topic}/peers": Route("/{key}/peers", peerjs.PeersHandler, arguments),
     }
-    rooms = upgrade(yjs.PATH, "y-webrtc", yjs.YConnection, yjs.YUpgrade)
+    documents = upgrade(yjs.PATH, "y-webrtc", yjs.YConnection, yjs.YUpgrade)
     routes = {
         # Many applications have the option `path: "/peerjs"`, and all paths of the library are below it then.
         "peerjs": [*peers.items(), *((peerjs.PATH + path, route) for path, route in peers.items())],
-        "y-webrtc": [(yjs.PATH, rooms), (yjs.PATH + BELOW, rooms)],  # the original server has no paths
+        "y-webrtc": [(yjs.PATH, documents), (yjs.PATH + BELOW, documents)],  # the original server has no paths
         "tracker": [
             (path, upgrade(tracker.PATH, "tracker", tracker.TrackerConnection, ProtocolUpgrade))
             for path in (tracker.PATH, tracker.ANNOUNCE_PATH)
@@ -38,6 +44,9 @@ def protocol_routes(relay: Relay, settings: Settings) -> dict[str, Route]:
             (path, upgrade(nostr.PATH, "nostr", nostr.NostrConnection, nostr.NostrUpgrade))
             for path in (nostr.PATH, nostr.PATH + "/")  # some clients end each URL with a slash
         ],
+        "rxdb": [(rxdb.PATH, meeting(rxdb.PATH, "rxdb", rxdb.RxdbConnection))],
+        "matchbox": [(matchbox.PREFIX + "*", meeting(matchbox.PATH, "matchbox", matchbox.MatchboxConnection))],
+        "godot": [(godot.PATH, meeting(godot.PATH, "godot", godot.GodotConnection))],
     }
     return {path: route for protocol in settings.protocols for path, route in routes[protocol]}
 

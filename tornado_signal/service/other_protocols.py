@@ -3,9 +3,12 @@
 from typing import Any, Final
 
 PATHS: Final = {
+    "Godot": "/godot",
     "JSON-RPC": "/ws",
+    "matchbox": "/matchbox/{room}",
     "Nostr": "/nostr",
     "PeerJS": "/peerjs",
+    "RxDB": "/rxdb",
     "WebTorrent": "/tracker",
     "y-webrtc": "/y-webrtc",
 }
@@ -13,6 +16,7 @@ PATHS: Final = {
 
 NOSTR: Final = ("EVENT", "REQ", "CLOSE", "AUTH", "COUNT")
 PEERJS: Final = ("OFFER", "ANSWER", "CANDIDATE", "LEAVE", "EXPIRE", "HEARTBEAT")
+RXDB: Final = ("join", "signal")
 WEBTORRENT: Final = ("announce", "scrape")
 Y_WEBRTC: Final = ("subscribe", "unsubscribe", "publish")
 
@@ -22,13 +26,17 @@ def find_protocol(message: Any) -> str:
     if type(message) is list:
         return "Nostr" if message and message[0] in NOSTR else ""
     if type(message) is not dict:
-        return ""
+        return "matchbox" if message == "KeepAlive" else ""
     if "jsonrpc" in message:
         return "JSON-RPC"
     if message.get("action") in WEBTORRENT:
         return "WebTorrent"
+    if "Signal" in message:
+        return "matchbox"
     kind = message.get("type")
-    return "y-webrtc" if kind in Y_WEBRTC else "PeerJS" if kind in PEERJS else ""
+    if type(kind) is int and {"id", "data"} <= message.keys():
+        return "Godot"
+    return "y-webrtc" if kind in Y_WEBRTC else "PeerJS" if kind in PEERJS else "RxDB" if kind in RXDB else ""
 
 
 def describe(path: str, found: str) -> str:

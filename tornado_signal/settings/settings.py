@@ -328,10 +328,10 @@ class Settings:
     demo: bool = setting("true", SWITCH, "whether to serve a demo page at /demo", live=True)
     nearby: bool = setting("true", SWITCH, "whether clients of one network can find each other (nearby)", live=True)
     protocols: tuple[str, ...] = setting(
-        "peerjs,y-webrtc,tracker,nostr",
+        "peerjs,y-webrtc,tracker,nostr,rxdb,matchbox,godot",
         keyword_or("none", (), list_of(PROTOCOL)),
         "protocols of other libraries to serve: PeerJS, y-webrtc with trystero's ws-relay, WebTorrent trackers, "
-        "and ephemeral events of Nostr",
+        "ephemeral events of Nostr, RxDB, matchbox, and Godot's demo of WebRTC",
         live=True,
     )
     shared_protocols: tuple[str, ...] = setting(

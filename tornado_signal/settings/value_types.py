@@ -192,7 +192,7 @@ REDIS_NODE: ValueType[tuple[str, int]] = converted(
     _host_and_port,
     matching(r"([A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}", "an address such as 10.0.0.1:6379"),
 )
-PROTOCOL = one_of("peerjs", "y-webrtc", "tracker", "nostr")
+PROTOCOL = one_of("peerjs", "y-webrtc", "tracker", "nostr", "rxdb", "matchbox", "godot")
 ACTION = one_of("list", "offer", "answer")
 TEXT = matching("[!-~]{1,512}", "1 to 512 ASCII characters without spaces")
 STUN = matching(f"stuns?:{_HOST_PORT}", "the URL of a STUN server, such as stun:stun.example.com:3478")

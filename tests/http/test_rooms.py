@@ -1,0 +1,301 @@
+"""Rooms of RxDB, matchbox and Godot over raw WebSockets (docs/rxdb.md, docs/matchbox.md, docs/godot.md)."""
+
+import asyncio
+import contextlib
+
+import pytest
+from support.rpc import until
+from support.service import HANDSHAKE, ORIGIN, OTHER, head, refused, with_origin
+from support.y_webrtc import RawClient
+from websockets.exceptions import ConnectionClosed
+
+from tornado_signal.protocols import godot, rooms
+from tornado_signal.protocols.godot import ANSWER, CANDIDATE, ID, JOIN, OFFER, PEER_CONNECT, PEER_DISCONNECT, SEAL
+
+QUIET_S = 0.05  # in which nothing may come
+
+
+class Client(RawClient):
+    """A client whose silence is checked."""
+
+    def __init__(self, service, path, origin=ORIGIN):
+        super().__init__(f"ws://127.0.0.1:{service.port}{path}", origin)
+
+    async def expect(self, *messages):
+        for message in messages:
+            assert await self.receive() == message
+
+    async def silent(self):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(QUIET_S):
+                print(await self.socket.recv())
+
+    async def refused(self):
+        """Return the code and the reason of a closed connection, after what was received before."""
+        with contextlib.suppress(ConnectionClosed):
+            while True:
+                await asyncio.wait_for(self.socket.recv(), 30)
+        return self.socket.close_code, self.socket.close_reason
+
+
+@pytest.fixture
+def opened(io_loop, service):
+    """A function that opens a client at a path."""
+    stack = contextlib.AsyncExitStack()
+
+    async def open_client(path, origin=ORIGIN):
+        return await stack.enter_async_context(Client(service, path, origin))
+
+    yield open_client
+    io_loop.run_sync(stack.aclose)
+
+
+# RxDB
+
+
+def joined(*ids):
+    return {"type": "joined", "otherPeerIds": [*ids]}
+
+
+async def enter(client, room="a room"):
+    """Return the id of a client that joins a room."""
+    message = await client.receive()
+    assert message == {"type": "init", "yourPeerId": message["yourPeerId"]}
+    await client.send({"type": "join", "room": room})
+    return message["yourPeerId"]
+
+
+def signal(sender, receiver, **more):
+    return {"type": "signal", "room": "a room", "senderPeerId": sender, "receiverPeerId": receiver, **more}
+
+
+async def test_members_of_rxdb_are_listed_to_all_and_get_what_is_sent_to_them(opened, service):
+    one, two, other = await opened("/rxdb"), await opened("/rxdb"), await opened("/rxdb", OTHER)
+    first = await enter(one)
+    await one.expect(joined(first))
+    second = await enter(two)
+    await two.expect(joined(first, second))
+    await one.expect(joined(second, first))
+    third = await enter(other)
+    await other.expect(joined(third))
+    sent = signal(first, second, data={"é": [None, 1.5]}, connectionId="x")
+    for message in (sent, signal(first, third, data=1), signal(first, "nobody", data=1), {"type": "ping"}):
+        await one.send(message)
+    await two.expect(sent)
+    await one.send({"type": "join", "room": "a room"})  # again
+    await one.send({"type": "join", "room": "a second room"})
+    await one.expect(joined(first))
+    for each in (one, two, other):
+        await each.silent()
+    await one.socket.close()
+    await two.expect(joined(second))
+    await two.socket.close()
+    await other.socket.close()
+    await until(lambda: service.shared.limits.client("127.0.0.1").idle)
+    relay = service.application.relay
+    assert [kept for kept in (*relay._groups, *relay._channels) if "rxdb" in kept.scope] == []
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        ("{", "invalid message"),
+        ({"type": "other"}, "unknown type of message"),
+        (1, "unknown type of message"),
+        *(
+            ({"type": "join", "room": name}, "the name of a room has 6 to 99 characters")
+            for name in (5 * "x", 100 * "x")
+        ),
+        *(
+            ({"type": "join", "room": name}, "the name of a room has 6 to 99 characters")
+            for name in (None, [], "\ud83c" * 6)
+        ),
+        (signal("somebody else", "x"), "spoofed sender"),
+    ],
+)
+async def test_wrong_messages_of_rxdb_close_the_connection(message, reason, opened):
+    client = await opened("/rxdb")
+    await client.receive()
+    await client.send(message)
+    assert await client.refused() == (1008, reason)
+
+
+# matchbox
+
+
+async def identified(client):
+    (message,) = [await client.receive()]
+    return message["IdAssigned"]
+
+
+async def test_members_of_matchbox_learn_of_later_ones_and_send_them_signals(opened):
+    one, two = await opened("/matchbox/game"), await opened("/matchbox/game?next=x")
+    other = await opened("/matchbox/another%20game")
+    first, second, third = [await identified(each) for each in (one, two, other)]
+    await one.expect({"NewPeer": second})
+    for receiver in (second, third, first[:-1], 5, None):
+        await one.send({"Signal": {"receiver": receiver, "data": {"Offer": "é"}}})
+    await two.expect({"Signal": {"sender": first, "data": {"Offer": "é"}}})
+    for junk in ("{", '"KeepAlive"', "null", {"Signal": 1}, {"Signal": {"receiver": first}}, {"Other": 1}, [1]):
+        await two.send(junk)
+    await two.send({"Signal": {"receiver": first, "data": None}})
+    await one.expect({"Signal": {"sender": second, "data": None}})
+    await two.socket.close()
+    await one.expect({"PeerLeft": second})
+    for each in (one, other):
+        await each.silent()
+
+
+async def test_next_puts_clients_together_in_the_order_of_their_arrival(opened):
+    alone, left = await opened("/matchbox/game"), await opened("/matchbox/game?next=2")
+    await identified(alone)
+    await identified(left)
+    await left.socket.close()
+    members = [await opened("/matchbox/game?next=2") for _ in range(6)]
+    ids = [await identified(each) for each in members]
+    for at in (0, 2, 4):
+        await members[at].expect({"NewPeer": ids[at + 1]})
+    await members[1].socket.close()
+    await members[0].expect({"PeerLeft": ids[1]})
+    last = await opened("/matchbox/game?next=2")  # does not get the place that has become free
+    await identified(last)
+    for each in (alone, members[0], *members[2:], last):
+        await each.silent()
+
+
+async def test_with_a_host_others_know_only_the_host(opened):
+    host, one, two = [await opened("/matchbox/game?host=1") for _ in range(3)]
+    ids = [await identified(each) for each in (host, one, two)]
+    await host.expect({"NewPeer": ids[1]}, {"NewPeer": ids[2]})
+    for receiver in (ids[2], "anybody"):
+        await one.send({"Signal": {"receiver": receiver, "data": 1}})
+        await host.expect({"Signal": {"sender": ids[1], "data": 1}})
+    await host.send({"Signal": {"receiver": ids[2], "data": 2}})
+    await two.expect({"Signal": {"sender": ids[0], "data": 2}})
+    await one.socket.close()
+    await host.expect({"PeerLeft": ids[1]})
+    await host.socket.close()
+    await two.expect({"PeerLeft": ids[0]})
+    await two.silent()
+
+
+async def test_a_room_of_matchbox_needs_a_name(service):
+    for path in ("/matchbox", "/matchbox/", "/matchbox/%ff", "/matchbox/" + "x" * 257):
+        response = await service.raw(head("GET", path, with_origin(ORIGIN, HANDSHAKE)))
+        assert response.status == 404, path
+
+
+# Godot
+
+
+def message(kind, number=0, data=""):
+    return {"type": kind, "id": number, "data": data}
+
+
+async def make_lobby(host, *, mesh=True):
+    await host.send(message(JOIN, 0 if mesh else 1))
+    await host.expect(message(ID, 1, "true" if mesh else ""))
+    return (await host.receive())["data"]
+
+
+async def join_lobby(client, lobby, *others, mesh=True):
+    await client.send(message(JOIN, 0, lobby))
+    own = (await client.receive())["id"]
+    assert 1 < own < 2**31
+    await client.expect(*(message(PEER_CONNECT, other) for other in others), message(JOIN, 0, lobby))
+    return own
+
+
+async def test_members_of_a_lobby_connect_send_and_leave(opened):
+    host, one, two = [await opened("/godot") for _ in range(3)]
+    lobby = await make_lobby(host)
+    assert len(lobby) == 16
+    first = await join_lobby(one, lobby, 1)
+    second = await join_lobby(two, lobby, 1, first)
+    await host.expect(message(PEER_CONNECT, first), message(PEER_CONNECT, second))
+    await one.expect(message(PEER_CONNECT, second))
+    for kind, to, receiver in ((OFFER, 1, host), (ANSWER, second, two), (CANDIDATE, first, one)):
+        await one.send(message(kind, to, "\nmid\n0\nsdp é"))
+        await receiver.expect(message(kind, first, "\nmid\n0\nsdp é"))
+    await one.socket.close()
+    await host.expect(message(PEER_DISCONNECT, first))
+    await two.expect(message(PEER_DISCONNECT, first))
+    await host.socket.close()
+    assert await two.refused() == (4000, "Room host has disconnected")
+
+
+async def test_a_sealed_lobby_closes_after_some_seconds(opened, monkeypatch):
+    monkeypatch.setattr(godot, "SEALED_S", 0.1)
+    host, one, late = [await opened("/godot") for _ in range(3)]
+    lobby = await make_lobby(host, mesh=False)
+    await join_lobby(one, lobby, 1)
+    await host.receive()
+    await host.send(message(SEAL))
+    for each in (host, one):
+        await each.expect(message(SEAL))
+    await late.send(message(JOIN, 0, lobby))
+    assert await late.refused() == (4000, "Lobby is sealed")
+    for each in (host, one):
+        assert await each.refused() == (1000, "Seal complete")
+
+
+@pytest.mark.parametrize(
+    ("before", "sent", "reason"),
+    [
+        *(
+            (False, junk, "Invalid message format")
+            for junk in ("{", 1, {}, {"type": -1, "id": 0}, {"type": 0, "id": "1"})
+        ),
+        (False, message(JOIN, 0, "nowhere"), "Lobby does not exists"),
+        (False, message(OFFER, 1), "Invalid message when not in a lobby"),
+        (True, message(JOIN, 0), "Already in a lobby"),
+        (True, message(OFFER, 5), "Invalid destination"),
+        (True, message(99, 1), "Invalid command"),
+    ],
+)
+async def test_wrong_messages_of_godot_get_the_reason_of_the_original(before, sent, reason, opened):
+    client = await opened("/godot")
+    if before:
+        await make_lobby(client)
+    await client.send(sent)
+    assert await client.refused() == (4000, reason)
+
+
+async def test_only_the_host_seals_a_lobby(opened):
+    host, one = await opened("/godot"), await opened("/godot")
+    await join_lobby(one, await make_lobby(host), 1)
+    await one.send(message(SEAL))
+    assert await one.refused() == (4000, "Only host can seal the lobby")
+
+
+async def test_a_client_without_a_lobby_is_closed_after_a_second(opened):
+    assert await (await opened("/godot")).refused() == (4000, "Have not joined lobby yet")
+
+
+# All
+
+
+@pytest.mark.parametrize("path", ["/rxdb", "/matchbox/game", "/godot"])
+async def test_programs_without_an_origin_read_which_setting_admits_them(path, service, caplog):
+    response = await service.raw(head("GET", path, with_origin(None, HANDSHAKE)))
+    name = path.split("/")[1]
+    expected = f"Missing or invalid required parameter: Origin; programs that send none need --shared-protocols {name}"
+    assert refused(response) == (400, expected)
+    assert [record.getMessage() for record in caplog.records if expected in record.getMessage()]
+
+
+async def test_shared_protocols_join_programs_without_an_origin_and_pages(start_service):
+    service = await start_service(shared_protocols=("rxdb", "matchbox", "godot"))
+    async with Client(service, "/matchbox/game", None) as native, Client(service, "/matchbox/game") as page:
+        await identified(native)
+        await native.expect({"NewPeer": await identified(page)})
+
+
+async def test_a_room_is_full_for_an_address_and_in_all(start_service, monkeypatch):
+    monkeypatch.setattr(rooms, "MAX_MEMBERS_PER_ADDRESS", 2)
+    service = await start_service(unlimited_addresses=())
+    async with contextlib.AsyncExitStack() as stack:
+        members = [await stack.enter_async_context(Client(service, "/matchbox/game")) for _ in range(3)]
+        for each in members[:2]:
+            await identified(each)
+        assert (await members[2].refused())[0] == 1008

@@ -1,0 +1,164 @@
+"""The signaling of matchbox: rooms of peers that each connect to all others, or to a host."""
+
+import asyncio
+import os
+import random
+import time
+import uuid
+from collections.abc import Coroutine
+from typing import Any, Final
+
+from .. import errors
+from ..http.fields import topic_of
+from ..relay import Channel, JoinResult, Lease
+from ..service.client_connection import Client
+from ..service.request_context import RequestContext
+from .connection import MAX_NAME, RETRY_S, encode
+from .endpoint import ProtocolUpgrade
+from .rooms import MAX_MEMBERS, REFUSED, MemberConnection, Room, Rooms
+
+PATH: Final = "/matchbox/{room}"
+PREFIX: Final = "/matchbox/"
+ROOM: Final = "room"  # the name of the room among the fields of the query
+MAX_DIGITS: Final = 9
+HOST: Final = "with host"
+LATEST: Final = "latest"  # the only member of a group, whose token and data are what the clients of a room share
+
+
+class MatchboxConnection(MemberConnection):
+    """A client of matchbox, in one room. A signal is opaque, so it needs a token for offers and for answers.
+
+    With `?next=N`, each N clients are together, in the order of their arrival. With `?host=1`, the first one is the
+    host, and the others know only the host.
+    """
+
+    pattern = PATH
+
+    __slots__ = ("_batch", "_host", "_id", "_latest", "_name", "_next")
+
+    def __init__(self, client: Client, rooms: Rooms, origin: str | None) -> None:
+        super().__init__(client, rooms, "matchbox", origin)
+        query = client.query
+        count, self._name = query.get("next", [b""])[0], query[ROOM][0].decode()
+        self._next = min(int(count), MAX_MEMBERS) if count.isdigit() and len(count) < MAX_DIGITS else 0
+        self._host = "" if query.get("host") == [b"1"] else None
+        self._latest = Channel(self.scope, f"next {self._next} {self._name}" if self._next else f"host {self._name}")
+        self._batch = ""  # the batch of the client, until it is complete
+        self._id = make_id()
+
+    @property
+    def names(self) -> list[str]:
+        return [self._name]
+
+    def opened(self) -> Coroutine[None, None, None]:
+        context = self.make_context()
+        return self.complete(self._start(context), context)
+
+    async def _start(self, context: RequestContext) -> None:
+        context.authorize("list")
+        context.require_topic(self._name)
+        joined = JoinResult.FULL
+        if self._next:
+            while joined is JoinResult.FULL and not self.closed:
+                self._batch = await self.until_available(lambda: self._share(os.urandom(8).hex()))
+                joined = await self.enter(f"{self._batch} {self._name}", self._id, context, max_members=self._next)
+                if joined is JoinResult.FULL:  # complete, and its members have not released it yet
+                    await asyncio.sleep(RETRY_S)
+        else:
+            if self._host is not None:
+                self._host = await self.until_available(lambda: self._share(self._id))
+            joined = await self.enter(f"{'all' if self._host is None else HOST} {self._name}", self._id, context)
+        if joined in REFUSED:
+            raise errors.TooMany("members of a room")
+
+    async def _share(self, proposed: str) -> str:
+        """Return the host, or the batch that is not complete. Without one it is the proposed value.
+
+        All members of a batch own its lease. So it stays until the last one leaves.
+        """
+        while True:
+            found = await self.relay.find(self._latest, LATEST)
+            if found is not None and self._host is not None:
+                return found.data
+            value = proposed if found is None else found.data
+            lease = Lease(LATEST, self.owner, value, value)
+            if await self.relay.join(self._latest, lease, 1) not in REFUSED:
+                return value
+
+    def entered(self, room: Room, member_id: str, others: list[str]) -> None:
+        self.send({"IdAssigned": self._id})
+        if self._host is None:
+            for each in others:
+                self._greet(each)
+            self._complete(len(others) + 1)
+
+    def peer_joined(self, room: Room, member_id: str) -> None:
+        self._greet(member_id)
+        self._complete(len(room.members))
+
+    def _greet(self, member_id: str) -> None:
+        """Notify the older of two members of the other, or the host."""
+        if self._id < member_id if self._host is None else self._id == self._host:
+            self.send({"NewPeer": member_id})
+
+    def _complete(self, count: int) -> None:
+        if self._batch and count >= self._next:
+            self._batch = ""
+            self.client.service.start(self._release_latest())
+
+    async def _release_latest(self) -> None:
+        await self.relay.leave(self._latest, LATEST, self.owner)
+
+    def peer_left(self, room: Room, member_id: str) -> None:
+        if self._host in (None, self._id, member_id):
+            self.send({"PeerLeft": member_id})
+        if self._batch:
+            self.client.service.start(self._keep(self._batch))
+
+    async def _keep(self, batch: str) -> None:
+        await self._share(batch)
+
+    def received(self, message: Any, context: RequestContext) -> None:
+        signal = message.get("Signal") if type(message) is dict and len(message) == 1 else None
+        if type(signal) is not dict:
+            if message != "KeepAlive":
+                self.refuse_other_protocol(message)
+            return
+        context.authorize("offer")
+        context.authorize("answer")
+        to = signal.get("receiver") if self._host in (None, self._id) else self._host
+        for room in self.joined:
+            if type(to) is str and "data" in signal:
+                room.send(to, encode({"Signal": {"sender": self._id, "data": signal["data"]}}))
+
+    def leave(self) -> Coroutine[None, None, None] | None:
+        return self._leave_room()
+
+    async def _leave_room(self) -> None:
+        await self._leave_all()
+        if self._batch or self._host == self._id:
+            # The others keep the batch first.
+            service = self.client.service
+            asyncio.get_running_loop().call_later(RETRY_S, lambda: service.start(self._release_latest()))
+
+
+class MatchboxUpgrade(ProtocolUpgrade):
+    """GET /matchbox/ROOM."""
+
+    def get(self) -> None:
+        name = topic_of(self.request.path[len(PREFIX) :])
+        if not name or len(name) > MAX_NAME:
+            raise errors.PathNotFound()
+        self.request.query_arguments |= {ROOM: [name.encode()]}
+        super().get()
+
+
+def make_id() -> str:
+    """Return a UUID of version 7, by which the older one of two members is known (RFC 9562, 6.2, method 3)."""
+    global _latest_id
+    _latest_id = max(_latest_id + 1, time.time_ns() * 4096 // 1_000_000)
+    milliseconds, fraction = divmod(_latest_id, 4096)
+    return str(uuid.UUID(int=milliseconds << 80 | 7 << 76 | fraction << 64 | 2 << 62 | random.getrandbits(62)))
+
+
+_latest_id = 0
