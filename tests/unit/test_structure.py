@@ -45,9 +45,7 @@ MAY_IMPORT = {
     "service.client_connection": "auth limits service transport",
     "http": "auth errors limits service settings stores.watches system tornado",
     "http.upgrade": "auth errors http service.client_connection tornado transport",
-    "websocket": (
-        "auth errors service service.client_connection session stores.watches system.loop transport"
-    ),
+    "websocket": ("auth errors service service.client_connection session stores.watches system.loop transport"),
     "websocket.routes": "http http.upgrade service service.client_connection websocket",
     "protocols": (
         "auth errors http http.upgrade relay service service.client_connection settings transport btclib_secp256k1 "

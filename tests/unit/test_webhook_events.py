@@ -10,9 +10,9 @@ import pytest
 from tornado_signal.metrics import WebhookMetrics
 from tornado_signal.session import make_uuid
 from tornado_signal.settings.settings import Settings
+from tornado_signal.system.outgoing import parse_retry_after
 from tornado_signal.webhooks import events, unencrypted
 from tornado_signal.webhooks.events import ConnectionEvent, EventQueue, SessionEvent
-from tornado_signal.webhooks.target import parse_retry_after
 
 CODE = make_uuid(b"\0" * 16, 4)
 
