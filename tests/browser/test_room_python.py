@@ -402,6 +402,10 @@ def test_names_are_signed_and_a_taken_one_is_refused(page, python):
     assert alice.evaluate(names) == [["b", "Bob"], ["c", None]]
     assert carol.evaluate(names) == [["a", "Alice 世界"], ["b", "Bob"]]
     assert bob.evaluate(f"here.peers.get({id!r}).name") == "Alice 世界"
+    number = bob.evaluate(f"here.peers.get({id!r}).verification()")
+    of = "[peer.verification._asdict() for peer in room.peers.values() if peer.info == {!r}]"
+    assert alice.evaluate(of.format("b")) == [number]
+    assert alice.evaluate(of.format("c")) == carol.evaluate(of.format("a")) != [number]
     taken = python("t")
     taken.evaluate("enter(me='Bob', secret='another')")
     assert taken.evaluate("failure(room.ready)") in (None, "name-taken")

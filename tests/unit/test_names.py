@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from tornado_signal_client import SignalError
 from tornado_signal_client.names import Identity, topic_of
 from tornado_signal_client.records import decode_beacon, decode_mail
+from tornado_signal_client.verification import verification
 
 VECTORS = json.loads((Path(__file__).parents[1] / "room-vectors.json").read_text())
 ORIGIN, TOPIC = VECTORS["origin"], VECTORS["topic"]
@@ -136,3 +138,20 @@ def test_vectors_of_ids():
     assert [Identity(ORIGIN, TOPIC, None, vector["secret"]).id for vector in VECTORS["identities"]] == [
         vector["id"] for vector in VECTORS["identities"]
     ]
+
+
+@pytest.mark.parametrize("vector", VECTORS["verified"], ids=lambda vector: vector["what"])
+def test_number_of_a_connection_is_that_of_the_browser_module(vector):
+    members = [(member["id"], member["sdp"]) for member in vector["members"]]
+    assert verification(READER.scope, members) == (vector["emoji"], vector["digits"])
+    for other in (Identity(ORIGIN, "room~other", None, None), Identity("https://other.example", TOPIC, None, None)):
+        assert verification(other.scope, members).digits != vector["digits"]
+
+
+@pytest.mark.parametrize("vector", VECTORS["not verified"], ids=lambda vector: vector["what"])
+def test_description_without_exactly_one_fingerprint_has_no_number(vector):
+    good = VECTORS["verified"][0]["members"][0]
+    for members in ([("a", vector["sdp"]), (good["id"], good["sdp"])], [("a", good["sdp"]), ("b", vector["sdp"])]):
+        with pytest.raises(SignalError) as caught:
+            verification(READER.scope, members)
+        assert caught.value.code == "not-verifiable"

@@ -23,6 +23,7 @@ from .messages import MAX_MESSAGE, Messages, announce_joins, decode, encode
 from .parsing import parse_object
 from .records import Candidate, Description, decode_candidate, decode_description
 from .types import Closable, Fields, IceServer, Side
+from .verification import without_other_hashes
 
 CLOSE_S = 2.0  # for the other side to receive something of what was sent
 MAX_CLOSE_S = 60.0  # for it to receive all
@@ -209,7 +210,7 @@ async def _can_parse(address: str) -> bool:
 
 def description_fields(description: RTCSessionDescription) -> Fields:
     """Return the JSON fields of a description, which announce the largest message that this side joins from parts."""
-    return {"type": description.type, "sdp": description.sdp, "joins": MAX_MESSAGE}
+    return {"type": description.type, "sdp": without_other_hashes(description.sdp), "joins": MAX_MESSAGE}
 
 
 async def set_remote_description(connection: RTCPeerConnection, description: Description) -> None:

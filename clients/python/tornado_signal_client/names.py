@@ -105,7 +105,12 @@ class Identity:
         return record
 
     def _signed(self, text: str, recipient: str, code: str) -> bytes:
-        return "\n".join((f"tornado-signal room {VERSION}", self._origin, self.topic, recipient, code, text)).encode()
+        return "\n".join((self.scope, recipient, code, text)).encode()
+
+    @property
+    def scope(self) -> str:
+        """The lines of a signed text that name the format, the application and the room."""
+        return "\n".join((f"tornado-signal room {VERSION}", self._origin, self.topic))
 
 
 def is_proven(id: str) -> bool:

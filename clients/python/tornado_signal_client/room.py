@@ -919,6 +919,7 @@ class Room(Closable):
             self._on_event,
             lambda: self._on_late(member),
             lambda peer: self._on_peer_end(member, peer),
+            self._identity,
         )
         self._attempts.add(member.peer)
         self._connecting.append(member.peer)

@@ -15,9 +15,11 @@ from .errors import SignalError
 from .files import IncomingFile, IncomingFiles, OutgoingFile
 from .link import add_candidate, description_fields, drain, new_connection, set_remote_description
 from .messages import Messages, encode
+from .names import Identity
 from .parsing import parse_object
 from .records import Signal, decode_signal
 from .types import Fields, IceServer, check_type
+from .verification import Verification, verification, without_other_hashes
 
 CHANNEL = "tornado-signal-channel"  # the protocol of the channels of `Room.channel`
 MAX_CHANNELS = 100  # that the other side opens
@@ -53,6 +55,7 @@ class Peer:
         on_event: Callable[["Event"], None],
         on_late: Callable[[], None],
         on_end: Callable[["Peer"], None],
+        identity: Identity,
     ) -> None:
         self.id, self.info, self.name = id, info, name
         self.connection = new_connection(ice_servers)
@@ -63,6 +66,7 @@ class Peer:
         self._connected_s: float | None = None
         self._silence_timeout_s, self._late_s = silence_timeout_s, late_s
         self._post, self._on_event, self._on_late, self._on_end = post, on_event, on_late, on_end
+        self._identity = identity  # of this side
         self._joined = False
         self._ended, self._closed = asyncio.Event(), asyncio.Event()
         self._offers = 0.0  # the largest offer number of the other side
@@ -78,6 +82,17 @@ class Peer:
         self.connection.on("datachannel", self._on_channel)
         self.connection.on("connectionstatechange", self._on_connection_state)
         self._negotiating = asyncio.create_task(self._negotiate())
+
+    @property
+    def verification(self) -> Verification:
+        """Five emoji and twelve digits, the same on both sides unless somebody is in between (docs/security.md).
+
+        Raises:
+            SignalError: the connection has no such number (`not-verifiable`).
+        """
+        local, remote = self.connection.localDescription, self.connection.remoteDescription
+        sides = [(self._identity.id, without_other_hashes(local.sdp) if local else "")]
+        return verification(self._identity.scope, [*sides, (self.id, remote.sdp if remote else "")])
 
     async def send(self, data: Any) -> None:
         """Send text, bytes or a JSON value, as `Room.send` does. If the member has left, the message is lost."""
