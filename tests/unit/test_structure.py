@@ -244,6 +244,16 @@ def test_table_has_no_superfluous_entry():
         assert allowed(name) <= used, f"{name} does not need {sorted(allowed(name) - used)}"
 
 
+def test_sizes_of_rooms_are_stated():
+    root = PACKAGES["tornado_signal"][0]
+    picture = (TESTS.parent / "docs" / "design.md").read_text().partition("\n## From the socket")[0].split("```")[3]
+    stated = {room: int(lines.replace(",", "")) for room, lines in re.findall(r"([a-z]+) +([0-9,]+)", picture)}
+    assert stated.keys() == {init.parent.name for init in root.glob("*/__init__.py")}
+    for room, lines in stated.items():
+        size = sum(path.read_text().count("\n") for path in (root / room).rglob("*.py"))
+        assert abs(size - lines) <= max(100, lines / 5), f"{room} has {size} lines"
+
+
 def test_no_import_cycles():
     graphlib.TopologicalSorter(
         {name: {dependency[1:] for dependency in allowed(name) if dependency[0] == "."} for name in MAY_IMPORT}

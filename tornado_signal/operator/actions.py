@@ -71,7 +71,7 @@ class Target(NamedTuple):
     subject: str = ""  # the claim `sub` of their token
 
     def has_connection(self, client: ClientConnection) -> bool:
-        """Return whether a client with a WebSocket is one of them."""
+        """Return whether the target includes the connection of a client."""
         if self.subject:
             return client.grant is not None and client.grant.subject == self.subject
         if client.origin != self.origin:
@@ -81,7 +81,7 @@ class Target(NamedTuple):
         return not self.code or any(held.key == (self.origin, self.code) for held in client.held)
 
     def has_wait(self, waiting: WaitingRequest, topic: str) -> bool:
-        """Return whether a waiting request is of one of them."""
+        """Return whether the target includes a waiting request."""
         if self.subject:
             return waiting.grant is not None and waiting.grant.subject == self.subject
         return waiting.origin == self.origin and not self.code and self.topic in ("", topic)

@@ -27,9 +27,9 @@ async def test_creation_times_never_go_backwards(opened, clock, restarted):
     codes = [await one.create()]
     clock.ms -= 500
     codes.append(await one.create())
-    assert store.memory.created_ms == BEGIN_MS
+    assert store.memory.latest_ms == BEGIN_MS
     store, one = await restarted(store)
-    assert store.memory.created_ms == BEGIN_MS
+    assert store.memory.latest_ms == BEGIN_MS
     clock.ms -= 100_000
     codes.append(await one.create())
     found = await one.sessions()
@@ -256,7 +256,7 @@ UNLISTED = "must be either listed or answered"
         (harm_answer, UNLISTED),
         (harm_topic, "is listed in another topic"),
         (harm_leases, "is held and not listed"),
-        (lambda db, _, session: change_counters(db, created_ms=session.created_ms - 1), "newer than the counters"),
+        (lambda db, _, session: change_counters(db, latest_ms=session.created_ms - 1), "newer than the counters"),
         (lambda db, *_: change_counters(db, serial=0), "serials are not distinct or are beyond the counters"),
         (harm_candidate, "has two parts with number 1"),
     ],

@@ -17,7 +17,7 @@ def flaws(db: Any) -> list[str]:
         memory = records.load(db)
     except (DamagedListing, plyvel.Error) as error:
         return [directory.reason(error)]
-    return problems(db, memory, max(time.time_ns() // 1_000_000, memory.created_ms))
+    return problems(db, memory, max(time.time_ns() // 1_000_000, memory.latest_ms))
 
 
 def problems(view: Any, memory: Memory, now_ms: int) -> list[str]:
@@ -39,7 +39,7 @@ def problems(view: Any, memory: Memory, now_ms: int) -> list[str]:
     for record in memory.sessions.values():
         name = f"session {record.code.hex()}"
         topic = None if record.topic is None else record.topic.name.decode()
-        if record.created_ms > counters.created_ms:
+        if record.created_ms > counters.latest_ms:
             issues.append(f"{name} is newer than the counters")
         if topic is not None and records.find(view, record).topic != topic:
             issues.append(f"{name} is listed in another topic")

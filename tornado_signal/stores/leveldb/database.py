@@ -166,7 +166,7 @@ class Database:
         if self._snapshot is not None:
             log.error("a read of %s failed (%s): refusing requests until it is reopened", self._path, reason(error))
             self._show(None)
-            if not self._writing:  # otherwise the end of that write continues here
+            if not self._writing:  # otherwise `_written` or `_failed` fails the changes at the end of that write
                 self._writing = True
                 self._fail_changes(self._group)
         return Unavailable(FAILED)

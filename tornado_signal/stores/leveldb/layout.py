@@ -99,7 +99,7 @@ def pack_origin(origin: str) -> bytes:
 class StoreCounters(NamedTuple):
     """The counters of the whole store."""
 
-    created_ms: int  # the latest time that the store has seen. No session is newer. 0 for none
+    latest_ms: int  # the latest time that the store has seen. No session is newer. 0 for none
     serial: int  # the serial of the newest event, 0 for none
     listed: int  # the number of entries in the listings, including expired ones that are not swept
 

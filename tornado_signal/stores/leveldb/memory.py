@@ -236,7 +236,7 @@ class Memory:
         identity: the identity of the store, in hexadecimal.
         secret: the secret of the store.
         generation: the random identity of this memory, in hexadecimal. Numbers of removals start over with each.
-        created_ms: the latest time that the store has seen. No session is newer.
+        latest_ms: the latest time that the store has seen. No session is newer.
         serial: the serial of the newest session, uncommitted ones included.
         newest: the serial of the newest committed session.
         stored: the number of entries in the listings on disk, after all submitted changes.
@@ -250,7 +250,7 @@ class Memory:
         self.identity = identity[: layout.IDENTITY_BYTES].hex()
         self.secret = identity[layout.IDENTITY_BYTES :]
         self.generation = os.urandom(layout.IDENTITY_BYTES).hex()
-        self.created_ms, self.serial, self.stored = counters
+        self.latest_ms, self.serial, self.stored = counters
         self.newest = self.serial
         self.sessions: dict[bytes, Record] = {}
         self.origins: dict[str, Origin] = {}

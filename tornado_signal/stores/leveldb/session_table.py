@@ -64,7 +64,7 @@ class SessionTable:
     def _load(self, memory: Memory) -> None:
         """Use what was read from the database. Waiting clients are woken if their sessions are gone."""
         before, self.memory = self.memory, memory
-        self._reported_ms = max(self._expired_ms, 0 if before.identity else memory.created_ms)
+        self._reported_ms = max(self._expired_ms, 0 if before.identity else memory.latest_ms)
         if before.identity not in ("", memory.identity):
             log.error("a new database replaces the earlier one, whose sessions are lost; clients publish them again")
             in_slices(self.watches.keys(), self.watches.changed, WAKE_STEP)
@@ -97,8 +97,8 @@ class SessionTable:
         memory, locks = self.memory, self.locks
         stored = memory.stored + listed
         if now_ms is not None:
-            memory.created_ms = max(memory.created_ms, now_ms)
-            counters = StoreCounters(memory.created_ms, memory.serial, stored)
+            memory.latest_ms = max(memory.latest_ms, now_ms)
+            counters = StoreCounters(memory.latest_ms, memory.serial, stored)
             change.puts.append((layout.COUNTERS_KEY, layout.pack_counters(counters)))
         locks.enter(tokens)
 
@@ -142,7 +142,7 @@ class SessionTable:
                     await asyncio.sleep(0)
                     until_s = time.monotonic() + STEP_S
             self._expired_ms = max(self._expired_ms, now_ms)
-            self.memory.created_ms = max(self.memory.created_ms, now_ms)
+            self.memory.latest_ms = max(self.memory.latest_ms, now_ms)
 
     def _expire(self, record: Record, now_ms: int) -> None:
         topic = record.topic

@@ -114,7 +114,7 @@ class LevelDBStore:
 
     async def open(self) -> None:
         await self.database.open()
-        self._clock.advance_to(self.memory.created_ms)
+        self._clock.advance_to(self.memory.latest_ms)
         self.sweeper.start()
         held = [record for record in self.memory.sessions.values() if record.leases]
         if abandoned := [(record, lease) for record in held for lease in split_leases(record.leases)]:
@@ -225,7 +225,7 @@ class LevelDBStore:
         memory = self._readable
         self._reservations.reserve(memory, origin, topic)
         try:
-            created_ms = memory.created_ms = max(memory.created_ms, now_ms)
+            created_ms = memory.latest_ms = max(memory.latest_ms, now_ms)
             expires_ms = created_ms + timeout_ms
             serial = memory.next_serial()
             session = Session(code, topic, info, created_ms, expires_ms, timeout_ms, serial, secret_hash)
