@@ -30,7 +30,7 @@ from tornado_signal.settings.settings import Settings
 GET = ("GET", "HEAD", "OPTIONS")
 POST = ("POST", "OPTIONS")
 ROUTES = dict.fromkeys(["/", "/topics", "/health", "/events", "/ice-servers", "/nearby", "/openapi.json"], GET)
-ROUTES |= dict.fromkeys(["/answer", "/poll", "/withdraw", "/refresh"], POST)
+ROUTES |= dict.fromkeys(["/answer", "/poll", "/withdraw", "/refresh", "/report"], POST)
 ROUTES |= {"/lobby/sessions": GET, "/lobby/offer": POST, "/lobby/events": GET}
 # Topics with the names of fixed paths.
 ROUTES |= {"/topics/sessions": GET, "/health/offer": POST, "/sessions/sessions": GET, "/offer/offer": POST}

@@ -194,7 +194,7 @@ for name in (*PATHS, "admin_token_file", "auth_keys", *SECRET_FILES):
     values = [("none", '"none"', None), ("/etc/a b.pem", '"/etc/a b.pem"', Path("/etc/a b.pem"))]
     add_values(name, values, ["", "a\0b"], ["1", "true", "['key.pem']"])
 SWITCHES = ("redis_tls", "demo", "nearby", "start_empty_if_damaged", "access_log", "log_subjects", "peerjs_discovery")
-for name in (*SWITCHES, "admin_topics"):
+for name in (*SWITCHES, "admin_topics", "connection_reports"):
     values = [("true", "true", True), ("false", '"false"', False)]
     add_values(name, values, ["", "yes", "True", "1", "on"], ["1", "[true]", "0.0"])
 for name in ("protocols", "shared_protocols"):

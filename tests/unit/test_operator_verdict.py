@@ -8,9 +8,17 @@ from support.paths import SYSTEMD
 
 from tornado_signal.metrics import Histogram
 from tornado_signal.operator.history import MAX_POINTS, SLICE_MS, History, Point, Totals, merge
-from tornado_signal.operator.verdict import LEAST_REFUSED, NOT_REFUSED, RULES, WINDOW, find_troubles, judge
+from tornado_signal.operator.verdict import (
+    LEAST_REFUSED,
+    LEAST_REPORTED,
+    NOT_REFUSED,
+    RULES,
+    WINDOW,
+    find_troubles,
+    judge,
+)
 
-CALM = Point(0, 100, 1, 0, 0, 0, 0.001, 0.001, 0.1, 0, 0)
+CALM = Point(0, 100, 1, 0, 0, 0, 0, 0, 0, 0.001, 0.001, None, 0.1, 0, 0)
 
 
 def after(**figures):
@@ -34,6 +42,9 @@ def after(**figures):
         ({"refused": 25}, {}),  # 5 % of five minutes
         ({"refused": 26}, {"refused": 156 / 3000}),
         ({"refused": 5, "requests": 5}, {}),  # too few
+        ({"unconnected": 10, "connected": 90}, {}),
+        ({"unconnected": 11, "connected": 90}, {"unconnected": 11 / 101}),
+        ({"unconnected": 3}, {}),  # too few
     ],
 )
 def test_rules(figures, expected):
@@ -51,7 +62,7 @@ def test_trouble_has_its_begin_ends_and_stays_in_the_bounded_history():
     none = Histogram((1.0,))
 
     def read():
-        return Totals(failed, 0, 0, failed, 0, none, none, 0.0, False, False)
+        return Totals(failed, 0, 0, failed, 0, 0, 0, 0, none, none, none, 0.0, False, False)
 
     history = History(read, lambda: now_ms, find_troubles)
     for number in range(2 * MAX_POINTS):
@@ -128,6 +139,7 @@ def test_alerts_and_documentation_have_the_same_thresholds():
             if name == "Refusals":
                 assert found[1] == (">", str(LEAST_REFUSED))
                 assert f'reason!~"{"|".join(NOT_REFUSED)}"' in expression
+            assert name != "Unconnected" or f">= {LEAST_REPORTED}" in expression
     rows = table("operator-page", "Verdict", "level")
     named = [", ".join(f"`TornadoSignal{name}`" for name in rule.alerts) for rule in RULES]
     assert rows == [[rule.level, rule.meaning, names] for rule, names in zip(RULES, named, strict=True)]

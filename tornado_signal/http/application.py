@@ -13,11 +13,12 @@ from tornado import gen, httputil, web
 from .. import errors
 from ..service import wire
 from ..service.operations import SUBSCRIPTIONS, Operation, declare
+from ..service.schemas import NOTHING
 from ..service.service import Service
 from ..settings.settings import Settings
 from ..system import assets
 from .files import File
-from .handlers import Command, Document, Handler, Query, Unknown
+from .handlers import Command, Document, Handler, Notice, Query, Unknown
 from .openapi import make_document
 from .request import Request
 from .streams import Stream
@@ -71,9 +72,10 @@ class Application(web.Application):
         """Make the routes for some settings: operations, subscriptions, files, documents, and others."""
         files = assets.load(assets.CLIENT | (assets.DEMO if settings.demo else {}))
         operations = declare(settings)
+        handlers = {("GET", False): Query, ("POST", False): Command, ("POST", True): Notice}
         routes = {
             operation.path: Route(
-                operation.pattern, Command if operation.method == "POST" else Query, {"operation": operation}
+                operation.pattern, handlers[operation.method, operation.result is NOTHING], {"operation": operation}
             )
             for operation in operations
         }

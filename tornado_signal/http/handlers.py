@@ -310,3 +310,12 @@ class Command(OperationHandler):
 
     methods = ("POST", "OPTIONS")
     post = OperationHandler.answer
+
+
+class Notice(Command):
+    """Handler of operations with POST that have no result."""
+
+    async def post(self, segment: str | None = None) -> None:
+        await self.answer(segment)
+        self._result = None
+        self.set_status(HTTPStatus.NO_CONTENT)

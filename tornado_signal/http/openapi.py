@@ -153,8 +153,13 @@ def operation(
     if security:
         found["security"] = security
         refusals = (401, *refusals)
+    done: Schema = {"200": {"description": "Done.", "headers": schemas.ALWAYS}}
+    if schema is schemas.NOTHING:
+        done = {"204": done["200"]}
+    else:
+        done["200"]["content"] = {media_type: {"schema": schema}}
     found["responses"] = {
-        "200": {"description": "Done.", "headers": schemas.ALWAYS, "content": {media_type: {"schema": schema}}},
+        **done,
         **{
             str(status): ref(schemas.REFUSALS[status][0], "responses")
             for status in sorted({400, 403, 429, 500, 503, *refusals})

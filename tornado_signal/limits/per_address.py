@@ -390,6 +390,11 @@ class Limits(ConnectionCounts):
         """Count a request of a client, or a connection that is refused, with its status."""
         self.recent.count(self._key(address)[1], status)
 
+    def name(self, address: str) -> str | None:
+        """Return the name of a client, or None if per-address limits do not apply to it."""
+        limited, name = self._key(address)
+        return name if limited else None
+
     def limits_address(self, address: str) -> bool:
         """Return whether per-address limits apply to an address."""
         parsed = parse_address(address)

@@ -66,6 +66,9 @@ class Exposition(Collector):
         if self._tls is not None:
             meaning = "Expiry of the current certificate, Unix time."
             yield gauge("certificate_expiry_timestamp_seconds", meaning, self._tls.certificate.expires_s)
+        if self._service.settings.connection_reports:
+            for kind, name, meaning, values, labels in self._service.reports.families():
+                yield KINDS[kind](name, meaning, values, *labels)
         if (provided := self._service.provided).provider:
             requests: Values = {("ok",): provided.succeeded, ("failed",): provided.failed}
             yield counter("turn_provider_requests", "Requests to the TURN provider.", requests, "result")

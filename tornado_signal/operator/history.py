@@ -23,8 +23,12 @@ class Totals(NamedTuple):
     refused: int  # see `NOT_REFUSED`
     failed: int
     defects: int
+    connected: int  # reports of clients, as the next two
+    unconnected: int
+    relayed: int
     wake_ups: Histogram
     lags: Histogram
+    connects: Histogram
     used: float
     down: bool
     full: bool
@@ -36,7 +40,9 @@ class Point(NamedTuple):
     Attributes:
         time: their begin in Unix milliseconds.
         requests, pairs, refused, failed, defects: numbers of events.
+        connected, unconnected, relayed: numbers of reports.
         wake_up_s, lag_s: the time below which 99 % were. None without observations.
+        connect_s: the same for half of the connected peers.
         used: the largest share of a limit, from 0 to 1.
         down: 1 if the store was not available.
         full: 1 if a resource was full.
@@ -49,8 +55,12 @@ class Point(NamedTuple):
     refused: int
     failed: int
     defects: int
+    connected: int
+    unconnected: int
+    relayed: int
     wake_up_s: float | None
     lag_s: float | None
+    connect_s: float | None
     used: float
     down: int
     full: int
@@ -79,9 +89,9 @@ class History:
         self._began_ms = now_ms()
         self._before = self._copy()
 
-    def _copy(self) -> tuple[tuple[int, ...], list[int], list[int]]:
+    def _copy(self) -> tuple[tuple[int, ...], list[list[int]]]:
         totals = self._read()
-        return totals[:5], list(totals.wake_ups.counts), list(totals.lags.counts)
+        return totals[:8], [list(each.counts) for each in (totals.wake_ups, totals.lags, totals.connects)]
 
     def rotate(self) -> None:
         """Begin the next point, and forget the oldest one."""
@@ -106,8 +116,8 @@ class History:
         return found
 
     def _current(self) -> tuple[Point, dict[str, float]]:
-        now, (numbers, wake_ups, lags) = self._read(), self._before
-        requests, pairs, refused, failed, defects = map(sub, now[:5], numbers)
+        now, (numbers, (wake_ups, lags, connects)) = self._read(), self._before
+        requests, pairs, refused, failed, defects, connected, unconnected, relayed = map(sub, now[:8], numbers)
         point = Point(
             self._began_ms,
             requests,
@@ -115,8 +125,12 @@ class History:
             refused,
             failed,
             defects,
+            connected,
+            unconnected,
+            relayed,
             highest(now.wake_ups, wake_ups),
             highest(now.lags, lags),
+            highest(now.connects, connects, 0.5),
             round(now.used, 4),
             int(now.down),
             int(now.full),
@@ -125,12 +139,21 @@ class History:
         return point._replace(troubles=tuple(values)), values
 
 
-def highest(histogram: Histogram, before: Sequence[int]) -> float | None:
-    """Return the upper bound of 99 % of the values that were observed since `before`, or the highest bound."""
+def highest(histogram: Histogram, before: Sequence[int], share: float = 0.99) -> float | None:
+    """Return the upper bound of a share of the values that were observed since `before`, or the highest bound."""
     below = list(accumulate(map(sub, histogram.counts, before)))
     if not below[-1]:
         return None
-    return histogram.bounds[min(bisect_left(below, 0.99 * below[-1]), len(histogram.bounds) - 1)]
+    return histogram.bounds[min(bisect_left(below, share * below[-1]), len(histogram.bounds) - 1)]
+
+
+def summarize(points: Sequence[Point]) -> dict[str, Any]:
+    """Return what clients have reported: numbers of connections, and the median of their times in seconds."""
+    times = sorted((point.connect_s, point.connected) for point in points if point.connect_s is not None)
+    below = list(accumulate(number for _, number in times))
+    median_s = times[bisect_left(below, below[-1] / 2)][0] if times else None
+    names = ("connected", "unconnected", "relayed")
+    return {**{name: sum(getattr(point, name) for point in points) for name in names}, "median_s": median_s}
 
 
 def merge(histories: Iterable[Sequence[Sequence[Any]]]) -> list[list[Any]]:
@@ -148,6 +171,6 @@ def _add(one: Point, other: Point) -> Point:
     def largest(name: str) -> Any:
         return max((value for each in (one, other) if (value := getattr(each, name)) is not None), default=None)
 
-    numbers = {name: getattr(one, name) + getattr(other, name) for name in Point._fields[1:6]}
-    numbers |= {name: largest(name) for name in Point._fields[6:11]}
+    numbers = {name: getattr(one, name) + getattr(other, name) for name in Point._fields[1:9]}
+    numbers |= {name: largest(name) for name in Point._fields[9:15]}
     return Point(one.time, **numbers, troubles=tuple(dict.fromkeys((*one.troubles, *other.troubles))))

@@ -26,7 +26,7 @@ from ..system.usage import count_descriptors, read_usage, started_s
 from ..transport import ServerState
 from ..transport.websocket import WebSocket
 from .fullness import Fullness
-from .history import History, Totals
+from .history import History, Totals, summarize
 from .verdict import NOT_REFUSED, find_troubles
 
 MAX_ITEMS: Final = 20  # addresses, origins and topics
@@ -101,6 +101,7 @@ class Status:
             "full": self._fullness.full,
             "room": self._find_room(),
             "figures": await self._find_figures(),
+            "reported": summarize(self.history.points()) if service.settings.connection_reports else None,
             "turn_provider": {
                 "name": service.provided.provider,
                 "servers": len(service.provided.current(round(service.clock.wall_s() * 1000))),
@@ -167,14 +168,19 @@ class Status:
             number for (status, reason), number in metrics.refusals.items() if status >= 500 or reason in NOT_REFUSED
         )
         requests, failed = self._count_requests()
+        reports = self._service.reports
         return Totals(
             requests,
             sum(self._service.store.metrics.offers_waited.counts),
             metrics.refusals.total() - not_refused,
             failed,
             metrics.defects,
+            reports.count("connected"),
+            reports.count("failed"),
+            reports.count("connected", "relay"),
             metrics.wake_ups,
             metrics.loop_lag,
+            reports.seconds,
             max((used / most for used, most in self._find_room().values() if most), default=0.0),
             not self._service.store.available,
             bool(self._fullness.full),

@@ -14,6 +14,7 @@ from .history import Point
 WELL, STRAINED, FAILING = "well", "strained", "failing"
 WINDOW: Final = round(300 / SLICE_S)  # points of five minutes
 MINUTE: Final = round(60 / SLICE_S)
+LEAST_REPORTED: Final = 20  # connections in an hour: fewer are not a trouble
 LEAST_REFUSED: Final = 30  # in five minutes: fewer are not a trouble
 NOT_REFUSED: Final = ("blocked", "session not found", "already answered")
 """The reasons that do not count as refused: the operator's own blocks, and what happens between peers that race."""
@@ -26,6 +27,12 @@ def _refused(points: Sequence[Point]) -> float:
     refused = sum(point.refused for point in points[-WINDOW:])
     requests = max(refused, sum(point.requests for point in points[-WINDOW:]))
     return refused / requests if refused > LEAST_REFUSED else 0.0
+
+
+def _unconnected(points: Sequence[Point]) -> float:
+    unconnected = sum(point.unconnected for point in points)
+    reports = unconnected + sum(point.connected for point in points)
+    return unconnected / reports if reports >= LEAST_REPORTED else 0.0
 
 
 def _lag(points: Sequence[Point]) -> float:
@@ -79,6 +86,14 @@ RULES: Final = (
     ),
     Rule("lag", STRAINED, 0.1, "99 % of the lags of the event loop exceed 100 ms for a minute", ("LoopLag",), _lag),
     Rule("refused", STRAINED, 0.05, "more than 5 % of the requests of 5 minutes are refused", ("Refusals",), _refused),
+    Rule(
+        "unconnected",
+        STRAINED,
+        0.1,
+        "more than 10 % of the reported connections of an hour fail",
+        ("Unconnected",),
+        _unconnected,
+    ),
 )
 
 
@@ -134,6 +149,8 @@ def _explain(rule: Rule, value: float, processes: Iterable[Mapping[str, Any]]) -
         return f"{value:.0f} {'request' if value == 1 else 'requests'} of 5 minutes failed (5xx){first}"
     if rule.name == "defects":
         return f"{value:.0f} internal {'error' if value == 1 else 'errors'} in 5 minutes; the log has a traceback"
+    if rule.name == "unconnected":
+        return f"{100 * value:.0f} % of the reported connections of an hour have failed; a TURN server may be missing"
     if rule.name == "lag":
         return f"the event loop is {1000 * value:.0f} ms late"
     return rule.meaning

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from ..auth import ANY
-from ..errors import InvalidParameter, Unavailable
+from ..errors import InvalidParameter, PathNotFound, Unavailable
 from ..session import SessionPosition, Side, utf8_length
 from ..settings.settings import Settings
 from ..stores import SIDE_BODIES
@@ -28,17 +28,20 @@ from .parameters import (
     Fields,
     Parameter,
     candidates,
+    check_integer,
     check_optional_string,
     check_side,
     check_ttl,
+    choice,
     number,
     one_of,
     side,
     since,
     string,
 )
+from .reports import KINDS, MAX_MS, OUTCOMES, TRANSPORTS
 from .request_context import RequestContext
-from .schemas import DEFAULT_LIMIT, FILLED, MAX_INFO, MAX_LIMIT, MAX_TOPIC, MIN_TTL_MS, Schema, positive, ref
+from .schemas import DEFAULT_LIMIT, FILLED, MAX_INFO, MAX_LIMIT, MAX_TOPIC, MIN_TTL_MS, NOTHING, Schema, positive, ref
 from .waiting import Feed, SessionFeed, TopicFeed, wait_for_change, wait_for_update
 
 ENTRY_BYTES: Final = 64  # that an entry of the store takes in addition to its text, origin and topic
@@ -160,7 +163,20 @@ def ice_servers(context: RequestContext) -> bytes:
     expires_ms = ice.expires_ms(wall_ms)
     if others := provided.current(wall_ms):
         expires_ms = min(expires_ms, provided.expires_ms)
-    return wire.encode(wire.ice_servers(ice.stun, ice.turn(wall_ms), others, expires_ms))
+    reports = service.settings.connection_reports
+    return wire.encode(wire.ice_servers(ice.stun, ice.turn(wall_ms), others, expires_ms, reports))
+
+
+def report(
+    context: RequestContext, outcome: str, local: str | None, remote: str | None, transport: str | None, ms: int
+) -> bytes:
+    """POST /report. Raise PathNotFound if reports are not wanted."""
+    service = context.service
+    if not service.settings.connection_reports:
+        raise PathNotFound
+    address = service.limits.name(context.client_address)
+    service.reports.add(address, outcome, local or "", remote or "", transport or "", ms, context.now_ms)
+    return NO_RESULT
 
 
 # Discovery
@@ -314,6 +330,11 @@ def check_answering_side(fields: Fields, context: RequestContext) -> Side:
     return side
 
 
+def check_ms(fields: Fields, context: RequestContext) -> int:
+    """Return the duration of an attempt in milliseconds."""
+    return check_integer(fields.get("ms"), "ms", 0, MAX_MS)
+
+
 def check_listing_cursor(fields: Fields, context: RequestContext) -> str | None:
     """Return the unparsed cursor of an earlier listing. It is parsed after all other checks."""
     return check_optional_string(fields.get("since"), "since", 0)
@@ -326,6 +347,7 @@ POSITIVE: Final = positive()
 SIDE: Final = side()
 ANSWERER: Final = {"type": "string", "const": "answerer"}
 SUCCESS: Final = wire.encode({"success": True})
+NO_RESULT: Final = b"null"
 
 SUBSCRIPTIONS: Final = (
     Subscription(
@@ -367,6 +389,25 @@ def declare(settings: Settings) -> tuple[Operation, ...]:
             "The STUN and TURN servers, as an RTCConfiguration has them, and until when they can be used.",
             ref("IceConfiguration"),
             ice_servers,
+            action=ANY,
+        ),
+        Operation(
+            "report",
+            "POST",
+            "/report",
+            "service",
+            "Report how an attempt to connect two peers has ended, for the counters of the operator.",
+            NOTHING,
+            report,
+            (
+                choice("outcome", OUTCOMES, required=True),
+                choice("local", KINDS, description="The kind of the candidate of this peer, if it is known."),
+                choice("remote", KINDS, description="That of the other peer."),
+                choice("transport", TRANSPORTS, description="That to the relay, or of the pair, if it is known."),
+                Parameter("ms", check_ms, {"type": "integer", "minimum": 0, "maximum": MAX_MS}, required=True),
+            ),
+            refusals=(404,),
+            body="ReportRequest",
             action=ANY,
         ),
         Operation(

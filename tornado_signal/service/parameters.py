@@ -111,6 +111,18 @@ def string(name: str, most: int | None = None, schema: Schema = schemas.FILLED) 
     return Parameter(name, check, schema, required=True)
 
 
+def choice(name: str, words: tuple[str, ...], *, required: bool = False, description: str = "") -> Parameter:
+    """Return the parameter for one of some words. It is None if it is absent and not required."""
+
+    def check(fields: Fields, context: RequestContext) -> str | None:
+        word = fields.get(name)
+        if not (word in words if type(word) is str else word is None and not required):
+            raise InvalidParameter(name)
+        return word
+
+    return Parameter(name, check, {"type": "string", "enum": list(words)}, required, description)
+
+
 def candidates(most: int) -> Parameter:
     """Return the parameter for a batch of candidates of at most `most` code points each."""
 

@@ -66,6 +66,7 @@ def positive(most: int = MAX_NUMBER) -> Schema:
 TEXT: Final[Schema] = {"type": "string"}
 FILLED: Final[Schema] = {"type": "string", "minLength": 1}
 TEXTS: Final = list_of(TEXT)
+NOTHING: Final[Schema] = {"type": "null"}
 TIME: Final[Schema] = {"type": "integer", "description": "Milliseconds since the Unix epoch."}
 WAIT: Final[Schema] = {
     "minimum": 0,
@@ -143,7 +144,10 @@ SCHEMAS: Final[Schema] = {
         {"urls": TEXTS, "username": TEXT, "credential": TEXT},
         ["urls"],
     ),
-    "IceConfiguration": object_of({"iceServers": list_of(ref("IceServer")), "expiresAt": TIME}),
+    "IceConfiguration": object_of(
+        {"iceServers": list_of(ref("IceServer")), "expiresAt": TIME, "reports": {"type": "boolean", "const": True}},
+        ["iceServers", "expiresAt"],
+    ),
 }
 """Every schema that depends on no setting, by its name."""
 

@@ -24,6 +24,7 @@ from ..system.hourly import HourlyWarnings
 from .event_batches import EventBatchCache
 from .ice import IceServers, ProvidedServers
 from .refusals import Refusals
+from .reports import ConnectionReports
 from .request_log import RequestLog
 
 log = logging.getLogger(__name__)
@@ -84,6 +85,7 @@ class Service:
     authority: Authority | None = None  # verifies tokens, or None if requests need none
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     provided: ProvidedServers = field(default_factory=ProvidedServers)  # the servers of the TURN provider
+    reports: ConnectionReports = field(default_factory=ConnectionReports)  # of clients about their connections
     running: int = 0  # the number of requests in progress or queued
     # The waiting requests, each with its topic, which is empty for those that wait for a session.
     waits: dict[WaitingRequest, str] = field(default_factory=dict)

@@ -100,13 +100,18 @@ def poll_result(side: Side, update: SessionUpdate) -> dict[str, Any]:
 
 
 def ice_servers(
-    stun: Sequence[str], turn: tuple[Sequence[str], str, str] | None, others: Iterable[Any], expires_ms: int
+    stun: Sequence[str],
+    turn: tuple[Sequence[str], str, str] | None,
+    others: Iterable[Any],
+    expires_ms: int,
+    reports: bool,
 ) -> dict[str, Any]:
     """Return the response of GET /ice-servers. `turn` is URLs, user name and password. `others` follow these."""
     servers: list[dict[str, Any]] = [{"urls": stun}] if stun else []
     if turn is not None:
         servers.append(dict(zip(("urls", "username", "credential"), turn, strict=True)))
-    return {"iceServers": [*servers, *others], "expiresAt": expires_ms}
+    configuration = {"iceServers": [*servers, *others], "expiresAt": expires_ms}
+    return {**configuration, "reports": True} if reports else configuration
 
 
 def gone(code: bytes, reason: Reason) -> dict[str, Any]:

@@ -383,6 +383,12 @@ class Settings:
     turn_provider_secret_file: Path | VariableSecret | None = setting(
         "none", OPTIONAL_PATH, "file with the secret for the provider's interface; re-read on SIGHUP", live=True
     )
+    connection_reports: bool = setting(
+        "false",
+        SWITCH,
+        "whether clients report how their attempts to connect to each other have ended; the server only counts them",
+        live=True,
+    )
     webhook_url: str | None = setting(
         "none",
         keyword_or("none", None, WEBHOOK_URL),

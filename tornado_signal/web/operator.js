@@ -245,7 +245,23 @@ function showBand({ verdict, processes, missing, time: now }, chosen) {
   const parts = [up, chosen.length ? `version ${chosen[0].version.slice(0, 12)}` : ""];
   const count = processes.length + missing.length;
   if (count > 1) parts.push(`servers ${processes.length} of ${count}`);
-  find("facts").textContent = parts.filter(Boolean).join(" · ");
+  find("facts").textContent = [...parts, ...networkOf(chosen)].filter(Boolean).join(" · ");
+}
+
+/** Return what clients have reported of their connections, and which TURN provider fails. */
+function networkOf(chosen) {
+  const reports = chosen.map(({ reported }) => reported).filter(Boolean);
+  const sum = (name) => reports.reduce((total, each) => total + each[name], 0);
+  const [connected, unconnected, relayed] = ["connected", "unconnected", "relayed"].map(sum);
+  const all = connected + unconnected;
+  const share = (number) => `${Math.round((100 * number) / all)} %`;
+  const times = reports.map(({ median_s }) => median_s).filter((each) => each != null);
+  const median = times.length ? `, median ${Math.max(...times)} s` : "";
+  const failing = chosen.find(({ turn_provider }) => turn_provider?.problem)?.turn_provider;
+  return [
+    all && `${share(connected)} of ${all.toLocaleString("en")} connections, ${share(relayed)} by relay${median}`,
+    failing && `TURN provider ${failing.name} fails: ${failing.problem}`,
+  ];
 }
 
 /** Draw the values of the last hour on a scale from 0 to `top`, with a threshold and the events. */

@@ -1,0 +1,124 @@
+"""Reports of clients about their connections: counters, and nothing else."""
+
+import itertools
+import re
+
+import pytest
+from support.rpc import open_socket
+from support.service import head, invalid, refused
+
+from tornado_signal.service import reports
+from tornado_signal.service.reports import KINDS, TRANSPORTS, ConnectionReports
+
+GOOD = {"outcome": "connected", "local": "host", "remote": "srflx", "transport": "udp", "ms": 380}
+FAILED = {"outcome": "failed", "ms": 15_000}
+
+
+@pytest.fixture
+def wanting(start_service, io_loop):
+    """A server that wants reports."""
+    return io_loop.run_sync(lambda: start_service(connection_reports=True))
+
+
+async def admin(service, path):
+    return await service.raw(head("GET", path, [("Host", "localhost")]), port=service.admin_port)
+
+
+async def series(service):
+    """Return the samples of the metrics."""
+    text = (await admin(service, "/metrics")).body.decode()
+    return dict(re.findall(r"^tornado_signal_(report\S+) (\S+)$", text, re.MULTILINE))
+
+
+async def test_reports_are_not_taken_unless_they_are_wanted(service):
+    assert refused(await service.call("POST", "/report", GOOD)) == (404, "Not found")
+    assert "reports" not in await service.get("/ice-servers")
+    assert await series(service) == {}
+
+
+async def test_reports_over_http_and_the_websocket(wanting):
+    assert (await wanting.get("/ice-servers"))["reports"] is True
+    response = await wanting.call("POST", "/report", GOOD)
+    assert (response.status, response.body) == (204, b"")
+    async with open_socket(wanting) as client:
+        assert await client.call("report", **GOOD | {"remote": "relay", "transport": "tls"}) is None
+        assert await client.call("report", **FAILED) is None
+    found = await series(wanting)
+    assert {name: value for name, value in found.items() if "connections" in name} == {
+        'reported_connections_total{kind="srflx",outcome="connected",transport="udp"}': "1.0",
+        'reported_connections_total{kind="relay",outcome="connected",transport="tls"}': "1.0",
+        'reported_connections_total{kind="",outcome="failed",transport=""}': "1.0",
+    }
+    assert found['reported_connect_seconds_bucket{le="0.4"}'] == "2.0"
+    assert found["reports_ignored_total"] == "0.0"
+    (process,) = (await admin(wanting, "/status")).json["processes"]
+    assert process["reported"] == {"connected": 2, "unconnected": 1, "relayed": 1, "median_s": 0.4}
+
+
+BAD = [
+    ("outcome", [None, "", "lost", 1, ["connected"], {}, True]),
+    ("local", ["", "Host", "192.0.2.7", 0, ["host"]]),
+    ("remote", ["", "unknown", {}]),
+    ("transport", ["", "sctp", 17]),
+    ("ms", [None, -1, 0.5, "380", True, 3_600_001, [], 2**70]),
+]
+
+
+@pytest.mark.parametrize(("name", "values"), BAD, ids=[name for name, _ in BAD])
+async def test_wrong_values_are_refused_and_not_counted(name, values, wanting):
+    for value in values:
+        assert refused(await wanting.call("POST", "/report", GOOD | {name: value})) == (400, invalid(name)), value
+    assert not any("connections_total" in each for each in await series(wanting))
+
+
+async def test_other_fields_of_a_report_are_not_kept(wanting):
+    await wanting.call("POST", "/report", GOOD | {"address": "192.0.2.7", "topic": "of-lobby"})
+    text = (await admin(wanting, "/metrics")).body.decode() + (await admin(wanting, "/status")).body.decode()
+    assert "of-lobby" not in text
+
+
+async def test_every_report_of_an_address_counts_as_a_request(start_service):
+    service = await start_service(connection_reports=True, unlimited_addresses=(), rate_per_address=1)
+    statuses = [(await service.call("POST", "/report", FAILED)).status for _ in range(12)]
+    assert statuses == [204] * 10 + [429] * 2
+    found = await series(service)
+    assert found["reports_ignored_total"] == "9.0"
+
+
+def test_metrics_have_few_series():
+    counters = ConnectionReports()
+    kinds, transports = ("", *KINDS), ("", *TRANSPORTS)
+    for local, remote, transport in itertools.product(kinds, kinds, transports):
+        counters.add(None, "connected", local, remote, transport, 1, 0)
+    counters.add(None, "failed", "host", "host", "udp", 1, 0)
+    numbers, seconds, _ = (family.values for family in counters.families())
+    assert len(numbers) == len(kinds) * len(transports) + 1
+    assert len(numbers) + len(seconds.counts) + 2 + 1 <= 40
+
+
+def test_an_address_counts_for_at_most_one_in_ten():
+    """A thousand addresses report as often as one, which lies."""
+    counters = ConnectionReports()
+    for number in range(1000):
+        counters.add("liar", "failed", "", "", "", 1, number)
+        counters.add(f"honest {number}", "connected", "host", "host", "udp", 1, number)
+    assert counters.count("connected") == 1000
+    assert 90 <= counters.count("failed") <= counters.numbers.total() / 10
+    assert counters.ignored == 1000 - counters.count("failed")
+
+
+def test_shares_are_of_an_hour_and_memory_is_bounded(monkeypatch):
+    monkeypatch.setattr(reports, "MAX_ADDRESSES", 100)
+    counters = ConnectionReports()
+
+    def counts(now_ms, address="one"):
+        before = counters.ignored
+        counters.add(address, "failed", "", "", "", 1, now_ms)
+        return counters.ignored == before
+
+    window_ms = reports.WINDOW_MS
+    assert [counts(now_ms) for now_ms in (0, window_ms - 1, window_ms, 2 * window_ms)] == [True, False, False, True]
+    assert counts(4 * window_ms)
+    for number in range(1000):
+        assert counts(4 * window_ms, f"address {number}")
+        assert max(map(len, counters._windows)) <= 100
