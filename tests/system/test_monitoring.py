@@ -63,7 +63,7 @@ def test_promtool_accepts_every_rule():
     sound, said = promtool("check", "rules", ALERTS)
     assert sound, said
     assert f"{len(expressions())} rules found" in said
-    assert len(expressions()) == 22
+    assert len(expressions()) == 23
     descriptions = re.findall(r"description: (.*(?:\n {12}.*)*)", ALERTS.read_text())
     assert len(descriptions) == len(expressions())
     assert "{{" not in "".join(descriptions)
@@ -128,7 +128,11 @@ def test_every_documented_metric_is_exported(servers, redis, start, tmp_path):
         request(server, "POST", "/poll", {"code": code, "side": "offerer", "wait": 0.1})
     protected = start("--admin-port", "0", "--auth-keys", write_secret(tmp_path / "keys"), data="protected")
     protected.exchange("/topics", token="nonsense")
-    hooked = start("--admin-port", "0", "--webhook-url", "http://127.0.0.1:1", *webhook_secret(tmp_path), data="hooked")
+    flags = ("--webhook-url", "http://127.0.0.1:1", *webhook_secret(tmp_path), "--connection-reports")
+    flags += ("--turn-provider", "http://127.0.0.1:1")
+    secret = {"TORNADO_SIGNAL_TURN_PROVIDER_SECRET": "the secret of a provider"}
+    hooked = start("--admin-port", "0", *flags, data="hooked", **secret)
+    assert hooked.exchange("/report", {"outcome": "failed", "ms": 1})[0] == 204
     for server in (*servers, protected, hooked):
         families = scrape(server.admin_url).families
         samples |= {sample.name for family in families.values() for sample in family.samples}
