@@ -1,4 +1,4 @@
-"""Attacks over the protocols of PeerJS, y-webrtc, trackers and Nostr."""
+"""Attacks over the protocols of other libraries."""
 
 import asyncio
 import contextlib
@@ -26,6 +26,7 @@ def upgrading(path: str) -> bytes:
 
 
 Y_WEBRTC, TRACKER, NOSTR = map(upgrading, ("/y-webrtc", "/tracker", "/nostr"))
+MATCHBOX, RXDB, GODOT = map(upgrading, ("/matchbox/crowd", "/rxdb", "/godot"))
 
 
 def peerjs(number: int) -> bytes:
@@ -162,6 +163,23 @@ async def announce_in_swarms(attacker: Attacker) -> None:
     await attacker.hold(CROWD, announce)
 
 
+@attack()
+async def enter_and_leave_rooms(attacker: Attacker) -> None:
+    """Members of large rooms of RxDB, matchbox and Godot, of which some come and go, with large signals to nobody."""
+    join = {MATCHBOX: text(), RXDB: text(type="join", room="crowded"), GODOT: text(type=0, id=0, data="")}
+    sent = text(Signal={"receiver": "nobody", "data": LARGE})
+
+    async def belong(connected: socket.socket, held_s: float = HOLD_S) -> None:
+        path = random.choice([*join])
+        opened = await Attacked(attacker, connected).upgrade(path)
+        for data in (join[path], *([sent] if path is MATCHBOX else [])):
+            await attacker.pace.take()
+            await opened.send(data)
+        await attacker.swallow(connected, held_s)
+
+    await asyncio.gather(attacker.hold(CROWD, belong), attacker.hold(20, lambda connected: belong(connected, 0.2)))
+
+
 BROKEN = [
     b"", b"nonsense", b"[" * 100_000, b"null", b"[1]", b'"\xff"', b'{"type":{}}', b'{"type":["OFFER"],"dst":{}}',
     b'{"type":"publish","topic":"\\ud800","data":1}', b'{"type":"publish","topic":["a"],"data":1}',
@@ -172,6 +190,9 @@ BROKEN = [
     b'["REQ"]', b'["REQ",{},{}]', b'["REQ","a",[]]', b'["REQ","a",{"#x":[[],{},null],"kinds":{}}]', b'["CLOSE",[]]',
     b'["REQ","a",{"#x":["\\ud800"],"kinds":[1e400]}]', b'["EVENT",{"id":{}}]', b'["EVENT",[]]', b'[{},"a"]',
     json.dumps(["REQ", "a", *[{"#x": ["x" * 256] * 100}] * 9]).encode(),
+    b'{"type":"join","room":{}}', b'{"type":"signal","senderPeerId":[],"receiverPeerId":{}}',
+    b'{"Signal":{"receiver":[]}}', b'{"Signal":{"receiver":"\\ud800","data":{}}}',
+    b'{"type":0,"id":1e308,"data":""}', b'{"type":4,"id":2.5,"data":[]}',
     json.dumps(["EVENT", {"id": "0" * 64, "kind": 20_001, "created_at": 1, "content": "", "tags": [[{}]]}]).encode(),
 ]  # fmt: skip
 
@@ -181,7 +202,7 @@ async def broken_messages_of_protocols(attacker: Attacker) -> None:
     """Malformed and huge messages to all protocols. Nothing may fail in the server."""
 
     async def send_all(connected: socket.socket) -> None:
-        path = random.choice([peerjs(next(NUMBERS)), Y_WEBRTC, TRACKER, NOSTR])
+        path = random.choice([peerjs(next(NUMBERS)), Y_WEBRTC, TRACKER, NOSTR, MATCHBOX, RXDB, GODOT])
         opened = await Attacked(attacker, connected).upgrade(path)
         for data in random.sample(BROKEN, len(BROKEN)):
             await attacker.pace.take()

@@ -14,7 +14,7 @@ NAMES = [
     "unfinished-messages", "go-on-in-batches", "do-not-read-websockets", "mixed-websockets",
     "large-waits", "flood-of-pongs", "store-in-batches",
     "claim-ids", "join-rooms", "publish-to-a-crowd", "do-not-read-in-a-crowd", "announce-in-swarms",
-    "subscribe-to-topics", "publish-wrong-events",
+    "subscribe-to-topics", "publish-wrong-events", "enter-and-leave-rooms",
     "broken-messages-of-protocols", "come-without-a-token",
 ]  # fmt: skip
 assert ATTACKS.keys() >= {*NAMES}, "a weekly test would be the first to miss it"

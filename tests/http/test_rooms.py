@@ -133,7 +133,7 @@ async def test_members_of_matchbox_learn_of_later_ones_and_send_them_signals(ope
     other = await opened("/matchbox/another%20game")
     first, second, third = [await identified(each) for each in (one, two, other)]
     await one.expect({"NewPeer": second})
-    for receiver in (second, third, first[:-1], 5, None):
+    for receiver in (second, third, first[:-1], "\ud83c", 5, None):
         await one.send({"Signal": {"receiver": receiver, "data": {"Offer": "é"}}})
     await two.expect({"Signal": {"sender": first, "data": {"Offer": "é"}}})
     for junk in ("{", '"KeepAlive"', "null", {"Signal": 1}, {"Signal": {"receiver": first}}, {"Other": 1}, [1]):

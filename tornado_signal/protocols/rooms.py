@@ -68,11 +68,12 @@ class Room:
 
     def send(self, member_id: str, message: bytes) -> None:
         """Send a message to a member, unless it has left."""
-        sent = SENT + member_id.encode() + b" " + message
-        if member_id in self.own:
-            self.relayed(sent)
-        elif member_id in self.members:
-            self.relay.publish(self.channel, sent)
+        if member_id in self.own or member_id in self.members:
+            sent = SENT + member_id.encode() + b" " + message
+            if member_id in self.own:
+                self.relayed(sent)
+            else:
+                self.relay.publish(self.channel, sent)
 
     def announce(self, message: bytes) -> None:
         """Send a message to all members."""

@@ -14,6 +14,9 @@ const PROTOCOLS = {
   "/y-webrtc": "y-webrtc",
   "/tracker": "trackers",
   "/nostr": "Nostr",
+  "/rxdb": "RxDB",
+  "/matchbox/{room}": "matchbox",
+  "/godot": "Godot",
 };
 const LIMITS = ["connections", "waiting", "held", "requests", "sessions", "bytes"];
 const FAILING = ["store", "missing", "defects", "failed"]; // rules of the verdict; the others are of `strained`
