@@ -1,0 +1,47 @@
+"""The number of a connection: equal for both people, unless a server in between has replaced the fingerprints."""
+
+from support.browsers import until
+
+pytest_plugins = ["support.browser_fixtures"]
+
+NUMBER = "async () => { const [peer] = here.peers.values(); return JSON.stringify(await peer.verification()); }"
+FINGERPRINT = "(side) => [...here.peers.values()][0].peerConnection[side].sdp.match(/a=fingerprint:(.*)/)[1].trim()"
+HEARD = "seen.filter(([name]) => name === 'message').map(([, , data]) => data)"
+
+
+def meet(*pages):
+    """Enter a room on each page, as the person of the name, and wait until the pages of a server are connected."""
+    for page, name in pages:
+        page.evaluate(f"enter('lobby', {{info: '{name}'}})")
+    for page, _ in pages:
+        until(lambda page=page: page.evaluate("here.peers.size") == 1)
+
+
+def test_both_sides_have_the_same_number_and_another_one_after_a_reconnection(start, connect_page):
+    server = start()
+    alice, bob = connect_page(server), connect_page(server)
+    meet((alice, "Alice"), (bob, "Bob"))
+    first = alice.evaluate(NUMBER)
+    assert bob.evaluate(NUMBER) == first
+    bob.evaluate("here.leave()")
+    until(lambda: alice.evaluate("here.peers.size") == 0)
+    bob.evaluate("enter('lobby', {info: 'Bob'})")
+    until(lambda: alice.evaluate("here.peers.size") == bob.evaluate("here.peers.size") == 1)
+    assert alice.evaluate(NUMBER) == bob.evaluate(NUMBER) != first
+
+
+def test_a_server_in_between_shows_in_the_number(start, connect_page):
+    """To each side, the server poses as the other person. It has the messages of both, with fingerprints of its own."""
+    to_alice, to_bob = start(data="alice"), start(data="bob")
+    alice, bob = connect_page(to_alice), connect_page(to_bob)
+    as_bob, as_alice = connect_page(to_alice), connect_page(to_bob)
+    meet((alice, "Alice"), (as_bob, "Bob"))
+    meet((bob, "Bob"), (as_alice, "Alice"))
+    alice.evaluate("here.send('a secret')")
+    until(lambda: as_bob.evaluate(HEARD) == ["a secret"])
+    as_alice.evaluate(f"here.send('{as_bob.evaluate(HEARD)[0]}')")
+    until(lambda: bob.evaluate(HEARD) == ["a secret"])
+    assert [alice.evaluate("others()"), bob.evaluate("others()")] == [["Bob"], ["Alice"]]
+    sent, received = alice.evaluate(FINGERPRINT, "localDescription"), bob.evaluate(FINGERPRINT, "remoteDescription")
+    assert sent != received
+    assert alice.evaluate(NUMBER) != bob.evaluate(NUMBER)
