@@ -19,7 +19,6 @@ class Side(enum.Enum):
 
     @property
     def other(self) -> "Side":
-        """The role of the other peer."""
         return Side.ANSWERER if self is Side.OFFERER else Side.OFFERER
 
 
@@ -55,7 +54,6 @@ class Session(NamedTuple):
     secret_hash: bytes = b""  # hash of the offerer's secret. Empty if there is none (docs/http-api.md#secrets)
 
     def live(self, now_ms: int) -> bool:
-        """Return whether the session exists at `now_ms`."""
         return now_ms < self.expires_ms
 
 

@@ -239,7 +239,6 @@ class Actions:
 
 
 def check_names(name: str, fields: Fields) -> None:
-    """Check the names of fields."""
     for field in fields:
         if field not in ACTIONS[name].fields:
             raise InvalidAction(f"{name} has no field {field!r}")
@@ -290,7 +289,6 @@ def parse_network(fields: Fields) -> Network:
 
 
 def parse_text(fields: Fields, name: str) -> str:
-    """Return a field with a text."""
     text = fields.get(name)
     if type(text) is not str or not 0 < len(text) <= MAX_TEXT:
         raise InvalidAction(f"{name} must be a text of 1 to {MAX_TEXT} characters")
@@ -312,7 +310,6 @@ def parse_target(fields: Fields) -> Target:
 
 
 def parse_level(fields: Fields) -> str:
-    """Return the field `level`."""
     level = fields.get("level")
     if level not in LEVELS:
         raise InvalidAction(f"level must be one of {', '.join(LEVELS)}")

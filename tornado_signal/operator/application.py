@@ -72,7 +72,6 @@ def make_admin_application(
     policy: AdminPolicy | None = None,
     tls: Tls | None = None,
 ) -> web.Application:
-    """Make the application of the admin listener."""
     policy = policy or AdminPolicy()
     fullness = control.fullness
     common = {"service": service, "fullness": fullness, "exposition": Exposition(service, fullness, transport, tls)}

@@ -26,7 +26,6 @@ REDIS = ("store", *(setting.name for setting in SETTINGS if setting.name.startsw
 
 
 def add_commands(commands: CommandLine) -> None:
-    """Add the commands."""
     check = "check the integrity of the data of a stopped server, or of the data on Redis"
     _add(commands, "check", check, "data_dir", *REDIS)
     parser = _add(

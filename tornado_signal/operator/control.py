@@ -239,7 +239,6 @@ class Control:
 
 
 def now_ms() -> int:
-    """Return the time in Unix milliseconds."""
     return round(time.time() * 1000)
 
 

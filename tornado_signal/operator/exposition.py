@@ -190,7 +190,6 @@ def gauge(name: str, meaning: str, values: Values | float, *labels: str) -> Metr
 
 
 def reload_gauge(live: LiveSettings) -> Metric:
-    """Return the gauge of the last reload."""
     return gauge("last_reload_successful", "Whether the last reload applied its settings.", not live.reload_error)
 
 

@@ -36,7 +36,6 @@ class Messages:
         return self._number
 
     def sign(self, fields: dict[str, Any]) -> bytes:
-        """Return a message."""
         body = wire.encode(fields)
         return self._signature(body) + body
 

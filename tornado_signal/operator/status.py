@@ -329,14 +329,12 @@ class StoredSessions:
 
 
 def receivers(connections: Iterable[object]) -> Iterator[ClientConnection]:
-    """Yield the receivers of WebSockets."""
     for connection in connections:
         if isinstance(connection, WebSocket):
             yield cast(ClientConnection, connection.receiver)
 
 
 def largest(usages: dict[Any, ScopeUsage]) -> list[tuple[Any, ScopeUsage]]:
-    """Return the largest entries, in descending order."""
     return heapq.nlargest(MAX_ITEMS, usages.items(), key=lambda entry: entry[1].size)
 
 

@@ -28,7 +28,6 @@ DENIED: Final = (
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print the file."""
     print("\n".join(make_lines(load(arguments, os.environ))))
 
 

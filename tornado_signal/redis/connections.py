@@ -76,7 +76,6 @@ class RedisConnection(asyncio.Protocol):
         self._on_lost()
 
     def send(self, commands: Iterable[Command]) -> None:
-        """Send commands in order, in one write."""
         assert self._transport is not None
         # hiredis's type stub declares a command as a single word.
         self._transport.write(b"".join([hiredis.pack_command(command) for command in commands]))  # type: ignore[arg-type]

@@ -89,7 +89,6 @@ class Topology:
 
     @property
     def available(self) -> bool:
-        """Whether all primaries responded the last time."""
         return not any(node.problem for node in self.primaries)
 
     async def open(self) -> None:

@@ -63,7 +63,6 @@ class ClientConnection:
 
     @property
     def origin(self) -> str:
-        """The isolation scope."""
         return self.client.origin
 
     @property

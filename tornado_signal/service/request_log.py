@@ -71,7 +71,6 @@ class RequestLog:
         self.recent_refusals.count((status, reason), status)
 
     def count_defect(self) -> None:
-        """Count an internal error."""
         self.metrics.defects += 1
 
     def count_transport_refusal(self, status: int) -> str:

@@ -83,7 +83,6 @@ class Setting:
 
     @property
     def help(self) -> str:
-        """The complete text for `--help`."""
         unit = f"unit: {self.unit}; " if self.unit else ""
         details = f"{unit}default: {self.default}; environment: {self.variable}{'; applied on SIGHUP' * self.live}"
         return f"{self.meaning} [{self.type.allowed}] ({details})"

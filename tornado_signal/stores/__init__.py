@@ -319,7 +319,6 @@ def check_unused(settings: Settings) -> None:
 
 
 async def open_store(settings: Settings, clock: Clock) -> Store:
-    """Return the configured store, opened."""
     store = make_store(settings, clock)
     await store.open()
     return store

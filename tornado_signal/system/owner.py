@@ -61,7 +61,7 @@ def become_owner(path: Path, *, enter: bool = False) -> Path:
             f"cannot become user {user}, the owner of {here}: {error.strerror}; run this command as that user"
         ) from error
     log.info("running as user %d and group %d: that user owns %s", user, group, here)
-    # What only root could enter has no absolute path for this process: it is relative to the current directory.
+    # A directory that only root could enter has no absolute path for this process. The relative path works there.
     return path.absolute() if os.path.exists(path.absolute()) or not enter else Path(*remaining[::-1])
 
 

@@ -115,7 +115,6 @@ class SpanTracer:
 
 
 def read_traceparent(traceparent: str) -> Context:
-    """Return the context of a valid `traceparent`."""
     trace_id, span_id, flags = (int(digits, 16) for digits in traceparent.split("-")[1:])
     parent = SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(flags))
     return set_span_in_context(NonRecordingSpan(parent), NO_CONTEXT)

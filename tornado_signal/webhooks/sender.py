@@ -164,7 +164,6 @@ class Webhooks:
         self._changed.set()
 
     async def _send(self, batch: Batch) -> None:
-        """Deliver a batch and count it."""
         reason = "rejected"
         try:
             reason = await self._deliver(batch)

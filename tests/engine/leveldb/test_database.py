@@ -13,7 +13,6 @@ from tornado_signal.errors import DamagedListing, DatabaseError, Unavailable
 from tornado_signal.stores.leveldb import database, layout
 from tornado_signal.stores.leveldb.binding import plyvel
 from tornado_signal.stores.leveldb.database import Change, Database, Group
-from tornado_signal.stores.leveldb.metrics import DatabaseMetrics
 from tornado_signal.stores.leveldb.space import Space
 
 OWN = [layout.FORMAT_KEY, layout.IDENTITY_KEY]
@@ -65,9 +64,9 @@ class Held:
         self.told = []
         self.loads = []
         self.opened = asyncio.Event()
-        self.metrics = DatabaseMetrics()
         options = {"load": lambda db: dict(db.iterator()), "sync": False, "start_empty": False} | options
-        self.db = Database(path, loaded=self.loaded, space=Space(path), metrics=self.metrics, **options)
+        self.db = Database(path, loaded=self.loaded, space=Space(path), **options)
+        self.metrics = self.db.metrics
 
     @classmethod
     async def open(cls, path, **options):

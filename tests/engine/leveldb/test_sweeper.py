@@ -11,7 +11,7 @@ from tornado_signal.session import Reason, Side
 from tornado_signal.stores.leveldb import session_table
 from tornado_signal.stores.leveldb import sweeper as sweeper_module
 from tornado_signal.stores.leveldb.binding import plyvel
-from tornado_signal.stores.leveldb.space import UNLIMITED
+from tornado_signal.stores.quotas import UNLIMITED
 from tornado_signal.system import loop
 
 

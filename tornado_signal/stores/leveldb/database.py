@@ -15,16 +15,16 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from ...errors import Unavailable
+from ...metrics import WORK_S, Family, Histogram
 from ...system.loop import guarded
 from . import directory, files, layout
 from .binding import plyvel
 from .directory import NO_SPACE, Snapshot, reason
-from .metrics import DatabaseMetrics
 from .space import Space
 
 log = logging.getLogger(__name__)
@@ -42,6 +42,7 @@ REOPEN_SHARE = 10  # ratio of the pause after a failed attempt to its duration
 SLICE_BYTES = 16 << 20  # of a compaction, which takes about a second
 MAX_KEY_BYTES = 600  # of a key as far as it matters for a compaction; an origin has up to 512 characters
 FAILED = "the database failed"
+_CHANGES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0)  # in a group, for its metric
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -88,6 +89,28 @@ class Group:
         self.took_s = time.perf_counter() - began_s
 
 
+class DatabaseMetrics:
+    """Metrics of the LevelDB engine."""
+
+    def __init__(self) -> None:
+        self.writes = Histogram(WORK_S)  # durations of writes in seconds, syncs included
+        self.changes = Histogram(_CHANGES)  # the number of changes per write
+        self.failed = 0  # the number of failed writes
+        self.reopened = 0  # the number of times that the database was reopened
+        self.sweeps = Histogram(WORK_S)  # durations of sweeps in seconds
+        self.compactions = Histogram(WORK_S)  # durations of compactions in seconds
+
+    def families(self) -> Iterator[Family]:
+        meaning = "How long writes took, each with its sync if there is one."
+        yield Family("histogram", "store_write_duration_seconds", meaning, self.writes)
+        yield Family("histogram", "store_write_changes", "How many changes shared a write.", self.changes)
+        yield Family("counter", "store_failed_writes", "Writes that did not work.", self.failed)
+        yield Family("counter", "store_reopenings", "How often the store was opened again.", self.reopened)
+        meaning = "How long it took to look for what has expired, and to delete it."
+        yield Family("histogram", "sweep_duration_seconds", meaning, self.sweeps)
+        yield Family("histogram", "compaction_duration_seconds", "How long compactions took.", self.compactions)
+
+
 class Database:
     """A LevelDB directory that this process uses. `sync` says whether a confirmed change is on disk.
 
@@ -105,10 +128,9 @@ class Database:
         loaded: Callable[[Any], None],
         start_empty: bool = False,
         space: Space,
-        metrics: DatabaseMetrics,
     ) -> None:
         self.space = space  # the disk space
-        self.metrics = metrics
+        self.metrics = DatabaseMetrics()
         self._path = path
         self._sync = sync
         self._loaded = loaded

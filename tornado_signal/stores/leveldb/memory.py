@@ -123,7 +123,6 @@ class Topic:
         return layout.pack_listing_key(self.origin.name, self.name.decode(), record.created_ms, record.serial)
 
     def orders(self) -> list[int]:
-        """Return the orders of its sessions, sorted."""
         return self._orders or [self.sessions[0].order]
 
     @property
@@ -267,7 +266,6 @@ class Memory:
     # Changes
 
     def next_serial(self) -> int:
-        """Return the serial for one more session."""
         self.serial += 1
         return self.serial
 

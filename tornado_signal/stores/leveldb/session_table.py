@@ -19,7 +19,6 @@ from .database import Change, Database
 from .layout import StoreCounters
 from .locks import LockToken, SessionLocks
 from .memory import Memory, Record
-from .metrics import DatabaseMetrics
 from .space import Space
 
 # The bound of one step, which is one event-loop iteration. A session with more keys takes several steps.
@@ -58,7 +57,6 @@ class SessionTable:
             loaded=self._load,
             start_empty=start_empty,
             space=space,
-            metrics=DatabaseMetrics(),
         )
 
     def _load(self, memory: Memory) -> None:

@@ -11,9 +11,9 @@ from typing import Final
 
 from ...errors import Unavailable
 from ...metrics import Family
+from ..quotas import UNLIMITED
 from . import files
 
-UNLIMITED: Final = 2**53
 RETRY_AFTER_S: Final = 10  # expired sessions are swept by then
 REFUSED_S: Final = 5.0  # after a refusal, the store counts as full
 MEASURE_BYTES: Final = 1 << 20  # bytes written between two measurements
@@ -59,7 +59,6 @@ class Space:
         self._exhausted, self._exhausted_s = "disk", time.monotonic()
 
     def families(self) -> Iterator[Family]:
-        """Yield the limits and the free space."""
         yield Family("gauge", "store_max_bytes", "What the data directory may hold.", self.max_bytes)
         yield Family("gauge", "store_free_bytes", "What is free on its disk.", self.free_bytes)
         yield Family("gauge", "store_full", "Whether nothing is published for want of room.", bool(self.full))
@@ -74,7 +73,6 @@ class Space:
             raise Unavailable("the store is full", RETRY_AFTER_S)
 
     def submitted(self, size: int) -> None:
-        """Count `size` bytes as submitted."""
         self._submitted_bytes += size
 
     def _exhausted_by(self, size: int) -> str:

@@ -57,7 +57,6 @@ _ARGUMENTS: Final = {
 
 
 def _load(name: str, declared: str) -> Script:
-    """Load a script with its declared arguments."""
     arguments = tuple(declared.replace("#", "").split())
     common, body = (FOLDER / "common.lua").read_text(), (FOLDER / f"{name}.lua").read_text()
     constants = {**CONSTANTS, "ARGUMENTS": len(arguments)}
