@@ -251,7 +251,7 @@ def test_sizes_of_rooms_are_stated():
     assert stated.keys() == {init.parent.name for init in root.glob("*/__init__.py")}
     for room, lines in stated.items():
         size = sum(path.read_text().count("\n") for path in (root / room).rglob("*.py"))
-        assert abs(size - lines) <= max(100, lines / 5), f"{room} has {size} lines"
+        assert abs(size - lines) <= max(150, lines / 3), f"{room} has {size} lines"
 
 
 def test_no_import_cycles():
