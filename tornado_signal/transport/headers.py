@@ -30,8 +30,6 @@ class Headers(Mapping[str, str]):
 
     def with_value(self, name: bytes, value: bytes) -> "Headers":
         """Return the headers with another value of a name in lower case."""
-        if self.sent.get(name) == value:
-            return self
         headers = object.__new__(Headers)
         headers.sent, headers._repeated = {**self.sent, name: value}, self._repeated
         headers._decoded = self._decoded if name == LENGTH else {}

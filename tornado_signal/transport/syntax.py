@@ -78,8 +78,10 @@ def parse_head(head: bytes) -> tuple[str, Headers]:
     length = _CONTENT_LENGTH.search(head)
     key = head[: length.start(1)] + head[length.end(1) :] if length else head
     if key in _heads:
-        parsed = _heads[key]
-        return (parsed[0], parsed[1].with_value(LENGTH, length[1])) if length else parsed
+        version, headers = parsed = _heads[key]
+        if length and headers.sent[LENGTH] != length[1]:
+            parsed = _heads[key] = version, headers.with_value(LENGTH, length[1])
+        return parsed
     first, *lines = head.split(b"\r\n")
     if len(lines) > MAX_HEADERS:
         raise BadRequest(http.HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
