@@ -10,7 +10,7 @@ from support.proxies import BareApache, BareNginx, BareNginxPath
 VERDICT = "document.getElementById('verdict').textContent"
 RESULTS = """
   Object.fromEntries([...document.querySelectorAll("#results li")].map((item) => [
-    item.querySelector("h3").textContent, item.querySelector("strong").textContent,
+    item.querySelector("h2").textContent, item.querySelector("strong").textContent,
   ]))
 """
 

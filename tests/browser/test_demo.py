@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from support.browsers import FLAGS, until
-from support.demo import FOCUSED, PHONE, connected, enter, receive, send_files, told
+from support.demo import FOCUSED, PHONE, connected, enter, receive, said, send_files, told
 from support.documents import pages, sections
 from support.needs import require
 
@@ -53,10 +53,10 @@ def test_chat_and_files_both_ways(server, open_demo, tmp_path):
     told(bob, "Direct")
     alice.get_by_label("Message").fill("Hello Bob <b>&amp;")
     alice.keyboard.press("Enter")
-    told(bob, "Alice: Hello Bob <b>&amp;")
+    said(bob, "Alice", "Hello Bob <b>&amp;")
     bob.get_by_label("Message").fill("Hello Alice")
     bob.get_by_role("button", name="Send", exact=True).tap()
-    told(alice, "Bob: Hello Alice")
+    said(alice, "Bob", "Hello Alice")
 
     data = random.Random(1).randbytes(FILE_BYTES)
     (tmp_path / "a photo.jpg").write_bytes(data)
@@ -68,12 +68,12 @@ def test_chat_and_files_both_ways(server, open_demo, tmp_path):
     got = download.value.path().read_bytes()
     assert hashlib.sha256(got).digest() == hashlib.sha256(data).digest()
     alice.get_by_role("link", name="Save empty.txt").wait_for()
-    told(bob, "me: sent a photo.jpg (6.5 MB)")
+    told(bob, "sent a photo.jpg (6.5 MB)")
 
     bob.get_by_role("button", name="Leave").tap()
     told(alice, "Bob has left.")
-    told(bob, "You are not in a room.")
-    told(alice, "No other page is here yet.")
+    until(lambda: bob.evaluate(FOCUSED) == "enter")
+    told(alice, "Waiting for somebody")
     # Everything goes over the WebSocket, but for parts of the module, which load in the background.
     assert {urlsplit(each).scheme for each in asked if "/client/" not in each} <= {"blob"}
     assert complaints == []
@@ -86,7 +86,7 @@ def test_demo_works_without_websockets(server, blocking, open_demo):
     connected(bob, "Alice")
     bob.get_by_label("Message").fill("Hello Alice")
     bob.keyboard.press("Enter")
-    told(alice, "Bob: Hello Alice")
+    said(alice, "Bob", "Hello Alice")
     for page in (alice, bob):
         assert not page.get_by_role("alert").first.is_visible()
 
@@ -136,13 +136,13 @@ def test_failed_files_are_reported(server, open_demo, tmp_path):
     (tmp_path / "second").write_text("shorter")
     alice.evaluate("release()")
     receive(bob, "first", "second")
-    told(bob, "Alice: Save first (4.0 MB)")
+    said(bob, "Alice", "Save first (4.0 MB)")
     told(alice, "second did not get to Bob: the browser can no longer read it.")
     send_files(bob, tmp_path / "third")
     receive(alice, "third")
-    told(alice, "Bob: receiving third")
+    said(alice, "Bob", "receiving third")
     bob.close()
-    told(alice, "Bob: third (400.0 MB) did not arrive: the connection ended.")
+    said(alice, "Bob", "third (400.0 MB) did not arrive: the connection ended.")
     assert alice.locator("progress").count() == 0
 
 
@@ -154,9 +154,9 @@ def test_leaving_cancels_a_file(server, open_demo, tmp_path):
         file.truncate(400_000_000)
     send_files(alice, tmp_path / "big")
     receive(bob, "big")
-    told(bob, "Alice: receiving big")
+    said(bob, "Alice", "receiving big")
     alice.get_by_role("button", name="Leave").click()
-    told(bob, "Alice: big (400.0 MB) did not arrive: the connection ended.")
+    said(bob, "Alice", "big (400.0 MB) did not arrive: the connection ended.")
     until(lambda: "big did not get to Bob: the connection ended." in alice.locator("#lines").text_content())
 
 
@@ -187,19 +187,49 @@ def test_camera_microphone_and_screen_are_shown_until_the_next_press(server, ope
     assert alice.get_by_role("button", name="Microphone", include_hidden=True).get_attribute("aria-pressed") == "false"
 
 
-def test_keyboard_alone_enters_and_sends(server, open_demo):
+def test_guest_is_in_the_room_after_one_press(server, open_demo, profiles):
+    """An invitation as a guest sees it: with the keyboard alone, on a phone, and without motion."""
+    for topic in ("team-standup", "team-standup~2"):  # another room with this prefix
+        enter(open_demo(server, "Alice", topic=topic))
+    alice, bob = (profiles.open(f"{server.url}/demo#topic=team-standup", **each) for each in ({}, PHONE))
+    for page, there in ((alice, "One person is"), (bob, "Two people are")):
+        heading = page.get_by_role("heading", level=1)
+        until(lambda: heading.inner_text() == f"You are invited to team-standup. {there} there.")  # noqa: B023
+        assert page.evaluate(FOCUSED) == "name"
+        buttons = page.get_by_role("button").all()
+        seen = [each.inner_text() for each in buttons if each.bounding_box()["y"] < page.viewport_size["height"]]
+        assert seen == ["Join"]
+        page.keyboard.press("Enter")
+        page.get_by_role("heading", name="team-standup").wait_for()
+        page.get_by_role("status").get_by_text("here, direct").wait_for()
+    bob.emulate_media(reduced_motion="reduce")
+    alice.keyboard.type("typed at once")
+    alice.keyboard.press("Enter")
+    told(bob, "typed at once")
+    moving = "document.getAnimations().length"
+    assert bob.evaluate(moving) == 0
+    box = bob.get_by_role("button", name="Invite").bounding_box()
+    assert min(box["width"], box["height"]) >= 40
+
+
+def test_hidden_tab_counts_in_its_title_and_one_name_is_over_a_run(server, open_demo):
     alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob")
-    enter(alice)
-    focused = "document.activeElement.ariaLabel || document.activeElement.textContent"
-    for _ in range(20):
-        if bob.evaluate(focused) == "Enter":
-            break
-        bob.keyboard.press("Tab")
-    bob.keyboard.press("Enter")
-    connected(bob, "Alice")
-    bob.keyboard.type("typed at once")
-    bob.keyboard.press("Enter")
-    told(alice, "Bob: typed at once")
+    enter(alice, bob)
+    connected(alice, "Bob")
+    assert alice.title() == "lobby"
+    alice.evaluate("Object.defineProperty(document, 'hidden', {get: () => window.away, configurable: true})")
+    alice.evaluate("window.away = true")
+    for text in ("one", "two"):
+        bob.get_by_label("Message").fill(text)
+        bob.keyboard.press("Enter")
+        said(alice, "Bob", text)
+    assert alice.locator("#lines li[data-who]").count() == 1
+    assert alice.title() == "(2) lobby"
+    alice.evaluate("window.away = false; document.dispatchEvent(new Event('visibilitychange'))")
+    assert alice.title() == "lobby"
+    alice.get_by_label("Conversation").focus()
+    alice.keyboard.press("f")
+    assert alice.get_by_role("button", name="Enlarge Bob", pressed=True).count() == 1
 
 
 def test_files_wait_for_a_click_and_take_no_memory_afterwards(server, open_demo, tmp_path):
@@ -229,9 +259,8 @@ def test_files_wait_for_a_click_and_take_no_memory_afterwards(server, open_demo,
 
 def test_made_room_is_shared_by_its_link(server, open_demo):
     alice, bob = open_demo(server, "Alice", topic=""), open_demo(server, "Bob")
-    alice.get_by_role("button", name="Make a room").click()
-    link = until(lambda: "topic=lobby" not in (found := alice.locator("#link").text_content()) and found)
-    alice.get_by_role("button", name="Close").click()
+    alice.get_by_role("button", name="Start a room").click()
+    link = until(lambda: "topic=" in (found := alice.locator("#link").text_content()) and found)
     bob.goto("about:blank")
     bob.goto(link)
     enter(bob)
@@ -241,9 +270,9 @@ def test_made_room_is_shared_by_its_link(server, open_demo):
     shown = alice.get_by_role("link", name="https://other.example/a?b=c", exact=True)
     assert shown.get_attribute("rel") == "noopener noreferrer"
     alice.get_by_role("button", name="Enlarge Bob").click()
-    until(lambda: not alice.get_by_role("heading", name="Alice (me)").is_visible())
+    until(lambda: alice.locator(".enlarged > .large").count() == 1)
     bob.get_by_role("button", name="Leave").click()
-    until(lambda: alice.get_by_role("heading", name="Alice (me)").is_visible())
+    until(lambda: alice.locator(".enlarged").count() == 0)
 
 
 def test_windows_of_the_quickstart_are_in_one_room_after_one_press(server, profiles):
@@ -251,30 +280,25 @@ def test_windows_of_the_quickstart_are_in_one_room_after_one_press(server, profi
     steps = (
         pages()["README"].partition("## Quick start")[2].partition("## ")[0] + sections("quickstart")["Start a server"]
     )
-    pressed = ["Enter", "Camera", "Enter", "Camera", "Leave", "Make a room", "Enter", "Invite"]
+    pressed = ["Start a room", "Join", "Camera", "Start a room", "Join", "Camera", "Invite", "Enter a room by name"]
     assert re.findall(r"\*\*(.+?)\*\*", steps) == pressed
-    one, other = windows = [profiles.open(f"{server.url}/", permissions=["camera"]) for _ in range(2)]
-
-    def press(page, name):
-        page.get_by_role("button", name=name, exact=True).click()
-
-    for name in ("Enter", "Camera"):
-        for page in windows:
-            press(page, name)
+    one = profiles.open(f"{server.url}/", permissions=["camera"])
+    one.get_by_role("button", name="Start a room", exact=True).click()
+    with one.expect_popup() as opened:
+        one.locator("#link").click()
+    other = opened.value
+    other.get_by_role("button", name="Join", exact=True).click()
+    windows = (one, other)
+    for page in windows:
+        page.get_by_role("button", name="Camera", exact=True).click()
     pictures = "[...document.querySelectorAll('video')].filter((each) => each.videoWidth > 2).length"
     for page in windows:
         until(lambda page=page: page.evaluate(pictures) == 2)
-    for page in windows:
-        press(page, "Leave")
-    press(one, "Make a room")
-    assert "open the link, and press Enter:" in one.locator("#how").text_content()
-    with one.expect_popup() as opened:
-        one.locator("#link").click()
     link = one.locator("#link").text_content()
-    other.evaluate("(link) => { location.href = link; }", link)  # the page is open already, at another room
-    for page in (opened.value, other):
-        until(lambda page=page: page.evaluate("document.activeElement.id") == "enter")
-        page.keyboard.press("Enter")
+    third = profiles.open(f"{server.url}/demo#topic=another")
+    third.evaluate("(link) => { location.href = link; }", link)  # the page is open already, at another room
+    until(lambda: third.evaluate(FOCUSED) == "enter")
+    third.keyboard.press("Enter")
     until(lambda: one.get_by_role("heading", name="Guest").count() == 3)
 
 
@@ -303,7 +327,7 @@ def test_reload_comes_back_and_a_dead_server_is_reported(start, open_demo):
         told(page, "The server cannot be reached")
     alice.get_by_label("Message").fill("without a server")
     alice.keyboard.press("Enter")
-    told(bob, "Alice: without a server")
+    said(bob, "Alice", "without a server")
     start(port=server.url.rpartition(":")[2])
     for page in (alice, bob):
         page.locator("#problem").wait_for(state="hidden")
@@ -322,7 +346,7 @@ def test_insecure_context_is_explained(server, profiles):
     page = profiles.open(f"{server.url.replace('127.0.0.1', 'demo.example')}/demo")
     told(page, "Over plain HTTP a page at this address gets no camera")
     told(page, "Open this page over HTTPS")
-    for name in ("Enter", "Invite"):
+    for name in ("Start a room", "Devices near me", "Enter a room by name"):
         assert page.get_by_role("button", name=name).is_disabled()
 
 
@@ -354,7 +378,7 @@ def code_of(page, path):
     require("zbarimg")
     page.get_by_role("button", name="Invite").click()
     page.wait_for_function("() => { const qr = document.getElementById('qr'); return qr.complete && qr.naturalWidth; }")
-    page.locator(".invite").screenshot(path=path)
+    page.locator("#invitation").screenshot(path=path)
     page.get_by_role("button", name="Close").click()
     read = subprocess.run(["zbarimg", "--quiet", "--raw", path], capture_output=True, text=True, check=True)
     return read.stdout.strip()
@@ -371,12 +395,16 @@ def public(start, pair):
 def test_qr_code_is_the_link_to_the_room(public, open_demo, tmp_path):
     server, options = public
     asked, complaints = [], []
-    alice = open_demo(server, "Alice", color_scheme="dark", **options)
+    alice = open_demo(server, "Alice", topic="", color_scheme="dark", **options)
     alice.on("request", lambda request: asked.append(urlsplit(request.url).path))
     alice.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
-    alice.get_by_label("Room").fill("a/b ü")
-    alice.get_by_label("Room").press("Enter")
+    alice.get_by_role("button", name="Enter a room by name").click()
+    assert alice.evaluate(FOCUSED) == "topic"
+    alice.keyboard.type("a/b ü")
+    alice.keyboard.press("Enter")
     alice.get_by_role("heading", name="a/b ü").wait_for()  # Enter does that
+    told(alice, "Waiting for somebody")
+    assert alice.locator("#qr").is_visible()
     link = until(lambda: "topic=a%2Fb" in (found := alice.locator("#link").text_content()) and found)
     assert code_of(alice, tmp_path / "qr.png") == link
     told(alice, f"The origin of this page is {server.url}. Others need the same one.")
@@ -395,11 +423,11 @@ def test_links_up_to_the_maximum_length_have_a_code(public, open_demo, tmp_path)
     server, options = public
     room = 256 - len(f"{server.url}/demo#topic=")
     alice = open_demo(server, "Alice", topic="x" * room, device_scale_factor=2, **options)
+    enter(alice)
     link = alice.locator("#link").text_content()
     assert len(link) == 256
     assert code_of(alice, tmp_path / "qr.png") == link
-    alice.get_by_label("Room").fill("x" * (room + 1))
-    alice.get_by_label("Room").press("Tab")
+    alice.goto(f"{server.url}/demo#topic={'x' * (room + 1)}")
     until(lambda: alice.locator("#qr").evaluate("(qr) => qr.hidden"))
 
 
@@ -418,20 +446,23 @@ def test_loopback_name_has_no_code(server, open_demo, host):
     enter(window.value)
     alice.get_by_role("button", name="Close").click()
     enter(bob)
-    told(bob, "Connected with")
+    told(bob, "here, direct")
     assert not alice.get_by_text("The origin of this page is").is_visible()
 
 
-def test_other_rooms_are_entered_by_click(server, open_demo):
-    alice, bob = open_demo(server, "Alice", topic="chess"), open_demo(server, "Bob")
-    enter(alice, bob)
-    bob.get_by_text("Other rooms").click()
+def test_open_rooms_are_entered_by_click(server, open_demo):
+    alice, bob = open_demo(server, "Alice", topic="chess"), open_demo(server, "Bob", topic="")
+    enter(alice)
+    bob.get_by_role("button", name="Open rooms (1)").click()
     bob.get_by_role("button", name="chess (1)").click()
     connected(bob, "Alice")
     alice.get_by_role("button", name="Leave").click()
     told(bob, "Alice has left.")
-    told(bob, "No other page is here yet.")
+    told(bob, "Waiting for somebody")
     assert bob.get_by_role("heading", level=1).inner_text() == "chess"
+    alice.get_by_role("button", name="Start another room").click()
+    enter(alice)
+    assert alice.get_by_role("heading", level=1).inner_text() not in ("chess", "")
 
 
 def test_hostile_rooms_and_messages_do_not_stop_the_page(server, open_demo):
@@ -466,9 +497,9 @@ def test_members_with_one_name_are_distinguishable(server, open_demo):
         connected(page, "Carol", *({*shown[:2]} & {*page.locator(".tile h2").all_inner_texts()}))
         page.get_by_label("Message").fill("who is it?")
         page.keyboard.press("Enter")
-        told(page, "me: who is it?")
+        told(page, "who is it?")
     for name in shown[:2]:
-        told(carol, f"{name}: who is it?")
+        assert carol.locator(f'#lines li[data-who="{name}"]', has_text="who is it?").count() == 1
     first.get_by_role("button", name="Leave").click()
     connected(carol, "Alice")  # the only one again
 
@@ -479,7 +510,7 @@ def test_long_name_is_one_line(server, open_demo):
     bob = open_demo(server, "Bob " * 15)
     enter(bob)
     connected(alice, f"{'Bob ' * 7}Bob…")
-    for part in ("#status", ".tile:last-child h2"):
+    for part in ("#status", "#tiles .tile:last-child h2"):
         lines = "(part) => part.getBoundingClientRect().height / parseFloat(getComputedStyle(part).lineHeight)"
         assert alice.locator(part).evaluate(lines) == pytest.approx(1, abs=0.1)
 
@@ -498,7 +529,7 @@ def test_message_that_is_too_long_stays_in_the_field(server, open_demo):
     alice.keyboard.press("Enter")
     assert field.input_value() == ""
     assert not alice.get_by_text("Not sent").is_visible()
-    until(lambda: bob.locator("#log li").last.text_content() == f"Alice: {longest}")
+    until(lambda: bob.locator("#log li").last.text_content() == longest)
 
 
 def test_files_are_dropped_onto_the_chat(server, open_demo, tmp_path):
@@ -532,7 +563,7 @@ def test_files_are_dropped_onto_the_chat(server, open_demo, tmp_path):
         bob.get_by_role("button", name="Receive").first.click()
     for size, shown in sizes.items():
         bob.get_by_role("link", name=f"Save {size} bytes ({shown})", exact=True).wait_for()
-        told(alice, f"me: sent {size} bytes ({shown})")
+        told(alice, f"sent {size} bytes ({shown})")
     assert not alice.get_by_text("7 bytes").count()
     assert alice.locator(".drop").count() == 0
     assert alice.url.startswith(server.url)
@@ -558,7 +589,7 @@ def test_focus_is_never_lost(server, open_demo):
     send_files(bob, __file__)
     assert bob.evaluate(FOCUSED) == "attach"
     bob.get_by_role("button", name="Leave").click()
-    told(bob, "You are not in a room.")
+    bob.get_by_role("heading", name="You have left lobby").wait_for()
     assert bob.evaluate(FOCUSED) == "enter"
     bob.keyboard.press("Enter")
     connected(bob, "Alice")

@@ -8,7 +8,7 @@ from support.browsers import TURN_SECRET, until
 
 RESULTS = """
   [...document.querySelectorAll("#results li")].map((item) => [
-    item.querySelector("h3").textContent,
+    item.querySelector("h2").textContent,
     item.querySelector("strong").textContent,
     item.querySelector("p").textContent,
   ])
@@ -107,7 +107,7 @@ def test_unknown_name_and_wrong_secret(check, start, coturn, tmp_path):
 def test_no_ice_servers_and_no_websocket(start, blocking, profiles):
     server = start("--stun-servers", "none")
     page = profiles.open(f"{blocking(server).url}/demo")
-    page.get_by_role("link", name="Check the connection").click()
+    page.get_by_role("link", name="Check my connection").click()
     page.get_by_text("These do not work: WebSocket, ICE servers").wait_for()
     results = results_of(page)
     assert results["HTTP"][0] == results["Signaling"][0] == "ok"
@@ -119,14 +119,14 @@ def test_check_is_a_view_with_a_way_back(start, coturn, profiles):
     server = start("--stun-servers", f"stun:127.0.0.1:{coturn[0]}")
     page = profiles.open(f"{server.url}/demo#topic=chess", permissions=["clipboard-read", "clipboard-write"])
     for _ in range(2):
-        page.get_by_role("button", name="Enter").click()
-        page.get_by_text("No other page is here yet.").wait_for()
+        page.get_by_role("button", name="Join").click()
+        page.get_by_text("Waiting for somebody").wait_for()
         page.evaluate("location.hash = 'check'")
         page.get_by_text("Everything works.").wait_for()
         assert page.evaluate("document.activeElement.id") == "check-title"
         assert results_of(page)["TURN"][0] == "not checked"
         page.get_by_role("link", name="Back to the rooms").click()
-        assert page.get_by_label("Room").input_value() == "chess"
+        page.get_by_role("heading", name="You have left chess").wait_for()
         until(lambda: page.evaluate("document.activeElement.id") == "enter")
     page.go_back()
     page.get_by_text("Everything works.").wait_for()

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 from support.browsers import Windowed, until
-from support.demo import connected, enter, told
+from support.demo import connected, enter, said, told
 from support.processes import family
 
 RECORD = """
@@ -23,7 +23,7 @@ def tab(chromium, tmp_path):
 
     def opening(server, name):
         page = browser.context.pages[0]
-        page.goto(f"{server.url}/demo")
+        page.goto(f"{server.url}/demo#topic=lobby")
         page.get_by_label("Your name").fill(name)
         page.evaluate(RECORD)
         return page, browser
@@ -57,7 +57,7 @@ def test_suspended_tab(start, open_demo, tab):
     assert alice.evaluate("log.textContent") == "Bob is here."
     devtools.send("Page.setWebLifecycleState", {"state": "active"})
     connected(alice, "Bob", "Carol")
-    told(alice, "Bob: while you were away")
+    said(alice, "Bob", "while you were away")
     assert alice.evaluate("happened") == ["freeze", "resume"]
     assert not bob.get_by_text("has left").count()
 
@@ -82,9 +82,9 @@ def test_locked_phone(start, open_demo, tab):
     connected(bob, "Alice")
     connected(alice, "Bob")
     say(bob, "welcome back")
-    told(alice, "Bob: welcome back")
+    said(alice, "Bob", "welcome back")
     say(alice, "thanks")
-    told(bob, "Alice: thanks")
+    said(bob, "Alice", "thanks")
 
 
 @pytest.mark.slow
@@ -95,7 +95,7 @@ def test_time_without_a_network(server, open_demo):
     alice.context.set_offline(True)
     told(alice, "The server cannot be reached")
     say(bob, "still connected")
-    told(alice, "Bob: still connected")
+    said(alice, "Bob", "still connected")
     alice.context.set_offline(False)
     alice.locator("#problem").wait_for(state="hidden")
     enter(carol)

@@ -1,14 +1,12 @@
 """The page of the admin listener on a server with traffic: verdict, figures, tables, token, small screens, axe-core."""
 
-import contextlib
 import re
-import urllib.error
-import urllib.request
 
 import pytest
 from support.browsers import until
 from support.command import call
 from support.redis_servers import RedisServer
+from support.traffic import hammer
 
 DESK = {"viewport": {"width": 1200, "height": 900}}
 PHONE = {"viewport": {"width": 390, "height": 844}, "color_scheme": "dark"}
@@ -105,14 +103,6 @@ def test_charts_have_thresholds_and_events(start, open_operator):
     assert figure.locator("svg .event").count() == len(events)
     server.stop()
     redis.kill()
-
-
-def hammer(server, address, number):
-    for _ in range(number):
-        request = urllib.request.Request(server.url + "/topics?page=0", headers={"Origin": "https://broken.example"})
-        request.add_header("X-Forwarded-For", address)
-        with contextlib.suppress(urllib.error.HTTPError), urllib.request.urlopen(request):
-            pass
 
 
 def test_operator_at_night_learns_cause_time_and_address_and_blocks_it(start, profiles, tmp_path):

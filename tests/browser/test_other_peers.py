@@ -33,11 +33,11 @@ def test_firefox_joins_and_publishes(server, site, connect_page, connect_firefox
 
 
 def test_demo_in_firefox(server, profiles, firefox):
-    chromium = profiles.open(f"{server.url}/demo")
-    chromium.get_by_role("button", name="Enter").click()
-    firefox.goto(f"{server.url}/demo")
+    chromium = profiles.open(f"{server.url}/demo#topic=lobby")
+    chromium.get_by_role("button", name="Join").click()
+    firefox.goto(f"{server.url}/demo#topic=lobby")
     firefox.evaluate("document.getElementById('enter').click()")
-    chromium.get_by_text("Connected with Guest").wait_for()
+    chromium.get_by_text("2 here").wait_for()
     chromium.get_by_label("Message").fill("from Chromium")
     chromium.keyboard.press("Enter")
     until(lambda: firefox.evaluate("document.getElementById('log').textContent.endsWith('from Chromium')"))
@@ -51,7 +51,7 @@ def test_demo_in_firefox(server, profiles, firefox):
     firefox.evaluate("document.getElementById('camera').click()")
     until(lambda: chromium.evaluate("[...document.querySelectorAll('video')].some((each) => each.videoWidth > 2)"))
     firefox.evaluate("document.getElementById('leave').click()")
-    chromium.get_by_text("No other page is here yet").wait_for()
+    chromium.get_by_text("Waiting for somebody").wait_for()
 
 
 @pytest.fixture

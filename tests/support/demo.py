@@ -1,5 +1,7 @@
 """Helpers for tests of the demo page."""
 
+import re
+
 from .browsers import until
 
 PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True, "color_scheme": "dark"}
@@ -9,8 +11,8 @@ FOCUSED = "document.activeElement.id"
 def enter(*pages):
     """Enter the room with each page, and wait until it is listed."""
     for page in pages:
-        page.get_by_role("button", name="Enter").click()
-        page.get_by_text("No other page is here yet.").or_(page.get_by_text("Connected with")).wait_for()
+        page.locator("#enter").click()
+        page.get_by_role("status").filter(has_text=re.compile("^(1 here|[0-9]+ here, )")).wait_for()
 
 
 def connected(page, *names):
@@ -22,6 +24,14 @@ def connected(page, *names):
 
 def told(page, text):
     page.get_by_text(text).first.wait_for()
+
+
+def said(page, who, text):
+    """Wait for a line of the conversation, below the name of who has said it."""
+    line = page.locator("#lines li", has_text=text).last
+    line.wait_for()
+    name = "(li) => { while (li && !li.dataset.who) li = li.previousElementSibling; return li?.dataset.who; }"
+    assert line.evaluate(name) == who
 
 
 def send_files(page, *paths):

@@ -15,9 +15,11 @@ function size(bytes) {
 
 const label = ({ name, size: bytes }) => `${name} (${size(bytes)})`;
 
-/** Append a line to the conversation, and scroll to it unless an earlier part is being read. */
-function line(content, className = "") {
+/** Append a line to the conversation, and scroll to it unless an earlier part is being read. `who` has said it. */
+function line(content, className = "", who = "") {
   const item = make("li", "", { className });
+  if (who && who !== speaker) item.dataset.who = who;
+  speaker = who;
   item.append(...[content].flat());
   const follow = atEnd;
   $("lines").append(item);
@@ -45,6 +47,7 @@ function linked(text) {
   return [...parts, text.slice(end)];
 }
 
+let speaker = ""; // the name over the last run of lines
 let atEnd = true; // whether the end of the conversation is visible
 
 function toEnd() {
@@ -96,16 +99,20 @@ export class Chat {
   #nameOf;
   #offered = new Map(); // how many files wait for a click, by peer
 
-  /** `nameOf` returns the name of a peer that is shown. */
-  constructor(room, nameOf) {
+  /** `nameOf` returns the name of a peer that is shown. `count` is called for each message. */
+  constructor(room, nameOf, count) {
     this.#room = room;
     this.#nameOf = nameOf;
     $("lines").replaceChildren();
     atEnd = true;
+    speaker = "";
     const on = (event, act) => room.addEventListener(event, act);
     on("join", ({ peer }) => line(`${nameOf(peer)} is here.`, "note"));
     on("leave", ({ peer }) => line(`${nameOf(peer)} has left.`, "note"));
-    on("message", ({ peer, data }) => line(linked(`${nameOf(peer)}: ${text(data)}`)));
+    on("message", ({ peer, data }) => {
+      line(linked(text(data)), "", nameOf(peer));
+      count();
+    });
     on("file", ({ peer, file }) => this.#receive(peer, file));
   }
 
@@ -121,11 +128,11 @@ export class Chat {
     if (file.size > MAX_FILE || offered >= MAX_OFFERED) {
       file.cancel();
       const reason = offered >= MAX_OFFERED ? "was refused: others wait already" : "is too large for this page";
-      return line(`${from}: ${label(file)} ${reason}.`, "bad");
+      return line(`${label(file)} ${reason}.`, "bad", from);
     }
     this.#offered.set(peer, offered + 1);
     const [receive, refuse] = ["Receive", "Refuse"].map((text) => make("button", text, { type: "button" }));
-    const item = line([`${from}: ${label(file)} `, receive, refuse]);
+    const item = line([`${label(file)} `, receive, refuse], "", from);
     item.addEventListener("released", () => file.cancel());
     const accepted = await new Promise((resolve) => {
       receive.onclick = () => resolve(true);
@@ -133,29 +140,33 @@ export class Chat {
       file.addEventListener("close", () => resolve(true)); // the reason is its error
     });
     this.#offered.set(peer, this.#offered.get(peer) - 1);
-    if (accepted) return this.#save(from, file, item);
+    if (accepted) return this.#save(file, item);
     file.cancel();
-    item.replaceChildren(`${from}: ${label(file)} was refused.`);
+    item.replaceChildren(`${label(file)} was refused.`);
   }
 
-  async #save(from, file, item) {
-    const progress = bar(item, `${from}: receiving ${label(file)}`, file.size);
+  async #save(file, item) {
+    const progress = bar(item, `receiving ${label(file)}`, file.size);
     file.addEventListener("progress", () => (progress.value = file.received));
     try {
       const received = await file.accept();
       if (!item.isConnected) return;
       const href = URL.createObjectURL(received);
-      item.replaceChildren(`${from}: `, make("a", `Save ${label(file)}`, { href, download: file.name }));
+      item.replaceChildren(make("a", `Save ${label(file)}`, { href, download: file.name }));
     } catch (error) {
-      item.replaceChildren(`${from}: ${label(file)} did not arrive: ${reason(error)}.`);
+      item.replaceChildren(`${label(file)} did not arrive: ${reason(error)}.`);
       item.className = "bad";
     }
   }
 
-  say(message) {
-    line(linked(`me: ${message}`), "mine");
-    this.#room.send(message);
+  async say(message) {
+    line(linked(message), "mine");
     if (!this.#room.peers.size) line("No other page is here to read it.", "note");
+    try {
+      await this.#room.send(message);
+    } catch (error) {
+      line(`Not sent: ${error.message}.`, "bad");
+    }
   }
 
   /** Send a file to all that are here. */
@@ -163,7 +174,7 @@ export class Chat {
     const peers = this.#room.peers.size;
     if (!peers) return line(`${file.name} was not sent: no other page is here.`, "bad");
     const item = line("", "mine");
-    const progress = bar(item, `me: sending ${label(file)}`, file.size * peers);
+    const progress = bar(item, `sending ${label(file)}`, file.size * peers);
     const sent = new Map();
     const onprogress = ({ peer, loaded }) => {
       sent.set(peer, loaded);
@@ -176,7 +187,7 @@ export class Chat {
     for (const error of failures) {
       line(`${file.name} did not get to ${this.#nameOf(error.peer)}: ${reason(error)}.`, "bad");
     }
-    if (failures.length < peers) item.replaceChildren(`me: sent ${label(file)}`);
+    if (failures.length < peers) item.replaceChildren(`sent ${label(file)}`);
     else item.remove();
   }
 }

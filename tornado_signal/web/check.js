@@ -178,7 +178,7 @@ async function show(results, name, work) {
     const text = address ? `${detail}: ${address}` : detail;
     const value = make("strong", result.result, { className: result.result.replace(" ", "-") });
     const time = ms === undefined ? "" : `, ${ms} ms`;
-    item.replaceChildren(make("h3", name), value, time, make("p", text, { className: "quiet" }));
+    item.replaceChildren(make("h2", name), value, time, make("p", text, { className: "quiet" }));
   };
   draw();
   const begin = performance.now();

@@ -9,7 +9,8 @@ import { renderSVG } from "./vendor/uqr.js";
 const NEARBY = "nearby-"; // the prefix of the rooms of networks, which other networks cannot guess
 const LOOK_MS = 3000; // between two polls of the other rooms
 const MAX_NAME = 32; // characters; longer names are cut off
-const MAX_NAMES = 3; // in the status line
+const ALONE_MS = 10_000; // without anybody, until the page says what may be wrong
+const NUMBERS = ["", "", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten"];
 const LOOPBACK = /^(localhost|.*\.localhost|127(\.\d+){3}|\[::1\])$/.test(location.hostname);
 const MEDIA = {
   camera: () => navigator.mediaDevices.getUserMedia({ video: true }),
@@ -36,11 +37,14 @@ let chat;
 let own; // this page's tile
 let away = false; // whether the last request to the server failed
 let looking = new AbortController();
+let wasInside = false; // whether the room of the address has been left
+let unread = 0; // messages in the title
+let explaining; // the timer of the text for those who are alone
 const tiles = new Map(); // by peer
 const opening = new Set(); // the ids of the buttons whose streams are being opened
 const sent = new Map(); // streams by the id of the button
 
-const topic = () => $("topic").value.trim() || "lobby";
+const topic = () => $("topic").value.trim();
 const title = () => (topic().startsWith(NEARBY) ? $("nearby").textContent : topic());
 const name = () => $("name").value.trim() || "Guest";
 const message = $("message");
@@ -94,21 +98,24 @@ function unable() {
 // In the room.
 
 function enter() {
+  if (!topic()) $("topic").value = randomName();
+  changed();
+  complain("");
   try {
     here = room(topic(), { info: name() });
   } catch (error) {
     return complain(explain(error));
   }
   keep("inside", topic());
-  chat = new Chat(here, nameOf);
-  own = new Tile(shorten(name()), { muted: true });
+  chat = new Chat(here, nameOf, count);
+  own = new Tile(shorten(name()), "", $("own"));
   const on = (event, act) => here.addEventListener(event, act);
   on("listed", refresh);
   on("join", ({ peer }) => {
     complain("");
-    const tile = new Tile(nameOf(peer));
+    const tile = new Tile(nameOf(peer), peer.id, $("tiles"));
     tiles.set(peer, tile);
-    tile.follow(peer.peerConnection);
+    tile.follow(peer.peerConnection, refresh);
     refresh();
   });
   on("leave", ({ peer }) => {
@@ -135,33 +142,51 @@ function left() {
   chat.close();
   own.remove();
   here = undefined;
+  wasInside = true;
   complain("", "media-problem");
   complain("", "say-problem");
-  present(false);
   refresh();
+  present(false);
   $("enter").focus();
 }
 
 function present(inside) {
   document.body.classList.toggle("inside", inside);
   $("title").textContent = inside ? title() : "";
-  $("title").hidden = $("room").hidden = $("leave").hidden = !inside;
-  for (const id of ["start", "entry", "own-page", "diagnose"]) $(id).hidden = inside;
+  $("room").hidden = !inside;
+  $("start").hidden = inside || location.hash === "#check";
+  count(0);
+  showCard();
 }
 
-/** Update the names, which depend on who is here, and the status line. */
+/** Count the messages that a hidden tab has received, in its title. */
+function count(more = 1) {
+  unread = more && document.hidden ? unread + more : 0;
+  document.title = `${unread ? `(${unread}) ` : ""}${here ? title() : "tornado-signal: try it"}`;
+}
+
+/** Update what depends on who is here: names, the places of tiles, the status line, and the invitation. */
 function refresh() {
   const names = [];
   for (const [peer, tile] of tiles) names.push((tile.name = nameOf(peer)));
-  const text = () => {
-    if (!here) return "You are not in a room.";
-    const who = names.length > MAX_NAMES ? `${names.length} people` : names.join(", ");
-    if (!here.listed) return who ? `Connected with ${who}. New pages cannot find this one yet.` : "Entering …";
-    return who ? `Connected with ${who}.` : "No other page is here yet.";
-  };
-  $("alone").hidden = !here?.listed || names.length > 0;
-  $("status").textContent = text();
+  const number = Math.max(1, names.length);
+  const columns = number < 2 ? 1 : number < 5 ? 2 : number < 10 ? 3 : 4;
+  $("tiles").style.setProperty("--columns", columns);
+  $("tiles").style.setProperty("--rows", Math.ceil(number / columns));
+  const relayed = [...tiles.values()].filter(({ kind }) => kind === "Relayed").length;
+  const way = relayed ? `, ${relayed} relayed` : names.length ? ", direct" : "";
+  const who = here?.listed
+    ? `${names.length + 1} here${way}`
+    : `${names.length + 1} here. Others cannot find this page yet.`;
+  $("status").textContent = !names.length && !here?.listed ? "Entering …" : who;
   $("status").title = names.join(", ");
+  const alone = Boolean(here?.listed) && !names.length;
+  const modal = $("invitation").matches(":modal");
+  if (!here) $("invitation").close();
+  else if (!modal) $("invitation").toggleAttribute("open", alone);
+  clearTimeout(explaining);
+  $("alone").hidden = true;
+  if (alone) explaining = setTimeout(() => ($("alone").hidden = false), ALONE_MS);
 }
 
 function say() {
@@ -240,19 +265,19 @@ async function watchRooms(signal) {
   while (!signal.aborted) {
     try {
       const listed = await api.rooms({ limit: 50, signal });
-      const rooms = listed.rooms
-        .filter(({ name }) => !name.startsWith(NEARBY))
-        .map(({ name, members }) => ({ value: name, count: members }));
-      const others = rooms.filter(({ value }) => !here || value !== topic());
-      const rows = others.map(({ value, count }) => {
+      const rooms = listed.rooms.filter(({ name }) => !name.startsWith(NEARBY));
+      const rows = rooms.map(({ name, members }) => {
         const item = make("li");
-        const onclick = () => go(value);
-        item.append(make("button", `${value} (${count})`, { type: "button", onclick }));
+        item.append(make("button", `${name} (${members})`, { type: "button", onclick: () => go(name) }));
         return item;
       });
       if (!$("elsewhere").contains(document.activeElement)) $("elsewhere").replaceChildren(...rows);
-      $("nowhere").hidden = others.length > 0;
-      $("topics").replaceChildren(...rooms.map(({ value }) => make("option", "", { value })));
+      $("open").textContent = `Open rooms (${rooms.length})`;
+      $("topics").replaceChildren(...rooms.map(({ name }) => make("option", "", { value: name })));
+      if (!here && linked()) {
+        const named = await api.rooms({ prefix: topic(), limit: 1, signal });
+        showCard(named.rooms.find(({ name }) => name === topic())?.members ?? 0);
+      }
       if (away) complain("");
       away = false;
     } catch (error) {
@@ -267,29 +292,54 @@ async function watchRooms(signal) {
 function look() {
   looking.abort();
   looking = new AbortController();
+  count(0);
   if (!document.hidden) watchRooms(looking.signal);
 }
 
-/** Enter another room if this page is in one. Otherwise a press of Enter does that. */
+/** Enter a room that was chosen. */
 async function go(value) {
-  const inside = here;
   await leave();
   $("topic").value = value;
-  changed();
-  if (inside) enter();
-  else $("enter").focus();
+  enter();
+}
+
+/** Show the card of the start: an invitation if the address names a room. */
+function showCard(members) {
+  const invited = Boolean(linked());
+  document.body.classList.toggle("inviting", invited);
+  document.body.classList.toggle("left", wasInside);
+  $("invited").hidden = !invited;
+  $("fresh").hidden = !invited;
+  const there = members === 1 ? "One person is there." : `${NUMBERS[members] ?? members} people are there.`;
+  const people = members === undefined ? "" : members ? there : "Nobody is there yet.";
+  const begin = wasInside ? "You have left " : "You are invited to ";
+  $("invited").replaceChildren(begin, make("strong", title()), ". ", people);
+  $("enter").textContent = invited ? "Join" : $("named").hidden ? "Start a room" : "Enter";
+}
+
+/** Forget the room of the address. `named`: whether to ask for the name of another one. */
+function forget(named) {
+  history.replaceState(null, "", location.pathname + location.search);
+  $("topic").value = "";
+  $("named").hidden = !named;
+  $("topic").required = named;
+  $("by-name").ariaExpanded = String(named);
+  showCard();
+  $(named ? "topic" : "name").focus();
 }
 
 function howToOpen(withCode) {
-  if (!LOOPBACK) return `${withCode ? "Scan this, or open" : "Open"} the link, and press Enter:`;
+  if (!LOOPBACK) return `${withCode ? "Scan this, or open" : "Open"} the link, and press Join:`;
   return (
     `A phone cannot open this page, because ${location.hostname} is this device itself. ` +
     "For other devices, serve it over HTTPS under a name that they can reach. " +
-    "In a second window of this device, open the link, and press Enter:"
+    "In a second window of this device, open the link, and press Join:"
   );
 }
 
 function changed() {
+  keep("name", $("name").value.trim());
+  if (!topic()) return;
   const link = new URL(location.href);
   link.hash = new URLSearchParams({ topic: topic() });
   history.replaceState(null, "", link);
@@ -299,28 +349,31 @@ function changed() {
   const draw = () => renderSVG(link.href, { ecc: "M", border: 4 }); // the margin that readers need
   if (fits) $("qr").src = `data:image/svg+xml,${encodeURIComponent(draw())}`;
   $("how").textContent = howToOpen(fits);
-  keep("name", $("name").value.trim());
 }
 
-const linked = () => new URLSearchParams(location.hash.slice(1)).get("topic") || topic();
+const linked = () => new URLSearchParams(location.hash.slice(1)).get("topic") ?? "";
 
 /** Show what the address names: the check, or a room. */
 async function route() {
   const checking = location.hash === "#check";
   const checked = !$("check").hidden;
-  if (checking) await leave();
-  $("rooms").hidden = checking;
+  const inside = here;
+  if (checking || linked() !== topic()) await leave();
   $("check").hidden = !checking;
+  $("start").hidden = checking || Boolean(here);
   if (checking) {
-    $("back").hash = new URLSearchParams({ topic: topic() });
+    $("back").hash = topic() && new URLSearchParams({ topic: topic() });
     $("check-title").focus();
     runCheck();
-  } else if (linked() !== topic()) {
-    await go(linked());
-  } else {
-    changed();
+    return;
   }
-  if (checked && !checking) $("enter").focus();
+  if (linked() !== topic()) {
+    $("topic").value = linked();
+    wasInside = false;
+    if (inside) enter();
+  }
+  showCard();
+  if (!here && (checked || linked())) $("enter").focus();
 }
 
 async function runCheck() {
@@ -346,13 +399,9 @@ function kept(key) {
   }
 }
 
-/** Enter a room that has no members yet, and show how others get there. */
-function makeRoom() {
+function randomName() {
   const bytes = crypto.getRandomValues(new Uint8Array(8));
-  $("topic").value = [...bytes].map((byte) => (byte % 32).toString(32)).join("");
-  changed();
-  enter();
-  $("invitation").showModal();
+  return [...bytes].map((byte) => (byte % 32).toString(32)).join("");
 }
 
 /** Enter the room of this device's network. */
@@ -362,7 +411,6 @@ async function enterNearby() {
     const { topic } = await api.nearby();
     if (here) return;
     $("topic").value = topic;
-    changed();
     enter();
   } catch (error) {
     complain(
@@ -373,59 +421,73 @@ async function enterNearby() {
 
 function begin() {
   $("name").value = kept("name") || `Guest ${Math.floor(1000 + Math.random() * 9000)}`;
-  $("topic").value = linked(); // "lobby" without one
+  $("topic").value = linked();
   const origins = LOOPBACK ? " “localhost” and “127.0.0.1” are two different origins." : "";
   $("alone").textContent = `The origin of this page is ${location.origin}. Others need the same one.${origins}`;
   $("code").textContent = CODE;
   listen();
+  showCard();
   const reason = unable();
-  const invited = location.hash.startsWith("#topic=");
-  // Until now a click would have submitted the form to the server.
-  for (const button of document.querySelectorAll("#start button, #entry button, #bar button"))
-    button.disabled = Boolean(reason);
+  // Until now a click would have submitted the form.
+  for (const id of ["enter", "nearby", "by-name"]) $(id).disabled = Boolean(reason);
   if (reason) {
     complain(reason);
   } else {
-    if (location.hash !== "#check") changed();
     look();
+    api.version().then(
+      ({ version }) => ($("version").textContent = `Version ${version.slice(0, 12)}`),
+      () => {},
+    );
   }
   if (location.hash === "#check") route();
-  else if (!reason && kept("inside") === topic())
+  else if (!reason && topic() && kept("inside") === topic())
     enter(); // after a reload
-  else if (invited) $("enter").focus();
+  else if (linked()) $("name").select();
 }
 
 function listen() {
-  $("entry").addEventListener("submit", (event) => {
+  const on = (id, event, act) => $(id).addEventListener(event, act);
+  on("entry", "submit", (event) => {
     event.preventDefault();
-    complain("");
-    changed();
     enter();
   });
-  $("name").addEventListener("change", changed);
-  $("topic").addEventListener("change", changed);
-  $("make").addEventListener("click", makeRoom);
-  $("nearby").addEventListener("click", enterNearby);
-  $("leave").addEventListener("click", leave);
-  $("say").addEventListener("submit", (event) => {
+  on("name", "change", changed);
+  on("fresh", "click", () => forget(false));
+  on("by-name", "click", () => forget($("named").hidden));
+  on("open", "click", () => {
+    $("open").ariaExpanded = String($("elsewhere").hidden);
+    $("elsewhere").hidden = !$("elsewhere").hidden;
+  });
+  on("nearby", "click", enterNearby);
+  on("leave", "click", leave);
+  on("say", "submit", (event) => {
     event.preventDefault();
     say();
   });
-  $("attach").addEventListener("click", () => $("files").click());
-  $("files").addEventListener("change", ({ target }) => {
+  on("attach", "click", () => $("files").click());
+  on("files", "change", ({ target }) => {
     if (here) send(target.files);
     target.value = "";
   });
   for (const type of ["dragover", "dragleave", "drop"]) addEventListener(type, drop);
-  for (const id of Object.keys(MEDIA)) $(id).addEventListener("click", () => press(id));
+  for (const id of Object.keys(MEDIA)) on(id, "click", () => press(id));
+  addEventListener("keydown", ({ key, target, ctrlKey, metaKey, altKey }) => {
+    if (key.toLowerCase() !== "f" || ctrlKey || metaKey || altKey || target.matches("input, textarea")) return;
+    const seen = [...tiles.values()];
+    (seen.find((tile) => tile.pointed) ?? seen[0])?.enlarge();
+  });
   addEventListener("hashchange", route);
-  $("again").addEventListener("click", runCheck);
-  $("copy-report").addEventListener("click", () => copy($("copy-report"), $("report").value));
   document.addEventListener("visibilitychange", look);
-  $("invite").addEventListener("click", () => $("invitation").showModal());
-  $("close").addEventListener("click", () => $("invitation").close());
-  $("copy-code").addEventListener("click", () => copy($("copy-code"), CODE));
-  $("copy").addEventListener("click", () => copy($("copy"), $("link").href));
+  on("again", "click", runCheck);
+  on("copy-report", "click", () => copy($("copy-report"), $("report").value));
+  on("invite", "click", () => {
+    $("invitation").removeAttribute("open");
+    $("invitation").showModal();
+  });
+  on("close", "click", () => $("invitation").close());
+  on("invitation", "close", () => here && refresh());
+  on("copy-code", "click", () => copy($("copy-code"), CODE));
+  on("copy", "click", () => copy($("copy"), $("link").href));
 }
 
 async function copy(button, text) {

@@ -16,13 +16,21 @@ export class Tile {
   #pictures = new Map(); // by stream
   #stop = new AbortController();
 
-  /** `muted`: whether it is this page's own, whose sound is not played. */
-  constructor(name, { muted = false } = {}) {
-    this.muted = muted;
+  /** Without an `id` it is this page's own, whose sound is not played. */
+  constructor(name, id, list) {
+    this.muted = !id;
     this.name = name;
-    if (muted) this.#find("h2").append(" (me)");
-    this.#tile.addEventListener("click", () => this.#enlarge());
-    $("tiles").append(this.#tile);
+    this.kind = "";
+    if (this.muted) this.#find("h2").append(" (me)");
+    const hue = [...id].reduce((sum, character) => (31 * sum + character.charCodeAt(0)) % 360, 210);
+    this.#tile.style.setProperty("--hue", hue);
+    this.#tile.addEventListener("dblclick", () => this.enlarge());
+    this.#find(".enlarge").addEventListener("click", () => this.enlarge());
+    list.append(this.#tile);
+  }
+
+  get pointed() {
+    return this.#tile.matches(":hover, :focus-within");
   }
 
   get name() {
@@ -48,7 +56,7 @@ export class Tile {
   }
 
   /** Show this tile alone, or all of them again. */
-  #enlarge() {
+  enlarge() {
     const large = $("tiles").classList.toggle("enlarged");
     this.#tile.classList.toggle("large", large);
     this.#find(".enlarge").ariaPressed = String(large);
@@ -71,11 +79,14 @@ export class Tile {
   }
 
   /** Say which way the data of a connection goes, as long as the tile is there. */
-  async follow(peerConnection) {
+  async follow(peerConnection, onkind) {
     while (!this.#stop.signal.aborted) {
       const { kind, roundTrip } = await wayOf(peerConnection);
       const ms = roundTrip === undefined ? "" : `, ${Math.max(1, Math.round(roundTrip * 1000))} ms`;
       this.#find(".way").textContent = `${kind ?? "Connected"}${ms}`;
+      const before = this.kind;
+      this.kind = kind ?? "";
+      if (before !== this.kind && !this.#stop.signal.aborted) onkind();
       this.#tile.title = TITLES[kind] ?? "";
       await new Promise((resolve) => setTimeout(resolve, kind ? LOOK_MS : LOOK_MS / 15));
     }
@@ -83,7 +94,7 @@ export class Tile {
 
   remove() {
     this.#stop.abort();
-    if (this.#tile.classList.contains("large")) this.#enlarge();
+    if (this.#tile.classList.contains("large")) this.enlarge();
     this.#tile.remove();
   }
 }
