@@ -234,6 +234,7 @@ def test_first_server_that_works_is_used(server):
     ("program", "arguments", "absent"),
     [
         (CLIENT, ["topics", "--url", NOBODY], {"tornado", "uvloop", "httptools", "shtab", "aiortc"}),
+        (CLIENT, ["--help"], {"asyncio", "httpx", "websockets", "shtab", "aiortc"}),
         (COMMAND, ["serve", "--check", "--port", "0"], {"httpx", "shtab"}),
         (COMMAND, ["check", "--data-dir", "none"], {"asyncio", "httpx", "tornado", "uvloop", "shtab"}),
         (COMMAND, ["--version"], {"asyncio", "plyvel", "plyvel_next", "httpx", "tornado", "uvloop", "shtab"}),

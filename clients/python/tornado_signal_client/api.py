@@ -391,6 +391,7 @@ class SignalClient(Closable):
                 yield server, event
 
     async def _call(self, operation: str, code: str, fields: Fields) -> Response:
+        """Send a request about a session to the server of its code. A plain text is tried on each server."""
         server = _server_of(code)
         return await self._servers.call(operation, {"code": code, **fields}, at=server, any_server=server is None)
 

@@ -2,11 +2,11 @@
 
 import asyncio
 import contextlib
-import itertools
+import functools
 from collections.abc import Awaitable, Callable, Coroutine
 
 from .errors import SignalError
-from .pacing import back_off_s
+from .pacing import back_off_s, retry
 from .rpc import RpcConnection
 from .servers import Servers
 from .types import Token
@@ -49,14 +49,9 @@ class LeaseManager:
         task.add_done_callback(lambda task: self._tasks.get(code) is task and self._tasks.pop(code))
 
     async def _retry_withdrawal(self, withdraw: Callable[[], Awaitable[object]]) -> None:
-        for attempt in itertools.count():
-            await asyncio.sleep(back_off_s(attempt))
-            try:
-                await withdraw()
-            except SignalError as error:
-                if error.retryable:
-                    continue
-            return
+        await asyncio.sleep(back_off_s(0))
+        with contextlib.suppress(SignalError):  # the session was removed
+            await retry(withdraw)
 
     async def _maintain(self, code: Token, secret: str | None, connection: RpcConnection | None) -> None:
         with contextlib.suppress(SignalError):  # the offer was removed
@@ -66,21 +61,15 @@ class LeaseManager:
                 else:
                     with connection.count_held():
                         await connection.closed.wait()
-                connection = await self._renew(code, secret)
+                await asyncio.sleep(back_off_s(0))
+                connection = await retry(functools.partial(self._renew, code, secret))
 
     async def _renew(self, code: Token, secret: str | None) -> RpcConnection | None:
         """Hold an offer over the current connection and return it. Without one, refresh the offer and return None."""
         fields = {"code": code, "secret": secret}
-        for attempt in itertools.count():
-            await asyncio.sleep(back_off_s(attempt))
-            try:
-                connection = await self._servers.connection(code.server)
-                if connection is not None and connection.can_hold:
-                    await connection.call("hold", {name: value for name, value in fields.items() if value is not None})
-                    return connection
-                await self._servers.call("refresh", {**fields, "side": "offerer"}, at=code.server)
-                return None
-            except SignalError as error:
-                if not error.retryable:
-                    raise
-        raise AssertionError("unreachable")
+        connection = await self._servers.connection(code.server)
+        if connection is not None and connection.can_hold:
+            await connection.call("hold", {name: value for name, value in fields.items() if value is not None})
+            return connection
+        await self._servers.call("refresh", {**fields, "side": "offerer"}, at=code.server)
+        return None

@@ -3,6 +3,12 @@
 import asyncio
 import random
 import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from .errors import SignalError
+
+T = TypeVar("T")
 
 PAUSE_S = 0.25
 MAX_PAUSE_S = 15.0
@@ -16,6 +22,19 @@ def back_off_s(attempt: int, first_s: float = PAUSE_S) -> float:
     """Return the seconds before the next attempt: longer with each `attempt` from 0, and random to spread clients."""
     pause_s: float = min(MAX_PAUSE_S, first_s * 2.0 ** min(attempt, 10))
     return pause_s * random.uniform(0.5, 1.5)
+
+
+async def retry(task: Callable[[], Awaitable[T]], first_s: float = PAUSE_S) -> T:
+    """Run a task, and again after each error that is retryable. Return its result, or raise another error."""
+    attempt = 0
+    while True:
+        try:
+            return await task()
+        except SignalError as error:
+            if not error.retryable:
+                raise
+        await asyncio.sleep(back_off_s(attempt, first_s))
+        attempt += 1
 
 
 class Pace:

@@ -19,7 +19,7 @@ from .authorization import TokenSource
 from .errors import SignalError, log_unheard
 from .link import Connection, usable_ice_servers
 from .offers import new_secret, publish_held
-from .pacing import back_off_s
+from .pacing import retry
 from .room import Room
 from .types import Closable, IceServer, Session, check_type
 
@@ -224,19 +224,10 @@ class Publication(Closable):
 
     async def _publish(self) -> None:
         try:
-            attempt = 0
             async with self._peers.client._time_limit(self._timeout_s) as limit:
                 while True:
-                    try:
-                        connection, secret, offer = await self._offer()
-                    except SignalError as error:
-                        if not error.retryable:
-                            raise
-                        await asyncio.sleep(back_off_s(attempt))
-                        attempt += 1
-                        continue
+                    connection, secret, offer = await retry(self._offer)
                     limit.reschedule(None)
-                    attempt = 0
                     try:
                         is_answered = await self._wait_for_answer(connection, secret)
                     finally:

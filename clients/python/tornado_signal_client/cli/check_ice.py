@@ -48,12 +48,9 @@ def check_ice(arguments: argparse.Namespace) -> None:
         results.extend(await asyncio.gather(*(check(url, server) for url, server in pairs)))
 
     run.with_client(arguments, work, interrupted="interrupted")
-    if terminal.wants_tables(arguments.json):
-        rows = [[result.url, result.result, round(result.took_ms, 1), result.detail] for result in results]
-        print(terminal.table(["SERVER", "RESULT", "TIME (ms)", "DETAIL"], rows))
-    else:
-        for result in results:
-            terminal.print_line(result._asdict() | {"took_ms": round(result.took_ms, 1)})
+    rounded = [result._replace(took_ms=round(result.took_ms, 1)) for result in results]
+    heads = ["SERVER", "RESULT", "TIME (ms)", "DETAIL"]
+    terminal.print_rows(arguments.json, heads, [(result._asdict(), result) for result in rounded])
     if not results:
         raise CommandError("the server has no ICE servers; set --stun-servers or --turn-servers on the server")
     if failed := [result.url for result in results if result.result == "failed"]:

@@ -35,12 +35,8 @@ def ping(arguments: argparse.Namespace) -> None:
         results.append(
             {"url": url, "count": len(took_ms), **{name: round(ms, 2) for name, ms in statistics_ms.items()}}
         )
-    if terminal.wants_tables(arguments.json):
-        heads = ["SERVER", "COUNT", "MIN (ms)", "MEDIAN (ms)", "P99 (ms)"]
-        print(terminal.table(heads, [list(result.values()) for result in results]))
-    else:
-        for result in results:
-            terminal.print_line(result)
+    heads = ["SERVER", "COUNT", "MIN (ms)", "MEDIAN (ms)", "P99 (ms)"]
+    terminal.print_rows(arguments.json, heads, [(result, [*result.values()]) for result in results])
 
 
 async def round_trip(client: SignalClient, topic: str) -> float:

@@ -3,7 +3,7 @@
 import json
 import sys
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 CLEAR = "\x1b[H\x1b[J"
@@ -21,6 +21,15 @@ class CommandError(Exception):
 def wants_tables(as_json: bool) -> bool:
     """Return whether to print tables: on a terminal and without `--json`."""
     return sys.stdout.isatty() and not as_json
+
+
+def print_rows(as_json: bool, heads: Sequence[str], rows: Iterable[tuple[Mapping[str, Any], Sequence[object]]]) -> None:
+    """Print rows as a table, or as objects. Each row is given in both forms."""
+    if wants_tables(as_json):
+        print(table(heads, [row for _, row in rows]))
+    else:
+        for fields, _ in rows:
+            print_line(fields)
 
 
 def print_line(fields: Mapping[str, Any]) -> None:
