@@ -185,7 +185,8 @@ class Server:
         headers = {name: value for name, value in headers.items() if value}
         request = urllib.request.Request((base or self.url) + path, data, headers, method=method)
         try:
-            response = urllib.request.urlopen(request, timeout=BOUND_S, context=self.tls)
+            # Longer than the longest wait that a request can ask for.
+            response = urllib.request.urlopen(request, timeout=3 * BOUND_S, context=self.tls)
         except urllib.error.HTTPError as error:
             response = error
         with response:
