@@ -10,7 +10,7 @@ HEARD = "seen.filter(([name]) => name === 'message').map(([, , data]) => data)"
 
 
 def meet(*pages):
-    """Enter a room on each page, as the person of the name, and wait until the pages of a server are connected."""
+    """Enter a room on each page, and wait until the two pages of a server are connected."""
     for page, name in pages:
         page.evaluate(f"enter('lobby', {{info: '{name}'}})")
     for page, _ in pages:
@@ -31,7 +31,7 @@ def test_both_sides_have_the_same_number_and_another_one_after_a_reconnection(st
 
 
 def test_a_server_in_between_shows_in_the_number(start, connect_page):
-    """To each side, the server poses as the other person. It has the messages of both, with fingerprints of its own."""
+    """It poses as the other person to each side, with fingerprints of its own, and reads all messages."""
     to_alice, to_bob = start(data="alice"), start(data="bob")
     alice, bob = connect_page(to_alice), connect_page(to_bob)
     as_bob, as_alice = connect_page(to_alice), connect_page(to_bob)
