@@ -77,7 +77,8 @@ async def test_client_without_an_origin_is_refused_unless_the_protocol_is_shared
     with pytest.raises(InvalidStatus) as refusal:
         await open_socket(service, path, None)
     response = refusal.value.response
-    assert (response.status_code, json.loads(response.body)) == (400, {"error": invalid("Origin")})
+    expected = f"{invalid('Origin')}; programs that send none need --shared-protocols {name}"
+    assert (response.status_code, json.loads(response.body)) == (400, {"error": expected})
     for target in ["/peerjs/id", "/peerjs/peers"] if name == "peerjs" else []:
         assert (await service.call("GET", target, origin=None)).status == 400
 
