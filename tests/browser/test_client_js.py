@@ -28,6 +28,7 @@ LATER = {
     "places.js",
     "secret.js",
     "http.js",
+    "media.js",
     "tokens.js",
     "verification.js",
 }
@@ -146,12 +147,12 @@ def test_calls_return_the_responses_of_their_endpoints(server, reached, connect_
     assert got["refresh"]["expiresAt"] > 0
 
 
-def test_refusals_are_signal_errors_and_no_server_is_a_type_error(server, connect_page):
+def test_refusals_and_a_missing_server_are_signal_errors(server, connect_page):
     page = connect_page(server)
     fail = "([call, ...rest]) => failure(new SignalClient(location.search.slice(1))[call](...rest))"
     gone = page.evaluate(fail, ["poll", "00000000-0000-4000-8000-000000000000", "offerer"])
     message = "Session not found, expired, or origin mismatch"
-    assert gone == {"name": "SignalError", "status": 404, "message": message}
+    assert gone == {"name": "SignalError", "code": "not-found", "status": 404, "message": message}
     refused = page.evaluate(fail, ["offer", "lobby", {"info": "", "offer": "o"}])
     assert (refused["status"], refused["message"]) == (400, "Missing or invalid required parameter: info")
     over = "publication.addEventListener('close', () => { window.over = true; })"
@@ -160,7 +161,7 @@ def test_refusals_are_signal_errors_and_no_server_is_a_type_error(server, connec
     assert page.evaluate("errors") == ["Missing or invalid required parameter: topic"]
     assert page.evaluate("failure(join('x'.repeat(300)))")["status"] == 400
     server.stop()
-    assert page.evaluate(fail, ["health"])["name"] == "TypeError"
+    assert page.evaluate(fail, ["health"])["code"] == "server-unreachable"
 
 
 def test_every_call_can_be_aborted(server, reached, connect_page):

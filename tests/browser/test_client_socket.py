@@ -116,7 +116,7 @@ def test_too_large_requests_are_refused_like_over_http(start, connect_page):
     assert (first["status"], second["status"], health["status"]) == (413, 413, "ok")
     assert not traffic.now().sockets[0].is_closed()
     first, second, health = page.evaluate(ask, [small.url, 2000])
-    assert (first["name"], second["status"], health["status"]) == ("TypeError", 413, "ok")
+    assert (first["name"], second["status"], health["status"]) == ("SignalError", 413, "ok")
 
 
 def test_held_offer_whose_caller_no_longer_waits_is_withdrawn(server, site, connect_page):

@@ -192,4 +192,4 @@ def test_stream_that_cannot_begin_fails_like_a_call(runtimes, server, site):
     assert peers.ended("no topic") == ["SignalError", 400]
     server.stop()
     peers.listen("no server", "lobby")
-    assert peers.ended("no server") == ["TypeError", None]
+    assert peers.ended("no server") == ["SignalError", None]

@@ -1,4 +1,4 @@
-"""The room of the devices in one network: `room.nearby`, and the button of the demo page."""
+"""The room of the devices in one network: `nearby`, and the button of the demo page."""
 
 import json
 
@@ -8,11 +8,11 @@ from support.demo import connected, told
 pytest_plugins = ["support.browser_fixtures"]
 
 ENTER = """async (info) => {
-  window.here = await client.room.nearby({info});
+  window.here = await client.nearby({info});
   await new Promise((resolve) => here.addEventListener("join", resolve));
   return [...here.peers.values()].map(({info}) => info);
 }"""
-FAIL = "client.room.nearby(%s).then(() => '', ({code, name}) => (typeof code === 'string' ? code : name))"
+FAIL = "client.nearby(%s).then(() => '', ({code, name}) => (typeof code === 'string' ? code : name))"
 BUTTON = "Devices in my network"
 
 
@@ -28,7 +28,7 @@ def test_pages_of_one_network_meet_without_a_name(server, site, connect_page):
 def test_the_next_server_is_asked_if_one_is_unavailable(server, connect_page):
     page = connect_page(server)
     urls = json.dumps(["http://127.0.0.1:9", server.url])
-    page.evaluate(f"async () => {{ window.here = await client.room.nearby({{url: {urls}}}); }}")
+    page.evaluate(f"async () => {{ window.here = await client.nearby({{url: {urls}}}); }}")
     until(lambda: page.evaluate("here.listed"))
 
 

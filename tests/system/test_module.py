@@ -18,13 +18,14 @@ LATER = [
     "nearby.js",
     "places.js",
     "http.js",
+    "media.js",
     "secret.js",
     "tokens.js",
     "verification.js",
 ]
 # Every event has the type of its name. Mistakes are errors.
 PROGRAM = """\
-import { pair, publish, room, SignalClient } from "tornado-signal";
+import { nearby, pair, publish, room, SignalClient, SignalError } from "tornado-signal";
 import type { Connection, Peer, Room, SignalEvent } from "tornado-signal";
 
 const lobby = room("lobby", { info: "alice", me: "Alice", channel: { ordered: false } });
@@ -44,7 +45,7 @@ lobby.addEventListener("file", async ({ peer, file }) => {
 lobby.addEventListener("stream", ({ peer, stream }) => lobby.send(`${peer.name} ${peer.streams.length} ${stream.id}`));
 lobby.addEventListener("error", ({ error }) => console.error(error.code === "ice-failed", error.message));
 lobby.addEventListener("close", async () => await lobby.leave());
-const home: Room = await room.nearby({ info: "alice", password: "of the family" });
+const home: Room = await nearby({ info: "alice", password: "of the family" });
 console.log(home.ignored);
 const other: Connection = await pair("strangers", { info: "alice", channel: { ordered: false } });
 other.peerConnection.addTransceiver("audio");
@@ -52,6 +53,20 @@ other.addEventListener("message", ({ data }) => other.send(data));
 other.addEventListener("file", async ({ file }) => other.sendFile(await file.accept()));
 other.send({ begins: other.initiator, to: other.info });
 const all: Peer[] = [...lobby.peers.values()];
+type Move = { x: number; y: number };
+const board = room<Move>("board");
+await board.ready;
+for await (const { peer, data } of board.messages({ signal: AbortSignal.timeout(1000) })) {
+  if (data.x > 0) await peer.send({ x: 1, y: data.y });
+}
+board.addEventListener("message", ({ peer, data: { x, y }, size }) => console.log(peer.info, x + y + size));
+board.channel<Move>("cursor", { ordered: false }).addEventListener("message", ({ data }) => board.send(data));
+for (const peer of board.peers.values()) peer.addEventListener("message", ({ data }) => console.log(data.x));
+board.closed.catch((error) => error instanceof SignalError && error.retryable && console.log(error.code));
+// @ts-expect-error
+board.send({ x: 1 });
+// @ts-expect-error
+board.channel<Move>("cursor").send("text");
 // @ts-expect-error
 lobby.addEventListener("join", ({ data }) => data);
 // @ts-expect-error

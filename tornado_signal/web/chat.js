@@ -70,11 +70,11 @@ function bar(item, text, max) {
 }
 
 /** Why a file did not arrive. */
-function reason({ code, name }) {
+function reason({ code }) {
   if (code === "file-refused") return "it was refused";
   if (code === "file-cancelled") return "it was cancelled, or can no longer be read";
   if (code === "file-interrupted") return "the connection ended";
-  return name === "NotReadableError" ? "the browser can no longer read it" : "it could not be sent";
+  return code === "file-unreadable" ? "the browser can no longer read it" : "it could not be sent";
 }
 
 /** Return the JSON of a message; a note if it is nested too deeply for the browser. */

@@ -118,7 +118,7 @@ export interface PublicationEvents {
   /** A peer has connected. */
   connection: Event & { readonly connection: Connection };
   /** An error. Work continues unless `close` follows immediately. */
-  error: Event & { readonly error: Error & { code?: ErrorCode } };
+  error: Event & { readonly error: Error & { code?: ErrorCode; retryable?: boolean } };
   close: Event;
 }
 
@@ -153,8 +153,17 @@ export function join(
  */
 export function pair(topic: string, options?: PeerOptions & { channel?: RTCDataChannelInit }): Promise<Connection>;
 
-/** Another member of a room, connected. */
-export interface Peer {
+export interface PeerEvents<Message = unknown> {
+  /** A message of the peer: a string, an ArrayBuffer, or a JSON value. `size` is in bytes, or in characters for a text. */
+  message: Event & { readonly data: Message; readonly size: number };
+  /** The peer has started to send a stream. */
+  stream: Event & { readonly stream: MediaStream };
+  /** The peer has stopped sending a stream, and is still connected. */
+  streamend: Event & { readonly stream: MediaStream };
+}
+
+/** Another member of a room, connected. Its events follow as those of the room. */
+export interface Peer<Message = unknown> extends TypedEventTarget<PeerEvents<Message>> {
   /** Made from a key of the `room()`, or from its secret. No other member can have it, except on pages over plain HTTP. */
   readonly id: string;
   /** The `me` of the peer, if it has a name. */
@@ -171,28 +180,43 @@ export interface Peer {
    * counts. Rejects with the code `not-verifiable` or `insecure-context`.
    */
   verification(): Promise<{ readonly emoji: readonly string[]; readonly digits: string }>;
+  /** As `room.send` to this peer. Rejects with the code `peer-left` if it is not in the room. */
+  send(data: Message): Promise<void>;
+  /** As `room.sendFile` to this peer. */
+  sendFile(
+    file: Blob & { name?: string },
+    options?: FileOptions<{ readonly loaded: number; readonly total: number }>,
+  ): Promise<void>;
 }
 
-export interface RoomEvents {
+/** The event of a room for an event of a peer. */
+type OfRoom<Events, Message> = {
+  [Name in keyof Events]: Events[Name] & { readonly peer: Peer<Message> };
+};
+
+export interface RoomEvents<Message = unknown> extends OfRoom<PeerEvents<Message>, Message> {
   /** `listed` has changed. */
   listed: Event;
   /** `full` has changed. */
   full: Event;
   /** A peer has connected and is in `peers`. */
-  join: Event & { readonly peer: Peer };
+  join: Event & { readonly peer: Peer<Message> };
   /** A peer has left or lost its connection. If it is still in the room, another `join` follows. */
-  leave: Event & { readonly peer: Peer };
-  /** A message of a peer: a string, an ArrayBuffer, or a JSON value. */
-  message: Event & { readonly peer: Peer; readonly data: unknown };
+  leave: Event & { readonly peer: Peer<Message> };
   /** A peer sends a file. Without a listener for this event, files are refused. */
-  file: Event & { readonly peer: Peer; readonly file: IncomingFile };
-  /** A peer has started to send a stream. */
-  stream: Event & { readonly peer: Peer; readonly stream: MediaStream };
-  /** A peer has stopped sending a stream, and is still connected. */
-  streamend: Event & { readonly peer: Peer; readonly stream: MediaStream };
-  /** An error. Work continues unless `close` follows immediately. */
-  error: Event & { readonly error: Error & { code?: ErrorCode } };
+  file: Event & { readonly peer: Peer<Message>; readonly file: IncomingFile };
+  /** An error. Work continues unless `close` follows immediately. Without a listener it is written to the console. */
+  error: Event & { readonly error: Error & { code?: ErrorCode; retryable?: boolean } };
   close: Event;
+}
+
+/** A channel of a room. Its messages wait for no others. */
+export interface Channel<Message = unknown>
+  extends TypedEventTarget<{
+    message: Event & { readonly peer: Peer; readonly data: Message; readonly size: number };
+  }> {
+  /** As `room.send`. */
+  send(data: Message, to?: Peer | string): Promise<void>;
 }
 
 /** The progress of a file to one peer, in bytes. */
@@ -206,7 +230,7 @@ export interface Progress {
  * A room in which every member is connected to every other one. A peer whose network changes or fails for some seconds
  * stays in `peers`, and messages to it arrive afterwards. After a longer failure it leaves and joins again.
  */
-export interface Room extends TypedEventTarget<RoomEvents> {
+export interface Room<Message = unknown> extends TypedEventTarget<RoomEvents<Message>> {
   /** The id of this member. With the option `secret` it is undefined until the first `listed`. */
   readonly id?: string;
   /** Whether the server lists this page, so that new peers find it. */
@@ -214,20 +238,39 @@ export interface Room extends TypedEventTarget<RoomEvents> {
   /** Whether this page waits for a place, because `max` others entered before. It is then connected to nobody. */
   readonly full: boolean;
   /** The peers by id, in the order in which they joined. */
-  readonly peers: ReadonlyMap<string, Peer>;
+  readonly peers: ReadonlyMap<string, Peer<Message>>;
+  /** Resolves when the server lists this page for the first time. Rejects with the reason if the room closes before. */
+  readonly ready: Promise<void>;
+  /** Resolves when the room is closed. */
+  readonly closed: Promise<void>;
+  /** How many messages iterations of `messages()` have dropped, because 16 MiB were not read yet. */
+  readonly dropped: number;
   /** With a password: how many entries and messages of others could not be decrypted, or were repeated. */
   readonly ignored: number;
   /**
-   * Send a string, bytes, or a value that JSON can represent. `to` is a peer or its id, by default all peers. Fails with the
-   * code `peer-left` if it is not in `peers`. The data has up to 64 MiB. Fails before anything is sent if it is too large for one
-   * of the connections. Resolves when the data is in the buffers of the channels, or lost with its connection.
+   * Send a string, bytes, or a value that JSON can represent. `to` is a peer or its id, by default all peers. Rejects with the
+   * code `peer-left` if it is not in `peers`. The data has up to 64 MiB. Rejects before anything is sent if it is too large for
+   * one of the connections. Resolves when the data is in the buffers of the channels, or lost with its connection.
+   *
+   * While more than 1 MiB is in the buffer of a peer, messages to it wait for each other. A message to a peer for which more
+   * than 64 MiB wait is the error `peer-slow`. If that holds for some of all peers, it is one of the `errors` of
+   * `message-incomplete`, and the others get the message.
    */
-  send(data: unknown, to?: Peer | string): Promise<void>;
+  send(data: Message, to?: Peer | string): Promise<void>;
+  /**
+   * Yield the messages of all peers until the room closes. Throws what closes the room, or the reason of `signal`.
+   */
+  messages(options?: Stoppable): AsyncGenerator<{ peer: Peer<Message>; data: Message }, void, void>;
+  /**
+   * Return the channel with a name, which has its own messages. Members receive those of the channels that they also have.
+   * `options` are those of the data channel, for example `{ ordered: false, maxRetransmits: 0 }`.
+   */
+  channel<Message = unknown>(name: string, options?: RTCDataChannelInit): Channel<Message>;
   /**
    * Send a file or Blob of any size to one peer, given as object or id, or to all. Resolves when they have all of it.
    *
    * Rejects with the reason of `signal`, or with the error of the one peer. If it fails for some of all peers, it rejects
-   * with an AggregateError when the others have the file. Each of its `errors` has a `peer`.
+   * with `file-incomplete` when the others have the file. Each of its `errors` has a `peer`.
    */
   sendFile(file: Blob & { name?: string }, options?: FileOptions<Progress> & { to?: Peer | string }): Promise<void>;
   /** Send a stream to all current and later peers. Call it again after adding a track to the stream. */
@@ -263,12 +306,10 @@ export interface RoomOptions extends Omit<PeerOptions, "onstep"> {
  * Enter a room until `signal` or `leave()`, and connect to all pages that call this with the same topic. Names and secrets
  * need a secure context (HTTPS, or localhost) on all sides.
  */
-export function room(topic: string, options?: RoomOptions): Room;
+export function room<Message = unknown>(topic: string, options?: RoomOptions): Room<Message>;
 
-export namespace room {
-  /**
-   * Enter the room of all devices in the same network, by their public addresses. Rejects with the code `not-found` if the
-   * server has turned this off. Mobile networks share addresses, so strangers can be in it.
-   */
-  function nearby(options?: RoomOptions): Promise<Room>;
-}
+/**
+ * Enter the room of all devices in the same network, by their public addresses. Rejects with the code `not-found` if the
+ * server has turned this off. Mobile networks share addresses, so strangers can be in it.
+ */
+export function nearby<Message = unknown>(options?: RoomOptions): Promise<Room<Message>>;

@@ -1,7 +1,6 @@
 /* The module as servers serve it to pages. docs/browser-client.md describes it, and index.js is that of the npm package. */
 
-// All modules that a room needs are imported here, so that a browser requests all of them at once. That takes one more round trip over
-// HTTP/2, and two over HTTP/1.1 with its six connections.
+// All modules that a room needs are imported here, so that a browser requests them at once.
 import "./client/authorization.js";
 import "./client/data.js";
 import "./client/identity.js";
@@ -13,7 +12,7 @@ import "./client/socket.js";
 import "./client/text.js";
 
 export { join, pair, publish } from "./client/publish.js";
-export { room } from "./client/room.js";
+export { nearby, room } from "./client/room.js";
 export { SignalClient } from "./client/signal-client.js";
 export { SignalError } from "./client/timing.js";
 
@@ -21,6 +20,11 @@ const { url } = import.meta; // undefined or that of another file in a bundle
 if (/^http[^?#]*\/client\.js(\?|#|$)/.test(url)) {
   servedBy(url);
   // In the background: later the server may be unavailable.
-  const parts = [import("./client/connect.js"), import("./client/files.js"), import("./client/http.js")];
+  const parts = [
+    import("./client/connect.js"),
+    import("./client/files.js"),
+    import("./client/http.js"),
+    import("./client/media.js"),
+  ];
   for (const part of parts) part.catch(() => {});
 }

@@ -67,6 +67,7 @@ export type ErrorCode =
   | "file-incomplete"
   | "file-interrupted"
   | "file-refused"
+  | "file-unreadable"
   | "ice-failed"
   | "insecure-context"
   | "invalid-message"
@@ -77,6 +78,8 @@ export type ErrorCode =
   | "topic-invalid"
   | "max-invalid"
   | "info-invalid"
+  | "message-failed"
+  | "message-incomplete"
   | "message-too-large"
   | "name-invalid"
   | "name-taken"
@@ -89,20 +92,30 @@ export type ErrorCode =
   | "origin-not-allowed"
   | "password-invalid"
   | "peer-left"
+  | "peer-slow"
   | "replaced"
+  | "room-left"
+  | "rtc-failed"
   | "server-busy"
   | "server-unreachable"
   | "timeout"
   | "token-failed"
   | "unauthorized";
 
-/** An error response: `status` is the HTTP status, `message` the text of the server. */
+/** Every error of the module, except the reason of a `signal` and what a function of the page throws. */
 export class SignalError extends Error {
   code: ErrorCode;
-  status: number;
+  /** Whether the same call may succeed later. */
+  retryable: boolean;
+  /** The HTTP status of an error response, whose text is the `message`. */
+  status: number | undefined;
   /** Milliseconds after which to retry, if the server sends `Retry-After`. */
-  retryAfterMs?: number;
-  constructor(status: number, message: string, retryAfterMs?: number);
+  retryAfterMs: number | undefined;
+  /** Of `file-incomplete` and `message-incomplete`: the errors of the peers, each with its `peer`. */
+  errors: SignalError[] | undefined;
+  /** The peer of a room that it concerns. */
+  peer: object | undefined;
+  constructor(code: ErrorCode, message: string, options?: { cause?: unknown });
 }
 
 /**
@@ -121,8 +134,7 @@ export interface ClientOptions {
 }
 
 /**
- * The API of one server. Calls are not retried. A call rejects with a SignalError for an error response. It rejects with
- * a TypeError if the server cannot be reached, with a TimeoutError, or with the reason of its `signal`.
+ * The API of one server. Calls are not retried. A call rejects with a SignalError, or with the reason of its `signal`.
  *
  * All clients of a page with the same `token` share one WebSocket to each server. It opens with the first call, closes after 10 s without
  * waiting calls, and opens again with the next call. If it does not open within 1 s although the server responds, calls

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { authorizationOf } from "../../../tornado_signal/web/client/authorization.js";
-import { passing, SignalError } from "../../../tornado_signal/web/client/timing.js";
+import { passing, refused } from "../../../tornado_signal/web/client/timing.js";
 
 const part = (fields) => Buffer.from(JSON.stringify(fields)).toString("base64url");
 /** A token with an expiry, in seconds from now. A subject with this letter has all characters of base64url. */
@@ -9,7 +9,7 @@ const make = (seconds, subject = "\u{1f9ff}???>>>") =>
   `e30.${part({ sub: subject, exp: Date.now() / 1000 + seconds })}.sig`;
 const echo = async (token) => token;
 const refuse = async () => {
-  throw new SignalError(401, "Missing or invalid token");
+  throw refused(401, "Missing or invalid token");
 };
 
 /** A source of tokens with these lifetimes in seconds, and the tokens that it has made. */
@@ -78,7 +78,7 @@ test("a second 401, another error, and an error of the function are errors of th
   const { made, authorization } = source(600, 600);
   await assert.rejects(authorization.use(refuse), { status: 401 });
   assert.equal(made.length, 2);
-  const other = new SignalError(403, "Not allowed by the token");
+  const other = refused(403, "Not allowed by the token");
   await assert.rejects(
     authorization.use(() => Promise.reject(other)),
     other,

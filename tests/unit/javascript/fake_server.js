@@ -1,7 +1,7 @@
 /** A server in memory, and connections to peers in this process: as much of both as pairing and rooms use. */
 
 import { SignalClient } from "../../../tornado_signal/web/client/signal-client.js";
-import { onAbort, SignalError } from "../../../tornado_signal/web/client/timing.js";
+import { onAbort, refused } from "../../../tornado_signal/web/client/timing.js";
 import "./virtual_time.js";
 import { FakeChannel, FakeConnection } from "./fake_rtc.js";
 
@@ -32,8 +32,8 @@ export class LinkedConnection extends FakeConnection {
     connections.set(this.#name, this);
   }
 
-  createDataChannel(label, { negotiated, id } = {}) {
-    const channel = Object.assign(new LinkedChannel(), { label, negotiated, id });
+  createDataChannel(label, { negotiated, id, protocol } = {}) {
+    const channel = Object.assign(new LinkedChannel(), { label, negotiated, id, protocol });
     if (!this.#channels.length) queueMicrotask(() => this.need());
     this.#channels.push(channel);
     if (this.connectionState === "connected") queueMicrotask(() => this.#connect());
@@ -78,7 +78,11 @@ export class LinkedConnection extends FakeConnection {
       if (channel.twin) continue;
       const [from, to] = this.#channels.includes(channel) ? [this, other] : [other, this];
       const twin = to.#channels.find(({ negotiated, id }) => negotiated && channel.negotiated && id === channel.id);
-      to.#open(channel, twin ?? Object.assign(new LinkedChannel(), { label: channel.label }), from);
+      to.#open(
+        channel,
+        twin ?? Object.assign(new LinkedChannel(), { label: channel.label, protocol: channel.protocol }),
+        from,
+      );
     }
   }
 
@@ -155,7 +159,7 @@ export class FakeServer {
 
   #get(code) {
     const session = this.sessions.get(code);
-    if (!session) throw new SignalError(404, "Session not found");
+    if (!session) throw refused(404, "Session not found");
     return session;
   }
 
@@ -183,7 +187,7 @@ export class FakeServer {
 
   answer(code, answer) {
     const session = this.#get(code);
-    if (session.answer) throw new SignalError(409, "Session has an answer");
+    if (session.answer) throw refused(409, "Session has an answer");
     session.answer = answer;
     this.#changed();
   }

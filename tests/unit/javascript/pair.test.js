@@ -3,7 +3,7 @@ import { beforeEach, test } from "node:test";
 import { join, pair } from "../../../tornado_signal/web/client/connect.js";
 import { listedHere } from "../../../tornado_signal/web/client/link.js";
 import { publish } from "../../../tornado_signal/web/client/publish.js";
-import { PAIR_MS, SignalError, unreachable } from "../../../tornado_signal/web/client/timing.js";
+import { PAIR_MS, refused, unreachable } from "../../../tornado_signal/web/client/timing.js";
 import { FakeServer, LinkedConnection } from "./fake_server.js";
 
 const TOPIC = "pair~test";
@@ -54,7 +54,7 @@ test("two pages that publish at once become one pair", async () => {
 
 test("an offer that another page has answered is passed over", async () => {
   const steps = [];
-  fail("answer", new SignalError(409, "Session has an answer"));
+  fail("answer", refused(409, "Session has an answer"));
   const first = page();
   await published();
   const second = page({ onstep: (name) => steps.push(name) });
@@ -77,7 +77,7 @@ test("an answer whose response is lost is repeated, and connects once", async ()
 });
 
 test("candidates that cannot be sent are sent again", async () => {
-  fail("candidates", unreachable("https://server"), new SignalError(503, "later"));
+  fail("candidates", unreachable("https://server"), refused(503, "later"));
   await assertPaired(page(), page());
 });
 
@@ -102,10 +102,11 @@ test("a mistake in `rtc` or in a function of the page ends the call with its err
     }
   }
   for (const options of [{ prepare: fail }, { RTCPeerConnection: Refusing }, { onstep: fail }]) {
-    await assert.rejects(page(options), mistake);
+    const expected = options.RTCPeerConnection ? { code: "rtc-failed", cause: mistake } : mistake;
+    await assert.rejects(page(options), expected);
     const published = publish("test", { url: "https://server", RTCPeerConnection: LinkedConnection, ...options });
     const [{ error }] = await Promise.all(["error", "close"].map((name) => once(published, name)));
-    assert.equal(error, mistake);
+    assert.equal(error.cause ?? error, mistake);
   }
   const waiting = publish("lobby", { url: "https://server", RTCPeerConnection: LinkedConnection });
   await assert.rejects(call("lobby", { choose: fail }), mistake);

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
 import { room } from "../../../tornado_signal/web/client/room.js";
-import { PAIR_MS, SignalError, unreachable } from "../../../tornado_signal/web/client/timing.js";
+import { PAIR_MS, refused, unreachable } from "../../../tornado_signal/web/client/timing.js";
 import { FakeServer, LinkedConnection } from "./fake_server.js";
 
 let server;
@@ -53,9 +53,88 @@ test("ten members that enter together are connected at the first attempt", async
   await leave(...members);
 });
 
+test("`ready` and `closed` follow the room, and reject with what closes it", async () => {
+  const [alice, stop] = [enter("alice"), new AbortController()];
+  await alice.ready;
+  assert.equal(alice.listed, true);
+  await Promise.all([alice.leave(), alice.closed]);
+  const options = { url: "https://server", RTCPeerConnection: LinkedConnection };
+  const stopped = room("test", { ...options, signal: stop.signal });
+  stop.abort(new Error("enough"));
+  const left = room("test", options);
+  left.leave();
+  const refusedRoom = room("test", { ...options, password: "" });
+  refusedRoom.addEventListener("error", ({ error }) => error);
+  await assert.rejects(stopped.ready, { message: "enough" });
+  await assert.rejects(left.ready, { code: "room-left" });
+  await assert.rejects(refusedRoom.ready, { code: "password-invalid" });
+  await assert.rejects(refusedRoom.messages().next(), { code: "password-invalid" });
+  await Promise.all([stopped, left, refusedRoom].map(({ closed }) => closed));
+  await leave(alice);
+});
+
+test("messages are also events of the peer, an iteration, and those of a channel", async () => {
+  const [alice, bob] = [enter("alice"), enter("bob")];
+  const read = bob.messages();
+  const first = read.next();
+  await assertConnected(alice, bob);
+  assert.deepEqual((await first).value.data, "hello");
+  const [[peer], [other]] = [alice.peers, bob.peers].map((peers) => [...peers.values()]);
+  assert.deepEqual(Object.getOwnPropertyNames(Object.getPrototypeOf(peer)).sort(), [
+    "constructor",
+    "send",
+    "sendFile",
+    "verification",
+  ]);
+  const heard = next(other, "message");
+  await peer.send({ x: 1 });
+  assert.deepEqual((await heard).data, { x: 1 });
+  const { value } = await read.next();
+  assert.deepEqual([value.data, value.peer === other], [{ x: 1 }, true]);
+  const [cursor, cursorOfBob] = [alice, bob].map((each) => each.channel("cursor", { ordered: false }));
+  assert.equal(alice.channel("cursor"), cursor);
+  const moved = next(cursorOfBob, "message");
+  await cursor.send([1, 2]);
+  const event = await moved;
+  assert.deepEqual([event.data, event.peer === other], [[1, 2], true]);
+  await alice.channel("unknown to bob").send("nothing happens");
+  const stop = new AbortController();
+  const stopped = bob.messages({ signal: stop.signal }).next();
+  stop.abort(new Error("enough"));
+  await assert.rejects(stopped, { message: "enough" });
+  await leave(alice, bob);
+  assert.deepEqual(await read.next(), { value: undefined, done: true });
+  await assert.rejects(peer.send("late"), { code: "peer-left" });
+  await assert.rejects(peer.sendFile(new Blob()), { code: "peer-left" });
+});
+
+test("an error that nobody reads is written to the console, with its code and where it is described", async (context) => {
+  const written = [];
+  for (const name of ["error", "warn"])
+    context.mock.method(console, name, (text, error) => written.push([name, text, error.code]));
+  const options = { url: "https://server", RTCPeerConnection: LinkedConnection };
+  server.offer = () => {
+    server.offer = FakeServer.prototype.offer;
+    throw unreachable("https://server");
+  };
+  const silent = room("test", options);
+  await silent.ready;
+  await silent.leave();
+  const refusedRoom = room("test", { ...options, password: "" });
+  await refusedRoom.closed;
+  const read = room("test", { ...options, password: "" });
+  read.addEventListener("error", ({ error }) => error);
+  await read.closed;
+  const where = "(docs/browser-client.md#errors)";
+  assert.deepEqual(written, [
+    ["warn", `tornado-signal: server-unreachable ${where}`, "server-unreachable"],
+    ["error", `tornado-signal: password-invalid ${where}`, "password-invalid"],
+  ]);
+});
+
 test("mail that is lost is sent again", async () => {
   const { candidates } = server;
-  const errors = [unreachable("https://server"), new SignalError(503, "later")];
+  const errors = [unreachable("https://server"), refused(503, "later")];
   server.candidates = (...parameters) => {
     const error = errors.shift();
     if (error) throw error;

@@ -11,7 +11,7 @@ import { Negotiation } from "../../../tornado_signal/web/client/negotiation.js";
 import { room } from "../../../tornado_signal/web/client/room.js";
 import { SignalClient } from "../../../tornado_signal/web/client/signal-client.js";
 import { read } from "../../../tornado_signal/web/client/text.js";
-import { SignalError } from "../../../tornado_signal/web/client/timing.js";
+import { refused } from "../../../tornado_signal/web/client/timing.js";
 import { FakeServer, LinkedConnection } from "./fake_server.js";
 
 const TOPIC = "room~test";
@@ -243,7 +243,7 @@ async function pairOfSecrets() {
 test("a room obeys a lower limit of its server", async () => {
   const { candidates } = server;
   server.candidates = (...parameters) => {
-    if (server.sessions.get(parameters[0])?.answerCandidates.length >= 16) throw new SignalError(429, "full", 300_000);
+    if (server.sessions.get(parameters[0])?.answerCandidates.length >= 16) throw refused(429, "full", 300_000);
     candidates.apply(server, parameters);
   };
   const [leads, follows] = await pairOfSecrets();
@@ -418,6 +418,6 @@ test("a browser with too many connections is asked again, and other failures clo
     }
   }
   const rooms = [enter("a", { RTCPeerConnection: Broken }), enter("b", { RTCPeerConnection: Broken })];
-  await until(() => rooms.some(({ failures }) => String(failures) === "TypeError: rtc is wrong"));
+  await until(() => rooms.some(({ failures }) => String(failures) === "rtc-failed"));
   await leave(...rooms);
 });

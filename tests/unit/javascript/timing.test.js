@@ -8,8 +8,8 @@ import {
   Deadline,
   makePace,
   passing,
+  refused,
   retry,
-  SignalError,
   taken,
   unreachable,
   withTimeout,
@@ -19,16 +19,16 @@ const never = new Promise(() => {});
 
 test("a deadline that passes aborts its signal and says so", async () => {
   const deadline = new Deadline();
-  await assert.rejects(deadline.within(1, never), { name: "TimeoutError" });
+  await assert.rejects(deadline.within(1, never), { name: "SignalError", code: "timeout", retryable: true });
   assert.equal(deadline.passed, true);
   assert.equal(deadline.signal.aborted, true);
 });
 
 test("pauses that a server asks for are bounded", () => {
   for (const wrong of [-5000, 0, NaN, "soon", {}, undefined]) {
-    assert.equal(new SignalError(503, "busy", wrong).retryAfterMs, undefined);
+    assert.equal(refused(503, "busy", wrong).retryAfterMs, undefined);
   }
-  assert.equal(new SignalError(503, "busy", 1e12).retryAfterMs, 3_600_000);
+  assert.equal(refused(503, "busy", 1e12).retryAfterMs, 3_600_000);
 });
 
 test("polls after a burst are delayed", async () => {
@@ -66,18 +66,15 @@ test("only what may pass is tried again", async () => {
     tries += 1;
     throw error;
   };
-  await assert.rejects(retry(failing(new SignalError(404, "no")), signal, 5), { status: 404 });
+  await assert.rejects(retry(failing(refused(404, "no")), signal, 5), { status: 404 });
   assert.equal(tries, 1);
-  await assert.rejects(retry(failing(new SignalError(503, "later", 1)), signal, 2), { status: 503 });
+  await assert.rejects(retry(failing(refused(503, "later", 1)), signal, 2), { status: 503 });
   assert.equal(tries, 3);
 });
 
 test("which errors may pass, and which say that a session is taken", () => {
   assert.deepEqual(
-    [500, 503, 429, 404, 409, 400].map((status) => [
-      passing(new SignalError(status, "")),
-      taken(new SignalError(status, "")),
-    ]),
+    [500, 503, 429, 404, 409, 400].map((status) => [passing(refused(status, "")), taken(refused(status, ""))]),
     [
       [true, false],
       [true, false],
@@ -91,7 +88,7 @@ test("which errors may pass, and which say that a session is taken", () => {
   const others = [
     new TypeError("of the page"),
     new DOMException("", "TimeoutError"),
-    { status: 503 },
+    { status: 503, retryable: true },
     "text",
     undefined,
   ];
@@ -99,12 +96,12 @@ test("which errors may pass, and which say that a session is taken", () => {
 });
 
 test("an error response has the code of its status", () => {
-  const codes = [400, 403, 404, 409, 413, 429, 500, 503].map((status) => new SignalError(status, "").code);
+  const codes = [400, 403, 404, 409, 413, 429, 500, 503].map((status) => refused(status, "").code);
   const [invalid, busy] = ["invalid-request", "server-busy"];
   assert.deepEqual(codes, [invalid, "origin-not-allowed", "not-found", "already-answered", invalid, busy, busy, busy]);
-  assert.match(new SignalError(429, "Too many requests").message, /responds but refuses requests: 429 Too many/);
-  assert.equal(new SignalError(401, "Missing or invalid token").code, "unauthorized");
-  assert.equal(new SignalError(403, "Not allowed by the token").code, "not-allowed");
+  assert.match(refused(429, "Too many requests").message, /responds but refuses requests: 429 Too many/);
+  assert.equal(refused(401, "Missing or invalid token").code, "unauthorized");
+  assert.equal(refused(403, "Not allowed by the token").code, "not-allowed");
 });
 
 test("a deadline keeps nothing of what it has waited for", async () => {

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { checkFile } from "../../../tornado_signal/web/client/files.js";
-import { join, pair, publish, room, SignalClient } from "../../../tornado_signal/web/index.js";
+import { join, nearby, pair, publish, room, SignalClient } from "../../../tornado_signal/web/index.js";
 
 // As in a bundle, the module does not come from a server here.
 test("a bundle without `url` is an error that says so", () => {
@@ -44,7 +44,7 @@ test("unknown options and those of another type are errors that name them", asyn
     [publish, { socket: null, onstep: {}, me: "a", password: "x" }],
     [join, { wait: "no", choose: [], channel: {}, rtc: "stun:a" }],
     [pair, { signal: 5, onstep: 1, choose() {}, max: 2 }],
-    [(_, given) => room.nearby(given), { topic: "a", channel: null }],
+    [(_, given) => nearby(given), { topic: "a", channel: null }],
     [(_, { url, RTCPeerConnection, ...given }) => new SignalClient(url, given), { socket: "no", token: 5, orgin: "a" }],
     [(topic, { url, RTCPeerConnection, ...given }) => client.sessions(topic, given), { timeout: 5, signal: 5 }],
     [(topic, { url, RTCPeerConnection, ...given }) => client.events(topic, given).next(), { since: "a", signal: true }],
@@ -68,9 +68,12 @@ test("a stream and a recipient of the wrong kind are errors at the call", async 
     assert.throws(() => lobby.addStream(stream), { code: "argument-invalid", message: /`addStream` takes/ });
   }
   for (const to of ["nobody", null, {}, { id: "nobody" }, 7]) {
-    assert.throws(() => lobby.send("text", to), { code: "peer-left", message: /`to`/ });
+    for (const sent of [lobby.send("text", to), lobby.channel("cursor").send("text", to)])
+      await assert.rejects(sent, { code: "peer-left", message: /`to`/ });
     await assert.rejects(lobby.sendFile(new Blob(), { to }), { code: "peer-left", message: /`to`/ });
   }
+  for (const name of ["", undefined, 7]) assert.throws(() => lobby.channel(name), { code: "argument-invalid" });
+  for (const data of [undefined, () => {}, 1n]) await assert.rejects(lobby.send(data), { code: "invalid-message" });
   await lobby.send("text"); // to everybody in an empty room
   await assert.rejects(lobby.sendFile("text"), { code: "argument-invalid" });
 });

@@ -7,19 +7,20 @@ import { OFFER_OPTIONS } from "./publish.js";
 import { MAX_PEERS, Servers } from "./servers.js";
 import {
   Deadline,
+  dispatch,
   makePace,
   now,
   onAbort,
   PAUSE_MS,
+  report,
   retry,
+  SignalError,
   STAGGER_MS,
   sleep,
   taken,
   temporary,
   WAIT_S,
 } from "./timing.js";
-
-export { createOffer, waitForAnswer } from "./link.js";
 
 /** @import { PeerOptions, Session } from "../client.d.ts" */
 /** @import { Connection } from "./link.js" */
@@ -29,6 +30,40 @@ export { createOffer, waitForAnswer } from "./link.js";
 const AGAIN_MS = 2000; // in which a peer that was taken publishes its next offer
 const JOIN_OPTIONS = { onstep: "function", choose: "function", wait: "boolean" };
 const PAIR = "pair~"; // the prefix of the topic of a pair on the server
+
+/**
+ * Publish one offer after the other until the publication is closed.
+ *
+ * @param {EventTarget} publication
+ * @param {string} topic
+ * @param {LinkOptions} options
+ * @param {Servers} servers
+ */
+export async function offerAll(publication, topic, options, servers) {
+  const { signal } = servers;
+  /** @type {Link | undefined} */
+  let listed; // the link that waits for its answer
+  const withdraw = () => {
+    if (listed) listed.client.leave(listed.code, "offerer", listed.own);
+  };
+  onAbort(signal, withdraw);
+  globalThis.addEventListener?.("pagehide", withdraw, { signal });
+  for (;;) {
+    const link = await servers.first((client) => createOffer(client, topic, options, servers));
+    listed = link;
+    const isAnswered = await waitForAnswer(link, servers);
+    listed = undefined;
+    if (isAnswered) {
+      link.connect();
+      link.opened.then(
+        (connection) => dispatch(publication, "connection", { connection }),
+        (error) => report(publication, error),
+      );
+    } else {
+      link.fail(new Error()); // nothing waits for this link
+    }
+  }
+}
 
 /**
  * Connect to a peer that has published under a topic, as soon as there is one.
@@ -247,7 +282,7 @@ class Pairing {
     const withdraw = () => this.#withdraw();
     const unfollow = onAbort(signal, withdraw);
     const stay = new Deadline(signal);
-    const move = () => stay.end(temporary(new Error("A preferred server works")));
+    const move = () => stay.end(temporary(new SignalError("server-busy", "A preferred server works")));
     this.#servers.preferred(this.#client, stay.signal).then(move, () => {});
     try {
       for (;;) {

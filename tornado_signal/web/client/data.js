@@ -1,21 +1,20 @@
 /* The data of an application: messages over one data channel, and files (files.js) over a channel each. */
 
-import { parse, read, utf8 } from "./text.js";
-import { CLOSE_MS, MAX_CLOSE_MS, notLoaded, PeerError } from "./timing.js";
+import { BUFFER, CHUNK, parse, read, utf8 } from "./text.js";
+import { CLOSE_MS, MAX_CLOSE_MS, notLoaded, onAbort, SignalError, temporary } from "./timing.js";
 
-/** @import { FileOptions } from "../client.d.ts" */
+/** @import { ErrorCode, FileOptions, Peer as PublicPeer } from "../client.d.ts" */
 /** @import { Offer } from "./files.js" */
 /** @import { Description } from "./types.d.ts" */
 
 const MARK = "\u001e"; // precedes JSON, as in RFC 7464. Text that begins with it is also sent as JSON
 const TEXT = new TextDecoder("utf-8", { ignoreBOM: true });
-export const PROTOCOL = "tornado-signal-file"; // of the data channels
+const PROTOCOL = "tornado-signal-file"; // of their channels
 const SMALL = 16_384; // bytes of a message, which every implementation takes
-export const CHUNK = 65_536; // bytes, which every browser accepts
-const READ = 2 ** 20; // bytes that are read at once
-export const BUFFER = 2 ** 20; // bytes that all files, or all messages, of a connection may have in the buffers
 const WHOLE = 262_144; // bytes of the largest message that is not split
 const MAX_MESSAGE = 67_108_864; // bytes of a message
+const MAX_WAITING = MAX_MESSAGE + BUFFER; // bytes of the messages that wait for a peer, before another one
+const OVERHEAD = 256; // bytes of memory that each of them takes in addition
 const MAX_INCOMING = 100; // files of one peer at a time
 
 export const loadFiles = () => import("./files.js").catch(notLoaded);
@@ -43,26 +42,52 @@ export function heed(connection, description) {
 }
 
 /**
- * Send a message to all. Fails before anything is sent if a connection cannot carry it. Resolves when all of it is in
- * the buffers of the channels, or lost with its connection.
+ * Run a task for each recipient. Rejects when all have ended, with an error of this code or with that of the only one.
+ *
+ * @template {{ peer?: PublicPeer }} Each
+ * @param {Each[]} recipients
+ * @param {(each: Each) => Promise<void>} task
+ * @param {ErrorCode | false} [code]
+ */
+export function toEach(recipients, task, code) {
+  /** @type {Error[]} */
+  const errors = [];
+  const tasks = recipients.map((each) =>
+    task(each).catch((error) => errors.push(Object.assign(error, { peer: each.peer }))),
+  );
+  const all = Promise.all(tasks).then(() => {
+    if (!errors.length) return;
+    throw code ? Object.assign(new SignalError(code, "Not all peers received it"), { errors }) : errors[0];
+  });
+  all.catch(() => {}); // in Node.js a slow peer would end a program that does not wait
+  return all;
+}
+
+/**
+ * Send a message as described in client.d.ts. An error of the arguments rejects as well.
  *
  * @param {unknown} data
- * @param {Messages[]} recipients
+ * @param {() => { messages: Messages, peer?: PublicPeer }[]} choose
+ * @param {ErrorCode | false} [code]
  * @returns {Promise<void>}
  */
-export function send(data, recipients) {
-  const message = /** @type {string} */ (serialize(data)); // `send` is declared for each type, but not for their union
-  const size = sizeOf(message);
-  for (const each of recipients) {
-    const [, limit] = each.limits;
-    if (size <= limit) continue;
-    const text = `The message has ${size} bytes, more than ${limit}: use sendFile`;
-    throw new PeerError("message-too-large", text);
+export function send(data, choose, code) {
+  try {
+    const recipients = choose();
+    const message = serialize(data);
+    const size = sizeOf(message);
+    for (const { messages } of recipients) {
+      const [, limit] = messages.limits;
+      const text = `The message has ${size} bytes, more than ${limit}: use sendFile`;
+      if (size > limit) throw new SignalError("message-too-large", text);
+    }
+    /** @type {Blob | undefined} */
+    let copy;
+    const copied = () => (copy ??= message instanceof Blob ? message : new Blob([/** @type {string} */ (message)]));
+    return toEach(recipients, ({ messages }) => messages.send(message, size, copied), code);
+  } catch (error) {
+    return Promise.reject(error);
   }
-  /** @type {Blob | undefined} */
-  let copy;
-  const copied = () => (copy ??= new Blob([message]));
-  return Promise.all(recipients.map((each) => each.send(message, size, copied))).then(() => {});
 }
 
 /** The messages of one connection, in both directions. */
@@ -70,8 +95,9 @@ export class Messages {
   #connection;
   #channel;
   #over;
+  #slow;
   #sent = Promise.resolve();
-  #waiting = 0; // messages
+  #waiting = 0; // bytes of memory of the messages that wait
   #chunks = 0; // handed to the channel
   #wake = () => {};
   /** @type {{ bytes: Uint8Array<ArrayBuffer>, at: number, size: number, text: boolean } | undefined} */
@@ -81,14 +107,18 @@ export class Messages {
    * @param {RTCPeerConnection} connection
    * @param {RTCDataChannel} channel
    * @param {AbortSignal} over aborted when the connection has ended
+   * @param {(error: SignalError) => void} slow called when messages are lost because too many wait
    */
-  constructor(connection, channel, over) {
+  constructor(connection, channel, over, slow = () => {}) {
     this.#connection = connection;
     this.#channel = channel;
     this.#over = over;
+    this.#slow = slow;
+    channel.binaryType = "arraybuffer";
+    channel.bufferedAmountLowThreshold = CHUNK;
     const wake = () => this.#wake();
-    channel.addEventListener("bufferedamountlow", wake);
-    over.addEventListener("abort", wake);
+    for (const name of ["bufferedamountlow", "open", "close"]) channel.addEventListener(name, wake);
+    onAbort(over, wake);
   }
 
   get #announced() {
@@ -105,40 +135,76 @@ export class Messages {
   }
 
   /**
-   * @param {string} message
+   * Send a message at once if there is space, otherwise after the earlier ones.
+   *
+   * @param {string | Blob | ArrayBuffer | ArrayBufferView} message
    * @param {number} size
    * @param {() => Blob} copy
    */
-  send(message, size, copy) {
+  async send(message, size, copy) {
     if (size <= SMALL && size > this.#announced) return; // a peer that takes less must not silence the others
-    if (!this.#waiting && size <= this.limits[0]) return this.#channel.send(message);
-    const blob = copy();
-    this.#waiting += 1;
-    const ignore = () => {}; // the connection has ended
-    const transmitted = this.#sent.then(() => this.#transmit(blob, typeof message === "string")).catch(ignore);
-    return (this.#sent = transmitted.then(() => void (this.#waiting -= 1)));
+    const isWhole = size <= this.limits[0];
+    const isText = typeof message === "string";
+    const isFree =
+      !this.#waiting && this.#channel.bufferedAmount <= BUFFER && this.#channel.readyState !== "connecting";
+    try {
+      if (isFree && isWhole && !(message instanceof Blob)) this.#post(message);
+      else await this.#enqueue(isText && isWhole ? message : copy(), size, isWhole, isText);
+    } catch (cause) {
+      if (this.#over.aborted || /clos/.test(this.#channel.readyState)) return;
+      if (cause instanceof SignalError) throw cause;
+      throw new SignalError("message-failed", "The browser did not read or send the message", { cause });
+    }
   }
 
   /**
-   * @param {Blob} message
+   * @param {string | Blob} message
+   * @param {number} size
+   * @param {boolean} isWhole
    * @param {boolean} text
    */
-  #transmit(message, text) {
-    const channel = this.#channel;
-    channel.bufferedAmountLowThreshold = CHUNK;
-    channel.send(`${MARK}${MARK}${JSON.stringify({ size: message.size, text })}`);
-    return transmit(channel, message, async () => {
-      this.#over.throwIfAborted(); // nothing would end the wait
-      this.#chunks += 1;
-      if (channel.bufferedAmount > BUFFER) await new Promise((resolve) => (this.#wake = () => resolve(0)));
+  #enqueue(message, size, isWhole, text) {
+    if (this.#waiting > MAX_WAITING) {
+      const error = temporary(new SignalError("peer-slow", "More than 64 MiB wait for the peer"));
+      this.#slow(error);
+      this.#slow = () => {};
+      throw error;
+    }
+    this.#waiting += size + OVERHEAD;
+    const sent = this.#sent.then(async () => {
+      const bytes = isWhole && message instanceof Blob ? await message.arrayBuffer() : message;
+      const files = isWhole ? undefined : await loadFiles();
+      await this.#ready();
+      if (!files) return this.#post(bytes);
+      this.#post(`${MARK}${MARK}${JSON.stringify({ size, text })}`);
+      return files.transmit(this.#channel, /** @type {Blob} */ (message), () => this.#ready());
     });
+    const release = () => void (this.#waiting -= size + OVERHEAD);
+    this.#sent = sent.then(release, release);
+    return sent;
+  }
+
+  /** @param {any} message a string or bytes: `send` is declared for each type, but not for their union */
+  #post(message) {
+    this.#channel.send(message);
+  }
+
+  /** Wait for space in the buffer of the channel. */
+  async #ready() {
+    const channel = this.#channel;
+    const isFull = () => channel.readyState === "connecting" || channel.bufferedAmount > BUFFER;
+    this.#chunks += 1;
+    while (isFull()) {
+      this.#over.throwIfAborted(); // nothing would end the wait
+      await new Promise((resolve) => (this.#wake = () => resolve(0)));
+    }
   }
 
   /** Close the channel after what still must be sent. Resolves when it is closed, or too slow. */
   async close() {
     const channel = this.#channel;
     this.#sent.then(() => channel.close());
-    const over = new Promise((resolve) => this.#over.addEventListener("abort", resolve));
+    const over = new Promise((resolve) => onAbort(this.#over, () => resolve(0)));
     let before;
     for (let ms = 0; ms < MAX_CLOSE_MS && !this.#over.aborted; ms += CLOSE_MS) {
       const sent = this.#chunks * CHUNK - channel.bufferedAmount;
@@ -159,11 +225,12 @@ export class Messages {
     if (typeof data === "string") {
       const header = data.startsWith(MARK + MARK) ? read(data.slice(2), "parts") : undefined;
       if (!header || !Number.isInteger(header.size) || header.size < 0 || header.size > MAX_MESSAGE) {
-        return { data: decode(data) };
+        return { data: decode(data), size: data.length };
       }
       message = { ...header, bytes: new Uint8Array(), at: 0 };
     } else {
-      if (!message) return { data: ArrayBuffer.isView(data) ? new Uint8Array(data).buffer : data }; // a Buffer of werift
+      const { byteLength: size } = data;
+      if (!message) return { data: ArrayBuffer.isView(data) ? new Uint8Array(data).buffer : data, size }; // a Buffer of werift
       const end = message.at + data.byteLength;
       if (end > message.size) return;
       if (end > message.bytes.length) {
@@ -175,28 +242,8 @@ export class Messages {
       message.at = end;
     }
     const { bytes, at, size, text } = message;
-    if (at === size) return { data: text ? decode(TEXT.decode(bytes)) : bytes.buffer };
+    if (at === size) return { data: text ? decode(TEXT.decode(bytes)) : bytes.buffer, size };
     this.#incomplete = message;
-  }
-}
-
-/**
- * Send the bytes of a Blob over a channel.
- *
- * @param {RTCDataChannel} channel
- * @param {Blob} blob
- * @param {() => Promise<void>} ready waits for space in the channel's buffer
- * @param {(loaded: number) => void} report
- */
-export async function transmit(channel, blob, ready, report = () => {}) {
-  for (let start = 0; start < blob.size; start += READ) {
-    const block = await blob.slice(start, start + READ).arrayBuffer();
-    for (let at = 0; at < block.byteLength; at += CHUNK) {
-      await ready();
-      const chunk = new Uint8Array(block, at, Math.min(CHUNK, block.byteLength - at));
-      channel.send(chunk);
-      report(start + at + chunk.length);
-    }
   }
 }
 
@@ -204,9 +251,14 @@ export async function transmit(channel, blob, ready, report = () => {}) {
 function serialize(data) {
   if (data instanceof Blob || data instanceof ArrayBuffer || ArrayBuffer.isView(data)) return data;
   if (typeof data === "string" && !data.startsWith(MARK)) return data;
-  const json = JSON.stringify(data);
-  if (json !== undefined) return MARK + json;
-  throw new PeerError("invalid-message", `Cannot send a value of type ${typeof data}`);
+  let cause;
+  try {
+    const json = JSON.stringify(data);
+    if (json !== undefined) return MARK + json;
+  } catch (error) {
+    cause = error; // a BigInt or a circular value
+  }
+  throw new SignalError("invalid-message", `A value of type ${typeof data} has no JSON`, { cause });
 }
 
 /** @param {string | Blob | ArrayBuffer | ArrayBufferView} message */
@@ -262,6 +314,11 @@ export class Files {
       }
     };
     connection.addEventListener("datachannel", open, { signal: over });
+  }
+
+  /** Open the channel of a file. */
+  open() {
+    return this.connection.createDataChannel("file", { protocol: PROTOCOL });
   }
 
   /**

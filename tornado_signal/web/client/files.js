@@ -1,22 +1,21 @@
 /* Files over a data channel each. Loaded when a page sends or receives the first one. */
 
-import { BUFFER, CHUNK, PROTOCOL, transmit } from "./data.js";
 import { checkOptions } from "./signal-client.js";
-import { read } from "./text.js";
-import { onAbort, PeerError } from "./timing.js";
+import { BUFFER, CHUNK, read } from "./text.js";
+import { dispatch, onAbort, SignalError } from "./timing.js";
 
-/** @import { FileOptions, IncomingFile as PublicFile, Progress } from "../client.d.ts" */
+/** @import { FileOptions, IncomingFile as PublicFile } from "../client.d.ts" */
 /** @import { Files } from "./data.js" */
-/** @import { Peer } from "./peer.js" */
 /** @import { Fields, Records } from "./types.d.ts" */
 
+const READ = 2 ** 20; // bytes that are read at once
 const PART = 256; // chunks that become a Blob, which a browser can keep on disk
 // Media types that no browser runs, without parameters. XML, such as SVG, can contain scripts.
 const HARMLESS = /^(?:(?:image|audio|video)\/[\w.-]+|text\/plain)(?=[ ;]|$)/i;
 const UNKNOWN = "application/octet-stream";
 
 /** @param {"refused" | "cancelled" | "interrupted"} reason */
-const failure = (reason) => new PeerError(`file-${reason}`, `The file transfer was ${reason}`);
+const failure = (reason) => new SignalError(`file-${reason}`, `The file transfer was ${reason}`);
 
 /**
  * @param {RTCDataChannel} channel
@@ -34,7 +33,7 @@ function post(channel, message) {
  */
 export function checkFile(file, options) {
   if (typeof file?.arrayBuffer !== "function") {
-    throw new PeerError("argument-invalid", "`sendFile` takes a File or a Blob; make one with `new Blob([data])`");
+    throw new SignalError("argument-invalid", "`sendFile` takes a File or a Blob; make one with `new Blob([data])`");
   }
   checkOptions(options, { signal: "object", onprogress: "function" });
 }
@@ -53,7 +52,7 @@ export async function sendFile(files, file, options, context) {
   const { signal = new AbortController().signal, onprogress = () => {} } = options;
   const { over } = files;
   if (over.aborted) throw failure("interrupted");
-  const channel = files.connection.createDataChannel("file", { protocol: PROTOCOL });
+  const channel = files.open();
   /** @type {Records["transfer"]} */
   const state = {}; // what the other side has sent
   let wake = () => {};
@@ -99,24 +98,34 @@ export async function sendFile(files, file, options, context) {
 }
 
 /**
- * Send a file to peers of a room. Fails with the error of the only one, or with those of several of all.
- *
- * @param {Peer[]} peers
- * @param {Blob & { name?: string }} file
- * @param {FileOptions<Progress>} options
- * @param {boolean} all
+ * @param {unknown} cause
+ * @returns {never}
  */
-export async function sendToPeers(peers, file, options, all) {
-  checkFile(file, options);
-  /** @type {Error[]} */
-  const errors = [];
-  const fail = (/** @type {Peer} */ peer) => (/** @type {Error} */ error) =>
-    errors.push(Object.assign(error, { peer }));
-  await Promise.all(peers.map((peer) => peer.files.send(file, options, { peer }).catch(fail(peer))));
-  options.signal?.throwIfAborted();
-  if (!all && errors.length) throw errors[0];
-  const error = new AggregateError(errors, "Not all peers received the file");
-  if (errors.length) throw Object.assign(error, { code: "file-incomplete" });
+const unreadable = (cause) => {
+  throw new SignalError("file-unreadable", "The file can no longer be read", { cause });
+};
+
+/**
+ * Send the bytes of a Blob over a channel.
+ *
+ * @param {RTCDataChannel} channel
+ * @param {Blob} blob
+ * @param {() => Promise<void>} ready waits for space in the channel's buffer
+ * @param {(loaded: number) => void} report
+ */
+export async function transmit(channel, blob, ready, report = () => {}) {
+  for (let start = 0; start < blob.size; start += READ) {
+    const block = await blob
+      .slice(start, start + READ)
+      .arrayBuffer()
+      .catch(unreadable);
+    for (let at = 0; at < block.byteLength; at += CHUNK) {
+      await ready();
+      const chunk = new Uint8Array(block, at, Math.min(CHUNK, block.byteLength - at));
+      channel.send(chunk);
+      report(start + at + chunk.length);
+    }
+  }
 }
 
 /** @typedef {(target: EventTarget, fields: object) => void} Offer dispatches the event of a file */
@@ -137,23 +146,11 @@ export function receiveFile(files, channel, early, receive) {
     const { name, type, size } = header;
     const harmless = (HARMLESS.exec(type)?.[0] ?? UNKNOWN).toLowerCase();
     const file = new IncomingFile(channel, files.over, name, harmless, size);
-    receive((target, fields) => offerFile(target, file, fields));
+    receive((target, fields) => {
+      if (!dispatch(target, "file", { ...fields, file })) file.cancel(); // no listener reads it from the event
+    });
   };
   for (const message of early) channel.onmessage?.(message);
-}
-
-/**
- * Dispatch the event of a file. Refuse the file if no listener reads it from the event.
- *
- * @param {EventTarget} target
- * @param {IncomingFile} file
- * @param {object} fields
- */
-function offerFile(target, file, fields) {
-  let isTaken = false;
-  const event = Object.assign(new Event("file"), fields);
-  target.dispatchEvent(Object.defineProperty(event, "file", { get: () => (isTaken = true) && file }));
-  if (!isTaken) file.cancel();
 }
 
 /**

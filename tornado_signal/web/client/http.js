@@ -13,8 +13,8 @@ import {
   now,
   PAUSE_MS,
   refusal,
+  refused,
   SIGN_MS,
-  SignalError,
   sleep,
   unreachable,
   WAIT_S,
@@ -174,7 +174,7 @@ export async function request(url, init) {
   if (/: Origin$/.test(error)) throw (await mistakes()).originMissing();
   if (error === "Not found" && !/\/(nearby|ice-servers)$/.test(url)) throw (await mistakes()).wrongPath(url);
   const retryAfterMs = parseInt(/** @type {string} */ (response.headers.get("Retry-After")), 10) * 1000 || undefined;
-  throw new SignalError(response.status, conforms(error, "string") ? error : response.statusText, retryAfterMs);
+  throw refused(response.status, conforms(error, "string") ? error : response.statusText, retryAfterMs);
 }
 
 /**

@@ -1,7 +1,7 @@
 /* Topics of rooms and pairs, random names, and names with keys that prove them. */
 
 import { base64, read, unbase64, utf8 } from "./text.js";
-import { PeerError } from "./timing.js";
+import { SignalError } from "./timing.js";
 
 /** @import { Fields, Records } from "./types.d.ts" */
 
@@ -25,7 +25,7 @@ export function topicOf(prefix, name) {
   const code = (/** @type {string} */ each) => `~${each.codePointAt(0)?.toString(16)}~`;
   const topic = prefix + String(name).replace(/[^\w .\-\u0080-\ud7ff\ue000-\u{10ffff}]/gu, code);
   if (typeof name === "string" && name && [...topic].length <= MAX_TOPIC) return topic;
-  throw new PeerError("topic-invalid", `A room has a name, and its topic at most ${MAX_TOPIC} characters`);
+  throw new SignalError("topic-invalid", `A room has a name, and its topic at most ${MAX_TOPIC} characters`);
 }
 
 export const ROOM = "room~"; // the prefix of the topic of a room on the server, where `join` finds no beacons

@@ -15,10 +15,10 @@ import {
   onAbort,
   PAIR_MS,
   PAUSE_MS,
-  PeerError,
   passing,
   refusal,
   retry,
+  SignalError,
   sleep,
   taken,
   WAIT_S,
@@ -317,7 +317,7 @@ export class Link {
   /** Continue until the channel is open or the time limit is reached. Both sides are described. */
   async connect() {
     this.#wanted();
-    const late = () => this.fail(new PeerError("connect-timeout", "The other peer did not connect in time"));
+    const late = () => this.fail(new SignalError("connect-timeout", "The other peer did not connect in time"));
     const timer = setTimeout(late, CONNECT_MS);
     if (this.#pairs || this.side === "answerer") this.#silent = setTimeout(late, PAIR_MS);
     this.signal.addEventListener("abort", () => [timer, this.#silent].forEach(clearTimeout));
@@ -326,7 +326,7 @@ export class Link {
     } catch (error) {
       // Two peers that have described themselves can connect without the server. But if the session no longer exists,
       // the other peer has probably left.
-      const left = () => this.fail(new PeerError("peer-left", "The other peer has left"));
+      const left = () => this.fail(new SignalError("peer-left", "The other peer has left"));
       if (taken(error)) setTimeout(left, this.#pairs ? 0 : GIVE_UP_MS);
     }
   }
@@ -382,8 +382,10 @@ export class Connection extends EventTarget {
 
   /** @param {unknown} data */
   send(data) {
-    if (this.channel.readyState !== "open") throw new PeerError("connection-lost", "The connection is closed");
-    return send(data, [this.#messages]);
+    return send(data, () => {
+      if (this.channel.readyState !== "open") throw new SignalError("connection-lost", "The connection is closed");
+      return [{ messages: this.#messages }];
+    });
   }
 
   /**

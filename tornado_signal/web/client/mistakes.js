@@ -1,6 +1,6 @@
 /* Errors and hints that name a mistake of a page or of its server. Loaded when something is wrong. */
 
-import { foreign, PeerError, sleep } from "./timing.js";
+import { foreign, SignalError, sleep } from "./timing.js";
 
 const HINT_MS = 10_000; // alone in a room
 
@@ -22,7 +22,7 @@ export async function redirected(url, { signal }) {
 /** @param {string} seen the origin of a request in the opinion of the server */
 export function originChanged(seen) {
   const reason = "A proxy changes Host or the scheme, and removes Referer (docs/proxies.md)";
-  return new PeerError(
+  return new SignalError(
     "origin-changed",
     `The server sees the origin ${seen} instead of ${globalThis.origin}. ${reason}`,
   );
@@ -32,7 +32,7 @@ export function originChanged(seen) {
 export const originMissing = () =>
   globalThis.location
     ? originChanged("(none)")
-    : new PeerError(
+    : new SignalError(
         "invalid-origin",
         "Outside of browsers, set `origin` to that of the pages to meet: https://a.example",
       );
@@ -61,7 +61,7 @@ export function warnOfOrigin() {
 
 /** @param {string} url of a request to which a server of this API has no path */
 export const wrongPath = (url) =>
-  new PeerError(
+  new SignalError(
     "invalid-url",
     `The server has no path ${new URL(url, globalThis.location?.href).pathname}: correct the path of \`url\``,
   );

@@ -2,7 +2,7 @@
 
 import { Identity, integer, isName, MAX_NAME, power, random } from "./identity.js";
 import { base64, unbase64, utf8 } from "./text.js";
-import { PeerError } from "./timing.js";
+import { SignalError } from "./timing.js";
 
 /**
  * Import a key from PKCS #8, which has a prefix before the key's bytes.
@@ -58,9 +58,10 @@ const locked = (secret) =>
  * @param {string} [me]
  */
 export async function named(secret, me) {
-  if (me !== undefined && !isName(me)) throw new PeerError("name-invalid", `A name has one to ${MAX_NAME} characters`);
+  if (me !== undefined && !isName(me))
+    throw new SignalError("name-invalid", `A name has one to ${MAX_NAME} characters`);
   const { subtle } = crypto;
-  if (!subtle) throw new PeerError("insecure-context", "A name needs HTTPS or localhost");
+  if (!subtle) throw new SignalError("insecure-context", "A name needs HTTPS or localhost");
   if (!secret) return /** @type {Identity} */ (Identity.ofPage(await (tabSecret ??= ownSecret())));
   const seed = new Uint8Array(await subtle.digest("SHA-256", utf8(`tornado-signal room\n${secret}`)));
   const key = await privateKey("Ed25519", "MC4CAQAwBQYDK2VwBCIEIA==", seed, "sign");

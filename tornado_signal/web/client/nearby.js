@@ -1,6 +1,5 @@
-/* The room of the devices in one network. `room.nearby` loads this file when it needs it. */
+/* The room of the devices in one network. Loaded when a page enters it. */
 
-import { ROOM_OPTIONS, room } from "./room.js";
 import { Servers } from "./servers.js";
 
 /** @import { RoomOptions } from "../client.d.ts" */
@@ -8,11 +7,14 @@ import { Servers } from "./servers.js";
 /**
  * Enter the room of this device's network. The first available server chooses its topic.
  *
+ * @template Room
  * @param {RoomOptions} options
+ * @param {Record<string, string>} types of further options
+ * @param {(topic: string, options: RoomOptions) => Room} room
  */
-export async function nearby(options) {
+export async function nearby(options, types, room) {
   const { signal = new AbortController().signal } = options;
-  const servers = new Servers(options, signal, () => {}, ROOM_OPTIONS);
+  const servers = new Servers(options, signal, () => {}, types);
   const { topic } = await servers.first((client) => client.nearby({ signal }));
   return room(topic, options);
 }

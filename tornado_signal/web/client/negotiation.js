@@ -2,7 +2,7 @@
 
 import { announce, heed } from "./data.js";
 import { read } from "./text.js";
-import { PAUSE_MS, sleep } from "./timing.js";
+import { PAUSE_MS, SignalError, sleep } from "./timing.js";
 
 /** @import { PeerOptions } from "../client.d.ts" */
 /** @import { Mail, Way } from "./types.d.ts" */
@@ -11,8 +11,13 @@ import { PAUSE_MS, sleep } from "./timing.js";
  * @param {RTCIceServer[]} iceServers
  * @param {PeerOptions} options
  */
-export const newConnection = (iceServers, { rtc, RTCPeerConnection = globalThis.RTCPeerConnection }) =>
-  new RTCPeerConnection({ iceServers, ...rtc });
+export function newConnection(iceServers, { rtc, RTCPeerConnection = globalThis.RTCPeerConnection }) {
+  try {
+    return new RTCPeerConnection({ iceServers, ...rtc });
+  } catch (cause) {
+    throw new SignalError("rtc-failed", `No RTCPeerConnection: ${cause}`, { cause });
+  }
+}
 
 /**
  * Whether the other side has described itself. Without a description node-datachannel has an empty one.

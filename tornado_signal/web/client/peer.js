@@ -1,22 +1,70 @@
 /* One connection to another member of a room. */
 
-import { Files, Messages } from "./data.js";
+import { Files, Messages, send } from "./data.js";
 import { isDescribed, Negotiation, newConnection } from "./negotiation.js";
-import { doubt, notLoaded, now } from "./timing.js";
+import { dispatch, doubt, notLoaded, now, SignalError } from "./timing.js";
 
-/** @import { Peer as PublicPeer, RoomOptions } from "../client.d.ts" */
-/** @import { Attempt, Mail, Member } from "./types.d.ts" */
+/** @import { FileOptions, Peer as PublicPeer, PeerEvents, RoomOptions } from "../client.d.ts" */
+/** @import { Media } from "./media.js" */
+/** @import { Attempt, EventFields, Mail, Member } from "./types.d.ts" */
 
 const RECONNECT_MS = 15_000; // of an interruption, after which another connection is made
+const CHANNEL = "tornado-signal-channel"; // the protocol of the channels of `room.channel`
+const MAX_CHANNELS = 100; // that the other side opens
 
 /**
- * One connection to another member of a room, from the attempt to its end; the `peer` of a room's events.
+ * The `peer` of a room's events: another member, connected.
  *
  * @implements {PublicPeer}
  */
-export class Peer {
+class Peer extends EventTarget {
+  #contact;
+  /** @type {MediaStream[]} */
+  streams = []; // sent by the other side
+
+  /**
+   * @param {Contact} contact
+   * @param {Member} member
+   */
+  constructor(contact, { id, name, info }) {
+    super();
+    this.#contact = contact;
+    this.id = id;
+    this.name = name;
+    this.info = info;
+    this.peerConnection = contact.peerConnection;
+    this.channel = contact.channel;
+  }
+
+  /** @param {unknown} data */
+  send(data) {
+    return send(data, () => [this.#open]);
+  }
+
+  /**
+   * @param {Blob & { name?: string }} file
+   * @param {FileOptions<{ loaded: number, total: number }>} [options]
+   */
+  async sendFile(file, options = {}) {
+    return this.#open.files.send(file, options, {});
+  }
+
+  /** See `verify`. */
+  async verification() {
+    const { verify } = await import("./verification.js").catch(notLoaded);
+    return verify(this, this.#contact.callbacks);
+  }
+
+  get #open() {
+    if (this.channel.readyState !== "open") throw new SignalError("peer-left", "The peer has left");
+    return this.#contact;
+  }
+}
+
+/** One connection to another member of a room, from the attempt to its end. */
+export class Contact {
   #member;
-  #callbacks; // of the room
+  callbacks; // of the room
   #negotiation;
   #joined = false;
   #interrupted = false;
@@ -24,12 +72,11 @@ export class Peer {
   #timer;
   #stop = new AbortController();
   #mail = new AbortController(); // aborted when messages can go over the data channel again
-  /** @type {Map<MediaStreamTrack, RTCRtpTransceiver>} */
-  #transceivers = new Map(); // by the track that is sent
-  /** @type {RTCRtpTransceiver[]} */
-  #unused = []; // transceivers that can be used again. `addTrack` does not, so descriptions would grow without limit
-  /** @type {MediaStream[]} */
-  streams = []; // sent by the other side
+  /** @type {Media | undefined} */
+  #media; // once there is a stream
+  /** @type {Map<string, Messages>} */
+  #channels = new Map(); // that this side has opened, by name
+  #incoming = 0; // those that the other side has opened
 
   /**
    * @param {Member} member
@@ -38,20 +85,17 @@ export class Peer {
    * @param {RoomOptions} options
    */
   constructor(member, callbacks, streams, options) {
-    this.id = member.id;
-    this.name = member.name;
-    this.info = member.info;
     this.#member = member;
-    this.#callbacks = callbacks;
+    this.callbacks = callbacks;
     this.peerConnection = newConnection(callbacks.iceServers, options);
     this.channel = this.peerConnection.createDataChannel("room", { ...options.channel, negotiated: true, id: 0 });
-    this.channel.binaryType = "arraybuffer";
-    this.messages = new Messages(this.peerConnection, this.channel, this.#stop.signal);
+    this.peer = new Peer(this, member);
+    this.messages = this.#messages(this.channel);
     this.files = new Files(this.peerConnection, this.#stop.signal, (offer) => {
       this.#join();
-      callbacks.offered(this, offer);
+      callbacks.offered(this.peer, offer);
     });
-    const peer = this;
+    const contact = this;
     const { leads } = callbacks;
     this.#negotiation = new Negotiation(this.peerConnection, 1, {
       signal: this.#stop.signal,
@@ -61,7 +105,7 @@ export class Peer {
         if (this.#joined) this.end(); // then the room makes another attempt
       },
       get direct() {
-        return peer.#joined && !peer.#interrupted;
+        return contact.#joined && !contact.#interrupted;
       },
       get listed() {
         return member.code;
@@ -71,12 +115,12 @@ export class Peer {
     this.#listen();
     try {
       options.prepare?.(this.peerConnection);
-      for (const stream of streams) this.add(stream);
     } catch (error) {
       this.#stop.abort();
       this.peerConnection.close();
       throw error;
     }
+    for (const stream of streams) this.media((media) => media.add(stream));
     this.#wait();
   }
 
@@ -86,37 +130,91 @@ export class Peer {
     const send = (/** @type {RTCPeerConnectionIceEvent} */ { candidate }) =>
       candidate && this.#negotiation.add(candidate);
     connection.addEventListener("icecandidate", send, options);
-    connection.addEventListener("track", ({ streams: [stream] }) => stream && this.#onTrack(stream), options);
+    const take = (/** @type {RTCTrackEvent} */ { streams: [stream] }) =>
+      stream && this.media((media) => media.take(stream, () => this.#joined));
+    connection.addEventListener("track", take, options);
     connection.addEventListener("connectionstatechange", () => this.#onState(), options);
     const open = async () => {
       await connection.getStats().catch(() => {}); // as for a Link
       this.#join();
     };
     channel.addEventListener("open", open);
-    const message = (/** @type {MessageEvent} */ { data }) => {
-      this.#join();
-      const received = this.messages.take(data);
-      if (received) this.#callbacks.tell("message", { peer: this, ...received });
+    this.#receive(channel, this.messages, (received) => this.tell("message", received));
+    const named = (/** @type {RTCDataChannelEvent} */ event) => {
+      const { channel } = event;
+      if (channel.protocol !== CHANNEL) return;
+      event.stopImmediatePropagation?.(); // as for files
+      if ((this.#incoming += 1) > MAX_CHANNELS) return channel.close();
+      channel.addEventListener("close", () => (this.#incoming -= 1));
+      this.#receive(channel, this.#messages(channel), (received) =>
+        this.callbacks.heard(channel.label, { peer: this.peer, ...received }),
+      );
     };
-    channel.addEventListener("message", message, options);
+    connection.addEventListener("datachannel", named);
     channel.addEventListener("close", () => this.end());
     const online = () => this.#interrupted && this.#reconnect(RECONNECT_MS);
     globalThis.addEventListener?.("online", online, options);
+  }
+
+  /** @param {RTCDataChannel} channel */
+  #messages(channel) {
+    const slow = (/** @type {SignalError} */ error) => this.callbacks.fail(Object.assign(error, { peer: this.peer }));
+    return new Messages(this.peerConnection, channel, this.#stop.signal, slow);
+  }
+
+  /**
+   * @param {RTCDataChannel} channel
+   * @param {Messages} messages
+   * @param {(received: { data: unknown, size: number }) => void} use
+   */
+  #receive(channel, messages, use) {
+    channel.addEventListener("message", ({ data }) => {
+      if (this.#stop.signal.aborted) return;
+      this.#join();
+      const received = messages.take(data);
+      if (received) use(received);
+    });
+  }
+
+  /**
+   * Return the recipient of a channel with a name.
+   *
+   * @param {string} name
+   * @param {RTCDataChannelInit} [init]
+   */
+  named(name, init) {
+    const known = this.#channels.get(name);
+    if (known) return { messages: known, peer: this.peer };
+    const messages = this.#messages(this.peerConnection.createDataChannel(name, { ...init, protocol: CHANNEL }));
+    this.#channels.set(name, messages);
+    return { messages, peer: this.peer };
+  }
+
+  /**
+   * Dispatch an event of the peer, on the peer and then on the room.
+   *
+   * @template {keyof PeerEvents} Name
+   * @param {Name} name
+   * @param {EventFields<PeerEvents[Name]>} fields
+   */
+  tell(name, fields) {
+    dispatch(this.peer, name, fields);
+    this.callbacks.tell(name, /** @type {any} */ ({ peer: this.peer, ...fields }));
   }
 
   /** Give up if the other side sends nothing for a while. The side that leads gives up earlier and then tries again. */
   #wait() {
     if (this.#joined || this.#stop.signal.aborted) return;
     clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => this.giveUp(), this.#callbacks.leads ? this.#callbacks.ms : 2 * RECONNECT_MS);
+    this.#timer = setTimeout(() => this.giveUp(), this.callbacks.leads ? this.callbacks.ms : 2 * RECONNECT_MS);
   }
 
   #join() {
     if (this.#joined || this.#stop.signal.aborted) return;
     clearTimeout(this.#timer);
     this.#joined = true;
-    this.#callbacks.joined(this);
-    for (const stream of this.streams) this.#callbacks.tell("stream", { peer: this, stream });
+    this.callbacks.joined(this);
+    for (const stream of this.peer.streams) this.tell("stream", { stream });
     this.post();
   }
 
@@ -124,7 +222,7 @@ export class Peer {
     const { connectionState } = this.peerConnection;
     if (connectionState === "disconnected") doubt();
     if (connectionState === "connected") {
-      this.#callbacks.connectedMs ??= now();
+      this.callbacks.connectedMs ??= now();
       if (this.#joined) clearTimeout(this.#timer);
       this.#wait();
       if (!this.#interrupted) return;
@@ -149,19 +247,13 @@ export class Peer {
   #reconnect(leftMs, pauseMs = leftMs / 15) {
     clearTimeout(this.#timer);
     if (leftMs <= 0) return this.end();
-    if (this.#callbacks.leads) this.#negotiation.restart();
+    if (this.callbacks.leads) this.#negotiation.restart();
     this.#timer = setTimeout(() => this.#reconnect(leftMs - pauseMs, 1.2 * pauseMs), pauseMs);
   }
 
   /** End it if it is not connected and the server does not list the other member. */
   check() {
     if (!this.#member.code && this.peerConnection.connectionState !== "connected") this.end();
-  }
-
-  /** See `verify`. */
-  async verification() {
-    const { verify } = await import("./verification.js").catch(notLoaded);
-    return verify(this, this.#callbacks);
   }
 
   post() {
@@ -174,58 +266,23 @@ export class Peer {
     this.#negotiation.take(mail);
   }
 
-  /** @param {MediaStream} stream */
-  #onTrack(stream) {
-    if (this.streams.includes(stream)) return;
-    this.streams.push(stream);
-    stream.addEventListener("removetrack", () => {
-      if (stream.getTracks().length || !this.streams.includes(stream)) return;
-      this.streams.splice(this.streams.indexOf(stream), 1);
-      if (this.#joined) this.#callbacks.tell("streamend", { peer: this, stream });
-    });
-    if (this.#joined) this.#callbacks.tell("stream", { peer: this, stream });
-  }
-
   /**
-   * Send the tracks of a stream that are not sent yet.
+   * Call something with the media of this connection, unless it is closed. Earlier calls come first.
    *
-   * @param {MediaStream} stream
+   * @param {(media: Media) => void} use
    */
-  add(stream) {
-    const connection = this.peerConnection;
-    const tracks = connection.getSenders().map(({ track }) => track);
-    for (const track of stream.getTracks()) {
-      if (tracks.includes(track) || this.#transceivers.has(track)) continue;
-      const place = this.#unused.findIndex(({ receiver }) => receiver.track.kind === track.kind);
-      if (place < 0) {
-        const sender = connection.addTrack(track, stream);
-        const transceiver = connection.getTransceivers().find((each) => each.sender === sender);
-        if (transceiver) this.#transceivers.set(track, transceiver);
-      } else {
-        const [transceiver] = this.#unused.splice(place, 1);
-        transceiver.sender.setStreams?.(stream);
-        transceiver.sender.replaceTrack(track).catch(() => {}); // the transceiver has stopped
-        transceiver.direction = transceiver.direction === "inactive" ? "sendonly" : "sendrecv";
-        this.#transceivers.set(track, transceiver);
-      }
-    }
-  }
-
-  /** @param {MediaStream} stream */
-  remove(stream) {
-    for (const track of stream.getTracks()) {
-      const transceiver = this.#transceivers.get(track);
-      if (!transceiver) continue;
-      this.#transceivers.delete(track);
-      transceiver.sender.replaceTrack(null).catch(() => {});
-      transceiver.direction = transceiver.direction === "sendonly" ? "inactive" : "recvonly";
-      this.#unused.push(transceiver);
+  async media(use) {
+    try {
+      const { Media } = await import("./media.js").catch(notLoaded);
+      if (!this.#stop.signal.aborted) use((this.#media ??= new Media(this)));
+    } catch (error) {
+      this.callbacks.fail(/** @type {Error} */ (error));
     }
   }
 
   /** End an attempt; if the other side has sent a description, report that it cannot be reached. */
   giveUp() {
-    if (!this.#joined && isDescribed(this.peerConnection)) this.#callbacks.unreachable();
+    if (!this.#joined && isDescribed(this.peerConnection)) this.callbacks.unreachable();
     this.end();
   }
 
@@ -236,7 +293,7 @@ export class Peer {
     this.#mail.abort();
     this.#interrupted = false;
     this.peerConnection.close();
-    this.#callbacks.ended(this, this.#joined);
+    this.callbacks.ended(this, this.#joined);
   }
 
   /** Send what still must be sent, then end. */

@@ -1,8 +1,6 @@
-/* Everybody under a topic, connected to everybody. */
-
-import { loadFiles, send } from "./data.js";
+import { loadFiles, send, toEach } from "./data.js";
 import { Identity, isProven, ownInfo, ROOM, random, scopeOf, seal, topicOf, unseal, VERSION } from "./identity.js";
-import { Peer } from "./peer.js";
+import { Contact } from "./peer.js";
 import { publishHeld, Servers } from "./servers.js";
 import {
   backOff,
@@ -16,8 +14,9 @@ import {
   onAbort,
   PAIR_MS,
   PAUSE_MS,
-  PeerError,
+  report,
   retry,
+  SignalError,
   STAGGER_MS,
   sleep,
   taken,
@@ -25,7 +24,7 @@ import {
   watch,
 } from "./timing.js";
 
-/** @import { FileOptions, Peer as PublicPeer, Progress, RoomOptions, Session } from "../client.d.ts" */
+/** @import { Channel as PublicChannel, FileOptions, Peer, Progress, RoomOptions, Session } from "../client.d.ts" */
 /** @import { Places } from "./places.js" */
 /** @import { Cipher } from "./secret.js" */
 /** @import { SignalClient } from "./signal-client.js" */
@@ -40,8 +39,9 @@ const ASK_MS = 500; // for which a request for a sign of life waits for the beac
 const ALIVE_MS = 5000; // for a sign of life, and for which a replaced beacon is still read
 const CLOCK_MS = 30_000; // by which this page's clock may differ from the server's
 const MAX_ATTEMPTS = 50; // that a room begins at once, and others begin: a page may have 500 connections
-export const ROOM_OPTIONS = { channel: "object", me: "", max: "", secret: "string", password: "" };
+const ROOM_OPTIONS = { channel: "object", me: "", max: "", secret: "string", password: "" };
 const MAX_TRIES = 8; // with a member that replace each other at once
+const MAX_UNREAD = 2 ** 24; // bytes of the messages that an iteration has not read
 
 /**
  * Whether a beacon is used instead of another one of the same member. A silent one is used last. The page that entered
@@ -84,17 +84,40 @@ class Queue {
   }
 }
 
+/** @implements {PublicChannel} */
+class Channel extends EventTarget {
+  /** @param {PublicChannel["send"]} send */
+  constructor(send) {
+    super();
+    this.send = send;
+  }
+}
+
 /**
- * Everybody under a topic, connected to everybody: events `listed`, `full`, `join`, `leave`, `message`, `stream`,
- * `streamend`, `error` and `close`. docs/room-protocol.md describes beacons, mail, signs of life and places.
+ * Everybody under a topic, connected to everybody. docs/room-protocol.md describes beacons, mail, signs of life and places.
  */
 class Room extends EventTarget {
   /** @type {string | undefined} */
   id;
   listed = false;
   full = false;
-  /** @type {Map<string, Peer>} */
+  dropped = 0; // messages that no iteration of `messages` has kept
+  /** @type {Map<string, Peer<unknown>>} */
   peers = new Map();
+  #resolveReady = () => {};
+  #rejectReady = /** @type {(reason: unknown) => void} */ (() => {});
+  /** @type {Promise<void>} */
+  ready = new Promise((resolve, reject) => {
+    this.#resolveReady = resolve;
+    this.#rejectReady = reject;
+  });
+  #resolveClosed = () => {};
+  /** @type {Promise<void>} */
+  closed = new Promise((resolve) => (this.#resolveClosed = resolve));
+  /** @type {unknown} */
+  #reason; // why it closes, unless the page has called `leave`
+  /** @type {Map<string, Channel>} */
+  #channels = new Map(); // by name
   /** @type {Map<string, Member>} */
   #members = new Map(); // by id
   /** @type {Map<string, Member>} */
@@ -103,7 +126,7 @@ class Room extends EventTarget {
   #byName = new Map(); // the members that use a name, which belongs to the first one
   #queue = new Queue();
   // By the peers that have not joined. There is one map for each value of `leads`, so that no check has to filter.
-  /** @type {Record<string, Map<Peer, Attempt>>} */
+  /** @type {Record<string, Map<Contact, Attempt>>} */
   #attempts = { true: new Map(), false: new Map() };
   #peerCount = 0; // the number of peers created so far
   // biome-ignore lint/correctness/noUnusedPrivateClassMembers: kept in a field so that bundlers do not drop the allocation
@@ -159,12 +182,13 @@ class Room extends EventTarget {
     super();
     this.#topic = topicOf(ROOM, topic);
     this.#options = options;
+    this.ready.catch(() => {}); // it can reject while nothing waits for it
     this.#origin = options.origin ?? globalThis.origin ?? "";
     if (options.max !== undefined && !(Number.isInteger(options.max) && options.max > 0)) {
-      throw new PeerError("max-invalid", "`max` is the number of members, at least 1");
+      throw new SignalError("max-invalid", "`max` is the number of members, at least 1");
     }
     const { signal } = this.#stop;
-    const servers = new Servers(options, signal, (error) => this.#tell("error", { error }), ROOM_OPTIONS);
+    const servers = new Servers(options, signal, (error) => this.#report(error), ROOM_OPTIONS);
     if (!options.secret && options.me === undefined) {
       this.#identity = Identity.ofPage(random());
       this.id = this.#identity?.id ?? random(4);
@@ -181,12 +205,12 @@ class Room extends EventTarget {
         this.#test();
       }),
     );
-    if (options.signal)
-      onAbort(
-        signal,
-        onAbort(options.signal, () => this.leave()),
-      );
-    if (options.signal?.aborted) this.leave();
+    const abort = () => {
+      this.#reason = options.signal?.reason;
+      this.leave();
+    };
+    if (options.signal) onAbort(signal, onAbort(options.signal, abort));
+    if (options.signal?.aborted) abort();
     else this.#run(servers);
   }
 
@@ -197,16 +221,16 @@ class Room extends EventTarget {
    */
   addStream(stream) {
     if (typeof stream?.getTracks !== "function") {
-      throw new PeerError("argument-invalid", "`addStream` takes a MediaStream: `await` a promise of one");
+      throw new SignalError("argument-invalid", "`addStream` takes a MediaStream: `await` a promise of one");
     }
     this.#streams.add(stream);
-    for (const peer of this.#all) peer.add(stream);
+    for (const peer of this.#all) peer.media((media) => media.add(stream));
   }
 
   /** @param {MediaStream} stream */
   removeStream(stream) {
     this.#streams.delete(stream);
-    for (const peer of this.#all) peer.remove(stream);
+    for (const peer of this.#all) peer.media((media) => media.remove(stream));
   }
 
   /** How many texts in a room with a password could not be decrypted. */
@@ -216,43 +240,97 @@ class Room extends EventTarget {
 
   /** All attempts and connections. */
   get #all() {
-    return new Set([...this.peers.values(), ...[...this.#members.values()].flatMap(({ peer }) => peer ?? [])]);
+    return new Set([...this.#members.values()].flatMap(({ peer, open }) => [peer ?? [], open?.peer ?? []].flat()));
   }
 
   /**
-   * The open peers that `to` names; all if it is undefined. Fails if `to` is somebody else.
+   * The connections to the peers that `to` names; all if it is undefined. Fails if `to` is somebody else.
    *
-   * @param {PublicPeer | string} [to]
+   * @param {Peer<unknown> | string} [to]
    */
   #recipients(to) {
-    const peers = to === undefined ? [...this.peers.values()] : [this.peers.get(typeof to === "string" ? to : to?.id)];
-    const open = peers.filter((peer) => peer?.channel.readyState === "open");
-    if (to !== undefined && !open.length) throw new PeerError("peer-left", "`to` is not a peer in the room");
-    return /** @type {Peer[]} */ (open);
+    const isOpen = (/** @type {Member} */ { open }) => (open?.peer.channel.readyState === "open" ? open.peer : []);
+    const all = [...this.#members.values()].flatMap(isOpen);
+    if (to === undefined) return all;
+    const found = all.filter(({ peer }) => peer.id === (Object(to).id ?? to));
+    if (!found.length) throw new SignalError("peer-left", "`to` is not a peer in the room");
+    return found;
   }
 
   /**
-   * Send to one peer (or its id), or to all.
-   *
    * @param {unknown} data
-   * @param {PublicPeer | string} [to]
+   * @param {Peer<unknown> | string} [to]
    */
   send(data, to) {
-    return send(
-      data,
-      this.#recipients(to).map(({ messages }) => messages),
-    );
+    return send(data, () => this.#recipients(to), to === undefined && "message-incomplete");
   }
 
   /**
-   * Send a file to one peer (or its id), or to all.
-   *
+   * @param {string} name
+   * @param {RTCDataChannelInit} [init]
+   */
+  channel(name, init) {
+    if (typeof name !== "string" || !name) throw new SignalError("argument-invalid", "A channel has a name");
+    const channel =
+      this.#channels.get(name) ??
+      new Channel((data, to) => {
+        const recipients = () => this.#recipients(to).map((each) => each.named(name, init));
+        return send(data, recipients, to === undefined && "message-incomplete");
+      });
+    this.#channels.set(name, channel);
+    return channel;
+  }
+
+  /**
+   * @param {{ signal?: AbortSignal }} [options]
+   * @returns {AsyncGenerator<{ peer: Peer<unknown>, data: unknown }, void, void>}
+   */
+  async *messages({ signal } = {}) {
+    /** @type {{ peer: Peer<unknown>, data: unknown, size: number }[]} */
+    const unread = [];
+    let sum = 0;
+    let wake = () => {};
+    const awake = () => wake();
+    const keep = (/** @type {any} */ { peer, data, size }) => {
+      if (sum + size > MAX_UNREAD && sum) return (this.dropped += 1);
+      sum += size;
+      unread.push({ peer, data, size });
+      awake();
+    };
+    this.addEventListener("message", keep);
+    this.addEventListener("close", awake);
+    const forget = signal && onAbort(signal, awake);
+    try {
+      for (;;) {
+        signal?.throwIfAborted();
+        const next = unread.shift();
+        if (next) {
+          sum -= next.size;
+          yield { peer: next.peer, data: next.data };
+        } else if (this.#closed) {
+          if (this.#reason) throw this.#reason;
+          return;
+        } else await new Promise((resolve) => (wake = () => resolve(0)));
+      }
+    } finally {
+      forget?.();
+      this.removeEventListener("message", keep);
+      this.removeEventListener("close", awake);
+    }
+  }
+
+  /**
    * @param {Blob & { name?: string }} file
-   * @param {FileOptions<Progress> & { to?: PublicPeer | string }} [options]
+   * @param {FileOptions<Progress> & { to?: Peer<unknown> | string }} [options]
    */
   async sendFile(file, { to, ...options } = {}) {
-    const peers = this.#recipients(to);
-    return (await loadFiles()).sendToPeers(peers, file, options, to === undefined);
+    const recipients = this.#recipients(to);
+    (await loadFiles()).checkFile(file, options);
+    const task = (/** @type {Contact} */ { files, peer }) => files.send(file, options, { peer });
+    await toEach(recipients, task, to === undefined && "file-incomplete").catch((error) => {
+      options.signal?.throwIfAborted();
+      throw error;
+    });
   }
 
   leave() {
@@ -263,14 +341,18 @@ class Room extends EventTarget {
     for (const each of this.#mailboxes) this.#withdraw(each);
     this.#stop.abort();
     await Promise.all([...this.#all].map((peer) => peer.close()));
-    this.#tell("close");
     this.#closed = true;
+    dispatch(this, "close");
+    this.#rejectReady(this.#reason ?? new SignalError("room-left", "The page has left the room"));
+    this.#resolveClosed();
   }
 
   /** @param {unknown} error */
   #fail(error) {
     if (this.#stop.signal.aborted) return;
-    this.#tell("error", { error: /** @type {Error} */ (error) });
+    this.#reason = error;
+    this.#rejectReady(error);
+    this.#report(error);
     this.leave();
   }
 
@@ -400,6 +482,7 @@ class Room extends EventTarget {
   #setListed(listed) {
     if (this.listed === listed) return;
     this.listed = listed;
+    if (listed) this.#resolveReady();
     this.#tell("listed");
   }
 
@@ -598,9 +681,9 @@ class Room extends EventTarget {
   #onAlive(id, beacon) {
     Object.assign(beacon, { alive: true, silent: false });
     if (id === this.id && this.#since && beacon.since > this.#since) {
-      this.#fail(new PeerError("replaced", "Another member has the same secret"));
+      this.#fail(new SignalError("replaced", "Another member has the same secret"));
     } else if (this.#namesakes.has(beacon)) {
-      this.#fail(new PeerError("name-taken", `Another member has the name ${beacon.me}`));
+      this.#fail(new SignalError("name-taken", `Another member has the name ${beacon.me}`));
     }
     this.#assignPlaces();
   }
@@ -631,7 +714,7 @@ class Room extends EventTarget {
     const entry = beacon.since || beacon.createdAt;
     Object.assign(member, { code, info, beacon, entry, resting: false });
     if (!member.peer) return this.#begin(member);
-    member.peer.info = info;
+    member.peer.peer.info = info;
     member.peer.post();
   }
 
@@ -837,11 +920,12 @@ class Room extends EventTarget {
     const times = Math.min(4, tries); // more time with each attempt, since the device may be slow
     const callbacks = this.#callbacks(member, connection, PAIR_MS * times, tries);
     try {
-      member.peer = new Peer(member, callbacks, this.#streams, this.#options);
+      member.peer = new Contact(member, callbacks, this.#streams, this.#options);
     } catch (error) {
       // It never works, or the browser has too many connections.
-      if (!this.#peerCount && /** @type {Error} */ (error).name !== "UnknownError") return this.#fail(error);
-      this.#tell("error", { error: /** @type {Error} */ (error) });
+      if (!this.#peerCount && Object(/** @type {Error} */ (error).cause).name !== "UnknownError")
+        return this.#fail(error);
+      this.#report(error);
       this.#free();
       this.#paused = true;
       this.#later(PAUSE_MS, () => (this.#paused = false), member);
@@ -873,19 +957,21 @@ class Room extends EventTarget {
       iceServers: this.#iceServers,
       send: (mail, signal) => this.#send(member, { connection, ...mail }, signal),
       tell: this.#tell,
+      fail: (error) => this.#report(error),
+      heard: (name, received) => dispatch(this.#channels.get(name) ?? new EventTarget(), "message", received),
       offered: (peer, offer) => offer(this, { peer }),
-      joined: (peer) => {
+      joined: (contact) => {
         member.tries = 0;
-        this.#attempts[`${leads}`].delete(peer);
+        this.#attempts[`${leads}`].delete(contact);
         member.open?.peer.end();
-        member.open = { peer, connection };
-        this.peers.set(member.id, peer);
-        this.#tell("join", { peer });
+        member.open = { peer: contact, connection };
+        this.peers.set(member.id, contact.peer);
+        this.#tell("join", { peer: contact.peer });
         this.#begin();
       },
       unreachable: () => {
         const error = iceFailure(member.name ?? member.info);
-        if (tries > 1 && !member.open) this.#tell("error", { error }); // the first time, the device may be slow
+        if (tries > 1 && !member.open) this.#report(error); // the first time, the device may be slow
       },
       ended: (peer, joined) => this.#ended(member, peer, joined),
     };
@@ -917,7 +1003,7 @@ class Room extends EventTarget {
 
   /**
    * @param {Member} member
-   * @param {Peer} peer
+   * @param {Contact} peer
    * @param {boolean} joined
    */
   #ended(member, peer, joined) {
@@ -925,12 +1011,12 @@ class Room extends EventTarget {
     if (joined) {
       member.open = undefined;
       this.peers.delete(member.id);
-      this.#tell("leave", { peer });
+      this.#tell("leave", { peer: peer.peer });
     }
     if (member.peer !== peer) return;
     Object.assign(member, { peer: undefined }, member.open && { ...member.open, tries: 0 });
     if (member.peer) {
-      member.peer.info = member.info;
+      member.peer.peer.info = member.info;
       return this.#begin();
     }
     if (!member.code || !member.beacon) {
@@ -965,7 +1051,7 @@ class Room extends EventTarget {
         if (member.code === code) member.code = undefined; // it may get another beacon soon
         return false;
       }
-      this.#tell("error", { error: /** @type {Error} */ (error) });
+      this.#report(error);
     }
     return true;
   }
@@ -1007,6 +1093,11 @@ class Room extends EventTarget {
     return unseal(scopeOf(this.#origin, this.#topic), plain, kind, to, code, createdAt);
   }
 
+  /** @param {unknown} error */
+  #report(error) {
+    if (!this.#closed) report(this, /** @type {Error} */ (error));
+  }
+
   /** @type {TellRoom} */
   #tell = (name, fields) => {
     if (!this.#closed) dispatch(this, name, fields);
@@ -1014,16 +1105,11 @@ class Room extends EventTarget {
 }
 
 /**
- * Be in a room: everybody who calls this with the same topic is connected to everybody else.
- *
  * @param {string} topic
  * @param {RoomOptions} options
  */
 export const room = (topic, options = {}) => new Room(topic, options);
 
-/**
- * Be in the room of all devices in the same network.
- *
- * @param {RoomOptions} options
- */
-room.nearby = async (options = {}) => (await import("./nearby.js").catch(notLoaded)).nearby(options);
+/** @param {RoomOptions} [options] */
+export const nearby = async (options = {}) =>
+  (await import("./nearby.js").catch(notLoaded)).nearby(options, ROOM_OPTIONS, room);

@@ -2,7 +2,7 @@
 
 import { VERSION } from "./identity.js";
 import { base64, unbase64, utf8 } from "./text.js";
-import { PeerError } from "./timing.js";
+import { SignalError } from "./timing.js";
 
 const PBKDF2_ITERATIONS = 600_000; // of PBKDF2; about a third of a second on a laptop
 const NONCE = 12; // bytes
@@ -32,8 +32,8 @@ export class Cipher {
    */
   static async of(origin, topic, password) {
     const subtle = globalThis.crypto?.subtle;
-    if (!subtle) throw new PeerError("insecure-context", "A password needs HTTPS or localhost");
-    if (typeof password !== "string" || !password) throw new PeerError("password-invalid", "A password is a text");
+    if (!subtle) throw new SignalError("insecure-context", "A password needs HTTPS or localhost");
+    if (typeof password !== "string" || !password) throw new SignalError("password-invalid", "A password is a text");
     const secret = await subtle.importKey("raw", utf8(password.normalize()), "PBKDF2", false, ["deriveBits"]);
     const salt = utf8(`tornado-signal password ${VERSION}\n${origin}\n${topic}`);
     const bits = await subtle.deriveBits(

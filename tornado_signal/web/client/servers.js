@@ -1,7 +1,7 @@
 /* Several servers, of which the first available one is used, and offers that stay listed. */
 
 import { CLIENT_OPTIONS, checkOptions, SignalClient } from "./signal-client.js";
-import { backOff, now, PeerError, passing, refusal, sleep } from "./timing.js";
+import { backOff, now, passing, refusal, SignalError, sleep } from "./timing.js";
 
 /** @import { Owned, PeerOptions } from "../client.d.ts" */
 /** @import { IceServers } from "./types.d.ts" */
@@ -38,16 +38,16 @@ export class Servers {
     const { url, origin, socket, token, info = "-", rtc, RTCPeerConnection } = options;
     this.clients = [url].flat().map((each) => new SignalClient(each, { origin, socket, token }));
     if (!(RTCPeerConnection ?? globalThis.RTCPeerConnection)) {
-      throw new PeerError("no-webrtc", "WebRTC is not available here: set `RTCPeerConnection`");
+      throw new SignalError("no-webrtc", "WebRTC is not available here: set `RTCPeerConnection`");
     }
     if (typeof info !== "string" || !info || [...info].length > MAX_INFO) {
-      throw new PeerError("info-invalid", `\`info\` is a string of one to ${MAX_INFO} characters`);
+      throw new SignalError("info-invalid", `\`info\` is a string of one to ${MAX_INFO} characters`);
     }
     // Some implementations ignore a wrong one, and never connect.
     for (const each of [rtc?.iceServers ?? []].flat()) {
       const { urls, username, credential } = Object(each);
       if (!(username && credential ? ICE_URLS : STUN_URLS).test(urls))
-        throw new PeerError("option-invalid", "`rtc.iceServers` has `urls` like stun:…, and passwords for turn:…");
+        throw new SignalError("option-invalid", "`rtc.iceServers` has `urls` like stun:…, and passwords for turn:…");
     }
     this.tries = this.clients.length > 1 ? TRIES : Infinity;
     this.signal = signal;

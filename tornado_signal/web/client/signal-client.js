@@ -13,11 +13,11 @@ import {
   nonsense,
   now,
   PAUSE_MS,
-  PeerError,
   passing,
   REQUEST_MS,
   refusal,
   retry,
+  SignalError,
   sleep,
   watch,
   withTimeout,
@@ -51,7 +51,7 @@ function checked(url) {
     url === undefined
       ? "The server is not known here"
       : `"${text}" ${/^\w+:\/\//.test(text) ? "is not an HTTP address" : "has no scheme"}`;
-  throw new PeerError("invalid-url", `${reason}: set \`url\` to http://… or https://…`);
+  throw new SignalError("invalid-url", `${reason}: set \`url\` to http://… or https://…`);
 }
 
 /**
@@ -61,7 +61,7 @@ function checked(url) {
  */
 function checkTopic(topic = "") {
   if (/^\.\.?$|\p{Surrogate}/u.test(topic)) {
-    throw new PeerError("topic-invalid", "A topic is not `.` or `..`, and has no half of a surrogate pair");
+    throw new SignalError("topic-invalid", "A topic is not `.` or `..`, and has no half of a surrogate pair");
   }
 }
 
@@ -74,9 +74,9 @@ function checkTopic(topic = "") {
 export function checkOptions(options, types) {
   for (const [name, value] of Object.entries(options)) {
     const type = Object.hasOwn(types, name) ? types[name] : undefined;
-    if (type === undefined) throw new PeerError("option-invalid", `There is no option \`${name}\``);
+    if (type === undefined) throw new SignalError("option-invalid", `There is no option \`${name}\``);
     if (type && value !== undefined && (value === null || !type.includes(typeof value))) {
-      throw new PeerError("option-invalid", `The type of \`${name}\` is ${type}`);
+      throw new SignalError("option-invalid", `The type of \`${name}\` is ${type}`);
     }
   }
 }
@@ -100,7 +100,7 @@ export class SignalClient {
     const { origin, socket = true, token } = options;
     this.url = checked(url);
     if (origin !== undefined && !/^(null|[a-z][\w+.-]*:\/\/[^/?#]+)$/i.test(origin)) {
-      throw new PeerError(
+      throw new SignalError(
         "invalid-origin",
         `"${origin}" is not an origin: it has a scheme and no path, like https://a.example`,
       );

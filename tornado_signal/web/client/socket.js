@@ -1,17 +1,7 @@
 /* The WebSocket to a server, and what happens to it when the page is closed. */
 
 import { conforms, filtered, MAX_SIZE, parseBounded, SHAPES } from "./text.js";
-import {
-  nonsense,
-  notLoaded,
-  now,
-  REQUEST_MS,
-  SIGN_MS,
-  SignalError,
-  unreachable,
-  watch,
-  withTimeout,
-} from "./timing.js";
+import { nonsense, notLoaded, now, REQUEST_MS, refused, SIGN_MS, unreachable, watch, withTimeout } from "./timing.js";
 
 /** @import { Authorization } from "./authorization.js" */
 /** @import { Call, Fields, Frame, RawEvent, Results } from "./types.d.ts" */
@@ -26,8 +16,8 @@ const QUIET_MS = 11_000; // after which a WebSocket in use is checked
 export const loadHttp = () => import("./http.js").catch(notLoaded);
 
 /**
- * The WebSocket to a server, for all requests of a page with the same authorization. It is opened for a request, and closed
- * when it is unused for a while. If it does not open although the server is available, HTTP is used for some minutes.
+ * The WebSocket for all requests of a page with the same authorization. It is opened for a request, and closed when it is
+ * unused for a while. If it does not open although the server is available, HTTP is used for some minutes.
  */
 export class Socket {
   #url;
@@ -198,8 +188,7 @@ export class Socket {
     const begins = stream && !error;
     const wrong = error ? !filtered(error, SHAPES.error) : !conforms(result, begins ? SHAPES.subscribe : {});
     if (wrong || (begins && this.#streams.has(result.subscription))) reject?.(nonsense(this.#url));
-    else if (error)
-      reject?.(new SignalError(error.code, error.message, /** @type {number} */ (error.data?.retryAfter) * 1000));
+    else if (error) reject?.(refused(error.code, error.message, /** @type {number} */ (error.data?.retryAfter) * 1000));
     else if (resolve) {
       if (stream) this.#streams.set(result.subscription, stream);
       resolve(result);

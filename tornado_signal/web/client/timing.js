@@ -2,8 +2,19 @@
 
 /** @import { ErrorCode } from "../client.d.ts" */
 
-/** An error of the module. */
-export class PeerError extends Error {
+/** An error of the module. docs/browser-client.md lists the codes. */
+export class SignalError extends Error {
+  name = "SignalError";
+  retryable = false; // whether the same call may succeed later
+  /** @type {number | undefined} */
+  status;
+  /** @type {number | undefined} */
+  retryAfterMs;
+  /** @type {SignalError[] | undefined} */
+  errors;
+  /** @type {object | undefined} */
+  peer;
+
   /**
    * @param {ErrorCode} code
    * @param {string} message
@@ -11,19 +22,36 @@ export class PeerError extends Error {
    */
   constructor(code, message, options) {
     super(message, options);
-    this.name = "PeerError";
     this.code = code;
   }
 }
 
 /**
- * Dispatch an event with fields.
+ * Dispatch an event with fields. Returns whether a listener has read the field with the name of the event.
  *
  * @param {EventTarget} target
  * @param {string} name
  * @param {object} [fields]
  */
-export const dispatch = (target, name, fields) => target.dispatchEvent(Object.assign(new Event(name), fields));
+export function dispatch(target, name, fields) {
+  let isRead = false;
+  const event = Object.assign(new Event(name), fields);
+  const value = /** @type {any} */ (event)[name];
+  if (value) Object.defineProperty(event, name, { get: () => (isRead = true) && value });
+  target.dispatchEvent(event);
+  return isRead;
+}
+
+/**
+ * Dispatch an `error` event. An error that no listener reads is written to the console.
+ *
+ * @param {EventTarget} target
+ * @param {Error & { code?: string, retryable?: boolean }} error
+ */
+export function report(target, error) {
+  if (dispatch(target, "error", { error })) return;
+  console[error.retryable ? "warn" : "error"](`tornado-signal: ${error.code} (docs/browser-client.md#errors)`, error);
+}
 
 /** @type {Record<number, ErrorCode>} */
 const CODES = {
@@ -33,16 +61,12 @@ const CODES = {
   409: "already-answered",
   429: "server-busy",
 };
-/** @type {WeakSet<object>} */
-const passes = new WeakSet(); // the errors that `passing` is true for
-
 /**
- * Mark an error of the module: the same request may succeed later. No error of a page's own code has the mark.
+ * Mark an error: the same call may succeed later.
  *
- * @template {object} Failure
- * @param {Failure} error
+ * @param {SignalError} error
  */
-export const temporary = (error) => passes.add(error) && error;
+export const temporary = (error) => Object.assign(error, { retryable: true });
 
 /** The time in milliseconds by a clock that is never set. */
 export const now = () => performance.now();
@@ -50,29 +74,25 @@ export const now = () => performance.now();
 const MAX_RETRY_MS = 3_600_000; // timers of more than 24 days fire at once
 const NOT_ALLOWED = "Not allowed by the token";
 
-/** An error response: HTTP status, text, and the milliseconds before a retry if the server sends `Retry-After`. */
-export class SignalError extends PeerError {
-  /**
-   * @param {number} status
-   * @param {string} message
-   * @param {number} [retryAfterMs]
-   */
-  constructor(status, message, retryAfterMs) {
-    const code = CODES[status] ?? (status < 500 ? "invalid-request" : "server-busy");
-    const busy = code === "server-busy" ? `The server responds but refuses requests: ${status} ` : "";
-    super(message === NOT_ALLOWED ? "not-allowed" : code, busy + message);
-    this.name = "SignalError";
-    this.status = status;
-    this.retryAfterMs =
-      /** @type {number} */ (retryAfterMs) > 0
-        ? Math.min(/** @type {number} */ (retryAfterMs), MAX_RETRY_MS)
-        : undefined;
-    if (busy) temporary(this);
-  }
+/**
+ * Make the error for an error response.
+ *
+ * @param {number} status
+ * @param {string} message
+ * @param {number} [retryAfterMs]
+ */
+export function refused(status, message, retryAfterMs = 0) {
+  const code = CODES[status] ?? (status < 500 ? "invalid-request" : "server-busy");
+  const busy = code === "server-busy" ? `The server responds but refuses requests: ${status} ` : "";
+  const error = new SignalError(message === NOT_ALLOWED ? "not-allowed" : code, busy + message);
+  error.retryable = busy !== "";
+  error.status = status;
+  if (retryAfterMs > 0) error.retryAfterMs = Math.min(retryAfterMs, MAX_RETRY_MS);
+  return error;
 }
 
 /**
- * Make the error for a server that cannot be reached. It is a TypeError like that of `fetch`, which hides the cause.
+ * Make the error for a server that cannot be reached.
  *
  * @param {string} url
  * @param {unknown} [cause]
@@ -81,7 +101,7 @@ export function unreachable(url, cause) {
   const origin = globalThis.location?.origin;
   const advice = origin ? `, allows the origin ${origin}, and has an https: URL if that has one` : "";
   const message = `No response from ${url}. Check that the server runs with this scheme${advice}`;
-  return temporary(Object.assign(new TypeError(message, { cause }), { code: "server-unreachable" }));
+  return temporary(new SignalError("server-unreachable", message, { cause }));
 }
 
 /**
@@ -91,14 +111,16 @@ export function unreachable(url, cause) {
  * @returns {never}
  */
 export const notLoaded = (cause) => {
-  throw new PeerError("server-unreachable", "A part of the module did not load; a reload requests it again", { cause });
+  throw new SignalError("server-unreachable", "A part of the module did not load; a reload requests it again", {
+    cause,
+  });
 };
 
 export const mistakes = () => import("./mistakes.js").catch(notLoaded);
 
 /** @param {string} peer */
 export const iceFailure = (peer) =>
-  new PeerError("ice-failed", `ICE found no route to ${peer}; a STUN or TURN server may be missing (docs/turn.md)`);
+  new SignalError("ice-failed", `ICE found no route to ${peer}; a STUN or TURN server may be missing (docs/turn.md)`);
 
 /**
  * Make the error for a response of something else than the server.
@@ -106,7 +128,7 @@ export const iceFailure = (peer) =>
  * @param {string} url
  */
 export const foreign = (url, why = "is not a tornado-signal server") =>
-  temporary(Object.assign(new TypeError(`${url} ${why}`), { code: "not-a-server" }));
+  temporary(new SignalError("not-a-server", `${url} ${why}`));
 
 /**
  * Make the error for a response that no server of this API sends. Unlike a foreign one it is not retried.
@@ -114,7 +136,7 @@ export const foreign = (url, why = "is not a tornado-signal server") =>
  * @param {string} url
  * @param {unknown} [cause]
  */
-export const nonsense = (url, cause) => new PeerError("not-a-server", foreign(url).message, { cause });
+export const nonsense = (url, cause) => new SignalError("not-a-server", foreign(url).message, { cause });
 
 /**
  * The fields of an error that can be a SignalError. Otherwise its `status` is undefined, which equals no number.
@@ -128,14 +150,14 @@ export const refusal = (error) => /** @type {SignalError} */ (error);
  *
  * @param {unknown} error
  */
-export const passing = (error) => passes.has(Object(error));
+export const passing = (error) => error instanceof SignalError && error.retryable;
 
 /**
  * Whether another peer has answered a session. With secrets, the server reports such a session as not found.
  *
  * @param {unknown} error
  */
-export const taken = (error) => [404, 409].includes(refusal(error).status);
+export const taken = (error) => [404, 409].includes(refusal(error).status ?? 0);
 
 /** @type {Set<(doubtful: boolean, certain?: boolean) => void>} */
 const watching = new Set();
@@ -234,8 +256,7 @@ export class Deadline {
     const { signal } = this;
     const late = () => {
       this.passed = true;
-      const error = new PeerError("timeout", "The server did not respond in time");
-      this.end(temporary(Object.assign(error, { name: "TimeoutError" })));
+      this.end(temporary(new SignalError("timeout", "The server did not respond in time")));
     };
     let timer = ms && setTimeout(late, ms);
     const hasten = (/** @type {boolean} */ doubtful) => {
@@ -291,6 +312,7 @@ export async function withTimeout(ms, signal, task) {
  *
  * @param {number} ms
  * @param {AbortSignal} signal
+ * @param {number} [leastMs]
  * @returns {Promise<void>}
  */
 export const sleep = (ms, signal, leastMs = ms / 2) =>

@@ -1,6 +1,6 @@
 /* Tokens that a function of the page returns. Loaded when a page has such a function. */
 
-import { now, PeerError, passing, REQUEST_MS, temporary, withTimeout } from "./timing.js";
+import { now, passing, REQUEST_MS, SignalError, temporary, withTimeout } from "./timing.js";
 
 const RENEW_MS = 60_000; // before its expiry; timers of a hidden page fire once a minute
 
@@ -16,7 +16,7 @@ export async function ask(source, previous) {
   } catch (cause) {
     // A function that has worked may lack its network. Another one has a mistake.
     if (!previous && !passing(cause)) throw cause;
-    throw temporary(new PeerError("token-failed", "The function `token` failed, or took too long", { cause }));
+    throw temporary(new SignalError("token-failed", "The function `token` failed, or took too long", { cause }));
   }
 }
 

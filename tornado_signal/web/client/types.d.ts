@@ -1,8 +1,8 @@
 /* Types that the modules share; no browser loads this file. */
 
-import type { IceServer, News, PeerOptions, RoomEvents, Session, Side } from "../client.d.ts";
+import type { IceServer, News, Peer, PeerOptions, RoomEvents, Session, Side } from "../client.d.ts";
 import type { Offer } from "./files.js";
-import type { Peer } from "./peer.js";
+import type { Contact } from "./peer.js";
 import type { SignalClient } from "./signal-client.js";
 import type { Deadline } from "./timing.js";
 
@@ -186,9 +186,9 @@ export interface Member {
   beacons: Map<string, Beacon>;
   /** The current attempt. */
   connection?: unknown;
-  peer?: Peer;
+  peer?: Contact;
   /** The open connection, which stays until another one is open. */
-  open?: { peer: Peer; connection: unknown };
+  open?: { peer: Contact; connection: unknown };
   tries: number;
   /** Whether the pause after an attempt is not over. */
   resting?: boolean;
@@ -212,10 +212,13 @@ export interface Attempt {
   iceServers: RTCIceServer[];
   send: (mail: Mail, signal: AbortSignal) => Promise<boolean>;
   tell: TellRoom;
+  fail: (error: Error) => void;
+  /** Called with the messages of a channel with a name. */
+  heard: (name: string, received: { peer: Peer; data: unknown; size: number }) => void;
   offered: (peer: Peer, offer: Offer) => void;
-  joined: (peer: Peer) => void;
+  joined: (contact: Contact) => void;
   unreachable: () => void;
-  ended: (peer: Peer, joined: boolean) => void;
+  ended: (contact: Contact, joined: boolean) => void;
 }
 
 export type TellRoom = <Name extends keyof RoomEvents>(name: Name, fields?: EventFields<RoomEvents[Name]>) => void;

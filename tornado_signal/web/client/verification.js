@@ -1,9 +1,9 @@
 /* Numbers that two people compare to exclude somebody in between. Loaded on first use. */
 
 import { utf8 } from "./text.js";
-import { PeerError } from "./timing.js";
+import { SignalError } from "./timing.js";
 
-/** @import { Peer } from "./peer.js" */
+/** @import { Peer } from "../client.d.ts" */
 /** @import { Attempt } from "./types.d.ts" */
 
 const EMOJI = [
@@ -22,7 +22,7 @@ function fingerprintOf(sdp) {
   );
   const [, bytes] = /^SHA-256 ((?:[\dA-F]{2}:){31}[\dA-F]{2})$/.exec(one) ?? [];
   if (bytes && !others.length) return bytes;
-  throw new PeerError(
+  throw new SignalError(
     "not-verifiable",
     "A description of this connection has not exactly one fingerprint with SHA-256",
   );
@@ -35,7 +35,7 @@ function fingerprintOf(sdp) {
  * @param {{ id: string, sdp: string | undefined }[]} members
  */
 export async function verification(scope, members) {
-  if (!crypto.subtle) throw new PeerError("insecure-context", "Verification needs a page with HTTPS");
+  if (!crypto.subtle) throw new SignalError("insecure-context", "Verification needs a page with HTTPS");
   const sorted = members
     .map(({ id, sdp = "" }) => ({ id, fingerprint: fingerprintOf(sdp) }))
     .sort((a, b) => (a.fingerprint < b.fingerprint || (a.fingerprint === b.fingerprint && a.id < b.id) ? -1 : 1));
