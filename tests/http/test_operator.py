@@ -178,7 +178,7 @@ async def test_settings_have_their_default_or_a_source(service):
     settings = (await process(service))["settings"]
     assert settings.keys() == {setting.name for setting in SETTINGS}
     assert settings["socket_mode"] == {"value": "660", "source": None}
-    assert settings["protocols"] == {"value": "peerjs,y-webrtc,tracker,nostr", "source": None}
+    assert settings["protocols"] == {"value": "peerjs,y-webrtc,tracker,nostr,rxdb,matchbox,godot", "source": None}
 
 
 async def test_store_has_the_largest_origins_and_topics_are_hidden(service):
