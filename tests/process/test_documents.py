@@ -140,7 +140,7 @@ def test_every_code_block_is_tested():
         "containers": 11,  # system/test_containers builds and runs the same
         "contributing": 6,
         "deploy": 8,  # system/test_deploy, system/test_systemd
-        "design": 2,
+        "design": 3,
         "from-peerjs": 1,  # browser/test_moving
         "from-trystero": 1,  # browser/test_moving
         "http-api": 1,
