@@ -162,6 +162,18 @@ def test_react_example_builds_and_chats(react, server, site, profiles):
     talk(*(profiles.open(f"{site.origin}/react") for _ in range(2)))
 
 
+def test_hook_for_react_renders_nothing_of_the_browser_on_a_server(react):
+    program = """
+      import { createElement } from "react";
+      import { renderToString } from "react-dom/server";
+      import { useRoom } from "tornado-signal/react";
+      const App = () => createElement("p", null, JSON.stringify(useRoom("lobby", { info: "x" })));
+      console.log(renderToString(createElement(App)));
+    """
+    rendered = npm_package.run("node", "--input-type=module", "--eval", program, cwd=react)
+    assert rendered.replace("&quot;", '"') == '<p>{"room":null,"peers":[],"error":null}</p>\n'
+
+
 def test_node_example_echoes_a_page(echo, open_plain):
     page = open_plain()
     page.get_by_role("status").get_by_text("You and 1 more").wait_for()

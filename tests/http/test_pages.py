@@ -221,4 +221,5 @@ async def test_vendored_file_is_unchanged_and_licensed(service):
 def test_every_file_is_served():
     named = {name for name, _ in (assets.CLIENT | assets.DEMO | assets.OPERATOR).values()}
     of_npm = {"package.json", "README.md", "LICENSE", "index.js", "signal-client.js", "client/types.d.ts"}
+    of_npm |= {"react.js", "react.d.ts"}
     assert named | of_npm == {str(path.relative_to(assets.WEB)) for path in assets.WEB.rglob("*") if path.is_file()}

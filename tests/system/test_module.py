@@ -185,13 +185,17 @@ def test_sizes_in_the_documentation_are_about_right(application):
 def test_package_contains_only_the_module(application):
     installed = application / "node_modules" / "tornado-signal"
     names = {path.name for path in installed.iterdir()}
-    entries = {"index.js", "client.d.ts", "signal-client.js", "signal-client.d.ts"}
+    entries = {"index.js", "client.d.ts", "signal-client.js", "signal-client.d.ts", "react.js", "react.d.ts"}
     assert names == {"client", "package.json", "README.md", "LICENSE", *entries}
     # Bundlers would put the path of the developer's files there. Hermes does not compile it.
     assert not [path for path in installed.rglob("*.js") if "import.meta" in path.read_text()]
     assert (installed / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
     described = json.loads((installed / "package.json").read_text())
-    assert not {name for name in described if "ependencies" in name or name == "scripts"}
+    assert not {name for name in described if "ependencies" in name or name == "scripts"} - {
+        "peerDependencies",
+        "peerDependenciesMeta",
+    }
+    assert described["peerDependenciesMeta"].keys() == described["peerDependencies"].keys() == {"react"}
 
 
 def test_publint_and_attw_find_nothing(application):

@@ -1,6 +1,6 @@
 import { type FormEvent, StrictMode, useState } from "react";
 import { createRoot } from "react-dom/client";
-import { useRoom } from "./useRoom";
+import { useRoom } from "tornado-signal/react";
 
 const SERVER = import.meta.env.VITE_SERVER ?? "http://127.0.0.1:3000";
 const TOKENS = import.meta.env.VITE_TOKENS; // the address of the backend, if the server requires tokens
@@ -12,12 +12,20 @@ async function fetchToken() {
 }
 
 function App() {
-  const { peers, messages, error, send } = useRoom("lobby", SERVER, INFO, TOKENS && fetchToken);
+  const [messages, setMessages] = useState<{ from: string; text: string }[]>([]);
   const [text, setText] = useState("");
+  const add = (from: string, text: string) => setMessages((before) => [...before, { from, text }]);
+  const { room, peers, error } = useRoom("lobby", {
+    url: SERVER,
+    info: INFO,
+    token: TOKENS && fetchToken,
+    onmessage: ({ peer, data }) => add(peer.info, String(data)),
+  });
 
   function submit(event: FormEvent) {
     event.preventDefault();
-    send(text);
+    room?.send(text);
+    add(`${INFO} (you)`, text);
     setText("");
   }
 
