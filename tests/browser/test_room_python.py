@@ -784,6 +784,14 @@ def test_programs_and_pages_exchange_values(page, python):
     members["x"].evaluate("(values) => values.forEach((value) => here.send(value))", VALUES)
     expected = [["Message", "x", value] for value in VALUES]
     until(lambda: [event for event in members["a"].evaluate("seen") if event[0] == "Message"] == expected)
+    a, x = members["a"], members["x"]
+    a.evaluate("begin(hear(room.channel('cursor', ordered=False).messages()))")
+    moved = "({peer, data}) => (window.moved = [peer.info, data])"
+    x.evaluate(f"here.channel('cursor').addEventListener('message', {moved})")
+    a.evaluate("room.channel('cursor').send({'x': 1})")
+    x.evaluate("here.channel('cursor', {ordered: false}).send({y: 2})")
+    until(lambda: x.evaluate("window.moved") == ["a", {"x": 1}])
+    sees(a, ("Heard", "x", {"y": 2}))
 
 
 def test_program_can_print_and_send_what_a_page_sends(page, python):
