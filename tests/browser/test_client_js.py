@@ -56,13 +56,13 @@ def test_a_page_with_the_origin_null_is_warned_once(server, profiles, site):
 
 def test_worker_signals_and_is_told_what_connections_need(server, site, profiles):
     script = f"""
-        import {{ join, pair, publish, room, SignalClient }} from "{server.url}/client.js";
+        import {{ join, nearby, pair, publish, room, SignalClient }} from "{server.url}/client.js";
         const client = new SignalClient();
         const {{ code }} = await client.offer("lobby", {{ info: "i", offer: "o", secret: "s".repeat(16), hold: true }});
         const {{ value }} = await client.events("lobby").next();
         const [{{ name, members }}] = (await client.rooms()).rooms;
         const errors = [];
-        for (const call of [join, pair, publish, room, () => room.nearby()]) {{
+        for (const call of [join, pair, publish, room, () => nearby()]) {{
           await Promise.resolve().then(() => call("lobby")).catch((error) => errors.push(error.code));
         }}
         postMessage([value.data.code === code, Boolean(await client.open()), name, members, errors]);
