@@ -7,7 +7,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from itertools import islice
-from typing import Final
+from typing import ClassVar, Final
 
 from .. import errors
 from ..relay import Channel, JoinResult, Lease, Relay, units_of_receivers
@@ -173,7 +173,12 @@ class Rooms(dict[Channel, Room]):
 
 
 class MemberConnection(ProtocolConnection):
-    """A client of a protocol with rooms. Its origin is None if all origins share their rooms."""
+    """A client of a protocol with rooms. Its origin is None if all origins share their rooms.
+
+    `lists` says whether each change sends the ids of all members to all of them.
+    """
+
+    lists: ClassVar[bool] = False
 
     __slots__ = ("_rooms", "joined", "owner")
 
@@ -222,7 +227,7 @@ class MemberConnection(ProtocolConnection):
             await self._exit(room)
             return joined
         count = len(room.members)
-        if units := units_of_receivers(count, count * LISTED_BYTES):
+        if units := units_of_receivers(count, LISTED_BYTES * (count if self.lists else 1)):
             context.charge(units)
         return joined
 

@@ -20,6 +20,7 @@ class RxdbConnection(MemberConnection):
     """A client of RxDB. A signal is opaque, so it needs a token for offers and for answers."""
 
     pattern = PATH
+    lists = True
 
     __slots__ = ("_id",)
 
