@@ -5,6 +5,7 @@ that its schema excludes, and each transport adds what only its texts can hold.
 """
 
 import contextlib
+import functools
 import inspect
 import json
 import logging
@@ -45,6 +46,7 @@ EXAMPLES = {
     **{"topic": "lobby", "info": "i", "offer": "o", "ttl": 60_000, "hold": False, "code": NO_SUCH_CODE},
     **{"answer": "a", "candidate": "c", "candidates": ["c", "d"], "side": "answerer", "secret": "a secret of a side"},
     **{"wait": 0, "since": None, "page": 1, "limit": 10, "prefix": "lob"},
+    **{"outcome": "connected", "local": "host", "remote": "srflx", "transport": "udp", "ms": 100},
 }
 SECRETS = {"offerer": "the secret of the offerer", "answerer": "the answerer's secret 😀"}
 MISSING = object()
@@ -126,8 +128,8 @@ class Http:
         await self._connection.send(request(method_of(declared), target, body, origin, headers))
         response = await self._connection.receive()
         check_every_response(response, method_of(declared))
-        if response.status == 200:
-            self.result = response.json
+        if response.status in (200, 204):
+            self.result = response.json if response.body else None
             return OK
         error, kinds = response.json["error"], {401: "invalid_token", 403: "insufficient_scope"}
         assert allowed_origin(response) == origin
@@ -194,6 +196,11 @@ class WebSocket:
 
 
 TRANSPORTS = {"http": Http, "websocket": WebSocket}
+
+
+@pytest.fixture
+def start_service(start_service):
+    return functools.partial(start_service, connection_reports=True)
 
 
 @pytest.fixture(params=TRANSPORTS)
@@ -335,6 +342,7 @@ def test_declarations_are_those_of_the_specification():
         "health": ("", ""),
         "iceServers": (ANY, ""),
         "nearby": (ANY, ""),
+        "report": (ANY, "outcome local remote transport ms"),
         "topics": ("list", "page limit prefix"),
         "sessions": ("list", "topic wait since limit"),
         "offer": ("offer", "topic info offer ttl secret hold"),
@@ -356,6 +364,7 @@ def test_declarations_are_those_of_the_specification():
     assert {name: numbers for name, numbers in found.items() if numbers not in ([], [1])} == {
         **{"topic": [256, 1], "info": [1024, 1], "secret": [256, 16], "candidates": [100]},
         **{"wait": [60, 0], "ttl": [300_000, 1000], "page": [most, 1], "limit": [most, 1], "prefix": [256]},
+        "ms": [3_600_000, 0],
     }
 
 
