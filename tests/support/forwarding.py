@@ -44,9 +44,16 @@ class Proxy:
 
     async def __aexit__(self, *exc):
         self._server.close()
+        await self._settle()  # what has just been accepted has no writer yet
         self.cut()
         self.open.set()
         await asyncio.wait_for(asyncio.gather(*self._running), BOUND_S)
+        await self._settle()  # transports close their sockets in a later iteration
+
+    @staticmethod
+    async def _settle():
+        for _ in range(10):
+            await asyncio.sleep(0)
 
     def __enter__(self):
         self._loop = asyncio.new_event_loop()
