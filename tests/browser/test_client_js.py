@@ -33,7 +33,7 @@ LATER = {
     "verification.js",
 }
 MODULES = [WEB / "client.js", *sorted((WEB / "client").glob("*.js"))]
-TYPES = "".join(path.read_text() for path in WEB.glob("*.d.ts"))
+TYPES = "".join(path.read_text() for path in WEB.glob("*client.d.ts"))
 MAX_BYTES = 46_000
 STRANGER = "0123456789abcdef0123456789abcdef"
 

@@ -13,7 +13,7 @@ ENTER = """async (info) => {
   return [...here.peers.values()].map(({info}) => info);
 }"""
 FAIL = "client.nearby(%s).then(() => '', ({code, name}) => (typeof code === 'string' ? code : name))"
-BUTTON = "Devices in my network"
+BUTTON = "Devices near me"
 
 
 def test_pages_of_one_network_meet_without_a_name(server, site, connect_page):
@@ -43,11 +43,11 @@ def test_a_server_without_it_is_an_error_with_a_code(start, connect_page):
 
 
 def test_button_of_the_demo_connects_the_devices_of_a_network(server, open_demo):
-    alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob")
+    alice, bob = (open_demo(server, name, "") for name in ("Alice", "Bob"))
     alice.get_by_role("button", name=BUTTON).click()
-    told(alice, "No other page is here yet.")
+    told(alice, "Waiting for somebody")
     assert alice.get_by_role("heading", level=1).filter(has_text=BUTTON).is_visible()
-    bob.get_by_text("Other rooms").click()
+    bob.get_by_text("Open rooms").click()
     bob.evaluate("() => new Promise((resolve) => setTimeout(resolve, 0))")
     assert "nearby-" not in bob.locator("main").inner_text()
     bob.get_by_role("button", name=BUTTON).click()
@@ -61,6 +61,6 @@ def test_button_of_the_demo_connects_the_devices_of_a_network(server, open_demo)
 
 
 def test_button_of_the_demo_explains_a_server_without_it(start, open_demo):
-    page = open_demo(start("--nearby=false"), "Alice")
+    page = open_demo(start("--nearby=false"), "Alice", "")
     page.get_by_role("button", name=BUTTON).click()
     told(page, "This server does not show which devices are in one network.")
