@@ -74,6 +74,7 @@ export type ErrorCode =
   | "invalid-request"
   | "invalid-url"
   | "invalid-origin"
+  | "no-relay"
   | "no-webrtc"
   | "topic-invalid"
   | "max-invalid"

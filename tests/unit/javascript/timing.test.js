@@ -6,6 +6,7 @@ import { runInNewContext } from "node:vm";
 import { SignalClient } from "../../../tornado_signal/web/client/signal-client.js";
 import {
   Deadline,
+  iceFailure,
   makePace,
   passing,
   refused,
@@ -22,6 +23,15 @@ test("a deadline that passes aborts its signal and says so", async () => {
   await assert.rejects(deadline.within(1, never), { name: "SignalError", code: "timeout", retryable: true });
   assert.equal(deadline.passed, true);
   assert.equal(deadline.signal.aborted, true);
+});
+
+test("a failure without a TURN server has a code of its own", () => {
+  const given = (...urls) => ({ getConfiguration: () => ({ iceServers: urls.map((each) => ({ urls: each })) }) });
+  for (const none of [given(), given("stun:a.example", ["stun:turn.example"]), {}])
+    assert.equal(iceFailure("Bob", none).code, "no-relay");
+  for (const some of [given("stun:a", "turn:a"), given(["turns:a.example?transport=tcp"])])
+    assert.equal(iceFailure("Bob", some).code, "ice-failed");
+  assert.match(iceFailure("Bob", given()).message, /Bob.*docs\/turn\.md/);
 });
 
 test("pauses that a server asks for are bounded", () => {

@@ -153,7 +153,7 @@ export class Messages {
     } catch (cause) {
       if (this.#over.aborted || /clos/.test(this.#channel.readyState)) return;
       if (cause instanceof SignalError) throw cause;
-      throw new SignalError("message-failed", "The browser did not read or send the message", { cause });
+      throw new SignalError("message-failed", "The message was not sent", { cause });
     }
   }
 

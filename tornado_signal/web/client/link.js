@@ -185,7 +185,7 @@ export class Link {
       this.step(connection.connectionState);
       if (connection.connectionState === "connected") clearTimeout(this.#silent);
       if (connection.connectionState === "disconnected") doubt();
-      if (connection.connectionState === "failed") this.fail(iceFailure("the other peer"));
+      if (connection.connectionState === "failed") this.fail(iceFailure("the other peer", connection));
     });
   }
 

@@ -282,7 +282,7 @@ export class Contact {
 
   /** End an attempt; if the other side has sent a description, report that it cannot be reached. */
   giveUp() {
-    if (!this.#joined && isDescribed(this.peerConnection)) this.callbacks.unreachable();
+    if (!this.#joined && isDescribed(this.peerConnection)) this.callbacks.unreachable(this.peerConnection);
     this.end();
   }
 

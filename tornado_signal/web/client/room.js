@@ -185,7 +185,7 @@ class Room extends EventTarget {
     this.ready.catch(() => {}); // it can reject while nothing waits for it
     this.#origin = options.origin ?? globalThis.origin ?? "";
     if (options.max !== undefined && !(Number.isInteger(options.max) && options.max > 0)) {
-      throw new SignalError("max-invalid", "`max` is the number of members, at least 1");
+      throw new SignalError("max-invalid", "`max` is a number of members, at least 1");
     }
     const { signal } = this.#stop;
     const servers = new Servers(options, signal, (error) => this.#report(error), ROOM_OPTIONS);
@@ -221,7 +221,7 @@ class Room extends EventTarget {
    */
   addStream(stream) {
     if (typeof stream?.getTracks !== "function") {
-      throw new SignalError("argument-invalid", "`addStream` takes a MediaStream: `await` a promise of one");
+      throw new SignalError("argument-invalid", "`addStream` takes a MediaStream: `await` it");
     }
     this.#streams.add(stream);
     for (const peer of this.#all) peer.media((media) => media.add(stream));
@@ -969,8 +969,8 @@ class Room extends EventTarget {
         this.#tell("join", { peer: contact.peer });
         this.#begin();
       },
-      unreachable: () => {
-        const error = iceFailure(member.name ?? member.info);
+      unreachable: (connection) => {
+        const error = iceFailure(member.name ?? member.info, connection);
         if (tries > 1 && !member.open) this.#report(error); // the first time, the device may be slow
       },
       ended: (peer, joined) => this.#ended(member, peer, joined),

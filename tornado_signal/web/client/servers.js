@@ -38,10 +38,10 @@ export class Servers {
     const { url, origin, socket, token, info = "-", rtc, RTCPeerConnection } = options;
     this.clients = [url].flat().map((each) => new SignalClient(each, { origin, socket, token }));
     if (!(RTCPeerConnection ?? globalThis.RTCPeerConnection)) {
-      throw new SignalError("no-webrtc", "WebRTC is not available here: set `RTCPeerConnection`");
+      throw new SignalError("no-webrtc", "No WebRTC here: set `RTCPeerConnection`");
     }
     if (typeof info !== "string" || !info || [...info].length > MAX_INFO) {
-      throw new SignalError("info-invalid", `\`info\` is a string of one to ${MAX_INFO} characters`);
+      throw new SignalError("info-invalid", `\`info\` has one to ${MAX_INFO} characters`);
     }
     // Some implementations ignore a wrong one, and never connect.
     for (const each of [rtc?.iceServers ?? []].flat()) {

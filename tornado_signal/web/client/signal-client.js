@@ -74,7 +74,7 @@ function checkTopic(topic = "") {
 export function checkOptions(options, types) {
   for (const [name, value] of Object.entries(options)) {
     const type = Object.hasOwn(types, name) ? types[name] : undefined;
-    if (type === undefined) throw new SignalError("option-invalid", `There is no option \`${name}\``);
+    if (type === undefined) throw new SignalError("option-invalid", `No option \`${name}\``);
     if (type && value !== undefined && (value === null || !type.includes(typeof value))) {
       throw new SignalError("option-invalid", `The type of \`${name}\` is ${type}`);
     }

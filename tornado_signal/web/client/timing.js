@@ -111,16 +111,22 @@ export function unreachable(url, cause) {
  * @returns {never}
  */
 export const notLoaded = (cause) => {
-  throw new SignalError("server-unreachable", "A part of the module did not load; a reload requests it again", {
+  throw new SignalError("server-unreachable", "A part of the module did not load: reload", {
     cause,
   });
 };
 
 export const mistakes = () => import("./mistakes.js").catch(notLoaded);
 
-/** @param {string} peer */
-export const iceFailure = (peer) =>
-  new SignalError("ice-failed", `ICE found no route to ${peer}; a STUN or TURN server may be missing (docs/turn.md)`);
+/**
+ * @param {string} peer
+ * @param {RTCPeerConnection} connection
+ */
+export const iceFailure = (peer, connection) =>
+  new SignalError(
+    /"turn/.test(JSON.stringify(connection.getConfiguration?.())) ? "ice-failed" : "no-relay",
+    `ICE found no route to ${peer}; a STUN or TURN server may be missing (docs/turn.md)`,
+  );
 
 /**
  * Make the error for a response of something else than the server.

@@ -217,7 +217,7 @@ export interface Attempt {
   heard: (name: string, received: { peer: Peer; data: unknown; size: number }) => void;
   offered: (peer: Peer, offer: Offer) => void;
   joined: (contact: Contact) => void;
-  unreachable: () => void;
+  unreachable: (connection: RTCPeerConnection) => void;
   ended: (contact: Contact, joined: boolean) => void;
 }
 
