@@ -234,7 +234,7 @@ class HTTPStream(httputil.HTTPConnection):
             raise StreamClosedError
 
     def _refuse_upgrade(self) -> None:
-        """Respond with 501 and raise NotImplementedError: after a 101 nobody would take the connection over."""
+        """Respond with 501 and raise NotImplementedError: after a 101 the connection would have no owner."""
         phrase, fields = http.HTTPStatus.NOT_IMPLEMENTED.phrase, [("Content-Length", "0"), ("Connection", "close")]
         self.context.send(format_head(http.HTTPStatus.NOT_IMPLEMENTED, phrase, fields))
         self.keep_alive = False

@@ -22,7 +22,7 @@ ADVICE: Final = {
     404: "check --turn-provider",
     429: "the provider limits requests; start fewer servers, or raise its limit",
 }
-"""What the operator can do, by the status of the response."""
+"""Advice for the operator, by the status of the response."""
 
 
 class Refresher:
