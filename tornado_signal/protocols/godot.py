@@ -34,11 +34,11 @@ class GodotConnection(MemberConnection):
 
     pattern = PATH
 
-    __slots__ = ("_is_mesh", "_timer")
+    __slots__ = ("_is_mesh", "_is_sealed", "_timer")
 
     def __init__(self, client: Client, rooms: Rooms, origin: str | None) -> None:
         super().__init__(client, rooms, "godot", origin)
-        self._is_mesh = False
+        self._is_mesh = self._is_sealed = False
         self._timer = asyncio.get_running_loop().call_later(JOIN_S, self._refuse, "Have not joined lobby yet")
 
     def received(self, message: Any, context: RequestContext) -> Coroutine[None, None, None] | None:
@@ -120,8 +120,11 @@ class GodotConnection(MemberConnection):
         if kind == SEAL:
             if own_id != HOST:
                 raise Refused("Only host can seal the lobby")
-            lease = Lease(HOST, self.owner, self.owner, f"{room.members[HOST]},{SEALED}")
-            self.client.service.start(self._seal(room, lease))
+            if not self._is_sealed:
+                self._is_sealed = True
+                context.charge(len(room.members))
+                lease = Lease(HOST, self.owner, self.owner, f"{room.members[HOST]},{SEALED}")
+                self.client.service.start(self._seal(room, lease))
         elif kind not in (OFFER, ANSWER, CANDIDATE):
             raise Refused("Invalid command")
         elif to not in room.members:

@@ -15,7 +15,7 @@ import orjson
 from .. import errors
 from ..relay import Channel, Relay
 from ..service.client_connection import Client
-from ..service.request_context import RequestContext
+from ..service.request_context import RequestContext, units_of
 from .connection import MAX_CHANNELS, MAX_NAME, ProtocolConnection, confirm, encode, is_utf8, parse
 from .endpoint import ProtocolUpgrade, make_scope
 
@@ -248,7 +248,7 @@ class NostrConnection(ProtocolConnection):
         several = _SEVERAL if len(topics) > 1 else b""
         message = b"%d%b%b" % (event["kind"], several, encode({name: event[name] for name in names}))
         if several:
-            context.charge(len(topics) - 1)
+            context.charge((len(topics) - 1) * units_of(len(message)))
         for topic in topics:
             self.publish(self.channel_of(topic), message, context)
         # In one write with the event if the publisher also subscribes to it.
