@@ -142,6 +142,11 @@ def test_services_are_asked_over_https():
     }
 
 
+def lines(caplog):
+    """Return the log lines of the refresher. Tornado logs a too long body itself, or not, depending on its parts."""
+    return [record.getMessage() for record in caplog.records if record.name == refresher.__name__]
+
+
 BAD = {
     "slow": (hang, "Timeout"),
     "slow body": (drip, "Timeout"),
@@ -171,20 +176,20 @@ BAD = {
 @pytest.mark.parametrize(("behaviour", "problem"), BAD.values(), ids=BAD)
 async def test_failing_provider(behaviour, problem, service, refreshing, backend, settings, monkeypatch, caplog):
     """Clients are served, and the log has one line at the begin and one at the end."""
-    monkeypatch.setattr(outgoing, "REQUEST_S", 0.3)
+    if problem == "Timeout":
+        monkeypatch.setattr(outgoing, "REQUEST_S", 0.3)
     backend.behaviour = behaviour
     refreshing.use(make_provider(settings))
     await until(lambda: service.shared.provided.failed >= 2)
     assert await others(service) == ([], NOW_MS + 86_400_000)
-    (line,) = caplog.messages
+    (line,) = lines(caplog)
     assert re.match(f"the TURN provider http://127.0.0.1:.* fails: .*{problem}", line)
     assert (await admin(service, "/readyz"))["turnProvider"] in line
     assert "of-query" not in line
     backend.behaviour = responding(GOOD)
     await until(lambda: service.shared.provided.succeeded)
     assert await others(service) == ([TURN], NOW_MS + 86_400_000)
-    assert len(caplog.messages) == 2
-    assert "works again" in caplog.messages[1]
+    assert [line, f"the TURN provider {backend.base} works again"] == lines(caplog)
     assert SECRET not in caplog.text
     assert {target for _, target, _, _ in backend.requests} == {"/ice?key=of-query"}
     assert "turnProvider" not in await admin(service, "/readyz")
@@ -223,8 +228,8 @@ async def test_last_servers_are_used_until_they_expire(service, refreshing, back
     assert await others(service) == ([TURN], NOW_MS + 1000)
     service.clock.ms += 1000
     assert await others(service) == ([], NOW_MS + 1000 + 86_400_000)
-    assert len(caplog.messages) == 1
-    assert "peers get its last servers for 1 s" in caplog.text
+    (line,) = lines(caplog)
+    assert "peers get its last servers for 1 s" in line
     caplog.clear()
 
 

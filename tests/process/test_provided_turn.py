@@ -50,6 +50,14 @@ def test_secret_of_the_environment_and_a_reload(backend, start, tmp_path):
     assert "of-query" not in log
 
 
+def test_failure_of_any_kind_is_one_line_of_the_log(backend, start):
+    backend.behaviour = lambda handler: handler.wfile.write(b"malformed\r\n\r\n")
+    server = start("--turn-provider", backend.url, TORNADO_SIGNAL_TURN_PROVIDER_SECRET=SECRET)
+    assert f"the TURN provider {backend.base} fails" in server.process.stderr.readline()
+    assert server.stop() == 0
+    assert [line for line in server.log if " tornado_signal" not in line] == []
+
+
 @pytest.mark.parametrize(("status", "said"), [(200, "1 servers, valid for 86400 s"), (429, "which fails")])
 def test_check_asks_the_provider_and_succeeds_without_it(status, said, backend, tmp_path):
     backend.behaviour = responding([TURN], status)

@@ -187,6 +187,8 @@ def set_up(level: str = "info", form: str = "text", **common: object) -> None:
     _handler.setFormatter(Formatter(form, journal=to_journal(_handler.stream, os.environ), common=common))
     logging.basicConfig(handlers=[_handler, _recent])
     logging.getLogger().setLevel(level.upper())
+    # Tornado's HTTP client logs each malformed response at INFO. Who sent the request logs when its failures begin.
+    logging.getLogger("tornado.general").setLevel(logging.WARNING if level == "info" else logging.NOTSET)
 
 
 def recent() -> list[dict[str, str]]:
