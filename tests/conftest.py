@@ -5,6 +5,7 @@ import collections
 import contextlib
 import gc
 import itertools
+import logging
 import os
 import signal
 
@@ -170,6 +171,23 @@ def shared_processes():
     yield
     redis_servers.end_shared()
     forked.end()
+
+
+class Log(pytest.LogCaptureFixture):
+    """A log whose records are those of the project, and errors: which others there are depends on the load."""
+
+    @property
+    def records(self):
+        return [
+            each for each in super().records if each.name.startswith("tornado_signal") or each.levelno >= logging.ERROR
+        ]
+
+
+@pytest.fixture
+def caplog(caplog):
+    """The log of a test, whose `records` and `messages` can be compared. Its `text` has those of all packages."""
+    caplog.__class__ = Log
+    return caplog
 
 
 @pytest.fixture
