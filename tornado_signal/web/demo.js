@@ -108,12 +108,12 @@ function enter() {
   }
   keep("inside", topic());
   chat = new Chat(here, nameOf, count);
-  own = new Tile(shorten(name()), "", $("own"));
+  own = new Tile(shorten(name()), $("own"));
   const on = (event, act) => here.addEventListener(event, act);
   on("listed", refresh);
   on("join", ({ peer }) => {
     complain("");
-    const tile = new Tile(nameOf(peer), peer.id, $("tiles"));
+    const tile = new Tile(nameOf(peer), $("tiles"), peer);
     tiles.set(peer, tile);
     tile.follow(peer.peerConnection, refresh);
     refresh();

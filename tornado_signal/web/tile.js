@@ -16,15 +16,16 @@ export class Tile {
   #pictures = new Map(); // by stream
   #stop = new AbortController();
 
-  /** Without an `id` it is this page's own, whose sound is not played. */
-  constructor(name, id, list) {
-    this.muted = !id;
+  /** Without a `peer` it is this page's own, whose sound is not played. */
+  constructor(name, list, peer) {
+    this.muted = !peer;
     this.name = name;
     this.kind = "";
-    if (this.muted) this.#find("h2").append(" (me)");
-    const hue = [...id].reduce((sum, character) => (31 * sum + character.charCodeAt(0)) % 360, 210);
+    if (!peer) this.#find("h2").append(" (me)");
+    const hue = [...(peer?.id ?? "")].reduce((sum, character) => (31 * sum + character.charCodeAt(0)) % 360, 210);
     this.#tile.style.setProperty("--hue", hue);
-    this.#tile.addEventListener("dblclick", () => this.enlarge());
+    this.#find(".pictures").addEventListener("dblclick", () => this.enlarge());
+    this.#find(".way").addEventListener("click", () => this.#verify(peer));
     this.#find(".enlarge").addEventListener("click", () => this.enlarge());
     list.append(this.#tile);
   }
@@ -83,13 +84,27 @@ export class Tile {
     while (!this.#stop.signal.aborted) {
       const { kind, roundTrip } = await wayOf(peerConnection);
       const ms = roundTrip === undefined ? "" : `, ${Math.max(1, Math.round(roundTrip * 1000))} ms`;
-      this.#find(".way").textContent = `${kind ?? "Connected"}${ms}`;
+      this.#find(".way span").textContent = `${kind ?? "Connected"}${ms}`;
       const before = this.kind;
       this.kind = kind ?? "";
       if (before !== this.kind && !this.#stop.signal.aborted) onkind();
-      this.#tile.title = TITLES[kind] ?? "";
+      this.#find(".way").title = `${TITLES[kind] ?? ""} A click shows the safety number.`;
       await new Promise((resolve) => setTimeout(resolve, kind ? LOOK_MS : LOOK_MS / 15));
     }
+  }
+
+  /** Show the number that both people compare. */
+  async #verify(peer) {
+    const show = (selector, text) => (this.#find(`dialog ${selector}`).textContent = text);
+    show(".asked", `Is this really ${this.name}?`);
+    try {
+      const { emoji, digits } = await peer.verification();
+      show(".emoji", emoji.join(" "));
+      show(".digits", digits.match(/.{4}/g).join(" "));
+    } catch (error) {
+      show(".digits", `${error.message}.`);
+    }
+    if (this.#tile.isConnected) this.#find("dialog").showModal();
   }
 
   remove() {
