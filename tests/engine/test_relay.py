@@ -15,7 +15,7 @@ from support.stores import Inbox
 from tornado_signal.errors import Unavailable
 from tornado_signal.redis.nodes import Acknowledgement
 from tornado_signal.redis.slots import key_slot
-from tornado_signal.relay import Channel, JoinResult, Lease, open_relay
+from tornado_signal.relay import COUNTED, Channel, JoinResult, Lease, open_relay
 from tornado_signal.relay import redis as redis_relay
 from tornado_signal.relay.memory import MAX_BACKLOG_BYTES, RECEIVER_BYTES, SLICE, MemoryRelay
 from tornado_signal.relay.redis import PROCESS_BYTES
@@ -336,6 +336,15 @@ def lose_keys(backend):
     """Let Redis lose its keys, like a new primary without a copy of them."""
     for primary in server(True).primaries if backend == "cluster" else [server(False)]:
         primary.ask("FLUSHALL")
+
+
+@REDIS
+async def test_receivers_of_a_group_get_its_number_of_members(renewing):
+    one, other = renewing
+    inbox = await subscribe(one, GROUP)
+    for number, each in enumerate((one, other, other), 1):
+        await each.join(GROUP, Lease(f"{number}", "owner"), MANY)
+        await until(lambda number=number: COUNTED + b"%d" % number in inbox.messages)
 
 
 @REDIS

@@ -11,6 +11,7 @@ from websockets.exceptions import ConnectionClosed
 
 from tornado_signal.protocols import godot, rooms
 from tornado_signal.protocols.godot import ANSWER, CANDIDATE, ID, JOIN, OFFER, PEER_CONNECT, PEER_DISCONNECT, SEAL
+from tornado_signal.relay import COUNTED, Lease
 
 QUIET_S = 0.05  # in which nothing may come
 
@@ -94,6 +95,22 @@ async def test_members_of_rxdb_are_listed_to_all_and_get_what_is_sent_to_them(op
     await until(lambda: service.shared.limits.client("127.0.0.1").idle)
     relay = service.application.relay
     assert [kept for kept in (*relay._groups, *relay._channels) if "rxdb" in kept.scope] == []
+
+
+async def test_members_whose_messages_were_lost_are_found_by_their_number(opened, service):
+    client, relay = await opened("/rxdb"), service.application.relay
+    own = await enter(client)
+    await client.expect(joined(own))
+    (channel,) = (group for group in relay._groups if "rxdb" in group.scope)
+    await relay.join(channel, Lease("other", "owner"), 9)
+    for count in (1, 2):
+        relay.publish(channel, COUNTED + b"%d" % count)
+    await client.expect(joined("other", own))
+    await relay.leave(channel, "other", "owner")
+    for count in (2, 1):
+        relay.publish(channel, COUNTED + b"%d" % count)
+    await client.expect(joined(own))
+    await client.silent()
 
 
 @pytest.mark.parametrize(

@@ -113,9 +113,10 @@ def meet(one, other):
 
 def meet_in_rooms(one, other, name):
     """Let two clients of each protocol with rooms meet, and return them."""
-    host, guest = Client(one, "/godot"), Client(other, "/godot")
+    host = Client(one, "/godot")
     host.send(type=0, id=0, data="")
     _, lobby = host.next(), host.next()["data"]
+    guest = Client(other, "/godot")
     guest.send(type=0, id=0, data=lobby)
     guest_id = guest.next()["id"]
     assert [guest.next()["type"] for _ in range(2)] == [2, 0]

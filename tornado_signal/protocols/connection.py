@@ -75,6 +75,19 @@ class ProtocolConnection(ClientConnection):
         self._acquired -= 1
         self.counts.held -= 1
 
+    def acquire_peer(self, group: Channel, most: int) -> None:
+        """Count a membership of a group, until `release_peer`. An address has at most `most` of them."""
+        self.acquire()
+        try:
+            self.client.service.limits.acquire_peer(self.counts, group, most)
+        except errors.TooMany:
+            self.release()
+            raise
+
+    def release_peer(self, group: Channel) -> None:
+        self.release()
+        self.client.service.limits.release_peer(self.counts, group)
+
     def subscribe(self, channel: Channel) -> Awaitable[None] | None:
         """Subscribe to a channel, within the limits of the connection and its address. See `Relay.subscribe`."""
         if self.closed:

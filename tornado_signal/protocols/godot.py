@@ -6,8 +6,7 @@ import string
 from collections.abc import Coroutine
 from typing import Any, Final
 
-from .. import errors
-from ..relay import Channel, JoinResult, Lease
+from ..relay import Channel, JoinResult
 from ..service.client_connection import Client
 from ..service.request_context import RequestContext
 from ..transport.frames import CloseCode
@@ -17,7 +16,7 @@ from .rooms import MAX_MEMBERS, MemberConnection, Room, Rooms
 PATH: Final = "/godot"
 JOIN, ID, PEER_CONNECT, PEER_DISCONNECT, OFFER, ANSWER, CANDIDATE, SEAL = range(8)
 HOST: Final = "1"
-MESH, RELAYED, SEALED = "mesh", "relayed", "sealed"  # the data of a host's lease
+MESH, RELAYED, SEALED = "mesh", "relayed", "sealed"  # the data of the host
 REFUSED: Final = 4000  # the close code
 JOIN_S: Final = 1.0  # for which a client may be in no lobby
 SEALED_S: Final = 10.0  # for which the members of a sealed lobby stay connected
@@ -34,78 +33,73 @@ class GodotConnection(MemberConnection):
 
     pattern = PATH
 
-    __slots__ = ("_is_mesh", "_is_sealed", "_timer")
+    __slots__ = ("_is_mesh", "_timer")
 
     def __init__(self, client: Client, rooms: Rooms, origin: str | None) -> None:
-        super().__init__(client, rooms, "godot", origin)
-        self._is_mesh = self._is_sealed = False
+        super().__init__(client, rooms, "godot", origin, HOST)
+        self._is_mesh = False
         self._timer = asyncio.get_running_loop().call_later(JOIN_S, self._refuse, "Have not joined lobby yet")
 
     def received(self, message: Any, context: RequestContext) -> Coroutine[None, None, None] | None:
-        if self.refuse_other_protocol(message):
-            return None
+        return None if self.refuse_other_protocol(message) else self._respond(message, context)
+
+    def received_junk(self, error: ValueError) -> None:
+        self._refuse("Invalid message format")
+
+    async def _respond(self, message: Any, context: RequestContext) -> None:
         try:
             fields = message if type(message) is dict else {}
             kind, number = (_whole(fields.get(name)) for name in ("type", "id"))
             data = fields.get("data")
             data = data if type(data) is str else ""
             if kind == JOIN:
-                return self._join(data, context, is_mesh=number == 0)
-            if not self.joined:
+                await self._join(data, context, is_mesh=number == 0)
+            elif self.joined:
+                await self._send(kind, str(number), data, context)
+            else:
                 raise Refused("Invalid message when not in a lobby")
-            self._send(kind, str(number), data, context)
         except Refused as refusal:
             self._refuse(str(refusal))
-        return None
-
-    def received_junk(self, error: ValueError) -> None:
-        self._refuse("Invalid message format")
 
     async def _join(self, name: str, context: RequestContext, *, is_mesh: bool) -> None:
+        """Join a lobby, or make one, which gets a random name."""
         context.authorize("list")
-        try:
-            if self.joined:
-                raise Refused("Already in a lobby")
-            self._timer.cancel()
-            if name:
-                context.require_topic(name)
-                await self._join_existing(name, context)
-            else:
-                await self._make_lobby(context, is_mesh=is_mesh)
-        except Refused as refusal:
-            self._refuse(str(refusal))
-
-    async def _make_lobby(self, context: RequestContext, *, is_mesh: bool) -> None:
-        name = "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(NAME_LENGTH))
+        if self.joined:
+            raise Refused("Already in a lobby")
+        self._timer.cancel()
+        if not name:
+            name = "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(NAME_LENGTH))
+            context.require_topic(name)
+            self._is_mesh = is_mesh
+            await self.enter(name, context, MESH if is_mesh else RELAYED)
+            return
         context.require_topic(name)
-        self._is_mesh = is_mesh
-        await self.enter(name, HOST, context, MESH if is_mesh else RELAYED)
-
-    async def _join_existing(self, name: str, context: RequestContext) -> None:
-        if len(name) > MAX_NAME or not is_utf8(name):
-            raise Refused("Lobby does not exists")
-        host = await self.until_available(lambda: self.relay.find(Channel(self.scope, name), HOST))
+        host = None
+        if len(name) <= MAX_NAME and is_utf8(name):
+            host = await self.until_available(lambda: self.relay.find(Channel(self.scope, name), HOST))
         if host is None:
             raise Refused("Lobby does not exists")
-        if host.data.endswith(SEALED):
+        if host.data == SEALED:
             raise Refused("Lobby is sealed")
         self._is_mesh = host.data == MESH
         joined = JoinResult.TAKEN
         while joined is JoinResult.TAKEN:
-            joined = await self.enter(name, str(2 + secrets.randbelow(MAX_ID - 2)), context)
-        if joined is JoinResult.FULL:
-            raise errors.TooMany("members of a lobby")
+            self.id = str(2 + secrets.randbelow(MAX_ID - 2))
+            joined = await self.enter(name, context)
 
-    def entered(self, room: Room, member_id: str, others: list[str]) -> None:
-        self._post(ID, member_id, "true" if self._is_mesh else "")
+    def entered(self, room: Room, others: list[str]) -> None:
+        self._post(ID, self.id, "true" if self._is_mesh else "")
         for each in others:
             self._post(PEER_CONNECT, each)
         self._post(JOIN, "0", room.channel.name)
-        if member_id != HOST and HOST not in others:
+        if self.id != HOST and HOST not in others:
             self._refuse("Room host has disconnected")
 
     def peer_joined(self, room: Room, member_id: str) -> None:
-        self._post(PEER_CONNECT, member_id)
+        if room.members[member_id] == SEALED:
+            self._complete()
+        else:
+            self._post(PEER_CONNECT, member_id)
 
     def peer_left(self, room: Room, member_id: str) -> None:
         if member_id == HOST:
@@ -113,31 +107,29 @@ class GodotConnection(MemberConnection):
         else:
             self._post(PEER_DISCONNECT, member_id)
 
-    def _send(self, kind: int, to: str, data: str, context: RequestContext) -> None:
-        ((room, own_id),) = self.joined.items()
+    async def _send(self, kind: int, to: str, data: str, context: RequestContext) -> None:
+        (room,) = self.joined
         context.authorize("offer")
         context.authorize("answer")
         if kind == SEAL:
-            if own_id != HOST:
+            if self.id != HOST:
                 raise Refused("Only host can seal the lobby")
-            if not self._is_sealed:
-                self._is_sealed = True
+            if room.members.get(HOST) != SEALED:
                 context.charge(len(room.members))
-                lease = Lease(HOST, self.owner, self.owner, f"{room.members[HOST]},{SEALED}")
-                self.client.service.start(self._seal(room, lease))
+                lease = self.make_lease(SEALED)
+                await self.until_available(lambda: self.relay.join(room.channel, lease, MAX_MEMBERS))
+                room.announce(lease)
+                self._complete()
         elif kind not in (OFFER, ANSWER, CANDIDATE):
             raise Refused("Invalid command")
         elif to not in room.members:
             raise Refused("Invalid destination")
         else:
-            room.send(to, _encode(kind, own_id, data))
+            room.send(to, _encode(kind, self.id, data))
 
-    async def _seal(self, room: Room, lease: Lease) -> None:
-        await self.until_available(lambda: self.relay.join(room.channel, lease, MAX_MEMBERS))
-        room.announce(_encode(SEAL, "0"))
-
-    def announced(self, message: bytes) -> None:
-        self.relayed(message)
+    def _complete(self) -> None:
+        """Notify the client that the lobby is sealed, and close the connection later."""
+        self._post(SEAL, "0")
         self._timer = asyncio.get_running_loop().call_later(
             SEALED_S, self.client.socket.close, CloseCode.NORMAL_CLOSURE, "Seal complete"
         )

@@ -34,17 +34,16 @@ class MatchboxConnection(MemberConnection):
 
     pattern = PATH
 
-    __slots__ = ("_batch", "_host", "_id", "_latest", "_name", "_next")
+    __slots__ = ("_batch", "_host", "_latest", "_name", "_next")
 
     def __init__(self, client: Client, rooms: Rooms, origin: str | None) -> None:
-        super().__init__(client, rooms, "matchbox", origin)
+        super().__init__(client, rooms, "matchbox", origin, make_id())
         query = client.query
         count, self._name = query.get("next", [b""])[0], query[ROOM][0].decode()
         self._next = min(int(count), MAX_MEMBERS) if count.isdigit() and len(count) < MAX_DIGITS else 0
         self._host = "" if query.get("host") == [b"1"] else None
         self._latest = Channel(self.scope, f"next {self._next} {self._name}" if self._next else f"host {self._name}")
         self._batch = ""  # the batch of the client, until it is complete
-        self._id = make_id()
 
     @property
     def names(self) -> list[str]:
@@ -57,19 +56,17 @@ class MatchboxConnection(MemberConnection):
     async def _start(self, context: RequestContext) -> None:
         context.authorize("list")
         context.require_topic(self._name)
-        joined = JoinResult.FULL
-        if self._next:
-            while joined is JoinResult.FULL and not self.closed:
-                self._batch = await self.until_available(lambda: self._share(os.urandom(8).hex()))
-                joined = await self.enter(f"{self._batch} {self._name}", self._id, context, max_members=self._next)
-                if joined is JoinResult.FULL:  # complete, and its members have not released it yet
-                    await asyncio.sleep(RETRY_S)
-        else:
+        if not self._next:
             if self._host is not None:
-                self._host = await self.until_available(lambda: self._share(self._id))
-            joined = await self.enter(f"{'all' if self._host is None else HOST} {self._name}", self._id, context)
-        if joined in REFUSED:
-            raise errors.TooMany("members of a room")
+                self._host = await self.until_available(lambda: self._share(self.id))
+            await self.enter(f"{'all' if self._host is None else HOST} {self._name}", context)
+            return
+        joined = JoinResult.FULL
+        while joined is JoinResult.FULL and not self.closed:
+            self._batch = await self.until_available(lambda: self._share(os.urandom(8).hex()))
+            joined = await self.enter(f"{self._batch} {self._name}", context, max_members=self._next)
+            if joined is JoinResult.FULL:  # complete, and its members have not released it yet
+                await asyncio.sleep(RETRY_S)
 
     async def _share(self, proposed: str) -> str:
         """Return the host, or the batch that is not complete. Without one it is the proposed value.
@@ -81,16 +78,17 @@ class MatchboxConnection(MemberConnection):
             if found is not None and self._host is not None:
                 return found.data
             value = proposed if found is None else found.data
-            lease = Lease(LATEST, self.owner, value, value)
-            if await self.relay.join(self._latest, lease, 1) not in REFUSED:
+            if await self.relay.join(self._latest, Lease(LATEST, self.owner, value, value), 1) not in REFUSED:
                 return value
 
-    def entered(self, room: Room, member_id: str, others: list[str]) -> None:
-        self.send({"IdAssigned": self._id})
-        if self._host is None:
-            for each in others:
-                self._greet(each)
-            self._complete(len(others) + 1)
+    def _release_latest(self) -> None:
+        self.client.service.start(self.relay.leave(self._latest, LATEST, self.owner))
+
+    def entered(self, room: Room, others: list[str]) -> None:
+        self.send({"IdAssigned": self.id})
+        for each in others if self._host is None else ():
+            self._greet(each)
+        self._complete(len(others) + 1)
 
     def peer_joined(self, room: Room, member_id: str) -> None:
         self._greet(member_id)
@@ -98,25 +96,19 @@ class MatchboxConnection(MemberConnection):
 
     def _greet(self, member_id: str) -> None:
         """Notify the older of two members of the other, or the host."""
-        if self._id < member_id if self._host is None else self._id == self._host:
+        if self.id < member_id if self._host is None else self.id == self._host:
             self.send({"NewPeer": member_id})
 
     def _complete(self, count: int) -> None:
         if self._batch and count >= self._next:
             self._batch = ""
-            self.client.service.start(self._release_latest())
-
-    async def _release_latest(self) -> None:
-        await self.relay.leave(self._latest, LATEST, self.owner)
+            self._release_latest()
 
     def peer_left(self, room: Room, member_id: str) -> None:
-        if self._host in (None, self._id, member_id):
+        if self._host in (None, self.id, member_id):
             self.send({"PeerLeft": member_id})
         if self._batch:
-            self.client.service.start(self._keep(self._batch))
-
-    async def _keep(self, batch: str) -> None:
-        await self._share(batch)
+            self.client.service.start(self._share(self._batch))
 
     def received(self, message: Any, context: RequestContext) -> None:
         signal = message.get("Signal") if type(message) is dict and len(message) == 1 else None
@@ -126,20 +118,16 @@ class MatchboxConnection(MemberConnection):
             return
         context.authorize("offer")
         context.authorize("answer")
-        to = signal.get("receiver") if self._host in (None, self._id) else self._host
+        to = signal.get("receiver") if self._host in (None, self.id) else self._host
         for room in self.joined:
             if type(to) is str and "data" in signal:
-                room.send(to, encode({"Signal": {"sender": self._id, "data": signal["data"]}}))
+                room.send(to, encode({"Signal": {"sender": self.id, "data": signal["data"]}}))
 
-    def leave(self) -> Coroutine[None, None, None] | None:
-        return self._leave_room()
-
-    async def _leave_room(self) -> None:
-        await self._leave_all()
-        if self._batch or self._host == self._id:
+    async def leave(self) -> None:
+        await super().leave()
+        if self._batch or self._host == self.id:
             # The others keep the batch first.
-            service = self.client.service
-            asyncio.get_running_loop().call_later(RETRY_S, lambda: service.start(self._release_latest()))
+            asyncio.get_running_loop().call_later(RETRY_S, self._release_latest)
 
 
 class MatchboxUpgrade(ProtocolUpgrade):
@@ -155,10 +143,5 @@ class MatchboxUpgrade(ProtocolUpgrade):
 
 def make_id() -> str:
     """Return a UUID of version 7, by which the older one of two members is known (RFC 9562, 6.2, method 3)."""
-    global _latest_id
-    _latest_id = max(_latest_id + 1, time.time_ns() * 4096 // 1_000_000)
-    milliseconds, fraction = divmod(_latest_id, 4096)
+    milliseconds, fraction = divmod(time.time_ns() * 4096 // 1_000_000, 4096)
     return str(uuid.UUID(int=milliseconds << 80 | 7 << 76 | fraction << 64 | 2 << 62 | random.getrandbits(62)))
-
-
-_latest_id = 0

@@ -4,8 +4,6 @@ import os
 from collections.abc import Coroutine, Iterable
 from typing import Any, Final
 
-from .. import errors
-from ..relay import JoinResult
 from ..service.client_connection import Client
 from ..service.request_context import RequestContext
 from ..transport.frames import CloseCode
@@ -22,14 +20,13 @@ class RxdbConnection(MemberConnection):
     pattern = PATH
     lists = True
 
-    __slots__ = ("_id",)
+    __slots__ = ()
 
     def __init__(self, client: Client, rooms: Rooms, origin: str | None) -> None:
-        super().__init__(client, rooms, "rxdb", origin)
-        self._id = os.urandom(6).hex()
+        super().__init__(client, rooms, "rxdb", origin, os.urandom(6).hex())
 
     def opened(self) -> None:
-        self.send({"type": "init", "yourPeerId": self._id})
+        self.send({"type": "init", "yourPeerId": self.id})
 
     def received(self, message: Any, context: RequestContext) -> Coroutine[None, None, None] | None:
         kind = message.get("type") if type(message) is dict else None
@@ -50,23 +47,23 @@ class RxdbConnection(MemberConnection):
             return
         context.authorize("list")
         context.require_topic(name)
-        if name not in self.names and await self.enter(name, self._id, context) is JoinResult.FULL:
-            raise errors.TooMany("members of a room")
+        if name not in self.names:
+            await self.enter(name, context)
 
-    def entered(self, room: Room, member_id: str, others: list[str]) -> None:
+    def entered(self, room: Room, others: list[str]) -> None:
         self._list(others)
 
     def peer_joined(self, room: Room, member_id: str) -> None:
-        self._list(each for each in room.members if each != self._id)
+        self._list(each for each in room.members if each != self.id)
 
     peer_left = peer_joined
 
     def _list(self, others: Iterable[str]) -> None:
-        self.send({"type": "joined", "otherPeerIds": [*others, self._id]})
+        self.send({"type": "joined", "otherPeerIds": [*others, self.id]})
 
     def _signal(self, message: dict[str, Any], context: RequestContext) -> None:
         name, receiver = message.get("room"), message.get("receiverPeerId")
-        if message.get("senderPeerId") != self._id:
+        if message.get("senderPeerId") != self.id:
             self._reject("spoofed sender")
             return
         room = next((each for each in self.joined if each.channel.name == name), None)

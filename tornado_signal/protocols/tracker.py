@@ -154,7 +154,7 @@ class TrackerConnection(ProtocolConnection):
                 await opening
             if self.closed:
                 return
-            self._acquire_peer(info_hash)
+            self.acquire_peer(self._swarm(info_hash), MAX_PEERS_PER_ADDRESS)
         else:  # as in the original, a complete peer stays complete
             complete = complete or event == "completed" or earlier.data == COMPLETE
         lease = Lease(peer_id, self._owner, self._token, COMPLETE if complete else INCOMPLETE)
@@ -183,18 +183,8 @@ class TrackerConnection(ProtocolConnection):
             return False
         if not peers:
             del self._swarms[info_hash]
-        self.release()
-        self.client.service.limits.release_peer(self.counts, self._swarm(info_hash))
+        self.release_peer(self._swarm(info_hash))
         return True
-
-    def _acquire_peer(self, info_hash: str) -> None:
-        """Count a peer of the address in a swarm."""
-        self.acquire()
-        try:
-            self.client.service.limits.acquire_peer(self.counts, self._swarm(info_hash), MAX_PEERS_PER_ADDRESS)
-        except errors.TooMany:
-            self.release()
-            raise
 
     async def _answer(self, info_hash: str, peer_id: str, to_peer_id: str, message: dict[str, Any]) -> None:
         lease = await self.relay.find(self._swarm(info_hash), to_peer_id)

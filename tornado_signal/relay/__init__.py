@@ -6,15 +6,17 @@ member of a group for as long as its connection exists. With `--store redis` all
 
 from typing import TYPE_CHECKING
 
-from .memory import MemoryRelay
-from .types import Channel, Charge, JoinResult, Lease, Members, Receiver, Relay, units_of_receivers
+from .memory import Deliveries, MemoryRelay
+from .types import COUNTED, Channel, Charge, JoinResult, Lease, Members, Receiver, Relay, units_of_receivers
 
 if TYPE_CHECKING:  # hiredis can be missing
     from ..redis.client import RedisClient
 
 __all__ = [
+    "COUNTED",
     "Channel",
     "Charge",
+    "Deliveries",
     "JoinResult",
     "Lease",
     "Members",

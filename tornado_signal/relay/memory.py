@@ -4,57 +4,74 @@ import asyncio
 import random
 from collections import Counter, deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from .types import Channel, JoinResult, Lease, Members, Receiver
+
+T = TypeVar("T")
 
 SLICE: Final = 64  # receivers that get a message per event-loop iteration
 MAX_BACKLOG_BYTES: Final = 1 << 20  # of a channel with more receivers; messages beyond it are dropped
 RECEIVER_BYTES: Final = 8  # of the backlog, for each receiver of a message
 
 
-class Subscribers:
-    """The receivers of one channel, in the order of their subscriptions.
+class Deliveries(Generic[T]):
+    """Calls for many receivers, which are made in slices, so that other clients are served in between.
 
-    A message for many receivers is delivered in slices, so that other clients are served in between. Messages that
-    arrive meanwhile wait, because each receiver gets all messages in the same order.
+    Later calls wait meanwhile, because each receiver gets all of them in the same order.
     """
 
-    __slots__ = ("_backlog", "_backlog_bytes", "receivers")
+    __slots__ = ("_backlog", "_backlog_bytes")
 
     def __init__(self) -> None:
-        self.receivers: dict[Receiver, None] = {}
-        self._backlog: deque[tuple[bytes, int, list[Receiver]]] = deque()  # messages, their cost in bytes
+        self._backlog: deque[tuple[Callable[[T], object], int, list[T]]] = deque()  # calls, their cost in bytes
         self._backlog_bytes = 0
 
-    def deliver(self, message: bytes) -> int:
-        """Send a message to all current receivers, and return their number. Return 0 if the message is dropped."""
-        receivers = list(self.receivers)
-        size = len(message) + RECEIVER_BYTES * len(receivers)
+    def deliver(self, call: Callable[[T], object], receivers: list[T], size: int = 0) -> bool:
+        """Call a function for each receiver. Return False if the call, for a message of a size, is dropped."""
+        cost = size + RECEIVER_BYTES * len(receivers)
         if len(receivers) <= SLICE and not self._backlog:
             for receiver in receivers:
-                receiver.relayed(message)
-        elif self._backlog_bytes + size > MAX_BACKLOG_BYTES and self._backlog:
-            return 0
+                call(receiver)
+        elif size and self._backlog_bytes + cost > MAX_BACKLOG_BYTES and self._backlog:
+            return False
         else:
             if not self._backlog:
                 asyncio.get_running_loop().call_soon(self._deliver_slice)
             receivers.reverse()
-            self._backlog.append((message, size, receivers))
-            self._backlog_bytes += size
-        return len(self.receivers)
+            self._backlog.append((call, cost, receivers))
+            self._backlog_bytes += cost
+        return True
 
     def _deliver_slice(self) -> None:
-        message, size, receivers = self._backlog[0]
+        call, cost, receivers = self._backlog[0]
         for receiver in receivers[: -SLICE - 1 : -1]:
-            if receiver in self.receivers:
-                receiver.relayed(message)
+            call(receiver)
         del receivers[-SLICE:]
         if not receivers:
             self._backlog.popleft()
-            self._backlog_bytes -= size
+            self._backlog_bytes -= cost
         if self._backlog:
             asyncio.get_running_loop().call_soon(self._deliver_slice)
+
+
+class Subscribers(Deliveries[Receiver]):
+    """The receivers of one channel, in the order of their subscriptions."""
+
+    __slots__ = ("receivers",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.receivers: dict[Receiver, None] = {}
+
+    def publish(self, message: bytes) -> int:
+        """Send a message to all current receivers, and return their number. Return 0 if the message is dropped."""
+
+        def relay(receiver: Receiver) -> None:
+            if receiver in self.receivers:
+                receiver.relayed(message)
+
+        return len(self.receivers) if self.deliver(relay, list(self.receivers), len(message)) else 0
 
 
 class MemoryRelay:
@@ -85,7 +102,7 @@ class MemoryRelay:
 
     def publish(self, channel: Channel, message: bytes, publisher: str = "") -> int:
         subscribers = self._channels.get(channel)
-        return 0 if subscribers is None else subscribers.deliver(message)
+        return 0 if subscribers is None else subscribers.publish(message)
 
     async def join(
         self, group: Channel, lease: Lease, max_members: int, on_lost: Callable[[], object] | None = None

@@ -22,7 +22,7 @@ from ..redis.scripts import Script, make_script
 from ..redis.slots import key_slot
 from ..system.loop import Repeating, guarded
 from .memory import MemoryRelay
-from .types import Channel, Charge, JoinResult, Lease, Members, Receiver, units_of_receivers
+from .types import COUNTED, Channel, Charge, JoinResult, Lease, Members, Receiver, units_of_receivers
 
 LIFETIME_MS: Final = 25_000  # of a process in a group; the leases of a lost process end within 30 s
 RENEW_S: Final = 8.0
@@ -241,7 +241,10 @@ class RedisRelay:
 
     async def _renew(self, group: Channel) -> None:
         with contextlib.suppress(Unavailable):
-            if group in self._unsure or not await self._call("renew", group, self._process, LIFETIME_MS):
+            members = 0 if group in self._unsure else await self._call("renew", group, self._process, LIFETIME_MS)
+            if members:
+                self._local.publish(group, COUNTED + b"%d" % members)
+            else:
                 self._unsure.add(group)
                 for registered in list(self._leases.get(group, {}).values()):
                     await self._register_again(group, registered)

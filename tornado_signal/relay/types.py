@@ -7,6 +7,7 @@ from typing import Final, NamedTuple, Protocol
 
 RECEIVERS_PER_UNIT: Final = 100  # a publication counts as one more request for this many receivers
 SENT_BYTES_PER_UNIT: Final = 64 * 1024  # and as one more for this many bytes that are sent to them
+COUNTED: Final = b"="  # begins a message to the receivers of a group's channel, before the number of members
 
 Charge = Callable[[str, int], bool]
 """Charges a client, given by its address, for a number of requests. Returns whether its rate allows them."""
@@ -96,6 +97,9 @@ class Relay(Protocol):
         `on_lost` is called if the lease expired, because Redis was unreachable, and has another owner now. Raise
         Unavailable if Redis did not respond in time. An earlier lease of the owner stays. A new member is not in the
         group, or is removed soon.
+
+        If other servers can have members, the receivers of the group's channel get its size from time to time. Such a
+        message begins with `COUNTED`.
         """
 
     async def leave(self, group: Channel, member: str, owner: str) -> None:

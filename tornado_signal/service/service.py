@@ -189,13 +189,13 @@ class Service:
             return None
         return self.authority.make_bearer(grant, self.clock.wall_s, end)
 
-    def start(self, work: Coroutine[None, None, None]) -> None:
+    def start(self, work: Coroutine[None, None, object]) -> None:
         """Start work for a client."""
         task = asyncio.Task(self._run(work), loop=self._loop, **EAGER)
         if not task.done():
             self._tasks.add(task)
 
-    async def _run(self, work: Coroutine[None, None, None]) -> None:
+    async def _run(self, work: Coroutine[None, None, object]) -> None:
         try:
             await work
         finally:  # a callback of the task would take another event-loop iteration
