@@ -148,7 +148,7 @@ def test_nothing_is_sent_before_the_answer_is_accepted(program):
     found = program("""
 import re, socket, time
 from tornado_signal_client.link import Connection
-from tornado_signal_client.peers import OPEN_S
+from tornado_signal_client.link import OPEN_S
 
 offerer = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 offerer.bind(("192.0.2.1", 0))

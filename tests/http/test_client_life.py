@@ -413,3 +413,36 @@ async def test_ice_servers_that_aiortc_cannot_parse_are_left_out(start):
         for start_waiting in (lambda: anext(aiter(peers.room("lobby"))), lambda: anext(aiter(peers.publish("lobby")))):
             with pytest.raises(ValueError, match=r"aiortc cannot use all of the ICE servers .*db8"):
                 await start_waiting()
+
+
+@pytest.mark.needs("aiortc")
+@pytest.mark.parametrize("leads", [True, False])
+async def test_new_connection_of_a_room_uses_new_ice_servers(leads, start, tmp_path, monkeypatch):
+    from tornado_signal_client import room_peer
+    from tornado_signal_client.names import Identity
+    from tornado_signal_client.peers import Peers
+
+    def new_connection(ice_servers):
+        used.append(ice_servers)
+        return link([])
+
+    used, link = [], room_peer.new_connection
+    monkeypatch.setattr(room_peer, "new_connection", new_connection)
+    (tmp_path / "secret").write_text("a secret of TURN")
+    turn = "--turn-servers", "turn:turn.example", "--turn-secret-file", tmp_path / "secret"
+    url = start("--stun-servers", "none", *turn).url
+    own, other = sorted(("one", "two"), key=lambda secret: Identity("", "", None, secret).id, reverse=not leads)
+    async with (
+        Peers(url, ORIGIN) as peers,
+        Peers(url, ORIGIN, ice_servers=[]) as others,
+        peers.room("lobby", secret=own) as room,
+    ):
+        await room.ready()
+        (previous,) = await peers.ice_servers()  # it has a random user name
+        assert previous in await peers.ice_servers()
+        peers._ice_refresh_at_s = 0.0
+        async with others.room("lobby", secret=other):
+            await asyncio.wait_for(anext(aiter(room)), BOUND_S)
+    used_by_room = [servers for servers in used if servers]
+    assert used_by_room
+    assert [previous] not in used_by_room

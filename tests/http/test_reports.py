@@ -1,14 +1,19 @@
 """Reports of clients about their connections: counters, and nothing else."""
 
+import asyncio
+import contextlib
+import dataclasses
 import itertools
 import re
+from unittest import mock
 
 import pytest
-from support.rpc import open_socket
-from support.service import head, invalid, refused
+from support.rpc import open_socket, until
+from support.service import ORIGIN, head, invalid, refused
 
 from tornado_signal.service import reports
 from tornado_signal.service.reports import KINDS, TRANSPORTS, ConnectionReports
+from tornado_signal_client import SignalClient
 
 GOOD = {"outcome": "connected", "local": "host", "remote": "srflx", "transport": "udp", "ms": 380}
 FAILED = {"outcome": "failed", "ms": 15_000}
@@ -122,3 +127,79 @@ def test_shares_are_of_an_hour_and_memory_is_bounded(monkeypatch):
     for number in range(1000):
         assert counts(4 * window_ms, f"address {number}")
         assert max(map(len, counters._windows)) <= 100
+
+
+# The Python client
+
+
+@contextlib.asynccontextmanager
+async def meet_in_a_room(peers, others):
+    async with peers.room("lobby"), others.room("lobby"):
+        yield
+
+
+@contextlib.asynccontextmanager
+async def meet_under_a_topic(peers, others):
+    async def join():
+        async with await others.join("lobby"):
+            await asyncio.Event().wait()
+
+    async with peers.publish("lobby") as publication:
+        joining = asyncio.create_task(join())
+        try:
+            yield
+        finally:
+            joining.cancel()
+            await asyncio.gather(joining, return_exceptions=True)
+            await publication.close()
+            async for connection in publication:
+                await connection.close()
+
+
+@pytest.mark.needs("aiortc")
+@pytest.mark.parametrize("meet", [meet_in_a_room, meet_under_a_topic])
+@pytest.mark.parametrize("outcome", ["connected", "failed"])
+@pytest.mark.parametrize("websocket", [True, False], ids=["websocket", "http"])
+async def test_python_client_reports_each_attempt(meet, outcome, websocket, start_service, monkeypatch):
+    from tornado_signal_client import Peers, link, room, room_peer
+
+    async def without_candidates(connection, description):
+        sdp = re.sub("a=candidate.*\r\n", "", description.sdp)
+        await set_remote_description(connection, dataclasses.replace(description, sdp=sdp))
+
+    service = await start_service(connection_reports=True, stun_servers=())
+    if outcome == "failed":
+        set_remote_description = link.set_remote_description
+        for module in (link, room_peer):
+            monkeypatch.setattr(module, "set_remote_description", without_candidates)
+    for module, name in (room, "PAIR_S"), (room, "LATE_S"), (link, "OPEN_S"):
+        monkeypatch.setattr(module, name, 0.2 if outcome == "failed" else 600)
+    sent, call = [], SignalClient._report
+
+    def record(client, fields):
+        sent.append(fields)
+        call(client, fields)
+
+    monkeypatch.setattr(SignalClient, "_report", record)
+    url = f"http://127.0.0.1:{service.port}"
+    async with (
+        Peers(url, ORIGIN, websocket=websocket) as peers,
+        Peers(url, ORIGIN, websocket=websocket) as others,
+        meet(peers, others),
+    ):
+        await until(lambda: service.shared.reports.count(outcome) >= 2)
+    pair = {"local": "host", "remote": mock.ANY, "transport": "udp"} if outcome == "connected" else {}
+    assert sent[0] == {"outcome": outcome, "ms": sent[0]["ms"], **pair}
+    assert sent[0]["ms"] % 100 == 0 < sent[0]["ms"]
+    assert outcome == "failed" or len(sent) == 2
+
+
+@pytest.mark.needs("aiortc")
+async def test_python_client_sends_no_reports_that_are_not_wanted(start_service):
+    from tornado_signal_client import Peers
+
+    service = await start_service(stun_servers=())
+    url = f"http://127.0.0.1:{service.port}"
+    async with Peers(url, ORIGIN) as peers, peers.room("lobby") as room, peers.room("lobby"):
+        await anext(aiter(room))
+    assert "/report" not in {path for path, *_ in service.shared.log.metrics.requests}

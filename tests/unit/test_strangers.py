@@ -191,7 +191,7 @@ def handlers(room):
     channel = SimpleNamespace(
         on=nothing, once=nothing, send=nothing, close=nothing, readyState="open", protocol="", bufferedAmount=0
     )
-    peer = Peer("!", "", None, [], False, 60.0, 60.0, post, nothing, nothing, nothing, READER)
+    peer = Peer("!", "", None, [], False, 60.0, 60.0, post, nothing, nothing, nothing, nothing, READER)
     connection = Connection([], "offerer")
     room.closers = [peer._finish, connection.close]
     files = IncomingFiles(peer.connection, nothing)

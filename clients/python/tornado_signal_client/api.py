@@ -143,7 +143,12 @@ class SignalClient(Closable):
             if error.code != "not-found":
                 raise
             return None
+        self._servers.wants_reports = bool(response.result.get("reports"))
         return cast(IceServers, response.result)
+
+    def _report(self, fields: Fields) -> None:
+        """Send a report of a connection in the background, if the server wants it."""
+        self._servers.report(fields)
 
     async def nearby(self) -> str:
         """Send GET /nearby and return the topic, or name of a room, that only clients of the same network get."""

@@ -48,6 +48,7 @@ REQUESTS: Final = {
     "version": ("GET", "/"),
     "health": ("GET", "/health"),
     "iceServers": ("GET", "/ice-servers"),
+    "report": ("POST", "/report"),
     "nearby": ("GET", "/nearby"),
     "topics": ("GET", "/topics"),
     "sessions": ("GET", "/{topic}/sessions"),
@@ -131,9 +132,9 @@ class HttpClient:
             if not (refused and retries) or (newer := await self._authorization.replace(token)) is None:
                 break
             token = newer
-        if response.status_code != 200:
+        if response.status_code not in (200, 204):
             raise _error_of(response, content)
-        result = _json_object(content)
+        result = _json_object(content or b"{}")
         if result is None and content.count(b",") > MAX_VALUES:
             raise TooLarge
         if result is None or not is_result(operation, fields, result):

@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import json
+import math
+import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import aclosing
-from typing import Any
+from typing import Any, cast
 
 try:
     from aiortc import RTCConfiguration, RTCDataChannel, RTCIceServer, RTCPeerConnection, RTCSessionDescription
@@ -25,6 +27,8 @@ from .records import Candidate, Description, decode_candidate, decode_descriptio
 from .types import Closable, Fields, IceServer, Side
 from .verification import without_other_hashes
 
+OPEN_S = 20.0  # timeout from the answer to the open channel
+REPORT_MS = 100  # the time of a report is in steps of this
 CLOSE_S = 2.0  # for the other side to receive something of what was sent
 MAX_CLOSE_S = 60.0  # for it to receive all
 
@@ -117,10 +121,21 @@ class Connection(Closable):
         return json.dumps({**description_fields(self._answer), "info": info})
 
     async def open(self, client: SignalClient, secret: str | None) -> None:
-        """Apply what the other side sends until the data channel is open. As the answerer, call it after `/answer`."""
-        if self._answer is not None:
-            await self.peer.setLocalDescription(self._answer)
-        await wait_for_first(self._open.wait(), self._apply_updates(client, secret))
+        """Apply what the other side sends until the data channel is open. As the answerer, call it after `/answer`.
+
+        Raises:
+            TimeoutError: the channel is not open after `OPEN_S`.
+        """
+        start_s = time.monotonic()
+        try:
+            async with asyncio.timeout(OPEN_S):
+                if self._answer is not None:
+                    await self.peer.setLocalDescription(self._answer)
+                await wait_for_first(self._open.wait(), self._apply_updates(client, secret))
+        except TimeoutError:
+            client._report(report(self.peer, start_s, connected=False))
+            raise
+        client._report(report(self.peer, start_s, connected=True))
 
     async def _apply_updates(self, client: SignalClient, secret: str | None) -> None:
         async with aclosing(client.news(self.code, self.side, secret=secret)) as updates:
@@ -182,6 +197,20 @@ def new_connection(ice_servers: list[IceServer]) -> RTCPeerConnection:
     """Return a connection of aiortc that uses these ICE servers."""
     servers = [RTCIceServer(server["urls"], server.get("username"), server.get("credential")) for server in ice_servers]
     return RTCPeerConnection(RTCConfiguration(iceServers=servers))
+
+
+def report(connection: RTCPeerConnection, start_s: float, *, connected: bool) -> Fields:
+    """Return the report of an attempt to connect since `start_s` (docs/turn.md#reports-of-connections)."""
+    ms = math.ceil((time.monotonic() - start_s) * 1000 / REPORT_MS) * REPORT_MS
+    fields: Fields = {"outcome": "connected" if connected else "failed", "ms": ms}
+    with contextlib.suppress(AttributeError, LookupError):  # aiortc has no public interface for the pair
+        ice = cast(Any, connection.sctp).transport.transport._connection
+        pair = ice._nominated[1]
+        local = pair.local_candidate.type
+        relay = "tls" if ice.turn_ssl else ice.turn_transport
+        transport = relay if local == "relay" else "udp"
+        fields |= {"local": local, "remote": pair.remote_candidate.type, "transport": transport}
+    return fields
 
 
 async def usable_ice_servers(servers: list[IceServer]) -> list[IceServer]:

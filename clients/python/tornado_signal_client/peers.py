@@ -27,7 +27,6 @@ __all__ = ["Connection", "Peers", "Publication", "new_secret"]
 
 log = logging.getLogger(__name__)
 
-OPEN_S = 20.0  # timeout from the answer to the open channel
 MAX_INFO = 1024
 RENEW_S = 600.0  # maximum age of an offer or a TURN password when it is used
 MAX_ICE_SERVERS = 20  # of a server
@@ -170,8 +169,7 @@ class Peers(Closable):
                 return None
             try:
                 await self.client.answer(connection.code, answer, secret=secret)
-                async with asyncio.timeout(OPEN_S):
-                    await connection.open(self.client, secret)
+                await connection.open(self.client, secret)
             except SignalError as error:
                 if not error.lost_race:
                     raise
@@ -280,8 +278,7 @@ class Publication(Closable):
 
     async def _open(self, connection: Connection, secret: str) -> None:
         try:
-            async with asyncio.timeout(OPEN_S):
-                await connection.open(self._peers.client, secret)
+            await connection.open(self._peers.client, secret)
         except BaseException as error:
             await connection.close()
             # The answering peer can send anything or disconnect. Its failure must not end the publication.

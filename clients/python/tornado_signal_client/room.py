@@ -498,6 +498,11 @@ class Room(Closable):
         test = self._test(self._mailbox)
         await wait_for_first(self._check(), self._watch(code), full, test, self._mailbox.wait(), failback)
 
+    async def _renew_ice_servers(self) -> None:
+        """Get new ICE servers for later connections if the previous ones expire soon."""
+        with contextlib.suppress(SignalError):  # continue with the previous ones
+            self._ice_servers = await self._get_ice_servers()
+
     async def _retire(self, mailbox: Mailbox, delay_s: float) -> None:
         """Read the mail to a replaced beacon a little longer. Then withdraw the beacon."""
         try:
@@ -532,6 +537,7 @@ class Room(Closable):
         """
         while True:
             await self._changed.wait()
+            await self._renew_ice_servers()
             self._changed.clear()
             while self._unchecked:
                 for number in range(min(BATCH, len(self._unchecked))):
@@ -569,7 +575,7 @@ class Room(Closable):
         try:
             async with aclosing(self._client.news(mailbox.code, "offerer", secret=self._secret)) as updates:
                 async for update in updates:
-                    self._ice_servers = await self._get_ice_servers()
+                    await self._renew_ice_servers()
                     for text in update.candidates:
                         mails += bool(self._process(partial(self._on_mail, own_code=mailbox.code), text))
                         mailbox.texts += 1
@@ -919,12 +925,13 @@ class Room(Closable):
             self._on_event,
             lambda: self._on_late(member),
             lambda peer: self._on_peer_end(member, peer),
+            self._client._report,
             self._identity,
         )
         self._attempts.add(member.peer)
         self._connecting.append(member.peer)
         if previous is not None and self.peers.get(member.id) is not previous:
-            previous._end()
+            previous._fail()
 
     def _on_event(self, event: Event) -> None:
         peer = event.peer
@@ -979,8 +986,7 @@ class Room(Closable):
 
     async def _retry_later(self, member: Member) -> None:
         await asyncio.sleep(back_off_s(0, PAUSE_S))
-        with contextlib.suppress(SignalError):  # continue with the previous ICE servers
-            self._ice_servers = await self._get_ice_servers()
+        await self._renew_ice_servers()
         member.backing_off = False
         self._start_attempts(member)
 

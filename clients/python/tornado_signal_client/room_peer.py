@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +14,7 @@ from aiortc import RTCDataChannel
 
 from .errors import SignalError
 from .files import IncomingFile, IncomingFiles, OutgoingFile
-from .link import add_candidate, description_fields, drain, new_connection, set_remote_description
+from .link import add_candidate, description_fields, drain, new_connection, report, set_remote_description
 from .messages import Messages, encode
 from .names import Identity
 from .parsing import parse_object
@@ -55,6 +56,7 @@ class Peer:
         on_event: Callable[["Event"], None],
         on_late: Callable[[], None],
         on_end: Callable[["Peer"], None],
+        send_report: Callable[[Fields], None],
         identity: Identity,
     ) -> None:
         self.id, self.info, self.name = id, info, name
@@ -63,6 +65,7 @@ class Peer:
         self._messages = Messages(self.connection, self.channel)
         self._negotiation = self.connection.createDataChannel("negotiation", negotiated=True, id=1)
         self._leads, self._is_late = leads, False
+        self._start_s, self._send_report = time.monotonic(), send_report
         self._connected_s: float | None = None
         self._silence_timeout_s, self._late_s = silence_timeout_s, late_s
         self._post, self._on_event, self._on_late, self._on_end = post, on_event, on_late, on_end
@@ -134,11 +137,13 @@ class Peer:
         if self.connection.connectionState != "connected":
             self._end()
 
-    def _end(self) -> None:
-        """End the attempt or connection immediately."""
+    def _end(self, *, failed: bool = False) -> None:
+        """End the attempt or connection immediately. `failed` is whether it did not connect two members in time."""
         if self._ended.is_set():
             return
         self._ended.set()
+        if failed and not self._joined and self.connection.remoteDescription is not None:
+            self._send_report(report(self.connection, self._start_s, connected=False))
         self._cancel_timer()
         self._negotiating.cancel()
         self._closing = asyncio.create_task(self._close())
@@ -161,7 +166,10 @@ class Peer:
     def _restart_timer(self) -> None:
         self._cancel_timer()
         if not self._joined:
-            self._timer = asyncio.get_running_loop().call_later(self._silence_timeout_s, self._end)
+            self._timer = asyncio.get_running_loop().call_later(self._silence_timeout_s, self._fail)
+
+    def _fail(self) -> None:
+        self._end(failed=True)
 
     def _mark_late(self) -> None:
         self._is_late = True
@@ -175,6 +183,7 @@ class Peer:
         if not self._joined and not self._ended.is_set():
             self._cancel_timer()
             self._joined = True
+            self._send_report(report(self.connection, self._start_s, connected=True))
             self._on_event(Joined(self))
 
     def _named(self, name: str, options: Fields) -> Messages:
@@ -215,7 +224,7 @@ class Peer:
 
     def _on_connection_state(self) -> None:
         if self.connection.connectionState in ("failed", "closed"):
-            self._end()
+            self._end(failed=self.connection.connectionState == "failed")
         elif self.connection.connectionState == "connected" and self._connected_s is None:
             self._connected_s = asyncio.get_running_loop().time()
 

@@ -75,11 +75,15 @@ class Servers:
         self._websockets: dict[str, WebSocket] = {}
         self.life, self.outage = Life(self.check), Outage()
         self._checked_s = -math.inf
+        self.wants_reports = False  # according to the latest ICE servers
+        self._reports: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
         """Close all connections."""
         if self.life.end():
             self.outage.end()
+            for task in self._reports:
+                task.cancel()
             while self._websockets:
                 await self._websockets.popitem()[1].close()
             await self._http.close()
@@ -136,6 +140,18 @@ class Servers:
                 raise last_error
             await asyncio.sleep(pause_s)
         raise AssertionError("unreachable")
+
+    def report(self, fields: Fields) -> None:
+        """Send a report of a connection in the background, if the server wants it. It is not repeated."""
+
+        async def send() -> None:
+            with contextlib.suppress(SignalError):  # only figures of the operator depend on it
+                await self._send(self.urls[0], "report", fields)
+
+        if self.wants_reports:
+            task = asyncio.create_task(send())
+            self._reports.add(task)
+            task.add_done_callback(self._reports.discard)
 
     async def connection(self, server: str, *, open_if_closed: bool = True) -> RpcConnection | None:
         """Return the WebSocket connection to a server, or None if HTTP has to be used."""

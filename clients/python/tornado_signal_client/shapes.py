@@ -25,7 +25,8 @@ _UPDATES: Final = {
 _RESULTS: Final[dict[str, Shape]] = {
     "version": {"version": str},
     "health": {"status": str, "timestamp": int},
-    "iceServers": {"iceServers": [_ICE_SERVER], "expiresAt": int},
+    "iceServers": {"iceServers": [_ICE_SERVER], "expiresAt": int, "reports": (bool, None)},
+    "report": ({}, None),
     "nearby": {"topic": str},
     "topics": {"topics": [{"topic": str, "count": int}], "pagination": _PAGINATION},
     "sessions": {"sessions": [_SESSION], "cursor": _TEXT_OR_NONE},

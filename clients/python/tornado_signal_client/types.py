@@ -107,10 +107,11 @@ class IceServer(TypedDict):
 
 
 class IceServers(TypedDict):
-    """The ICE servers and the expiry of their credentials."""
+    """The ICE servers, the expiry of their credentials, and whether the server wants reports of connections."""
 
     iceServers: list[IceServer]
     expiresAt: int
+    reports: NotRequired[bool]
 
 
 class Listing(NamedTuple):
