@@ -14,7 +14,7 @@ SIZES = {
 }
 # The elements of the room that cannot be clicked: outside of the window, or below another one.
 COVERED = """
-  () => [...document.querySelectorAll("#bar > *, .media button, #log, #say > *")].filter((part) => {
+  () => [...document.querySelectorAll("#bar > *, .media > button, #log, #say > *")].filter((part) => {
     const {left, right, top, bottom, width, height} = part.getBoundingClientRect();
     const inside = left >= 0 && top >= 0 && right <= innerWidth && bottom <= innerHeight && width && height;
     const corners = [[left + 6, top + 6], [right - 6, bottom - 6]];

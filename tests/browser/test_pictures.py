@@ -89,8 +89,8 @@ def test_picture_of_the_operators_page(start, profiles, folder, tmp_path):
 
 
 def test_screens_of_the_demo_fit(server, profiles, folder):
-    for options in SCHEMES:
-        for fragment in ("", "#topic=team-standup"):
+    for number, options in enumerate(SCHEMES):
+        for fragment in ("", f"#topic=team-standup-{number}"):
             page = profiles.open(f"{server.url}/demo{fragment}", **options)
             page.locator("#enter:enabled").wait_for()
             box = page.locator("#enter").bounding_box()

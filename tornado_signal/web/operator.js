@@ -290,6 +290,10 @@ function showAnswers(chosen, store, marks) {
   const busiest = Math.max(1, ...points.map(({ requests }) => requests / 10));
   const top = 10 ** Math.ceil(Math.log10(busiest));
   const share = ({ requests, refused }) => refused / Math.max(requests, refused, 1);
+  const card = (title, values, drawn, text) => {
+    const scale = make("div", { class: "scale" }, make("span", {}, text), "60 min");
+    return make("li", {}, make("h2", {}, title), make("p", {}, ...values), drawn, scale);
+  };
   const traffic = [rate("requests_total", "requests", chosen), rate("answered_total", "pairs", chosen)];
   const trouble = [rate("refusals_total", "refused", chosen), rate("failed_total", "failed", chosen)];
   const [requests, refused] = [draw(({ requests }) => requests / 10, top, 0, marks), draw(share, 0.2, 0.05, marks)];
@@ -300,8 +304,7 @@ function showAnswers(chosen, store, marks) {
     ["Speed, 99 % within", [highest("wake_up_s"), highest("lag_s")], ["ms wake-up", "ms lag"], lag, "lag: 0 to 200 ms"],
   ].map(([title, numbers, units, drawn, text]) => {
     const values = numbers.map((number, at) => make("span", {}, make("strong", {}, short(number)), ` ${units[at]}`));
-    const scale = make("div", { class: "scale" }, make("span", {}, text), "60 min");
-    return make("li", {}, make("h2", {}, title), make("p", {}, ...values), drawn, scale);
+    return card(title, values, drawn, text);
   });
   const { max_sessions_per_origin: most } = chosen[0].settings;
   const sessions = Math.max(0, ...chosen.map(({ figures }) => figures.unanswered_sessions ?? 0));
@@ -319,9 +322,10 @@ function showAnswers(chosen, store, marks) {
     const filled = make("i");
     filled.style.width = `${100 * Math.min(1, used / (most || 1))}%`;
     const bar = make("span", { class: "bar", title: `${percent(used / (most || 1))} of the limit` }, filled);
-    return make("div", { class: "room" }, make("span", {}, make("strong", {}, text), ` ${name}`), most ? bar : "");
+    return make("div", {}, make("strong", {}, text), ` ${name}`, most ? bar : "");
   });
-  find("answers").replaceChildren(...cards, make("li", {}, make("h2", {}, "Room"), ...rows));
+  cards.push(card("Room", rows, draw(({ used }) => used, 1, 0.8, marks), "most used limit: 0 to 100 %"));
+  find("answers").replaceChildren(...cards);
 }
 
 // The tables
