@@ -237,11 +237,13 @@ class Connection(asyncio.Protocol):
 
     # From the parser
 
-    def request_received(self, start_line: httputil.RequestStartLine, headers: Headers, keep_alive: bool) -> None:
+    def request_received(
+        self, start_line: httputil.RequestStartLine, headers: Headers, keep_alive: bool, body: bytes | None = None
+    ) -> None:
         if self._admission is not None and self._admission.reject_status:
             raise BadRequest(self._admission.reject_status)
         self.state.idle.pop(self, None)
-        stream = HTTPStream(self, start_line, headers, keep_alive)
+        stream = HTTPStream(self, start_line, headers, keep_alive, body)
         self._streams += (stream,)
         if self._drained is None and self._streams[0] is stream:
             stream.begin()

@@ -6,7 +6,9 @@ from typing import Final
 
 from tornado import httputil
 
-LENGTH: Final = b"content-length"  # differs between requests that share everything else
+# Names of values that differ between requests that share everything else.
+LENGTH: Final = b"content-length"
+AUTHORIZATION: Final = b"authorization"
 
 
 class Headers(Mapping[str, str]):
@@ -28,12 +30,15 @@ class Headers(Mapping[str, str]):
             self._repeated = {name: values for name, values in every.items() if len(values) > 1}
             self.sent |= {name: b",".join(values) for name, values in self._repeated.items()}
 
-    def with_value(self, name: bytes, value: bytes) -> "Headers":
-        """Return the headers with another value of a name in lower case."""
+    def with_values(self, values: dict[bytes, bytes]) -> "Headers":
+        """Return the headers with other values, by names in lower case."""
         headers = object.__new__(Headers)
-        headers.sent, headers._repeated = {**self.sent, name: value}, self._repeated
-        headers._decoded = self._decoded if name == LENGTH else {}
+        headers.sent, headers._repeated = {**self.sent, **values}, self._repeated
+        headers._decoded = {} if b"host" in values else self._decoded
         return headers
+
+    def has_several(self, name: bytes) -> bool:
+        return name in self._repeated
 
     def copy(self) -> httputil.HTTPHeaders:
         headers = httputil.HTTPHeaders()
@@ -53,7 +58,7 @@ class Headers(Mapping[str, str]):
             if value is None:
                 return default
             text = value.decode("latin-1")
-            if key != LENGTH:  # `with_value` shares the others
+            if key != LENGTH and key != AUTHORIZATION:  # `with_values` shares the others
                 self._decoded[name] = text
         return text
 

@@ -8,7 +8,7 @@ import httptools
 from tornado import httputil
 
 from .headers import Headers
-from .syntax import BadRequest, check_target, parse_head, split_fields
+from .syntax import BadRequest, check_target, find_request, keep_line, parse_head, split_fields
 
 MAX_HEAD_BYTES: Final = 32 * 1024  # request line and headers, or whatever else comes between two pieces of a body
 _METHOD: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,32}(?= |\Z)")
@@ -19,8 +19,13 @@ PIECE_BYTES: Final = 8 * 1024  # parsed at a time: what is counted and what wait
 class RequestSink(Protocol):
     """Receiver of the requests. Its methods can raise `BadRequest`."""
 
-    def request_received(self, start_line: httputil.RequestStartLine, headers: Headers, keep_alive: bool) -> None:
-        """Handle request line and headers. `keep_alive` says whether the client keeps its connection."""
+    def request_received(
+        self, start_line: httputil.RequestStartLine, headers: Headers, keep_alive: bool, body: bytes | None = None
+    ) -> None:
+        """Handle request line and headers, and the body of a request that is whole.
+
+        `keep_alive` says whether the client keeps its connection.
+        """
 
     def body_received(self, chunk: bytes) -> None:
         """Handle a piece of the body."""
@@ -85,6 +90,9 @@ class RequestParser:
         Raise BadRequest if the input is not valid HTTP or exceeds a limit, or if the sink refuses the request.
         """
         taken = len(piece)
+        if self._complete and (known := find_request(piece)) is not None:
+            self._pass_on(piece, *known)
+            return taken
         if self.in_head:
             self._read += piece
         else:
@@ -113,6 +121,15 @@ class RequestParser:
         if self._silent_bytes > MAX_HEAD_BYTES:
             raise BadRequest(http.HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         return taken
+
+    def _pass_on(self, piece: bytes, start_line: httputil.RequestStartLine, headers: Headers, body: bytes) -> None:
+        """Report a whole request, which llhttp need not see."""
+        self._silent_bytes, self.progressed, self._after_chunked = 0, True, False
+        try:
+            self._sink.request_received(start_line, headers, True, body)
+        except BadRequest:
+            self._read, self._begin_at, self.in_head = piece, 0, True  # a refusal needs the headers
+            raise
 
     def close(self) -> None:
         """Drop references after the last input, so that the garbage collector is not needed."""
@@ -180,14 +197,15 @@ class RequestParser:
         version, headers = parse_head(read[at + len(line) : end])
         self._chunked = self._after_chunked = b"transfer-encoding" in headers.sent
         if host and "Host" in headers:
-            headers = headers.with_value(b"host", host)
+            headers = headers.with_values({b"host": host})
         if parser.should_upgrade():
             for name in ("Content-Length", "Transfer-Encoding"):
                 if name in headers:
                     self._framing = f"POST / HTTP/1.1\r\n{name}: {headers[name]}\r\n\r\n".encode("latin-1")
-        name = (self._method or method).decode()
+        start_line = httputil.RequestStartLine((self._method or method).decode(), target, version)
+        if not (self._method or host):
+            keep_line(line, start_line)
         self._method = b""
-        start_line = httputil.RequestStartLine(name, target, version)
         self._sink.request_received(start_line, headers, parser.should_keep_alive())
         # Not before: a refusal needs the headers.
         self.in_head = False

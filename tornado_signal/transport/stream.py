@@ -40,14 +40,19 @@ class HTTPStream(httputil.HTTPConnection):
     _close_callback: Callable[[], None] | None = None
 
     def __init__(
-        self, connection: StreamConnection, start_line: httputil.RequestStartLine, headers: Headers, keep_alive: bool
+        self,
+        connection: StreamConnection,
+        start_line: httputil.RequestStartLine,
+        headers: Headers,
+        keep_alive: bool,
+        body: bytes | None = None,
     ) -> None:
         self.context = connection  # the connection. Tornado's handlers read its `remote_ip` and `protocol`
         self.start_line = start_line
         self.headers = headers
         self.keep_alive = keep_alive
-        self.complete = False
-        self._early = b""  # the part of the body that was received before its turn, or while its delegate works
+        self.complete = body is not None
+        self._early = body or b""  # the part of the body that was received before its turn, or while its delegate works
 
     # The request, from the connection to Tornado
 

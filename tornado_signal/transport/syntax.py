@@ -5,22 +5,32 @@ import re
 from collections.abc import Iterable
 from typing import Final, TypeVar
 
-from .headers import LENGTH, Headers
+from tornado import httputil
 
+from .headers import AUTHORIZATION, LENGTH, Headers
+
+HTTP_1_1: Final = "HTTP/1.1"
 MAX_HEADERS: Final = 128  # each takes much more memory than bytes on the wire; browsers send fifteen, proxies add some
 MAX_CACHED_BYTES: Final = 4096  # of a head; a longer one is parsed for each request
 CACHED_HEADS: Final = 256  # clients repeat them
+CACHED_LINES: Final = 256  # the request lines before them
 CACHED_FIELDS: Final = 1024  # of other heads; behind a proxy many of them differ only in the client's address
-MAX_CACHED_FIELD_BYTES: Final = 256
+MAX_CACHED_FIELD_BYTES: Final = 256  # also of a request line
 # Fields that are not kept for longer than their request: others could read them in the memory of this process.
-CREDENTIALS: Final = (b"authorization", b"proxy-authorization", b"cookie")
+CREDENTIALS: Final = (AUTHORIZATION, b"proxy-authorization", b"cookie")
+# Nor are heads with these: more than their Content-Length says what follows. (llhttp reads Proxy-Connection as well.)
+NOT_KEPT: Final = (*CREDENTIALS[1:], b"transfer-encoding", b"expect", b"upgrade", b"proxy-connection")
+KEPT_ALIVE: Final = b"keep-alive"
 _VERSION: Final = re.compile(rb"HTTP/[0-9]\.[0-9]")
 _LATER_VERSION: Final = re.compile(r"HTTP/1\.[2-9]")  # has the syntax of 1.1 (RFC 9110, 2.5)
 _TARGET: Final = re.compile(rb"[!\"$-~\x80-\xff]+")  # a fragment stays with the client
 _ABSOLUTE: Final = re.compile(rb"https?://([^/?#]+)", re.IGNORECASE)
 _HOST: Final = re.compile(rb"(?:([A-Za-z0-9._~!$&'()*+;=-]|%[0-9A-Fa-f]{2})*|\[[0-9A-Fa-f:.]+\])(:[0-9]*)?")
-_CONTENT_LENGTH: Final = re.compile(rb"\r\nContent-Length: ([0-9]{1,20})(?=\r\n|\Z)")
 _LENGTH: Final = re.compile(rb"[0-9]{1,20}")  # larger than any body; Python refuses to parse thousands of digits
+_TOKEN: Final = re.compile(rb"Bearer [A-Za-z0-9._~+/=-]+")
+_BEFORE_LENGTH: Final = b"\r\nContent-Length: "
+_BEFORE_TOKEN: Final = b"\r\nAuthorization: "
+_VERSION_LINE: Final = b" HTTP/1.1\r\n"
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -75,26 +85,86 @@ def parse_head(head: bytes) -> tuple[str, Headers]:
     Return the version, such as `HTTP/1.1`, and the headers, which repeated heads share. Raise BadRequest with the
     fitting status if there are too many headers, or one is ambiguous.
     """
-    length = _CONTENT_LENGTH.search(head)
-    key = head[: length.start(1)] + head[length.end(1) :] if length else head
-    if key in _heads:
-        version, headers = parsed = _heads[key]
-        if length and headers.sent[LENGTH] != length[1]:
-            parsed = _heads[key] = version, headers.with_value(LENGTH, length[1])
-        return parsed
+    if (known := find_head(head)) is not None:
+        return HTTP_1_1, known
     first, *lines = head.split(b"\r\n")
     if len(lines) > MAX_HEADERS:
         raise BadRequest(http.HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
     if not _VERSION.fullmatch(first):
         raise BadRequest(http.HTTPStatus.BAD_REQUEST)  # such as RTSP
-    version, headers = parsed = _LATER_VERSION.sub("HTTP/1.1", first.decode()), Headers(split_fields(lines))
+    version, headers = _LATER_VERSION.sub(HTTP_1_1, first.decode()), Headers(split_fields(lines))
     check_headers(headers, version)
-    if len(head) <= MAX_CACHED_BYTES and headers.sent.keys().isdisjoint(CREDENTIALS):
-        keep(_heads, key, parsed, CACHED_HEADS)
-    return parsed
+    if len(head) <= MAX_CACHED_BYTES and first.decode() == HTTP_1_1:
+        keep_head(head, headers)
+    return version, headers
 
 
-_heads: Final[dict[bytes, tuple[str, Headers]]] = {}  # by the head without the digits of its Content-Length
+def keep_head(head: bytes, headers: Headers) -> None:
+    """Have `find_head` know a head, if its connection stays open and only its Content-Length says what follows."""
+    sent = headers.sent
+    if not sent.keys().isdisjoint(NOT_KEPT) or sent.get(b"connection", KEPT_ALIVE).lower() != KEPT_ALIVE:
+        return
+    key, _ = _cut(head, _BEFORE_LENGTH, _LENGTH)
+    if AUTHORIZATION in sent:
+        key, token = _cut(key, _BEFORE_TOKEN, _TOKEN)
+        if not token or headers.has_several(AUTHORIZATION):
+            return
+        headers = headers.with_values({AUTHORIZATION: b""})
+    if key:
+        keep(_heads, key, headers, CACHED_HEADS)
+
+
+def find_head(head: bytes) -> Headers | None:
+    """Return the headers of a head that is known but for its Content-Length and its token, otherwise None."""
+    key, length = _cut(head, _BEFORE_LENGTH, _LENGTH)
+    headers = _heads.get(key)
+    if headers is None:
+        key, token = _cut(key, _BEFORE_TOKEN, _TOKEN)
+        headers = _heads.get(key) if token else None
+        if headers is None:
+            return None
+        headers = headers.with_values({AUTHORIZATION: token})
+        return headers.with_values({LENGTH: length}) if length else headers
+    if length and headers.sent[LENGTH] != length:
+        headers = _heads[key] = headers.with_values({LENGTH: length})
+    return headers
+
+
+def _cut(head: bytes, before: bytes, valid: re.Pattern[bytes]) -> tuple[bytes, bytes]:
+    """Return a head without the value that follows something, and the value. Both are empty if it is not valid."""
+    begin = head.find(before)
+    if begin < 0:
+        return head, b""
+    begin += len(before)
+    end = head.find(b"\r\n", begin)
+    value = head[begin:end] if end >= 0 else head[begin:]
+    return (head[:begin] + head[begin + len(value) :], value) if valid.fullmatch(value) else (b"", b"")
+
+
+def keep_line(line: bytes, start_line: httputil.RequestStartLine) -> None:
+    """Have `find_request` know what precedes a version, if nothing but the path depends on it. It has no secrets."""
+    if start_line.method in ("GET", "POST") and b"?" not in line and len(line) <= MAX_CACHED_FIELD_BYTES:
+        keep(_lines, line, start_line, CACHED_LINES)
+
+
+def find_request(data: bytes) -> tuple[httputil.RequestStartLine, Headers, bytes] | None:
+    """Return line, headers and body of data that is one whole request, otherwise None.
+
+    llhttp has accepted the line and the rest of its head before, and neither depends on the other.
+    """
+    begin = data.find(_VERSION_LINE) + 1
+    line = _lines.get(data[:begin])
+    if line is None:
+        return None
+    end = data.find(b"\r\n\r\n", begin)
+    headers = find_head(data[begin:end])
+    if headers is None or end < 0 or int(headers.sent.get(LENGTH, 0)) != len(data) - end - 4:
+        return None
+    return line, headers, data[end + 4 :]
+
+
+_lines: Final[dict[bytes, httputil.RequestStartLine]] = {}
+_heads: Final[dict[bytes, Headers]] = {}  # by heads after their lines, without Content-Length and token
 _fields: Final[dict[bytes, tuple[bytes, bytes]]] = {}
 
 
