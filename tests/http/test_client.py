@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import http.server
 import json
-import threading
 import time
 from contextlib import aclosing
 from signal import SIGKILL, SIGTERM
@@ -13,6 +12,7 @@ import pytest
 from support import rpc
 from support.bare_server import BareServer
 from support.service import ORIGIN
+from support.waiting import LocalServer
 
 from tornado_signal_client import Event, SignalClient, SignalError, Token
 from tornado_signal_client.errors import Unreachable
@@ -321,10 +321,8 @@ class OtherServer(http.server.SimpleHTTPRequestHandler):
 async def other_server(kind):
     """The URL of a server of something else."""
     if kind == "files":
-        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), OtherServer) as server:
-            threading.Thread(target=server.serve_forever).start()
+        with LocalServer(OtherServer) as server:
             yield f"http://127.0.0.1:{server.server_port}"
-            server.shutdown()
         return
 
     response = {

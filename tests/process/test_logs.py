@@ -10,8 +10,6 @@ import re
 import signal
 import socket
 import sys
-import urllib.error
-import urllib.request
 from urllib.parse import urlsplit
 
 import pytest
@@ -55,19 +53,6 @@ def record(message, *arguments, level=logging.INFO, name="tornado_signal.some", 
     if fields:
         made.fields = fields
     return made
-
-
-def ask(server, method, path, body=None, origin=ORIGIN, **headers):
-    """Send a request. Return its status, its id and its body."""
-    data = None if body is None else json.dumps(body).encode()
-    sent = ({"Origin": origin} if origin else {}) | {name.replace("_", "-"): value for name, value in headers.items()}
-    request = urllib.request.Request(server.url + path, data=data, headers=sent, method=method)
-    try:
-        with urllib.request.urlopen(request, timeout=BOUND_S) as response:
-            return response.status, response.headers.get_all("X-Request-Id"), response.read()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.headers.get_all("X-Request-Id"), error.read()
 
 
 def accepts(port):
@@ -156,7 +141,8 @@ def test_log_contains_nothing_that_peers_send(start):
         ("GET", "/%68idden/%ff/%00", None),
     ]
     for method, path, body in many:
-        ask(server, method, path, body, "https://hidden.example", X_Hidden="hidden", X_Request_Id="hidden")
+        headers = {"X_Hidden": "hidden", "X_Request_Id": "hidden"}
+        server.exchange(path, body, method=method, origin="https://hidden.example", **headers)
     send(server, b"POST /hidden HTTP/1.1\r\nHost: hidden\r\nContent-Length: hidden\r\n\r\nhidden")
     assert server.stop() == 0
     text = "".join(server.log)
@@ -170,7 +156,8 @@ def test_defect_is_one_record_with_the_request_id(start, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(DEFECT)
     server = start("--log-format", "json", PYTHONPATH=str(tmp_path))
     body = {"code": "5ec1e700-0000-4000-8000-000000000000", "side": "offerer"}
-    status, (name,), _ = ask(server, "POST", "/poll?hidden", body, "https://hidden.example")
+    status, headers, _ = server.exchange("/poll?hidden", body, origin="https://hidden.example")
+    (name,) = headers.get_all("X-Request-Id")
     assert status == 500
     assert server.stop() == 0
     text = "".join(server.log)
@@ -195,7 +182,8 @@ def test_access_log_has_a_line_for_each_request_as_the_documentation_shows(start
         ("GET", "/no/such/path", "unknown", "path not found"),
         ("DELETE", "/health", "/health", "method not allowed"),
     ]:
-        status, (name,), answer = ask(server, method, path, *body)
+        status, headers, answer = server.exchange(path, *body, method=method)
+        (name,) = headers.get_all("X-Request-Id")
         said = {"method": method, "endpoint": endpoint, "status": status, "bytes": len(answer), "id": name}
         expected.append(said | ({"reason": reason} if reason else {}))
     answer = send(server, b"GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n").decode()
@@ -228,8 +216,8 @@ def test_access_log_names_the_span_of_a_request(start):
     ]
     for value in (SPAN, *invalid):
         for path in ("/health", "/lobby/sessions?wait=0.01"):
-            assert ask(server, "GET", path, Traceparent=value)[0] == 200
-    assert ask(server, "POST", "/lobby/offer", {}, Traceparent=SPAN)[0] == 400
+            assert server.exchange(path, Traceparent=value)[0] == 200
+    assert server.exchange("/lobby/offer", {}, Traceparent=SPAN)[0] == 400
     repeated = f"GET /health HTTP/1.0\r\nHost: x\r\nOrigin: {ORIGIN}\r\n" + f"traceparent: {SPAN}\r\n" * 2
     assert b" 200 " in send(server, repeated.encode() + b"\r\n")
     # A continued line would begin a line of its own in the log.
@@ -279,7 +267,7 @@ def test_stream_has_one_access_log_line_at_its_end(start):
 def test_without_access_log_a_request_has_a_line_only_at_debug_and_without_an_origin(start):
     server = start("--log-level", "debug")
     traffic(server)
-    status, _, body = ask(server, "GET", "/lobby/sessions", origin=None)
+    status, _, body = server.exchange("/lobby/sessions", origin=None)
     assert (status, body) == (400, b'{"error":"Missing or invalid required parameter: Origin"}')
     assert server.stop() == 0
     said = (
@@ -315,7 +303,7 @@ def test_addresses_are_logged_if_enabled(start):
     server = start("--log-format", "json", "--trusted-proxies", "127.0.0.1", "--access-log", "addresses")
     server.offer()
     for path in ("/health", "/lobby/sessions?wait=0.1"):
-        ask(server, "GET", path, X_Forwarded_For="203.0.113.9")
+        server.exchange(path, X_Forwarded_For="203.0.113.9")
     found = [line.get("address") for line in lines(server) if line.get("method")]
     assert found == ["127.0.0.1", "203.0.113.9", "203.0.113.9"]
 

@@ -7,8 +7,6 @@ import hashlib
 import json
 import signal
 import socket
-import urllib.error
-import urllib.request
 
 import pytest
 from support.command import BOUND_S, COMMAND, ORIGIN, call, environment
@@ -24,15 +22,8 @@ OTHER = "https://other.example"
 TOKEN = "a token of the operator"
 
 
-def ask(server, path="/status", body=None, **headers):
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(server.admin_url + path, data, headers)
-    try:
-        with urllib.request.urlopen(request, timeout=BOUND_S) as response:
-            return response.status, json.load(response)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, json.load(error)
+def ask(server, path="/status", body=None, Origin=None, **headers):
+    return server.call(path, body, base=server.admin_url, origin=Origin, **headers)
 
 
 def names(state):

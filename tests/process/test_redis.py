@@ -54,7 +54,7 @@ def test_servers_of_one_redis_name_one_topic_for_a_network(redis_server, start):
     addresses = ("1.2.3.4", "1.2.3.5", "2600:1:1:1::1", "2600:1:1:2::1", "2600:1:1:1::2")  # the last is near the third
 
     def nearby(server, address):
-        return json.loads(server.exchange("/nearby", forwarded_for=address)[2])["topic"]
+        return json.loads(server.exchange("/nearby", X_Forwarded_For=address)[2])["topic"]
 
     def topics(*servers):
         """Return the topic of each address, which is the same at all servers."""

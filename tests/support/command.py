@@ -179,10 +179,11 @@ class Server:
             self.process.communicate()
         self.process.stderr.close()
 
-    def exchange(self, path, body=None, *, origin=ORIGIN, base=None, method=None, token=None, forwarded_for=None):
+    def exchange(self, path, body=None, *, origin=ORIGIN, base=None, method=None, token=None, **headers):
+        """Return status, headers and content of a response. Names of `headers` have underscores for hyphens."""
         data = None if body is None else json.dumps(body).encode()
-        headers = {"Origin": origin, "X-Forwarded-For": forwarded_for, "Authorization": token and f"Bearer {token}"}
-        headers = {name: value for name, value in headers.items() if value}
+        headers = {"Origin": origin, "Authorization": token and f"Bearer {token}", **headers}
+        headers = {name.replace("_", "-"): value for name, value in headers.items() if value}
         request = urllib.request.Request((base or self.url) + path, data, headers, method=method)
         try:
             # Longer than the longest wait that a request can ask for.
@@ -192,8 +193,8 @@ class Server:
         with response:
             return response.status, response.headers, response.read()
 
-    def call(self, path, body=None, *, origin=ORIGIN, base=None):
-        status, _, content = self.exchange(path, body, origin=origin, base=base)
+    def call(self, path, body=None, **options):
+        status, _, content = self.exchange(path, body, **options)
         return status, json.loads(content)
 
     def offer(self, topic="lobby", info="i", offer="o"):

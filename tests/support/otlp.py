@@ -1,12 +1,11 @@
 """A collector of OpenTelemetry: a real receiver of OTLP over HTTP, in a thread."""
 
 import gzip
-import http.server
 import threading
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from .waiting import until
+from .waiting import Handler, LocalServer, until
 
 KINDS = {1: "INTERNAL", 2: "SERVER"}
 ERROR = 2
@@ -60,7 +59,7 @@ class Collector:
     def __init__(self, port=0):
         collector = self
 
-        class Handler(http.server.BaseHTTPRequestHandler):
+        class Collecting(Handler):
             def do_POST(self):
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 collector.requests += 1
@@ -68,22 +67,16 @@ class Collector:
                 collector.released.wait()
                 if collector.status == 200:
                     collector.receive(self.path, {name.lower(): value for name, value in self.headers.items()}, body)
-                self.send_response(collector.status)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, *arguments):
-                pass
+                self.send(collector.status, b"", {})
 
         self.spans, self.bodies, self.headers = [], [], []
         self.status, self.requests = 200, 0
         self.released, self.requested = threading.Event(), threading.Event()
         self.released.set()
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        self._server = LocalServer(Collecting, port)
         self._server.daemon_threads = True
         self.port = self._server.server_port
         self.url = f"http://127.0.0.1:{self.port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
 
     def receive(self, path, headers, body):
         assert path == "/v1/traces"
@@ -97,14 +90,11 @@ class Collector:
                 self.spans += [Exported(span, resource.resource) for span in scope.spans]
 
     def __enter__(self):
-        self._thread.start()
         return self
 
     def __exit__(self, *exc):
         self.released.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._server.close()
 
     def wait_for(self, name):
         """Return the first span of a name, once it has arrived."""

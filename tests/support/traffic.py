@@ -1,9 +1,6 @@
 """Requests of every kind to the installed command, with words that no log line and no label may contain."""
 
-import contextlib
 import socket
-import urllib.error
-import urllib.request
 from urllib.parse import urlsplit
 
 from .command import BOUND_S, ORIGIN
@@ -75,7 +72,4 @@ def traffic(server):
 def hammer(server, address, number):
     """Send requests that are refused, as if a proxy forwarded them for a client."""
     for _ in range(number):
-        request = urllib.request.Request(server.url + "/topics?page=0", headers={"Origin": "https://broken.example"})
-        request.add_header("X-Forwarded-For", address)
-        with contextlib.suppress(urllib.error.HTTPError), urllib.request.urlopen(request):
-            pass
+        server.exchange("/topics?page=0", origin="https://broken.example", X_Forwarded_For=address)

@@ -3,7 +3,8 @@
 import contextlib
 import json
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from .waiting import Handler, LocalServer
 
 TURN = {"urls": ["turn:turn.example:3478?transport=udp"], "username": "a name", "credential": "a password"}
 
@@ -11,15 +12,7 @@ TURN = {"urls": ["turn:turn.example:3478?transport=udp"], "username": "a name", 
 def responding(content, status=200, **headers):
     """Return a behaviour: respond with text or JSON."""
     body = content if isinstance(content, bytes) else json.dumps(content).encode()
-
-    def respond(handler):
-        handler.send_response(status)
-        for name, value in {"Content-Length": str(len(body)), **headers}.items():
-            handler.send_header(name, value)
-        handler.end_headers()
-        handler.wfile.write(body)
-
-    return respond
+    return lambda handler: handler.send(status, body, headers)
 
 
 def hang(handler):
@@ -45,7 +38,7 @@ def flood(handler):
             handler.wfile.write(b" " * 65_536)
 
 
-class Handler(BaseHTTPRequestHandler):
+class Responding(Handler):
     def respond(self):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self.server.requests.append((self.command, self.path, dict(self.headers), body))
@@ -53,11 +46,8 @@ class Handler(BaseHTTPRequestHandler):
 
     do_GET = do_POST = do_PUT = respond
 
-    def log_message(self, *arguments):
-        pass
 
-
-class Backend(ThreadingHTTPServer):
+class Backend(LocalServer):
     """A provider in threads of its own, as a context manager.
 
     Attributes:
@@ -68,17 +58,12 @@ class Backend(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self):
-        super().__init__(("127.0.0.1", 0), Handler)
         self.requests, self.closing = [], threading.Event()
         self.behaviour = responding({"iceServers": [TURN]})
-        self.base = f"http://127.0.0.1:{self.server_address[1]}"
+        super().__init__(Responding)
+        self.base = f"http://127.0.0.1:{self.server_port}"
         self.url = f"{self.base}/ice?key=of-query"
 
-    def __enter__(self):
-        threading.Thread(target=self.serve_forever, args=(0.02,)).start()
-        return self
-
-    def __exit__(self, *exc):
+    def close(self):
         self.closing.set()
-        self.shutdown()
-        self.server_close()
+        super().close()

@@ -56,10 +56,10 @@ def start_holder(*command):
 
 
 class LocalServer(http.server.ThreadingHTTPServer):
-    """An HTTP server in a thread of this process, on a free port."""
+    """An HTTP server in threads of this process, by default on a free port."""
 
-    def __init__(self, handler):
-        super().__init__(("127.0.0.1", 0), handler)
+    def __init__(self, handler, port=0):
+        super().__init__(("127.0.0.1", port), handler)
         self._thread = threading.Thread(target=self.serve_forever, args=(0.05,))
         self._thread.start()
 
@@ -77,7 +77,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def send(self, status, data, headers):
         self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(data))}.items():
+        for name, value in {"Content-Length": str(len(data)), **headers}.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(data)
