@@ -32,7 +32,7 @@ pytest_plugins = ["support.http_fixtures"]
 
 BOUND_S = 20
 HOPS = ["tcp", "unix"]  # how a proxy reaches the server
-# What follows from the configuration of a proxy is tested with each, in both ways. Other properties take turns.
+# Properties of a proxy's configuration are tested with each proxy, in both ways. Others are tested in turns.
 TURNS = [("nginx", "unix"), ("caddy", "tcp"), ("haproxy", "unix")]
 ELSEWHERE = "127.0.0.7"  # a client that is not the proxy
 TRUSTED = (ipaddress.ip_network("127.0.0.1"), "unix")
