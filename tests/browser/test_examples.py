@@ -13,6 +13,7 @@ import pytest
 from bench import npm
 from support import npm_package
 from support.browsers import until
+from support.documents import ADDRESS, blocks
 from support.paths import ROOT, TESTS
 from support.redis_servers import free_port
 from support.searches import some
@@ -21,10 +22,15 @@ from support.tokens import write_secret
 pytestmark = [pytest.mark.slow, pytest.mark.needs("node")]
 
 EXAMPLES = ROOT / "examples"
-ADDRESS = "http://127.0.0.1:3000"
 BUNDLED = """
 import { room } from "tornado-signal";
 globalThis.lobby = room("lobby", { url: URL, info: "bundled" });
+"""
+RECIPE = """
+import { createElement, StrictMode } from "react";
+import { createRoot } from "react-dom/client";
+import Recipe from "./recipe.jsx";
+createRoot(document.querySelector("#root")).render(createElement(StrictMode, null, createElement(Recipe)));
 """
 # Both sides of one connection, and what each has heard: both send before the other can listen.
 PAIR = """
@@ -160,6 +166,20 @@ def test_react_example_builds_and_chats(react, server, site, profiles):
     for script in (react / "dist" / "assets").iterdir():  # one at first, and one for each part that is loaded later
         site.pages[f"/assets/{script.name}"] = script.read_text()
     talk(*(profiles.open(f"{site.origin}/react") for _ in range(2)))
+
+
+def test_recipe_for_react_chats(react, server, site, profiles):
+    (recipe,) = blocks("recipes", "React", "jsx")
+    (react / "recipe.jsx").write_text(recipe.replace(ADDRESS, server.url))
+    (react / "main.js").write_text(RECIPE)
+    script = npm_package.run("esbuild", "main.js", "--bundle", "--format=esm", "--jsx=automatic", cwd=react)
+    site.pages["/recipe"] = f'<!doctype html><div id="root"></div><script type="module">{script}</script>'
+    pages = [profiles.open(f"{site.origin}/recipe") for _ in range(2)]
+    for page in pages:
+        page.get_by_text("Others here: 1").wait_for()
+    pages[0].get_by_placeholder("Say something").fill("Hello")
+    pages[0].get_by_placeholder("Say something").press("Enter")
+    pages[1].get_by_text("Hello").wait_for()
 
 
 def test_hook_for_react_renders_nothing_of_the_browser_on_a_server(react):

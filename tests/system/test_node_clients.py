@@ -8,10 +8,11 @@ import textwrap
 
 import pytest
 from support import libraries
-from support.documents import sections
+from support.documents import blocks, sections
+from support.node import Node
 from support.paths import ROOT
 from support.tokens import write_secret
-from support.waiting import end_all, output, run_command
+from support.waiting import end_all, output, run_command, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("node"), pytest.mark.timeout(120)]
 
@@ -69,6 +70,51 @@ def test_members_of_rooms_and_pairs_exchange_messages_and_files(implementation, 
     results = json.loads(output(done))
     assert "MaxListeners" not in done.stderr  # Node.js counts the listeners of a signal
     assert results == 4 * [[{"json": True}, 300_000, [1, 2, 3], "notes.txt", 300_000]]
+
+
+# Expressions for a `support.node.Node`, in which `texts` are those of the open documents.
+EDITORS = """
+import * as Y from "yjs";
+import { RTCPeerConnection } from "werift";
+import { RoomProvider } from "./provider.mjs";
+
+const providers = [];
+export const open = (url) => {
+  const options = { url, origin: "https://app.example", RTCPeerConnection };
+  providers.push(new RoomProvider("document", new Y.Doc(), options));
+  providers.at(-1).awareness.setLocalState({ editor: providers.length });
+};
+export const write = (at, text) => providers[at].doc.getText("t").insert(0, text);
+export const texts = () => providers.map(({ doc }) => String(doc.getText("t")));
+export const editors = (at) => [...providers[at].awareness.getStates().values()].map(({ editor }) => editor).sort();
+export const leave = (at) => providers.splice(at, 1)[0].leave();
+"""
+
+
+def test_editors_with_the_provider_of_the_recipe_meet_and_survive_a_restart(start, script, tmp_path):
+    """Two that enter at the same time also meet, unlike with y-webrtc (docs/y-webrtc.md)."""
+    script("members.mjs")
+    (recipe,) = blocks("recipes", "Yjs", "js")
+    assert recipe.count('"tornado-signal"') == 1
+    assert len(re.findall(r"^\s*\S", recipe, re.MULTILINE)) <= 40
+    module = (ROOT / "tornado_signal/web/client.js").as_uri()
+    (tmp_path / "provider.mjs").write_text(recipe.replace('"tornado-signal"', f'"{module}"'))
+    (tmp_path / "editors.mjs").write_text(EDITORS)
+    server = start()
+    with end_all(Node, Node.close) as open_node:
+        node = open_node(tmp_path / "editors.mjs")
+        node.evaluate(f"[open('{server.url}'), open('{server.url}'), write(0, '<a>'), write(1, '<b>')].length")
+        until(lambda: len({*node.evaluate("texts()")}) == 1 and node.evaluate("texts()[0].length") == 6)
+        until(lambda: [node.evaluate(f"editors({at})") for at in (0, 1)] == [[1, 2], [1, 2]])
+        server.stop()
+        node.evaluate("[write(0, '<c>')].length")
+        until(lambda: "<c>" in node.evaluate("texts()[1]"))
+        start("--port", server.url.rpartition(":")[2])
+        node.evaluate(f"[open('{server.url}')].length")
+        until(lambda: len({*node.evaluate("texts()")}) == 1)
+        node.evaluate("[leave(0)].length")
+        until(lambda: node.evaluate("editors(0)") == [2, 3])
+        node.evaluate("[setTimeout(process.exit)].length")
 
 
 def test_missing_origin_of_a_program_is_named(start):
