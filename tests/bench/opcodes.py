@@ -19,11 +19,11 @@ from typing import Any
 import tornado
 import uvloop
 
-from tornado_signal.lifecycle import SERVING, Lifecycle
 from tornado_signal.process.server import ServingProcess
 from tornado_signal.process.stages import Stages
 from tornado_signal.settings.settings import Settings
 from tornado_signal.system import loop
+from tornado_signal.system.lifecycle import SERVING, Lifecycle
 
 from . import client, instructions
 from .instructions import Perform

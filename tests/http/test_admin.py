@@ -12,9 +12,9 @@ import pytest
 from support.command import BOUND_S
 from support.service import head
 
-from tornado_signal.lifecycle import DRAINING
 from tornado_signal.limits.per_address import ADMIN_CONNECTIONS
 from tornado_signal.service.refusals import CALM_S
+from tornado_signal.system.lifecycle import DRAINING
 
 GETS = ("/healthz", "/readyz", "/metrics")
 

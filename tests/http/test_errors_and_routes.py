@@ -21,11 +21,11 @@ from support.service import (
 from support.sse import open_stream
 
 from tornado_signal import errors
-from tornado_signal.lifecycle import DRAINING
 from tornado_signal.limits import per_address
 from tornado_signal.service.statuses import STATUS
 from tornado_signal.settings.origins import AllowedOrigins
 from tornado_signal.settings.settings import Settings
+from tornado_signal.system.lifecycle import DRAINING
 
 GET = ("GET", "HEAD", "OPTIONS")
 POST = ("POST", "OPTIONS")

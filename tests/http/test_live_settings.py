@@ -10,11 +10,11 @@ from support.webhooks import SECRET
 
 import tornado_signal
 from tornado_signal.errors import OperatorError
-from tornado_signal.lifecycle import LEAVING, SERVING, Lifecycle
 from tornado_signal.process.resources import CONTENTS, changed_contents, read_resources
 from tornado_signal.process.server import ServingProcess
 from tornado_signal.process.stages import Stages
 from tornado_signal.settings.settings import SETTINGS, Settings, merge
+from tornado_signal.system.lifecycle import LEAVING, SERVING, Lifecycle
 
 PACKAGE = Path(tornado_signal.__file__).parent
 # Where settings are read when they are needed.

@@ -11,13 +11,13 @@ from support.service import HANDSHAKE, ORIGIN, OTHER, head, request, with_origin
 from support.tokens import make_token, write_secret
 
 from tornado_signal.errors import SessionNotFound, Unavailable
-from tornado_signal.lifecycle import LEAVING
 from tornado_signal.operator import actions, history, status
 from tornado_signal.operator.access import MAX_BODY_BYTES
 from tornado_signal.service.service import MAX_REFUSED_ORIGINS
 from tornado_signal.settings.origins import AllowedOrigins
 from tornado_signal.settings.settings import SETTINGS
 from tornado_signal.system import logs
+from tornado_signal.system.lifecycle import LEAVING
 
 LOCAL = ("Host", "localhost")
 BOUND_S = 30

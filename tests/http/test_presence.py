@@ -7,7 +7,7 @@ import pytest
 from support.rpc import BOUND_S, open_socket, until
 from support.service import NOT_FOUND, OTHER
 
-from tornado_signal.lifecycle import LEAVING
+from tornado_signal.system.lifecycle import LEAVING
 from tornado_signal.websocket import presence
 
 SECRET = "a secret of the offerer"

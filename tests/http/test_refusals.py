@@ -30,12 +30,12 @@ from support.sse import open_stream
 from support.tokens import make_token, write_secret
 
 from tornado_signal.auth import ACTIONS, ANY
-from tornado_signal.lifecycle import DRAINING
 from tornado_signal.service.operations import SUBSCRIPTIONS, Operation, declare
 from tornado_signal.service.parameters import CODE, SECRET
 from tornado_signal.service.schemas import SCHEMAS
 from tornado_signal.settings.settings import Settings
 from tornado_signal.stores import Store
+from tornado_signal.system.lifecycle import DRAINING
 from tornado_signal.websocket.connection import make_methods
 
 MAX_TEXT = 64  # of an offer, an answer and a candidate in these tests

@@ -22,8 +22,8 @@ from support.sse import Stream
 from support.traffic import SECRETS, offer, traffic
 
 from tornado_signal import COMMIT
-from tornado_signal.lifecycle import DRAINING, LEAVING
 from tornado_signal.operator import exposition
+from tornado_signal.system.lifecycle import DRAINING, LEAVING
 
 pytest_plugins = ["support.http_fixtures"]
 

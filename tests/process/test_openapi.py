@@ -12,11 +12,11 @@ from support.service import declared
 from support.tokens import write_secret
 
 from tornado_signal.http import openapi
-from tornado_signal.lifecycle import DRAINING
 from tornado_signal.service.operations import SUBSCRIPTIONS, declare
 from tornado_signal.settings.origins import AllowedOrigins
 from tornado_signal.settings.settings import Settings
 from tornado_signal.system import assets
+from tornado_signal.system.lifecycle import DRAINING
 
 pytest_plugins = ["support.http_fixtures"]
 

@@ -17,7 +17,6 @@ from tornado import web
 from tornado.netutil import bind_sockets
 
 from tornado_signal.http.error_responses import make_error_responder
-from tornado_signal.metrics import RequestMetrics
 from tornado_signal.service.request_log import RequestLog
 from tornado_signal.settings.live import LiveSettings
 from tornado_signal.settings.settings import Settings
@@ -25,7 +24,7 @@ from tornado_signal.transport import connection, listener
 
 from .service import TRANSPORTS
 
-LOG = RequestLog(LiveSettings(Settings()), RequestMetrics())
+LOG = RequestLog(LiveSettings(Settings()))
 LOOPS = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
 on_both_loops = pytest.mark.parametrize("loop", LOOPS)
 PATIENCE_S = 30.0  # the clients' timeout, which only an error exceeds

@@ -18,7 +18,6 @@ from tornado_signal.http.application import Application, Route
 from tornado_signal.http.error_responses import make_error_responder
 from tornado_signal.http.handlers import Handler
 from tornado_signal.limits.per_address import Limits
-from tornado_signal.metrics import RequestMetrics
 from tornado_signal.operator.access import AdminPolicy
 from tornado_signal.operator.application import make_admin_application
 from tornado_signal.operator.control import make_control
@@ -185,7 +184,7 @@ def declared():
 def applying(store, clock, settings):
     live, resources = LiveSettings(settings), read_resources(settings)
     authority = None if resources.keys is None else Authority(resources.keys, settings)
-    request_log = RequestLog(live, RequestMetrics())
+    request_log = RequestLog(live)
     shared = Shared(store, live, clock, resources.ice, VERSION, Limits(settings), request_log, authority)
     relay = open_relay(store.shared_redis, shared.charge_publisher)
     application = Application(shared, functools.partial(all_routes, Presence(shared), relay))

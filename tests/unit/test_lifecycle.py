@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 
-from tornado_signal.lifecycle import CLOSED, DRAINING, LEAVING, SERVING, STARTING, Lifecycle, State
+from tornado_signal.system.lifecycle import CLOSED, DRAINING, LEAVING, SERVING, STARTING, Lifecycle, State
 
 
 def test_order_of_the_states():

@@ -26,7 +26,6 @@ MAY_IMPORT = {
     "errors": "",
     "session": "errors",
     "metrics": "",
-    "lifecycle": "",
     "redis": "errors metrics system.loop hiredis",
     "stores": "errors metrics redis session settings stores.leveldb stores.quotas stores.redis stores.watches system",
     "stores.quotas": "",
@@ -39,33 +38,33 @@ MAY_IMPORT = {
     "auth": "errors settings system system.loop cryptography jwt",
     "limits": "errors settings",
     "service": (
-        "auth errors lifecycle limits metrics session settings stores stores.watches system "
-        "system.hourly orjson tornado"
+        "auth errors limits metrics session settings stores stores.watches system "
+        "system.hourly system.lifecycle orjson tornado"
     ),
     "service.client_connection": "auth limits service transport",
-    "http": "auth errors limits service settings stores.watches system tornado",
+    "http": "auth errors limits service settings system tornado",
     "http.upgrade": "auth errors http service.client_connection tornado transport",
-    "websocket": ("auth errors service service.client_connection session stores.watches system.loop transport"),
+    "websocket": "errors service service.client_connection session system.loop transport",
     "websocket.routes": "http http.upgrade service service.client_connection websocket",
-    "protocols": (
-        "auth errors http http.upgrade relay service service.client_connection settings transport btclib_secp256k1 "
-        "orjson"
-    ),
+    "protocols": ("errors http http.upgrade relay service service.client_connection transport btclib_secp256k1 orjson"),
     "operator": (
-        "auth errors lifecycle limits metrics relay service service.client_connection session settings stores "
-        "stores.leveldb stores.redis system system.loop transport httpx jwt prometheus_client shtab tornado"
+        "auth errors limits metrics relay service service.client_connection session settings stores "
+        "stores.leveldb stores.redis system system.lifecycle system.loop transport httpx jwt prometheus_client shtab "
+        "tornado"
     ),
     "tracing": "errors service settings package opentelemetry",
-    "webhooks": "metrics service session settings system",
+    "webhooks": "metrics service settings system",
     "turn": "errors service settings system",
     "transport": "system.hourly system.loop httptools tornado",
     "settings": "",
     "system.hourly": "",
     "system.loop": "",
+    "system.lifecycle": "",
     "system": "errors settings tornado",
     "process": (
-        "auth errors http lifecycle limits metrics operator service settings stores "
-        "system system.loop transport protocols relay tracing turn webhooks websocket.routes websocket package tornado"
+        "auth errors http limits operator service settings stores "
+        "system system.lifecycle system.loop transport protocols relay tracing turn webhooks websocket "
+        "websocket.routes package tornado"
     ),
     "process.worker": "process settings stores.redis system uvloop",
     "client": "aiortc cryptography httpx websockets",

@@ -15,7 +15,6 @@ from ..service import wire
 from ..service.request_context import RequestContext
 from ..service.schemas import MAX_ORIGIN
 from ..service.service import Service
-from ..stores.watches import Watch
 
 log = logging.getLogger(__name__)
 
@@ -135,13 +134,11 @@ class Request(httputil.HTTPServerRequest, RequestContext):
             raise self.body_error
         return wire.parse_body(self.body)
 
-    def waiting(self, watch: Watch, topic: str = "") -> Watch:
-        """Also close the watch when the token expires, and drop what the request came with: thousands may wait."""
-        super().waiting(watch, topic)
+    def wait_began(self) -> None:
+        """Drop what the request came with. The wait also ends when the token expires."""
         self.headers, self.body, self.query = NO_HEADERS, b"", ""
-        if not watch.closed:
-            self._bearer = self.service.make_bearer(self.grant, watch.close)
-        return watch
+        if self._watch is not None and not self._watch.closed:
+            self._bearer = self.service.make_bearer(self.grant, self._watch.close)
 
     def disconnect(self) -> bool:
         self.connection.context.abort()

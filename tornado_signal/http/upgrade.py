@@ -24,6 +24,7 @@ class Upgrade(Handler):
     """A path that upgrades connections to WebSockets."""
 
     protocol = "websocket"  # for the observer of connections
+    needs_token = False  # whether the handshake has the token, because no message can
 
     def initialize(
         self, make_receiver: MakeReceiver, subprotocol: str = NO_SUBPROTOCOL, *, binary: bool = False
@@ -36,7 +37,7 @@ class Upgrade(Handler):
     def admit(self) -> None:
         """Admit the request. A client that can set headers may send its token in one."""
         # A proxy can forward credentials of another scheme.
-        if self.request.service.authority is not None and self.find_token():
+        if self.request.service.authority is not None and (self.needs_token or self.find_token()):
             self.action = ANY
         super().admit()
 

@@ -14,10 +14,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from ..errors import Unavailable
-from ..lifecycle import LEAVING, Lifecycle
 from ..relay import Channel, Lease, Relay
 from ..service.service import Service
 from ..settings.settings import Settings
+from ..system.lifecycle import LEAVING, Lifecycle
 from ..system.sockets import port_or_path
 from ..transport import ServerState
 from .actions import ACTIONS, Actions, InvalidAction

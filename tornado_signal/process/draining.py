@@ -6,9 +6,9 @@ import logging
 import signal
 from collections.abc import Callable, Coroutine
 
-from ..lifecycle import CLOSED, Lifecycle
 from ..service.service import Service
 from ..settings.settings import MAX_DRAIN_DELAY_MS
+from ..system.lifecycle import CLOSED, Lifecycle
 from ..transport import Server
 from ..transport.listener import HANDSHAKE_S
 

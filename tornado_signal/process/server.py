@@ -16,10 +16,8 @@ from ..auth import Authority
 from ..errors import OperatorError
 from ..http.application import Application, Route
 from ..http.error_responses import make_error_responder
-from ..lifecycle import CLOSED, LEAVING, SERVING, Lifecycle
 from ..limits.per_address import Limits
 from ..limits.recent import SLICE_S
-from ..metrics import RequestMetrics
 from ..operator.access import AdminPolicy
 from ..operator.control import Control, make_control, server_name
 from ..operator.fullness import CHECK_S, describe_full
@@ -34,6 +32,7 @@ from ..settings.settings import Settings, merge
 from ..stores import check_files, open_store, quotas_of
 from ..system import logs
 from ..system.clock import Clock, ClockWarning
+from ..system.lifecycle import CLOSED, LEAVING, SERVING, Lifecycle
 from ..system.loop import Lag, Repeating
 from ..system.notify import Notifier
 from ..system.sockets import url
@@ -63,7 +62,7 @@ ADDRESSES_TO_FILL = 8  # at least this many addresses are needed to fill the sto
 def all_routes(
     presence: Presence, relay: Relay, operations: tuple[Operation, ...], settings: Settings
 ) -> dict[str, Route]:
-    return {**websocket_routes(presence, operations), **protocol_routes(relay, settings)}
+    return {**websocket_routes(presence, operations), **protocol_routes(relay, settings.protocols)}
 
 
 async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inherited | None = None) -> None:
@@ -130,8 +129,7 @@ class ServingProcess:
         stages.opened("sockets", functools.partial(_close_sockets, public))
 
         limits = Limits(settings, max_connections, lambda: store.capacity_bytes // ADDRESSES_TO_FILL)
-        metrics = RequestMetrics()
-        request_log = RequestLog(self.live, metrics, tracer)
+        request_log = RequestLog(self.live, tracer)
         authority = None if resources.keys is None else Authority(resources.keys, settings)
         self.service = service = Service(
             store, self.live, clock, resources.ice, COMMIT, limits, request_log, authority, lifecycle
@@ -174,7 +172,7 @@ class ServingProcess:
         else:
             self._follow(inherited, stages)
         await self._report(stages, read)
-        lag = Lag(metrics.loop_lag.observe)
+        lag = Lag(request_log.metrics.loop_lag.observe)
         stages.opened("requests", functools.partial(self._drain, lag))
 
     def _follow(self, inherited: Inherited, stages: Stages) -> None:

@@ -15,8 +15,6 @@ from typing import Any
 
 from ..errors import OperatorError
 from ..http.error_responses import make_error_responder
-from ..lifecycle import LEAVING, SERVING, Lifecycle
-from ..metrics import RequestMetrics
 from ..operator.access import AdminPolicy
 from ..operator.control import server_name
 from ..operator.fullness import CHECK_S as FULLNESS_CHECK_S
@@ -32,6 +30,7 @@ from ..service.request_log import RequestLog
 from ..settings.live import LiveSettings
 from ..settings.settings import Settings
 from ..system import logs
+from ..system.lifecycle import LEAVING, SERVING, Lifecycle
 from ..system.loop import Repeating
 from ..system.notify import Notifier
 from ..system.sockets import UnixSocket, is_local, url
@@ -224,7 +223,7 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
                 worker.apply(new)
 
         reloader = Reloader(live, resources, use)
-        request_log = RequestLog(live, RequestMetrics())
+        request_log = RequestLog(live)
         listeners = [worker.listener for worker in workers]
         server_actions = make_server_actions(lambda: lifecycle.reach(LEAVING), live, reloader.apply)
         operator = WorkersOperator(listeners, policy, server_name(public), server_actions)

@@ -3,7 +3,6 @@
 import orjson
 
 from .. import errors
-from ..auth import ANY
 from ..http.fields import query_token
 from ..http.handlers import Handler
 from ..http.request import Request
@@ -54,7 +53,7 @@ class ProtocolHandler(Handler):
 class ProtocolUpgrade(Upgrade):
     """The handshake of another library's client. Its token is in the query, because it can send no other message."""
 
-    action = ANY
+    needs_token = True
 
     def initialize(self, make_receiver: MakeReceiver, protocol: str = "") -> None:  # type: ignore[override]
         super().initialize(make_receiver, binary=True)

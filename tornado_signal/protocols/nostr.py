@@ -259,8 +259,7 @@ class NostrUpgrade(ProtocolUpgrade):
     """GET /nostr: the handshake, or the document of NIP-11 for clients that accept it."""
 
     def admit(self) -> None:
-        if self._wants_document:
-            self.action = ""
+        self.needs_token = not self._wants_document
         super().admit()
 
     def find_origin(self) -> str:

@@ -1,12 +1,11 @@
 """The routes of all protocols."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from ..http.application import BELOW, Route
 from ..http.upgrade import MakeReceiver
 from ..relay import Relay
 from ..service.client_connection import Client
-from ..settings.settings import Settings
 from . import godot, matchbox, nostr, peerjs, rxdb, tracker, yjs
 from .connection import ProtocolConnection
 from .endpoint import ProtocolUpgrade
@@ -15,7 +14,7 @@ from .rooms import Rooms
 MakeConnection = Callable[[Client, Relay, str | None], ProtocolConnection]
 
 
-def protocol_routes(relay: Relay, settings: Settings) -> dict[str, Route]:
+def protocol_routes(relay: Relay, protocols: Iterable[str]) -> dict[str, Route]:
 
     def upgrade(path: str, protocol: str, make: MakeConnection, handler: type[ProtocolUpgrade]) -> Route:
         return Route(path, handler, {"protocol": protocol, "make_receiver": receiver_of(protocol, make, relay)})
@@ -48,7 +47,7 @@ def protocol_routes(relay: Relay, settings: Settings) -> dict[str, Route]:
         "matchbox": [(matchbox.PREFIX + "*", meeting(matchbox.PATH, "matchbox", matchbox.MatchboxConnection))],
         "godot": [(godot.PATH, meeting(godot.PATH, "godot", godot.GodotConnection))],
     }
-    return {path: route for protocol in settings.protocols for path, route in routes[protocol]}
+    return {path: route for protocol in protocols for path, route in routes[protocol]}
 
 
 def receiver_of(protocol: str, make: MakeConnection, relay: Relay) -> MakeReceiver:

@@ -7,11 +7,11 @@ from typing import Final, Self
 
 from tornado.iostream import StreamClosedError
 
-from ..auth import Authority, Grant
+from ..auth import ANY, Authority, Grant
 from ..errors import OriginNotAllowed, SignalError, TooMany, Unauthorized, Unavailable
-from ..lifecycle import DRAINING
 from ..limits.per_address import BLOCKED_RETRY_S, ClientCounts, burst
 from ..stores.watches import Watch
+from ..system.lifecycle import DRAINING
 from .service import Service
 from .statuses import STATUS
 from .tracer import Span, Tracer
@@ -107,7 +107,7 @@ class RequestContext:
         if service.lifecycle.state >= DRAINING:
             raise Unavailable("draining")
 
-    def authorize(self, action: str, token: str = "") -> None:
+    def authorize(self, action: str = ANY, token: str = "") -> None:
         """Verify a token, or keep the current grant without one, and check that it allows an action.
 
         The action is one of `auth.ACTIONS`, `auth.ANY`, or empty for what everybody may do.
@@ -170,7 +170,11 @@ class RequestContext:
         self.service.waits[self] = topic
         if self.gone:
             watch.close()
+        self.wait_began()
         return watch
+
+    def wait_began(self) -> None:
+        """Release what a waiting request does not need: thousands may wait."""
 
     def _release_wait(self) -> None:
         self.service.limits.release_wait(self.client)

@@ -22,9 +22,9 @@ _TRACEPARENT: Final = re.compile("(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{1
 class RequestLog:
     """Metrics and access log of the requests of a process."""
 
-    def __init__(self, live: LiveSettings, metrics: RequestMetrics, tracer: Tracer | None = None) -> None:
+    def __init__(self, live: LiveSettings, tracer: Tracer | None = None) -> None:
         self._live = live
-        self.metrics = metrics
+        self.metrics = RequestMetrics()
         others = (0, OTHERS)
         self.recent_refusals = RecentCounts[tuple[int, str]](lambda refusal: others, others)  # by status and reason
         self.tracer = tracer  # receives the requests as spans, or None without `--otlp-endpoint`

@@ -9,7 +9,6 @@ from http import HTTPStatus
 from typing import Any, Final, Protocol, cast
 
 from ..auth import Authority, Bearer, Grant
-from ..lifecycle import DRAINING, Lifecycle
 from ..limits.fair_queue import FairQueue
 from ..limits.forwarded import trusted
 from ..limits.per_address import Limits
@@ -21,6 +20,7 @@ from ..settings.settings import Settings
 from ..stores import Store
 from ..system.clock import Clock
 from ..system.hourly import HourlyWarnings
+from ..system.lifecycle import DRAINING, Lifecycle
 from .event_batches import EventBatchCache
 from .ice import IceServers, ProvidedServers
 from .refusals import Refusals

@@ -6,7 +6,6 @@ from typing import Any, Final, NamedTuple
 
 from ..metrics import WebhookMetrics
 from ..service.wire import encode, format_code
-from ..session import Outcome
 
 MAX_EVENTS: Final = 10_000
 MAX_BYTES: Final = 8 * 1024 * 1024  # of events in memory, estimated
@@ -21,7 +20,7 @@ class SessionEvent(NamedTuple):
     """An event of a session. See `session.Observer` for its attributes."""
 
     time_ms: int
-    outcome: Outcome
+    outcome: str
     origin: str
     code: bytes
     topic: str | None

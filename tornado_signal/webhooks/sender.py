@@ -10,7 +10,6 @@ from typing import Final
 
 from ..metrics import Family, WebhookMetrics
 from ..service.service import Service
-from ..session import Outcome
 from ..settings.settings import Settings
 from ..system.outgoing import RequestFailed
 from .events import BATCH_EVENTS, MAX_EVENTS, Batch, ConnectionEvent, EventQueue, SessionEvent, WebhookEvent
@@ -74,7 +73,7 @@ class Webhooks:
 
     def session_event(
         self,
-        outcome: Outcome,
+        outcome: str,
         origin: str,
         code: bytes,
         topic: str | None,

@@ -7,7 +7,6 @@ from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
 from .. import errors
-from ..auth import ANY
 from ..service import wire
 from ..service.client_connection import METHOD, Client, ClientConnection
 from ..service.event_batches import FeedEvent
@@ -18,7 +17,6 @@ from ..service.request_context import RequestContext
 from ..service.statuses import STATUS
 from ..service.tracer import Tracer
 from ..service.waiting import Feed
-from ..stores.watches import Watch
 from ..transport.frames import CloseCode
 from ..transport.websocket import WebSocket
 from . import rpc
@@ -92,17 +90,17 @@ class RpcRequestContext(RequestContext):
         socket.close(CloseCode.POLICY_VIOLATION, CLOSED_BY_OPERATOR)
         return True
 
-    def waiting(self, watch: Watch, topic: str = "") -> Watch:
-        super().waiting(watch, topic)
+    def wait_began(self) -> None:
         self.receipt.done()
-        del self.receipt  # very many may wait for very long
+        del self.receipt
         self.connection.waiting.append(self)
+        watch = self._watch
+        assert watch is not None
         if self.connection.closed:
             watch.close()
         elif watch.over and not self.gone:
             # The server stops: who has been answered asks again, and the answer would come at once.
             self.connection.client.socket.close()
-        return watch
 
     def ended(self) -> None:
         if self in self.connection.waiting:
@@ -414,7 +412,7 @@ class RpcConnection(ClientConnection):
         if authority is None or self._bearer is None:
             return wire.encode({"expiresAt": None})
         earlier = authority.rights(self._bearer.grant)
-        context.authorize(ANY, token)
+        context.authorize(token=token)
         grant = self.grant = context.grant
         assert grant is not None
         if not (self.waiting or self.held or self.reserved) or grant.includes(earlier):
