@@ -324,7 +324,14 @@ function showAnswers(chosen, store, marks) {
     const bar = make("span", { class: "bar", title: `${percent(used / (most || 1))} of the limit` }, filled);
     return make("div", {}, make("strong", {}, text), ` ${name}`, most ? bar : "");
   });
-  cards.push(card("Room", rows, draw(({ used }) => used, 1, 0.8, marks), "most used limit: 0 to 100 %"));
+  cards.push(
+    card(
+      "Room",
+      rows,
+      draw(({ used }) => used, 1, 0.8, marks),
+      "most used limit: 0 to 100 %",
+    ),
+  );
   find("answers").replaceChildren(...cards);
 }
 
