@@ -17,7 +17,7 @@ from .keeper import GRACE_S, MARK, mounts, processes
 NETWORKS = Path("/run/netns")
 # Programs leave these in the folder for temporary files, some only when they are killed: browsers, Node.js, pip, and
 # the supervisor of several workers. They are removed with the run's folder.
-FORGOTTEN = ("org.chromium.", "pulse-", "playwright", "node-compile-cache", "pip-", "tornado-signal-")
+FORGOTTEN = ("org.chromium.", ".org.chromium.", "pulse-", "playwright", "node-compile-cache", "pip-", "tornado-signal-")
 # pytest-tornasync closes event loops without the threads of their executors. An idle one stays until it is collected.
 IDLE = "asyncio_"
 
