@@ -17,7 +17,8 @@ from support.rpc import until
 from support.service import ORIGIN
 from support.waiting import Handler, LocalServer
 
-from tornado_signal_client import SignalClient, http, life, rpc
+from tornado_signal_client import SignalClient, http, life, rpc, servers
+from tornado_signal_client.life import awake_s
 
 BOUND_S = 20
 NOBODY = "http://127.0.0.1:1"
@@ -249,7 +250,7 @@ async def notice(proxy, service, websocket, event, topic="lobby"):
         async with SignalClient(f"http://127.0.0.1:{service.port}", ORIGIN) as other:
             await other.candidates(str(code), "answerer", ["c"])
             await other.offer(topic, "i", "another")
-        await asyncio.wait_for(reading, 2 * HTTP_S)
+        await reading
         return time.monotonic() - began_s
 
 
@@ -372,15 +373,20 @@ async def test_mail_that_the_server_refuses_is_a_warning(start, caplog):
 @pytest.mark.parametrize("websocket", [True, False])
 @pytest.mark.parametrize("wakes", [True, False])
 async def test_frozen_connections_are_replaced_soon_after_a_check(wakes, websocket, service, monkeypatch):
-    """The computer has slept, or a program knows that the network has changed. Nothing else ends the connections."""
-    monkeypatch.setattr(life, "PULSE_S", 0.2)
+    """The computer has slept, or a program knows that the network has changed. Nothing else ends the connections.
+
+    On a busy machine a beat of 0.2 s is late, and the client takes that for a sleep. A real one after it also counts.
+    """
+    monkeypatch.setattr(life, "PULSE_S", 0.2 if wakes else 600)
     monkeypatch.setattr(rpc, "QUIET_S", 600)
     monkeypatch.setattr(http, "SIGN_OF_LIFE_S", 600)
 
     async def freeze(client):
         proxy.freeze()
         if wakes:
-            monkeypatch.setattr(life, "awake_s", lambda: time.monotonic() + 3600)
+            client._servers._checked_s = awake_s()
+            for module in (life, servers):
+                monkeypatch.setattr(module, "awake_s", lambda: awake_s() + 3600)
         else:
             client.check()
 

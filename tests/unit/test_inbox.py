@@ -16,6 +16,17 @@ def small(monkeypatch):
     monkeypatch.setattr(inbox, "MAX_UNREAD_BYTES", LIMIT)
 
 
+def make_room():
+    """Return a room that waits for its ICE servers, and takes files."""
+    from tornado_signal_client import SignalClient
+    from tornado_signal_client.room import Room
+
+    async def never():
+        await asyncio.Event().wait()
+
+    return Room(SignalClient(), never, "lobby", "", None, None, None, True, None, None, lambda room: None)
+
+
 @pytest.mark.parametrize("data", ["x" * 1000, b"x" * 1000, "\U0001f600" * 250, ""])
 async def test_items_beyond_the_limit_are_dropped_and_counted(data, small, caplog):
     received, count = Inbox(), 2000
@@ -31,13 +42,9 @@ async def test_items_beyond_the_limit_are_dropped_and_counted(data, small, caplo
 
 @pytest.mark.needs("aiortc")
 async def test_room_drops_messages_and_refuses_files_and_keeps_who_joined_and_left(small):
-    from tornado_signal_client import SignalClient
-    from tornado_signal_client.room import FileOffered, Joined, Left, Member, Message, Room
+    from tornado_signal_client.room import FileOffered, Joined, Left, Member, Message
 
-    async def never():
-        await asyncio.Event().wait()
-
-    room = Room(SignalClient(), never, "lobby", "", None, None, None, True, None, None, lambda room: None)
+    room = make_room()
     peer = SimpleNamespace(id="a", connection=SimpleNamespace(connectionState="connected"))
     room._members["a"] = Member("a", "", None)
     room._connecting.append(peer)
@@ -54,6 +61,22 @@ async def test_room_drops_messages_and_refuses_files_and_keeps_who_joined_and_le
     assert room.dropped == 1001 - len(events[1:-1]) > 500
     assert [type(event) for event in (events[0], events[-1])] == [Joined, Left]
     assert all(event == Message(peer, {"a": 1}) for event in events[1:-1])
+
+
+@pytest.mark.needs("aiortc")
+async def test_messages_of_a_room_are_those_of_its_events_and_files_are_refused():
+    from tornado_signal_client.room import FileOffered, Full, Joined, Left, Message
+
+    room = make_room()
+    peer, refused = SimpleNamespace(), []
+    file = SimpleNamespace(cancel=lambda: refused.append(file))
+    for event in (Joined(peer), Message(peer, "text"), FileOffered(peer, file), Full(True)):
+        room._events.put_always(event)
+    room._events.put_always(Message(peer, '\x1e{"a": 1}'))
+    room._events.put_always(Left(peer))
+    await room.close()
+    assert [message async for message in room.messages()] == [(peer, "text"), (peer, {"a": 1})]
+    assert refused == [file]
 
 
 @pytest.mark.needs("aiortc")

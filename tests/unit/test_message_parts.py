@@ -1,6 +1,7 @@
 """Messages of the Python client, whole and in parts, over a channel that is not connected."""
 
 import asyncio
+import functools
 from types import SimpleNamespace
 
 import pytest
@@ -155,6 +156,43 @@ async def test_message_waits_behind_earlier_ones_of_its_recipient_up_to_64_mib()
     await asyncio.sleep(0)
     assert len(slow[1].sent) == len(sendings) - 1  # without the cancelled one
     assert not send(slow[0], bytes(size)).cancelled()
+
+
+async def test_slow_member_of_a_room_does_not_get_a_message_that_others_get():
+    from tornado_signal_client import SignalError
+    from tornado_signal_client.messages import MAX_WAITING_BYTES
+    from tornado_signal_client.room import Room
+    from tornado_signal_client.room_peer import Peer
+
+    def make_peer(id):
+        peer = Peer.__new__(Peer)
+        peer._messages, peer.channel = make(joins=0)
+        peer.id = id
+        return peer
+
+    room, slow, healthy = Room.__new__(Room), make_peer("slow"), make_peer("healthy")
+    room.peers = {peer.id: peer for peer in (slow, healthy)}
+    slow._messages._waiting_bytes, slow.channel.bufferedAmount = MAX_WAITING_BYTES + 1, 1 << 21
+    with pytest.raises(ExceptionGroup, match="1 of 2 peers did not receive the message") as caught:
+        await room.send({"a": 1})
+    assert code_of(caught.value) == ("message-incomplete", False)
+    (error,) = caught.value.exceptions
+    assert (code_of(error), error.peer) == (("peer-slow", True), slow)
+    for send_to_slow in (slow.send, functools.partial(room.send, to="slow"), functools.partial(room.send, to=slow)):
+        with pytest.raises(SignalError, match="the peer is too slow") as caught:
+            await send_to_slow("text")
+        assert code_of(caught.value) == ("peer-slow", True)
+    await healthy.send(b"bytes")
+    await room.send("text", "healthy")
+    assert (healthy.channel.sent, slow.channel.sent) == (['\x1e{"a":1}', b"bytes", "text"], [])
+    with pytest.raises(SignalError, match="300000 bytes"):
+        await healthy.send(bytes(300_000))
+    healthy.channel.readyState = "closed"
+    await healthy.send("lost")
+    with pytest.raises(SignalError, match="healthy is not a connected member") as caught:
+        await room.send("text", "healthy")
+    assert code_of(caught.value) == ("peer-left", True)
+    assert len(healthy.channel.sent) == 3
 
 
 async def test_unfinished_messages_do_not_add_up_and_end_with_the_channel():

@@ -16,7 +16,7 @@ import httpx
 from .authorization import Authorization, TokenSource
 from .errors import SIGN_OF_LIFE_S, SignalError
 from .http import HttpClient
-from .life import Life, Outage
+from .life import Life, Outage, awake_s
 from .pacing import back_off_s
 from .polls import polled
 from .rpc import RequestTooLong, RpcConnection
@@ -90,8 +90,8 @@ class Servers:
 
     def check(self) -> None:
         """Ask the servers for a sign of life. Connections without one are replaced after `SIGN_OF_LIFE_S`."""
-        if time.monotonic() > self._checked_s + SIGN_OF_LIFE_S:
-            self._checked_s = time.monotonic()
+        if awake_s() > self._checked_s + SIGN_OF_LIFE_S:
+            self._checked_s = awake_s()
             for websocket in self._websockets.values():
                 websocket.check()
             self._http.check()
