@@ -2,17 +2,19 @@
 
 import asyncio
 import contextlib
+import json
 
 import pytest
+from support.paths import TESTS
 from support.rpc import until
 from support.service import HANDSHAKE, ORIGIN, OTHER, head, refused, with_origin
 from support.y_webrtc import RawClient
 from websockets.exceptions import ConnectionClosed
 
 from tornado_signal.protocols import godot, rooms
-from tornado_signal.protocols.godot import ANSWER, CANDIDATE, ID, JOIN, OFFER, PEER_CONNECT, PEER_DISCONNECT, SEAL
 from tornado_signal.relay import COUNTED, Lease
 
+FOLDER = TESTS / "http" / "transcripts"
 QUIET_S = 0.05  # in which nothing may come
 
 
@@ -30,6 +32,12 @@ class Client(RawClient):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(QUIET_S):
                 print(await self.socket.recv())
+
+    async def closed_by_server(self):
+        """Return the code and the reason of a closed connection. No message comes before that."""
+        with pytest.raises(ConnectionClosed):
+            pytest.fail(await asyncio.wait_for(self.socket.recv(), 30))
+        return self.socket.close_code, self.socket.close_reason
 
     async def refused(self):
         """Return the code and the reason of a closed connection, after what was received before."""
@@ -202,93 +210,50 @@ async def test_a_room_of_matchbox_needs_a_name(service):
         assert response.status == 404, path
 
 
-# Godot
+# Transcripts
 
 
-def message(kind, number=0, data=""):
-    return {"type": kind, "id": number, "data": data}
+def cases(name):
+    """Return the cases of a transcript, each as a title and lines."""
+    blocks = (FOLDER / f"{name}.txt").read_text().strip().split("\n\n")[1:]
+    return {title: lines for title, *lines in (block.splitlines() for block in blocks)}
 
 
-async def make_lobby(host, *, mesh=True):
-    await host.send(message(JOIN, 0 if mesh else 1))
-    await host.expect(message(ID, 1, "true" if mesh else ""))
-    return (await host.receive())["data"]
+def bind(expected, received, names):
+    """Return what is expected, with the values of new names from what was received."""
+    if type(expected) is dict:
+        return {key: bind(value, (received or {}).get(key), names) for key, value in expected.items()}
+    return names.setdefault(expected, received) if str(expected).startswith("$") else expected
 
 
-async def join_lobby(client, lobby, *others, mesh=True):
-    await client.send(message(JOIN, 0, lobby))
-    own = (await client.receive())["id"]
-    assert 1 < own < 2**31
-    await client.expect(*(message(PEER_CONNECT, other) for other in others), message(JOIN, 0, lobby))
-    return own
-
-
-async def test_members_of_a_lobby_connect_send_and_leave(opened):
-    host, one, two = [await opened("/godot") for _ in range(3)]
-    lobby = await make_lobby(host)
-    assert len(lobby) == 16
-    first = await join_lobby(one, lobby, 1)
-    second = await join_lobby(two, lobby, 1, first)
-    await host.expect(message(PEER_CONNECT, first), message(PEER_CONNECT, second))
-    await one.expect(message(PEER_CONNECT, second))
-    for kind, to, receiver in ((OFFER, 1, host), (ANSWER, second, two), (CANDIDATE, first, one)):
-        await one.send(message(kind, to, "\nmid\n0\nsdp é"))
-        await receiver.expect(message(kind, first, "\nmid\n0\nsdp é"))
-    await one.socket.close()
-    await host.expect(message(PEER_DISCONNECT, first))
-    await two.expect(message(PEER_DISCONNECT, first))
-    await host.socket.close()
-    assert await two.refused() == (4000, "Room host has disconnected")
-
-
-async def test_a_sealed_lobby_closes_after_some_seconds(opened, monkeypatch):
-    monkeypatch.setattr(godot, "SEALED_S", 1)
-    host, one, late = [await opened("/godot") for _ in range(3)]
-    lobby = await make_lobby(host, mesh=False)
-    await join_lobby(one, lobby, 1)
-    await host.receive()
-    for _ in range(2):  # the second one does nothing
-        await host.send(message(SEAL))
-    for each in (host, one):
-        await each.expect(message(SEAL))
-    await one.silent()
-    await late.send(message(JOIN, 0, lobby))
-    assert await late.refused() == (4000, "Lobby is sealed")
-    for each in (host, one):
-        assert await each.refused() == (1000, "Seal complete")
-
-
-@pytest.mark.parametrize(
-    ("before", "sent", "reason"),
-    [
-        *(
-            (False, junk, "Invalid message format")
-            for junk in ("{", 1, {}, {"type": -1, "id": 0}, {"type": 0, "id": "1"})
-        ),
-        (False, message(JOIN, 0, "nowhere"), "Lobby does not exists"),
-        (False, message(OFFER, 1), "Invalid message when not in a lobby"),
-        (True, message(JOIN, 0), "Already in a lobby"),
-        (True, message(OFFER, 5), "Invalid destination"),
-        (True, message(99, 1), "Invalid command"),
-    ],
-)
-async def test_wrong_messages_of_godot_get_the_reason_of_the_original(before, sent, reason, opened):
-    client = await opened("/godot")
-    if before:
-        await make_lobby(client)
-    await client.send(sent)
-    assert await client.refused() == (4000, reason)
-
-
-async def test_only_the_host_seals_a_lobby(opened):
-    host, one = await opened("/godot"), await opened("/godot")
-    await join_lobby(one, await make_lobby(host), 1)
-    await one.send(message(SEAL))
-    assert await one.refused() == (4000, "Only host can seal the lobby")
-
-
-async def test_a_client_without_a_lobby_is_closed_after_a_second(opened):
-    assert await (await opened("/godot")).refused() == (4000, "Have not joined lobby yet")
+@pytest.mark.parametrize(("name", "title"), [(name, title) for name in ("godot", "matchbox") for title in cases(name)])
+async def test_original_server_would_have_sent_the_same(name, title, opened, monkeypatch):
+    loop, ahead_s = asyncio.get_running_loop(), 30
+    for limit in ("JOIN_S", "SEALED_S"):
+        monkeypatch.setattr(godot, limit, ahead_s)
+    clients, names = {}, {}
+    for line in cases(name)[title]:
+        client, operation, text = [*line.split(" ", 2), "", ""][:3]
+        if client == "~":
+            monkeypatch.setattr(loop, "time", lambda time=loop.time: time() + ahead_s)
+        elif operation == "o":
+            clients[client] = await opened(text)
+        elif operation == ">":
+            for each, value in names.items():
+                text = text.replace(json.dumps(each), json.dumps(value))
+            await clients[client].send(text)
+        elif operation == "<":
+            received = await clients[client].receive()
+            assert received == bind(json.loads(text), received, names), line
+        elif operation == ".":
+            await clients.pop(client).socket.close()
+        else:
+            code, reason = await clients.pop(client).closed_by_server()
+            assert f"{code} {reason}" == text.split(" => ")[-1], line
+    for client in clients.values():
+        await client.silent()
+    assert len({*names.values()}) == len(names)
+    assert all(len(value) in (16, 36) if type(value) is str else 1 < value < 2**31 for value in names.values())
 
 
 # All

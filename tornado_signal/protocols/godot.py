@@ -1,6 +1,7 @@
 """The lobbies of Godot's WebRTC signaling demo, each with a host, whose id is 1."""
 
 import asyncio
+import math
 import secrets
 import string
 from collections.abc import Coroutine
@@ -147,7 +148,7 @@ class GodotConnection(MemberConnection):
 
 def _whole(value: Any) -> int:
     """Return a number without its fraction. Raise Refused for other values and negative numbers."""
-    if type(value) not in (int, float) or not 0 <= value <= MAX_ID:
+    if type(value) not in (int, float) or not 0 <= value < math.inf:
         raise Refused("Invalid message format")
     return int(value)
 
