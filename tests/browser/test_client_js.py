@@ -1,7 +1,6 @@
 """The browser module, in real browsers on a page of another origin than the server's."""
 
 import contextlib
-import gzip
 import json
 import re
 import signal
@@ -17,24 +16,8 @@ from support.documents import ADDRESS, blocks
 import tornado_signal
 
 WEB = Path(tornado_signal.__file__).parent / "web"
-# Loaded when they are needed.
-LATER = {
-    "connect.js",
-    "files.js",
-    "link.js",
-    "mistakes.js",
-    "named.js",
-    "nearby.js",
-    "places.js",
-    "secret.js",
-    "http.js",
-    "media.js",
-    "tokens.js",
-    "verification.js",
-}
 MODULES = [WEB / "client.js", *sorted((WEB / "client").glob("*.js"))]
 TYPES = "".join(path.read_text() for path in WEB.glob("*client.d.ts"))
-MAX_BYTES = 46_000
 STRANGER = "0123456789abcdef0123456789abcdef"
 
 
@@ -86,20 +69,34 @@ def names(page):
     return [name for name, _ in page.evaluate("steps")]
 
 
-def test_module_is_small_and_has_no_dependencies():
+def test_module_has_no_dependencies():
     sources = [each.read_text() for each in MODULES]
-    first = [each.read_bytes() for each in MODULES if each.name not in LATER]
-    assert sum(len(gzip.compress(each, 9)) for each in first) < MAX_BYTES
     imported = [name for each in sources for name in re.findall(r'^(?:import|export) .*"(.*)";$', each, re.MULTILINE)]
     assert {name for name in imported if not re.fullmatch(r"\./(client/)?[a-z-]+\.js", name)} == set()
-    assert set(re.findall(r'import\("\./(?:client/)?(.*?)"\)', "".join(sources))) == LATER - {"link.js"}
-    assert not any("import(" in re.sub(r'import\("\./(client/)?[a-z-]+\.js"\)', "", each) for each in sources)
+    assert not any("import(" in re.sub(r'import\("\./[a-z-]+\.js"\)', "", each) for each in sources)
 
 
-def test_entry_imports_all_parts():
-    entry = (WEB / "client.js").read_text()
-    assert set(re.findall(r'(?<!\()"\./client/(.*)"', entry)) == {each.name for each in MODULES[1:]} - LATER
-    assert len(MODULES) - 1 - len(LATER) <= 12  # twice the connections to one server over HTTP/1.1
+def test_a_page_is_in_a_room_after_one_request_and_loads_parts_on_demand(server, site, profiles):
+    """Over HTTP alone it needs one part more."""
+    pages = {}
+    for way, before_module in (("socket", ""), ("http", "globalThis.WebSocket = undefined;")):
+        page = profiles.context().new_page()
+        # Timers are slow, so that no part is needed because the machine is busy.
+        page.add_init_script(f"{before_module} const set = setTimeout; setTimeout = (call, ms) => set(call, 30 * ms);")
+        pages[way] = asked = []
+        page.on("request", lambda request, asked=asked: asked.append(request.url.removeprefix(server.url)))
+        page.goto(site.origin)
+        enter = """async (url) => {
+          const { room } = await import(`${url}/client.js`);
+          window.here = room("lobby", { info: "i" });
+          await here.ready;
+        }"""
+        page.evaluate(enter, server.url)
+        if way == "http":
+            page.evaluate("() => here.leave()")
+    scripts = {way: {*re.findall(r"^/([\w/]+)(?:-\w+)?\.js$", "\n".join(each), re.M)} for way, each in pages.items()}
+    advice = "client/mistakes"  # for developers, on loopback addresses
+    assert scripts == {"socket": {"client", advice}, "http": {"client", "client/http", advice}}
 
 
 def test_types_declare_exactly_what_the_module_exports(server, connect_page):

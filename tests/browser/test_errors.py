@@ -113,7 +113,7 @@ def test_server_that_does_not_respond_is_named(server, site, page):
     server.stop()
     code, message = error(page, f"new SignalClient('{server.url}', {{socket: false}}).health()")
     assert code == "server-unreachable"
-    assert message.startswith(f"No response from {server.url}/health. ")
+    assert message.startswith(f"No response from {server.url}. ")
     assert site.origin in message
 
 

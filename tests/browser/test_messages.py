@@ -149,7 +149,7 @@ def test_media_types_that_a_browser_could_run_are_replaced(alice, bob):
 
 def reloaded(page, answer):
     """Load a page again whose part for files is answered by a route handler."""
-    page.route("**/client/files.js", answer)
+    page.route("**/client/files-*", answer)
     page.reload()
     page.wait_for_function("() => window.ready")
 

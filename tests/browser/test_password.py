@@ -222,7 +222,7 @@ def test_room_that_cannot_be_encrypted_is_an_error(before_entering, password, co
 @pytest.mark.parametrize(("part", "option"), [("secret", "password"), ("named", "secret")])
 def test_part_that_does_not_load_is_an_error(part, option, server, connect_page):
     page = connect_page(server)
-    page.route(f"**/client/{part}.js", lambda route: route.abort())
+    page.route(f"**/client/{part}-*", lambda route: route.abort())
     code = "({error}) => { window.code = error.code; }"
     page.evaluate(f"() => {{ enter('lobby', {{{option}: 'p'}}); here.addEventListener('error', {code}); }}")
     until(lambda: page.evaluate("window.code") == "server-unreachable")

@@ -36,7 +36,7 @@ def test_a_server_without_it_is_an_error_with_a_code(start, connect_page):
     page = connect_page(start("--nearby=false"))
     assert page.evaluate(FAIL % "") == "not-found"
     assert page.evaluate(FAIL % "{signal: AbortSignal.abort()}") == "AbortError"
-    page.route("**/client/nearby.js", lambda route: route.abort())
+    page.route("**/client/nearby-*", lambda route: route.abort())
     page.reload()
     page.wait_for_function("() => window.ready")
     assert page.evaluate(FAIL % "") == "server-unreachable"

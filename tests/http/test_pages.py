@@ -7,6 +7,7 @@ import logging
 import re
 
 import pytest
+from support.documents import pages, sections
 from support.service import ORIGIN, OTHER, allowed_origin, refused
 
 from tornado_signal.settings.origins import AllowedOrigins
@@ -15,15 +16,17 @@ from tornado_signal.system.assets import POLICY
 
 MODULE = "text/javascript; charset=utf-8"
 TYPES = {
-    "/client.js": MODULE,
+    **dict.fromkeys(assets.CLIENT | assets.VERSIONED, MODULE),
     **{f"/{name}.d.ts": "application/typescript; charset=utf-8" for name in ("client", "signal-client")},
-    **{path: MODULE for path in assets.CLIENT if path.startswith("/client/")},
+    **dict.fromkeys(assets.MAPS, "application/json; charset=utf-8"),
     "/demo": "text/html; charset=utf-8",
     "/demo/demo.css": "text/css; charset=utf-8",
     **{f"/demo/{name}.js": MODULE for name in ("demo", "chat", "check", "tile", "vendor/uqr")},
 }
-FILES = {path: name for path, (name, _) in (assets.CLIENT | assets.DEMO).items()}
+ALL = assets.CLIENT | assets.VERSIONED | assets.MAPS | assets.DEMO
+FILES = {path: name for path, (name, _) in ALL.items()}
 ACCEPT = "Accept-Encoding"
+MAX_BYTES = 17_000  # of the built module by Brotli, which every page loads
 
 
 @pytest.fixture
@@ -42,7 +45,8 @@ async def test_files_have_their_type_and_are_readable_from_every_origin(fetch):
         response = await fetch(path, origin=origin)
         assert (response.status, response.body) == (200, (assets.WEB / FILES[path]).read_bytes())
         assert response.headers["Content-Type"] == TYPES[path]
-        assert response.headers["Cache-Control"] == "no-cache"
+        expected = "public, max-age=31536000, immutable" if path in assets.VERSIONED else "no-cache"
+        assert response.headers["Cache-Control"] == expected
         assert response.headers["X-Content-Type-Options"] == "nosniff"
         assert response.headers["Vary"] == "Origin, Accept-Encoding"
         assert allowed_origin(response) == origin
@@ -53,17 +57,57 @@ async def test_files_have_their_type_and_are_readable_from_every_origin(fetch):
         assert head_headers == get_headers
 
 
-async def test_files_are_compressed_only_for_clients_that_accept_gzip(fetch):
-    plain = (assets.WEB / "client" / "room.js").read_bytes()
-    for value in ("gzip", "br, gzip, deflate", "GZIP;q=0.5", "identity, gzip ; q=1.0"):
-        response = await fetch("/client/room.js", (ACCEPT, value))
-        assert response.headers["Content-Encoding"] == "gzip", value
-        assert gzip.decompress(response.body) == plain
-        assert len(response.body) < len(plain) / 3
-    for value in ("", "identity", "br", "gzip;q=0", "gzip; q=0.000", "x-gzip"):
-        response = await fetch("/client/room.js", (ACCEPT, value))
-        assert "Content-Encoding" not in response.headers, value
-        assert response.body == plain
+@pytest.mark.parametrize("path", ["/client/room.js", "/client.js", *assets.VERSIONED])
+async def test_files_are_compressed_only_for_clients_that_accept_it(path, fetch):
+    """Brotli is for the built files, whose compressed form is a file."""
+    plain = (assets.WEB / FILES[path]).read_bytes()
+    brotli = None if path == "/client/room.js" else (assets.WEB / f"{FILES[path]}.br").read_bytes()
+    for value, coding in {
+        "gzip": "gzip",
+        "gzip, deflate, br": "br",
+        "GZIP;q=0.5": "gzip",
+        "gzip, br;q=0": "gzip",
+        "identity, gzip ; q=1.0": "gzip",
+        "": None,
+        "identity": None,
+        "br": "br",
+        "gzip;q=0": None,
+        "gzip; q=0.000": None,
+        "x-gzip, x-br": None,
+    }.items():
+        expected = ("gzip" if "gzip" in value else None) if coding == "br" and brotli is None else coding
+        response = await fetch(path, (ACCEPT, value))
+        assert response.headers.get("Content-Encoding") == expected, value
+        if expected == "gzip":
+            assert gzip.decompress(response.body) == plain
+            assert len(response.body) < len(plain)
+        else:
+            assert response.body == (brotli if expected else plain)
+
+
+def test_sizes_of_the_built_module_are_those_of_the_documentation():
+    row = r"^\| (?:`(\w+\.js)`|the file itself, at most) \| ([\d,]+) \|"
+    rows = re.findall(row, sections("browser-client")["Parts"], re.M)
+    named = {name: int(size.replace(",", "")) for name, size in rows}
+    assert named.pop("") == MAX_BYTES
+    sizes = {path.stem: path.stat().st_size for path in (assets.WEB / "built").glob("*.br")}
+    assert sizes.pop("client.js") < MAX_BYTES
+    assert sizes == pytest.approx(named, rel=0.1)
+    stated = {"README": r"\[browser module\]\(.*?\), (\d+) KB", "browser-client": r"one file of (\d+) KB"}
+    for page, text in stated.items():
+        assert re.findall(text, pages()[page]) == [str(MAX_BYTES // 1000)], page
+
+
+def test_the_built_module_names_the_versions_of_its_parts():
+    """A part under another name would never load."""
+    named = re.findall(r'"([\w-]+-[0-9a-f]{8}\.js)"', (assets.WEB / "built/client.js").read_text())
+    assert {f"/client/{name}" for name in named} == {path for path in assets.VERSIONED if path.startswith("/client/")}
+
+
+async def test_readable_modules_are_served_instead_of_the_built_one(start_service):
+    service = await start_service(readable_module=True)
+    response = await service.call("GET", "/client.js", port=service.port)
+    assert response.body == (assets.WEB / "client.js").read_bytes()
 
 
 async def test_matching_etag_gets_304(fetch):
@@ -219,7 +263,8 @@ async def test_vendored_file_is_unchanged_and_licensed(service):
 
 
 def test_every_file_is_served():
-    named = {name for name, _ in (assets.CLIENT | assets.DEMO | assets.OPERATOR).values()}
+    named = {name for name, _ in (ALL | assets.READABLE | assets.OPERATOR).values()}
+    named |= {f"{name}.br" for name, _ in assets.VERSIONED.values()}
     of_npm = {"package.json", "README.md", "LICENSE", "index.js", "signal-client.js", "client/types.d.ts"}
     of_npm |= {"react.js", "react.d.ts"}
     assert named | of_npm == {str(path.relative_to(assets.WEB)) for path in assets.WEB.rglob("*") if path.is_file()}

@@ -48,6 +48,7 @@ NEEDS_CARE = {
     "tests/lint": ["bash", "-n", "tests/lint"],
     ".ci/run": ["bash", "-n", ".ci/run"],
     "tests/machine tests/run": ["bash", "-n", "tests/machine"],
+    "tests/build-client": ["bash", "-n", "tests/build-client"],
     "tests/bench/run": ["tests/bench/run", "--help"],
     "tests/soak/run --minutes 30 --peers 2000 --json soak.json": ["tests/soak/run", "--help"],
     "tests/soak/run --cluster redis --minutes 120 --peers 600 --pause 10 --session-timeout-ms 60000": [
@@ -138,7 +139,7 @@ def test_every_code_block_is_tested():
         "browser-client": 1,  # browser/test_client_js
         "command-line": 2,
         "containers": 11,  # system/test_containers builds and runs the same
-        "contributing": 6,
+        "contributing": 7,
         "deploy": 8,  # system/test_deploy, system/test_systemd
         "design": 3,
         "from-peerjs": 1,  # browser/test_moving

@@ -55,7 +55,9 @@ def markdown(prose, length):
 
 
 def main(folder):
-    names = subprocess.check_output(["git", "ls-files", "*.py", "*.js", "*.ts", ":!*/vendor/*"], text=True)
+    names = subprocess.check_output(
+        ["git", "ls-files", "*.py", "*.js", "*.ts", ":!*/vendor/*", ":!*/built/*"], text=True
+    )
     for name in names.splitlines():
         source = Path(name).read_text()
         if name.endswith(".py"):

@@ -21,7 +21,7 @@ for await (const line of createInterface({ input: process.stdin })) {
 
 
 def fetch_module(url, directory):
-    """Fetch the module and its imports as a browser does, and return the module's path."""
+    """Fetch the module and its parts as a browser does, and return the module's path."""
     (directory / "package.json").write_text('{"type": "module"}')
     pending, names = ["client.js"], set()
     while pending:
@@ -32,7 +32,7 @@ def fetch_module(url, directory):
         path = directory / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(source)
-        imported = re.findall(r'(?:from |import |import\()"(\./[^"]+\.js)"', source)
+        imported = [f"./client/{part}" for part in re.findall(r'"([\w-]+-[0-9a-f]{8}\.js)"', source)]
         pending += (
             {posixpath.normpath(posixpath.join(posixpath.dirname(name), reference)) for reference in imported}
             - names

@@ -119,9 +119,9 @@ def test_installed_packages_serve_and_report_their_version(installed, built, tmp
     assert do(installed, "--version") == f"{STATED} ({commit})\n"
     web = next(installed.parents[1].glob("lib/*/site-packages/tornado_signal/web"))
     files = {str(path.relative_to(web)) for path in web.rglob("*") if path.is_file()}
-    assert files == {name for name, _ in (assets.CLIENT | assets.DEMO | assets.OPERATOR).values()} | {
-        "client/types.d.ts"
-    }
+    served = assets.CLIENT | assets.READABLE | assets.VERSIONED | assets.MAPS | assets.DEMO | assets.OPERATOR
+    compressed = {f"{name}.br" for name, _ in assets.VERSIONED.values()}
+    assert files == {name for name, _ in served.values()} | compressed | {"client/types.d.ts"}
     server = Server("--data-dir", tmp_path / "data", command=installed)
     try:
         assert server.call("/") == (200, {"version": commit})

@@ -1,28 +1,14 @@
 """The browser module as applications take it: typed, bundled and minified."""
 
-import gzip
 import json
-import re
+import subprocess
 
 import pytest
 from support import npm_package
-from support.documents import pages, sections
-from support.paths import ROOT
+from support.paths import ROOT, TESTS
 
-MAX_BYTES = 18_000
-LATER = [
-    "connect.js",
-    "files.js",
-    "mistakes.js",
-    "named.js",
-    "nearby.js",
-    "places.js",
-    "http.js",
-    "media.js",
-    "secret.js",
-    "tokens.js",
-    "verification.js",
-]
+BUILT = npm_package.WEB / "built"
+
 # Every event has the type of its name. Mistakes are errors.
 PROGRAM = """\
 import { nearby, pair, publish, room, SignalClient, SignalError } from "tornado-signal";
@@ -140,46 +126,21 @@ def test_strict_program_is_typed_and_mistakes_are_errors(program, libraries, app
     npm_package.run("tsc", cwd=application)
 
 
-def minify(application, entry, *external):
-    """Return a bundle of a file without some others."""
-    options = ["--bundle", "--minify", "--format=esm", *(f"--external:{name}" for name in external)]
-    return npm_package.run("esbuild", *options, entry, cwd=application)
-
-
-def size(text):
-    return len(gzip.compress(text.encode(), 9))
-
-
-def test_minified_and_compressed_it_is_small(application):
-    module = application / "node_modules" / "tornado-signal"
-    # A file that is loaded when it is needed is another chunk.
-    minified = minify(application, module / "index.js", *(f"*/{name}" for name in LATER))
-    assert "RTCPeerConnection" in minified
-    assert all(f'import("./{name}")' in minified and (module / "client" / name).exists() for name in LATER)
-    assert size(minified) < MAX_BYTES
-
-
-def test_sizes_in_the_documentation_are_about_right(application):
-    files = {path.name: path for path in (application / "node_modules/tornado-signal/client").glob("*.js")}
-    named = dict(
-        re.findall(r"^\| (?:`(\w+\.js)`.*?|the entry.*?) \| ([\d,]+) \|", sections("browser-client")["Parts"], re.M)
-    )
-    assert named.pop("") == f"{MAX_BYTES:,}"
-    assert {*named} == {*LATER}
-    for name, documented in named.items():
-        others = {*files} - {name} - ({"link.js"} if name == "connect.js" else set())
-        actual = size(minify(application, files[name], *(f"./{other}" for other in others)))
-        assert actual == pytest.approx(int(documented.replace(",", "")), rel=0.1), name
-    first = sum(size(path.read_text()) for name, path in files.items() if name not in {*LATER, "link.js"})
-    limits = {
-        "README": r"\[browser module\]\(.*?\), (\d+) KB",
-        "browser-client": r"less\s+than (\d+) KB",
-        "decisions": r"may have (\d+),000 bytes",
-    }
-    for page, text in limits.items():
-        assert re.findall(text, pages()[page]) == [str(MAX_BYTES // 1000)], page
-    (documented,) = re.findall(r"it is (\d+) KB gzipped", pages()["browser-client"])
-    assert first == pytest.approx(1000 * int(documented), rel=0.1)
+def test_built_files_are_those_of_the_sources(tmp_path):
+    npm_package.node_modules()
+    subprocess.run([TESTS / "build-client", tmp_path], check=True)
+    built, now = ({path.name: path for path in folder.iterdir()} for folder in (BUILT, tmp_path))
+    assert {*built} == {*now}
+    for name, path in now.items():
+        # Versions of Node.js may compress differently, so these are compared by what they contain.
+        same = name.endswith(".br") or path.read_bytes() == built[name].read_bytes()
+        assert same, f"web/built/{name} is outdated: run tests/build-client"
+    expand = "const [, ...paths] = process.argv; for (const path of paths) process.stdout.write(EXPAND(path))"
+    expand = expand.replace("EXPAND(path)", "require('zlib').brotliDecompressSync(require('fs').readFileSync(path))")
+    compressed = sorted(path for path in BUILT.glob("*.br"))
+    done = subprocess.run(["node", "--eval", expand, *compressed], stdout=subprocess.PIPE, check=True)
+    plain = b"".join(path.with_suffix("").read_bytes() for path in compressed)
+    assert done.stdout == plain, "a compressed form in web/built is outdated: run tests/build-client"
 
 
 def test_package_contains_only_the_module(application):

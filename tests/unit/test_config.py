@@ -193,7 +193,16 @@ SECRET_FILES = ("turn_secret_file", "turn_provider_secret_file", "webhook_secret
 for name in (*PATHS, "admin_token_file", "auth_keys", *SECRET_FILES):
     values = [("none", '"none"', None), ("/etc/a b.pem", '"/etc/a b.pem"', Path("/etc/a b.pem"))]
     add_values(name, values, ["", "a\0b"], ["1", "true", "['key.pem']"])
-SWITCHES = ("redis_tls", "demo", "nearby", "start_empty_if_damaged", "access_log", "log_subjects", "peerjs_discovery")
+SWITCHES = (
+    "redis_tls",
+    "demo",
+    "readable_module",
+    "nearby",
+    "start_empty_if_damaged",
+    "access_log",
+    "log_subjects",
+    "peerjs_discovery",
+)
 for name in (*SWITCHES, "admin_topics", "connection_reports"):
     values = [("true", "true", True), ("false", '"false"', False)]
     add_values(name, values, ["", "yes", "True", "1", "on"], ["1", "[true]", "0.0"])

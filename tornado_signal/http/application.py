@@ -70,7 +70,9 @@ class Application(web.Application):
 
     def make_routes(self, settings: Settings) -> None:
         """Make the routes for some settings: operations, subscriptions, files, documents, and others."""
-        files = assets.load(assets.CLIENT | (assets.DEMO if settings.demo else {}))
+        documented = assets.CLIENT | (assets.DEMO if settings.demo else {})
+        readable = assets.READABLE if settings.readable_module else {}
+        files = assets.load(documented | assets.VERSIONED | assets.MAPS | readable)
         operations = declare(settings)
         handlers = {("GET", False): Query, ("POST", False): Command, ("POST", True): Notice}
         routes = {
@@ -88,7 +90,8 @@ class Application(web.Application):
         }
         routes |= dict.fromkeys(files, Route("files", File, {"assets": files}))
         anonymous = None if settings.auth_keys is None else settings.auth_anonymous
-        document = make_document(operations, {path: asset.media_type for path, asset in files.items()}, anonymous)
+        media_types = {path: media_type for path, (_, media_type) in documented.items()}
+        document = make_document(operations, media_types, anonymous)
         routes["/openapi.json"] = document_route("/openapi.json", document)
         routes |= self._make_others(operations, settings)
         self.topic_routes = {path: route for path, route in routes.items() if TOPIC in path}

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from http import HTTPStatus
 
-from ..system.assets import HTML, POLICY, Asset
+from ..system.assets import HTML, POLICY, VERSIONED, Asset
 from .handlers import Handler
 
 
@@ -22,7 +22,9 @@ class File(Handler):
         asset = self.assets[self.request.path]
         self.vary = "Origin, Accept-Encoding"
         self.set_etag_header()
-        self.set_header("Cache-Control", "no-cache")  # ask each time, so that an upgrade is seen at once
+        # Other paths are asked for each time, so that an upgrade is seen at once.
+        versioned = self.request.path in VERSIONED
+        self.set_header("Cache-Control", "public, max-age=31536000, immutable" if versioned else "no-cache")
         self.set_header("X-Content-Type-Options", "nosniff")
         if asset.media_type == HTML:
             self.set_header("Content-Security-Policy", POLICY)
@@ -31,19 +33,21 @@ class File(Handler):
             self.set_status(HTTPStatus.NOT_MODIFIED)
             return
         self.set_header("Content-Type", f"{asset.media_type}; charset=utf-8")
-        if takes_gzip(self.request.headers.get("Accept-Encoding", "")):
-            self.set_header("Content-Encoding", "gzip")
-            self.write(asset.gzipped)
-        else:
-            self.write(asset.body)
+        accepted = self.request.headers.get("Accept-Encoding", "")
+        for coding, body in asset.encoded.items():
+            if takes(accepted, coding):
+                self.set_header("Content-Encoding", coding)
+                self.write(body)
+                return
+        self.write(asset.body)
 
     head = get
 
 
-def takes_gzip(accepted: str) -> bool:
-    """Return whether an Accept-Encoding allows gzip (RFC 9110, 12.5.3)."""
-    for coding in accepted.split(","):
-        name, _, weight = coding.partition(";")
-        if name.strip().lower() == "gzip":
+def takes(accepted: str, coding: str) -> bool:
+    """Return whether an Accept-Encoding allows a content coding by its name (RFC 9110, 12.5.3)."""
+    for each in accepted.split(","):
+        name, _, weight = each.partition(";")
+        if name.strip().lower() == coding:
             return weight.replace(" ", "").lower() not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
     return False

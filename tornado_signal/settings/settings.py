@@ -325,6 +325,12 @@ class Settings:
         "false", SWITCH, "whether to move a damaged database aside and continue without it, at the start and later"
     )
     demo: bool = setting("true", SWITCH, "whether to serve a demo page at /demo", live=True)
+    readable_module: bool = setting(
+        "false",
+        SWITCH,
+        "whether /client.js loads the readable modules under /client/ instead of being one file; for its developers",
+        live=True,
+    )
     nearby: bool = setting("true", SWITCH, "whether clients of one network can find each other (nearby)", live=True)
     protocols: tuple[str, ...] = setting(
         "peerjs,y-webrtc,tracker,nostr,rxdb,matchbox,godot",

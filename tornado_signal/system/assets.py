@@ -1,4 +1,4 @@
-"""The files under `web/` that the server serves unchanged: read once, each with a compressed form."""
+"""The files under `web/` that the server serves unchanged: read once, each with its compressed forms."""
 
 import functools
 import gzip
@@ -20,11 +20,25 @@ POLICY: Final = (
 )
 
 CLIENT: Final = {
-    "/client.js": ("client.js", SCRIPT),
+    "/client.js": ("built/client.js", SCRIPT),
     **{f"/{name}": (name, "application/typescript") for name in ("client.d.ts", "signal-client.d.ts")},
     **{f"/client/{file.name}": (f"client/{file.name}", SCRIPT) for file in sorted((WEB / "client").glob("*.js"))},
 }
-"""The paths of the browser module, its parts and its types, each with its file and its media type."""
+"""The paths of the browser module, its readable modules and its types, each with its file and its media type."""
+READABLE: Final = {"/client.js": ("client.js", SCRIPT)}
+"""The same for the module that loads the readable modules, instead of the one that contains them."""
+
+
+def _version(file: Path) -> str:
+    """Return the name of a built file with the first digits of its hash, as tests/support/build_client.js does."""
+    return f"{file.stem}-{hashlib.sha256(file.read_bytes()).hexdigest()[:8]}.js"
+
+
+_BUILT: Final = [("/" if file.stem == "client" else "/client/", file) for file in sorted((WEB / "built").glob("*.js"))]
+VERSIONED: Final = {f"{folder}{_version(file)}": (f"built/{file.name}", SCRIPT) for folder, file in _BUILT}
+"""The same for the built module and its parts, whose contents never change under these paths."""
+MAPS: Final = {f"{folder}{file.name}.map": (f"built/{file.name}.map", "application/json") for folder, file in _BUILT}
+"""The same for their source maps."""
 DEMO_PAGE: Final = "/demo"
 DEMO: Final = {
     DEMO_PAGE: ("demo.html", HTML),
@@ -50,8 +64,8 @@ class Asset:
 
     media_type: str
     body: bytes
-    gzipped: bytes
-    etag: str  # a weak tag of the content, shared by the plain and the compressed form
+    encoded: Mapping[str, bytes]  # by content coding, the best one first
+    etag: str  # a weak tag of the content, shared by the plain and the compressed forms
 
 
 def load(paths: Mapping[str, tuple[str, str]]) -> dict[str, Asset]:
@@ -63,4 +77,6 @@ def load(paths: Mapping[str, tuple[str, str]]) -> dict[str, Asset]:
 def _read(file: Path, media_type: str) -> Asset:
     body = file.read_bytes()
     etag = f'W/"{hashlib.sha256(body).hexdigest()[:32]}"'
-    return Asset(media_type, body, gzip.compress(body, 9, mtime=0), etag)
+    brotli = file.with_name(f"{file.name}.br")
+    encoded = {"br": brotli.read_bytes()} if brotli.exists() else {}
+    return Asset(media_type, body, encoded | {"gzip": gzip.compress(body, 9, mtime=0)}, etag)

@@ -34,9 +34,9 @@ const SIGNAL = { signal: "object" };
 /** @type {string | undefined} */
 export let DEFAULT_SERVER; // undefined in a bundle
 
-/** @param {string} url of the module on its server */
+/** @param {string} url of the module, in a bundle undefined or that of another file */
 export function servedBy(url) {
-  DEFAULT_SERVER = new URL(".", url).href;
+  [, DEFAULT_SERVER] = /^(http[^?#]*\/)client(?:-\w+)?\.js(?:\?|#|$)/.exec(url) ?? [];
 }
 
 /**
@@ -395,7 +395,7 @@ export class SignalClient {
   }
 
   async #overHttp() {
-    const { Http } = await loadHttp();
+    const { Http } = await loadHttp(this.url);
     return (this.#http ??= new Http(this.url, this.#headers, this.#authorization));
   }
 }

@@ -1,7 +1,7 @@
 /* The WebSocket to a server, and what happens to it when the page is closed. */
 
 import { conforms, filtered, MAX_SIZE, parseBounded, SHAPES } from "./text.js";
-import { nonsense, notLoaded, now, REQUEST_MS, refused, SIGN_MS, unreachable, watch, withTimeout } from "./timing.js";
+import { nonsense, now, REQUEST_MS, refused, SIGN_MS, unreachable, watch, withTimeout } from "./timing.js";
 
 /** @import { Authorization } from "./authorization.js" */
 /** @import { Call, Fields, Frame, RawEvent, Results } from "./types.d.ts" */
@@ -13,7 +13,11 @@ const HTTP_MS = 300_000; // how long HTTP is used where no WebSocket works
 const IDLE_MS = 10_000; // how long an unused WebSocket stays open
 const QUIET_MS = 11_000; // after which a WebSocket in use is checked
 
-export const loadHttp = () => import("./http.js").catch(notLoaded);
+/** @param {string} url of the server, which a page gets this part from */
+export const loadHttp = (url) =>
+  import("./http.js").catch((cause) => {
+    throw unreachable(url, cause);
+  });
 
 /**
  * The WebSocket for all requests of a page with the same authorization. It is opened for a request, and closed when it is
@@ -58,7 +62,6 @@ export class Socket {
   }
 
   #begin() {
-    loadHttp().catch(() => {}); // later there may be no network to load it
     const opening = this.#open();
     const reset = () => {
       if (this.#opening === opening && !this.#socket) this.#opening = undefined;
@@ -118,7 +121,7 @@ export class Socket {
 
   /** @param {Deadline} deadline */
   async #checkServer({ signal }) {
-    const { json, request } = await loadHttp();
+    const { json, request } = await loadHttp(this.#url);
     await json(await request(`${this.#url}/health`, { signal }));
   }
 

@@ -105,15 +105,13 @@ export function unreachable(url, cause) {
 }
 
 /**
- * Fail because a browser did not get a part of the module. It does not request the part again.
+ * Fail because a part of the module did not load, such as while the server is unavailable.
  *
  * @param {unknown} cause
  * @returns {never}
  */
 export const notLoaded = (cause) => {
-  throw new SignalError("server-unreachable", "A part of the module did not load: reload", {
-    cause,
-  });
+  throw temporary(new SignalError("server-unreachable", "A part of the module did not load", { cause }));
 };
 
 export const mistakes = () => import("./mistakes.js").catch(notLoaded);

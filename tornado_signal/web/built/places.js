@@ -1,0 +1,4 @@
+export default core=>{
+var g=core[45];var m=5e3,N=({id:o,entry:t=1/0},n)=>t-(n.entry??1/0)||(o<n.id?-1:+(o>n.id)),e=class{full=!1;#s;#n=!1;#i=0;#e=!0;#t=new Set;#o=new Set;constructor(t){this.#s=t}has(t){return this.#t.has(t)||this.#e&&!this.#o.has(t)}assign(t,n){let i=0,h=0,r=!1;this.#t.clear();for(let s of[t,...n].sort(N)){let{open:b,beacon:p}=s,l=s===t;(b||l&&this.#n?h:i)<this.#s&&this.#t.add(s),l&&(r=i>=this.#s);let d=l||b||p?.alive;h+=+!!d,i+=+!!(d||!p?.silent)}this.#o=new Set([t,...n]),this.#e=i<this.#s,this.#n=this.#t.has(t),this.full=!this.#n;let c=n.filter(s=>this.#t.has(s)&&!s.open&&s.beacon&&!s.beacon.alive&&!s.beacon.asked),a=g(),f=c.filter(({beacon:s})=>r||Number(s?.seenMs)+m<=a),u=f.length<c.length&&a>=this.#i;return u&&(this.#i=a+m),{ask:f,again:u}}};return({Places:e});
+}
+//# sourceMappingURL=places.js.map
