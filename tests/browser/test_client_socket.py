@@ -164,7 +164,8 @@ def test_six_publications_leave_connections_for_other_requests(server, site, con
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_offers_are_held_after_a_restart(number, start, site, connect_page, connect_firefox):
-    server = start("--admin-port", 0)
+    settings = ["--admin-port", 0, "--hold-grace-ms", 300_000]  # on a busy machine a browser takes long to come back
+    server = start(*settings)
     alice, bob, firefox = connect_page(server), connect_page(server), connect_firefox(server)
     alice.evaluate("listen('lobby', {info: 'alice'})")
     firefox.evaluate("listen('other', {info: 'firefox'})")
@@ -172,7 +173,7 @@ def test_offers_are_held_after_a_restart(number, start, site, connect_page, conn
     assert until(lambda: held(server) == 2)
     assert firefox.evaluate(OPEN) == 1
     server.stop(number)
-    server = start("--admin-port", 0, port=server.url.rpartition(":")[2])
+    server = start(*settings, port=server.url.rpartition(":")[2])
     until(lambda: held(server) == 2)
     assert (codes(server, site), codes(server, site, "other")) == first
     assert bob.evaluate("call('lobby', {info: 'bob'})") == ["alice", "alice: hello"]

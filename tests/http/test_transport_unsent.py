@@ -2,6 +2,7 @@
 
 import contextlib
 import socket
+import time
 from operator import attrgetter
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from tornado import web
 from tornado.iostream import StreamClosedError
 
 from tornado_signal.system.tls import Tls, read_certificate
+from tornado_signal.transport import connection, listener
 from tornado_signal.transport.listener import UNSENT_BYTES
 from tornado_signal.transport.pacing import HIGH_WATER_BYTES, WRITE_BYTES
 from tornado_signal.transport.state import MemoryBudget
@@ -51,8 +53,8 @@ def fake_connections(unsent, **sizes):
         address: [FakeConnection(unsent, address, size) for size in values] for address, values in sizes.items()
     }
     for values in connections.values():
-        for connection in values:
-            connection.grow(0)
+        for each in values:
+            each.grow(0)
     return connections
 
 
@@ -86,8 +88,8 @@ def test_address_with_most_unsent_bytes_loses_its_largest_connections_first(size
 
 def test_client_that_has_read_since_is_not_closed(unsent):
     connections = fake_connections(unsent, a=[50, 30], b=[15])
-    for connection in connections["a"]:
-        connection.unsent_bytes = 1
+    for each in connections["a"]:
+        each.unsent_bytes = 1
     connections["b"][0].grow(20)
     assert closed_sizes(connections) == {"a": [], "b": []}
     connections["b"][0].grow(63)
@@ -118,8 +120,9 @@ class LargeHandler(web.RequestHandler):
 
 
 @pytest.fixture
-def running(loop):
-    """A server whose clients may leave a few megabytes unread in total."""
+def running(loop, monkeypatch):
+    """A server whose clients may leave a few megabytes unread in total, and wait for each other."""
+    monkeypatch.setattr(connection, "STALLED_S", 300.0)
     with serving(lambda: echo_application(("/large", LargeHandler)), loop=loop) as running:
         running.call(
             setattr, running.server.state, "unsent", MemoryBudget(MAX_UNSENT_BYTES, attrgetter("unsent_bytes"))
@@ -215,11 +218,19 @@ def test_tls_holds_little_of_what_a_client_reads_slowly(loop, pair, trusting):
         assert running.call(sizes)[1:] == (0, 0)
 
 
-def test_kernel_buffers_little_unread_data(running):
+@pytest.fixture
+def hasty(monkeypatch):
+    """A server that lingers for a moment only."""
+    monkeypatch.setattr(listener, "TICK_S", 0.02)
+    monkeypatch.setattr(connection, "LINGER_S", 0.02)
+
+
+def test_kernel_buffers_little_unread_data_and_the_rest_waits(hasty, running):
     with connect(running, "127.0.0.3") as client:
         client.sendall(large_request(LARGE_BYTES))
         until(lambda: running.call(lambda: running.server.state.unsent.bytes))
         assert 0 < queued_bytes(running.port, client.getsockname()[1]) < 2 * UNSENT_BYTES
+        time.sleep(0.2)  # for the client to be closed, if that were a matter of lingering
         (response,) = answers(read_all(client))
         assert (response.whole, len(response.body)) == (True, LARGE_BYTES)
 

@@ -385,7 +385,7 @@ class Connection(asyncio.Protocol):
             self._wait_for_reader(STALLED_S)
             self._transport.close()
             return
-        self._wait_for_reader(LINGER_S)
+        self._wait_for_reader(STALLED_S if self._transport.get_write_buffer_size() else LINGER_S)
         if self._transport.can_write_eof():
             with contextlib.suppress(OSError):  # the client has disconnected; the next read reports it
                 self._transport.write_eof()
