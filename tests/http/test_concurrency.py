@@ -104,7 +104,7 @@ async def test_request_of_a_disconnected_client_is_completed(service, monkeypatc
 
 
 async def test_queued_turns_do_not_delay_new_requests(service):
-    turns = [service.shared.turns.turn(number) for number in range(3000)]
+    turns = [service.shared.resuming.turn(number) for number in range(3000)]
     assert (await service.get("/health"))["status"] == "ok"
     assert not turns[-1].done()
     await asyncio.wait_for(turns[-1], 30)

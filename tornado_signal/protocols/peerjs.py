@@ -311,7 +311,7 @@ class PeerJsConnection(ProtocolConnection):
 
     def _count_kept(self, size: int) -> None:
         self._kept_bytes += size
-        self.client.socket.owe(size)
+        self.client.socket.add_kept(size)
 
     async def _deliver(self, absent: Absent, peer_id: str) -> None:
         """Publish the kept messages in order, each until it is received, when the id arrives and from time to time."""

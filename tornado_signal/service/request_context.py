@@ -190,7 +190,7 @@ class RequestContext:
 
     async def turn(self) -> None:
         """Yield to other clients, then update `now_ms`."""
-        await self.service.turns.turn(self.client)
+        await self.service.resuming.turn(self.client)
         self.now_ms = self.service.clock.now_ms()
         watch = self._watch
         if watch is not None and watch.woken_s:

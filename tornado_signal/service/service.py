@@ -93,7 +93,7 @@ class Service:
     event_batches: EventBatchCache = field(default_factory=EventBatchCache)  # the latest events of topics
     queue: FairQueue = field(default_factory=FairQueue)  # starts requests, round-robin by client
     # Resumes requests that have waited, so that thousands of them do not delay a new one.
-    turns: FairQueue = field(default_factory=FairQueue)
+    resuming: FairQueue = field(default_factory=FairQueue)
     refusals: Refusals = field(init=False)  # the reasons of refusals now, for the log
     recent_origins: RecentCounts[str] = field(init=False)  # requests of the last minutes by origin
     refused_origins: RecentCounts[str] = field(init=False)  # the same of origins that are not in `--allowed-origins`

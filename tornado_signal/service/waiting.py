@@ -1,7 +1,8 @@
 """Long polls, waiting listings and the feeds of subscriptions (docs/http-api.md#long-polling)."""
 
 import math
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol, TypeVar
 
 from ..errors import InvalidParameter, SessionNotFound, StalePosition, Unavailable
 from ..session import ListingState, Position, Reason, Removed, SessionPosition, SessionUpdate, Side
@@ -11,6 +12,8 @@ from . import wire
 from .cursors import cursor_scope, format_cursor, parse_cursor, parse_session_cursor
 from .event_batches import Encode, EncodedBatch, FeedEvent
 from .request_context import RequestContext
+
+T = TypeVar("T")
 
 MIN_READ_PAUSE_S: Final = 0.005  # between two reads around an expiry, because the clock is not exact
 MAX_WAIT_S: Final = 45.0  # proxies give up after 50 or 60
@@ -28,13 +31,30 @@ def next_read_s(store: Store, watch: Watch, until_s: float, expires_ms: int | No
     return min(until_s, watch.now_s() + max(left_s, MIN_READ_PAUSE_S))
 
 
-async def wait_for_store(context: RequestContext, watch: Watch, until_s: float) -> bool:
-    """Wait briefly because the store is unavailable. Return whether there is time left."""
-    if watch.over or watch.now_s() >= until_s:
-        return False
-    await watch.wait(min(until_s, watch.now_s() + STORE_RETRY_S))
-    await context.turn()
-    return True
+async def read_or_wait(
+    context: RequestContext, watch: Watch, wait_s: float, read: Callable[[], Awaitable[tuple[T, bool, int | None]]]
+) -> T:
+    """Read until something is new, or until the time limit.
+
+    `read` returns what it has read, whether that is new, and the store's time of the next expiry. The first read raises
+    Unavailable. Later ones are repeated while there is time left.
+    """
+    until_s = watch.now_s() + min(wait_s, MAX_WAIT_S)
+    has_read = False
+    while True:
+        try:
+            await watch.opened()
+            result, is_new, changes_ms = await read()
+        except Unavailable:
+            if not has_read or watch.over or watch.now_s() >= until_s:
+                raise
+            await watch.wait(min(until_s, watch.now_s() + STORE_RETRY_S))
+        else:
+            has_read = True
+            if is_new or watch.now_s() >= until_s or watch.over:
+                return result
+            await watch.wait(next_read_s(context.service.store, watch, until_s, changes_ms))
+        await context.turn()
 
 
 async def wait_for_update(
@@ -43,24 +63,20 @@ async def wait_for_update(
     """Wait until a session has a message after `since`, or ends, or until the time limit."""
     store = context.service.store
     known = since.number if since else 0
-    has_read = False
+    serial: int | None = None  # of the session that was read
+
+    async def read() -> tuple[SessionUpdate, bool, int]:
+        nonlocal serial
+        position = since if serial is None else SessionPosition(serial, known)
+        try:
+            update = await store.read(context.origin, code, side, since=position, secret_hash=secret_hash)
+        except StalePosition:  # the same content was published again
+            raise InvalidParameter("since") if serial is None else SessionNotFound from None
+        serial = update.serial
+        return update, update.last > known, update.expires_ms
+
     with context.waiting(store.watch_session(context.origin, code)) as watch:
-        until_s = watch.now_s() + min(wait_s, MAX_WAIT_S)
-        while True:
-            try:
-                await watch.opened()
-                update = await store.read(context.origin, code, side, since=since, secret_hash=secret_hash)
-            except StalePosition:  # the same content was published again
-                raise SessionNotFound if has_read else InvalidParameter("since") from None
-            except Unavailable:
-                if not has_read or not await wait_for_store(context, watch, until_s):
-                    raise
-                continue
-            has_read, since = True, SessionPosition(update.serial, known)
-            if update.last > known or watch.now_s() >= until_s or watch.over:
-                return update
-            await watch.wait(next_read_s(store, watch, until_s, update.expires_ms))
-            await context.turn()
+        return await read_or_wait(context, watch, wait_s, read)
 
 
 async def wait_for_change(
@@ -70,23 +86,13 @@ async def wait_for_change(
 
     No position stands for an empty listing. With `at_once`, whatever is listed counts as a change.
     """
-    store = context.service.store
-    with context.waiting(store.watch_topic(context.origin, topic), topic) as watch:
-        until_s = watch.now_s() + min(wait_s, MAX_WAIT_S)
-        has_read = False
-        while True:
-            try:
-                await watch.opened()
-                state = await store.listing_state(context.origin, topic, since)
-            except Unavailable:
-                if not has_read or not await wait_for_store(context, watch, until_s):
-                    raise
-                continue
-            has_read = True
-            if state.changed or at_once or watch.now_s() >= until_s or watch.over:
-                return state
-            await watch.wait(next_read_s(store, watch, until_s, state.changes_ms))
-            await context.turn()
+
+    async def read() -> tuple[ListingState, bool, int | None]:
+        state = await context.service.store.listing_state(context.origin, topic, since)
+        return state, state.changed or at_once, state.changes_ms
+
+    with context.waiting(context.service.store.watch_topic(context.origin, topic), topic) as watch:
+        return await read_or_wait(context, watch, wait_s, read)
 
 
 class Feed(Protocol):

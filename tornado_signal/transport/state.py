@@ -93,13 +93,6 @@ class StreamConnection(OpenConnection, Protocol):
         """Send the head of a response and pass the connection to another protocol. Return whether it is open."""
 
 
-class PostingConnection(Protocol):
-    """A connection with messages that are written once per event-loop iteration."""
-
-    def write_posted(self) -> None:
-        """Write the messages."""
-
-
 class MemoryBudget:
     """A budget for the memory of connections, such as unread or unfinished data.
 
@@ -193,7 +186,7 @@ class ServerState:
         self.done: asyncio.Future[None] = self.loop.create_future()  # a future that is done
         self.done.set_result(None)
         self._limiter = limiter
-        self._posting: list[PostingConnection] = []
+        self._writes: list[Callable[[], None]] = []
 
     def limit_memory(self, max_unsent_bytes: int) -> None:
         """Change the limit of `unsent`, and that of `unfinished`, which is a quarter of it."""
@@ -211,16 +204,16 @@ class ServerState:
     def count_cut_off(self) -> Mapping[str, int]:
         return {**self.cut_off, "unsent": self.unsent.ended, "unfinished": self.unfinished.ended}
 
-    def write_soon(self, connection: PostingConnection) -> None:
-        """Call `write_posted` of a connection in the next event-loop iteration."""
-        if not self._posting:
-            self.loop.call_soon(self._write_posted)
-        self._posting.append(connection)
+    def write_soon(self, write: Callable[[], None]) -> None:
+        """Call a function of a connection in the next event-loop iteration, with those of others."""
+        if not self._writes:
+            self.loop.call_soon(self._write_all)
+        self._writes.append(write)
 
-    def _write_posted(self) -> None:
-        posting, self._posting = self._posting, []
-        for connection in posting:
-            connection.write_posted()
+    def _write_all(self) -> None:
+        writes, self._writes = self._writes, []
+        for write in writes:
+            write()
 
     def remove(self, connection: OpenConnection) -> None:
         self.connections.discard(connection)

@@ -79,7 +79,7 @@ class WebSocket(asyncio.Protocol):
         "_frames",
         "_heard_s",
         "_is_unfinished",
-        "_owed_bytes",
+        "_kept_bytes",
         "_paused",
         "_pinged",
         "_posted",
@@ -131,7 +131,7 @@ class WebSocket(asyncio.Protocol):
         self._is_unfinished = False  # whether the budget for unfinished input has this connection
         self._posted = b""  # frames to be written in the next event-loop iteration
         self._drained: asyncio.Future[None] | None = None
-        self._owed_bytes = 0
+        self._kept_bytes = 0
         self._stalled_s = 0.0  # time of the last read by a client that reads too slowly
         self._written_bytes = 0  # total
         self._taken_bytes = 0  # of these, taken by the client at the last check
@@ -176,7 +176,7 @@ class WebSocket(asyncio.Protocol):
         if is_full(self._transport):
             return
         drained, self._drained = self._drained, None
-        self._count_unsent()
+        self._update_unsent()
         if drained is not None and not drained.done():
             drained.set_result(None)
 
@@ -192,7 +192,7 @@ class WebSocket(asyncio.Protocol):
         self._running_bytes += len(message)
         self.receiver.message_received(message)
         if self._running_bytes >= SMALL_BYTES and not self._closing:
-            self._count_unfinished()
+            self._update_unfinished()
 
     def _parse(self) -> None:
         """Process frames while there is room for messages. The rest waits, and nothing more is read."""
@@ -218,7 +218,7 @@ class WebSocket(asyncio.Protocol):
         if self._paused is not waits and not self._transport.is_closing():
             self._paused = waits
             (self._transport.pause_reading if waits else self._transport.resume_reading)()
-        self._count_unfinished()
+        self._update_unfinished()
         if waits:
             self._parse_soon()
 
@@ -256,7 +256,7 @@ class WebSocket(asyncio.Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        return self._transport.get_write_buffer_size() + len(self._posted) + self._owed_bytes
+        return self._transport.get_write_buffer_size() + len(self._posted) + self._kept_bytes
 
     @property
     def unfinished_bytes(self) -> int:
@@ -280,7 +280,7 @@ class WebSocket(asyncio.Protocol):
         """
         self._post_frame(make_text(message))
 
-    def write_posted(self) -> None:
+    def _write_posted(self) -> None:
         if self._posted and not self._closing:
             self._flush()
 
@@ -295,17 +295,17 @@ class WebSocket(asyncio.Protocol):
             self._flush(make_frame(frames.CONTINUATION, part, last=last))
         return self.room
 
-    def owe(self, size: int) -> None:
+    def add_kept(self, size: int) -> None:
         """Add bytes that the receiver keeps for a client to the budget of unread data. The size can be negative."""
-        self._owed_bytes += size
-        self._count_unsent()
+        self._kept_bytes += size
+        self._update_unsent()
 
     def message_done(self, size: int) -> None:
         """Allow another message: one of `size` bytes is done or waits."""
         self._running -= 1
         self._running_bytes -= size
         if self._is_unfinished:
-            self._count_unfinished()
+            self._update_unfinished()
         if self._paused:
             self._parse_soon()
 
@@ -345,7 +345,7 @@ class WebSocket(asyncio.Protocol):
         if self._closing:
             return
         if not self._posted:
-            self.state.write_soon(self)
+            self.state.write_soon(self._write_posted)
         self._posted += frame
         if len(self._posted) >= POSTED_BYTES:
             self._flush()
@@ -358,7 +358,7 @@ class WebSocket(asyncio.Protocol):
             data, self._posted = self._posted + data, b""
         self._write(data)
         if self._drained is not None:
-            self._count_unsent()
+            self._update_unsent()
             if self._transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
                 self.deadline_s = min(self.deadline_s, self.state.loop.time() + UNREAD_S)
 
@@ -366,16 +366,17 @@ class WebSocket(asyncio.Protocol):
         self._transport.write(data)
         self._written_bytes += len(data)
 
-    def _count_unsent(self) -> None:
+    def _update_unsent(self) -> None:
+        """Report the size of unread output to the budget `unsent`."""
         if self._closing:  # it is over soon
             return
-        if self._drained is not None or self._owed_bytes:
+        if self._drained is not None or self._kept_bytes:
             self.state.unsent.grown(self, self.unsent_bytes)
         else:
             self.state.unsent.forget(self)
 
-    def _count_unfinished(self) -> None:
-        """Update the size of unprocessed input, which is bounded for all connections together."""
+    def _update_unfinished(self) -> None:
+        """Report the size of unprocessed input to the budget `unfinished`."""
         if self._frames.buffered_bytes or self._running_bytes >= SMALL_BYTES:
             self._is_unfinished = True
             self.state.unfinished.grown(self, self.unfinished_bytes)

@@ -202,7 +202,7 @@ class RpcConnection(ClientConnection):
         """Store a response of a batch until the others are complete."""
         if not isinstance(response, RpcResponse):
             response = await response
-        self.client.socket.owe(len(response.text))
+        self.client.socket.add_kept(len(response.text))
         return response
 
     async def _respond(
@@ -320,7 +320,7 @@ class RpcConnection(ClientConnection):
         visible = [response for response in responses if response.text]
         long = any(response.more is not None for response in visible)
         if long and not batch:
-            self.client.socket.owe(len(visible[0].text))
+            self.client.socket.add_kept(len(visible[0].text))
         try:
             if long:
                 await self._send_fragmented(visible, b"[" if batch else b"", b"]" if batch else b"")
@@ -335,7 +335,7 @@ class RpcConnection(ClientConnection):
                 if response.then is not None:
                     response.then()
             if long or batch:
-                self.client.socket.owe(-sum(len(response.text) for response in responses))
+                self.client.socket.add_kept(-sum(len(response.text) for response in responses))
 
     async def _send_fragmented(self, responses: list["RpcResponse"], between: bytes, end: bytes) -> None:
         if self._fragment_lock is None:
@@ -383,14 +383,14 @@ class RpcConnection(ClientConnection):
         size = sum(map(len, messages))
         self._queued_messages += messages
         self._queued_bytes += size
-        self.client.socket.owe(size)
+        self.client.socket.add_kept(size)
         return self._fragmented_sent
 
     def _send_queued(self) -> None:
         """Send the messages that have waited for the end of a long one."""
         sent, self._fragmented_sent = self._fragmented_sent, None
         queued, self._queued_messages = self._queued_messages, []
-        self.client.socket.owe(-self._queued_bytes)
+        self.client.socket.add_kept(-self._queued_bytes)
         self._queued_bytes = 0
         self.client.socket.send(*queued)
         if sent is not None:

@@ -175,7 +175,7 @@ class Presence:
         hold.due = self._timers.add(hold, self._loop.time() + seconds)
 
     def _submit(self, hold: Hold) -> None:
-        self._service.turns.submit(hold.counts, functools.partial(self._begin, hold))
+        self._service.resuming.submit(hold.counts, functools.partial(self._begin, hold))
 
     def _begin(self, hold: Hold) -> None:
         self._service.start(self._process(hold))
