@@ -20,7 +20,7 @@ from tornado_signal.http.handlers import Handler
 from tornado_signal.limits.per_address import Limits
 from tornado_signal.operator.access import AdminPolicy
 from tornado_signal.operator.application import make_admin_application
-from tornado_signal.operator.control import make_control
+from tornado_signal.operator.control import Control
 from tornado_signal.process.resources import read_resources
 from tornado_signal.process.server import all_routes
 from tornado_signal.relay import open_relay
@@ -213,7 +213,7 @@ class Service:
         state = getattr(self.server, "state", None) or ServerState(self.application, refusal)
         self.shared.refusals.cut_off = state.count_cut_off
         name, relay = f"localhost:{self.port}", self.application.relay
-        self.control = make_control(self.shared, relay, state, partial(setattr, self.shared.live, "current"), name, 0)
+        self.control = Control(self.shared, relay, state, partial(setattr, self.shared.live, "current"), name, 0)
         self.control.start()
         self._stack.push_async_callback(self.control.close)
         policy = AdminPolicy(hosts=self.settings.admin_hosts)

@@ -62,7 +62,7 @@ def test_trouble_has_its_begin_ends_and_stays_in_the_bounded_history():
     none = Histogram((1.0,))
 
     def read():
-        return Totals(failed, 0, 0, failed, 0, 0, 0, 0, none, none, none, 0.0, False, False)
+        return Totals((failed, 0, 0, failed, 0, 0, 0, 0), (none, none, none), 0.0, down=False, full=False)
 
     history = History(read, lambda: now_ms, find_troubles)
     for number in range(2 * MAX_POINTS):

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import ipaddress
 import json
 import logging
@@ -17,6 +18,8 @@ from ..service.refusals import BLOCKED_BY_OPERATOR, CLOSED_BY_OPERATOR
 from ..service.service import Service, WaitingRequest
 from ..session import Session, Side
 from ..settings.addresses import Network, canonical_network
+from ..settings.live import LiveSettings
+from ..settings.settings import Settings
 from ..system.loop import present
 from ..transport import ServerState
 from ..transport.frames import CloseCode
@@ -32,6 +35,7 @@ MAX_TEXT: Final = 1024
 LEVELS: Final = ("debug", "info", "warning", "error")
 
 Fields = Mapping[str, Any]
+ServerActions = Mapping[str, Callable[[Fields], dict[str, Any]]]
 
 
 class InvalidAction(Exception):
@@ -94,13 +98,11 @@ class Actions:
         self,
         service: Service,
         transport: ServerState,
-        stop: Callable[[], None],
-        apply: Callable[[dict[str, object]], object],
+        of_server: ServerActions,
     ) -> None:
         self._service = service
         self._transport = transport
-        self._stop = stop
-        self._apply = apply
+        self._of_server = of_server
         self._loop = asyncio.get_running_loop()
         self._blocks: dict[Network, asyncio.TimerHandle] = {}
 
@@ -109,9 +111,11 @@ class Actions:
 
         Raise InvalidAction before anything has changed, or Unavailable if the store cannot be used.
         """
+        if name in self._of_server:
+            return perform_on_server(self._of_server, name, fields, by)
         check_names(name, fields)
         with audited(name, fields, by) as result:
-            result |= await getattr(self, f"_{name.replace('-', '_')}")(fields)
+            result |= await getattr(self, f"_{name}")(fields)
         return result
 
     # Connections
@@ -227,15 +231,33 @@ class Actions:
             raise InvalidAction("compact is for --store leveldb; on Redis, use BGREWRITEAOF and MEMORY PURGE")
         return {"before_bytes": sizes[0], "after_bytes": sizes[1]}
 
-    # The server
 
-    async def _drain(self, fields: Fields) -> dict[str, Any]:
-        self._loop.call_soon(self._stop)
+def make_server_actions(
+    stop: Callable[[], None], live: LiveSettings, apply: Callable[[Settings], object]
+) -> ServerActions:
+    """Return the actions on a server as a whole, by name. `apply` applies other settings, until a reload."""
+
+    def drain(fields: Fields) -> dict[str, Any]:
+        asyncio.get_running_loop().call_soon(stop)
         return {"state": "leaving"}
 
-    async def _log_level(self, fields: Fields) -> dict[str, Any]:
-        self._apply({"log_level": parse_level(fields)})
-        return {"level": fields["level"]}
+    def log_level(fields: Fields) -> dict[str, Any]:
+        level = fields.get("level")
+        if level not in LEVELS:
+            raise InvalidAction(f"level must be one of {', '.join(LEVELS)}")
+        sources = {**live.current.sources, "log_level": "operator"}
+        apply(dataclasses.replace(live.current, log_level=level, sources=sources))
+        return {"level": level}
+
+    return {"drain": drain, "log-level": log_level}
+
+
+def perform_on_server(actions: ServerActions, name: str, fields: Fields, by: str) -> dict[str, Any]:
+    """Perform an action on a server as a whole, as `Actions.perform` does others."""
+    check_names(name, fields)
+    with audited(name, fields, by) as result:
+        result |= actions[name](fields)
+    return result
 
 
 def check_names(name: str, fields: Fields) -> None:
@@ -307,10 +329,3 @@ def parse_target(fields: Fields) -> Target:
     """Return the clients that fields other than `address` choose."""
     texts = {name: parse_text(fields, name) for name in fields if name != "code"}
     return Target(**texts, code=parse_code(fields) if "code" in fields else b"")
-
-
-def parse_level(fields: Fields) -> str:
-    level = fields.get("level")
-    if level not in LEVELS:
-        raise InvalidAction(f"level must be one of {', '.join(LEVELS)}")
-    return str(level)

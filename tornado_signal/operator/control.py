@@ -5,7 +5,6 @@ Processes exchange requests and replies through the relay. Each is a member of a
 
 import asyncio
 import contextlib
-import dataclasses
 import functools
 import logging
 import socket
@@ -17,10 +16,10 @@ from ..errors import Unavailable
 from ..relay import Channel, Lease, Relay
 from ..service.service import Service
 from ..settings.settings import Settings
-from ..system.lifecycle import LEAVING, Lifecycle
+from ..system.lifecycle import LEAVING
 from ..system.sockets import port_or_path
 from ..transport import ServerState
-from .actions import ACTIONS, Actions, InvalidAction
+from .actions import ACTIONS, Actions, InvalidAction, make_server_actions
 from .fullness import Fullness
 from .history import Point, merge
 from .messages import Messages
@@ -46,37 +45,38 @@ class Inbox:
 
 
 class Control:
-    """This process as a member of its group. `Operator` describes its operations. `name` contains no spaces."""
+    """This process as a member of its group. `Operator` describes its operations.
+
+    The number of the worker is 0 if the server is one process. `apply` applies other settings, until a reload.
+    """
 
     def __init__(
         self,
+        service: Service,
         relay: Relay,
-        process_id: str,
-        name: str,
-        status: Status,
-        stored: StoredSessions,
-        actions: Actions,
-        lifecycle: Lifecycle,
-        messages: Messages,
-        fullness: Fullness,
+        transport: ServerState,
+        apply: Callable[[Settings], object],
+        server: str,
+        worker: int,
     ) -> None:
         self._relay = relay
-        self._id = process_id
-        self._name = name
-        self._status = status
-        self._stored = stored
-        self._actions = actions
-        self._lifecycle = lifecycle
-        self._messages = messages
-        self.fullness = fullness
+        self._id = service.store.process_id.hex()
+        self._name = f"{server}/{worker}" if worker else server  # without spaces
+        self._lifecycle = service.lifecycle
+        self.fullness = Fullness(service.store, service.limits.full)
+        self._status = Status(service, transport, self.fullness, server, worker)
+        self._stored = StoredSessions(service.store, lambda: service.settings.admin_topics)
+        stop = functools.partial(service.lifecycle.reach, LEAVING)
+        self._actions = Actions(service, transport, make_server_actions(stop, service.live, apply))
+        self._messages = Messages(lambda: service.store.secret, service.store.now_ms)
         self._replies: dict[int, Callable[[dict[str, Any]], None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._forged = False  # whether the log says that messages are not signed
         self._describing: dict[bool, asyncio.Future[dict[str, Any]]] = {}  # by whether with the history
-        self.rotate = status.history.rotate
+        self.rotate = self._status.history.rotate
         self._inboxes = {
             REQUESTS: Inbox(self._on_request),
-            Channel(SCOPE, f"replies {process_id}"): Inbox(self._on_reply),
+            Channel(SCOPE, f"replies {self._id}"): Inbox(self._on_reply),
         }
         self.stopping = asyncio.Event()
 
@@ -245,33 +245,3 @@ def now_ms() -> int:
 def server_name(public: list[socket.socket]) -> str:
     """Return the name of a server among those that share its store: its host, and its port or Unix socket."""
     return f"{socket.gethostname()}:{port_or_path(public[0])}".replace(" ", "_")
-
-
-def make_control(
-    service: Service,
-    relay: Relay,
-    transport: ServerState,
-    apply: Callable[[Settings], object],
-    server: str,
-    worker: int,
-) -> Control:
-    """Make the operator's view of a process.
-
-    The number of the worker is 0 if the server is one process.
-    """
-    fullness = Fullness(service.store, service.limits.full)
-    status = Status(service, transport, fullness, lambda: service.settings, server, worker)
-    stored = StoredSessions(service.store, lambda: service.settings.admin_topics)
-    stop = functools.partial(service.lifecycle.reach, LEAVING)
-    actions = Actions(service, transport, stop, lambda changes: apply(changed(service.settings, changes)))
-    name = f"{server}/{worker}" if worker else server
-    messages = Messages(lambda: service.store.secret, service.store.now_ms)
-    return Control(
-        relay, service.store.process_id.hex(), name, status, stored, actions, service.lifecycle, messages, fullness
-    )
-
-
-def changed(settings: Settings, changes: dict[str, Any]) -> Settings:
-    """Return settings with changes by the operator. A reload replaces them."""
-    sources = {**settings.sources, **dict.fromkeys(changes, "operator")}
-    return dataclasses.replace(settings, **changes, sources=sources)

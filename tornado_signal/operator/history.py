@@ -18,17 +18,8 @@ SLICE_MS: Final = round(SLICE_S * 1000)
 class Totals(NamedTuple):
     """Figures of a process: counts since its start, and its state now."""
 
-    requests: int
-    pairs: int
-    refused: int  # see `NOT_REFUSED`
-    failed: int
-    defects: int
-    connected: int  # reports of clients, as the next two
-    unconnected: int
-    relayed: int
-    wake_ups: Histogram
-    lags: Histogram
-    connects: Histogram
+    counts: tuple[int, ...]  # the fields of a `Point` from `requests` to `relayed`
+    histograms: tuple[Histogram, Histogram, Histogram]  # those of `wake_up_s`, `lag_s` and `connect_s`
     used: float
     down: bool
     full: bool
@@ -39,7 +30,7 @@ class Point(NamedTuple):
 
     Attributes:
         time: their begin in Unix milliseconds.
-        requests, pairs, refused, failed, defects: numbers of events.
+        requests, pairs, refused, failed, defects: numbers of events. `NOT_REFUSED` are not among the refused.
         connected, unconnected, relayed: numbers of reports.
         wake_up_s, lag_s: the time below which 99 % were. None without observations.
         connect_s: the same for half of the connected peers.
@@ -91,7 +82,7 @@ class History:
 
     def _copy(self) -> tuple[tuple[int, ...], list[list[int]]]:
         totals = self._read()
-        return totals[:8], [list(each.counts) for each in (totals.wake_ups, totals.lags, totals.connects)]
+        return totals.counts, [list(each.counts) for each in totals.histograms]
 
     def rotate(self) -> None:
         """Begin the next point, and forget the oldest one."""
@@ -116,30 +107,15 @@ class History:
         return found
 
     def _current(self) -> tuple[Point, dict[str, float]]:
-        now, (numbers, (wake_ups, lags, connects)) = self._read(), self._before
-        requests, pairs, refused, failed, defects, connected, unconnected, relayed = map(sub, now[:8], numbers)
-        point = Point(
-            self._began_ms,
-            requests,
-            pairs,
-            refused,
-            failed,
-            defects,
-            connected,
-            unconnected,
-            relayed,
-            highest(now.wake_ups, wake_ups),
-            highest(now.lags, lags),
-            highest(now.connects, connects, 0.5),
-            round(now.used, 4),
-            int(now.down),
-            int(now.full),
-        )
+        now, (counts, histograms) = self._read(), self._before
+        numbers = map(sub, now.counts, counts)
+        bounds = map(highest, now.histograms, histograms, (0.99, 0.99, 0.5))
+        point = Point._make((self._began_ms, *numbers, *bounds, round(now.used, 4), int(now.down), int(now.full), ()))
         values = self._find([*self._complete, point])
         return point._replace(troubles=tuple(values)), values
 
 
-def highest(histogram: Histogram, before: Sequence[int], share: float = 0.99) -> float | None:
+def highest(histogram: Histogram, before: Sequence[int], share: float) -> float | None:
     """Return the upper bound of a share of the values that were observed since `before`, or the highest bound."""
     below = list(accumulate(map(sub, histogram.counts, before)))
     if not below[-1]:

@@ -70,14 +70,12 @@ class Status:
         service: Service,
         transport: ServerState,
         fullness: Fullness,
-        current: Callable[[], Settings],
         server: str,
         worker: int,
     ) -> None:
         self._service = service
         self._transport = transport
         self._fullness = fullness
-        self._current = current
         self._identity = {
             "server": server,
             "worker": worker,
@@ -122,7 +120,7 @@ class Status:
             ]
             if service.settings.admin_topics
             else None,
-            "settings": describe_settings(self._current()),
+            "settings": describe_settings(service.settings),
             "log": logs.recent(),
             **({"history": self.history.points()} if history else {}),
         }
@@ -169,18 +167,11 @@ class Status:
         )
         requests, failed = self._count_requests()
         reports = self._service.reports
+        reported = reports.count("connected"), reports.count("failed"), reports.count("connected", "relay")
+        pairs = sum(self._service.store.metrics.offers_waited.counts)
         return Totals(
-            requests,
-            sum(self._service.store.metrics.offers_waited.counts),
-            metrics.refusals.total() - not_refused,
-            failed,
-            metrics.defects,
-            reports.count("connected"),
-            reports.count("failed"),
-            reports.count("connected", "relay"),
-            metrics.wake_ups,
-            metrics.loop_lag,
-            reports.seconds,
+            (requests, pairs, metrics.refusals.total() - not_refused, failed, metrics.defects, *reported),
+            (metrics.wake_ups, metrics.loop_lag, reports.seconds),
             max((used / most for used, most in self._find_room().values() if most), default=0.0),
             not self._service.store.available,
             bool(self._fullness.full),

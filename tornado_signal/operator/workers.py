@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,10 @@ from tornado import web
 
 from ..errors import Unavailable
 from ..settings.live import LiveSettings
-from ..settings.settings import Settings
 from ..system import logs
 from .access import AdminApplication, AdminHandler, AdminPolicy, LivenessHandler, respond
-from .actions import Fields, InvalidAction, audited, check_names, parse_level
-from .control import changed, now_ms
+from .actions import InvalidAction, ServerActions, perform_on_server
+from .control import now_ms
 from .exposition import PREFIX, reload_gauge
 from .handlers import FORWARDED_BY, operator_routes
 from .verdict import judge
@@ -179,7 +178,7 @@ class WorkersOperator:
         listeners: Sequence[WorkerListener],
         policy: AdminPolicy,
         server: str,
-        server_actions: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]],
+        server_actions: ServerActions,
     ) -> None:
         self._listeners = listeners
         self._policy = policy
@@ -204,9 +203,7 @@ class WorkersOperator:
 
     async def perform(self, name: str, fields: dict[str, Any], by: str) -> dict[str, Any]:
         if name in self._server_actions:
-            check_names(name, fields)
-            with audited(name, fields, by) as result:
-                result |= self._server_actions[name](fields)
+            result = perform_on_server(self._server_actions, name, fields, by)
             return {"results": [{"process": self._server, **result}], "missing": []}
         response = await self._first(f"/actions/{name}", ACTION_S, "POST", by, json=fields)
         if response is None:
@@ -242,23 +239,3 @@ def make_workers_application(
     ]
     routes += operator_routes(operator, policy)
     return AdminApplication(routes, policy)
-
-
-def make_server_actions(
-    stop: Callable[[], None], live: LiveSettings, apply: Callable[[Settings], object]
-) -> dict[str, Callable[[Fields], dict[str, Any]]]:
-    """Return the actions of a supervisor by name.
-
-    `apply` applies other settings to all workers.
-    """
-
-    def drain(fields: Fields) -> dict[str, Any]:
-        stop()
-        return {"state": "leaving"}
-
-    def log_level(fields: Fields) -> dict[str, Any]:
-        level = parse_level(fields)
-        apply(changed(live.current, {"log_level": level}))
-        return {"level": level}
-
-    return {"drain": drain, "log-level": log_level}

@@ -19,7 +19,7 @@ from ..http.error_responses import make_error_responder
 from ..limits.per_address import Limits
 from ..limits.recent import SLICE_S
 from ..operator.access import AdminPolicy
-from ..operator.control import Control, make_control, server_name
+from ..operator.control import Control, server_name
 from ..operator.fullness import CHECK_S, describe_full
 from ..protocols.routes import protocol_routes
 from ..relay import Relay, open_relay
@@ -154,7 +154,7 @@ class ServingProcess:
         await self.server.start(public)
         stages.opened("public listener", functools.partial(self.server.close, 0))
         server = server_name(public)
-        self.control = make_control(service, relay, self.state, self.reloader.apply, server, self._worker)
+        self.control = Control(service, relay, self.state, self.reloader.apply, server, self._worker)
         self.control.start()
         stages.opened("operator", self.control.close)
         admin_application = web.Application()

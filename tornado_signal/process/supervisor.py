@@ -16,13 +16,13 @@ from typing import Any
 from ..errors import OperatorError
 from ..http.error_responses import make_error_responder
 from ..operator.access import AdminPolicy
+from ..operator.actions import make_server_actions
 from ..operator.control import server_name
 from ..operator.fullness import CHECK_S as FULLNESS_CHECK_S
 from ..operator.fullness import Fullness, describe_full
 from ..operator.workers import (
     WorkerListener,
     WorkersOperator,
-    make_server_actions,
     make_workers_application,
     read_readiness,
 )
