@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import logging
+from types import SimpleNamespace
 
 import pytest
 from support.peerjs import open_peer
@@ -12,7 +13,7 @@ from support.service import ORIGIN, OTHER, TIMEOUT_MS, invalid
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from tornado_signal.protocols import peerjs
+from tornado_signal.protocols import matchbox, peerjs, rxdb
 from tornado_signal.protocols.connection import ProtocolConnection
 from tornado_signal.settings.origins import AllowedOrigins
 from tornado_signal.websocket import rpc
@@ -31,7 +32,12 @@ ANSWERED = {  # paths of a protocol, and a message that each connection gets a r
     "y-webrtc": (["/y-webrtc"], '{"type":"ping","more":"hidden"}'),
     "tracker": (["/tracker", "/announce"], '{"action":"scrape","info_hash":"hidden of 20 letters"}'),
     "nostr": (["/nostr", "/nostr/"], '["REQ","hidden",{"#x":["hidden"],"more":1}]'),
+    "rxdb": (["/rxdb"], '{"type":"signal","room":"a room","senderPeerId":"00","receiverPeerId":"00","data":"hidden"}'),
+    "matchbox": (["/matchbox/room"], '{"Signal":{"receiver":"00","data":"hidden"}}'),
+    "godot": (["/godot"], '{"type":4,"id":1,"data":"hidden"}'),
 }
+JOINS = {"/rxdb": '{"type":"join","room":"a room"}', "/godot": '{"type":0,"id":0,"data":""}'}
+GREETINGS = {"/rxdb": 2, "/matchbox/room": 1, "/godot": 2}  # messages to a client that has joined
 
 
 def open_socket(service, path, origin=ORIGIN):
@@ -44,6 +50,10 @@ async def opened(service, path):
     async with open_socket(service, path) as socket:
         if path.startswith("/peerjs"):
             assert json.loads(await socket.recv()) == {"type": "OPEN"}
+        if path in JOINS:
+            await socket.send(JOINS[path])
+        for _ in range(GREETINGS.get(path, 0)):
+            await socket.recv()
         yield socket
 
 
@@ -56,8 +66,10 @@ async def end_of(socket):
 @pytest.fixture(
     params=[(name, path) for name, (paths, _) in ANSWERED.items() for path in paths], ids=lambda each: each[1]
 )
-def protocol(request):
-    """The name of a protocol, a path of it, and a message that gets a response."""
+def protocol(request, monkeypatch):
+    """The name of a protocol, a path of it, and a message that gets a response, if only that of the client itself."""
+    monkeypatch.setattr(matchbox, "make_id", lambda: "00")
+    monkeypatch.setattr(rxdb, "os", SimpleNamespace(urandom=lambda size: bytes(1)))
     name, path = request.param
     return name, path, ANSWERED[name][1]
 
@@ -71,7 +83,7 @@ async def test_disabled_protocol_has_no_paths(protocol, start_service):
         assert (await service.call("GET", target)).status == 404
 
 
-async def test_client_without_an_origin_is_refused_unless_the_protocol_is_shared(protocol, start_service):
+async def test_client_without_an_origin_is_refused_unless_the_protocol_is_shared(protocol, start_service, caplog):
     name, path, _ = protocol
     service = await start_service(shared_protocols=[other for other in ANSWERED if other != name])
     with pytest.raises(InvalidStatus) as refusal:
@@ -79,6 +91,7 @@ async def test_client_without_an_origin_is_refused_unless_the_protocol_is_shared
     response = refusal.value.response
     expected = f"{invalid('Origin')}; programs that send none need --shared-protocols {name}"
     assert (response.status_code, json.loads(response.body)) == (400, {"error": expected})
+    assert expected in caplog.text
     for target in ["/peerjs/id", "/peerjs/peers"] if name == "peerjs" else []:
         assert (await service.call("GET", target, origin=None)).status == 400
 
@@ -103,7 +116,7 @@ async def test_every_message_counts_towards_the_rate(protocol, start_service):
                 await socket.send(message)
                 await socket.recv()
                 answers += 1
-        assert answers == 19  # the handshake also counts
+        assert answers == 19 - (path in JOINS)  # the handshake also counts
         assert await end_of(socket) == (1008, "too many requests of an address")
 
 
@@ -130,18 +143,20 @@ async def test_messages_are_logged_and_counted_without_their_content(protocol, s
     name, path, message = protocol
     service = await start_service(access_log=True, allowed_origins=AllowedOrigins(frozenset({ORIGIN})))
     async with opened(service, path) as socket:
-        for sent in (message, "hidden"):
-            await socket.send(sent)
-        await socket.send(message)
+        sent = [message, message] if path in JOINS else [message, "hidden", message]  # nonsense closes these
+        for each in sent:
+            await socket.send(each)
         for _ in range(3 if name in ("tracker", "nostr") else 2):
             await asyncio.wait_for(socket.recv(), BOUND_S)
-    count = 4 if name == "peerjs" else 3  # its OPEN is also a message
+    # The greetings of peerjs and matchbox also count, and the messages by which the others join.
+    count = len(sent) + (name in ("peerjs", "matchbox", "rxdb", "godot"))
+    endpoint = "/matchbox/{room}" if name == "matchbox" else f"/{name}"
     metrics = service.shared.log.metrics
-    assert metrics.by_origin == {(ORIGIN, f"/{name}", 101): 1, (ORIGIN, f"/{name}", 200): count}
+    assert metrics.by_origin == {(ORIGIN, endpoint, 101): 1, (ORIGIN, endpoint, 200): count}
     assert metrics.defects == 0
     lines = [record.fields for record in caplog.records if record.getMessage() == "request"]
     assert sorted((line["method"], line["status"]) for line in lines) == [("GET", 101), *[("WS", 200)] * count]
-    assert {line["endpoint"] for line in lines} == {f"/{name}"}
+    assert {line["endpoint"] for line in lines} == {endpoint}
     assert "hidden" not in str(lines)
 
 

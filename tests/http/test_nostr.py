@@ -354,6 +354,25 @@ async def test_every_value_counts_towards_the_rate(topics, start_service):
     await until(lambda: service.shared.limits.client("127.0.0.1").held == 0)
 
 
+@pytest.mark.parametrize(
+    ("topics", "size", "units"), [(1, 40_000, [3]), (3, 100, [1, 2]), (3, 40_000, [3, 6]), (2, 15_000, [1, 1])]
+)
+async def test_each_further_topic_of_an_event_counts_by_its_size(topics, size, units, service, monkeypatch):
+    charged, charge = [], service.shared.limits.charge_request
+
+    def recording(client, now_ms, units=1):
+        charged.append(units)
+        return charge(client, now_ms, units)
+
+    event = make_event(content="x" * size, tags=[["x", str(number)] for number in range(topics)])
+    async with open_socket(service) as client:
+        await client.read()
+        monkeypatch.setattr(service.shared.limits, "charge_request", recording)
+        await client.send(["EVENT", event])
+        assert await client.receive() == accepted(event)
+    assert charged == units
+
+
 async def test_each_subscription_of_a_topic_counts_as_a_receiver(service):
     async with open_socket(service) as client:
         for number in range(3):

@@ -12,7 +12,8 @@ from support.y_webrtc import RawClient
 from websockets.exceptions import ConnectionClosed
 
 from tornado_signal.protocols import godot, rooms
-from tornado_signal.relay import COUNTED, Lease
+from tornado_signal.protocols.endpoint import make_scope
+from tornado_signal.relay import COUNTED, Channel, Lease
 
 FOLDER = TESTS / "http" / "transcripts"
 QUIET_S = 0.05  # in which nothing may come
@@ -273,6 +274,41 @@ async def test_shared_protocols_join_programs_without_an_origin_and_pages(start_
     async with Client(service, "/matchbox/game", None) as native, Client(service, "/matchbox/game") as page:
         await identified(native)
         await native.expect({"NewPeer": await identified(page)})
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "join", "greetings"),
+    [
+        ("/rxdb", "a room", {"type": "join", "room": "a room"}, 2),
+        ("/matchbox/game", "all game", None, 1),
+        ("/godot", "a lobby", {"type": 0, "id": 0, "data": "a lobby"}, 1),
+    ],
+)
+async def test_the_1000th_member_enters_a_room_and_the_next_one_is_refused(
+    path, name, join, greetings, opened, service
+):
+    channel = Channel(make_scope(path.split("/")[1], ORIGIN), name)
+    for number in range(1, 1000):  # the first one is Godot's host
+        await service.application.relay.join(channel, Lease(str(number), "x", "x", godot.MESH), 1000)
+    for each in ("last", "surplus"):
+        client = await opened(path)
+        if join is not None:
+            await client.send(join)
+        if each == "last":
+            for _ in range(greetings):
+                await client.receive()
+    assert await client.refused() == (1008, "too many members of a room")
+
+
+async def test_a_flood_of_joins_closes_the_connection_and_leaves_all_rooms(start_service):
+    service = await start_service(unlimited_addresses=(), rate_per_address=2)
+    async with Client(service, "/rxdb") as client:
+        with contextlib.suppress(ConnectionClosed):
+            for number in range(30):
+                await client.send({"type": "join", "room": f"a room {number}"})
+        assert await client.refused() == (1008, "too many requests of an address")
+    await until(lambda: service.shared.limits.client("127.0.0.1").held == 0)
+    assert [group for group in service.application.relay._groups if "rxdb" in group.scope] == []
 
 
 async def test_a_room_is_full_for_an_address_and_in_all(start_service, monkeypatch):
