@@ -151,7 +151,7 @@ class RequestReader(httputil.HTTPMessageDelegate):
     def __init__(self, application: Application, connection: httputil.HTTPConnection) -> None:
         self._application = application
         self._connection = connection
-        self._max_bytes = application.service.settings.max_body_bytes
+        self._max_bytes = application.service.live.current.max_body_bytes
         self._body: bytes | bytearray = b""
         self._unfinished_bytes = 0  # of the body, as long as it is not complete
         self._length = 0
@@ -165,7 +165,8 @@ class RequestReader(httputil.HTTPMessageDelegate):
         Raise HTTPInputError if the query has too many fields, which Tornado would copy before admission.
         """
         assert isinstance(start_line, httputil.RequestStartLine)
-        if start_line.path.count("&") >= MAX_QUERY_FIELDS:
+        _, target, _ = start_line
+        if target.count("&") >= MAX_QUERY_FIELDS:
             raise httputil.HTTPInputError("too many fields in the query")
         self._start_line, self._headers = start_line, headers
         self._length = int(headers.get("Content-Length", "0"))

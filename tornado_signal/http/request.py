@@ -42,13 +42,12 @@ class Request(httputil.HTTPServerRequest, RequestContext):
         self.method, self.uri, self.version = start_line
         if self.method not in METHODS:
             self.method = UNKNOWN_METHOD
-        self.path, _, self.query = start_line.path.partition("?")
+        self.path, _, self.query = self.uri.partition("?")
         self.headers = headers
         self.body = b""
         self.connection: Any = connection  # both ours and Tornado's have more than the documented interface
         context = connection.context  # type: ignore[attr-defined]
         self.remote_ip = context.remote_ip or ""
-        self.protocol = context.protocol
         client_address = self.remote_ip
         if service.live.current.trusted_proxies or not client_address:
             client_address = service.limits.client_address(client_address, headers.get("X-Forwarded-For", ""))
@@ -64,6 +63,10 @@ class Request(httputil.HTTPServerRequest, RequestContext):
         self._bearer: Bearer | None = None
 
     # Attributes of Tornado's requests
+
+    @property
+    def protocol(self) -> str:  # type: ignore[override]
+        return str(self.connection.context.protocol)
 
     @property
     def host(self) -> str:  # type: ignore[override]

@@ -74,7 +74,7 @@ class Operation:
     ends_hold: bool = False  # whether it ends the hold of the session
     action: str = ""  # the action that a token must allow, or empty for what everybody may do
 
-    def perform(self, context: RequestContext, **values: Any) -> bytes | Awaitable[bytes | Pieces]:
+    def perform(self, context: RequestContext, values: dict[str, Any]) -> bytes | Awaitable[bytes | Pieces]:
         """Perform the operation with parameter values by name. Return JSON, or an awaitable of it."""
         if "code" in values:
             values["session"] = wire.parse_code(values.pop("code"))

@@ -39,7 +39,7 @@ class RequestLog:
 
     def request_id(self, headers: Mapping[str, str], remote_ip: str) -> str:
         """Return the id of a request: that of a trusted proxy, or a new one."""
-        proxies = self.settings.trusted_proxies
+        proxies = self._live.current.trusted_proxies
         if proxies and "X-Request-Id" in headers:
             named = headers["X-Request-Id"]
             if _PRINTABLE.fullmatch(named) and forwarded.trusted(remote_ip, proxies):
@@ -48,7 +48,7 @@ class RequestLog:
 
     def traceparent(self, headers: Mapping[str, str]) -> str:
         """Return the `traceparent` (W3C Trace Context) of a request. Empty if it is invalid or not used."""
-        found = headers.get("Traceparent", "") if self.settings.access_log or self.tracer is not None else ""
+        found = headers.get("Traceparent", "") if self._live.current.access_log or self.tracer is not None else ""
         return found if _TRACEPARENT.fullmatch(found) else ""
 
     def write_line(

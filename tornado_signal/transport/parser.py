@@ -91,7 +91,13 @@ class RequestParser:
         """
         taken = len(piece)
         if self._complete and (known := find_request(piece)) is not None:
-            self._pass_on(piece, *known)
+            self._silent_bytes, self.progressed, self._after_chunked = 0, True, False
+            start_line, headers, body = known
+            try:
+                self._sink.request_received(start_line, headers, True, body)
+            except BadRequest:
+                self._read, self._begin_at, self.in_head = piece, 0, True  # a refusal needs the headers
+                raise
             return taken
         if self.in_head:
             self._read += piece
@@ -121,15 +127,6 @@ class RequestParser:
         if self._silent_bytes > MAX_HEAD_BYTES:
             raise BadRequest(http.HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         return taken
-
-    def _pass_on(self, piece: bytes, start_line: httputil.RequestStartLine, headers: Headers, body: bytes) -> None:
-        """Report a whole request, which llhttp need not see."""
-        self._silent_bytes, self.progressed, self._after_chunked = 0, True, False
-        try:
-            self._sink.request_received(start_line, headers, True, body)
-        except BadRequest:
-            self._read, self._begin_at, self.in_head = piece, 0, True  # a refusal needs the headers
-            raise
 
     def close(self) -> None:
         """Drop references after the last input, so that the garbage collector is not needed."""

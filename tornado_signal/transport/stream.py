@@ -25,12 +25,9 @@ class BodyTooLarge(httputil.HTTPInputError):
 class HTTPStream(httputil.HTTPConnection):
     """One request and its response."""
 
-    started = False
-    finished = False
     body_timeout_s = 0.0  # 0 for the usual one
     _max_body_bytes = MAX_BODY_BYTES
     _body_bytes = 0  # received so far
-    _begun = False
     _continued = False  # whether the client need not be asked to send the body
     _gone = False
     _chunked = False
@@ -51,6 +48,7 @@ class HTTPStream(httputil.HTTPConnection):
         self.start_line = start_line
         self.headers = headers
         self.keep_alive = keep_alive
+        self.started = self.finished = self._begun = False  # here, because reading them in the class costs more
         self.complete = body is not None
         self._early = body or b""  # the part of the body that was received before its turn, or while its delegate works
 
@@ -75,7 +73,7 @@ class HTTPStream(httputil.HTTPConnection):
         length = self.headers.sent.get(b"content-length")
         if length is not None and int(length) > self._max_body_bytes and self._delegate is not None:
             raise BodyTooLarge
-        if not self._continued and not self.complete and b"expect" in self.headers.sent:
+        if not self.complete and not self._continued and b"expect" in self.headers.sent:
             self._continued = True
             if self.start_line.version != "HTTP/1.0":
                 # After what the headers alone may have set off: a final answer makes it unnecessary.

@@ -561,7 +561,7 @@ def make_methods(operations: Sequence[Operation]) -> dict[str, Method]:
         def perform(context: RpcRequestContext, params: dict[str, Any]) -> bytes | Awaitable[bytes | Pieces]:
             if operation.holdable:
                 return context.connection.offer(context, params, operation)
-            work = operation.perform(context, **check(operation.parameters, params, context))
+            work = operation.perform(context, check(operation.parameters, params, context))
             return context.connection.end_hold(params["code"], work) if operation.ends_hold else work
 
         return Method(operation.pattern, perform, operation.writes, operation.action)
