@@ -1,5 +1,7 @@
 """The ICE servers of peers. A real coturn accepts their passwords, and no others."""
 
+import re
+
 import pytest
 from support.browsers import TURN_SECRET as SECRET
 from support.browsers import until
@@ -116,3 +118,22 @@ def test_password_is_renewed_after_half_of_its_time(start, site, connect_page, s
     alice.clock.fast_forward(310_000)
     answer()
     assert told(3) == 2
+
+
+def test_pages_report_their_connection_over_the_websocket_and_over_http(start, connect_page):
+    server = start("--connection-reports", "--admin-port", 0, "--stun-servers", "none")
+    alice, bob = connect_page(server), connect_page(server)
+    alice.evaluate("listen('lobby', {info: 'alice'})")
+    assert bob.evaluate("call('lobby', {info: 'bob', socket: false})") == ["alice", "alice: hello"]
+
+    def reported():
+        text = server.exchange("/metrics", base=server.admin_url, origin=None)[2].decode()
+        return re.findall(
+            r"^tornado_signal_report(?:ed_connections_total|s_ignored_total)(.*) (\d)", text, re.MULTILINE
+        )
+
+    # Of the reports of one address the first counts.
+    until(lambda: sum(int(number) for _, number in reported()) == 2)
+    ways = [labels for labels, number in reported() if labels and number != "0"]
+    assert all(re.fullmatch(r'{kind="(host|prflx)",outcome="connected",transport="udp"}', each) for each in ways), ways
+    assert ways

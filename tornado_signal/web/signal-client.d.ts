@@ -43,6 +43,18 @@ export interface IceServer {
   credential?: string;
 }
 
+/** How an attempt to connect two peers has ended, after `ms`, and the candidates that connect them. */
+export interface ConnectionReport {
+  outcome: "connected" | "failed";
+  local?: CandidateKind;
+  remote?: CandidateKind;
+  /** To the relay, or of the pair. */
+  transport?: "udp" | "tcp" | "tls";
+  ms: number;
+}
+
+type CandidateKind = "host" | "srflx" | "prflx" | "relay";
+
 interface Gone {
   type: "gone";
   data: { code: string; reason: "answered" | "expired" | "withdrawn" };
@@ -207,5 +219,7 @@ export class SignalClient {
     about: { code: string; side: Side; secret?: string },
     options?: Stoppable,
   ): AsyncGenerator<SessionEvent, void, void>;
-  iceServers(options?: Stoppable): Promise<{ iceServers: IceServer[]; expiresAt: number }>;
+  iceServers(options?: Stoppable): Promise<{ iceServers: IceServer[]; expiresAt: number; reports?: boolean }>;
+  /** Send a report of a connection. Servers take them if `iceServers` says `reports: true`. */
+  report(fields: ConnectionReport, options?: Stoppable): Promise<void>;
 }

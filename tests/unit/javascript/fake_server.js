@@ -117,7 +117,7 @@ export class FakeServer {
       (name) =>
       async (...parameters) =>
         structuredClone(await this[name](...parameters));
-    for (const name of ["open", "iceServers", "offer", "answer", "candidates", "poll"]) {
+    for (const name of ["open", "iceServers", "report", "offer", "answer", "candidates", "poll"]) {
       SignalClient.prototype[name] = call(name);
     }
     SignalClient.prototype.sessions = call("listing");
@@ -132,6 +132,8 @@ export class FakeServer {
   iceServers() {
     return { iceServers: [], expiresAt: Infinity };
   }
+
+  report() {}
 
   /** Resolve with what `look` returns as soon as there is something. */
   #until(look, signal) {

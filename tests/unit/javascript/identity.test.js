@@ -1,8 +1,9 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { roomOf, scopeOf, seal, topicOf, unseal } from "../../../tornado_signal/web/client/identity.js";
+import { scopeOf, seal, topicOf, unseal } from "../../../tornado_signal/web/client/identity.js";
 import { named } from "../../../tornado_signal/web/client/named.js";
+import { roomOf } from "../../../tornado_signal/web/client/rooms.js";
 import { parse } from "../../../tornado_signal/web/client/text.js";
 
 const {

@@ -1,15 +1,14 @@
 /* The data of an application: messages over one data channel, and files (files.js) over a channel each. */
 
-import { BUFFER, CHUNK, parse, read, utf8 } from "./text.js";
+import { BUFFER, CHUNK, FILE_PROTOCOL, parse, read, utf8 } from "./text.js";
 import { CLOSE_MS, MAX_CLOSE_MS, notLoaded, onAbort, SignalError, temporary } from "./timing.js";
 
-/** @import { ErrorCode, FileOptions, Peer as PublicPeer } from "../client.d.ts" */
+/** @import { ErrorCode, Peer as PublicPeer } from "../client.d.ts" */
 /** @import { Offer } from "./files.js" */
 /** @import { Description } from "./types.d.ts" */
 
 const MARK = "\u001e"; // precedes JSON, as in RFC 7464. Text that begins with it is also sent as JSON
 const TEXT = new TextDecoder("utf-8", { ignoreBOM: true });
-const PROTOCOL = "tornado-signal-file"; // of their channels
 const SMALL = 16_384; // bytes of a message, which every implementation takes
 const WHOLE = 262_144; // bytes of the largest message that is not split
 const MAX_MESSAGE = 67_108_864; // bytes of a message
@@ -297,7 +296,7 @@ export class Files {
     /** @param {RTCDataChannelEvent} event */
     const open = async (event) => {
       const { channel } = event;
-      if (channel.protocol !== PROTOCOL) return;
+      if (channel.protocol !== FILE_PROTOCOL) return;
       event.stopImmediatePropagation?.(); // other channels are for the page; werift cannot stop events
       incoming += 1;
       channel.addEventListener("close", () => (incoming -= 1));
@@ -314,22 +313,5 @@ export class Files {
       }
     };
     connection.addEventListener("datachannel", open, { signal: over });
-  }
-
-  /** Open the channel of a file. */
-  open() {
-    return this.connection.createDataChannel("file", { protocol: PROTOCOL });
-  }
-
-  /**
-   * Send a file. Resolves when the other side has all of it.
-   *
-   * @template {object} Context
-   * @param {Blob & { name?: string }} file
-   * @param {FileOptions<Context & { loaded: number, total: number }>} options
-   * @param {Context} context fields of the progress
-   */
-  async send(file, options, context) {
-    return (await loadFiles()).sendFile(this, file, options, context);
   }
 }

@@ -1,7 +1,7 @@
 /* Files over a data channel each. Loaded when a page sends or receives the first one. */
 
 import { checkOptions } from "./signal-client.js";
-import { BUFFER, CHUNK, read } from "./text.js";
+import { BUFFER, CHUNK, FILE_PROTOCOL, read } from "./text.js";
 import { dispatch, onAbort, SignalError } from "./timing.js";
 
 /** @import { FileOptions, IncomingFile as PublicFile } from "../client.d.ts" */
@@ -52,7 +52,7 @@ export async function sendFile(files, file, options, context) {
   const { signal = new AbortController().signal, onprogress = () => {} } = options;
   const { over } = files;
   if (over.aborted) throw failure("interrupted");
-  const channel = files.open();
+  const channel = files.connection.createDataChannel("file", { protocol: FILE_PROTOCOL });
   /** @type {Records["transfer"]} */
   const state = {}; // what the other side has sent
   let wake = () => {};

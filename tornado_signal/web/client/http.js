@@ -172,7 +172,7 @@ export async function request(url, init) {
     return /** @type {{ error?: string }} */ ({}); // an intermediary responds in any format
   });
   if (/: Origin$/.test(error)) throw (await mistakes()).originMissing();
-  if (error === "Not found" && !/\/(nearby|ice-servers)$/.test(url)) throw (await mistakes()).wrongPath(url);
+  if (error === "Not found" && !/\/(nearby|ice-servers|report)$/.test(url)) throw (await mistakes()).wrongPath(url);
   const retryAfterMs = parseInt(/** @type {string} */ (response.headers.get("Retry-After")), 10) * 1000 || undefined;
   throw refused(response.status, conforms(error, "string") ? error : response.statusText, retryAfterMs);
 }
@@ -182,15 +182,16 @@ export async function request(url, init) {
  *
  * @param {Response} response
  */
-export async function json({ body, url }) {
+export async function json({ body, url, status }) {
   try {
     const reader = body?.getReader();
     const decoder = new TextDecoder();
     const tooMany = counter();
-    const pieces = []; // decoded at the end: strings are larger
+    const pieces = /** @type {Uint8Array[]} */ ([]); // decoded at the end: strings are larger
     for (let size = 0; size <= MAX_SIZE; ) {
       const { value } = (await reader?.read()) ?? {};
-      if (!value) return Object(JSON.parse(pieces.map((each) => decoder.decode(each, { stream: true })).join("")));
+      const text = () => pieces.map((each) => decoder.decode(each, { stream: true })).join("");
+      if (!value) return status === 204 ? {} : Object(JSON.parse(text()));
       if (tooMany(value)) break;
       pieces.push(value);
       size += value.length;

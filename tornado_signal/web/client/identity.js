@@ -30,16 +30,6 @@ export function topicOf(prefix, name) {
 
 export const ROOM = "room~"; // the prefix of the topic of a room on the server, where `join` finds no beacons
 
-/**
- * Return the room of a topic.
- *
- * @param {string} topic
- */
-export const roomOf = (topic) =>
-  topic
-    .slice(ROOM.length)
-    .replace(/~([\da-f]{1,5}|10[\da-f]{4})~/g, (_, point) => String.fromCodePoint(Number.parseInt(point, 16)));
-
 export const MAX_NAME = 256;
 const MAX_TOPIC = 256;
 const P256 = { name: "ECDSA", namedCurve: "P-256", hash: "SHA-256" };

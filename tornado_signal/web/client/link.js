@@ -1,6 +1,6 @@
 /* One side of one session, from its description to the open channel. */
 
-import { announce, Files, heed, Messages, send } from "./data.js";
+import { announce, Files, heed, loadFiles, Messages, send } from "./data.js";
 import { ownInfo, random } from "./identity.js";
 import { isDescribed, keepMessages, kept, Negotiation, newConnection } from "./negotiation.js";
 import { publishHeld } from "./servers.js";
@@ -75,6 +75,7 @@ export class Link {
   #open = false;
   #pairs;
   #negotiation;
+  #report;
   #wanted = () => {}; // called when both sides are described
   #reject = /** @type {(error: unknown) => void} */ (() => {});
   #listen = /** @type {(connection: Connection) => void} */ (() => {}); // called when the page can listen
@@ -92,8 +93,9 @@ export class Link {
    * @param {LinkOptions} options
    * @param {AbortSignal} signal
    */
-  constructor(client, side, { iceServers, until }, options, signal) {
+  constructor(client, side, { iceServers, until, report }, options, signal) {
     this.client = client;
+    this.#report = report;
     this.side = side;
     this.until = until;
     this.secret = random();
@@ -316,6 +318,11 @@ export class Link {
 
   /** Continue until the channel is open or the time limit is reached. Both sides are described. */
   async connect() {
+    const beganMs = now();
+    const report = (/** @type {boolean} */ connected) => this.#report(this.peerConnection, now() - beganMs, connected);
+    const failed = (/** @type {unknown} */ error) =>
+      /^(connect-timeout|ice-failed|no-relay)$/.test(Object(error).code) && report(false);
+    this.opened.then(() => report(true), failed);
     this.#wanted();
     const late = () => this.fail(new SignalError("connect-timeout", "The other peer did not connect in time"));
     const timer = setTimeout(late, CONNECT_MS);
@@ -392,8 +399,8 @@ export class Connection extends EventTarget {
    * @param {Blob & { name?: string }} file
    * @param {FileOptions<{ loaded: number, total: number }>} [options]
    */
-  sendFile(file, options = {}) {
-    return this.#link.files.send(file, options, {});
+  async sendFile(file, options = {}) {
+    return (await loadFiles()).sendFile(this.#link.files, file, options, {});
   }
 
   /** Send what still must be sent, then close; resolves when all is closed. */

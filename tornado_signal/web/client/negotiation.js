@@ -118,6 +118,7 @@ export class Negotiation {
 
   /** Look for another way through the network. */
   restart() {
+    this.#renew();
     try {
       this.#connection.restartIce();
     } catch {
@@ -125,6 +126,14 @@ export class Negotiation {
     }
     // In other states the browser fires `negotiationneeded`.
     if (this.#connection.signalingState === "have-local-offer") this.#offer();
+  }
+
+  #renew() {
+    try {
+      this.#way.renew?.();
+    } catch {
+      // Some implementations cannot, and use the earlier ones.
+    }
   }
 
   async #offer() {
@@ -190,6 +199,7 @@ export class Negotiation {
       if (stands && (this.#making || (this.#offers && connection.signalingState !== "stable"))) return;
       this.#seen = of;
       this.#described = false; // the offer of this side is void
+      this.#renew(); // it can restart ICE
       try {
         await connection.setRemoteDescription(description);
       } catch {

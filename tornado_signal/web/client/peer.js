@@ -1,6 +1,6 @@
 /* One connection to another member of a room. */
 
-import { Files, Messages, send } from "./data.js";
+import { Files, loadFiles, Messages, send } from "./data.js";
 import { isDescribed, Negotiation, newConnection } from "./negotiation.js";
 import { dispatch, doubt, notLoaded, now, SignalError } from "./timing.js";
 
@@ -46,7 +46,8 @@ class Peer extends EventTarget {
    * @param {FileOptions<{ loaded: number, total: number }>} [options]
    */
   async sendFile(file, options = {}) {
-    return this.#open.files.send(file, options, {});
+    const { files } = this.#open;
+    return (await loadFiles()).sendFile(files, file, options, {});
   }
 
   /** See `verify`. */
@@ -87,7 +88,7 @@ export class Contact {
   constructor(member, callbacks, streams, options) {
     this.#member = member;
     this.callbacks = callbacks;
-    this.peerConnection = newConnection(callbacks.iceServers, options);
+    this.peerConnection = newConnection(callbacks.iceServers(), options);
     this.channel = this.peerConnection.createDataChannel("room", { ...options.channel, negotiated: true, id: 0 });
     this.peer = new Peer(this, member);
     this.messages = this.#messages(this.channel);
@@ -110,6 +111,7 @@ export class Contact {
       get listed() {
         return member.code;
       },
+      renew: () => this.peerConnection.setConfiguration({ iceServers: callbacks.iceServers(), ...options.rtc }),
       send: (mail) => callbacks.send(mail, this.#mail.signal),
     });
     this.#listen();

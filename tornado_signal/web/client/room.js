@@ -3,12 +3,12 @@ import { Identity, isProven, ownInfo, ROOM, random, scopeOf, seal, topicOf, unse
 import { Contact } from "./peer.js";
 import { publishHeld, Servers } from "./servers.js";
 import {
+  advise,
   backOff,
   Deadline,
   dispatch,
   iceFailure,
   makePace,
-  mistakes,
   notLoaded,
   now,
   onAbort,
@@ -28,7 +28,7 @@ import {
 /** @import { Places } from "./places.js" */
 /** @import { Cipher } from "./secret.js" */
 /** @import { SignalClient } from "./signal-client.js" */
-/** @import { Attempt, Beacon, Fields, Mailbox, Member, TellRoom } from "./types.d.ts" */
+/** @import { Attempt, Beacon, Fields, IceServers, Mailbox, Member, TellRoom } from "./types.d.ts" */
 
 const MAX_MAILS = 250; // valid ones to one beacon; a quarter of the server's limit
 const MAX_TEXTS = 750; // to one beacon, with those that are not valid
@@ -125,9 +125,9 @@ class Room extends EventTarget {
   /** @type {Map<string | undefined, Set<Member>>} */
   #byName = new Map(); // the members that use a name, which belongs to the first one
   #queue = new Queue();
-  // By the peers that have not joined. There is one map for each value of `leads`, so that no check has to filter.
-  /** @type {Record<string, Map<Contact, Attempt>>} */
-  #attempts = { true: new Map(), false: new Map() };
+  // By the peers that have not joined: first those that the other side leads, then those that this side leads.
+  /** @type {Map<Contact, Attempt>[]} */
+  #attempts = [new Map(), new Map()];
   #peerCount = 0; // the number of peers created so far
   // biome-ignore lint/correctness/noUnusedPrivateClassMembers: kept in a field so that bundlers do not drop the allocation
   #garbage = 0;
@@ -167,8 +167,7 @@ class Room extends EventTarget {
   #settled = false;
   /** @type {Places | undefined} */
   #places; // of a room with a maximum
-  /** @type {RTCIceServer[]} */
-  #iceServers = [];
+  #ice = /** @type {IceServers} */ ({}); // set before the first attempt
   #stop = new AbortController();
   /** @type {Promise<void> | undefined} */
   #leaving;
@@ -325,8 +324,9 @@ class Room extends EventTarget {
    */
   async sendFile(file, { to, ...options } = {}) {
     const recipients = this.#recipients(to);
-    (await loadFiles()).checkFile(file, options);
-    const task = (/** @type {Contact} */ { files, peer }) => files.send(file, options, { peer });
+    const { checkFile, sendFile } = await loadFiles();
+    checkFile(file, options);
+    const task = (/** @type {Contact} */ { files, peer }) => sendFile(files, file, options, { peer });
     await toEach(recipients, task, to === undefined && "file-incomplete").catch((error) => {
       options.signal?.throwIfAborted();
       throw error;
@@ -373,9 +373,7 @@ class Room extends EventTarget {
       if (max) this.#places = await import("./places.js").then((part) => new part.Places(max), notLoaded);
       // Name the origin if the room is empty for a while on a loopback address, of which there are several.
       if (/^(localhost|127\.|\[::1)/.test(globalThis.location?.hostname)) {
-        mistakes()
-          .then(({ hintAtOrigin }) => hintAtOrigin(this.#topic, this.#members, this.#stop.signal))
-          .catch(() => {});
+        advise(({ hintAtOrigin }) => hintAtOrigin(this.#topic, this.#members, signal));
       }
       for (;;) {
         await servers.first((client) => this.#attend(client, servers));
@@ -396,7 +394,7 @@ class Room extends EventTarget {
     const deadline = new Deadline(this.#stop.signal);
     const { signal } = deadline;
     try {
-      this.#iceServers = (await servers.iceServers(client)).iceServers;
+      this.#ice = await servers.iceServers(client);
       const mailbox = await this.#publish(client, signal);
       // The events that follow list the current members.
       for (const each of [this.#byBeacon, this.#rivals, this.#codes, this.#namesakes]) each.clear();
@@ -577,7 +575,7 @@ class Room extends EventTarget {
         }
         if (valid >= MAX_MAILS || count >= MAX_TEXTS || size >= MAX_TEXTS_SIZE) mailbox.full();
         if (answer) break; // an answered beacon is no longer listed
-        this.#iceServers = (await servers.iceServers(client)).iceServers;
+        this.#ice = await servers.iceServers(client);
       }
     } catch (error) {
       if (!signal.aborted && !taken(error)) throw error;
@@ -855,7 +853,7 @@ class Room extends EventTarget {
     if (from === this.id || !connection) return true;
     const member = this.#member(from, info, me);
     const first = !this.#leads(member) && mail.description?.type === "offer" && mail.of === 1;
-    const attempt = member.peer && this.#attempts.false.get(member.peer);
+    const attempt = member.peer && this.#attempts[0].get(member.peer);
     const known = [member.connection, member.open?.connection].includes(connection);
     // Anybody can send mail with an id that is not proven, so that an open connection stays.
     const stays = !isProven(from) && member.open?.peer.peerConnection.connectionState === "connected";
@@ -898,7 +896,7 @@ class Room extends EventTarget {
    * @param {boolean} leads
    */
   #admits(leads) {
-    const attempts = this.#attempts[`${leads}`];
+    const attempts = this.#attempts[Number(leads)];
     if (this.#paused) return false;
     // One that has just connected may be open on the other side, which would report that this page leaves.
     /** @param {Attempt} attempt */
@@ -932,10 +930,10 @@ class Room extends EventTarget {
       return;
     }
     if ((this.#peerCount += 1) % MAX_ATTEMPTS === 0) this.#free();
-    this.#attempts[`${callbacks.leads}`].set(member.peer, callbacks);
+    this.#attempts[Number(callbacks.leads)].set(member.peer, callbacks);
     this.#later(STAGGER_MS * times, () => (callbacks.late = true));
     member.connection = connection;
-    if (previous && this.#attempts.false.get(previous)?.late) previous.giveUp();
+    if (previous && this.#attempts[0].get(previous)?.late) previous.giveUp();
     else if (previous !== member.open?.peer) previous?.end();
   }
 
@@ -948,13 +946,16 @@ class Room extends EventTarget {
    */
   #callbacks(member, connection, ms, tries) {
     const leads = this.#leads(member);
+    const beganMs = now();
+    /** @param {RTCPeerConnection} connection */
+    const report = (connection, connected = false) => this.#ice.report(connection, now() - beganMs, connected);
     return {
       leads,
       ms,
       late: false,
       scope: scopeOf(this.#origin, this.#topic),
       ownId: this.id ?? "",
-      iceServers: this.#iceServers,
+      iceServers: () => this.#ice.iceServers,
       send: (mail, signal) => this.#send(member, { connection, ...mail }, signal),
       tell: this.#tell,
       fail: (error) => this.#report(error),
@@ -962,7 +963,8 @@ class Room extends EventTarget {
       offered: (peer, offer) => offer(this, { peer }),
       joined: (contact) => {
         member.tries = 0;
-        this.#attempts[`${leads}`].delete(contact);
+        this.#attempts[Number(leads)].delete(contact);
+        report(contact.peerConnection, true);
         member.open?.peer.end();
         member.open = { peer: contact, connection };
         this.peers.set(member.id, contact.peer);
@@ -970,6 +972,7 @@ class Room extends EventTarget {
         this.#begin();
       },
       unreachable: (connection) => {
+        report(connection);
         const error = iceFailure(member.name ?? member.info, connection);
         if (tries > 1 && !member.open) this.#report(error); // the first time, the device may be slow
       },
@@ -1007,7 +1010,7 @@ class Room extends EventTarget {
    * @param {boolean} joined
    */
   #ended(member, peer, joined) {
-    this.#attempts[`${this.#leads(member)}`].delete(peer);
+    this.#attempts[Number(this.#leads(member))].delete(peer);
     if (joined) {
       member.open = undefined;
       this.peers.delete(member.id);

@@ -4,7 +4,7 @@ import { CLIENT_OPTIONS, checkOptions, SignalClient } from "./signal-client.js";
 import { backOff, now, passing, refusal, SignalError, sleep } from "./timing.js";
 
 /** @import { Owned, PeerOptions } from "../client.d.ts" */
-/** @import { IceServers } from "./types.d.ts" */
+/** @import { IceServers, Results } from "./types.d.ts" */
 
 export const MAX_PEERS = 100; // of a listing
 const TTL_MS = 120_000; // how long an offer outlives a page that vanished without withdrawing it
@@ -119,14 +119,20 @@ export class Servers {
   async iceServers(client) {
     const cached = this.ice.get(client);
     if (cached && now() < cached.until) return cached;
-    const { iceServers, expiresAt } = await client.iceServers({ signal: this.signal }).catch((error) => {
+    /** @type {Results["iceServers"]} */
+    const { iceServers, expiresAt, reports } = await client.iceServers({ signal: this.signal }).catch((error) => {
       if (error.status !== 404) throw error;
       return { iceServers: [], expiresAt: Infinity };
     });
     const leftMs = Math.max(0, expiresAt - Date.now()); // the server's clock can differ much
     const until = now() + Math.min(RENEW_MS, leftMs / 2);
-    this.ice.set(client, { iceServers, until });
-    return { iceServers, until };
+    /** @type {IceServers["report"]} */
+    const report = (...attempt) => {
+      if (reports) import("./reports.js").then((part) => part.report(client, ...attempt)).catch(() => {});
+    };
+    const ice = { iceServers, until, report };
+    this.ice.set(client, ice);
+    return ice;
   }
 }
 

@@ -1,16 +1,16 @@
 /* The API of one server, call by call. */
 
 import { authorizationOf, bearer, JSON_BODY } from "./authorization.js";
-import { ROOM, roomOf, topicOf } from "./identity.js";
 import { hidden, loadHttp, socketTo, withdrawals } from "./socket.js";
 import { EVENTS, filtered, isTooLarge, MAX_LISTING, SHAPES } from "./text.js";
 import {
+  advise,
   backOff,
   Deadline,
   doubt,
   MAX_PAUSE_MS,
-  mistakes,
   nonsense,
+  notLoaded,
   now,
   PAUSE_MS,
   passing,
@@ -23,7 +23,7 @@ import {
   withTimeout,
 } from "./timing.js";
 
-/** @import { ClientOptions, Owned, SessionEvent, Side, SignalEvent, Stoppable, TopicEvent } from "../client.d.ts" */
+/** @import { ClientOptions, ConnectionReport, Owned, SessionEvent, Side, SignalEvent, Stoppable, TopicEvent } from "../client.d.ts" */
 /** @import { Http } from "./http.js" */
 /** @import { Fields, Results, StreamFields } from "./types.d.ts" */
 
@@ -105,11 +105,7 @@ export class SignalClient {
         `"${origin}" is not an origin: it has a scheme and no path, like https://a.example`,
       );
     }
-    if ((origin ?? globalThis.origin) === "null") {
-      mistakes()
-        .then(({ warnOfOrigin }) => warnOfOrigin())
-        .catch(() => {});
-    }
+    if ((origin ?? globalThis.origin) === "null") advise(({ warnOfOrigin }) => warnOfOrigin());
     this.#authorization = authorizationOf(token);
     this.#headers = origin ? { Origin: origin } : {}; // browsers set it automatically
     // Outside of browsers a WebSocket cannot send the Origin that the server requires.
@@ -142,9 +138,8 @@ export class SignalClient {
   }
 
   /** @param {{ page?: number, limit?: number, prefix?: string } & Stoppable} [options] */
-  async rooms({ prefix = "", ...options } = {}) {
-    const { topics, pagination } = await this.topics({ ...options, prefix: prefix ? topicOf(ROOM, prefix) : ROOM });
-    return { rooms: topics.map(({ topic, count }) => ({ name: roomOf(topic), members: count })), pagination };
+  async rooms(options = {}) {
+    return (await import("./rooms.js").catch(notLoaded)).rooms(this, options);
   }
 
   /**
@@ -167,6 +162,14 @@ export class SignalClient {
   /** @param {Stoppable} [options] */
   iceServers(options) {
     return this.#call("iceServers", {}, options);
+  }
+
+  /**
+   * @param {ConnectionReport} fields
+   * @param {Stoppable} [options]
+   */
+  async report(fields, options) {
+    await this.#call("report", { ...fields }, options);
   }
 
   /**

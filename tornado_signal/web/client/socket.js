@@ -171,7 +171,8 @@ export class Socket {
    * @param {Frame} frame
    * @param {number} size
    */
-  #take({ id, result, error, params }, size) {
+  #take({ id, result: value, error, params }, size) {
+    const result = value ?? {}; // of a method without a result
     this.#heardMs = now();
     this.#works = true;
     if (params) {

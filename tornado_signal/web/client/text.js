@@ -114,6 +114,7 @@ export const MAX_SIZE = 2 ** 24; // of a response, an event or a WebSocket messa
 const MAX_VALUES = 250_000;
 export const MAX_LISTING = 1000; // sessions of a response
 export const CHUNK = 65_536; // bytes, which every data channel accepts
+export const FILE_PROTOCOL = "tornado-signal-file"; // of the channels of files
 export const BUFFER = 2 ** 20; // bytes that all files, or all messages, of a connection may have in the buffers
 
 const SESSION = {
@@ -132,7 +133,7 @@ export const SHAPES = {
   topics: { topics: [{ topic: "string", count: "number" }], pagination: PAGINATION },
   sessions: { sessions: [SESSION], "cursor?": "string" },
   nearby: { topic: "string" },
-  iceServers: { iceServers: [{}], expiresAt: "number" },
+  iceServers: { iceServers: [{}], expiresAt: "number", "reports?": "boolean" },
   poll: {
     "offer?": "string",
     "answer?": "string",

@@ -117,6 +117,16 @@ export const notLoaded = (cause) => {
 export const mistakes = () => import("./mistakes.js").catch(notLoaded);
 
 /**
+ * Give advice in the console.
+ *
+ * @param {(advice: typeof import("./mistakes.js")) => unknown} give
+ */
+export const advise = (give) =>
+  mistakes()
+    .then(give)
+    .catch(() => {});
+
+/**
  * @param {string} peer
  * @param {RTCPeerConnection} connection
  */

@@ -28,7 +28,8 @@ export interface Results {
     pagination: { page: number; limit: number; total: number; hasMore: boolean };
   };
   sessions: Listing;
-  iceServers: { iceServers: IceServer[]; expiresAt: number };
+  iceServers: { iceServers: IceServer[]; expiresAt: number; reports?: boolean };
+  report: object;
   offer: { code: string };
   answer: { success: true };
   poll: News;
@@ -80,6 +81,8 @@ export interface IceServers {
   iceServers: IceServer[];
   /** The time at which to request them again, in milliseconds of `performance.now()`. */
   until: number;
+  /** Report an attempt and its duration, where the server wants that. */
+  report: (connection: RTCPeerConnection, ms: number, connected: boolean) => void;
 }
 
 /** A message of a negotiation. */
@@ -127,6 +130,8 @@ export interface Way {
   begins?: boolean;
   readonly direct: boolean;
   readonly listed?: unknown;
+  /** Set the ICE servers for an ICE restart. */
+  renew?: () => void;
   send?: (mail: Mail) => Promise<boolean>;
   refused?: () => void;
 }
@@ -209,7 +214,7 @@ export interface Attempt {
   /** The first lines of what members of the room sign. */
   scope: string;
   ownId: string;
-  iceServers: RTCIceServer[];
+  iceServers: () => RTCIceServer[];
   send: (mail: Mail, signal: AbortSignal) => Promise<boolean>;
   tell: TellRoom;
   fail: (error: Error) => void;
