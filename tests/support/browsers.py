@@ -92,7 +92,7 @@ def temporary(path):
 def launch_in(kind, enter, path):
     """Start a Playwright browser in a network namespace, through a script at `path`."""
     require("chromium")
-    command = ["env", f"TMPDIR={temporary(path)}", *enter, shutil.which("chromium")]
+    command = ["env", f"TMPDIR={temporary(path)}", f"HOME={path.parent}", *enter, shutil.which("chromium")]
     path.write_text(f'#!/bin/sh\nexec {" ".join(command)} "$@"\n')
     path.chmod(0o755)
     return kind.launch(executable_path=path, args=FLAGS)
@@ -145,7 +145,7 @@ class Firefox:
 
     def __init__(self, profile):
         require("firefox-esr")
-        profile.mkdir()
+        profile.mkdir(exist_ok=True)
         lines = [f'user_pref("{name}", {json.dumps(value)});\n' for name, value in PREFERENCES.items()]
         (profile / "user.js").write_text("".join(lines))
         options = ["--headless", "--no-remote", "--profile", profile, "--remote-debugging-port", "0"]

@@ -3,6 +3,7 @@
 import datetime
 import ipaddress
 import ssl
+import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,6 +11,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
+
+from .needs import require
 
 ADDRESSES = ("127.0.0.1", "::1")
 KEYS = {
@@ -33,22 +36,37 @@ class Pair(NamedTuple):
         self.key.write_bytes(other.key.read_bytes())
 
 
-def make_pair(directory, name="server", kind="ec", passphrase=None, days=1):
+def make_pair(directory, name="server", kind="ec", passphrase=None, days=1, addresses=ADDRESSES, authority=None):
+    """Make a certificate, of an `authority` or of its own, and its key. Without `addresses` it is an authority."""
     key = KEYS[kind]()
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)
     until = now + datetime.timedelta(days=days)
-    addresses = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(each)) for each in ADDRESSES])
+    issuer, signing = subject, key
+    if authority:
+        issuer = x509.load_pem_x509_certificate(authority.certificate.read_bytes()).subject
+        signing = serialization.load_pem_private_key(authority.key.read_bytes(), None)
+    ips = [x509.IPAddress(ipaddress.ip_address(each)) for each in addresses]
+    names = x509.SubjectAlternativeName([*ips, x509.DNSName(name)])
     certificate = (
-        x509.CertificateBuilder(subject, subject, key.public_key(), x509.random_serial_number(), now, until)
-        .add_extension(addresses, critical=False)
-        .sign(key, hashes.SHA256())
+        x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number(), now, until)
+        .add_extension(names if addresses else x509.BasicConstraints(True, None), critical=not addresses)
+        .sign(signing, hashes.SHA256())
     )
     pair = Pair(directory / f"{name}.crt", directory / f"{name}.key")
     pair.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
     encryption = serialization.BestAvailableEncryption(passphrase) if passphrase else serialization.NoEncryption()
     pair.key.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption))
     return pair
+
+
+def trust(authority, directory):
+    """Make a database of certificates for Chromium or Firefox in which an authority is trusted."""
+    require("certutil")
+    directory.mkdir(parents=True)
+    flags = ["-A", "-d", f"sql:{directory}", "-n", "authority", "-t", "C,,", "-i", authority.certificate]
+    subprocess.run(["certutil", "-N", "-d", f"sql:{directory}", "--empty-password"], check=True)
+    subprocess.run(["certutil", *flags], check=True)
 
 
 def client_context(*pairs):

@@ -17,14 +17,18 @@ CLONE_NEWNET = 0x40000000  # from sched.h
 
 
 @contextlib.contextmanager
-def own_network():
-    """Move this thread and its children into a network that has only loopback."""
+def own_network(of=None):
+    """Move this thread and its children into the network of a process, or into a new one with loopback only."""
     require("root", "ip")
     libc = ctypes.CDLL(None, use_errno=True)
     before = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
     try:
-        assert libc.unshare(CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
-        subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+        if of is None:
+            assert libc.unshare(CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
+            subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+        else:
+            with open(f"/proc/{of}/ns/net") as other:
+                assert libc.setns(other.fileno(), CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
         yield
     finally:
         assert libc.setns(before, CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
@@ -123,6 +127,7 @@ class Machine:
         self.number = number
         self._port = f"port{number}"  # the bridge's end of the cable
         self._process, self.enter = _namespace("-n", "ip link set lo up; echo ready; exec cat")
+        self.pid = self._process.pid
         peer = ("type", "veth", "peer", "name", "cable", "netns", str(self._process.pid))
         _do("ip", "link", "add", self._port, *peer)
         _do("ip", "link", "set", self._port, "master", "lan", "up")
@@ -135,6 +140,13 @@ class Machine:
         _do(*self.enter, "ip", "address", "add", f"192.0.2.{self.number + moved}/24", "dev", "cable")
         _do(*self.enter, "ip", "link", "set", "cable", "up")
         _do(*self.enter, "ip", "route", "replace", "default", "via", Lan.address)
+
+    def allow(self, *rules):
+        """Drop all packets that this machine sends, except to the `Lan` by one of these rules of nftables."""
+        accepted = "\n".join(f"ip daddr {Lan.address} {rule} accept" for rule in rules)
+        chain = f"type filter hook output priority 0; policy drop\noif lo accept\n{accepted}"
+        table = f"table ip allowed {{\nchain output {{\n{chain}\n}}\n}}\n"
+        subprocess.run([*self.enter, "nft", "-f", "-"], input=table, text=True, check=True)
 
     def unplug(self):
         _do(*self.enter, "ip", "link", "set", "cable", "down")

@@ -1,0 +1,101 @@
+"""Members whose networks let nothing through but a TURN server: Chromium, Firefox and Python, over UDP, TCP and TLS."""
+
+import contextlib
+
+import pytest
+from support.browser_fixtures import serve_turn
+from support.browsers import BOUND_MS, Firefox, launch_in, until
+from support.certificates import make_pair, trust
+from support.networks import Lan, own_network
+
+from .test_room_python import Program, forking
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.needs("root", "ip", "nft", "turnserver", "certutil", "aiortc"),
+]
+
+# The URL of the TURN server, and the only port and protocol that the firewalls let through to it.
+TRANSPORTS = {
+    "udp": ("turn:{}:{}?transport=udp", 0, "udp"),
+    "tcp": ("turn:{}:{}?transport=tcp", 0, "tcp"),
+    "tls": ("turns:{0}:{1}?transport=tcp,turns:turn.example:{1}?transport=tcp", 1, "tcp"),  # Firefox needs a name
+}
+ENTER = """import("/client.js").then(({ room }) => {
+  window.heard = [];
+  window.here = room("lobby", { info: "%s" });
+  here.addEventListener("message", ({ data }) => heard.push(data));
+})"""
+# The types of this side's selected candidates. Only Chromium has them in the statistics of the transport.
+SELECTED = """Promise.all([...here.peers.values()].map(async ({ peerConnection }) => {
+  const stats = await peerConnection.getStats();
+  const all = [...stats.values()];
+  const { selectedCandidatePairId } = all.find(({ type }) => type === "transport") ?? {};
+  const pair = all.find(({ id, selected }) => id === selectedCandidatePairId || selected);
+  return stats.get(pair.localCandidateId).candidateType;
+}))"""
+
+
+@pytest.fixture
+def relay(start, tmp_path, secret_file):
+    """A function that starts a server and coturn in a `Lan`, with an authority, for one transport."""
+    with own_network(), contextlib.ExitStack() as stack:
+        lan = Lan()
+        stack.callback(lan.close)
+
+        def starting(transport):
+            url, offset, protocol = TRANSPORTS[transport]
+            authority = make_pair(tmp_path, "authority", addresses=())
+            pair = make_pair(tmp_path, "turn.example", addresses=[lan.address], authority=authority)
+            port, _ = stack.enter_context(serve_turn(tmp_path, lan.address, tls=pair))
+            turn = url.format(lan.address, port + offset)
+            flags = ("--address", lan.address, *pair.flags, "--stun-servers", "none")
+            server = start(*flags, "--turn-servers", turn, "--turn-secret-file", secret_file)
+            rules = (f"tcp dport {server.url.rpartition(':')[2]}", f"{protocol} dport {port + offset}")
+
+            def make_machine():
+                machine = lan.machine()
+                machine.allow(*rules)
+                return machine
+
+            return server, authority, make_machine
+
+        yield starting
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_members_behind_firewalls_connect_through_the_relay(transport, relay, playwright, tmp_path, monkeypatch):
+    server, authority, make_machine = relay(transport)
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
+    with contextlib.ExitStack() as stack:
+        trust(authority, tmp_path / ".pki" / "nssdb")
+        browser = launch_in(playwright.chromium, make_machine().enter, tmp_path / "chromium")
+        stack.callback(browser.close)
+        chromium = browser.new_page()
+        chromium.set_default_timeout(BOUND_MS)
+        trust(authority, tmp_path / "firefox")
+        (tmp_path / "firefox" / "prefs.js").write_text(f'user_pref("network.dns.forceResolve", "{Lan.address}");\n')
+        with own_network(make_machine().pid):
+            firefox = stack.enter_context(contextlib.closing(Firefox(tmp_path / "firefox")))
+        pages = {"chromium": chromium, "firefox": firefox}
+        for name, page in pages.items():
+            page.goto(f"{server.url}/demo")
+            page.evaluate(ENTER % name)
+        template = stack.enter_context(forking(make_machine().enter))
+        python = Program(template, [server.url], server.url, "python", tmp_path)
+        stack.callback(python.end)
+        python.evaluate("enter('lobby')")
+        members = {**pages, "python": python}
+        for name, each in members.items():
+            others = sorted(members.keys() - {name})
+            found = "others()" if each is python else "[...here.peers.values()].map(({ info }) => info).sort()"
+            until(lambda each=each, found=found, others=others: each.evaluate(found) == others)
+        for name, each in members.items():
+            each.evaluate(f"{'room' if each is python else 'here'}.send('from {name}')")
+        for name, each in members.items():
+            texts = sorted(f"from {other}" for other in members if other != name)
+            heard = "sorted(row[-1] for row in seen if row[0] == 'Message')" if each is python else "heard.sort()"
+            until(lambda each=each, heard=heard, texts=texts: each.evaluate(heard) == texts)
+        for page in pages.values():
+            assert page.evaluate(SELECTED) == ["relay", "relay"]
