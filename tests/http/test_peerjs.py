@@ -6,9 +6,10 @@ import json
 import re
 
 import pytest
-from support.peerjs import BOUND_S, connect_peer, open_peer
+from support.peerjs import connect_peer, open_peer
 from support.rpc import until
 from support.service import ORIGIN, OTHER, allowed_origin, head, with_origin
+from support.y_webrtc import BOUND_S
 from websockets.exceptions import ConnectionClosed
 
 from tornado_signal.errors import Unavailable

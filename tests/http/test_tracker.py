@@ -1,34 +1,22 @@
 """The WebTorrent tracker over raw WebSockets (docs/trackers.md)."""
 
-import asyncio
-import contextlib
 import ipaddress
 import json
 
 import pytest
 from support.rpc import until
 from support.service import ORIGIN, OTHER
-from websockets.asyncio.client import connect
-from websockets.exceptions import ConnectionClosed
+from support.y_webrtc import RawClient
 
 BOUND_S = 30
 HASH = "aaaabbbbccccddddee\0ÿ"
 SDP = {"type": "offer", "sdp": "v=0"}
 
 
-class Tracker:
+class Tracker(RawClient):
     """One connection of a client."""
 
-    def __init__(self, socket):
-        self.socket = socket
-
-    async def send(self, message):
-        await self.socket.send(json.dumps(message) if isinstance(message, dict | list) else message)
-
-    async def next(self):
-        text = await asyncio.wait_for(self.socket.recv(), BOUND_S)
-        assert type(text) is str
-        return json.loads(text)
+    next, closed = RawClient.receive, RawClient.ended
 
     async def ask(self, message):
         await self.send(message)
@@ -39,12 +27,6 @@ class Tracker:
         response = await self.ask({"action": "scrape", "info_hash": "z" * 20})
         assert response["action"] == "scrape", response
 
-    async def closed(self):
-        with contextlib.suppress(ConnectionClosed):
-            while True:
-                await asyncio.wait_for(self.socket.recv(), BOUND_S)
-        return self.socket.close_code, self.socket.close_reason
-
 
 @pytest.fixture
 def tracker(io_loop):
@@ -52,8 +34,7 @@ def tracker(io_loop):
     opened = []
 
     async def opening(service, origin=ORIGIN, path="/tracker", **options):
-        url = f"ws://127.0.0.1:{service.port}{path}"
-        client = Tracker(await connect(url, origin=origin, compression=None, ping_interval=None, **options))
+        client = await Tracker(f"ws://127.0.0.1:{service.port}{path}", origin, **options).__aenter__()
         opened.append(client)
         return client
 

@@ -1,32 +1,19 @@
 """A client of the PeerJS protocol over a raw WebSocket."""
 
-import asyncio
-import json
 from urllib.parse import quote, urlencode
 
-from websockets.asyncio.client import connect
-
 from .service import ORIGIN
+from .y_webrtc import RawClient
 
-BOUND_S = 30
 
+class PeerSocket(RawClient):
+    """One connection. `connect_peer` and `open_peer` return it."""
 
-class PeerSocket:
-    """One connection. `connect` and `open_id` return it."""
-
-    def __init__(self, socket):
-        self.socket = socket
+    next = RawClient.receive
 
     async def send(self, kind, dst=None, **fields):
         """Send a message, whose payload can be among the fields."""
-        message = {"type": kind, **({} if dst is None else {"dst": dst}), **fields}
-        await self.socket.send(json.dumps(message))
-
-    async def next(self):
-        """Return the next message, which must be text."""
-        text = await asyncio.wait_for(self.socket.recv(), BOUND_S)
-        assert type(text) is str
-        return json.loads(text)
+        await super().send({"type": kind, **({} if dst is None else {"dst": dst}), **fields})
 
     async def nothing_before(self, marker):
         """Check that no message is pending. `marker` is unique: the connection sends it to its own id and waits."""
@@ -34,9 +21,8 @@ class PeerSocket:
         assert (await self.next())["payload"] == list(marker)
 
     async def closed(self):
-        """Return the code and reason of the end, after dropping all messages."""
-        await asyncio.wait_for(self.socket.wait_closed(), BOUND_S)
-        return self.socket.close_code, self.socket.close_reason
+        """Return the code and reason of the end. Messages that are left can be read meanwhile."""
+        return await super().closed(), self.socket.close_reason
 
     async def close(self):
         await self.socket.close()
@@ -49,8 +35,7 @@ class PeerSocket:
 async def connect_peer(port, origin=ORIGIN, prefix="", **query):
     """Complete a handshake with the query of a client."""
     query = urlencode(query, quote_via=quote)
-    url = f"ws://127.0.0.1:{port}{prefix}/peerjs?{query}"
-    return PeerSocket(await connect(url, origin=origin, compression=None, ping_interval=None, max_size=None))
+    return await PeerSocket(f"ws://127.0.0.1:{port}{prefix}/peerjs?{query}", origin).__aenter__()
 
 
 async def open_peer(port, peer_id, token=None, *, key="peerjs", **options):

@@ -1,9 +1,11 @@
 """A raw client of y-webrtc's signaling, and of trystero's ws-relay (docs/y-webrtc.md)."""
 
 import asyncio
+import contextlib
 import json
 
 from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
 
 BOUND_S = 30
 PONG = {"type": "pong"}
@@ -50,6 +52,13 @@ class RawClient:
     async def closed(self):
         await asyncio.wait_for(self.socket.wait_closed(), BOUND_S)
         return self.socket.close_code
+
+    async def ended(self):
+        """Return the code and the reason of the end, after dropping all messages."""
+        with contextlib.suppress(ConnectionClosed):
+            while True:
+                await asyncio.wait_for(self.socket.recv(), BOUND_S)
+        return self.socket.close_code, self.socket.close_reason
 
 
 def published(topic, data, clients, **more):
