@@ -64,21 +64,32 @@ class Group:
         self.changes: list[tuple[OnCommitted, asyncio.Future[None]]] = []
         self.took_s = 0.0  # the duration of the write with its sync
         self.size = 0  # the size of all keys and values in bytes
+        self._db = db
         self._batch = db.write_batch(sync=sync)
-        self._change = db.write_batch()
+
+    @functools.cached_property
+    def _next(self) -> Any:
+        """A batch for one further change, which is appended when it is complete."""
+        return self._db.write_batch()
 
     def add(self, change: Change, on_committed: OnCommitted, waiter: "asyncio.Future[None]") -> None:
         """Add a change. If LevelDB refuses a part of it, the group contains nothing of it."""
-        batch = self._change
-        batch.clear()
+        first = not self.changes  # and most often the only one
+        batch = self._batch if first else self._next
         size = 0
-        for key in change.deletes:
-            batch.delete(key)
-            size += len(key)
-        for key, value in change.puts:
-            batch.put(key, value)
-            size += len(key) + len(value)
-        self._batch.append(batch)
+        try:
+            for key in change.deletes:
+                batch.delete(key)
+                size += len(key)
+            for key, value in change.puts:
+                batch.put(key, value)
+                size += len(key) + len(value)
+        except BaseException:
+            batch.clear()
+            raise
+        if not first:
+            self._batch.append(batch)
+            batch.clear()
         self.size += size
         self.changes.append((on_committed, waiter))
 
@@ -281,7 +292,7 @@ class Database:
         self._sent_s = self._loop.time()
         self._alone = self._alone + 1 if len(self._group.changes) == 1 else 0
         group, self._group = self._group, Group(self._db, self._sync)
-        self._jobs.put(lambda: self._write(group))
+        self._jobs.put(functools.partial(self._write, group))
 
     def _written(self, group: Group) -> None:
         self.metrics.writes.observe(group.took_s)
