@@ -98,7 +98,7 @@ class GodotConnection(MemberConnection):
 
     def peer_joined(self, room: Room, member_id: str) -> None:
         if room.members[member_id] == SEALED:
-            self._complete()
+            self._notify_sealed()
         else:
             self._post(PEER_CONNECT, member_id)
 
@@ -120,7 +120,7 @@ class GodotConnection(MemberConnection):
                 lease = self.make_lease(SEALED)
                 await self.until_available(lambda: self.relay.join(room.channel, lease, MAX_MEMBERS))
                 room.announce(lease)
-                self._complete()
+                self._notify_sealed()
         elif kind not in (OFFER, ANSWER, CANDIDATE):
             raise Refused("Invalid command")
         elif to not in room.members:
@@ -128,7 +128,7 @@ class GodotConnection(MemberConnection):
         else:
             room.send(to, _encode(kind, self.id, data))
 
-    def _complete(self) -> None:
+    def _notify_sealed(self) -> None:
         """Notify the client that the lobby is sealed, and close the connection later."""
         self._post(SEAL, "0")
         self._timer = asyncio.get_running_loop().call_later(

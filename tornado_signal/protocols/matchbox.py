@@ -88,18 +88,18 @@ class MatchboxConnection(MemberConnection):
         self.send({"IdAssigned": self.id})
         for each in others if self._host is None else ():
             self._greet(each)
-        self._complete(len(others) + 1)
+        self._release_full_batch(len(others) + 1)
 
     def peer_joined(self, room: Room, member_id: str) -> None:
         self._greet(member_id)
-        self._complete(len(room.members))
+        self._release_full_batch(len(room.members))
 
     def _greet(self, member_id: str) -> None:
         """Notify the older of two members of the other, or the host."""
         if self.id < member_id if self._host is None else self.id == self._host:
             self.send({"NewPeer": member_id})
 
-    def _complete(self, count: int) -> None:
+    def _release_full_batch(self, count: int) -> None:
         if self._batch and count >= self._next:
             self._batch = ""
             self._release_latest()

@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 from collections.abc import Awaitable, Collection, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -16,6 +17,7 @@ from .. import errors
 from ..relay import Channel, Relay
 from ..service.client_connection import Client
 from ..service.request_context import RequestContext, units_of
+from ..transport.websocket import WebSocket
 from .connection import MAX_CHANNELS, MAX_NAME, ProtocolConnection, confirm, encode, is_utf8, parse
 from .endpoint import ProtocolUpgrade, make_scope
 
@@ -75,26 +77,18 @@ class Filter(NamedTuple):
         return not any(other.isdisjoint(topics) for other in self.others)
 
 
+@dataclass(eq=False, slots=True)
 class TopicReceiver:
     """The receiver of one topic of a subscription."""
 
-    __slots__ = ("_connection", "_filters", "_receivers", "_subscription", "channel")
-
-    def __init__(
-        self,
-        connection: "NostrConnection",
-        subscription: bytes,
-        receivers: "Mapping[Topic, TopicReceiver]",
-        topic: Topic,
-        filters: list[Filter],
-    ) -> None:
-        """Take the id as JSON, the receivers of the subscription, and the filters that have the topic."""
-        self._connection, self._subscription = connection, subscription
-        self._receivers, self._filters = receivers, filters
-        self.channel = connection.channel_of(topic)
+    socket: WebSocket
+    subscription: bytes  # the id as JSON
+    receivers: "Mapping[Topic, TopicReceiver]"  # all of the subscription
+    channel: Channel
+    filters: list[Filter]  # those that have the topic
 
     def matches(self, kind: bytes, event: bytes, topics: Collection[Topic]) -> bool:
-        return any(each.matches(kind, event, topics) for each in self._filters)
+        return any(each.matches(kind, event, topics) for each in self.filters)
 
     def relayed(self, message: bytes) -> None:
         several = message.startswith(_SEVERAL, KIND_LENGTH)
@@ -102,13 +96,13 @@ class TopicReceiver:
         if several:
             # Every topic of the event brings it. Only the first one that matches delivers it.
             topics = _topics_of(event)
-            receivers = (self._receivers[topic] for topic in topics if topic in self._receivers)
+            receivers = (self.receivers[topic] for topic in topics if topic in self.receivers)
             matching = next((each for each in receivers if each.matches(kind, event, topics)), None)
             if matching is not self:
                 return
         elif not self.matches(kind, event, ()):
             return
-        self._connection.client.socket.post(b'["EVENT",%b,%b]' % (self._subscription, event))
+        self.socket.post(b'["EVENT",%b,%b]' % (self.subscription, event))
 
 
 class Subscription(NamedTuple):
@@ -179,7 +173,9 @@ class NostrConnection(ProtocolConnection):
         subscription_id = _parse_id(values)
         subscription = encode(subscription_id)
         try:
-            filters = _parse_filters(values[1:])
+            if not 0 < len(values[1:]) <= MAX_FILTERS:
+                raise Refused(f"invalid: a subscription has 1 to {MAX_FILTERS} filters")
+            filters = [_parse_filter(value) for value in values[1:]]
             context.authorize("list")
             for each in filters:
                 for _, name in each.topics.union(*each.others):
@@ -217,7 +213,8 @@ class NostrConnection(ProtocolConnection):
             self.acquire()
         receivers: dict[Topic, TopicReceiver] = {}
         for topic, its in by_topic.items():
-            receivers[topic] = TopicReceiver(self, subscription, receivers, topic, its)
+            channel = self.channel_of(topic)
+            receivers[topic] = TopicReceiver(self.client.socket, subscription, receivers, channel, its)
         subscribed = [self.relay.subscribe(each.channel, each) for each in receivers.values()]
         self._unsubscribe(earlier)
         if receivers:
@@ -330,14 +327,8 @@ def _parse_event_id(values: list[Any]) -> str:
     return str(value)
 
 
-def _parse_filters(values: list[Any]) -> list[Filter]:
-    """Return the filters of a subscription. Raise Refused for conditions that are not supported."""
-    if not 0 < len(values) <= MAX_FILTERS:
-        raise Refused(f"invalid: a subscription has 1 to {MAX_FILTERS} filters")
-    return [_parse_filter(value) for value in values]
-
-
 def _parse_filter(value: object) -> Filter:
+    """Return a filter of a subscription. Raise Refused for conditions that are not supported."""
     if type(value) is not dict:
         raise Refused("invalid: a filter is an object")
     conditions = {name: values for name, values in value.items() if name[:1] == "#" and _LETTER.fullmatch(name[1:])}

@@ -107,9 +107,9 @@ class ClientConnection:
         if self._is_busy:
             start, room = start or self.client.service.queue.submit, self.client.socket.room
             if room.done():
-                start(self.counts, self._process)
+                start(self.counts, self._take_message)
             else:
-                room.add_done_callback(lambda _: start(self.counts, self._process))
+                room.add_done_callback(lambda _: start(self.counts, self._take_message))
 
     def fail(self, error: BaseException) -> None:
         """Close the connection because of an internal error."""
@@ -171,7 +171,7 @@ class ClientConnection:
     def _token_expired(self) -> None:
         self.client.socket.close(CloseCode.POLICY_VIOLATION, NO_TOKEN if self.grant is None else TOKEN_EXPIRED)
 
-    def _process(self) -> None:
+    def _take_message(self) -> None:
         messages, socket = self._messages, self.client.socket
         if not messages or socket.drops_messages:
             messages.clear()

@@ -167,7 +167,7 @@ class Webhooks:
         try:
             reason = await self._deliver(batch)
         except asyncio.CancelledError:
-            reason = self._reason
+            reason = self._undelivered_reason
             raise
         except Exception:
             log.exception("webhooks: cannot send %d events; dropping them", batch.size)
@@ -176,7 +176,7 @@ class Webhooks:
             self._stopped |= reason == STOPPED
 
     @property
-    def _reason(self) -> str:
+    def _undelivered_reason(self) -> str:
         """Why events are dropped when delivery ends now."""
         return STOPPED if self._closing else "off"
 
@@ -202,7 +202,7 @@ class Webhooks:
             else:
                 self._succeeded(target)
                 return ""
-        return self._reason
+        return self._undelivered_reason
 
     def _failed(self, target: Target, error: RequestFailed) -> None:
         self.metrics.failed += 1

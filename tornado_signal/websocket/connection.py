@@ -66,7 +66,7 @@ class Receipt:
 class RpcRequestContext(RequestContext):
     """One request of a client. Its `id` is empty unless it can be cancelled, and `subscription` 0 unless it is one."""
 
-    __slots__ = ("_rpc_method", "connection", "id", "receipt", "subscription", "then")
+    __slots__ = ("_rpc_method", "connection", "id", "on_sent", "receipt", "subscription")
 
     def __init__(self, connection: "RpcConnection", pattern: str, receipt: Receipt, rpc_method: str = "") -> None:
         client = connection.client
@@ -77,7 +77,7 @@ class RpcRequestContext(RequestContext):
         self.receipt = receipt
         self.id = b""
         self.subscription = 0
-        self.then: Callable[[], object] | None = None  # called after its response has been sent
+        self.on_sent: Callable[[], object] | None = None  # called after its response has been sent
 
     @property
     def rpc_method(self) -> str:
@@ -178,8 +178,8 @@ class RpcConnection(ClientConnection):
             return self._respond([response], receipt)
         if response.text:
             self._send(response.text)
-        if response.then is not None:
-            response.then()
+        if response.on_sent is not None:
+            response.on_sent()
         return None
 
     async def _process_batch(self, requests: list[rpc.RpcRequest | bytes], receipt: Receipt) -> None:
@@ -302,8 +302,8 @@ class RpcConnection(ClientConnection):
         context.status = HTTPStatus.OK
         context.sent_bytes = len(result)
         context.ended()
-        then, context.then = context.then, None  # it can refer to the context, and a cycle would outlive both
-        return RpcResponse(rpc.result(id_, result) if id_ and not context.gone else b"", then=then)
+        on_sent, context.on_sent = context.on_sent, None  # it can refer to the context, and a cycle would outlive both
+        return RpcResponse(rpc.result(id_, result) if id_ and not context.gone else b"", on_sent=on_sent)
 
     def _failed(self, id_: bytes, context: RpcRequestContext, error: BaseException) -> "RpcResponse":
         if isinstance(error, errors.TooMany) and error.persists:
@@ -332,8 +332,8 @@ class RpcConnection(ClientConnection):
                 if response.more is not None and response.context is not None:
                     await response.more.aclose()
                     response.context.ended()
-                if response.then is not None:
-                    response.then()
+                if response.on_sent is not None:
+                    response.on_sent()
             if long or batch:
                 self.client.socket.add_kept(-sum(len(response.text) for response in responses))
 
@@ -418,7 +418,7 @@ class RpcConnection(ClientConnection):
         if not (self.waiting or self.held or self.reserved) or grant.includes(earlier):
             self._bearer.renew(grant)
         else:
-            context.then = lambda: self.client.socket.close(CloseCode.POLICY_VIOLATION, "token with fewer rights")
+            context.on_sent = lambda: self.client.socket.close(CloseCode.POLICY_VIOLATION, "token with fewer rights")
         return wire.encode({"expiresAt": round(grant.ends_s * 1000)})
 
     # Presence
@@ -492,7 +492,7 @@ class RpcConnection(ClientConnection):
             subscription_context.span = context.span
             self.client.service.start(self._run_subscription(subscription_context, feed))
 
-        context.then = run
+        context.on_sent = run
         return wire.encode({"subscription": subscription_context.subscription})
 
     def unsubscribe(self, context: RpcRequestContext, params: dict[str, Any]) -> bytes:
@@ -538,7 +538,7 @@ class RpcResponse(NamedTuple):
     text: bytes  # the response or its beginning, or empty for none
     more: Pieces | None = None  # the rest of the result, before the final `}`
     context: RpcRequestContext | None = None  # the context of that request
-    then: Callable[[], object] | None = None
+    on_sent: Callable[[], object] | None = None
 
 
 def failure(id_: bytes, error: BaseException) -> tuple[int, bytes]:
