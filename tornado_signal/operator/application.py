@@ -1,12 +1,10 @@
-"""The admin listener of one server: health, readiness, metrics, and the operator's actions."""
+"""The admin listener: health, readiness, metrics, and the operator's actions."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
+from prometheus_client import CONTENT_TYPE_LATEST
 from tornado import web
 
 from ..errors import Unavailable
@@ -16,53 +14,52 @@ from ..transport import ServerState
 from .access import AdminApplication, AdminHandler, AdminPolicy, LivenessHandler, respond
 from .control import Control
 from .exposition import Exposition
-from .fullness import Fullness
-from .handlers import operator_routes
+from .handlers import Operator, operator_routes
+
+ReadReadiness = Callable[[], Awaitable[tuple[int, dict[str, Any]]]]
+ReadMetrics = Callable[[], AsyncIterator[bytes]]
 
 
-class ServiceHandler(AdminHandler):
-    """A handler with the service, its metrics and what is full."""
-
-    def initialize(self, service: Service, fullness: Fullness, exposition: Exposition) -> None:
-        self.service = service
-        self.fullness = fullness
-        self.exposition = exposition
-
-
-class ReadinessHandler(ServiceHandler):
+class ReadinessHandler(AdminHandler):
     """GET /readyz: whether the store can be written and read, and the server is not stopping."""
 
+    def initialize(self, read: ReadReadiness) -> None:
+        self.read = read
+
     async def get(self) -> None:
-        if self.service.lifecycle.leaving:
-            raise Unavailable("draining")
-        await self.service.store.probe()
-        details = {"full": self.fullness.full, "turnProvider": self.service.provided.problem}
-        respond(self, 200, {"status": "ok", **{name: detail for name, detail in details.items() if detail}})
+        respond(self, *await self.read())
 
     head = get
 
 
-class SingleFamily(Collector):
-    """A collector with a single metric family."""
-
-    def __init__(self, family: Metric) -> None:
-        self._family = family
-
-    def collect(self) -> Iterable[Metric]:
-        return [self._family]
-
-
-class MetricsHandler(ServiceHandler):
+class MetricsHandler(AdminHandler):
     """GET /metrics: the metrics of the server, for Prometheus."""
+
+    def initialize(self, read: ReadMetrics) -> None:
+        self.read = read
 
     async def get(self) -> None:
         self.set_header("Content-Type", CONTENT_TYPE_LATEST)
-        await self.exposition.update()
-        for family in self.exposition.registry.collect():
-            self.write(generate_latest(SingleFamily(family)))
+        async for family in self.read():
+            self.write(family)
             await asyncio.sleep(0)  # all families at once would block requests for milliseconds
 
     head = get
+
+
+def make_application(
+    operator: Operator, policy: AdminPolicy, read_readiness: ReadReadiness, read_metrics: ReadMetrics
+) -> web.Application:
+    """Make the application of an admin listener.
+
+    The functions return status and body of /readyz, and yield the text of each family of metrics.
+    """
+    routes: list[Any] = [("/healthz", LivenessHandler)]
+    routes += [
+        ("/readyz", ReadinessHandler, {"read": read_readiness}),
+        ("/metrics", MetricsHandler, {"read": read_metrics}),
+    ]
+    return AdminApplication(routes + operator_routes(operator, policy), policy)
 
 
 def make_admin_application(
@@ -72,10 +69,13 @@ def make_admin_application(
     policy: AdminPolicy | None = None,
     tls: Tls | None = None,
 ) -> web.Application:
-    policy = policy or AdminPolicy()
-    fullness = control.fullness
-    common = {"service": service, "fullness": fullness, "exposition": Exposition(service, fullness, transport, tls)}
-    routes: list[Any] = [("/healthz", LivenessHandler)]
-    routes += [("/readyz", ReadinessHandler, common), ("/metrics", MetricsHandler, common)]
-    routes += operator_routes(control, policy)
-    return AdminApplication(routes, policy)
+
+    async def read_readiness() -> tuple[int, dict[str, Any]]:
+        if service.lifecycle.leaving:
+            raise Unavailable("draining")
+        await service.store.probe()
+        details = {"full": control.fullness.full, "turnProvider": service.provided.problem}
+        return 200, {"status": "ok", **{name: detail for name, detail in details.items() if detail}}
+
+    exposition = Exposition(service, control.fullness, transport, tls)
+    return make_application(control, policy or AdminPolicy(), read_readiness, exposition.texts)

@@ -3,10 +3,10 @@
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Final
 
-from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -41,10 +41,12 @@ class Exposition(Collector):
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)
 
-    async def update(self) -> None:
-        """Count sessions and descriptors. Otherwise `collect` yields the previous numbers."""
+    async def texts(self) -> AsyncIterator[bytes]:
+        """Count sessions and descriptors. Then yield the text of each family."""
         self._counts = await self._service.store.counts()
         await self._process.update()
+        for family in self.registry.collect():
+            yield generate_latest(SingleFamily(family))
 
     def collect(self) -> Iterator[Metric]:
         """Yield the current value of every metric."""
@@ -148,6 +150,16 @@ class Exposition(Collector):
         yield counter("sessions_withdrawn", "Sessions that were withdrawn.", metrics.withdrawn)
         yield counter("sessions_swept", "Sessions that expired, on Redis only unanswered ones.", metrics.swept)
         yield histogram("offer_wait_seconds", "Time from an offer to its answer.", metrics.offers_waited)
+
+
+class SingleFamily(Collector):
+    """A collector with a single metric family."""
+
+    def __init__(self, family: Metric) -> None:
+        self._family = family
+
+    def collect(self) -> Iterable[Metric]:
+        return [self._family]
 
 
 class ProcessCollector(Collector):

@@ -2,13 +2,14 @@
 
 import asyncio
 import contextlib
+import functools
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from tornado import web
@@ -16,11 +17,12 @@ from tornado import web
 from ..errors import Unavailable
 from ..settings.live import LiveSettings
 from ..system import logs
-from .access import AdminApplication, AdminHandler, AdminPolicy, LivenessHandler, respond
+from .access import AdminPolicy
 from .actions import InvalidAction, ServerActions, perform_on_server
+from .application import make_application
 from .control import now_ms
 from .exposition import PREFIX, reload_gauge
-from .handlers import FORWARDED_BY, operator_routes
+from .handlers import FORWARDED_BY
 from .verdict import judge
 
 logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every request at level info
@@ -127,44 +129,19 @@ async def read_readiness(listeners: Sequence[WorkerListener]) -> tuple[int, dict
     return responses[0].status_code, bodies[0] | details
 
 
-class AggregatingHandler(AdminHandler):
-    """Base handler that aggregates the workers' responses."""
-
-    def initialize(self, listeners: Sequence[WorkerListener], live: LiveSettings) -> None:
-        self.listeners = listeners
-        self.live = live
-
-
-class WorkersReadinessHandler(AggregatingHandler):
-    """GET /readyz: whether a worker can serve."""
-
-    async def get(self) -> None:
-        """Send the response of a worker that is ready, or otherwise that of another worker."""
-        respond(self, *await read_readiness(self.listeners))
-
-    head = get
-
-
-class WorkersMetricsHandler(AggregatingHandler):
-    """GET /metrics: the metrics of all workers, for Prometheus."""
-
-    async def get(self) -> None:
-        """Merge the metrics, one worker and then one family per event-loop iteration."""
-        responses = await gather(self.listeners, "/metrics")
-        texts = {number: response.text for number, response in responses.items() if response.status_code == 200}
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(WorkersCollector(self.listeners, len(texts), self.live))
-        merged = MergedMetrics()
-        merged.add(generate_latest(registry).decode())
-        for number, text in texts.items():
-            merged.add(text, number)
-            await asyncio.sleep(0)
-        self.set_header("Content-Type", CONTENT_TYPE_LATEST)
-        for text in merged.texts():
-            self.write(text)
-            await asyncio.sleep(0)
-
-    head = get
+async def read_metrics(listeners: Sequence[WorkerListener], live: LiveSettings) -> AsyncIterator[bytes]:
+    """Yield the merged metrics of all workers by family. One worker is read per event-loop iteration."""
+    responses = await gather(listeners, "/metrics")
+    texts = {number: response.text for number, response in responses.items() if response.status_code == 200}
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(WorkersCollector(listeners, len(texts), live))
+    merged = MergedMetrics()
+    merged.add(generate_latest(registry).decode())
+    for number, text in texts.items():
+        merged.add(text, number)
+        await asyncio.sleep(0)
+    for text in merged.texts():
+        yield text.encode()
 
 
 class WorkersOperator:
@@ -231,11 +208,5 @@ def make_workers_application(
     listeners: Sequence[WorkerListener], operator: WorkersOperator, policy: AdminPolicy, live: LiveSettings
 ) -> web.Application:
     """Make the application of the admin listener of several workers."""
-    common = {"listeners": listeners, "live": live}
-    routes: list[Any] = [
-        ("/healthz", LivenessHandler),
-        ("/readyz", WorkersReadinessHandler, common),
-        ("/metrics", WorkersMetricsHandler, common),
-    ]
-    routes += operator_routes(operator, policy)
-    return AdminApplication(routes, policy)
+    read = functools.partial(read_readiness, listeners)
+    return make_application(operator, policy, read, functools.partial(read_metrics, listeners, live))
