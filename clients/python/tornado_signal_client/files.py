@@ -7,7 +7,6 @@ import mimetypes
 import os
 import re
 import tempfile
-from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from pathlib import Path
@@ -16,7 +15,6 @@ from typing import BinaryIO, Literal
 from aiortc import RTCDataChannel, RTCPeerConnection
 
 from .errors import SignalError
-from .inbox import ITEM_BYTES
 from .parsing import parse_object
 from .records import decode_control, decode_file
 
@@ -46,8 +44,7 @@ class IncomingFile:
         self.name, self.type, self.size = name, type, size
         self.received = 0
         self._channel = channel
-        self._chunks = _Chunks()
-        self._accepted = False
+        self._chunks: _Chunks | None = None  # once the file is accepted
         self._error: SignalError | None = None
         self._ended = False
         channel.on("message", self._receive)
@@ -55,18 +52,20 @@ class IncomingFile:
 
     async def __aiter__(self) -> AsyncGenerator[bytes, None]:
         """Receive the file and yield its bytes in chunks."""
-        if self._accepted:
+        if self._chunks is not None:
             raise RuntimeError("a file can be received only once")
-        self._accepted = True
-        if not self._ended:
+        self._chunks = chunks = _Chunks()
+        if self._ended:
+            chunks.end()
+        else:
             _send_control(self._channel, accept=True)
             self._finish()
         try:
-            while (chunk := await self._chunks.get()) is not None:
+            while (chunk := await chunks.get()) is not None:
                 yield chunk
         finally:
             self.cancel()
-            self._chunks.close()
+            chunks.close()
         if self._error is not None:
             raise self._error
 
@@ -90,7 +89,7 @@ class IncomingFile:
     def cancel(self) -> None:
         """Refuse the file, or cancel the transfer. At the other side, `send_file` or `sendFile` fails."""
         if not self._ended:
-            _send_control(self._channel, cancel="cancelled" if self._accepted else "refused")
+            _send_control(self._channel, cancel="refused" if self._chunks is None else "cancelled")
             self._end(_failure("cancelled"))
 
     def _receive(self, data: str | bytes) -> None:
@@ -100,7 +99,7 @@ class IncomingFile:
                 self._end(_failure("cancelled"))
         elif not self._ended:
             # Nothing is kept that this side has not accepted.
-            if not self._accepted or self.received + len(data) > self.size:
+            if self._chunks is None or self.received + len(data) > self.size:
                 return self.cancel()
             try:
                 self._chunks.put(data)
@@ -118,31 +117,24 @@ class IncomingFile:
         if not self._ended:
             self._ended = True
             self._error = error
-            self._chunks.end()
+            if self._chunks is not None:
+                self._chunks.end()
 
 
 class _Chunks:
-    """Received bytes of a file in order, until the program reads them. aiortc cannot pause a sender."""
+    """Received bytes of a file until the program reads them, in memory or on the disk. aiortc cannot pause a sender."""
 
     def __init__(self) -> None:
-        self._in_memory: deque[bytes] = deque()  # older than those in the file
-        self._memory_bytes = 0
-        self._file: BinaryIO | None = None
+        self._file = tempfile.SpooledTemporaryFile(MAX_UNREAD_BYTES)  # noqa: SIM115 (`close` closes it)
         self._read_at = self._write_at = 0
         self._ended = False
         self._changed = asyncio.Event()
 
     def put(self, chunk: bytes) -> None:
         """Add a chunk."""
-        size = ITEM_BYTES + len(chunk)
-        if self._write_at or self._memory_bytes + size > MAX_UNREAD_BYTES:
-            self._file = self._file or tempfile.TemporaryFile()  # noqa: SIM115 (`close` closes it)
-            self._file.seek(self._write_at)
-            self._write_at += self._file.write(chunk)
-            self._file.flush()
-        else:
-            self._memory_bytes += size
-            self._in_memory.append(chunk)
+        self._file.seek(self._write_at)
+        self._write_at += self._file.write(chunk)
+        self._file.flush()
         self._changed.set()
 
     def end(self) -> None:
@@ -151,14 +143,10 @@ class _Chunks:
 
     async def get(self) -> bytes | None:
         """Wait for the next bytes, and remove them. Return None at the end."""
-        while not self._in_memory and not self._write_at and not self._ended:
+        while not self._write_at and not self._ended:
             self._changed.clear()
             await self._changed.wait()
-        if self._in_memory:
-            chunk = self._in_memory.popleft()
-            self._memory_bytes -= ITEM_BYTES + len(chunk)
-            return chunk
-        if self._file is None or not self._write_at:
+        if not self._write_at:
             return None
         self._file.seek(self._read_at)
         block = self._file.read(min(READ, self._write_at - self._read_at))
@@ -170,8 +158,7 @@ class _Chunks:
 
     def close(self) -> None:
         """Delete the temporary file."""
-        if self._file is not None:
-            self._file.close()
+        self._file.close()
 
 
 class IncomingFiles:
