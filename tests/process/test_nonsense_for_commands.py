@@ -130,9 +130,10 @@ async def test_table_of_a_topic_has_the_newest_sessions_only(monkeypatch):
 
     drawn = asyncio.get_running_loop().create_future()
     monkeypatch.setattr("tornado_signal_client.cli.terminal.wants_tables", lambda as_json: True)
-    monkeypatch.setattr(discovery, "_draw", lambda head, codes: drawn.done() or drawn.set_result(codes))
-    monkeypatch.setattr(discovery, "rows_table", lambda rows: [row.code for row in rows])
+    monkeypatch.setattr(discovery, "_draw", lambda head, heads, rows: drawn.done() or drawn.set_result([*rows]))
     watching = asyncio.ensure_future(discovery.watch_topic(Client(), argparse.Namespace(topic="lobby", json=False)))
-    codes = await asyncio.wait_for(drawn, 60)
+    rows = await asyncio.wait_for(drawn, 60)
     watching.cancel()
-    assert codes == [f"code-{number}" for number in reversed(range(500, discovery.MAX_ROWS + 500))]
+    assert [code for code, *_ in rows] == [
+        f"code-{number}" for number in reversed(range(500, discovery.MAX_ROWS + 500))
+    ]

@@ -8,12 +8,12 @@ from contextlib import aclosing
 from typing import cast
 
 from .authorization import TokenSource
-from .errors import SignalError, TimeLimit, TooLarge, refused
+from .errors import SignalError, TimeLimit, refused
 from .events import follow
 from .leases import LeaseManager
 from .names import room_of, topic_of
 from .pacing import POLL_S, WAIT_S, Pace, back_off_s
-from .polls import MAX_LISTING
+from .polls import MAX_LISTING, shrink
 from .servers import Response, Servers
 from .types import (
     Closable,
@@ -181,25 +181,15 @@ class SignalClient(Closable):
         The newest `limit` sessions are listed, at most 1000. Fewer are listed if these have more than 16 MiB. A cursor
         that another server has issued is ignored.
         """
-        fields = {"topic": topic, "wait": wait_s, "since": since, "limit": limit}
-        response = await self._list(fields)
+        limit = min(limit or MAX_LISTING, self._max_listing)
+        fields: Fields = {"topic": topic, "wait": wait_s, "since": since, "limit": limit}
+        response = await shrink(lambda: self._servers.call("sessions", fields), fields)
+        if fields["limit"] < limit:
+            self._max_listing = fields["limit"]
         sessions = cast(list[Session], response.result["sessions"])
         for session in sessions:
             session["code"] = Token(session["code"], response.server)
         return Listing(sessions, _cursor(response))
-
-    async def _list(self, fields: Fields, at: str | None = None) -> Response:
-        """Send GET /:topic/sessions, and again with a smaller limit while the response is too large."""
-        while True:
-            limit = min(fields["limit"] or MAX_LISTING, self._max_listing)
-            try:
-                return await self._servers.call(
-                    "sessions", fields if limit == MAX_LISTING else {**fields, "limit": limit}, at=at
-                )
-            except TooLarge:
-                if limit == 1:
-                    raise
-                self._max_listing = max(1, limit // 8)
 
     async def offer(
         self,

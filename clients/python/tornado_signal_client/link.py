@@ -5,7 +5,7 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import aclosing
 from typing import Any, cast
 
@@ -271,7 +271,7 @@ async def drain(messages: Messages, channel: RTCDataChannel, closed: asyncio.Eve
             await closed.wait()
 
 
-async def wait_for_first(*coroutines: Coroutine[None, None, object]) -> None:
+async def wait_for_first(*coroutines: Awaitable[object]) -> None:
     """Run coroutines until one is done, cancel the others and raise its error, if any.
 
     If several are done at once, the first in order decides.

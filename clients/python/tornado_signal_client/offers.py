@@ -23,8 +23,14 @@ async def publish_held(client: SignalClient, topic: str, info: str, offer: str, 
         return await asyncio.shield(publishing)
     except asyncio.CancelledError:
         with contextlib.suppress(SignalError):
-            await client.withdraw(await publishing, "offerer", secret=secret)
+            await withdraw(client, await publishing, secret)
         raise
+
+
+async def withdraw(client: SignalClient, code: str, secret: str) -> None:
+    """Withdraw an offer. An error is ignored: the client repeats it in the background, and the offer expires."""
+    with contextlib.suppress(SignalError):
+        await client.withdraw(code, "offerer", secret=secret)
 
 
 async def _publish(client: SignalClient, topic: str, info: str, offer: str, secret: str) -> Token:

@@ -18,7 +18,7 @@ from .api import SignalClient
 from .authorization import TokenSource
 from .errors import SignalError, log_unheard
 from .link import Connection, usable_ice_servers
-from .offers import new_secret, publish_held
+from .offers import new_secret, publish_held, withdraw
 from .pacing import retry
 from .room import Room
 from .types import Closable, IceServer, Session, check_type
@@ -258,7 +258,7 @@ class Publication(Closable):
         client, code = self._peers.client, connection.code
         async with contextlib.AsyncExitStack() as cleanup:
             cleanup.push_async_callback(connection.close)
-            cleanup.push_async_callback(self._withdraw, code, secret)
+            cleanup.push_async_callback(withdraw, client, code, secret)
             try:
                 async with asyncio.timeout(RENEW_S), aclosing(client.news(code, "offerer", secret=secret)) as updates:
                     async for update in updates:
@@ -271,10 +271,6 @@ class Publication(Closable):
                 if error.status != 404 and not error.retryable:
                     raise
         return False
-
-    async def _withdraw(self, code: str, secret: str) -> None:
-        with contextlib.suppress(SignalError):
-            await self._peers.client.withdraw(code, "offerer", secret=secret)
 
     async def _open(self, connection: Connection, secret: str) -> None:
         try:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from .errors import TooLarge
 from .pacing import POLL_S, WAIT_S, Pace, back_off_s
-from .types import Fields, StreamEvent
+from .types import Fields, StreamEvent, T
 
 MAX_LISTING = 1000
 
@@ -20,6 +20,17 @@ class _Response(Protocol):
 
 Send = Callable[[str, Fields], Awaitable[_Response]]
 Events = AsyncGenerator[StreamEvent, None]
+
+
+async def shrink(task: Callable[[], Awaitable[T]], fields: Fields) -> T:
+    """Run a task, and again with a smaller `limit` in its fields while the response is too large."""
+    while True:
+        try:
+            return await task()
+        except TooLarge:
+            if fields.get("limit", 1) == 1:
+                raise
+            fields["limit"] = max(1, fields["limit"] // 8)
 
 
 @contextlib.asynccontextmanager
@@ -34,13 +45,7 @@ async def polled(send: Send, fields: Fields, since: str | None) -> AsyncIterator
         fields, events, operation = fields | ({"since": since} if since else {}), _updates, "poll"
 
     async def poll(**more: Any) -> Fields:
-        while True:
-            try:
-                return (await send(operation, fields | more)).result
-            except TooLarge:
-                if fields.get("limit", 1) == 1:
-                    raise
-                fields["limit"] = max(1, fields["limit"] // 8)
+        return (await shrink(lambda: send(operation, fields | more), fields)).result
 
     async def results(result: Fields) -> AsyncGenerator[Fields, None]:
         pace = Pace()

@@ -25,7 +25,7 @@ from .inbox import Inbox
 from .link import wait_for_first
 from .messages import Messages, decode, encode
 from .names import VERSION, Identity, T, is_proven, topic_of
-from .offers import new_secret, publish_held
+from .offers import new_secret, publish_held, withdraw
 from .pacing import back_off_s
 from .passwords import Cipher
 from .records import Beacon, Mail, decode_beacon, decode_mail
@@ -178,10 +178,6 @@ class Mailbox:
         self.full = asyncio.Event()
         self.texts = self.checked = self.largest = 0
         self.reading = asyncio.create_task(read(self))
-
-    async def wait(self) -> None:
-        """Wait for the end of the beacon."""
-        await asyncio.shield(self.reading)
 
 
 class Room(Closable):
@@ -496,7 +492,9 @@ class Room(Closable):
         failback = self._client.wait_for_preferred_server(code.server)  # new members enter there
         full = self._mailbox.full.wait()
         test = self._test(self._mailbox)
-        await wait_for_first(self._check(), self._watch(code), full, test, self._mailbox.wait(), failback)
+        await wait_for_first(
+            self._check(), self._watch(code), full, test, asyncio.shield(self._mailbox.reading), failback
+        )
 
     async def _renew_ice_servers(self) -> None:
         """Get new ICE servers for later connections if the previous ones expire soon."""
@@ -510,13 +508,9 @@ class Room(Closable):
         finally:
             mailbox.reading.cancel()
             await asyncio.gather(mailbox.reading, return_exceptions=True)
-            await self._withdraw(mailbox.code)
+            await withdraw(self._client, mailbox.code, self._secret)
             if self._cipher is not None:
                 self._cipher.forget(mailbox.code)
-
-    async def _withdraw(self, code: Token) -> None:
-        with contextlib.suppress(SignalError):
-            await self._client.withdraw(code, "offerer", secret=self._secret)
 
     async def _watch(self, code: Token) -> None:
         """Follow the listing, which `_check` processes."""
@@ -674,9 +668,7 @@ class Room(Closable):
         for member in members:
             if full or member.id not in self._seats:
                 self._waiting.discard(member)
-                for peer in {member.peer, self.peers.get(member.id)}:
-                    if peer is not None:
-                        peer._end()
+                self._disconnect(member)
         if full != self.full:
             self.full = full
             self._events.put_always(Full(full))
@@ -820,12 +812,15 @@ class Room(Closable):
             previous, owner = self._owners[name], min(others.values(), key=lambda member: member.claim)
             self._owners[name] = owner
             if owner is not previous:
-                for peer in {previous.peer, self.peers.get(previous.id)}:
-                    if peer is not None:
-                        peer._end()
+                self._disconnect(previous)
                 self._start_attempts(owner)
         else:
             del self._named[name], self._owners[name]
+
+    def _disconnect(self, member: Member) -> None:
+        """End the attempt and the connection with a member."""
+        for peer in {member.peer, self.peers.get(member.id)} - {None}:
+            cast(Peer, peer)._end()
 
     def _on_mail(self, text: str, own_code: Token) -> bool:
         """Process mail to this member's beacon with `own_code`. Return whether a member has sent it."""

@@ -4,8 +4,8 @@ import argparse
 import asyncio
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Iterable
-from typing import NamedTuple, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TypeVar
 
 from .. import Session, SignalClient
 from ..errors import Foreign
@@ -16,6 +16,9 @@ from .terminal import CommandError
 
 T = TypeVar("T", Topic, Session)
 
+Row = tuple[str, str, float, float, int, int]  # code, info, creation and expiry (ms), characters, candidates
+TOPIC_HEADS = ["TOPIC", "SESSIONS"]
+SESSION_HEADS = ["CODE", "INFO", "AGE", "LEFT", "OFFER", "CANDIDATES"]
 MAX_TOPICS = 100_000  # of a listing
 MAX_TOPIC_CHARACTERS = 8 * 2**20  # of all topics of a listing
 MAX_ROWS = 1000  # newest sessions in the table of `watch`
@@ -25,7 +28,7 @@ POLL_S = 1.0  # between two requests for the topics, because the API has no long
 
 def topics(arguments: argparse.Namespace) -> None:
     """List all topics."""
-    _list(arguments, all_topics, topics_table)
+    _list(arguments, all_topics, TOPIC_HEADS, topic_row)
 
 
 def sessions(arguments: argparse.Namespace) -> None:
@@ -34,21 +37,17 @@ def sessions(arguments: argparse.Namespace) -> None:
     async def list_sessions(client: SignalClient) -> list[Session]:
         return (await client.sessions(arguments.topic)).sessions
 
-    _list(arguments, list_sessions, sessions_table)
+    _list(arguments, list_sessions, SESSION_HEADS, lambda session: shown(session_row(session)))
 
 
 def _list(
     arguments: argparse.Namespace,
     read: Callable[[SignalClient], Awaitable[list[T]]],
-    table: Callable[[list[T]], str],
+    heads: Sequence[str],
+    row: Callable[[T], Sequence[object]],
 ) -> None:
     async def work(client: SignalClient) -> None:
-        entries = await read(client)
-        if terminal.wants_tables(arguments.json):
-            print(table(entries))
-        else:
-            for entry in entries:
-                terminal.print_line(entry)
+        terminal.print_rows(arguments.json, heads, [(entry, row(entry)) for entry in await read(client)])
 
     run.with_client(arguments, work, interrupted="interrupted")
 
@@ -65,7 +64,7 @@ async def watch_topic(client: SignalClient, arguments: argparse.Namespace) -> No
         async for event in client.topic_events(arguments.topic):
             terminal.print_line({"event": event.name, **event.data})
         return
-    listed: dict[str, SessionRow] = {}
+    listed: dict[str, Row] = {}
 
     async def follow() -> None:
         async for event in client.topic_events(arguments.topic):
@@ -85,7 +84,7 @@ async def watch_topic(client: SignalClient, arguments: argparse.Namespace) -> No
             if following.done():
                 return following.result()
             head = f"{terminal.shortened(arguments.topic)}: {len(listed)} waiting"
-            _draw(head, rows_table(reversed(listed.values())))
+            _draw(head, SESSION_HEADS, map(shown, reversed(listed.values())))
     finally:
         following.cancel()
 
@@ -97,7 +96,7 @@ async def watch_topics(client: SignalClient, arguments: argparse.Namespace) -> N
         current = await all_topics(client)
         client.retry_timeout_s = run.OUTAGE_S
         if terminal.wants_tables(arguments.json):
-            _draw(f"{len(current)} topics", topics_table(current))
+            _draw(f"{len(current)} topics", TOPIC_HEADS, map(topic_row, current))
         else:
             now = {topic["topic"]: topic["count"] for topic in current}
             for name in sorted({*before, *now}):
@@ -125,58 +124,27 @@ async def all_topics(client: SignalClient) -> list[Topic]:
     return result
 
 
-def _draw(head: str, table: str) -> None:
-    print(f"{terminal.CLEAR}{head}, {time.strftime('%H:%M:%S')}\n\n{table}", flush=True)
+def _draw(head: str, heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    print(f"{terminal.CLEAR}{head}, {time.strftime('%H:%M:%S')}\n\n{terminal.table(heads, [*rows])}", flush=True)
 
 
-def topics_table(entries: list[Topic]) -> str:
-    """Format topics as a table."""
-    return terminal.table(["TOPIC", "SESSIONS"], [[topic["topic"], topic["count"]] for topic in entries])
+def topic_row(topic: Topic) -> Sequence[object]:
+    """Return the cells of a topic."""
+    return topic["topic"], topic["count"]
 
 
-def sessions_table(entries: Iterable[Session]) -> str:
-    """Format sessions as a table."""
-    return rows_table(map(session_row, entries))
+def session_row(session: Session) -> Row:
+    """Return what is kept of a session for its cells."""
+    texts = terminal.shortened(session["code"]), terminal.shortened(session["info"])
+    times_ms = session["createdAt"], session["expiresAt"]
+    return *texts, *times_ms, len(session["offer"]), len(session["offerCandidates"])
 
 
-class SessionRow(NamedTuple):
-    """Data of a session for the table."""
-
-    code: str
-    info: str
-    created_at_ms: float
-    expires_at_ms: float
-    offer_characters: int
-    candidates: int
-
-
-def session_row(session: Session) -> SessionRow:
-    """Return the data of a session for the table."""
-    return SessionRow(
-        terminal.shortened(session["code"]),
-        terminal.shortened(session["info"]),
-        session["createdAt"],
-        session["expiresAt"],
-        len(session["offer"]),
-        len(session["offerCandidates"]),
-    )
-
-
-def rows_table(entries: Iterable[SessionRow]) -> str:
-    """Format the rows of sessions as a table."""
+def shown(row: Row) -> Sequence[object]:
+    """Return the cells of a session."""
+    code, info, created_at_ms, expires_at_ms, *numbers = row
     now_ms = time.time() * 1000
-    rows = [
-        [
-            row.code,
-            row.info,
-            _duration(now_ms - row.created_at_ms),
-            _duration(row.expires_at_ms - now_ms),
-            row.offer_characters,
-            row.candidates,
-        ]
-        for row in entries
-    ]
-    return terminal.table(["CODE", "INFO", "AGE", "LEFT", "OFFER", "CANDIDATES"], rows)
+    return code, info, _duration(now_ms - created_at_ms), _duration(expires_at_ms - now_ms), *numbers
 
 
 def _duration(ms: float) -> str:

@@ -2,14 +2,13 @@
 
 import argparse
 import asyncio
-import contextlib
 import math
-import secrets
 import statistics
 import time
 import uuid
 
-from .. import SignalClient, SignalError
+from .. import SignalClient
+from ..offers import new_secret, withdraw
 from . import run, terminal
 from .signaling import wait_for_answer
 
@@ -41,7 +40,7 @@ def ping(arguments: argparse.Namespace) -> None:
 
 async def round_trip(client: SignalClient, topic: str) -> float:
     """Publish an offer, answer it, read the answer as the offerer, and return the time in milliseconds."""
-    secret = secrets.token_urlsafe(24)
+    secret = new_secret()
     start_s = time.perf_counter()
     code = await client.offer(topic, "ping", "ping", ttl_ms=TTL_MS, secret=secret)
     waiting = asyncio.create_task(wait_for_answer(client, code, secret))
@@ -52,5 +51,4 @@ async def round_trip(client: SignalClient, topic: str) -> float:
     finally:
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)  # both may use the same broken connection
-        with contextlib.suppress(SignalError):
-            await client.withdraw(code, "offerer", secret=secret)
+        await withdraw(client, code, secret)

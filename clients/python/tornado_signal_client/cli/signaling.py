@@ -5,13 +5,13 @@ import asyncio
 import contextlib
 import os
 import re
-import secrets
 import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
 from .. import SessionUpdate, SignalClient, SignalError
 from ..errors import MAX_RESPONSE_BYTES, Foreign
+from ..offers import new_secret, withdraw
 from . import run, terminal
 from .terminal import CommandError
 
@@ -23,7 +23,7 @@ def offer(arguments: argparse.Namespace) -> None:
 
     async def work(client: SignalClient) -> None:
         text = await run.read_input("offer")
-        secret = secrets.token_urlsafe(24)
+        secret = new_secret()
         code = await client.offer(arguments.topic, arguments.info, text, secret=secret, hold=True)
         client.retry_timeout_s = run.OUTAGE_S
         try:
@@ -34,8 +34,7 @@ def offer(arguments: argparse.Namespace) -> None:
                 update = await wait_for_answer(client, code, secret)
         except BaseException:
             client.retry_timeout_s = 0
-            with contextlib.suppress(SignalError):
-                await client.withdraw(code, "offerer", secret=secret)
+            await withdraw(client, code, secret)
             raise
         if arguments.json:
             terminal.print_line({"code": code, "answer": update.description, "answerCandidates": update.candidates})
@@ -60,7 +59,7 @@ def answer(arguments: argparse.Namespace) -> None:
         sys.stdout.flush()
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         reply = await run.read_input("answer")
-        secret = secrets.token_urlsafe(24)
+        secret = new_secret()
         client.retry_timeout_s = run.OUTAGE_S
         try:
             await client.answer(code, reply, secret=secret)
