@@ -1,5 +1,6 @@
 """The browser module as applications take it: typed, bundled and minified."""
 
+import gzip
 import json
 import subprocess
 
@@ -8,6 +9,7 @@ from support import npm_package
 from support.paths import ROOT, TESTS
 
 BUILT = npm_package.WEB / "built"
+MAX_BYTES = 6_500  # of SignalClient alone, minified and gzipped
 
 # Every event has the type of its name. Mistakes are errors.
 PROGRAM = """\
@@ -124,6 +126,14 @@ def test_strict_program_is_typed_and_mistakes_are_errors(program, libraries, app
     options = {"strict": True, "noEmit": True, "target": "es2022", "module": "nodenext", "skipLibCheck": False}
     (application / "tsconfig.json").write_text(json.dumps({"compilerOptions": options | libraries}))
     npm_package.run("tsc", cwd=application)
+
+
+def test_the_client_of_the_api_alone_is_small(application):
+    parts = [f"--external:*/{path.name}" for path in BUILT.glob("*.js")]
+    entry = application / "node_modules" / "tornado-signal" / "signal-client.js"
+    minified = npm_package.run("esbuild", "--bundle", "--minify", "--format=esm", *parts, entry, cwd=application)
+    assert "class extends Error" in minified
+    assert len(gzip.compress(minified.encode(), 9)) < MAX_BYTES
 
 
 def test_built_files_are_those_of_the_sources(tmp_path):
