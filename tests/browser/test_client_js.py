@@ -77,7 +77,7 @@ def test_module_has_no_dependencies():
 
 
 def test_a_page_is_in_a_room_after_one_request_and_loads_parts_on_demand(server, site, profiles):
-    """Over HTTP alone it needs one part more."""
+    """Over HTTP alone it needs one part more. Both are alone in their rooms, since peers need parts in addition."""
     pages = {}
     for way, before_module in (("socket", ""), ("http", "globalThis.WebSocket = undefined;")):
         page = profiles.context().new_page()
@@ -86,12 +86,12 @@ def test_a_page_is_in_a_room_after_one_request_and_loads_parts_on_demand(server,
         pages[way] = asked = []
         page.on("request", lambda request, asked=asked: asked.append(request.url.removeprefix(server.url)))
         page.goto(site.origin)
-        enter = """async (url) => {
+        enter = """async ([url, topic]) => {
           const { room } = await import(`${url}/client.js`);
-          window.here = room("lobby", { info: "i" });
+          window.here = room(topic, { info: "i" });
           await here.ready;
         }"""
-        page.evaluate(enter, server.url)
+        page.evaluate(enter, [server.url, way])
         if way == "http":
             page.evaluate("() => here.leave()")
     scripts = {way: {*re.findall(r"^/([\w/]+)(?:-\w+)?\.js$", "\n".join(each), re.M)} for way, each in pages.items()}

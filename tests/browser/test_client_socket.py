@@ -74,7 +74,7 @@ def test_one_websocket_carries_all_requests_of_a_page(server, site, connect_page
     assert {"subscribe", "iceServers", "offer", "poll"} < set(traffic.now().methods)
     assert "refresh" not in traffic.now().methods
     assert len(traffic.now().sockets) == 1
-    assert traffic.now().requests == []
+    assert not [each for each in traffic.now().requests if "/client/" not in each]  # but for parts of the module
 
 
 def test_idle_websocket_is_closed(server, connect_page, publish):

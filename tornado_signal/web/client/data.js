@@ -292,6 +292,7 @@ export class Files {
     this.connection = connection;
     this.over = over;
     this.sending = 0; // files that are being sent
+    loadFiles().catch(() => {}); // later the server may be unavailable
     let incoming = 0;
     /** @param {RTCDataChannelEvent} event */
     const open = async (event) => {

@@ -12,6 +12,8 @@ const RECONNECT_MS = 15_000; // of an interruption, after which another connecti
 const CHANNEL = "tornado-signal-channel"; // the protocol of the channels of `room.channel`
 const MAX_CHANNELS = 100; // that the other side opens
 
+const loadMedia = () => import("./media.js").catch(notLoaded);
+
 /**
  * The `peer` of a room's events: another member, connected.
  *
@@ -122,6 +124,7 @@ export class Contact {
       this.peerConnection.close();
       throw error;
     }
+    loadMedia().catch(() => {}); // later the server may be unavailable
     for (const stream of streams) this.media((media) => media.add(stream));
     this.#wait();
   }
@@ -275,7 +278,7 @@ export class Contact {
    */
   async media(use) {
     try {
-      const { Media } = await import("./media.js").catch(notLoaded);
+      const { Media } = await loadMedia();
       if (!this.#stop.signal.aborted) use((this.#media ??= new Media(this)));
     } catch (error) {
       this.callbacks.fail(/** @type {Error} */ (error));
