@@ -138,6 +138,34 @@ def test_y_webrtc_meets_again_after_a_restart(open_page, start):
     other.wait_for_function("() => read() === 'before '")
 
 
+RXDB = f"""
+  import * as core from "rxdb";
+  import * as webrtc from "rxdb/plugins/replication-webrtc";
+  import * as memory from "rxdb/plugins/storage-memory";
+  import {{ replicate }} from "{libraries.FOLDER}/rxdb-database.mjs";
+  const [url, name] = decodeURIComponent(location.hash.slice(1)).split(" ");
+  globalThis.process = {{ nextTick: (call, ...values) => queueMicrotask(() => call(...values)) }}; // for RxDB
+  const rxdb = {{ ...core, ...webrtc, ...memory }};
+  globalThis.heard = [];
+  globalThis.names = replicate(rxdb, url, name, {{ config: {{ iceServers: [] }} }}, (other) => heard.push(other));
+"""
+
+
+def test_databases_of_rxdb_replicate_across_a_reload(profiles, site, start, tmp_path):
+    source = tmp_path / "page.js"
+    source.write_text(RXDB)
+    site.pages |= {"/": libraries.HTML, "/libraries.js": libraries.bundle(source)}
+    url = start().url.replace("http", "ws") + "/rxdb"
+    one, two = (profiles.open(f"{site.origin}/#{url}%20{name}") for name in ("one", "two"))
+    heard(one, "two")
+    heard(two, "one")
+    one.reload()
+    heard(one, "two")
+    for page, other, name in ((one, two, "three"), (two, one, "four")):
+        page.evaluate(f"names.then((names) => names.insert({{ id: '{name}' }})).then(() => true)")
+        heard(other, name)
+
+
 def test_all_libraries_work_in_one_page(open_page, url):
     one, other = open_page(), open_page()
     exchange_by_peerjs(one, other, url)

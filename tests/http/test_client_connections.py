@@ -67,7 +67,7 @@ async def end_of(socket):
     params=[(name, path) for name, (paths, _) in ANSWERED.items() for path in paths], ids=lambda each: each[1]
 )
 def protocol(request, monkeypatch):
-    """The name of a protocol, a path of it, and a message that gets a response, if only that of the client itself."""
+    """The name of a protocol, a path of it, and a message that gets a response. Members write to themselves."""
     monkeypatch.setattr(matchbox, "make_id", lambda: "00")
     monkeypatch.setattr(rxdb, "os", SimpleNamespace(urandom=lambda size: bytes(1)))
     name, path = request.param

@@ -49,16 +49,22 @@ def test_clients_of_nostr_meet(name, more, start, script):
                 assert client.stdout.readline() == line
 
 
-@pytest.mark.parametrize("protocol", ["nostr", "rxdb"])
-def test_databases_of_rxdb_replicate(protocol, start, script):
+@pytest.mark.parametrize(
+    ("protocol", "versions"),
+    [("nostr", ["rxdb"] * 3), ("rxdb", ["rxdb"] * 3), ("rxdb", ["rxdb-17.5", "rxdb", "rxdb-17.5"])],
+)
+def test_databases_of_rxdb_replicate(protocol, versions, start, script):
     server = start("--shared-protocols", protocol)
     command = [*script("rxdb.mjs"), f"{server.url.replace('http', 'ws')}/{protocol}"]
     with end_all(subprocess.Popen, kill) as open_process:
-        one, two = (open_process([*command, each], stdout=subprocess.PIPE, text=True) for each in ("one", "two"))
+        one, two = (
+            open_process([*command, name, version], stdout=subprocess.PIPE, text=True)
+            for name, version in zip(("one", "two"), versions, strict=False)
+        )
         for client, other in ((one, "two"), (two, "one")):
             assert client.stdout.readline() == f"{other}\n"
         one.kill()
-        again = open_process([*command, "three"], stdout=subprocess.PIPE, text=True)
+        again = open_process([*command, "three", versions[2]], stdout=subprocess.PIPE, text=True)
         assert {again.stdout.readline() for _ in range(2)} == {"one\n", "two\n"}
         assert two.stdout.readline() == "three\n"
 
