@@ -50,13 +50,14 @@ def python(server, site, tmp_path):
         yield starting
 
 
+@pytest.mark.timeout(WAIT_S)
 def test_large_messages_of_each_kind_arrive_in_order(server, alice, connect_firefox):
     firefox = connect_firefox(server)
     in_one_room(alice, firefox, files=False)
     expected = [6, 300_000, 500_001, 5, 400_010, 300_000, 0, 300_002, 0, 100_000, 3]
     for sender, receiver in ((alice, firefox), (firefox, alice)):
         sender.evaluate(f"{MIXED}.forEach((value) => here.send(value))")
-        until(lambda receiver=receiver: lengths(receiver) == expected)
+        until(lambda receiver=receiver: lengths(receiver) == expected, WAIT_S)
         same = f"""(async () => {{
           const comparable = (each) => each.arrayBuffer ? each.arrayBuffer().then(digest)
             : typeof each === "string" || !("byteLength" in each) ? each : digest(each.buffer ?? each);
