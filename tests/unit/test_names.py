@@ -14,7 +14,6 @@ VECTORS = json.loads((Path(__file__).parents[1] / "room-vectors.json").read_text
 ORIGIN, TOPIC = VECTORS["origin"], VECTORS["topic"]
 # Generated with the browser module.
 ID = "@O1ZyULHK0Ga4kOVyCnu8rGM7060oMaG5JAo2_IwFrnE"
-ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 ALICE = Identity(ORIGIN, TOPIC, "Alice 世界", "of Alice")
 READER = Identity(ORIGIN, TOPIC, None, None)
 
@@ -47,46 +46,6 @@ def test_key_of_a_visit_is_used_whatever_its_sign_is():
         member = Identity(ORIGIN, TOPIC, None, None)
         assert fields_of(member.seal({"id": member.id}), "id") == {"id": member.id}
         assert fields_of(READER.seal({"id": member.id}), "id") is None
-
-
-# A different text for the same bytes as ID: the last two bits of its last character are unused.
-SAME_KEY = ID[:-1] + ALPHABET[ALPHABET.index(ID[-1]) + 1]
-MAIL = ALICE.seal({"from": ID}, "x", "c")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        MAIL[86:],
-        "A" * 86 + MAIL[86:],
-        MAIL[:85] + MAIL[86:],
-        MAIL.replace("Alice", "Malice"),
-        MAIL[:86] + MAIL[86:].replace(ID, "plain"),
-        ALICE.seal({"from": ID}, "y", "c"),
-        ALICE.seal({"from": ID}, "x", "d"),
-        Identity("https://other.example", TOPIC, None, "of Alice").seal({"from": ID}, "x", "c"),
-        ALICE.seal({"from": ID}),
-        Identity(ORIGIN, "room~other", None, "of Alice").seal({"from": ID}, "x", "c"),
-        Identity(ORIGIN, TOPIC, None, "of Bob").seal({"from": ID}, "x", "c"),
-        ALICE.seal({"from": SAME_KEY}, "x", "c"),
-        ALICE.seal({"from": "@"}, "x", "c"),
-        ALICE.seal({"from": "@é"}, "x", "c"),
-        *[
-            '{"from": 7}',
-            '{"from": ""}',
-            '{"id": "x"}',
-            "",
-            "no JSON",
-            "[]",
-            "null",
-            "{" * 100_000,
-            '{"from":' * 50_000,
-        ],
-    ],
-)
-def test_unsigned_or_malformed_messages_are_ignored(text):
-    assert fields_of(text, "from", "x", "c") is None
-    assert fields_of(MAIL, "from", "x", "c") is not None
 
 
 @pytest.mark.parametrize("name", [7, None, "", "x" * 257, "😀" * 129])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tornado_signal_client.parsing import MAX_DEPTH, MAX_VALUES, parse_json
+from tornado_signal_client.parsing import MAX_DEPTH, MAX_VALUES, parse_json, parse_object
 
 VECTORS = json.loads((Path(__file__).parents[1] / "room-vectors.json").read_text())
 NO_JSON = [
@@ -31,3 +31,8 @@ def test_value_that_could_not_be_sent_is_an_error(text):
 
 def test_nested_value_can_be_encoded():
     assert json.dumps(parse_json("[" * MAX_DEPTH + "]" * MAX_DEPTH)).count("[") == MAX_DEPTH
+
+
+@pytest.mark.parametrize("text", ["[1]", "1", "no JSON"])
+def test_text_that_is_no_object_has_no_fields(text):
+    assert parse_object(text) == {}
