@@ -37,10 +37,10 @@ class Connection(asyncio.Protocol):
         answered = asyncio.get_running_loop().create_future()
         self.send(data, lambda *found: answered.done() or answered.set_result(found))
         status, body = await answered
-        if status != 200:
+        if status not in (200, 204):
             line = data.partition(b"\r\n")[0].decode()
             raise BenchError(f"{line} was answered with {status or 'the end of the connection'} {body[:200]!r}")
-        return orjson.loads(body)
+        return orjson.loads(body or b"{}")
 
     def close(self) -> None:
         self._transport.close()

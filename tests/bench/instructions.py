@@ -73,6 +73,12 @@ def health(base: str) -> AbstractAsyncContextManager[Perform]:
     return _kept(base, peer, peer.request(base, "GET", "/health"))
 
 
+def report(base: str) -> AbstractAsyncContextManager[Perform]:
+    peer = peer_of(0)
+    fields = {"outcome": "connected", "local": "host", "remote": "srflx", "transport": "udp", "ms": 380}
+    return _kept(base, peer, peer.request(base, "POST", "/report", fields))
+
+
 def _poll(peer: peers.Peer, base: str, code: str, **fields: object) -> bytes:
     return peer.request(base, "POST", "/poll", {"code": code, "side": "answerer", **fields})
 
@@ -185,6 +191,7 @@ KEPT = (
 OPERATIONS = (
     Operation("health, kept connection", 240, health),
     Operation("poll", 320, poll),
+    Operation("report of a connection", 350, report, options={"connection-reports": "true"}),
     Operation(f"poll behind a proxy with {PROXIED} clients in turn", 350, proxied_poll, options=BEHIND_PROXY),
     Operation("health, new connection and new headers", 600, new_connection),
     Operation("pair over HTTP, new connections", 5700, partial(_new, Polled), 4),

@@ -143,6 +143,16 @@ def test_operator_at_night_learns_cause_time_and_address_and_blocks_it(start, pr
     page.get_by_role("button", name="Unblock 192.0.2.7").wait_for()
 
 
+def test_reports_of_connections_are_in_the_band(start, open_operator):
+    server = start("--admin-port", "0", "--connection-reports")
+    for kind, outcome, number in (("host", "connected", 89), ("relay", "connected", 8), ("host", "failed", 3)):
+        for _ in range(number):
+            server.exchange("/report", {"outcome": outcome, "local": kind, "ms": 380}, origin="https://app.example")
+    page = open_operator(server)
+    assert page.get_by_text("97 % of 100 connections, 8 % by relay, median 0.4 s").is_visible()
+    assert page.get_by_role("heading", level=1).inner_text() == "Well"
+
+
 def test_refused_origin_is_named(start, open_operator):
     server = start("--admin-port", "0", "--allowed-origins", "https://app.example")
     hammer(server, "192.0.2.7", 3)

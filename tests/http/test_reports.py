@@ -3,19 +3,21 @@
 import asyncio
 import contextlib
 import dataclasses
+import ipaddress
 import itertools
 import re
 from unittest import mock
 
 import pytest
 from support.rpc import open_socket, until
-from support.service import ORIGIN, head, invalid, refused
+from support.service import ORIGIN, head, invalid, refused, request
 
 from tornado_signal.service import reports
 from tornado_signal.service.reports import KINDS, TRANSPORTS, ConnectionReports
 from tornado_signal_client import SignalClient
 
 GOOD = {"outcome": "connected", "local": "host", "remote": "srflx", "transport": "udp", "ms": 380}
+LOOPBACK = (ipaddress.ip_network("127.0.0.1"),)
 FAILED = {"outcome": "failed", "ms": 15_000}
 
 
@@ -88,6 +90,36 @@ async def test_every_report_of_an_address_counts_as_a_request(start_service):
     assert statuses == [204] * 10 + [429] * 2
     found = await series(service)
     assert found["reports_ignored_total"] == "9.0"
+
+
+async def test_reports_of_a_thousand_addresses_and_of_one_that_lies(start_service):
+    """The verdict has the cause when fewer than nine of ten connect. A single address cannot bring that about."""
+    service = await start_service(
+        connection_reports=True, trusted_proxies=LOOPBACK, unlimited_addresses=(), rate_per_address=1000
+    )
+
+    async def send(report, *addresses):
+        async with service.connect() as connection:
+            for address in addresses:
+                await connection.send(request("POST", "/report", report, headers=[("X-Forwarded-For", address)]))
+                assert (await connection.receive("POST")).status == 204
+
+    async def judge():
+        """Return the figures, and the causes of the verdict."""
+        status = (await admin(service, "/status")).json
+        return status["processes"][0]["reported"], [cause["text"] for cause in status["verdict"]["causes"]]
+
+    addresses = [f"198.51.{number // 250}.{number % 250}" for number in range(1000)]
+    await send(GOOD, *addresses[:850])
+    await send(GOOD | {"remote": "relay"}, *addresses[850:930])
+    await send(FAILED, *["192.0.2.7"] * 200)
+    figures, causes = await judge()
+    assert figures == {"connected": 930, "unconnected": 103, "relayed": 80, "median_s": 0.4}
+    assert causes == []
+    await send(FAILED, *addresses[930:])
+    figures, causes = await judge()
+    assert figures["unconnected"] == 173
+    assert causes == ["16 % of the reported connections of an hour have failed; a TURN server may be missing"]
 
 
 def test_metrics_have_few_series():
