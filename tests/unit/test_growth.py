@@ -143,7 +143,7 @@ async def close_idle_connections(count):
 
 async def disconnect_network(count):
     service = SimpleNamespace(waits={})
-    actions = Actions(service, transport_state(count), None, None)
+    actions = Actions(service, transport_state(count), {})
     with Standstill() as standstill:
         result = await actions.perform("disconnect", {"address": "192.0.2.0/24"}, "a test")
     assert result == {"connections": count}
@@ -346,7 +346,7 @@ class Waiting:
 
 async def describe_use(count):
     service = SimpleNamespace(waits=dict.fromkeys(map(Waiting, range(count)), "topic"), settings=Settings(), version="")
-    status = Status(service, transport_state(count), None, lambda: service.settings, "server", 0)
+    status = Status(service, transport_state(count), None, "server", 0)
     with Standstill() as standstill:
         origins, _ = await status._find_usage()
     assert len(origins) == count
