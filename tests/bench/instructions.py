@@ -183,6 +183,40 @@ async def event(base: str) -> AsyncIterator[Perform]:
         await each.close()
 
 
+@asynccontextmanager
+async def signals(protocol: str, base: str) -> AsyncIterator[Perform]:
+    sender, *others = await protocols.members(base, protocol, protocols.SUBSCRIBERS + 1)
+
+    async def send(_: int) -> None:
+        expected = [each.messages + 1 for each in others]
+        for each in others:
+            sender.signal(protocol, each.id)
+        for each, count in zip(others, expected, strict=True):
+            await each.received(count)
+
+    yield send
+    for each in (sender, *others):
+        await each.close()
+
+
+@asynccontextmanager
+async def lobby(base: str) -> AsyncIterator[Perform]:
+    """Yield a room of matchbox from the first connection to the last: each pair exchanges an offer and an answer."""
+
+    async def play(number: int) -> None:
+        players = await protocols.members(base, "matchbox", protocols.LOBBY, number)
+        for one in players:
+            for other in players:
+                if one is not other:
+                    expected = other.messages + 1
+                    one.signal("matchbox", other.id)
+                    await other.received(expected)
+        for each in players:
+            await each.close()
+
+    yield play
+
+
 # Pairs that are also counted at a server that requires tokens.
 KEPT = (
     Operation("pair over HTTP, kept connections", 5300, kept_pair, 4),
@@ -199,6 +233,11 @@ OPERATIONS = (
     Operation("pair over /ws, new connections", 4200, partial(_new, Socketed), 4),
     Operation("PeerJS pair", 2100, partial(_new, Meeting), 4),
     Operation(f"y-webrtc message to {protocols.SUBSCRIBERS} subscribers", 320, room_message),
+    *(
+        Operation(f"{name}: a signal to each of {protocols.SUBSCRIBERS} members", 2000, partial(signals, name))
+        for name in protocols.ROOMS
+    ),
+    Operation(f"matchbox: a room of {protocols.LOBBY}, with two signals of each pair", 16_000, lobby, 4),
     Operation(f"Nostr event to {protocols.SUBSCRIBERS} subscribers", 1050, event),
 )
 

@@ -25,11 +25,13 @@ from .processes import APART, Server, apart
 from .sockets import WebSocket, frame, open_many
 
 PACKAGES = processes.ROOT / "tests" / "libraries"
+IDLE = "protocols: memory of an idle connection"
 PART = "protocols: CPU of the whole server, to that of the original"
 SUBSCRIBERS = 10
 SWARM = 50
 OFFERS = 3
 CROWD = 1000
+LOBBY = 8
 WARM = 3  # unmeasured turns, because Node.js compiles frequent code
 SDP = "v=0\r\n" + "a=candidate:1 1 udp 2122260223 192.0.2.1 50000 typ host\r\n" * 20
 INFO_HASH = "aaaaabbbbbcccccddddÿ"
@@ -162,6 +164,43 @@ async def topic_subscribers(base: str) -> list[Client]:
     return clients
 
 
+class Member(Client):
+    """A member of a room of RxDB or matchbox, and its id, which is in its first message."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.id = ""
+
+    def arrived(self, text: bytes) -> None:
+        self.id = self.id or next(value for value in orjson.loads(text).values() if value != "init")
+        super().arrived(text)
+
+    def signal(self, protocol: str, receiver: str) -> None:
+        """Send another member a signal with the size of an offer."""
+        ids = {"senderPeerId": self.id, "receiverPeerId": receiver}
+        messages = {
+            "RxDB": {"type": "signal", "room": "room 0", **ids, "data": SIGNAL},
+            "matchbox": {"Signal": {"receiver": receiver, "data": SIGNAL}},
+        }
+        self.send(frame(orjson.dumps(messages[protocol])))
+
+
+ROOMS = {"RxDB": "/rxdb", "matchbox": "/matchbox/room-{}"}
+
+
+async def members(base: str, protocol: str, count: int, room: int = 0) -> list[Member]:
+    """Return clients that are together in a room."""
+    entered: list[Member] = []
+    for _ in range(count):
+        (member,) = await open_many(base, 1, Member, ROOMS[protocol].format(room))
+        await member.received(1)
+        if protocol == "RxDB":
+            member.send(frame(orjson.dumps({"type": "join", "room": f"room {room}"})))
+            await member.received(2)
+        entered.append(member)
+    return entered
+
+
 def signed_event() -> bytes:
     """Return the frame of a Nostr event with the content of `PUBLICATION`, signed with the key 1."""
     content = orjson.dumps(SIGNAL).decode()
@@ -236,6 +275,11 @@ def protocols(bench: Bench) -> None:
         for name, protocol in described().items():
             _cpu(bench, name, protocol)
             _memory(bench, name, protocol, min(bench.size.idle, most))
+        for name in ROOMS:
+            with bench.server() as server:
+                used = uvloop.run(_idle_members(server, name, min(bench.size.idle, most) // LOBBY))
+            title = f"{name}: a member of a room of {LOBBY}"
+            bench.add(IDLE, title, used / 1024, "KiB", most=8, judged=bench.whole)
     with bench.server() as server, apart(server):
         uvloop.run(_crowd(bench, server))
 
@@ -279,7 +323,7 @@ def _memory(bench: Bench, name: str, protocol: Protocol, count: int) -> None:
         with start() as server:
             used.append(uvloop.run(_idle(server, protocol, count)) / 1024)
     ours, theirs = used
-    add = partial(bench.add, "protocols: memory of an idle connection", judged=bench.whole)
+    add = partial(bench.add, IDLE, judged=bench.whole)
     note = f"{count} connections, in private resident memory. The reference is the original server"
     add(f"{name}: an idle connection", ours, "KiB", most=8, reference=theirs, note=note)
     add(f"{name}: an idle connection, to the original", ours / theirs, "", most=1.0)
@@ -292,6 +336,18 @@ async def _idle(server: Server, protocol: Protocol, count: int) -> float:
     each = (server.memory_bytes() - before_bytes) / count
     for client in clients:
         client.abort()
+    return each
+
+
+async def _idle_members(server: Server, protocol: str, rooms: int) -> float:
+    entered = await members(server.base, protocol, 1)
+    before_bytes = server.memory_bytes()
+    for room in range(1, 1 + rooms):
+        entered += await members(server.base, protocol, LOBBY, room)
+    await asyncio.sleep(2)
+    each = (server.memory_bytes() - before_bytes) / (len(entered) - 1)
+    for member in entered:
+        member.abort()
     return each
 
 

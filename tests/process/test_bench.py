@@ -49,7 +49,7 @@ def test_each_benchmark_measures_all_its_targets(tmp_path):
         figures = {figure["name"]: figure for figure in document["figures"]}
         assert [name for name in figures if name not in done.stdout] == []
         measured |= figures
-    assert len([name for name, figure in measured.items() if figure["target"]]) == 40
+    assert len([name for name, figure in measured.items() if figure["target"]]) == 45
     assert not [*tmp_path.iterdir()]
     peerjs = next(name for name in measured if re.fullmatch(r"PeerJS [\d.]+", name))
     for name in ("13 requests", "waits and batches", "13 requests, server 2", "waits and batches, server 2", peerjs):
