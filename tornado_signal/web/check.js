@@ -63,9 +63,7 @@ async function version(url) {
 async function signal(url) {
   const api = new SignalClient(url, { socket: false });
   const topic = `check-${crypto.getRandomValues(new Uint32Array(4)).join("-")}`;
-  const stop = new AbortController();
-  const timer = setTimeout(() => stop.abort(), LIMIT_MS);
-  const { signal } = stop;
+  const signal = AbortSignal.timeout(LIMIT_MS);
   let code;
   try {
     ({ code } = await api.offer(topic, { info: "check", offer: "check", ttl: 2 * LIMIT_MS, signal }));
@@ -82,8 +80,6 @@ async function signal(url) {
     if (error.status === 401 || error.status === 403) return { result: "not checked", detail: NEEDS_TOKEN };
     throw error;
   } finally {
-    clearTimeout(timer);
-    stop.abort();
     if (code) await api.withdraw(code, "offerer").catch(() => {}); // it expires soon
   }
 }

@@ -273,7 +273,6 @@ async function watchRooms(signal) {
       });
       if (!$("elsewhere").contains(document.activeElement)) $("elsewhere").replaceChildren(...rows);
       $("open").textContent = `Open rooms (${rooms.length})`;
-      $("topics").replaceChildren(...rooms.map(({ name }) => make("option", "", { value: name })));
       if (!here && linked()) {
         const named = await api.rooms({ prefix: topic(), limit: 1, signal });
         showCard(named.rooms.find(({ name }) => name === topic())?.members ?? 0);
