@@ -177,8 +177,9 @@ class MemberConnection(ProtocolConnection):
 
         Without `max_members`, a full room raises TooMany.
         """
-        room, joined = self._rooms[Channel(self.scope, name)], JoinResult.FULL
-        self.acquire_peer(room.channel, MAX_MEMBERS_PER_ADDRESS)
+        channel, joined = Channel(self.scope, name), JoinResult.FULL
+        self.acquire_peer(channel, MAX_MEMBERS_PER_ADDRESS)
+        room = self._rooms[channel]
         room.users += 1
         try:
             lease, most = self.make_lease(data), max_members or MAX_MEMBERS
