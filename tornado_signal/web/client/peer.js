@@ -90,7 +90,8 @@ export class Contact {
   constructor(member, callbacks, streams, options) {
     this.#member = member;
     this.callbacks = callbacks;
-    this.peerConnection = newConnection(callbacks.iceServers(), options);
+    let iceServers = callbacks.iceServers();
+    this.peerConnection = newConnection(iceServers, options);
     this.channel = this.peerConnection.createDataChannel("room", { ...options.channel, negotiated: true, id: 0 });
     this.peer = new Peer(this, member);
     this.messages = this.#messages(this.channel);
@@ -113,7 +114,11 @@ export class Contact {
       get listed() {
         return member.code;
       },
-      renew: () => this.peerConnection.setConfiguration({ iceServers: callbacks.iceServers(), ...options.rtc }),
+      renew: () => {
+        if (iceServers === callbacks.iceServers()) return; // it has them
+        iceServers = callbacks.iceServers();
+        this.peerConnection.setConfiguration({ iceServers, ...options.rtc });
+      },
       send: (mail) => callbacks.send(mail, this.#mail.signal),
     });
     this.#listen();
