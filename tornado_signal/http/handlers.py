@@ -12,6 +12,7 @@ from tornado import escape, httputil, web
 from .. import errors
 from ..service import wire
 from ..service.operations import Operation, Pieces, check
+from ..service.statuses import OK
 from .error_responses import cors, error_response
 from .fields import query_fields, topic_of
 from .request import Request
@@ -19,7 +20,6 @@ from .request import Request
 PREFLIGHT_MAX_AGE_S: Final = 7200
 READING: Final = ("GET", "HEAD", "OPTIONS")
 DEFAULTS: Final = {"Content-Type": wire.JSON, "Cache-Control": "no-store"}
-OK: Final = HTTPStatus.OK.value  # reading a member of an enumeration costs more
 
 
 class Handler(web.RequestHandler):

@@ -16,7 +16,7 @@ from ..relay import Channel, Relay, units_of_receivers
 from ..service.client_connection import METHOD, Client, ClientConnection
 from ..service.refusals import close_reason
 from ..service.request_context import RequestContext
-from ..service.statuses import STATUS
+from ..service.statuses import OK, STATUS
 from ..transport.frames import CloseCode
 
 T = TypeVar("T")
@@ -139,7 +139,7 @@ class ProtocolConnection(ClientConnection):
             self._close_with_error(error, context)
         if work is not None:
             return self._complete_message(work, context, len(message))
-        context.status = context.status or HTTPStatus.OK
+        context.status = context.status or OK
         context.ended()
         return None
 
@@ -163,7 +163,7 @@ class ProtocolConnection(ClientConnection):
         except (Exception, CancelledError) as error:
             self._close_with_error(error, context)
         finally:
-            context.status = context.status or HTTPStatus.OK
+            context.status = context.status or OK
             context.ended()
 
     def disconnected(self) -> None:

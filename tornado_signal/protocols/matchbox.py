@@ -37,8 +37,8 @@ class MatchboxConnection(MemberConnection):
     __slots__ = ("_batch", "_host", "_latest", "_name", "_next")
 
     def __init__(self, client: Client, rooms: Rooms, origin: str | None) -> None:
+        query = client.query  # before it is dropped
         super().__init__(client, rooms, "matchbox", origin, make_id())
-        query = client.query
         count, self._name = query.get("next", [b""])[0], query[ROOM][0].decode()
         self._next = min(int(count), MAX_MEMBERS) if count.isdigit() and len(count) < MAX_DIGITS else 0
         self._host = "" if query.get("host") == [b"1"] else None

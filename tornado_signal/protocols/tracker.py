@@ -55,7 +55,7 @@ class TrackerConnection(ProtocolConnection):
 
     def __init__(self, client: Client, relay: Relay, origin: str | None) -> None:
         token = query_token(client.query)
-        super().__init__(client._replace(query={}), relay, make_scope("tracker", origin))
+        super().__init__(client, relay, make_scope("tracker", origin))
         self._owner = os.urandom(8).hex()
         # The subject of a token binds its peers. Without it a client that comes back is known by address or token.
         if self.grant is not None and self.grant.subject:

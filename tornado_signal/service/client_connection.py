@@ -3,7 +3,8 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, ClassVar, Final, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
 
 from ..auth import Grant
 from ..limits.per_address import ClientCounts as ClientCounts
@@ -23,7 +24,10 @@ METHOD: Final = "WS"
 """The method of WebSocket messages in logs and metrics."""
 
 
-class Client(NamedTuple):
+@dataclass(
+    slots=True, eq=False
+)  # its attributes are read ten times for each message, and those of a NamedTuple cost more
+class Client:
     """A client that has completed a handshake."""
 
     service: Service  # the shared state of all requests
@@ -51,7 +55,8 @@ class ClientConnection:
     __slots__ = ("_bearer", "_is_busy", "_last_id", "_messages", "client", "closed", "counts", "grant")
 
     def __init__(self, client: Client) -> None:
-        self.client = client._replace(query=NO_QUERY)  # it can be large, and contain a token
+        client.query = NO_QUERY  # it can be large, and contain a token
+        self.client = client
         self.grant = client.grant
         self.closed = False
         self._messages: list[bytes] = []  # received and not started

@@ -4,6 +4,7 @@ from typing import Final
 
 from .. import errors
 
+OK: Final = 200  # reading a member of an enumeration costs more
 STATUS: Final[dict[type[BaseException], int]] = {
     errors.InvalidParameter: 400,
     errors.Unauthorized: 401,

@@ -270,8 +270,8 @@ class WebSocket(asyncio.Protocol):
     def send(self, *messages: bytes) -> "asyncio.Future[None]":
         """Send text messages. Return `room`."""
         if messages and not self._closing:
-            self._flush(make_text(*messages) if len(messages) == 1 else b"".join(map(make_text, messages)))
-        return self.room
+            self._flush(make_text(messages[0]) if len(messages) == 1 else b"".join(map(make_text, messages)))
+        return self._drained or self.state.done
 
     def post(self, message: bytes) -> None:
         """Send a text message in the next event-loop iteration, in one write with others of this one.

@@ -14,7 +14,7 @@ from ..service.operations import SUBSCRIPTIONS, SUCCESS, Operation, Pieces, chec
 from ..service.parameters import CODE, SECRET, check_optional_string
 from ..service.refusals import CLOSED_BY_OPERATOR, close_reason
 from ..service.request_context import RequestContext
-from ..service.statuses import STATUS
+from ..service.statuses import OK, STATUS
 from ..service.tracer import Tracer
 from ..service.waiting import Feed
 from ..transport.frames import CloseCode
@@ -294,12 +294,12 @@ class RpcConnection(ClientConnection):
         if last or not id_ or context.gone:
             await result.aclose()
             return self._done(id_, context, first)
-        context.status = HTTPStatus.OK
+        context.status = OK
         context.sent_bytes = len(first)
         return RpcResponse(rpc.begin_result(id_) + first, result, context)
 
     def _done(self, id_: bytes, context: RpcRequestContext, result: bytes) -> "RpcResponse":
-        context.status = HTTPStatus.OK
+        context.status = OK
         context.sent_bytes = len(result)
         context.ended()
         on_sent, context.on_sent = context.on_sent, None  # it can refer to the context, and a cycle would outlive both
@@ -507,7 +507,7 @@ class RpcConnection(ClientConnection):
         raise errors.InvalidParameter("subscription")
 
     async def _run_subscription(self, context: RpcRequestContext, feed: Feed) -> None:
-        context.status = HTTPStatus.OK
+        context.status = OK
         with context:
             try:
                 while not feed.watch.closed and (sent := await self._send_events(feed, context)) is not None:
