@@ -99,6 +99,19 @@ def test_a_page_is_in_a_room_after_one_request_and_loads_parts_on_demand(server,
     assert scripts == {"socket": {"client", advice}, "http": {"client", "client/http", advice}}
 
 
+def test_parts_load_as_soon_as_the_server_is_back(start, connect_page):
+    server = start()
+    alice, bob = connect_page(server), connect_page(server)
+    server.stop()
+    alice.evaluate("listen('lobby', {info: 'alice'})")
+    alice.evaluate("() => { window.inside = room('club', {password: 'a b c d', max: 2, secret: 'of alice'}); }")
+    bob.evaluate("() => { window.called = call('lobby', {}); }")
+    until(lambda: "failed" in names(bob) and alice.evaluate("errors.length"))
+    start(port=server.url.rpartition(":")[2])
+    assert bob.evaluate("called") == ["alice", "alice: hello"]
+    alice.evaluate("inside.ready")
+
+
 def test_types_declare_exactly_what_the_module_exports(server, connect_page):
     page = connect_page(server)
     declared = set(re.findall(r"^export (?:declare )?(?:class|function) (\w+)", TYPES, re.MULTILINE))

@@ -109,6 +109,7 @@ test("a mistake in `rtc` or in a function of the page ends the call with its err
     assert.equal(error.cause ?? error, mistake);
   }
   const waiting = publish("lobby", { url: "https://server", RTCPeerConnection: LinkedConnection });
+  while (!server.listed("lobby").length) await new Promise(setImmediate);
   await assert.rejects(call("lobby", { choose: fail }), mistake);
   waiting.close();
 });

@@ -1,12 +1,18 @@
 /* `publish`, `join` and `pair`: a room needs nothing else of them. */
 
 import { Servers } from "./servers.js";
-import { dispatch, notLoaded, onAbort, report } from "./timing.js";
+import { dispatch, loadPart, onAbort, report } from "./timing.js";
 
 /** @import { PeerOptions } from "../client.d.ts" */
 /** @import { LinkOptions } from "./types.d.ts" */
 
-const load = () => import("./connect.js").catch(notLoaded);
+/** @param {Pick<PeerOptions, "onstep" | "signal">} [options] */
+const load = ({ onstep, signal } = {}) =>
+  loadPart(
+    () => import("./connect.js"),
+    signal,
+    (error) => onstep?.("failed", error),
+  );
 
 export const OFFER_OPTIONS = { channel: "object", onstep: "function" };
 
@@ -21,21 +27,19 @@ class Publication extends EventTarget {
   constructor(topic, options) {
     super();
     const { signal } = this.#stop;
-    const servers = new Servers(options, signal, (error) => report(this, error), OFFER_OPTIONS);
-    if (options.signal)
-      onAbort(
-        signal,
-        onAbort(options.signal, () => this.close()),
-      );
+    const fail = (/** @type {any} */ error) => report(this, error);
+    const close = () => this.close();
+    const servers = new Servers(options, signal, fail, OFFER_OPTIONS);
+    if (options.signal) onAbort(signal, onAbort(options.signal, close));
     // Later, so that the caller can listen for the event.
-    if (options.signal?.aborted) queueMicrotask(() => this.close());
+    if (options.signal?.aborted) queueMicrotask(close);
     else
-      load()
+      load({ onstep: (_, error) => fail(error), signal })
         .then(({ offerAll }) => offerAll(this, topic, options, servers))
         .catch((error) => {
           if (signal.aborted) return;
-          report(this, error);
-          this.close();
+          fail(error);
+          close();
         });
   }
 
@@ -57,7 +61,7 @@ export const publish = (topic, options = {}) => new Publication(topic, options);
 
 /** @type {typeof import("./connect.js").join} */
 export const join = async (/** @type {[any, any]} */ ...options) =>
-  /** @type {any} */ (await (await load()).join(...options));
+  /** @type {any} */ (await (await load(options[1])).join(...options));
 
 /** @type {typeof import("./connect.js").pair} */
-export const pair = async (...options) => (await load()).pair(...options);
+export const pair = async (...options) => (await load(options[1])).pair(...options);

@@ -8,8 +8,8 @@ import {
   Deadline,
   dispatch,
   iceFailure,
+  loadPart,
   makePace,
-  notLoaded,
   now,
   onAbort,
   PAIR_MS,
@@ -360,17 +360,19 @@ class Room extends EventTarget {
   async #run(servers) {
     const { signal } = this.#stop;
     const { me, secret, password, max } = this.#options;
+    /** @type {<T>(load: () => Promise<T>) => Promise<T>} */
+    const part = (load) => loadPart(load, signal, (error) => this.#report(error));
     try {
       if ("password" in this.#options) {
-        const { Cipher } = await import("./secret.js").catch(notLoaded);
+        const { Cipher } = await part(() => import("./secret.js"));
         this.#cipher = await Cipher.of(this.#origin, this.#topic, password);
         this.#topic = this.#cipher.topic;
       }
-      const named = () => import("./named.js").then((part) => part.named(secret, me), notLoaded);
+      const named = async () => (await part(() => import("./named.js"))).named(secret, me);
       // A page can listen before anything fails.
       this.#identity = await (secret || me !== undefined ? named() : this.#identity);
       this.id = this.#identity?.id ?? this.id;
-      if (max) this.#places = await import("./places.js").then((part) => new part.Places(max), notLoaded);
+      if (max) this.#places = new (await part(() => import("./places.js"))).Places(max);
       // Name the origin if the room is empty for a while on a loopback address, of which there are several.
       if (/^(localhost|127\.|\[::1)/.test(globalThis.location?.hostname)) {
         advise(({ hintAtOrigin }) => hintAtOrigin(this.#topic, this.#members, signal));
@@ -1115,4 +1117,4 @@ export const room = (topic, options = {}) => new Room(topic, options);
 
 /** @param {RoomOptions} [options] */
 export const nearby = async (options = {}) =>
-  (await import("./nearby.js").catch(notLoaded)).nearby(options, ROOM_OPTIONS, room);
+  (await loadPart(() => import("./nearby.js"), options.signal)).nearby(options, ROOM_OPTIONS, room);

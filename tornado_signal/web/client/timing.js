@@ -121,10 +121,7 @@ export const mistakes = () => import("./mistakes.js").catch(notLoaded);
  *
  * @param {(advice: typeof import("./mistakes.js")) => unknown} give
  */
-export const advise = (give) =>
-  mistakes()
-    .then(give)
-    .catch(() => {});
+export const advise = (give) => import("./mistakes.js").then(give).catch(() => {});
 
 /**
  * @param {string} peer
@@ -376,3 +373,23 @@ export async function retry(task, signal, tries = Infinity) {
     }
   }
 }
+
+/**
+ * Load a part of the module. While its server is away, try again, as for a request.
+ *
+ * @template T
+ * @param {() => Promise<T>} load
+ * @param {AbortSignal} [signal]
+ * @param {(error: Error) => void} [onfailed]
+ */
+export const loadPart = (load, signal = new AbortController().signal, onfailed) =>
+  retry(
+    () =>
+      load()
+        .catch(notLoaded)
+        .catch((error) => {
+          onfailed?.(error);
+          throw error;
+        }),
+    signal,
+  );
