@@ -111,7 +111,13 @@ export function unreachable(url, cause) {
  * @returns {never}
  */
 export const notLoaded = (cause) => {
-  throw temporary(new SignalError("server-unreachable", "A part of the module did not load", { cause }));
+  throw temporary(
+    new SignalError(
+      "server-unreachable",
+      "A part of the module did not load. After an upgrade of the server, reload the page",
+      { cause },
+    ),
+  );
 };
 
 export const mistakes = () => import("./mistakes.js").catch(notLoaded);
