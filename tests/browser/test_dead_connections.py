@@ -20,8 +20,7 @@ PRESENT = "[...here.peers.values()].some(({info, channel}) => info === 'page' &&
 FIRST, PAGE, LAST = "ü😀", "of Bob", "of Alice"
 SLOWNESS = 5  # times the usual time to connect, which is added to each bound for a busy machine
 BROWSERS = ["chromium", "firefox"]
-# The transport, whether the browser says that it is online, and the seconds after which the page is there again. Those
-# that take longer come last.
+# The transport, whether the browser says that it is online, and the seconds after which the page is there again.
 DEATHS = {("socket", True): 3, ("http", True): 5, ("socket", False): 20, ("http", False): 30}
 # How long a machine sleeps, and the seconds after which its page is there again. All timers of a connection are shorter
 # than the longer sleep.
@@ -84,7 +83,7 @@ def test_page_whose_connections_are_forgotten_is_found_again(server, site, reque
             before.evaluate("here.leave()")
             until(lambda page=page: page.evaluate("here.peers.size") == 0)
         time.sleep(3)  # so that the pages wait for the server: requests that are on their way would end earlier
-        for case in sorted(networks, key=lambda case: not case[1][1]):
+        for case in sorted(networks, key=lambda case: DEATHS[case[1]]):
             networks[case].freeze()
             frozen_s[case] = time.monotonic()
             is_told = case[1][1]

@@ -66,6 +66,8 @@ const given = new Map(
   wanted(Object.values(modules).flat()).flatMap(([path, names]) => names.map((name) => [name, path])),
 );
 const order = [...given.keys()].sort();
+const variable = order.filter((name) => source(given.get(name)).includes(`export let ${name}`));
+if (variable.length) throw new Error(`A part gets the values at its time of loading; export functions for ${variable}`);
 
 // A browser does not request the same URL again.
 const LOADER = `

@@ -123,7 +123,7 @@ export class Http {
    * @param {AbortSignal} signal
    */
   async #request(path, init, signal) {
-    if (doubtedMs > this.#provenMs) {
+    if (doubtedMs() > this.#provenMs) {
       await (this.#proving ??= this.#prove().finally(() => (this.#proving = undefined)));
     }
     return this.#authorization.use((token) => {

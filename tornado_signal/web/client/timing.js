@@ -181,7 +181,8 @@ const watching = new Set();
 /** @type {ReturnType<typeof setInterval> | undefined} */
 let ticking;
 let tickedMs = 0; // by the wall clock: the other one can stand still while a machine sleeps
-export let doubtedMs = -Infinity;
+let latestDoubtMs = -Infinity;
+export const doubtedMs = () => latestDoubtMs;
 
 /**
  * Call a function every two seconds, and with `true` when connections can have died. The second argument is whether the
@@ -210,8 +211,8 @@ function tick() {
 
 /** Ask for a sign of life on all connections, because something has happened that can end them. */
 export function doubt(certain = false) {
-  if (!certain && now() - doubtedMs < SIGN_MS) return;
-  doubtedMs = now();
+  if (!certain && now() - latestDoubtMs < SIGN_MS) return;
+  latestDoubtMs = now();
   for (const look of [...watching]) look(true, certain);
 }
 
