@@ -10,6 +10,7 @@ import {
   iceFailure,
   loadPart,
   makePace,
+  notLoaded,
   now,
   onAbort,
   PAIR_MS,
@@ -1117,4 +1118,4 @@ export const room = (topic, options = {}) => new Room(topic, options);
 
 /** @param {RoomOptions} [options] */
 export const nearby = async (options = {}) =>
-  (await loadPart(() => import("./nearby.js"), options.signal)).nearby(options, ROOM_OPTIONS, room);
+  (await import("./nearby.js").catch(notLoaded)).nearby(options, ROOM_OPTIONS, room);
