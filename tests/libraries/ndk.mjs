@@ -6,7 +6,15 @@ const [url, name] = process.argv.slice(2);
 const signer = NDKPrivateKeySigner.generate();
 const ndk = new NDK({ explicitRelayUrls: [url], signer, enableOutboxModel: false });
 await ndk.connect();
-const publish = (kind = 20001) => new NDKEvent(ndk, { kind, content: name, tags: [["x", "Node.js"]] }).publish();
+let count = 0; // equal events have one id
+const publish = (kind = 20001) => {
+  count += 1;
+  const tags = [
+    ["x", "Node.js"],
+    ["count", `${count}`],
+  ];
+  return new NDKEvent(ndk, { kind, content: name, tags }).publish();
+};
 
 let met = false;
 await new Promise((resolve) => {

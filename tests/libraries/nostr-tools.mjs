@@ -7,8 +7,14 @@ import { Relay } from "nostr-tools/relay";
 const [url, name] = process.argv.slice(2);
 const key = generateSecretKey();
 const relay = await Relay.connect(url);
+let count = 0; // nostr-tools forgets one of two equal events that wait for their OK at the same time
 const publish = (kind = 20001) => {
-  const event = { kind, created_at: Math.floor(Date.now() / 1000), tags: [["x", "Node.js"]], content: name };
+  count += 1;
+  const tags = [
+    ["x", "Node.js"],
+    ["count", `${count}`],
+  ];
+  const event = { kind, created_at: Math.floor(Date.now() / 1000), tags, content: name };
   return relay.publish(finalizeEvent(event, key));
 };
 
