@@ -142,6 +142,18 @@ def test_known_request_that_is_refused_has_its_headers():
     assert parser.partial_headers["Origin"] == "https://one.example"
 
 
+@pytest.mark.parametrize(
+    "last", ["GET /x HTTP/1.1\r\nConnection: close", "GET /x HTTP/1.0", "UNKNOWN /x HTTP/1.1\r\nConnection: close"]
+)
+def test_known_request_is_refused_after_the_last_one_of_its_connection(last):
+    known = b"GET /health HTTP/1.1\r\nHost: h\r\n\r\n"
+    parse_pieces([known])
+    parser = RequestParser(Sink())
+    parser.feed(f"{last}\r\nHost: h\r\n\r\n".encode())
+    with pytest.raises(BadRequest):
+        parser.feed(known)
+
+
 def test_caches_are_bounded():
     for number in range(2 * syntax.CACHED_FIELDS):
         parse_pieces([b"GET /%d HTTP/1.1\r\nHost: h\r\nX: %d\r\nContent-Length: 0\r\n\r\n" % (number, number)])

@@ -45,8 +45,8 @@ class RequestParser:
         "_after_chunked",
         "_begin_at",
         "_chunked",
-        "_complete",
         "_framing",
+        "_idle",
         "_method",
         "_method_cut",
         "_parser",
@@ -68,7 +68,7 @@ class RequestParser:
         self._begin_at = 0  # the offset in it where a request begins, at the earliest
         self._chunked = False
         self._after_chunked = False  # whether the latest request with complete headers has chunks
-        self._complete = True
+        self._idle = True  # whether another request can begin
         self._method_cut = False  # whether the input ends within an unknown method
         self._method = b""  # an unknown one, for which llhttp reads GET
         self.in_head = False  # whether the request line has begun and the headers have not ended
@@ -90,7 +90,7 @@ class RequestParser:
         Raise BadRequest if the input is not valid HTTP or exceeds a limit, or if the sink refuses the request.
         """
         taken = len(piece)
-        if self._complete and (known := find_request(piece)) is not None:
+        if self._idle and (known := find_request(piece)) is not None:
             self._silent_bytes, self.progressed, self._after_chunked = 0, True, False
             start_line, headers, body = known
             try:
@@ -103,7 +103,7 @@ class RequestParser:
             self._read += piece
         else:
             self._read, self._begin_at = piece, 0
-            self._chunked = self._chunked and not self._complete
+            self._chunked = self._chunked and not self._idle
         given = piece
         try:
             if self._method_cut:
@@ -167,7 +167,7 @@ class RequestParser:
     def on_message_begin(self) -> None:
         self._silent_bytes = -PIECE_BYTES
         self._target = b""
-        self._complete = False
+        self._idle = False
         self.in_head = self.progressed = True
 
     def on_url(self, part: bytes) -> None:
@@ -228,5 +228,5 @@ class RequestParser:
         """Finish a request. The body of a declined upgrade follows."""
         self._silent_bytes = -PIECE_BYTES
         if not self._framing:
-            self.progressed = self._complete = True
+            self.progressed, self._idle = True, self._parser.should_keep_alive()
             self._sink.request_complete()
