@@ -24,9 +24,8 @@ METHOD: Final = "WS"
 """The method of WebSocket messages in logs and metrics."""
 
 
-@dataclass(
-    slots=True, eq=False
-)  # its attributes are read ten times for each message, and those of a NamedTuple cost more
+# Its attributes are read ten times for each message, and those of a NamedTuple cost more.
+@dataclass(slots=True, eq=False)
 class Client:
     """A client that has completed a handshake."""
 

@@ -123,8 +123,8 @@ def find_head(head: bytes) -> Headers | None:
         headers = _heads.get(key) if token else None
         if headers is None:
             return None
-        headers = headers.with_values({AUTHORIZATION: token})
-        return headers.with_values({LENGTH: length}) if length else headers
+        values = {AUTHORIZATION: token}
+        return headers.with_values(values | {LENGTH: length} if length else values)
     if length and headers.sent[LENGTH] != length:
         headers = _heads[key] = headers.with_values({LENGTH: length})
     return headers
