@@ -443,7 +443,8 @@ def test_switch_needs_no_value_on_the_command_line(name):
         (["serve", "now"], "now"),
         (["serve", "--session-timeout=1000"], "--session-timeout=1000; did you mean --session-timeout-ms?"),
         (["check", "--data", "x"], "--data x; did you mean --data-dir?"),
-        (["check", "--port", "1"], "--port 1; did you mean --store?"),
+        (["check", "--port", "1"], "--port 1"),
+        (["admin", "status", "--port", "1"], "--port 1; did you mean --admin-port?"),
     ],
 )
 def test_unknown_or_abbreviated_flags_are_refused_with_a_hint(arguments, hint, capsys):

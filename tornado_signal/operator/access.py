@@ -6,7 +6,6 @@ import http
 import ipaddress
 import re
 from collections import Counter
-from collections.abc import Awaitable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, cast
@@ -16,8 +15,9 @@ from tornado import httputil, web
 from ..errors import Unavailable
 from ..service import wire
 from ..service.refusals import Refusals
+from ..transport.stream import HTTPStream
 
-MAX_BODY_BYTES: Final = 16 * 1024  # of a request; a longer one is invalid
+MAX_BODY_BYTES: Final = 16 * 1024  # of a request
 REFUSALS_CHECK_S: Final = 10.0
 
 
@@ -125,31 +125,8 @@ class NotFoundHandler(AdminHandler):
         respond(self, 404, {"error": "Not found"})
 
 
-class StartOfBody(httputil.HTTPMessageDelegate):
-    """Passes a request on with no more than the start of its body. The rest would be kept in memory."""
-
-    def __init__(self, delegate: httputil.HTTPMessageDelegate) -> None:
-        self._delegate = delegate
-        self._left_bytes = MAX_BODY_BYTES + 1
-
-    def headers_received(
-        self, start_line: httputil.RequestStartLine | httputil.ResponseStartLine, headers: httputil.HTTPHeaders
-    ) -> Awaitable[None] | None:
-        return self._delegate.headers_received(start_line, headers)
-
-    def data_received(self, chunk: bytes) -> Awaitable[None] | None:
-        start, self._left_bytes = chunk[: self._left_bytes], max(0, self._left_bytes - len(chunk))
-        return self._delegate.data_received(start) if start else None
-
-    def finish(self) -> None:
-        self._delegate.finish()
-
-    def on_connection_close(self) -> None:
-        self._delegate.on_connection_close()
-
-
 class AdminApplication(web.Application):
-    """The application of an admin listener. It keeps at most `MAX_BODY_BYTES` and one byte of a body.
+    """The application of an admin listener.
 
     The log has the first and the last refused request for each reason. It needs a running event loop.
     """
@@ -175,7 +152,8 @@ class AdminApplication(web.Application):
         self._timer = loop.call_later(REFUSALS_CHECK_S, self._check) if self.refusals.active else None
 
     def start_request(self, server_conn: object, request_conn: httputil.HTTPConnection) -> httputil.HTTPMessageDelegate:
-        return StartOfBody(super().start_request(server_conn, request_conn))
+        cast(HTTPStream, request_conn).set_max_body_size(MAX_BODY_BYTES)
+        return super().start_request(server_conn, request_conn)
 
 
 def is_from_page(request: httputil.HTTPServerRequest) -> bool:

@@ -161,7 +161,7 @@ class ServingProcess:
         if admin:
             policy = self.admin_policy
             admin_application = load_admin_application(service, self.control, self.state, admin, policy, self.tls)
-        self.admin_server = make_admin_server(admin_application, error_responder, limits.full)
+        self.admin_server = make_admin_server(admin_application, make_error_responder(RequestLog(self.live)), limits.full)
         await self.admin_server.start(admin)
         stages.opened("admin listener", functools.partial(self.admin_server.close, 0))
         self.webhooks.use(resources.webhooks, settings)

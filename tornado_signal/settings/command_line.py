@@ -32,13 +32,15 @@ class CommandLine(argparse.ArgumentParser):
         arguments, unknown = self.parse_known_args(args, namespace)
         if unknown:
             parser = self.commands.get(arguments.command, self)
-            flags = [flag for argument in parser.arguments for flag in argument.option_strings]
-            names = [argument.partition("=")[0] for argument in unknown if argument.startswith("--")]
-            suggestions = []
+            flags = [flag[2:] for argument in parser.arguments for flag in argument.option_strings if flag[:2] == "--"]
+            names = [argument[2:].partition("=")[0] for argument in unknown if argument.startswith("--")]
+            suggestions: list[str] = []
             for name in names:
-                new = REPLACED.get(name.removeprefix("--").replace("-", "_"), "")
-                suggestions += [f"--{new}".replace("_", "-")] if new else difflib.get_close_matches(name, flags, n=1)
-            hint = f"; did you mean {' and '.join(dict.fromkeys(suggestions))}?" if suggestions else ""
+                new = REPLACED.get(name.replace("-", "_"), "").replace("_", "-")
+                longer = [flag for flag in flags if flag.endswith(f"-{name}")]
+                suggestions += [new] if new else [*longer, *difflib.get_close_matches(name, flags)][:1]
+            suggested = " and ".join(f"--{name}" for name in dict.fromkeys(suggestions))
+            hint = f"; did you mean {suggested}?" if suggested else ""
             parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         return arguments
 
