@@ -11,10 +11,11 @@ from support.service import NOW_MS, head
 from support.turn_provider import TURN, Backend, drip, flood, hang, responding
 
 from tornado_signal.errors import OperatorError
+from tornado_signal.outgoing import endpoint, turn_provider, turn_refresher
+from tornado_signal.outgoing.turn_provider import make_provider
+from tornado_signal.outgoing.turn_refresher import Refresher
 from tornado_signal.service import ice
 from tornado_signal.settings.settings import Settings
-from tornado_signal.system import outgoing
-from tornado_signal.turn import Refresher, make_provider, provider, refresher
 
 SECRET = "ident:secret-of-the-provider"
 STUN = {"urls": ["stun:stun.example:3478"]}
@@ -37,8 +38,8 @@ def settings(tmp_path, backend):
 @pytest.fixture
 def refreshing(service, monkeypatch, io_loop):
     """The refresher of a server, which retries after few milliseconds."""
-    monkeypatch.setattr(refresher, "FIRST_RETRY_S", 0.01)
-    monkeypatch.setattr(refresher, "MAX_RETRY_S", 0.02)
+    monkeypatch.setattr(turn_refresher, "FIRST_RETRY_S", 0.01)
+    monkeypatch.setattr(turn_refresher, "MAX_RETRY_S", 0.02)
     running = []
 
     async def make():
@@ -119,9 +120,9 @@ async def test_documented_form(form, service, refreshing, backend, settings, mon
     backend.behaviour = responding(*response)
     local = {
         name: each._replace(url=re.sub("https://[^/]*", backend.base, each.url))
-        for name, each in provider.FORMS.items()
+        for name, each in turn_provider.FORMS.items()
     }
-    monkeypatch.setattr(provider, "FORMS", local)
+    monkeypatch.setattr(turn_provider, "FORMS", local)
     refreshing.use(
         make_provider(dataclasses.replace(settings, turn_provider=named or settings.turn_provider, turn_ttl_s=3600))
     )
@@ -133,7 +134,7 @@ async def test_documented_form(form, service, refreshing, backend, settings, mon
 
 
 def test_services_are_asked_over_https():
-    hosts = {name: form.url.partition("/")[0] + form.url.split("/")[2] for name, form in provider.FORMS.items()}
+    hosts = {name: form.url.partition("/")[0] + form.url.split("/")[2] for name, form in turn_provider.FORMS.items()}
     assert hosts == {
         "cloudflare": "https:rtc.live.cloudflare.com",
         "metered": "https:{name}.metered.live",
@@ -144,7 +145,7 @@ def test_services_are_asked_over_https():
 
 def lines(caplog):
     """Return the log lines of the refresher. Tornado logs a too long body itself, or not, depending on its parts."""
-    return [record.getMessage() for record in caplog.records if record.name == refresher.__name__]
+    return [record.getMessage() for record in caplog.records if record.name == turn_refresher.__name__]
 
 
 BAD = {
@@ -177,7 +178,7 @@ BAD = {
 async def test_failing_provider(behaviour, problem, service, refreshing, backend, settings, monkeypatch, caplog):
     """Clients are served, and the log has one line at the begin and one at the end."""
     if problem == "Timeout":
-        monkeypatch.setattr(outgoing, "REQUEST_S", 0.3)
+        monkeypatch.setattr(endpoint, "REQUEST_S", 0.3)
     backend.behaviour = behaviour
     refreshing.use(make_provider(settings))
     await until(lambda: service.shared.provided.failed >= 2)
@@ -219,7 +220,7 @@ async def test_response_is_used_as_far_as_it_is_right(
 
 
 async def test_last_servers_are_used_until_they_expire(service, refreshing, backend, settings, monkeypatch, caplog):
-    monkeypatch.setattr(provider, "MIN_LIFETIME_S", 1)
+    monkeypatch.setattr(turn_provider, "MIN_LIFETIME_S", 1)
     backend.behaviour = responding({**GOOD, "ttl": 1})
     refreshing.use(make_provider(settings))
     await until(lambda: len(backend.requests) >= 2)  # after half of the lifetime

@@ -9,8 +9,9 @@ import pytest
 from support.rpc import until
 from support.webhooks import hang, status, write_secret
 
-from tornado_signal.system import outgoing
-from tornado_signal.webhooks import Webhooks, events, sender, target
+from tornado_signal.outgoing import endpoint, webhook_events, webhook_target
+from tornado_signal.outgoing import webhooks as sender
+from tornado_signal.outgoing.webhooks import Webhooks
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def webhooks(service, receiver, tmp_path, monkeypatch, io_loop):
 
     async def make():
         webhooks = Webhooks(service.shared)
-        webhooks.use(target.make_target(settings), settings)
+        webhooks.use(webhook_target.make_target(settings), settings)
         return webhooks
 
     webhooks = io_loop.run_sync(make)
@@ -63,7 +64,7 @@ async def test_internal_error_drops_events_and_delivery_goes_on(service, webhook
 
 
 async def test_full_queue_drops_new_events_and_requests_go_on(service, webhooks, receiver, monkeypatch, caplog):
-    monkeypatch.setattr(events, "MAX_EVENTS", 10)
+    monkeypatch.setattr(webhook_events, "MAX_EVENTS", 10)
     monkeypatch.setattr(sender, "MAX_EVENTS", 10)
     receiver.usual = status(500)
     await service.offer()
@@ -85,7 +86,7 @@ async def test_full_queue_drops_new_events_and_requests_go_on(service, webhooks,
 
 
 async def test_slow_receiver_gets_the_events_again_after_the_time_limit(service, webhooks, receiver, monkeypatch):
-    monkeypatch.setattr(outgoing, "REQUEST_S", 0.1)
+    monkeypatch.setattr(endpoint, "REQUEST_S", 0.1)
     receiver.next(hang)
     await service.offer()
     await until(lambda: receiver.events)
@@ -122,7 +123,7 @@ async def test_full_batches_are_sent_in_parallel_with_the_events_of_a_session_in
     service, webhooks, receiver, monkeypatch
 ):
     monkeypatch.setattr(sender, "BATCH_EVENTS", 5)
-    monkeypatch.setattr(events, "BATCH_EVENTS", 5)
+    monkeypatch.setattr(webhook_events, "BATCH_EVENTS", 5)
     begun, ends = hold_answers(receiver)
     codes = [await service.offer() for _ in range(5)]
     await until(lambda: len(begun) == 1)
@@ -151,8 +152,8 @@ async def test_off_and_on_again_drops_what_waits_and_continues(service, webhooks
         await service.offer()
         await service.offer()
         await until(lambda round_=round_: len(receiver.attempts) >= round_)
-        webhooks.use(target.make_target(service.settings), service.settings)
-        webhooks.use(target.make_target(settings), settings)
+        webhooks.use(webhook_target.make_target(service.settings), service.settings)
+        webhooks.use(webhook_target.make_target(settings), settings)
     receiver.usual = status(200)
     await service.offer()
     await until(lambda: webhooks.metrics.sent == 1)
@@ -176,7 +177,7 @@ async def test_unusual_topics_and_origins_arrive_as_they_are(service, webhooks, 
 
 async def test_nothing_is_observed_without_webhooks(service, webhooks):
     assert service.shared.observer is webhooks
-    webhooks.use(target.make_target(service.settings), service.settings)
+    webhooks.use(webhook_target.make_target(service.settings), service.settings)
     assert service.shared.observer is None
     await service.offer()
     assert (webhooks.metrics.queued, webhooks.metrics.dropped.total()) == (0, 0)

@@ -23,11 +23,11 @@ from websockets.sync.client import connect
 import tornado_signal
 from tornado_signal import errors
 from tornado_signal.__main__ import make_parser
+from tornado_signal.outgoing.webhook_events import ConnectionEvent, SessionEvent
 from tornado_signal.service.statuses import STATUS
 from tornado_signal.settings.settings import SETTINGS
 from tornado_signal.stores.leveldb import layout
 from tornado_signal.system import assets
-from tornado_signal.webhooks.events import ConnectionEvent, SessionEvent
 from tornado_signal_client import cli as client
 
 pytest_plugins = ["support.networks"]

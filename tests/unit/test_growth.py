@@ -23,6 +23,7 @@ from tornado_signal.limits.per_address import Limits
 from tornado_signal.limits.recent import RecentCounts
 from tornado_signal.operator.actions import Actions
 from tornado_signal.operator.status import Status
+from tornado_signal.outgoing.webhook_events import EventQueue, SessionEvent, WebhookMetrics
 from tornado_signal.relay import Channel, Lease
 from tornado_signal.relay.memory import MemoryRelay
 from tornado_signal.session import TopicRange
@@ -33,7 +34,6 @@ from tornado_signal.stores.leveldb.memory import ANY_SERIAL, Memory, Record, Rem
 from tornado_signal.stores.watches import Watches
 from tornado_signal.transport.listener import Server
 from tornado_signal.transport.state import MemoryBudget, ServerState
-from tornado_signal.webhooks.events import EventQueue, SessionEvent, WebhookMetrics
 from tornado_signal.websocket.presence import Presence
 
 NUMBERS = {1_000: 5, 4_000: 3, 16_000: 2}  # of items, each with the number of measurements

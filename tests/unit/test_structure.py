@@ -53,17 +53,16 @@ MAY_IMPORT = {
         "tornado"
     ),
     "tracing": "errors service settings package opentelemetry",
-    "webhooks": "metrics service settings system",
-    "turn": "errors service settings system",
+    "outgoing": "errors metrics service settings system tornado",
     "transport": "system.hourly system.loop httptools tornado",
     "settings": "",
     "system.hourly": "",
     "system.loop": "",
     "system.lifecycle": "",
-    "system": "errors settings tornado",
+    "system": "errors settings",
     "process": (
         "auth errors http limits operator service settings stores "
-        "system system.lifecycle system.loop transport protocols relay tracing turn webhooks websocket "
+        "system system.lifecycle system.loop transport outgoing protocols relay tracing websocket "
         "websocket.routes package tornado"
     ),
     "process.worker": "process settings stores.redis system uvloop",
@@ -82,7 +81,7 @@ PURE_MODULES |= {"hmac", "ipaddress", "itertools", "json", "math", "re", "struct
 ENTRY_POINTS = {"__main__", "client.__main__", "process.worker"}
 
 READERS = {"client.http", "client.websocket", "operator.health", "operator.remote"}
-READERS |= {"redis.connections", "system.outgoing"}
+READERS |= {"redis.connections", "outgoing.endpoint"}
 
 FILES = some(
     sorted(path for folder, _ in PACKAGES.values() for path in folder.rglob("*.py") if path.name != "_version.py")

@@ -8,11 +8,12 @@ import orjson
 import pytest
 
 from tornado_signal.metrics import WebhookMetrics
+from tornado_signal.outgoing import webhook_events
+from tornado_signal.outgoing.endpoint import parse_retry_after
+from tornado_signal.outgoing.webhook_events import ConnectionEvent, EventQueue, SessionEvent
+from tornado_signal.outgoing.webhook_target import unencrypted
 from tornado_signal.session import make_uuid
 from tornado_signal.settings.settings import Settings
-from tornado_signal.system.outgoing import parse_retry_after
-from tornado_signal.webhooks import events, unencrypted
-from tornado_signal.webhooks.events import ConnectionEvent, EventQueue, SessionEvent
 
 CODE = make_uuid(b"\0" * 16, 4)
 
@@ -89,8 +90,8 @@ def test_batches_are_bounded_in_number_and_size_and_lose_nothing(queue, metrics)
 
 @pytest.mark.parametrize("bound", ["MAX_EVENTS", "MAX_BYTES"])
 def test_full_queue_drops_the_newest_and_the_next_batches_say_so(queue, metrics, monkeypatch, bound):
-    size = events.EVENT_BYTES + events.CHARACTER_BYTES * event().text_length
-    monkeypatch.setattr(events, bound, 3 if bound == "MAX_EVENTS" else 3 * size)
+    size = webhook_events.EVENT_BYTES + webhook_events.CHARACTER_BYTES * event().text_length
+    monkeypatch.setattr(webhook_events, bound, 3 if bound == "MAX_EVENTS" else 3 * size)
     assert [queue.add(event()) for _ in range(5)] == [True, True, True, False, False]
     assert metrics.dropped == Counter({"full": 2})
     batch = queue.take()

@@ -9,6 +9,8 @@ import socket
 
 from ..errors import DamagedDatabase, DatabaseInUse, OperatorError
 from ..operator.health import ask_health
+from ..outgoing.turn_refresher import check_provider
+from ..outgoing.webhook_target import unencrypted
 from ..service.ice import NO_ICE_SERVERS
 from ..settings.settings import Settings
 from ..settings.value_types import UNIX_PREFIX
@@ -18,8 +20,6 @@ from ..system.owner import become_owner
 from ..system.secrets import warn_of_readable_secrets
 from ..system.sockets import url
 from ..tracing import open_tracing
-from ..turn import check_provider
-from ..webhooks import unencrypted
 from .listeners import open_all_sockets
 from .resources import read_resources
 from .tuning import raise_descriptor_limit

@@ -10,6 +10,7 @@ from tornado import web
 from ..limits.per_address import AdminConnectionLimiter
 from ..operator.access import AdminPolicy
 from ..operator.control import Control
+from ..outgoing.webhook_target import unencrypted
 from ..service.ice import NO_ICE_SERVERS
 from ..service.service import Service
 from ..settings.settings import Settings
@@ -19,7 +20,6 @@ from ..system.sockets import is_local, open_sockets, url
 from ..system.tls import Tls
 from ..transport import Server, ServerState
 from ..transport.state import ErrorResponder
-from ..webhooks import unencrypted
 
 log = logging.getLogger(__name__)
 

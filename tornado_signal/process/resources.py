@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..auth import Key, load_keys
+from ..outgoing.turn_provider import Provider, make_provider
+from ..outgoing.webhook_target import Target, make_target
 from ..service.ice import IceServers, read_ice_servers
 from ..settings.settings import Settings
 from ..system.secrets import admin_token, redis_passwords
 from ..system.tls import Certificate, read_certificate
-from ..turn import Provider, make_provider
-from ..webhooks import Target, make_target
 
 
 @dataclass(frozen=True, repr=False)

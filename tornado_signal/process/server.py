@@ -21,6 +21,8 @@ from ..limits.recent import SLICE_S
 from ..operator.access import AdminPolicy
 from ..operator.control import Control, server_name
 from ..operator.fullness import CHECK_S, describe_full
+from ..outgoing.turn_refresher import Refresher
+from ..outgoing.webhooks import Webhooks
 from ..protocols.routes import protocol_routes
 from ..relay import Relay, open_relay
 from ..service.operations import Operation
@@ -39,8 +41,6 @@ from ..system.sockets import url
 from ..system.tls import Tls
 from ..tracing import open_tracing
 from ..transport import Server, ServerState
-from ..turn import Refresher
-from ..webhooks import Webhooks
 from ..websocket.presence import Presence
 from ..websocket.routes import websocket_routes
 from .balance import PERIOD_S
@@ -161,7 +161,9 @@ class ServingProcess:
         if admin:
             policy = self.admin_policy
             admin_application = load_admin_application(service, self.control, self.state, admin, policy, self.tls)
-        self.admin_server = make_admin_server(admin_application, make_error_responder(RequestLog(self.live)), limits.full)
+        self.admin_server = make_admin_server(
+            admin_application, make_error_responder(RequestLog(self.live)), limits.full
+        )
         await self.admin_server.start(admin)
         stages.opened("admin listener", functools.partial(self.admin_server.close, 0))
         self.webhooks.use(resources.webhooks, settings)

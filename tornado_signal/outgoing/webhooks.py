@@ -11,9 +11,9 @@ from typing import Final
 from ..metrics import Family, WebhookMetrics
 from ..service.service import Service
 from ..settings.settings import Settings
-from ..system.outgoing import RequestFailed
-from .events import BATCH_EVENTS, MAX_EVENTS, Batch, ConnectionEvent, EventQueue, SessionEvent, WebhookEvent
-from .target import Target
+from .endpoint import RequestFailed
+from .webhook_events import BATCH_EVENTS, MAX_EVENTS, Batch, ConnectionEvent, EventQueue, SessionEvent, WebhookEvent
+from .webhook_target import Target
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from typing import Final
 
 from ..service.ice import ProvidedServers
 from ..service.service import Service
-from ..system.outgoing import RequestFailed
-from .provider import Provider
+from .endpoint import RequestFailed
+from .turn_provider import Provider
 
 log = logging.getLogger(__name__)
 

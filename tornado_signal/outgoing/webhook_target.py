@@ -10,9 +10,9 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from ..settings.settings import Settings
-from ..system.outgoing import Endpoint, make_endpoint
 from ..system.secrets import webhook_key
-from .events import Batch
+from .endpoint import Endpoint, make_endpoint
+from .webhook_events import Batch
 
 LOCAL_SUFFIXES: Final = (".localhost", ".local", ".internal")
 

@@ -11,8 +11,8 @@ from ..errors import OperatorError
 from ..service.ice import IceServer, parse_server
 from ..settings.settings import Settings
 from ..settings.value_types import PROVIDERS
-from ..system.outgoing import Endpoint, make_endpoint
 from ..system.secrets import read_secret
+from .endpoint import Endpoint, make_endpoint
 
 MAX_SERVERS: Final = 20
 MAX_TTL_S: Final = 86_400  # Twilio issues none that are valid for longer
