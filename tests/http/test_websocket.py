@@ -327,6 +327,30 @@ def opened(monkeypatch):
     return sockets
 
 
+@pytest.fixture
+def writes(monkeypatch):
+    """The writes of all WebSockets."""
+    writes = []
+    connection_made = websocket.WebSocket.connection_made
+
+    class Recording:
+        def __init__(self, transport):
+            self._transport = transport
+
+        def write(self, data):
+            writes.append(data)
+            self._transport.write(data)
+
+        def __getattr__(self, name):
+            return getattr(self._transport, name)
+
+    def made(self, transport):
+        connection_made(self, Recording(transport))
+
+    monkeypatch.setattr(websocket.WebSocket, "connection_made", made)
+    return writes
+
+
 @pytest.mark.parametrize("part", [1000, 2048, 70_001, 1_000_000])
 async def test_messages_sent_ahead_arrive_whole_and_in_order(part, service, opened, monkeypatch):
     received, sizes = [], [0, 1, 125, 126, 2040, 2041, 3000, 65_535, 65_536, 5, 7, 20_000, 1]
@@ -357,15 +381,13 @@ async def test_messages_sent_ahead_arrive_whole_and_in_order(part, service, open
     ("payload", "deliberate"),
     [(b"", True), (b"\3\xe8", True), (b"\3\xe9", True), (b"\3\xe9bye", True), (b"\3\xf0", False), (b"\3\xed", False)],
 )
-async def test_close_frame_is_answered_in_kind(payload, deliberate, before, service, opened, monkeypatch):
-    ends, written = [], []
-    write, lost = websocket.WebSocket._write, websocket.WebSocket.connection_lost
+async def test_close_frame_is_answered_in_kind(payload, deliberate, before, service, opened, writes, monkeypatch):
+    ends, lost = [], websocket.WebSocket.connection_lost
 
     def connection_lost(self, exc):
         ends.append((self.closed_by_client, self._close_code))
         lost(self, exc)
 
-    monkeypatch.setattr(websocket.WebSocket, "_write", lambda self, data: (written.append(data), write(self, data)))
     monkeypatch.setattr(websocket.WebSocket, "connection_lost", connection_lost)
     async with open_socket(service) as client:
         client.socket.transport.write(before)
@@ -374,7 +396,7 @@ async def test_close_frame_is_answered_in_kind(payload, deliberate, before, serv
         client.socket.transport.write(frame(CLOSE, payload))
         await until(lambda: ends)
         client.socket.transport.abort()
-    frames = b"".join(written)
+    frames = b"".join(writes)
     assert b"\x81\x04last" in frames
     code = int.from_bytes(payload[:2], "big") if payload else 1005
     invalid_code = code == 1005 and payload
@@ -387,11 +409,8 @@ async def test_close_frame_is_answered_in_kind(payload, deliberate, before, serv
 
 
 @pytest.mark.parametrize("kept_bytes", [1, 5, websocket.POSTED_BYTES])
-async def test_posted_messages_share_a_write_and_precede_later_ones(kept_bytes, service, opened, monkeypatch):
+async def test_posted_messages_share_a_write_and_precede_later_ones(kept_bytes, service, opened, writes, monkeypatch):
     monkeypatch.setattr(websocket, "POSTED_BYTES", kept_bytes)
-    writes = []
-    write = websocket.WebSocket._write
-    monkeypatch.setattr(websocket.WebSocket, "_write", lambda self, data: (writes.append(data), write(self, data)))
     async with open_socket(service) as client:
         opened[0].post(b"1")
         opened[0].post(b"2")

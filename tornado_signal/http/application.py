@@ -214,8 +214,11 @@ class RequestReader(httputil.HTTPMessageDelegate):
             request.body_error = error
             application.run(request, self._start_line, b"")
         else:
-            run = partial(application.run, request, self._start_line, bytes(body))
-            application.service.queue.start(request.client, run)
+            queue = application.service.queue
+            if queue.may_start():
+                queue.context.run(application.run, request, self._start_line, bytes(body))
+            else:
+                queue.submit(request.client, partial(application.run, request, self._start_line, bytes(body)))
 
     def _count(self, unfinished_bytes: int) -> None:
         self._application.unfinished_bytes += unfinished_bytes - self._unfinished_bytes

@@ -57,6 +57,7 @@ class Request(httputil.HTTPServerRequest, RequestContext):
         if reports and "X-Forwarded-For" in headers:
             service.report_proxy(self.remote_ip)
         RequestContext.__init__(self, service, client, client_address, self.method, "unknown")
+        self.request_id = ""  # until it is admitted
         self.body_error: errors.SignalError | None = None  # the reason why the body was not kept, or None
         self.received_bytes = 0  # of the body, also if it was not kept
         self.begun = False  # whether a part of the response has been sent

@@ -20,30 +20,29 @@ class FairQueue:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._context = contextvars.copy_context()  # so that no client's work inherits that of another one
+        # The context of the work, so that no client's inherits that of another one.
+        self.context = contextvars.copy_context()
         self._waiting: dict[Hashable, deque[Callable[[], object]]] = {}
         # A deque, because finding the first key of a dictionary takes as long as all keys that were before it.
         self._clients: deque[Hashable] = deque()  # those of `_waiting` in the order of their turns
         self._most = MAX_STARTED
         self._begun_s = 0.0  # when the work of the last turn began
-        self._direct_s = 0.0  # when the last span began in which functions are called directly
-        self._direct = 0  # how many have been called in it
+        self._direct_s = 0.0  # when the last span began in which work is started directly
+        self._direct = 0  # how often `may_start` has been called in it
         self._running = False
 
-    def start(self, client: Hashable, begin: Callable[[], object]) -> None:
-        """Call a function directly if nothing waits and few have been called just now. Otherwise `submit` it.
+    def may_start(self) -> bool:
+        """Return whether the caller may start work directly: nothing waits, and few has been started just now.
 
-        The function must do little at once, such as create a task.
+        Otherwise it must `submit` it. Such work must do little at once, such as create a task.
         """
-        if not self._running:
-            now_s = perf_counter()
-            if now_s - self._direct_s > TURN_S:
-                self._direct_s, self._direct = now_s, 0
-            if self._direct < MAX_STARTED:
-                self._direct += 1
-                self._context.run(begin)
-                return
-        self.submit(client, begin)
+        if self._running:
+            return False
+        now_s = perf_counter()
+        if now_s - self._direct_s > TURN_S:
+            self._direct_s, self._direct = now_s, 0
+        self._direct += 1
+        return self._direct <= MAX_STARTED
 
     def submit(self, client: Hashable, begin: Callable[[], object], *, next_: bool = False) -> None:
         """Queue a function, which is called in one of the next event-loop iterations.
@@ -59,7 +58,7 @@ class FairQueue:
             self._running = True
             self._most = MAX_STARTED
             self._begun_s = 0.0
-            self._loop.call_soon(self._begin_some, context=self._context)
+            self._loop.call_soon(self._begin_some, context=self.context)
 
     def turn(self, client: Hashable, *, next_: bool = False) -> "asyncio.Future[None]":
         """Return a future that is done at the client's turn. See `submit`."""
@@ -94,4 +93,4 @@ class FairQueue:
             self._begun_s = now_s
             self._running = bool(waiting)
             if waiting:
-                self._loop.call_soon(self._begin_some, context=self._context)
+                self._loop.call_soon(self._begin_some, context=self.context)

@@ -13,7 +13,7 @@ import orjson
 
 from .. import errors
 from ..relay import Channel, Relay, units_of_receivers
-from ..service.client_connection import METHOD, Client, ClientConnection
+from ..service.client_connection import Client, ClientConnection, MessageContext
 from ..service.refusals import close_reason
 from ..service.request_context import RequestContext
 from ..service.statuses import OK, STATUS
@@ -125,7 +125,7 @@ class ProtocolConnection(ClientConnection):
     # From the base
 
     def process(self, message: bytes) -> Coroutine[None, None, None] | None:
-        context = self.make_context()
+        context = MessageContext(self, self.pattern)
         work = None
         try:
             context.admit(size=len(message))
@@ -142,11 +142,6 @@ class ProtocolConnection(ClientConnection):
         context.status = context.status or OK
         context.ended()
         return None
-
-    def make_context(self) -> RequestContext:
-        context = RequestContext(self.client.service, self.counts, self.client.address, METHOD, self.pattern)
-        self.identify(context)
-        return context
 
     async def _complete_message(self, work: Awaitable[None], context: RequestContext, size: int) -> None:
         try:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from .. import errors
 from ..http.fields import topic_of
 from ..relay import Channel, JoinResult, Lease
-from ..service.client_connection import Client
+from ..service.client_connection import Client, MessageContext
 from ..service.request_context import RequestContext
 from .connection import MAX_NAME, RETRY_S, encode
 from .endpoint import ProtocolUpgrade
@@ -50,7 +50,7 @@ class MatchboxConnection(MemberConnection):
         return [self._name]
 
     def opened(self) -> Coroutine[None, None, None]:
-        context = self.make_context()
+        context = MessageContext(self, self.pattern)
         return self.complete(self._start(context), context)
 
     async def _start(self, context: RequestContext) -> None:

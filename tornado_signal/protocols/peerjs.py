@@ -15,7 +15,7 @@ from .. import errors
 from ..http.fields import topic_of
 from ..relay import Channel, JoinResult, Lease, Relay
 from ..service import wire
-from ..service.client_connection import Client
+from ..service.client_connection import Client, MessageContext
 from ..service.request_context import RequestContext
 from ..service.statuses import STATUS
 from ..transport.frames import CloseCode
@@ -106,7 +106,7 @@ class PeerJsConnection(ProtocolConnection):
         return [self._peer_id] if self._member else []
 
     def opened(self) -> Coroutine[None, None, None]:
-        context = self.make_context()
+        context = MessageContext(self, self.pattern)
         return self.complete(self._claim(context), context)
 
     def _admit_id(self, context: RequestContext) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -19,7 +19,6 @@ log = logging.getLogger(__name__)
 
 NO_QUERY: Final[Mapping[str, list[bytes]]] = {}
 
-Start = Callable[[ClientCounts, Callable[[], None]], None]
 METHOD: Final = "WS"
 """The method of WebSocket messages in logs and metrics."""
 
@@ -40,6 +39,23 @@ class Client:
     grant: Grant | None  # what its token allows, or None if it has none
 
 
+class MessageContext(RequestContext):
+    """The context of a message, or of one request in it. `connection` is that of its client."""
+
+    __slots__ = ("_number", "connection")
+
+    def __init__(self, connection: "ClientConnection", pattern: str) -> None:
+        client = connection.client
+        RequestContext.__init__(self, client.service, connection.counts, client.address, METHOD, pattern)
+        self.connection = connection
+        self._number = connection.last_number = connection.last_number + 1
+        self.origin, self.grant, self.traceparent = client.origin, connection.grant, client.traceparent
+
+    @property
+    def request_id(self) -> str:  # type: ignore[override]
+        return f"{self.connection.client.request_id}-{self._number}"
+
+
 class ClientConnection:
     """Base of a client's connection. A subclass processes the messages of one protocol.
 
@@ -51,7 +67,7 @@ class ClientConnection:
     overlapping = False
     held: Sequence[HeldOffer] = ()
 
-    __slots__ = ("_bearer", "_is_busy", "_last_id", "_messages", "client", "closed", "counts", "grant")
+    __slots__ = ("_bearer", "_is_busy", "_messages", "client", "closed", "counts", "grant", "last_number")
 
     def __init__(self, client: Client) -> None:
         client.query = NO_QUERY  # it can be large, and contain a token
@@ -60,7 +76,7 @@ class ClientConnection:
         self.closed = False
         self._messages: list[bytes] = []  # received and not started
         self._is_busy = False  # whether a message is started, or waits for its turn
-        self._last_id = 0
+        self.last_number = 0  # of its requests
         self._bearer = client.service.make_bearer(client.grant, self._token_expired)
         self.counts: ClientCounts = client.service.limits.client(client.address)
         self.counts.connections += client.forwarded
@@ -95,25 +111,15 @@ class ClientConnection:
     def disconnected(self) -> None:
         """Release everything after the end of the connection."""
 
-    def identify(self, context: RequestContext) -> None:
-        """Set whose a request is, and its id."""
-        client = self.client
-        self._last_id += 1
-        context.origin, context.request_id = client.origin, f"{client.request_id}-{self._last_id}"
-        context.grant, context.traceparent = self.grant, client.traceparent
-
-    def process_next(self, start: Start | None = None) -> None:
-        """Process the next message at the client's turn, after the client has read what has been sent.
-
-        `start` can process it at once if nothing else waits. By default it waits for a turn.
-        """
+    def process_next(self) -> None:
+        """Process the next message at the client's turn, after the client has read what has been sent."""
         self._is_busy = bool(self._messages)
         if self._is_busy:
-            start, room = start or self.client.service.queue.submit, self.client.socket.room
-            if room.done():
-                start(self.counts, self._take_message)
+            submit, drained = self.client.service.queue.submit, self.client.socket.drained
+            if drained is None:
+                submit(self.counts, self._take_message)
             else:
-                room.add_done_callback(lambda _: start(self.counts, self._take_message))
+                drained.add_done_callback(lambda _: submit(self.counts, self._take_message))
 
     def fail(self, error: BaseException) -> None:
         """Close the connection because of an internal error."""
@@ -156,10 +162,16 @@ class ClientConnection:
         finally:  # otherwise the connection would be deaf
             self.process_next()
 
-    def message_received(self, message: bytes) -> None:
-        self._messages.append(message)
+    def message_received(self, message: bytes) -> bool:
+        client = self.client
         if not self._is_busy:
-            self.process_next(self.client.service.queue.start)
+            if client.socket.drained is None and client.service.queue.may_start():
+                return self._process(message)
+            self._messages.append(message)
+            self.process_next()
+        else:
+            self._messages.append(message)
+        return False
 
     def frame_received(self) -> None:
         self.charge_frame()
@@ -181,16 +193,22 @@ class ClientConnection:
             messages.clear()
             self._is_busy = False
             return
-        message, work = messages.pop(0), None
+        message = messages.pop(0)
+        if self._process(message):
+            socket.message_done(len(message))
+            self.process_next()
+
+    def _process(self, message: bytes) -> bool:
+        """Process a message. Return whether it is done, otherwise start its work."""
         try:
             work = self.process(message)
         except Exception as error:
             self.fail(error)
+            return True
         if work is None:
-            socket.message_done(len(message))
-        else:
-            self.client.service.start(work)
-        if work is None:
-            self.process_next()
-        elif self.overlapping:  # after the first step of the work: a change of rights must see what has begun
-            socket.state.loop.call_soon(self.process_next)
+            return True
+        self._is_busy = True
+        self.client.service.start(work)
+        if self.overlapping:  # after the first step of the work: a change of rights must see what has begun
+            self.client.socket.state.loop.call_soon(self.process_next)
+        return False

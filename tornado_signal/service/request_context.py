@@ -47,7 +47,6 @@ class RequestContext:
         "origin",
         "pattern",
         "refusal_reason",
-        "request_id",
         "sent_bytes",
         "service",
         "span",
@@ -57,13 +56,15 @@ class RequestContext:
         "waits_since_s",
     )
 
+    request_id: str
+
     def __init__(self, service: Service, client: ClientCounts, client_address: str, method: str, pattern: str) -> None:
         self.service = service
         self.client_address = client_address
         self.method = method
         self.pattern = pattern
         self.client = client
-        self.origin = self.request_id = self.refusal_reason = self.traceparent = self.span = ""
+        self.origin = self.refusal_reason = self.traceparent = self.span = ""
         self.now_ms = self.status = self.sent_bytes = 0
         self.waited = self.gone = self._ended = False
         self.grant: Grant | None = None
@@ -87,10 +88,11 @@ class RequestContext:
         request.
         """
         service = self.service
-        self.now_ms = service.clock.now_ms()
-        blocked = service.limits.is_blocked(self.client_address)
+        limits, now_ms = service.limits, service.clock.now_ms()
+        self.now_ms = now_ms
+        blocked = bool(limits.blocks) and limits.is_blocked(self.client_address)
         units = 1 if size < BYTES_PER_UNIT else min(units_of(size), int(burst(service.settings)))
-        retry_after_s = BLOCKED_RETRY_S if blocked else service.limits.charge_request(self.client, self.now_ms, units)
+        retry_after_s = BLOCKED_RETRY_S if blocked else limits.charge_request(self.client, now_ms, units)
         if find_origin is not None:
             origin = find_origin()
             allowed = service.live.current.allowed_origins
@@ -101,7 +103,7 @@ class RequestContext:
                 service.report_null_origin()
             self.origin = origin
         if retry_after_s:
-            persists = blocked or service.limits.exceeds_hard_limit(self.client, self.now_ms)
+            persists = blocked or limits.exceeds_hard_limit(self.client, now_ms)
             reason = "blocked" if blocked else "requests of an address"
             raise TooMany(reason, retry_after_s, persists=persists)
         if service.lifecycle.state >= DRAINING:

@@ -52,8 +52,11 @@ class MessageReceiver(Protocol):
     def connected(self) -> None:
         """Handle the completed handshake. Messages can be sent."""
 
-    def message_received(self, message: bytes) -> None:
-        """Process a complete text message. At most MAX_MESSAGES are passed before `WebSocket.message_done`."""
+    def message_received(self, message: bytes) -> bool:
+        """Process a complete text message. Return whether it is done.
+
+        Otherwise it is in progress until `WebSocket.message_done`. At most MAX_MESSAGES are.
+        """
 
     def frame_received(self) -> None:
         """Count a frame that is not a whole message: a fragment, a ping or an unsolicited pong."""
@@ -75,7 +78,6 @@ class WebSocket(asyncio.Protocol):
         "_admission",
         "_close_code",
         "_closing",
-        "_drained",
         "_frames",
         "_heard_s",
         "_is_unfinished",
@@ -93,6 +95,7 @@ class WebSocket(asyncio.Protocol):
         "client_address",
         "closed_by_client",
         "deadline_s",
+        "drained",
         "drops_messages",
         "on_closed",
         "receiver",
@@ -130,7 +133,7 @@ class WebSocket(asyncio.Protocol):
         self._running_bytes = 0  # size of the messages in progress
         self._is_unfinished = False  # whether the budget for unfinished input has this connection
         self._posted = b""  # frames to be written in the next event-loop iteration
-        self._drained: asyncio.Future[None] | None = None
+        self.drained: asyncio.Future[None] | None = None  # while the client reads too slowly
         self._kept_bytes = 0
         self._stalled_s = 0.0  # time of the last read by a client that reads too slowly
         self._written_bytes = 0  # total
@@ -166,16 +169,16 @@ class WebSocket(asyncio.Protocol):
         return False
 
     def pause_writing(self) -> None:
-        if self._drained is not None:
+        if self.drained is not None:
             return
-        self._drained = self.state.loop.create_future()
+        self.drained = self.state.loop.create_future()
         self._stalled_s = self.state.loop.time()
         self._taken_bytes = self._written_bytes - self._transport.get_write_buffer_size()
 
     def resume_writing(self) -> None:
         if is_full(self._transport):
             return
-        drained, self._drained = self._drained, None
+        drained, self.drained = self.drained, None
         self._update_unsent()
         if drained is not None and not drained.done():
             drained.set_result(None)
@@ -187,12 +190,15 @@ class WebSocket(asyncio.Protocol):
         if not self._has_room() or (message := self._frames.read_text(data)) is None:
             self._frames.receive(data)
             self._parse()
-            return
+        elif not self.receiver.message_received(message):
+            self._count(message)
+            if self._running_bytes >= SMALL_BYTES and not self._closing:
+                self._update_unfinished()
+
+    def _count(self, message: bytes) -> None:
+        """Count a message in progress, until `message_done`, which can have been called."""
         self._running += 1
         self._running_bytes += len(message)
-        self.receiver.message_received(message)
-        if self._running_bytes >= SMALL_BYTES and not self._closing:
-            self._update_unfinished()
 
     def _parse(self) -> None:
         """Process frames while there is room for messages. The rest waits, and nothing more is read."""
@@ -206,9 +212,8 @@ class WebSocket(asyncio.Protocol):
                 left -= 1
                 opcode, data = received
                 if opcode == frames.TEXT or opcode == frames.BINARY:
-                    self._running += 1
-                    self._running_bytes += len(data)
-                    self.receiver.message_received(data)
+                    if not self.receiver.message_received(data):
+                        self._count(data)
                 else:
                     self._process(opcode, data)
         except InvalidFrame as error:
@@ -262,16 +267,11 @@ class WebSocket(asyncio.Protocol):
     def unfinished_bytes(self) -> int:
         return self._frames.buffered_bytes + self._running_bytes
 
-    @property
-    def room(self) -> "asyncio.Future[None]":
-        """A future that is done when more may be sent, or the connection is closed."""
-        return self._drained or self.state.done
-
     def send(self, *messages: bytes) -> "asyncio.Future[None]":
-        """Send text messages. Return `room`."""
+        """Send text messages. Return a future that is done when more may be sent, or the connection is closed."""
         if messages and not self._closing:
             self._flush(make_text(messages[0]) if len(messages) == 1 else b"".join(map(make_text, messages)))
-        return self._drained or self.state.done
+        return self.drained or self.state.done
 
     def post(self, message: bytes) -> None:
         """Send a text message in the next event-loop iteration, in one write with others of this one.
@@ -290,10 +290,10 @@ class WebSocket(asyncio.Protocol):
             self._flush(make_frame(frames.TEXT, last=False))
 
     def send_more(self, part: bytes, *, last: bool) -> "asyncio.Future[None]":
-        """Send another part of a message. Return `room`."""
+        """Send another part of a message. See `send` for the result."""
         if not self._closing:
             self._flush(make_frame(frames.CONTINUATION, part, last=last))
-        return self.room
+        return self.drained or self.state.done
 
     def add_kept(self, size: int) -> None:
         """Add bytes that the receiver keeps for a client to the budget of unread data. The size can be negative."""
@@ -325,10 +325,10 @@ class WebSocket(asyncio.Protocol):
     def deadline_passed(self) -> None:
         now_s = self.state.loop.time()
         unsent = self._transport.get_write_buffer_size()
-        if self._drained is not None and self._written_bytes - unsent > self._taken_bytes:
+        if self.drained is not None and self._written_bytes - unsent > self._taken_bytes:
             self._taken_bytes = self._written_bytes - unsent
             self._stalled_s = self._heard_s = now_s
-        stalled_s = now_s - self._stalled_s if self._drained is not None else 0.0
+        stalled_s = now_s - self._stalled_s if self.drained is not None else 0.0
         if self._closing or stalled_s >= SILENT_S or now_s >= self._heard_s + SILENT_S:
             if stalled_s and not self._closing:
                 self.state.cut_off[NOT_READ] += 1
@@ -337,8 +337,8 @@ class WebSocket(asyncio.Protocol):
         self.deadline_s = min(now_s + (PING_S if unsent <= MAX_UNSENT_BYTES else UNREAD_S), self._heard_s + SILENT_S)
         if unsent > MAX_UNSENT_BYTES and stalled_s >= UNREAD_S:
             self.close(CloseCode.POLICY_VIOLATION, NOT_READ)
-        elif self._drained is None and not self._transport.is_closing():  # otherwise it has enough to read
-            self._write(_PING)
+        elif self.drained is None and not self._transport.is_closing():  # otherwise it has enough to read
+            self._flush(_PING)
             self._pinged = True
 
     def _post_frame(self, frame: bytes) -> None:
@@ -356,21 +356,18 @@ class WebSocket(asyncio.Protocol):
             return
         if self._posted:
             data, self._posted = self._posted + data, b""
-        self._write(data)
-        if self._drained is not None:
+        self._transport.write(data)
+        self._written_bytes += len(data)
+        if self.drained is not None:
             self._update_unsent()
             if self._transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
                 self.deadline_s = min(self.deadline_s, self.state.loop.time() + UNREAD_S)
-
-    def _write(self, data: bytes) -> None:
-        self._transport.write(data)
-        self._written_bytes += len(data)
 
     def _update_unsent(self) -> None:
         """Report the size of unread output to the budget `unsent`."""
         if self._closing:  # it is over soon
             return
-        if self._drained is not None or self._kept_bytes:
+        if self.drained is not None or self._kept_bytes:
             self.state.unsent.grown(self, self.unsent_bytes)
         else:
             self.state.unsent.forget(self)

@@ -8,12 +8,11 @@ from typing import Any, Final, NamedTuple
 
 from .. import errors
 from ..service import wire
-from ..service.client_connection import METHOD, Client, ClientConnection
+from ..service.client_connection import Client, ClientConnection, MessageContext
 from ..service.event_batches import FeedEvent
 from ..service.operations import SUBSCRIPTIONS, SUCCESS, Operation, Pieces, check, encode_published, publish
 from ..service.parameters import CODE, SECRET, check_optional_string
 from ..service.refusals import CLOSED_BY_OPERATOR, close_reason
-from ..service.request_context import RequestContext
 from ..service.statuses import OK, STATUS
 from ..service.tracer import Tracer
 from ..service.waiting import Feed
@@ -63,16 +62,15 @@ class Receipt:
             socket.message_done(self._size)
 
 
-class RpcRequestContext(RequestContext):
+class RpcRequestContext(MessageContext):
     """One request of a client. Its `id` is empty unless it can be cancelled, and `subscription` 0 unless it is one."""
 
-    __slots__ = ("_rpc_method", "connection", "id", "on_sent", "receipt", "subscription")
+    __slots__ = ("_rpc_method", "id", "on_sent", "receipt", "subscription")
+
+    connection: "RpcConnection"
 
     def __init__(self, connection: "RpcConnection", pattern: str, receipt: Receipt, rpc_method: str = "") -> None:
-        client = connection.client
-        super().__init__(client.service, connection.counts, client.address, METHOD, pattern)
-        connection.identify(self)
-        self.connection = connection
+        MessageContext.__init__(self, connection, pattern)
         self._rpc_method = rpc_method
         self.receipt = receipt
         self.id = b""
