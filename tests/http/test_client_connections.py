@@ -68,7 +68,7 @@ async def end_of(socket):
 )
 def protocol(request, monkeypatch):
     """The name of a protocol, a path of it, and a message that gets a response. Members write to themselves."""
-    monkeypatch.setattr(matchbox, "make_id", lambda: "00")
+    monkeypatch.setattr(matchbox, "uuid", SimpleNamespace(UUID=lambda int: "00"))
     monkeypatch.setattr(rxdb, "os", SimpleNamespace(urandom=lambda size: bytes(1)))
     name, path = request.param
     return name, path, ANSWERED[name][1]

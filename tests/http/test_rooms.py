@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import gc
 import json
+from types import SimpleNamespace
 
 import pytest
 from support.paths import TESTS
@@ -11,9 +13,11 @@ from support.service import HANDSHAKE, ORIGIN, OTHER, head, refused, with_origin
 from support.y_webrtc import RawClient
 from websockets.exceptions import ConnectionClosed
 
-from tornado_signal.protocols import godot, rooms
+from tornado_signal.errors import Unavailable
+from tornado_signal.protocols import connection, godot, rooms
 from tornado_signal.protocols.endpoint import make_scope
-from tornado_signal.relay import COUNTED, Channel, Lease
+from tornado_signal.relay import COUNTED, Channel, JoinResult, Lease, MemoryRelay
+from tornado_signal.relay.memory import MAX_BACKLOG_BYTES
 
 FOLDER = TESTS / "http" / "transcripts"
 QUIET_S = 0.05  # in which nothing may come
@@ -115,6 +119,43 @@ async def test_members_whose_messages_were_lost_are_found_by_their_number(opened
     await client.silent()
 
 
+class Member:
+    """A member of a room that knows the others, each of which it learns of once."""
+
+    closed = False
+
+    def __init__(self, work):
+        self.client = SimpleNamespace(
+            service=SimpleNamespace(start=lambda each: work.append(asyncio.ensure_future(each)))
+        )
+        self.known = set()
+
+    def entered(self, room, others):
+        self.known |= {*others}
+
+    def peer_changed(self, room, member_id, data):
+        assert (member_id in self.known) == (data is None)
+        self.known ^= {member_id}
+
+
+async def test_a_flood_of_changes_in_a_large_room_is_bounded_and_all_know_how_it_ended():
+    relay, channel, work = MemoryRelay(), Channel("scope", "room"), []
+    room = rooms.Room(relay, channel)
+    members = {str(number): Member(work) for number in range(300)}
+    for name, member in members.items():
+        assert await room.enter(member, Lease(name, "owner"), 1000) is JoinResult.NEW
+    for number in range(3000):
+        visitor = Lease(f"v{number}", "owner")
+        await relay.join(channel, visitor, 9999)
+        room.announce(visitor)
+        if number % 100:
+            await room.exit(visitor.member, "owner")
+    assert room._deliveries._backlog_bytes <= 2 * MAX_BACKLOG_BYTES
+    expected = {*members, *(f"v{number}" for number in range(0, 3000, 100))}
+    await until(lambda: all(each.known == expected - {name} for name, each in members.items()))
+    await asyncio.gather(*work)
+
+
 @pytest.mark.parametrize(
     ("message", "reason"),
     [
@@ -180,6 +221,31 @@ async def test_next_puts_clients_together_in_the_order_of_their_arrival(opened):
     await identified(last)
     for each in (alone, members[0], *members[2:], last):
         await each.silent()
+
+
+async def test_a_batch_whose_owner_leaves_stays_although_redis_does_not_respond(opened, service, monkeypatch, caplog):
+    relay, tries = service.application.relay, []
+    stays, left = await opened("/matchbox/game?next=3"), await opened("/matchbox/game?next=3")
+    own = await identified(stays)
+    await identified(left)
+
+    async def find(group, member, found=relay.find):
+        tries.append(member)
+        if len(tries) < 3:
+            raise Unavailable("busy")
+        return await found(group, member)
+
+    monkeypatch.setattr(relay, "find", find)
+    (group,) = (each for each in relay._groups if each.name == "next 3 game")
+    owner = relay._groups[group]["latest"].owner
+    await left.socket.close()
+    await until(lambda: relay._groups.get(group, {}).get("latest", Lease("", owner)).owner != owner)
+    ids = [await identified(await opened("/matchbox/game?next=3")) for _ in range(2)]
+    assert own not in ids
+    heard = [await stays.receive() for _ in range(4)]
+    assert heard[2:] == [{"NewPeer": each} for each in ids]
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 async def test_with_a_host_others_know_only_the_host(opened):
@@ -305,7 +371,7 @@ async def test_a_flood_of_joins_closes_the_connection_and_leaves_all_rooms(start
 
 
 async def test_a_room_is_full_for_an_address_and_in_all(start_service, monkeypatch):
-    monkeypatch.setattr(rooms, "MAX_MEMBERS_PER_ADDRESS", 2)
+    monkeypatch.setattr(connection, "MAX_MEMBERS_PER_ADDRESS", 2)
     made, make = [], rooms.Room
     monkeypatch.setattr(rooms, "Room", lambda *arguments: made.append(None) or make(*arguments))
     service = await start_service(unlimited_addresses=())
@@ -314,7 +380,7 @@ async def test_a_room_is_full_for_an_address_and_in_all(start_service, monkeypat
         for each in members[:2]:
             await identified(each)
         assert (await members[2].ended())[0] == 1008
-    monkeypatch.setattr(rooms, "MAX_MEMBERS_PER_ADDRESS", 0)
+    monkeypatch.setattr(connection, "MAX_MEMBERS_PER_ADDRESS", 0)
     async with Client(service, "/matchbox/another") as refused_client:
         assert (await refused_client.ended())[0] == 1008
     assert len(made) == 1  # a refused client makes no room, which nothing would remove

@@ -296,7 +296,7 @@ async def test_full_swarm_closes_the_connection(service, tracker, monkeypatch):
 
 
 async def test_share_of_an_address_in_a_swarm_is_limited(start_service, tracker, monkeypatch):
-    monkeypatch.setattr("tornado_signal.protocols.tracker.MAX_PEERS_PER_ADDRESS", 2)
+    monkeypatch.setattr("tornado_signal.protocols.connection.MAX_MEMBERS_PER_ADDRESS", 2)
     service = await start_service(unlimited_addresses=(ipaddress.ip_network("127.0.0.2"),))
     unlimited = [await tracker(service, local_addr=("127.0.0.2", 0)) for _ in range(3)]
     for number, client in enumerate(unlimited):

@@ -24,9 +24,17 @@ T = TypeVar("T")
 AVAILABLE_S: Final = 20.0  # for which a client waits for its id or room while Redis does not respond
 RETRY_S: Final = 0.3
 MAX_CHANNELS: Final = 1000  # channels and groups of a connection
+MAX_MEMBERS: Final = 1000  # of a group
+MAX_MEMBERS_PER_ADDRESS: Final = MAX_MEMBERS // 10
 MAX_NAME: Final = 256  # code points of an id or the name of a room
 MAX_DEPTH: Final = 254  # levels of JSON that orjson encodes; it parses more
 MAX_INTEGER_LENGTH: Final = 20  # of 64-bit integers; larger ones become doubles, as by orjson
+
+
+class Rejected(Exception):
+    """The connection is closed, as by the original server. The text is the reason."""
+
+    code: int = CloseCode.POLICY_VIOLATION
 
 
 class ProtocolConnection(ClientConnection):
@@ -46,7 +54,7 @@ class ProtocolConnection(ClientConnection):
     def received(self, message: Any, context: RequestContext) -> Awaitable[None] | None:
         """Handle a message. The next one is handled when the awaitable, if any, completes, or at once if they overlap.
 
-        A SignalError closes the connection. `context` is used for further charges.
+        A SignalError or Rejected closes the connection. `context` is used for further charges.
         """
         raise NotImplementedError
 
@@ -75,11 +83,11 @@ class ProtocolConnection(ClientConnection):
         self._acquired -= 1
         self.counts.held -= 1
 
-    def acquire_peer(self, group: Channel, most: int) -> None:
-        """Count a membership of a group, until `release_peer`. An address has at most `most` of them."""
+    def acquire_peer(self, group: Channel) -> None:
+        """Count a membership of a group, until `release_peer`. An address has at most a tenth of a group."""
         self.acquire()
         try:
-            self.client.service.limits.acquire_peer(self.counts, group, most)
+            self.client.service.limits.acquire_peer(self.counts, group, MAX_MEMBERS_PER_ADDRESS)
         except errors.TooMany:
             self.release()
             raise
@@ -87,6 +95,11 @@ class ProtocolConnection(ClientConnection):
     def release_peer(self, group: Channel) -> None:
         self.release()
         self.client.service.limits.release_peer(self.counts, group)
+
+    def authorize_signal(self, context: RequestContext) -> None:
+        """Check that the token covers offers and answers, because a signal is opaque."""
+        context.authorize("offer")
+        context.authorize("answer")
 
     def subscribe(self, channel: Channel) -> Awaitable[None] | None:
         """Subscribe to a channel, within the limits of the connection and its address. See `Relay.subscribe`."""
@@ -168,6 +181,9 @@ class ProtocolConnection(ClientConnection):
             self.client.service.start(work)
 
     def _close_with_error(self, error: BaseException, context: RequestContext) -> None:
+        if isinstance(error, Rejected):
+            self.client.socket.close(error.code, str(error))
+            return
         context.count_error(error)
         if isinstance(error, errors.TooMany):
             context.status = HTTPStatus.TOO_MANY_REQUESTS

@@ -11,26 +11,27 @@ from ..relay import Channel, JoinResult
 from ..service.client_connection import Client
 from ..service.request_context import RequestContext
 from ..transport.frames import CloseCode
-from .connection import MAX_NAME, encode, is_utf8
-from .rooms import MAX_MEMBERS, MemberConnection, Room, Rooms
+from .connection import MAX_MEMBERS, MAX_NAME, Rejected, encode, is_utf8
+from .rooms import MemberConnection, Room, Rooms
 
 PATH: Final = "/godot"
 JOIN, ID, PEER_CONNECT, PEER_DISCONNECT, OFFER, ANSWER, CANDIDATE, SEAL = range(8)
 HOST: Final = "1"
 MESH, RELAYED, SEALED = "mesh", "relayed", "sealed"  # the data of the host
-REFUSED: Final = 4000  # the close code
 JOIN_S: Final = 1.0  # for which a client may be in no lobby
 SEALED_S: Final = 10.0  # for which the members of a sealed lobby stay connected
 MAX_ID: Final = 2**31
 NAME_LENGTH: Final = 16
 
 
-class Refused(Exception):
+class Refused(Rejected):
     """The connection is closed. The text is the reason, as the original server words it."""
+
+    code = 4000
 
 
 class GodotConnection(MemberConnection):
-    """A member of a lobby. A message is opaque, so it needs a token for offers and for answers."""
+    """A member of a lobby."""
 
     pattern = PATH
 
@@ -42,25 +43,28 @@ class GodotConnection(MemberConnection):
         self._timer = asyncio.get_running_loop().call_later(JOIN_S, self._refuse, "Have not joined lobby yet")
 
     def received(self, message: Any, context: RequestContext) -> Coroutine[None, None, None] | None:
-        return None if self.refuse_other_protocol(message) else self._respond(message, context)
+        if self.refuse_other_protocol(message):
+            return None
+        fields = message if type(message) is dict else {}
+        kind, number = (_whole(fields.get(name)) for name in ("type", "id"))
+        data = fields["data"] if type(fields.get("data")) is str else ""
+        if kind == JOIN:
+            return self._join(data, context, is_mesh=number == 0)
+        if not self.joined:
+            raise Refused("Invalid message when not in a lobby")
+        (room,) = self.joined
+        self.authorize_signal(context)
+        if kind == SEAL:
+            return self._seal(room, context)
+        if kind not in (OFFER, ANSWER, CANDIDATE):
+            raise Refused("Invalid command")
+        if str(number) not in room.members:
+            raise Refused("Invalid destination")
+        room.send(str(number), _encode(kind, self.id, data))
+        return None
 
     def received_junk(self, error: ValueError) -> None:
-        self._refuse("Invalid message format")
-
-    async def _respond(self, message: Any, context: RequestContext) -> None:
-        try:
-            fields = message if type(message) is dict else {}
-            kind, number = (_whole(fields.get(name)) for name in ("type", "id"))
-            data = fields.get("data")
-            data = data if type(data) is str else ""
-            if kind == JOIN:
-                await self._join(data, context, is_mesh=number == 0)
-            elif self.joined:
-                await self._send(kind, str(number), data, context)
-            else:
-                raise Refused("Invalid message when not in a lobby")
-        except Refused as refusal:
-            self._refuse(str(refusal))
+        raise Refused("Invalid message format")
 
     async def _join(self, name: str, context: RequestContext, *, is_mesh: bool) -> None:
         """Join a lobby, or make one, which gets a random name."""
@@ -88,6 +92,16 @@ class GodotConnection(MemberConnection):
             self.id = str(2 + secrets.randbelow(MAX_ID - 2))
             joined = await self.enter(name, context)
 
+    async def _seal(self, room: Room, context: RequestContext) -> None:
+        if self.id != HOST:
+            raise Refused("Only host can seal the lobby")
+        if room.members.get(HOST) != SEALED:
+            context.charge(len(room.members))
+            lease = self.make_lease(SEALED)
+            await self.until_available(lambda: self.relay.join(room.channel, lease, MAX_MEMBERS))
+            room.announce(lease)
+            self._notify_sealed()
+
     def entered(self, room: Room, others: list[str]) -> None:
         self._post(ID, self.id, "true" if self._is_mesh else "")
         for each in others:
@@ -96,37 +110,13 @@ class GodotConnection(MemberConnection):
         if self.id != HOST and HOST not in others:
             self._refuse("Room host has disconnected")
 
-    def peer_joined(self, room: Room, member_id: str) -> None:
-        if room.members[member_id] == SEALED:
+    def peer_changed(self, room: Room, member_id: str, data: str | None) -> None:
+        if data == SEALED:
             self._notify_sealed()
+        elif data is not None or member_id != HOST:
+            self._post(PEER_DISCONNECT if data is None else PEER_CONNECT, member_id)
         else:
-            self._post(PEER_CONNECT, member_id)
-
-    def peer_left(self, room: Room, member_id: str) -> None:
-        if member_id == HOST:
             self._refuse("Room host has disconnected")
-        else:
-            self._post(PEER_DISCONNECT, member_id)
-
-    async def _send(self, kind: int, to: str, data: str, context: RequestContext) -> None:
-        (room,) = self.joined
-        context.authorize("offer")
-        context.authorize("answer")
-        if kind == SEAL:
-            if self.id != HOST:
-                raise Refused("Only host can seal the lobby")
-            if room.members.get(HOST) != SEALED:
-                context.charge(len(room.members))
-                lease = self.make_lease(SEALED)
-                await self.until_available(lambda: self.relay.join(room.channel, lease, MAX_MEMBERS))
-                room.announce(lease)
-                self._notify_sealed()
-        elif kind not in (OFFER, ANSWER, CANDIDATE):
-            raise Refused("Invalid command")
-        elif to not in room.members:
-            raise Refused("Invalid destination")
-        else:
-            room.send(to, _encode(kind, self.id, data))
 
     def _notify_sealed(self) -> None:
         """Notify the client that the lobby is sealed, and close the connection later."""
@@ -143,7 +133,7 @@ class GodotConnection(MemberConnection):
         self.relayed(_encode(kind, member_id, data))
 
     def _refuse(self, reason: str) -> None:
-        self.client.socket.close(REFUSED, reason)
+        self.client.socket.close(Refused.code, reason)
 
 
 def _whole(value: Any) -> int:

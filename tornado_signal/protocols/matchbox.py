@@ -13,20 +13,19 @@ from ..http.fields import topic_of
 from ..relay import Channel, JoinResult, Lease
 from ..service.client_connection import Client, MessageContext
 from ..service.request_context import RequestContext
-from .connection import MAX_NAME, RETRY_S, encode
+from .connection import MAX_MEMBERS, MAX_NAME, RETRY_S, encode
 from .endpoint import ProtocolUpgrade
-from .rooms import MAX_MEMBERS, REFUSED, MemberConnection, Room, Rooms
+from .rooms import REFUSED, MemberConnection, Room, Rooms
 
 PATH: Final = "/matchbox/{room}"
 PREFIX: Final = "/matchbox/"
 ROOM: Final = "room"  # the name of the room among the fields of the query
 MAX_DIGITS: Final = 9
-HOST: Final = "with host"
 LATEST: Final = "latest"  # the only member of a group, whose token and data are what the clients of a room share
 
 
 class MatchboxConnection(MemberConnection):
-    """A client of matchbox, in one room. A signal is opaque, so it needs a token for offers and for answers.
+    """A client of matchbox, in one room. Its id is a UUID, by which the older one of two members is known.
 
     With `?next=N`, each N clients are together, in the order of their arrival. With `?host=1`, the first one is the
     host, and the others know only the host.
@@ -38,7 +37,8 @@ class MatchboxConnection(MemberConnection):
 
     def __init__(self, client: Client, rooms: Rooms, origin: str | None) -> None:
         query = client.query  # before it is dropped
-        super().__init__(client, rooms, "matchbox", origin, make_id())
+        own_id = uuid.UUID(int=time.time_ns() << 64 | random.getrandbits(64))
+        super().__init__(client, rooms, "matchbox", origin, str(own_id))
         count, self._name = query.get("next", [b""])[0], query[ROOM][0].decode()
         self._next = min(int(count), MAX_MEMBERS) if count.isdigit() and len(count) < MAX_DIGITS else 0
         self._host = "" if query.get("host") == [b"1"] else None
@@ -56,17 +56,16 @@ class MatchboxConnection(MemberConnection):
     async def _start(self, context: RequestContext) -> None:
         context.authorize("list")
         context.require_topic(self._name)
-        if not self._next:
-            if self._host is not None:
-                self._host = await self.until_available(lambda: self._share(self.id))
-            await self.enter(f"{'all' if self._host is None else HOST} {self._name}", context)
-            return
-        joined = JoinResult.FULL
-        while joined is JoinResult.FULL and not self.closed:
-            self._batch = await self.until_available(lambda: self._share(os.urandom(8).hex()))
-            joined = await self.enter(f"{self._batch} {self._name}", context, max_members=self._next)
-            if joined is JoinResult.FULL:  # complete, and its members have not released it yet
-                await asyncio.sleep(RETRY_S)
+        while True:
+            kind = "all"
+            if self._next:
+                kind = self._batch = await self.until_available(lambda: self._share(os.urandom(8).hex()))
+            elif self._host is not None:
+                kind = self._host = await self.until_available(lambda: self._share(self.id))
+            joined = await self.enter(f"{kind} {self._name}", context, max_members=self._next)
+            if joined is not JoinResult.FULL or self.closed:
+                return
+            await asyncio.sleep(RETRY_S)  # the batch is complete, and its members have not released it yet
 
     async def _share(self, proposed: str) -> str:
         """Return the host, or the batch that is not complete. Without one it is the proposed value.
@@ -84,15 +83,27 @@ class MatchboxConnection(MemberConnection):
     def _release_latest(self) -> None:
         self.client.service.start(self.relay.leave(self._latest, LATEST, self.owner))
 
+    async def _keep_batch(self, batch: str) -> None:
+        """Own the lease of a batch. The member that has left can have been its owner."""
+        await self.until_available(lambda: self._share(batch))
+        if not self._batch:  # it is complete by now
+            self._release_latest()
+
     def entered(self, room: Room, others: list[str]) -> None:
         self.send({"IdAssigned": self.id})
         for each in others if self._host is None else ():
             self._greet(each)
         self._release_full_batch(len(others) + 1)
 
-    def peer_joined(self, room: Room, member_id: str) -> None:
-        self._greet(member_id)
-        self._release_full_batch(len(room.members))
+    def peer_changed(self, room: Room, member_id: str, data: str | None) -> None:
+        if data is not None:
+            self._greet(member_id)
+            self._release_full_batch(len(room.members))
+            return
+        if self._host in (None, self.id, member_id):
+            self.send({"PeerLeft": member_id})
+        if self._batch:
+            self.client.service.start(self._keep_batch(self._batch))
 
     def _greet(self, member_id: str) -> None:
         """Notify the older of two members of the other, or the host."""
@@ -104,20 +115,13 @@ class MatchboxConnection(MemberConnection):
             self._batch = ""
             self._release_latest()
 
-    def peer_left(self, room: Room, member_id: str) -> None:
-        if self._host in (None, self.id, member_id):
-            self.send({"PeerLeft": member_id})
-        if self._batch:
-            self.client.service.start(self._share(self._batch))
-
     def received(self, message: Any, context: RequestContext) -> None:
         signal = message.get("Signal") if type(message) is dict and len(message) == 1 else None
         if type(signal) is not dict:
             if message != "KeepAlive":
                 self.refuse_other_protocol(message)
             return
-        context.authorize("offer")
-        context.authorize("answer")
+        self.authorize_signal(context)
         to = signal.get("receiver") if self._host in (None, self.id) else self._host
         for room in self.joined:
             if type(to) is str and "data" in signal:
@@ -139,9 +143,3 @@ class MatchboxUpgrade(ProtocolUpgrade):
             raise errors.PathNotFound()
         self.request.query_arguments |= {ROOM: [name.encode()]}
         super().get()
-
-
-def make_id() -> str:
-    """Return a UUID of version 7, by which the older one of two members is known (RFC 9562, 6.2, method 3)."""
-    milliseconds, fraction = divmod(time.time_ns() * 4096 // 1_000_000, 4096)
-    return str(uuid.UUID(int=milliseconds << 80 | 7 << 76 | fraction << 64 | 2 << 62 | random.getrandbits(62)))

@@ -234,8 +234,7 @@ class NostrConnection(ProtocolConnection):
         event = values[0]
         try:
             topics = _check_event(event)
-            context.authorize("offer")
-            context.authorize("answer")
+            self.authorize_signal(context)
             for _, name in topics:
                 context.require_topic(name)
         except (Refused, errors.Unauthorized, errors.NotAllowed) as refusal:

@@ -1,21 +1,17 @@
 """Rooms of protocols whose server gives ids, lists the members, and forwards messages to one of them."""
 
 import asyncio
-import contextlib
 import os
-from collections.abc import Callable
-from typing import ClassVar, Final
+from typing import Final
 
 from .. import errors
 from ..relay import COUNTED, Channel, Deliveries, JoinResult, Lease, Relay, units_of_receivers
 from ..service.client_connection import Client
 from ..service.request_context import RequestContext
-from .connection import ProtocolConnection, confirm
+from .connection import MAX_MEMBERS, RETRY_S, ProtocolConnection, confirm
 from .endpoint import make_scope
 
-MAX_MEMBERS: Final = 1000  # of a room
-MAX_MEMBERS_PER_ADDRESS: Final = MAX_MEMBERS // 10
-LISTED_BYTES: Final = 40  # of a member, in a list of members
+NOTIFIED_BYTES: Final = 40  # of a member, in what the others get
 REFUSED: Final = (JoinResult.FULL, JoinResult.TAKEN)
 JOINED, LEFT, SENT = b"+", b"-", b">"  # begin what is published in a room
 
@@ -32,22 +28,21 @@ class Room:
         self.members: dict[str, str] = {}
         self.own: dict[str, MemberConnection] = {}
         self.users = 0  # connections that are in the room, enter it or leave it
-        self._is_listed = False
+        self._missed = 1  # changes of members, or 1 before the first listing
         self._listing = asyncio.Lock()
         self._changed: set[str] = set()  # members that are newer than the listing in progress
         self._deliveries: Deliveries[MemberConnection] = Deliveries()
 
     async def enter(self, member: "MemberConnection", lease: Lease, max_members: int) -> JoinResult:
         """Join, and announce the member, which is notified of the others first."""
-        if not self._is_listed:
+        if self._missed:
             if (opening := self.relay.subscribe(self.channel, self)) is not None:
                 await confirm([opening])
-            await self._list(again=False)
-        self._note_change(lease.member)
+            await self._list()
         joined = await self.relay.join(self.channel, lease, max_members)
         if joined not in REFUSED:
             self.own[lease.member] = member
-            member.entered(self, list(self.members))
+            member.entered(self, [each for each in self.members if each != lease.member])
             self.announce(lease)
         return joined
 
@@ -63,64 +58,60 @@ class Room:
 
     def send(self, member_id: str, message: bytes) -> None:
         """Send a message to a member, unless it has left."""
-        if member_id in self.members:
-            sent = SENT + member_id.encode() + b" " + message
-            if member_id in self.own:
-                self.relayed(sent)
-            else:
-                self.relay.publish(self.channel, sent)
+        if member_id in self.own:
+            self.relayed(SENT + member_id.encode() + b" " + message)
+        elif member_id in self.members:
+            self.relay.publish(self.channel, SENT + member_id.encode() + b" " + message)
 
     def relayed(self, message: bytes) -> None:
         kind, (name, _, content) = message[:1], message[1:].partition(b" ")
         member_id = name.decode()
         if kind == SENT and member_id in self.own:
-            self._notify(lambda member: member.relayed(content), [self.own[member_id]], len(content))
-        elif kind == JOINED:
-            self._add(member_id, content.decode())
-        elif kind == LEFT:
-            self._remove(member_id)
-        elif kind == COUNTED and int(name) != len(self.members) and self.users == len(self.own):
-            for member in list(self.own.values())[:1]:
-                member.client.service.start(self._list_again())
+            self._deliveries.deliver(lambda member: member.relayed(content), [self.own[member_id]], len(content))
+        elif kind in (JOINED, LEFT):
+            if self._listing.locked():
+                self._changed.add(member_id)
+            if self._deliveries.is_full:
+                self._list_again()
+            else:
+                self._change(member_id, content.decode() if kind == JOINED else None)
+        elif kind == COUNTED and self.users == len(self.own) and (self._missed or int(name) != len(self.members)):
+            self._list_again()
 
-    def _add(self, member_id: str, data: str) -> None:
-        self._note_change(member_id)
-        if self.members.get(member_id) != data:
+    def _change(self, member_id: str, data: str | None) -> None:
+        """Add a member, give it new data, or remove it without data. Notify the others."""
+        if self.members.get(member_id) == data:
+            return
+        if data is None:
+            del self.members[member_id]
+        else:
             self.members[member_id] = data
-            others = [member for own_id, member in self.own.items() if own_id != member_id]
-            self._notify(lambda member: member.peer_joined(self, member_id), others)
 
-    def _remove(self, member_id: str) -> None:
-        self._note_change(member_id)
-        if self.members.pop(member_id, None) is not None:
-            self._notify(lambda member: member.peer_left(self, member_id), list(self.own.values()))
+        def notify(member: MemberConnection) -> None:
+            if not member.closed:
+                member.peer_changed(self, member_id, data)
 
-    def _note_change(self, member_id: str) -> None:
-        if self._listing.locked():
-            self._changed.add(member_id)
+        self._deliveries.deliver(notify, [member for own_id, member in self.own.items() if own_id != member_id])
 
-    def _notify(
-        self, notify: Callable[["MemberConnection"], object], members: "list[MemberConnection]", size: int = 0
-    ) -> None:
-        self._deliveries.deliver(lambda member: member.closed or notify(member), members, size)
+    def _list_again(self) -> None:
+        """List the members because changes were missed, or were too many to notify everybody of each."""
+        self._missed += 1
+        for member in list(self.own.values())[: not self._listing.locked()]:
+            member.client.service.start(self._list())
 
-    async def _list(self, *, again: bool) -> None:
+    async def _list(self) -> None:
         """List the members, and learn of those whose messages were lost, or whose server was."""
         async with self._listing:
-            if self._is_listed and not again:
-                return
-            self._changed.clear()
-            leases = {lease.member: lease.data for lease in (await self.relay.members(self.channel)).sample}
-            unchanged = (self.members.keys() | leases.keys()) - self._changed
-            for member_id in unchanged - leases.keys() - self.own.keys():
-                self._remove(member_id)
-            for member_id in unchanged & leases.keys():
-                self._add(member_id, leases[member_id])
-            self._is_listed = True
-
-    async def _list_again(self) -> None:
-        with contextlib.suppress(errors.Unavailable):
-            await self._list(again=True)
+            while missed := self._missed:
+                if self._deliveries.is_full:
+                    await asyncio.sleep(RETRY_S)
+                    continue
+                self._changed.clear()
+                leases = {lease.member: lease.data for lease in (await self.relay.members(self.channel)).sample}
+                for member_id in (self.members.keys() | leases.keys()) - self._changed:
+                    if member_id in leases or member_id not in self.own:
+                        self._change(member_id, leases.get(member_id))
+                self._missed -= missed
 
 
 class Rooms(dict[Channel, Room]):
@@ -130,17 +121,11 @@ class Rooms(dict[Channel, Room]):
         self.relay = relay
 
     def __missing__(self, channel: Channel) -> Room:
-        room = self[channel] = Room(self.relay, channel)
-        return room
+        return self.setdefault(channel, Room(self.relay, channel))
 
 
 class MemberConnection(ProtocolConnection):
-    """A client of a protocol with rooms. Its origin is None if all origins share their rooms.
-
-    `lists` says whether each change sends the ids of all members to all of them.
-    """
-
-    lists: ClassVar[bool] = False
+    """A client of a protocol with rooms. Its origin is None if all origins share their rooms."""
 
     __slots__ = ("_rooms", "id", "joined", "owner")
 
@@ -157,28 +142,20 @@ class MemberConnection(ProtocolConnection):
 
     def entered(self, room: Room, others: list[str]) -> None:
         """Send the client its id in a room, and those of the others."""
-        raise NotImplementedError
 
-    def peer_joined(self, room: Room, member_id: str) -> None:
-        """Notify the client of another member, or of its new data."""
-        raise NotImplementedError
-
-    def peer_left(self, room: Room, member_id: str) -> None:
-        """Notify the client that a member has left."""
-        raise NotImplementedError
+    def peer_changed(self, room: Room, member_id: str, data: str | None) -> None:
+        """Notify the client that another member has joined, has new data, or has left, which is None."""
 
     def make_lease(self, data: str = "") -> Lease:
         return Lease(self.id, self.owner, self.owner, data)
 
-    async def enter(
-        self, name: str, context: RequestContext, data: str = "", max_members: int | None = None
-    ) -> JoinResult:
+    async def enter(self, name: str, context: RequestContext, data: str = "", max_members: int = 0) -> JoinResult:
         """Enter a room with a short text about the member, until the connection ends.
 
         Without `max_members`, a full room raises TooMany.
         """
         channel, joined = Channel(self.scope, name), JoinResult.FULL
-        self.acquire_peer(channel, MAX_MEMBERS_PER_ADDRESS)
+        self.acquire_peer(channel)
         room = self._rooms[channel]
         room.users += 1
         try:
@@ -189,12 +166,11 @@ class MemberConnection(ProtocolConnection):
                 self._release(room)
             else:
                 self.joined.append(room)
-        if joined is JoinResult.FULL and max_members is None:
+        if joined is JoinResult.FULL and not max_members:
             raise errors.TooMany("members of a room")
-        count = 0 if joined in REFUSED else len(room.members)
-        if count and self.closed:
+        if self.closed and room in self.joined:
             await self._exit(room)
-        elif units := units_of_receivers(count, LISTED_BYTES * (count if self.lists else 1)):
+        if units := units_of_receivers(len(room.members), NOTIFIED_BYTES):
             context.charge(units)
         return joined
 

@@ -11,7 +11,7 @@ from ..relay import Channel, JoinResult, Lease, Relay
 from ..service.client_connection import Client
 from ..service.request_context import RequestContext
 from ..service.statuses import STATUS
-from .connection import ProtocolConnection, encode, hash_owner
+from .connection import MAX_MEMBERS, ProtocolConnection, encode, hash_owner
 from .endpoint import make_scope
 
 PATH: Final = "/tracker"
@@ -20,8 +20,6 @@ HASH_LENGTH: Final = 20  # characters up to U+00FF, one for each byte
 INTERVAL_S: Final = 120  # between two announcements of a client
 MIN_SCRAPE_INTERVAL_S: Final = 600
 MAX_OFFERS: Final = 10  # of an announcement
-MAX_MEMBERS: Final = 1000  # of a swarm
-MAX_PEERS_PER_ADDRESS: Final = MAX_MEMBERS // 10
 MAX_PEERS: Final = 10  # of a connection in a swarm: clients of one page share a connection
 MAX_HASHES: Final = 255  # of a scrape
 MAX_ECHOED: Final = 256  # characters of an invalid info_hash in the response
@@ -154,7 +152,7 @@ class TrackerConnection(ProtocolConnection):
                 await opening
             if self.closed:
                 return
-            self.acquire_peer(self._swarm(info_hash), MAX_PEERS_PER_ADDRESS)
+            self.acquire_peer(self._swarm(info_hash))
         else:  # as in the original, a complete peer stays complete
             complete = complete or event == "completed" or earlier.data == COMPLETE
         lease = Lease(peer_id, self._owner, self._token, COMPLETE if complete else INCOMPLETE)

@@ -40,8 +40,7 @@ class YConnection(ProtocolConnection):
             return None
         kind = message.get("type")
         if kind == "publish":
-            context.authorize("offer")
-            context.authorize("answer")
+            self.authorize_signal(context)
             self._publish(message, context)
         elif kind == "ping":
             self.send({"type": "pong"})

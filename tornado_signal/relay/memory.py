@@ -27,6 +27,11 @@ class Deliveries(Generic[T]):
         self._backlog: deque[tuple[Callable[[T], object], int, list[T]]] = deque()  # calls, their cost in bytes
         self._backlog_bytes = 0
 
+    @property
+    def is_full(self) -> bool:
+        """Whether a caller that can do without a call should not make it."""
+        return self._backlog_bytes > MAX_BACKLOG_BYTES
+
     def deliver(self, call: Callable[[T], object], receivers: list[T], size: int = 0) -> bool:
         """Call a function for each receiver. Return False if the call, for a message of a size, is dropped."""
         cost = size + RECEIVER_BYTES * len(receivers)

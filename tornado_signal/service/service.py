@@ -9,6 +9,7 @@ from http import HTTPStatus
 from typing import Any, Final, Protocol, cast
 
 from ..auth import Authority, Bearer, Grant
+from ..errors import Unavailable
 from ..limits.fair_queue import FairQueue
 from ..limits.forwarded import trusted
 from ..limits.per_address import Limits
@@ -190,7 +191,7 @@ class Service:
         return self.authority.make_bearer(grant, self.clock.wall_s, end)
 
     def start(self, work: Coroutine[None, None, object]) -> None:
-        """Start work for a client."""
+        """Start work for a client. It is given up if Redis does not respond."""
         task = asyncio.Task(self._run(work), loop=self._loop, **EAGER)
         if not task.done():
             self._tasks.add(task)
@@ -198,6 +199,8 @@ class Service:
     async def _run(self, work: Coroutine[None, None, object]) -> None:
         try:
             await work
+        except Unavailable:
+            pass
         finally:  # a callback of the task would take another event-loop iteration
             self._tasks.discard(cast("asyncio.Task[None]", asyncio.current_task(self._loop)))
 
