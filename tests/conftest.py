@@ -64,8 +64,8 @@ def pytest_collection_modifyitems(config, items):
     if level is not None:
         left_out = [item for item in items if (item.get_closest_marker("weekly") is None) == (level == "weekly")]
         if level == "changed":
-            paths = set().union(*map(families.tests_of, families.unchanged()))
-            left_out += [item for item in items if item.path in paths]
+            unchanged = families.tests_of(families.unchanged())
+            left_out += [item for item in items if item.nodeid.startswith(unchanged)]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in {*left_out}]
     slow = collections.defaultdict(list)

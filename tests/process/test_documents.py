@@ -14,7 +14,7 @@ from markdown.extensions.toc import slugify
 from support.checkout import copy_checkout
 from support.command import BOUND_S, COMMAND, environment
 from support.documents import ADDRESS, all_blocks, blocks, pages, sections, table
-from support.paths import ROOT
+from support.paths import ROOT, SYSTEMD
 from support.redis_servers import free_port
 from support.searches import some
 from support.service import declared
@@ -520,3 +520,30 @@ def test_named_files_and_headings_exist():
         assert (ROOT / path).is_file(), path
         headings = sections(Path(path).stem) if anchor else ()
         assert not anchor or anchor in [slugify(heading, "-") for heading in headings], f"{path}#{anchor}"
+
+
+def test_every_example_of_a_proxy_is_tested():
+    files = subprocess.check_output(
+        ["git", "ls-files", "docs", "examples", "systemd", "README.md"], cwd=ROOT, text=True
+    )
+    forwarding = re.compile("proxy_pass|reverse_proxy|ProxyPass|default_backend|kind: Ingress")
+    found = {
+        name: len(forwarding.findall(re.sub("(?m)^[ \t]*#.*", "", (ROOT / name).read_text(errors="replace"))))
+        for name in files.split()
+    }
+    assert {name: count for name, count in found.items() if count} == {
+        "docs/proxies.md": 2,
+        "examples/containers/Caddyfile": 1,
+        "examples/kubernetes/tornado-signal/templates/ingress.yaml": 1,
+        "systemd/Caddyfile": 1,
+        "systemd/haproxy.cfg": 1,
+        "systemd/nginx.conf": 1,
+    }
+
+
+@pytest.mark.parametrize("name", ["nginx.conf", "Caddyfile", "haproxy.cfg"])
+def test_files_name_existing_settings(name):
+    said = set(re.findall(r"TORNADO_SIGNAL_([A-Z_]+)=([\w.:/-]*\w)", (SYSTEMD / name).read_text()))
+    assert {name for name, _ in said} == {"TRUSTED_PROXIES"}
+    types = {each.name.upper(): each.type for each in SETTINGS}
+    assert all(types[name].parse(value) for name, value in said)

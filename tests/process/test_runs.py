@@ -79,9 +79,12 @@ def test_nothing_stays_of_a_killed_run(start, tmp_path, killed):
 
 
 def test_each_pattern_of_a_family_names_files():
-    for tests, patterns in families.FAMILIES.values():
-        for pattern in [*families.COMMON, *(f"tests/{name}" for name in tests.split()), *patterns.split()]:
+    for family in families.FAMILIES:
+        for pattern in families.patterns_of(family):
             assert git(ROOT, "ls-files", "--", pattern), pattern
+        for test in families.tests_of([family]):
+            name, _, beginning = test.partition("::")
+            assert f"def {beginning}" in (ROOT / name).read_text(), test
 
 
 def test_family_whose_files_have_changed_is_not_left_out(tmp_path, monkeypatch):
@@ -94,7 +97,7 @@ def test_family_whose_files_have_changed_is_not_left_out(tmp_path, monkeypatch):
     with (tmp_path / "Containerfile").open("a") as file:
         file.write("# changed\n")
     assert families.unchanged() == {*families.FAMILIES} - {"containers"}
-    names = ["tests/system/test_systemd.py", "tests/system/test_systemd_real.py", "tests/system/test_module.py"]
+    names = ["tests/system/test_systemd.py", "tests/system/test_systemd_real.py", "tests/system/test_deploy.py"]
     command = [sys.executable, "-m", "pytest", "--level=changed", "--collect-only", "-qq", *names]
     listing = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     assert [name in listing for name in names] == [True, False, True]

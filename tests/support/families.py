@@ -1,7 +1,12 @@
-"""Families of slow tests that depend on few files. `.ci/run` leaves out those whose files have not changed."""
+"""Families of slow tests that depend on few files. `.ci/run` leaves out those whose files have not changed.
+
+The whole server runs in many of these tests. Of it a family names the files whose faults only its tests would show.
+Faults of the others fail tests that always run.
+"""
 
 import hashlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 from .checkout import run
@@ -17,7 +22,9 @@ COMMON = [
     "tests/environment.sh",
     "tests/support/families.py",
 ]
-# The tests of each family, and the other files that they depend on, as patterns of git.
+LIBRARIES = "tests/libraries tests/support/libraries.py tests/bench/npm.py tornado_signal/websocket "
+LIBRARIES += "tornado_signal/transport/websocket.py "
+# How each family's tests begin, and the other files that they depend on, as patterns of git.
 FAMILIES = {
     "release": (
         "system/test_artefacts.py system/test_release_workflow.py process/test_packaging.py",
@@ -42,12 +49,61 @@ FAMILIES = {
         "systemd docs/systemd.md tests/support/machine.py tests/support/service_manager.py tornado_signal/process "
         "tornado_signal/system",
     ),
+    "proxies": (
+        "system/test_proxies.py",
+        "systemd/*.conf systemd/Caddyfile systemd/haproxy.cfg docs/proxies.md examples/containers/Caddyfile "
+        "examples/kubernetes/tornado-signal/values.yaml tests/support/proxies.py tests/support/http_fixtures.py "
+        "tornado_signal/transport tornado_signal/http tornado_signal/websocket tornado_signal/limits/forwarded.py "
+        "tornado_signal/process/draining.py tornado_signal/service/nearby.py tornado_signal/service/schemas.py "
+        "clients/python/tornado_signal_client",
+    ),
+    "pages behind proxies": (
+        "browser/test_proxy_matrix.py browser/test_bare_proxies.py",
+        "docs/proxies.md tests/support/proxies.py tests/support/forwarding.py tests/support/browsers.py "
+        "tests/support/browser_fixtures.py tests/support/connect.html tests/support/demo.py tornado_signal/transport "
+        "tornado_signal/http tornado_signal/websocket tornado_signal/limits/forwarded.py tornado_signal/web",
+    ),
+    "Prometheus": (
+        "system/test_monitoring.py::test_prometheus system/test_monitoring.py::test_alerts_fire_in_prometheus",
+        "systemd/monitoring docs/monitoring.md tests/system/alerts.yml tests/support/scraping.py "
+        "tests/support/traffic.py tornado_signal/metrics.py tornado_signal/redis/metrics.py tornado_signal/operator",
+    ),
+    "other languages": (
+        "system/test_other_languages.py::test_peers",
+        "examples/languages docs/other-languages.md tests/libraries tornado_signal/http tornado_signal/service",
+    ),
+    "clients of other protocols": (
+        "process/test_peerjs_original.py system/test_originals.py system/test_node_clients.py::test_clients_of "
+        "system/test_node_clients.py::test_databases system/test_node_clients.py::test_the_tests_of_p2pt",
+        LIBRARIES + "tests/bench/peerjs* tests/bench/protocols.py tornado_signal/protocols tornado_signal/relay",
+    ),
+    "pages with other libraries": (
+        "browser/test_libraries.py browser/test_peerjs_client.py",
+        LIBRARIES
+        + "examples/peerjs examples/webtorrent examples/y-webrtc README.md docs/proxies.md systemd/nginx.conf "
+        "tests/browser/peerjs.html tests/support/browser*.py tests/support/proxies.py "
+        "tornado_signal/protocols tornado_signal/relay",
+    ),
+    "module in Node.js": (
+        "system/test_node_clients.py::test_members system/test_node_clients.py::test_editors",
+        LIBRARIES + "docs/recipes.md tests/support/node.py tornado_signal/web/client*",
+    ),
+    "npm package": (
+        "system/test_module.py",
+        "LICENSE tests/build-client tests/generated tests/support/build_client.js tests/support/npm_package.py "
+        "tests/bench/npm.py tornado_signal/web",
+    ),
 }
 
 
-def tests_of(family: str) -> set[Path]:
-    """Return the files with the tests of a family."""
-    return {TESTS / name for name in FAMILIES[family][0].split()}
+def tests_of(families: Iterable[str]) -> tuple[str, ...]:
+    """Return how the ids of the tests of some families begin."""
+    return tuple(f"tests/{name}" for family in families for name in FAMILIES[family][0].split())
+
+
+def patterns_of(family: str) -> list[str]:
+    """Return the patterns of the files of a family."""
+    return [*COMMON, *(name.partition("::")[0] for name in tests_of([family])), *FAMILIES[family][1].split()]
 
 
 def hashes() -> dict[str, str]:
@@ -58,9 +114,7 @@ def hashes() -> dict[str, str]:
 
 
 def _hash(family: str, kinds: list[str]) -> str:
-    tests, others = FAMILIES[family]
-    patterns = [*COMMON, *(f"tests/{name}" for name in tests.split()), *others.split()]
-    names = run("git", "-C", ROOT, "ls-files", "-z", "--", *patterns)
+    names = run("git", "-C", ROOT, "ls-files", "-z", "--", *patterns_of(family))
     digest = hashlib.sha256("\n".join(kinds).encode())
     for name in sorted({*names.split("\0")} - {""}):
         digest.update(f"{name}\0".encode() + hashlib.sha256((ROOT / name).read_bytes()).digest())

@@ -13,7 +13,7 @@ import pytest
 from support.certificates import client_context, make_pair
 from support.command import Server
 from support.networks import own_network
-from support.paths import ROOT, SYSTEMD
+from support.paths import SYSTEMD
 from support.proxies import EXAMPLES, PROXIES, CaddyPath, NginxPath, RequiredHAProxy, put
 from support.redis_servers import free_port
 from support.rpc import RpcClient, until
@@ -22,7 +22,6 @@ from support.sse import open_stream
 
 from tornado_signal.http.error_responses import make_error_responder
 from tornado_signal.settings.origins import AllowedOrigins
-from tornado_signal.settings.settings import SETTINGS
 from tornado_signal.system.sockets import open_sockets
 from tornado_signal.transport import Server as Listener
 from tornado_signal.transport import ServerState, websocket
@@ -193,25 +192,6 @@ async def test_nothing_can_be_forged_with_any_example_of_the_documentation(examp
             assert (response.status, allowed_origin(response)) == (200, f"{scheme}://127.0.0.1:{proxy.port}")
     finally:
         proxy.stop()
-
-
-def test_every_example_of_a_proxy_is_tested():
-    files = subprocess.check_output(
-        ["git", "ls-files", "docs", "examples", "systemd", "README.md"], cwd=ROOT, text=True
-    )
-    forwarding = re.compile("proxy_pass|reverse_proxy|ProxyPass|default_backend|kind: Ingress")
-    found = {
-        name: len(forwarding.findall(re.sub("(?m)^[ \t]*#.*", "", (ROOT / name).read_text(errors="replace"))))
-        for name in files.split()
-    }
-    assert {name: count for name, count in found.items() if count} == {
-        "docs/proxies.md": 2,
-        "examples/containers/Caddyfile": 1,
-        "examples/kubernetes/tornado-signal/templates/ingress.yaml": 1,
-        "systemd/Caddyfile": 1,
-        "systemd/haproxy.cfg": 1,
-        "systemd/nginx.conf": 1,
-    }
 
 
 @pytest.mark.needs("curl", "root")
@@ -628,11 +608,3 @@ def test_caddyfile_is_formatted():
         )
         changed = [line for line in done.stdout.splitlines() if re.match("[+-]", line)]
         assert (changed, done.stderr) == ([], "")
-
-
-@pytest.mark.parametrize("name", ["nginx.conf", "Caddyfile", "haproxy.cfg"])
-def test_files_name_existing_settings(name):
-    said = set(re.findall(r"TORNADO_SIGNAL_([A-Z_]+)=([\w.:/-]*\w)", (SYSTEMD / name).read_text()))
-    assert {name for name, _ in said} == {"TRUSTED_PROXIES"}
-    types = {each.name.upper(): each.type for each in SETTINGS}
-    assert all(types[name].parse(value) for name, value in said)
