@@ -23,7 +23,8 @@ from support.service import Service
 
 from tornado_signal import transport
 from tornado_signal.http.error_responses import make_error_responder
-from tornado_signal.operator.application import make_admin_application
+from tornado_signal.operator.access import AdminPolicy
+from tornado_signal.operator.handlers import make_application as make_admin_application
 
 from .inputs import Input, Maker
 
@@ -144,9 +145,7 @@ class Fuzzer:
         public = transport.Server(
             transport.ServerState(application, refusal, limiter=getattr(application, "limits", None))
         )
-        admin = transport.Server(
-            transport.ServerState(make_admin_application(application.service, service.control, public.state), refusal)
-        )
+        admin = transport.Server(transport.ServerState(make_admin_application(service.control, AdminPolicy()), refusal))
         for name, server in (("public", public), ("admin", admin)):
             listening = socket.socket(socket.AF_UNIX)
             listening.bind(str(self._room / name))

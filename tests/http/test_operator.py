@@ -67,7 +67,7 @@ async def act(service, name, status=200, **fields):
 
 
 async def test_responses_to_head_are_empty_and_others_compressed_for_clients_that_accept_it(service):
-    for path in ("/", "/status", "/status?interval=1", "/metrics", "/readyz", "/healthz"):
+    for path in ("/", "/status", "/metrics", "/readyz", "/healthz"):
         response = await ask(service, path, method="HEAD")
         assert (response.status, response.body) == (200, b""), path
     for path in ("/", "/status", "/metrics"):
@@ -345,57 +345,7 @@ async def test_page_contains_no_data_and_allows_only_its_own_files(service):
 
 
 async def test_invalid_parameters_are_refused(service):
-    for query in ("history=2", "interval=0", "interval=61", "interval=x", "interval=1.5"):
-        assert (await ask(service, f"/status?{query}")).status == 400
-
-
-# The stream
-
-
-async def open_stream(service):
-    reader, writer = await asyncio.open_connection("127.0.0.1", service.admin_port)
-    writer.write(head("GET", "/status?interval=1", [LOCAL]))
-    first = await reader.readuntil(b"\r\n\r\n")
-    assert b"application/x-ndjson" in first
-    return reader, writer
-
-
-async def read_line(reader):
-    size = int(await reader.readuntil(b"\r\n"), 16)
-    return json.loads((await reader.readexactly(size + 2))[:-2]) if size else None
-
-
-async def test_stream_has_a_line_per_interval_until_the_server_stops(service):
-    async with asyncio.timeout(BOUND_S):
-        reader, writer = await open_stream(service)
-        first, second = [await read_line(reader) for _ in range(2)]
-        assert second["time"] - first["time"] >= 900
-        service.shared.lifecycle.reach(LEAVING)
-        while await read_line(reader):
-            pass
-        writer.close()
-
-
-async def test_stream_repeats_settings_and_log_only_after_a_change(service):
-    async with asyncio.timeout(BOUND_S):
-        reader, writer = await open_stream(service)
-        (first,), (second,) = [(await read_line(reader))["processes"] for _ in range(2)]
-        await act(service, "log-level", level="debug")
-        (third,) = (await read_line(reader))["processes"]
-        writer.close()
-    assert first.keys() - second.keys() == {"settings", "log"}
-    assert third["settings"]["log_level"] == {"value": "debug", "source": "operator"}
-
-
-async def test_closed_stream_leaves_no_task(service):
-    await ask(service)
-    before = len(asyncio.all_tasks())
-    async with asyncio.timeout(BOUND_S):
-        reader, writer = await open_stream(service)
-        await read_line(reader)
-        assert len(asyncio.all_tasks()) > before
-        writer.close()
-    await until(lambda: len(asyncio.all_tasks()) <= before)
+    assert (await ask(service, "/status?history=2")).status == 400
 
 
 # Actions

@@ -19,8 +19,8 @@ from tornado_signal.http.error_responses import make_error_responder
 from tornado_signal.http.handlers import Handler
 from tornado_signal.limits.per_address import Limits
 from tornado_signal.operator.access import AdminPolicy
-from tornado_signal.operator.application import make_admin_application
 from tornado_signal.operator.control import Control
+from tornado_signal.operator.handlers import make_application as make_admin_application
 from tornado_signal.process.resources import read_resources
 from tornado_signal.process.server import all_routes
 from tornado_signal.relay import open_relay
@@ -217,7 +217,7 @@ class Service:
         self.control.start()
         self._stack.push_async_callback(self.control.close)
         policy = AdminPolicy(hosts=self.settings.admin_hosts)
-        self.admin = make_admin_application(self.shared, self.control, state, policy)
+        self.admin = make_admin_application(self.control, policy)
         _, self.admin_port = await self._listen(self.admin, refusal)
 
     async def _listen(self, application, refusal, limiter=None):

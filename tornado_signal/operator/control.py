@@ -9,7 +9,7 @@ import functools
 import logging
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
 
 from ..errors import Unavailable
@@ -18,6 +18,7 @@ from ..service.service import Service
 from ..settings.settings import Settings
 from ..system.lifecycle import LEAVING
 from ..system.sockets import port_or_path
+from ..system.tls import Tls
 from ..transport import ServerState
 from .actions import ACTIONS, Actions, InvalidAction, make_server_actions
 from .fullness import Fullness
@@ -58,7 +59,9 @@ class Control:
         apply: Callable[[Settings], object],
         server: str,
         worker: int,
+        tls: Tls | None = None,
     ) -> None:
+        self._service, self._transport, self._tls = service, transport, tls
         self._relay = relay
         self._id = service.store.process_id.hex()
         self._name = f"{server}/{worker}" if worker else server  # without spaces
@@ -78,12 +81,10 @@ class Control:
             REQUESTS: Inbox(self._on_request),
             Channel(SCOPE, f"replies {self._id}"): Inbox(self._on_reply),
         }
-        self.stopping = asyncio.Event()
 
     def start(self) -> None:
         """Join the group in the background, and take over the blocks of other processes."""
         self._start(self._join())
-        self._start(self._stop_streams())
 
     async def close(self) -> None:
         """Leave the group."""
@@ -102,10 +103,6 @@ class Control:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    async def _stop_streams(self) -> None:
-        await self._lifecycle.reached(LEAVING)
-        self.stopping.set()
 
     async def _join(self) -> None:
         while True:
@@ -129,6 +126,23 @@ class Control:
             log.exception("cannot take over the blocks of other processes")
 
     # For the listener
+
+    async def readiness(self) -> tuple[int, dict[str, Any]]:
+        if self._lifecycle.leaving:
+            raise Unavailable("draining")
+        await self._service.store.probe()
+        details = {"full": self.fullness.full, "turnProvider": self._service.provided.problem}
+        return 200, {"status": "ok", **{name: detail for name, detail in details.items() if detail}}
+
+    def metrics(self) -> AsyncIterator[bytes]:
+        texts: AsyncIterator[bytes] = self._exposition.texts()
+        return texts
+
+    @functools.cached_property
+    def _exposition(self) -> Any:
+        from .exposition import Exposition  # here, because that takes a while
+
+        return Exposition(self._service, self.fullness, self._transport, self._tls)
 
     async def describe(self, *, history: bool = False) -> dict[str, Any]:
         """See `Operator`. Requests at the same time share one description."""

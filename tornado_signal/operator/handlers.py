@@ -1,24 +1,18 @@
-"""The operator's page, the data that it shows, and its actions, over HTTP (docs/operator-page.md)."""
+"""The admin listener: health, readiness, metrics, and the operator's page with its data and actions."""
 
 import asyncio
-import contextlib
 import json
-import math
-import re
+from collections.abc import AsyncIterator
 from typing import Any, Final, Protocol
 
+from prometheus_client import CONTENT_TYPE_LATEST
 from tornado import web
-from tornado.iostream import StreamClosedError
 
-from ..limits.recent import SLICE_S
-from ..service import wire
 from ..system import assets
 from ..system.assets import POLICY, Asset
-from .access import AdminHandler, AdminPolicy, RestrictedHandler, respond
+from .access import AdminApplication, AdminHandler, AdminPolicy, LivenessHandler, RestrictedHandler, respond
 from .actions import ACTIONS, InvalidAction
 
-RARELY_CHANGED: Final = ("settings", "log")
-"""The fields of a process that a stream repeats only after a change."""
 FORWARDED_BY: Final = "X-Operator"
 """The header of a request that the supervisor passes on to a worker: who has sent it."""
 
@@ -26,8 +20,11 @@ FORWARDED_BY: Final = "X-Operator"
 class Operator(Protocol):
     """The processes of one server, or of all servers that share a Redis."""
 
-    stopping: asyncio.Event
-    """Set when the server stops: streams end."""
+    async def readiness(self) -> tuple[int, dict[str, Any]]:
+        """Return status and body of /readyz. Can raise Unavailable."""
+
+    def metrics(self) -> AsyncIterator[bytes]:
+        """Yield the text of each family of metrics."""
 
     async def describe(self, *, history: bool = False) -> dict[str, Any]:
         """Return the verdict and the states of all processes (docs/operator-page.md#data).
@@ -43,83 +40,56 @@ class Operator(Protocol):
         """
 
 
-class StatusHandler(RestrictedHandler):
-    """GET /status: the states of all processes as JSON. With `interval`, a line per interval in seconds.
-
-    With `history=1` also the figures of the last hour, in a stream every `SLICE_S`.
-    """
-
-    for_page = True
+class OperatorHandler(AdminHandler):
+    """A handler that calls the operator."""
 
     def initialize(self, operator: Operator, policy: AdminPolicy) -> None:
         self.operator = operator
         self.policy = policy
-        self.gone = asyncio.Event()
+
+
+class ReadinessHandler(OperatorHandler):
+    """GET /readyz: whether the store can be written and read, and the server is not stopping."""
 
     async def get(self) -> None:
-        """Send one object, or one per interval until the client disconnects or the server stops."""
-        interval = self.get_query_argument("interval", "")
-        history = self.get_query_argument("history", "")
-        if not re.fullmatch("([1-9]|[1-5][0-9]|60)?", interval) or history not in ("", "1"):
-            raise web.HTTPError(400)
-        if not interval:
-            respond(self, 200, await self.operator.describe(history=bool(history)))
-            return
-        if self.request.method == "HEAD":  # a stream has no end
-            self.set_header("Content-Type", "application/x-ndjson")
-            self.finish()
-            return
-        self.set_header("Content-Type", "application/x-ndjson")
-        stopping = asyncio.create_task(self.operator.stopping.wait())
-        stopping.add_done_callback(lambda _: self.gone.set())
-        sent: dict[str, Any] = {}
-        sent_s = -math.inf
-        try:
-            while not self.gone.is_set():
-                now_s = asyncio.get_running_loop().time()
-                due = bool(history) and now_s >= sent_s + SLICE_S
-                sent_s = now_s if due else sent_s
-                state = await self.operator.describe(history=due)
-                self.write(wire.encode(without_repetitions(state, sent)) + b"\n")
-                await self.flush()
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self.gone.wait(), int(interval))
-        except StreamClosedError:
-            pass
-        finally:
-            stopping.cancel()
+        respond(self, *await self.operator.readiness())
 
     head = get
 
-    def on_connection_close(self) -> None:
-        self.gone.set()
+
+class MetricsHandler(OperatorHandler):
+    """GET /metrics: the metrics of the server, for Prometheus."""
+
+    async def get(self) -> None:
+        self.set_header("Content-Type", CONTENT_TYPE_LATEST)
+        async for family in self.operator.metrics():
+            self.write(family)
+            await asyncio.sleep(0)  # all families at once would block requests for milliseconds
+
+    head = get
 
 
-def without_repetitions(state: dict[str, Any], sent: dict[str, Any]) -> dict[str, Any]:
-    """Return a state without those fields that have not changed since an earlier line of the stream.
+class StatusHandler(RestrictedHandler, OperatorHandler):
+    """GET /status: the states of all processes as JSON. With `history=1` also the figures of the last hour."""
 
-    `sent` has the latest of `RARELY_CHANGED` by process. It is updated.
-    """
-    processes = []
-    for process in state["processes"]:
-        kept = {name: process[name] for name in RARELY_CHANGED}
-        earlier = sent.get(process["id"], {})
-        sent[process["id"]] = kept
-        changed = {name: value for name, value in process.items() if name not in kept or value != earlier.get(name)}
-        processes.append(changed)
-    for process_id in sent.keys() - {process["id"] for process in processes}:
-        del sent[process_id]
-    return state | {"processes": processes}
+    for_page = True
+
+    async def get(self) -> None:
+        history = self.get_query_argument("history", "")
+        if history not in ("", "1"):
+            raise web.HTTPError(400)
+        respond(self, 200, await self.operator.describe(history=bool(history)))
+
+    head = get
 
 
-class ActionHandler(RestrictedHandler):
+class ActionHandler(RestrictedHandler, OperatorHandler):
     """POST /actions/NAME: an action of the operator, with its fields as a JSON object."""
 
     methods = "POST"
 
     def initialize(self, operator: Operator, policy: AdminPolicy) -> None:
-        self.operator = operator
-        self.policy = policy
+        super().initialize(operator, policy)
         self.for_page = bool(policy.token)  # other pages do not have it
 
     async def post(self, name: str) -> None:
@@ -166,8 +136,11 @@ class PageHandler(AdminHandler):
     head = get
 
 
-def operator_routes(operator: Operator, policy: AdminPolicy) -> list[Any]:
-    """Return the routes of the operator's page, its data and its actions."""
+def make_application(operator: Operator, policy: AdminPolicy) -> web.Application:
+    """Make the application of an admin listener."""
     common = {"operator": operator, "policy": policy}
     files = [(path, PageHandler, {"asset": asset}) for path, asset in assets.load(assets.OPERATOR).items()]
-    return [*files, ("/status", StatusHandler, common), ("/actions/([a-z-]+)", ActionHandler, common)]
+    called = [("/readyz", ReadinessHandler), ("/metrics", MetricsHandler), ("/status", StatusHandler)]
+    called += [("/actions/([a-z-]+)", ActionHandler)]
+    routes = [*files, ("/healthz", LivenessHandler), *((path, handler, common) for path, handler in called)]
+    return AdminApplication(routes, policy)

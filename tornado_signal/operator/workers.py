@@ -2,26 +2,21 @@
 
 import asyncio
 import contextlib
-import functools
 import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
-from tornado import web
+from prometheus_client import generate_latest
 
 from ..errors import Unavailable
 from ..settings.live import LiveSettings
 from ..system import logs
 from .access import AdminPolicy
 from .actions import InvalidAction, ServerActions, perform_on_server
-from .application import make_application
 from .control import now_ms
-from .exposition import PREFIX, reload_gauge
+from .exposition import SingleFamily, Values, counter, gauge, reload_gauge
 from .handlers import FORWARDED_BY
 from .verdict import judge
 
@@ -58,29 +53,6 @@ class WorkerListener:
         await self._client.aclose()
 
 
-class WorkersCollector(Collector):
-    """Metrics about the workers.
-
-    `serving` is the number of workers that have responded.
-    """
-
-    def __init__(self, listeners: Sequence[WorkerListener], serving: int, live: LiveSettings) -> None:
-        self._listeners = listeners
-        self._serving = serving
-        self._live = live
-
-    def collect(self) -> Iterable[Metric]:
-        """Yield all metrics."""
-        yield GaugeMetricFamily(f"{PREFIX}workers", "Configured worker processes.", len(self._listeners))
-        yield GaugeMetricFamily(f"{PREFIX}workers_serving", "Worker processes that respond.", self._serving)
-        meaning = "Restarts of a worker."
-        restarts = CounterMetricFamily(f"{PREFIX}worker_restarts", meaning, labels=["worker"])
-        for listener in self._listeners:
-            restarts.add_metric([str(listener.number)], listener.restarts)
-        yield restarts
-        yield reload_gauge(self._live)
-
-
 class MergedMetrics:
     """The metrics of several processes in the text format of Prometheus, by family."""
 
@@ -107,43 +79,6 @@ def with_worker(sample: str, worker: int) -> str:
     return f'{labels}worker="{worker}"}} {value}'
 
 
-async def gather(listeners: Sequence[WorkerListener], path: str) -> dict[int, httpx.Response]:
-    """Send a request to all workers. Return the responses by worker number, without those that timed out."""
-    requests = (listener.request(path, RESPONSE_S) for listener in listeners)
-    responses = zip(listeners, await asyncio.gather(*requests), strict=True)
-    return {listener.number: response for listener, response in responses if response is not None}
-
-
-async def read_readiness(listeners: Sequence[WorkerListener]) -> tuple[int, dict[str, Any]]:
-    """Read /readyz of all workers. Return status and body of a worker that is ready, or otherwise of another one.
-
-    `full` lists that of all workers, and `turnProvider` has the problem of one of them.
-    """
-    responses = sorted((await gather(listeners, "/readyz")).values(), key=lambda response: response.status_code)
-    if not responses:
-        return 503, {"status": "unavailable", "reason": "no worker responds"}
-    bodies = [response.json() for response in responses]
-    full = sorted({name for body in bodies for name in body.get("full", ())})
-    problem = next(filter(None, (body.get("turnProvider") for body in bodies)), None)
-    details = ({"full": full} if full else {}) | ({"turnProvider": problem} if problem else {})
-    return responses[0].status_code, bodies[0] | details
-
-
-async def read_metrics(listeners: Sequence[WorkerListener], live: LiveSettings) -> AsyncIterator[bytes]:
-    """Yield the merged metrics of all workers by family. One worker is read per event-loop iteration."""
-    responses = await gather(listeners, "/metrics")
-    texts = {number: response.text for number, response in responses.items() if response.status_code == 200}
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(WorkersCollector(listeners, len(texts), live))
-    merged = MergedMetrics()
-    merged.add(generate_latest(registry).decode())
-    for number, text in texts.items():
-        merged.add(text, number)
-        await asyncio.sleep(0)
-    for text in merged.texts():
-        yield text.encode()
-
-
 class WorkersOperator:
     """All workers of this server, and the servers that share their store. `Operator` describes its operations.
 
@@ -156,17 +91,57 @@ class WorkersOperator:
         policy: AdminPolicy,
         server: str,
         server_actions: ServerActions,
+        live: LiveSettings,
     ) -> None:
         self._listeners = listeners
+        self._live = live
         self._policy = policy
         self._server = server
         self._server_actions = server_actions
-        self.stopping = asyncio.Event()
 
     @property
     def _headers(self) -> dict[str, str]:
         token = self._policy.token
         return {"Authorization": f"Bearer {token.decode()}"} if token else {}
+
+    async def readiness(self) -> tuple[int, dict[str, Any]]:
+        """Return status and body of a worker that is ready, or otherwise of another one.
+
+        `full` lists that of all workers, and `turnProvider` has the problem of one of them.
+        """
+        responses = sorted((await self._gather("/readyz")).values(), key=lambda response: response.status_code)
+        if not responses:
+            return 503, {"status": "unavailable", "reason": "no worker responds"}
+        bodies = [response.json() for response in responses]
+        full = sorted({name for body in bodies for name in body.get("full", ())})
+        problem = next(filter(None, (body.get("turnProvider") for body in bodies)), None)
+        details = ({"full": full} if full else {}) | ({"turnProvider": problem} if problem else {})
+        return responses[0].status_code, bodies[0] | details
+
+    async def metrics(self) -> AsyncIterator[bytes]:
+        """Yield the merged metrics of all workers by family. One worker is read per event-loop iteration."""
+        responses = await self._gather("/metrics")
+        texts = {number: response.text for number, response in responses.items() if response.status_code == 200}
+        restarts: Values = {(str(listener.number),): listener.restarts for listener in self._listeners}
+        merged = MergedMetrics()
+        for own in (
+            gauge("workers", "Configured worker processes.", len(self._listeners)),
+            gauge("workers_serving", "Worker processes that respond.", len(texts)),
+            counter("worker_restarts", "Restarts of a worker.", restarts, "worker"),
+            reload_gauge(self._live),
+        ):
+            merged.add(generate_latest(SingleFamily(own)).decode())
+        for number, text in texts.items():
+            merged.add(text, number)
+            await asyncio.sleep(0)
+        for text in merged.texts():
+            yield text.encode()
+
+    async def _gather(self, path: str) -> dict[int, httpx.Response]:
+        """Send a request to all workers. Return the responses by number, without those that timed out."""
+        requests = (listener.request(path, RESPONSE_S) for listener in self._listeners)
+        responses = zip(self._listeners, await asyncio.gather(*requests), strict=True)
+        return {listener.number: response for listener, response in responses if response is not None}
 
     async def describe(self, *, history: bool = False) -> dict[str, Any]:
         """See `Operator`. One worker describes all processes."""
@@ -202,11 +177,3 @@ class WorkersOperator:
                 headers = self._headers | {FORWARDED_BY: by}
                 return await listener.request(path, limit_s, method, headers=headers, **options)
         return None
-
-
-def make_workers_application(
-    listeners: Sequence[WorkerListener], operator: WorkersOperator, policy: AdminPolicy, live: LiveSettings
-) -> web.Application:
-    """Make the application of the admin listener of several workers."""
-    read = functools.partial(read_readiness, listeners)
-    return make_application(operator, policy, read, functools.partial(read_metrics, listeners, live))

@@ -12,12 +12,10 @@ from ..operator.access import AdminPolicy
 from ..operator.control import Control
 from ..outgoing.webhook_target import unencrypted
 from ..service.ice import NO_ICE_SERVERS
-from ..service.service import Service
 from ..settings.settings import Settings
 from ..system.activation import passed_sockets
 from ..system.secrets import warn_of_readable_secrets
 from ..system.sockets import is_local, open_sockets, url
-from ..system.tls import Tls
 from ..transport import Server, ServerState
 from ..transport.state import ErrorResponder
 
@@ -36,21 +34,14 @@ def open_all_sockets(settings: Settings) -> tuple[list[socket.socket], list[sock
     return public or open_sockets(settings.address, settings.port, "--port", settings.socket_mode), admin
 
 
-def load_admin_application(
-    service: Service,
-    control: Control,
-    state: ServerState,
-    sockets: list[socket.socket],
-    policy: AdminPolicy,
-    tls: Tls | None,
-) -> web.Application:
+def load_admin_application(operator: Control, sockets: list[socket.socket], policy: AdminPolicy) -> web.Application:
     """Make the application of the admin listener. Its module is loaded here, because that takes a while."""
-    from ..operator.application import make_admin_application
+    from ..operator.handlers import make_application
 
     policy.local = all(map(is_local, sockets))
     if not (policy.local or policy.token):
         log.info("the admin listener accepts other machines: only health and metrics without --admin-token-file")
-    return make_admin_application(service, control, state, policy, tls)
+    return make_application(operator, policy)
 
 
 def make_admin_server(application: web.Application, error_responder: ErrorResponder, full: Counter[str]) -> Server:

@@ -154,13 +154,12 @@ class ServingProcess:
         await self.server.start(public)
         stages.opened("public listener", functools.partial(self.server.close, 0))
         server = server_name(public)
-        self.control = Control(service, relay, self.state, self.reloader.apply, server, self._worker)
+        self.control = Control(service, relay, self.state, self.reloader.apply, server, self._worker, self.tls)
         self.control.start()
         stages.opened("operator", self.control.close)
         admin_application = web.Application()
         if admin:
-            policy = self.admin_policy
-            admin_application = load_admin_application(service, self.control, self.state, admin, policy, self.tls)
+            admin_application = load_admin_application(self.control, admin, self.admin_policy)
         self.admin_server = make_admin_server(
             admin_application, make_error_responder(RequestLog(self.live)), limits.full
         )

@@ -20,12 +20,8 @@ from ..operator.actions import make_server_actions
 from ..operator.control import server_name
 from ..operator.fullness import CHECK_S as FULLNESS_CHECK_S
 from ..operator.fullness import Fullness, describe_full
-from ..operator.workers import (
-    WorkerListener,
-    WorkersOperator,
-    make_workers_application,
-    read_readiness,
-)
+from ..operator.handlers import make_application
+from ..operator.workers import WorkerListener, WorkersOperator
 from ..service.request_log import RequestLog
 from ..settings.live import LiveSettings
 from ..settings.settings import Settings
@@ -226,9 +222,9 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
         request_log = RequestLog(live)
         listeners = [worker.listener for worker in workers]
         server_actions = make_server_actions(lambda: lifecycle.reach(LEAVING), live, reloader.apply)
-        operator = WorkersOperator(listeners, policy, server_name(public), server_actions)
-        workers_application = make_workers_application(listeners, operator, policy, live)
-        admin_server = make_admin_server(workers_application, make_error_responder(request_log), refusals)
+        operator = WorkersOperator(listeners, policy, server_name(public), server_actions, live)
+        application = make_application(operator, policy)
+        admin_server = make_admin_server(application, make_error_responder(request_log), refusals)
         await admin_server.start(admin)
         urls = [url(listening, "https" if settings.tls_certificate else "http") for listening in public]
         log_start(urls, admin, settings, descriptors)
@@ -237,7 +233,7 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
 
         async def read_state() -> None:
             nonlocal state
-            state = (await read_readiness(listeners))[1]
+            state = (await operator.readiness())[1]
 
         def status_line() -> str:
             if lifecycle.state >= LEAVING:
@@ -264,7 +260,6 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
             keepers = [group.create_task(worker.keep_running()) for worker in workers]
             lifecycle.reach(SERVING)
             await lifecycle.reached(LEAVING)
-            operator.stopping.set()
             for keeper in keepers:
                 keeper.cancel()
         log.info("stopping: draining")

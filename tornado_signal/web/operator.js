@@ -1,6 +1,6 @@
-/* The page of the admin listener: shows the lines of /status and performs actions. See docs/operator-page.md. */
+/* The page of the admin listener: shows /status and performs actions. See docs/operator-page.md. */
 
-const INTERVAL_S = 2;
+const INTERVAL_MS = 2000;
 const RETRY_MS = 3000;
 const HOUR_MS = 3_600_000;
 const RATE_MS = 10_000; // the time over which rates are measured
@@ -172,14 +172,13 @@ find("drain").addEventListener("click", () => act("drain", {}, "Drain and stop t
 
 // Messages
 
-const known = new Map(); // by process, the latest of what the stream does not repeat
+const known = new Map(); // the latest state of each process
 let recent = []; // the messages of the last seconds
 let points = []; // of the last hour, as objects
 const events = []; // what happened while the page was open
 const chooser = find("chosen");
 
 function receive(message) {
-  message.processes = message.processes.map((process) => ({ ...known.get(process.id), ...process }));
   const before = recent.at(-1);
   for (const process of message.processes) {
     const failovers = process.figures.redis_failovers_total - known.get(process.id)?.figures.redis_failovers_total;
@@ -496,7 +495,7 @@ function show() {
 chooser.addEventListener("change", show);
 all.addEventListener("change", show);
 
-// Stream
+// Requests
 
 function tell(word, cause) {
   find("band").className = word === "No access" ? "" : "failing";
@@ -505,9 +504,13 @@ function tell(word, cause) {
   find("facts").textContent = "";
 }
 
-/** Read the stream and show each line, until it ends. */
-async function follow() {
-  const response = await fetch(`status?interval=${INTERVAL_S}&history=1`, { headers: authorization() });
+let historyAt = Number.NEGATIVE_INFINITY; // when the figures of the last hour were received
+
+/** Request the state and show it. */
+async function refresh() {
+  const now = performance.now();
+  const due = now - historyAt >= RATE_MS;
+  const response = await fetch(due ? "status?history=1" : "status", { headers: authorization() });
   find("access").hidden = response.status !== 401;
   if (response.status === 401) {
     tell("No access", token() ? "This is not the admin token." : "This server asks for its admin token.");
@@ -520,15 +523,8 @@ async function follow() {
     return tell("No access", "Only this machine has access. For others, set --admin-token-file.");
   if (!response.ok) throw new Error(String(response.status));
   find("state").hidden = false;
-  known.clear();
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  for (let rest = ""; ; ) {
-    const { value, done } = await reader.read();
-    if (done) return;
-    const lines = (rest + value).split("\n");
-    rest = lines.pop();
-    for (const line of lines) receive(JSON.parse(line));
-  }
+  receive(await response.json());
+  if (due) historyAt = now;
 }
 
 find("access").addEventListener("submit", (event) => {
@@ -539,10 +535,12 @@ find("access").addEventListener("submit", (event) => {
 
 for (;;) {
   const began = Date.now();
+  let pause = INTERVAL_MS;
   try {
-    await follow();
+    await refresh();
   } catch {
     tell("No response", "The server does not respond. This page tries again.");
+    pause = RETRY_MS;
   }
-  if (find("access").hidden) await new Promise((resolve) => setTimeout(resolve, RETRY_MS - (Date.now() - began)));
+  if (find("access").hidden) await new Promise((resolve) => setTimeout(resolve, pause - (Date.now() - began)));
 }
