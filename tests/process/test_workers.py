@@ -193,11 +193,11 @@ async def test_worker_that_hangs_at_its_start_is_replaced(tmp_path, monkeypatch,
         assert not await starting
         monkeypatch.undo()
         keeping = asyncio.create_task(worker.keep_running())
-        assert (await worker.listener.request("/healthz", None)).status_code == 200
+        assert (await worker.listener.request("/healthz")).code == 200
         keeping.cancel()
         worker.stop()
         await worker.ended()
-        await worker.close()
+        worker.close()
     os.close(balance)
     assert [record.message for record in caplog.records if record.name == supervisor.__name__] == [
         "worker 1 does not serve within 0.5 s; killing it",

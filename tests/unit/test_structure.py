@@ -49,7 +49,7 @@ MAY_IMPORT = {
     "protocols": ("errors http http.upgrade relay service service.client_connection transport btclib_secp256k1 orjson"),
     "operator": (
         "auth errors limits metrics relay service service.client_connection session settings stores "
-        "stores.leveldb stores.redis system system.lifecycle system.loop transport httpx jwt prometheus_client shtab "
+        "stores.leveldb stores.redis system system.lifecycle system.loop transport jwt prometheus_client shtab "
         "tornado"
     ),
     "tracing": "errors service settings package opentelemetry",

@@ -2,13 +2,17 @@
 
 import asyncio
 import contextlib
-import logging
+import json
+import os
+import socket
 from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx
 from prometheus_client import generate_latest
+from tornado.httpclient import HTTPClientError, HTTPRequest, HTTPResponse
+from tornado.netutil import Resolver
+from tornado.simple_httpclient import SimpleAsyncHTTPClient
 
 from ..errors import Unavailable
 from ..settings.live import LiveSettings
@@ -20,11 +24,20 @@ from .exposition import SingleFamily, Values, counter, gauge, reload_gauge
 from .handlers import FORWARDED_BY
 from .verdict import judge
 
-logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every request at level info
-
 RESPONSE_S = 2.0  # timeout for one worker's response
 STATUS_S = 5.0  # the same for the states of all processes
 ACTION_S = 3600.0  # the same for an action
+MAX_REQUESTS = 1000  # to a worker at once; further ones would wait, also the health check
+
+
+class WorkerResolver(Resolver):
+    """A resolver for which every host is a Unix socket."""
+
+    def initialize(self, path: Path) -> None:
+        self._path = os.fspath(path)
+
+    async def resolve(self, host: str, port: int, family: int = 0) -> list[tuple[int, Any]]:
+        return [(socket.AF_UNIX, self._path)]
 
 
 class WorkerListener:
@@ -33,24 +46,35 @@ class WorkerListener:
     def __init__(self, number: int, path: Path) -> None:
         self.number = number
         self.restarts = 0
-        transport = httpx.AsyncHTTPTransport(uds=str(path))
-        self._client = httpx.AsyncClient(transport=transport, base_url="http://localhost")
+        self._client = SimpleAsyncHTTPClient(
+            force_instance=True, resolver=WorkerResolver(path=path), max_clients=MAX_REQUESTS
+        )
+        self.close = self._client.close
 
     async def request(
-        self, path: str, limit_s: float | None, method: str = "GET", **options: Any
-    ) -> httpx.Response | None:
-        """Send a request. Return None after an error or at the time limit, if any.
-
-        The options are headers and body, as httpx names them.
-        """
-        with contextlib.suppress(httpx.TransportError, TimeoutError):
-            async with asyncio.timeout(limit_s):
-                return await self._client.request(method, path, timeout=None, **options)
+        self,
+        path: str,
+        limit_s: float = 0,
+        method: str = "GET",
+        headers: dict[str, str] | None = None,
+        body: str | None = None,
+    ) -> HTTPResponse | None:
+        """Send a request. Return None after an error or at the time limit, 0 for none."""
+        request = HTTPRequest(
+            f"http://localhost{path}",
+            method,
+            headers,
+            body,
+            connect_timeout=limit_s,
+            request_timeout=limit_s,
+            decompress_response=False,
+        )
+        # Tornado logs the error of a request whose caller was cancelled, so it continues without its caller.
+        fetching = self._client.fetch(request, raise_error=False)
+        fetching.add_done_callback(lambda done: done.cancelled() or done.exception())
+        with contextlib.suppress(HTTPClientError, OSError):
+            return await asyncio.shield(fetching)
         return None
-
-    async def close(self) -> None:
-        """Close the connections to it."""
-        await self._client.aclose()
 
 
 class MergedMetrics:
@@ -68,7 +92,6 @@ class MergedMetrics:
             lines += samples if worker is None else (with_worker(sample, worker) for sample in samples)
 
     def texts(self) -> Iterable[str]:
-        """Yield the text of each family."""
         return ("\n".join([*lines, ""]) for lines in self._families.values())
 
 
@@ -109,19 +132,19 @@ class WorkersOperator:
 
         `full` lists that of all workers, and `turnProvider` has the problem of one of them.
         """
-        responses = sorted((await self._gather("/readyz")).values(), key=lambda response: response.status_code)
+        responses = sorted((await self._gather("/readyz")).values(), key=lambda response: response.code)
         if not responses:
             return 503, {"status": "unavailable", "reason": "no worker responds"}
-        bodies = [response.json() for response in responses]
+        bodies = [json.loads(response.body) for response in responses]
         full = sorted({name for body in bodies for name in body.get("full", ())})
         problem = next(filter(None, (body.get("turnProvider") for body in bodies)), None)
         details = ({"full": full} if full else {}) | ({"turnProvider": problem} if problem else {})
-        return responses[0].status_code, bodies[0] | details
+        return responses[0].code, bodies[0] | details
 
     async def metrics(self) -> AsyncIterator[bytes]:
         """Yield the merged metrics of all workers by family. One worker is read per event-loop iteration."""
         responses = await self._gather("/metrics")
-        texts = {number: response.text for number, response in responses.items() if response.status_code == 200}
+        texts = {number: response.body.decode() for number, response in responses.items() if response.code == 200}
         restarts: Values = {(str(listener.number),): listener.restarts for listener in self._listeners}
         merged = MergedMetrics()
         for own in (
@@ -137,7 +160,7 @@ class WorkersOperator:
         for text in merged.texts():
             yield text.encode()
 
-    async def _gather(self, path: str) -> dict[int, httpx.Response]:
+    async def _gather(self, path: str) -> dict[int, HTTPResponse]:
         """Send a request to all workers. Return the responses by number, without those that timed out."""
         requests = (listener.request(path, RESPONSE_S) for listener in self._listeners)
         responses = zip(self._listeners, await asyncio.gather(*requests), strict=True)
@@ -146,34 +169,34 @@ class WorkersOperator:
     async def describe(self, *, history: bool = False) -> dict[str, Any]:
         """See `Operator`. One worker describes all processes."""
         response = await self._first("/status?history=1" if history else "/status", STATUS_S)
-        if response is None or response.status_code != 200:
+        if response is None or response.code != 200:
             missing = [f"{self._server}/{listener.number}" for listener in self._listeners]
             state = {"time": now_ms(), "verdict": judge([], missing), "processes": [], "missing": missing}
             return {**state, "store": None, "log": logs.recent()}
-        described: dict[str, Any] = response.json()
+        described: dict[str, Any] = json.loads(response.body)
         return {**described, "log": logs.recent()}
 
     async def perform(self, name: str, fields: dict[str, Any], by: str) -> dict[str, Any]:
         if name in self._server_actions:
             result = perform_on_server(self._server_actions, name, fields, by)
             return {"results": [{"process": self._server, **result}], "missing": []}
-        response = await self._first(f"/actions/{name}", ACTION_S, "POST", by, json=fields)
+        response = await self._first(f"/actions/{name}", ACTION_S, "POST", by, json.dumps(fields))
         if response is None:
             raise Unavailable("no worker responds")
-        found: dict[str, Any] = response.json()
-        if response.status_code == 503:
+        found: dict[str, Any] = json.loads(response.body)
+        if response.code == 503:
             raise Unavailable(found["reason"])
-        if response.status_code != 200:
+        if response.code != 200:
             raise InvalidAction(found["error"])
         return found
 
     async def _first(
-        self, path: str, limit_s: float, method: str = "GET", by: str = "", **options: Any
-    ) -> httpx.Response | None:
+        self, path: str, limit_s: float, method: str = "GET", by: str = "", body: str | None = None
+    ) -> HTTPResponse | None:
         """Return the response of the first worker that responds."""
         for listener in self._listeners:
             # A worker that does not respond at all is skipped soon. One that has begun an action is not.
             if await listener.request("/healthz", RESPONSE_S) is not None:
                 headers = self._headers | {FORWARDED_BY: by}
-                return await listener.request(path, limit_s, method, headers=headers, **options)
+                return await listener.request(path, limit_s, method, headers, body)
         return None

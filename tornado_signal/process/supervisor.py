@@ -95,7 +95,7 @@ class Worker:
         self._process.stdin.write(encode(work))  # the pipe stays open: closing it stops the worker
         self._ended = asyncio.create_task(self._process.wait())
         # Its socket listens already, so the first response arrives once the worker serves.
-        response = asyncio.create_task(self.listener.request("/healthz", None))
+        response = asyncio.create_task(self.listener.request("/healthz"))
         await asyncio.wait((response, self._ended), timeout=START_S, return_when=asyncio.FIRST_COMPLETED)
         if not response.done() and self.running:
             log.error("worker %d does not serve within %g s; killing it", self._number, START_S)
@@ -164,9 +164,8 @@ class Worker:
         if self._ended is not None:
             await asyncio.wait((self._ended,))
 
-    async def close(self) -> None:
-        """Close the admin listener."""
-        await self.listener.close()
+    def close(self) -> None:
+        self.listener.close()
         self._admin.close()
 
 
@@ -200,7 +199,7 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
         opened.callback(os.close, balance)
         workers = [Worker(index, settings, public, balance, directory, stuck_s) for index in range(1, number + 1)]
         for worker in workers:
-            opened.push_async_callback(worker.close)
+            opened.callback(worker.close)
         try:
             if status := await workers[0].start():  # the first one alone, so that an error is logged once
                 raise SystemExit(status)
