@@ -16,7 +16,6 @@ from .keys import Key
 MAX_TOKEN_BYTES: Final = 8192
 MAX_CACHED: Final = 10_000  # verified tokens
 MAX_CACHED_BYTES: Final = 8 * 1024 * 1024  # of all of them; what a grant contains is as long as its token
-MAX_HEADERS: Final = 64
 MAX_TOPICS: Final = 10_000  # sessions whose topics are known
 MAX_AHEAD_S: Final = 10 * 366 * 86_400.0  # an expiry later than that is one in milliseconds
 GRACE_S: Final = 25.0  # after the expiry, for other clocks, and for a client to renew its token
@@ -38,7 +37,6 @@ class Authority:
         self._cached_bytes = 0
         self._bearers: set[Bearer] = set()
         self._jws: Any = None  # of PyJWT
-        self._by_header: dict[str, Key] = {}  # of verified tokens; a backend sends the same header with all of them
         self._topics: OrderedDict[tuple[str, bytes], str] = OrderedDict()  # of sessions by origin and code
         self._ending: deque[Bearer] = deque()  # to be ended, a few per event-loop iteration
         self.use(keys, settings)
@@ -48,7 +46,6 @@ class Authority:
         self.keys = keys
         self.anonymous = Grant(frozenset(settings.auth_anonymous))
         self._issuer, self._audience = settings.auth_issuer, settings.auth_audience
-        self._by_header.clear()
         self._cache.clear()
         self._cached_bytes = 0
         in_slices(list(self._bearers), self._check, CHECK_STEP)
@@ -83,16 +80,13 @@ class Authority:
             raise Unauthorized("token malformed")
         if self._jws is None:
             self._jws = jwt.PyJWS()
-        header, _, _ = token.partition(".")
         try:
-            key = self._by_header.get(header) or self._find_key(self._jws.get_unverified_header(token).get("kid"))
+            key = self._find_key(self._jws.get_unverified_header(token).get("kid"))
             payload = self._jws.decode(token, key.value, [key.algorithm])
         except (jwt.InvalidSignatureError, jwt.InvalidAlgorithmError):
             raise Unauthorized("token with another signature") from None
         except jwt.InvalidTokenError:
             raise Unauthorized("token malformed") from None
-        if len(self._by_header) < MAX_HEADERS:
-            self._by_header[header] = key
         return parse_claims(payload, key, self._issuer, self._audience)
 
     def _find_key(self, name: object) -> Key:
@@ -174,7 +168,6 @@ class Bearer:
         self._schedule()
 
     def renew(self, grant: Grant) -> None:
-        """Replace the grant."""
         self.grant = grant
         self._schedule()
 

@@ -67,7 +67,6 @@ class CountedConnection:
             each.count(reject_status, 1)
 
     def release(self) -> None:
-        """Stop counting the closed connection."""
         for each in self._counts:
             each.count(self.reject_status, -1)
 
@@ -348,7 +347,6 @@ class Limits(ConnectionCounts):
             raise TooMany("connections of an address", 5)
 
     def clients(self) -> list[tuple[str, ClientCounts]]:
-        """Return all known clients, each with its address or network."""
         return [(client.name, client) for client in self._clients.values()]
 
     def usage(self, client: ClientCounts, now_ms: int) -> dict[str, float]:
@@ -382,29 +380,15 @@ class Limits(ConnectionCounts):
     def _find_address(self, peer: str, forwarded_for: str) -> str:
         return forwarded.client_address(peer, forwarded_for, self._settings.trusted_proxies)
 
-    def client_name(self, address: str) -> str:
-        """Return the name of a client, which is the same for all of its addresses."""
-        return self._key(address)[1]
-
     def count_recent(self, address: str, status: int) -> None:
         """Count a request of a client, or a connection that is refused, with its status."""
         self.recent.count(self._key(address)[1], status)
 
-    def name(self, address: str) -> str | None:
-        """Return the name of a client, or None if per-address limits do not apply to it."""
-        limited, name = self._key(address)
-        return name if limited else None
-
-    def limits_address(self, address: str) -> bool:
-        """Return whether per-address limits apply to an address."""
-        parsed = parse_address(address)
-        if parsed is None or isinstance(parsed, str):
-            return False  # a Unix socket: a proxy's
-        return not trusted(address, self._unlimited)
-
     def _find_key(self, address: str) -> tuple[bool, str]:
         """Return whether an address is limited, and the name of its client."""
-        parsed, limited = parse_address(address), self.limits_address(address)
+        parsed = parse_address(address)
+        # A Unix socket is that of a proxy.
+        limited = parsed is not None and not isinstance(parsed, str) and not trusted(address, self._unlimited)
         if limited and isinstance(parsed, ipaddress.IPv6Address):
             return True, str(ipaddress.ip_network((parsed, 64), strict=False))
         return limited, str(parsed) if limited else address

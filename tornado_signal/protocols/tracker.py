@@ -59,7 +59,7 @@ class TrackerConnection(ProtocolConnection):
         if self.grant is not None and self.grant.subject:
             self._token = hash_owner("subject", self.grant.subject)
         else:
-            address = hash_owner("address", client.service.limits.client_name(client.address))
+            address = hash_owner("address", client.service.limits.client(client.address).name)
             self._token = f"{address},{hash_owner('token', token)}" if token else address
         self._swarms: dict[str, dict[str, Lease]] = {}  # by info_hash, the own peers by id
 

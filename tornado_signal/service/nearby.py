@@ -33,7 +33,7 @@ async def nearby_topic(context: RequestContext) -> str:
     PathNotFound if it is off, or an untrusted proxy hides the networks of clients.
     """
     service = context.service
-    hidden = service.proxy_reported and not service.limits.limits_address(context.client_address)
+    hidden = service.proxy_reported and not context.client.limited
     if hidden or not service.settings.nearby:
         raise PathNotFound
     network, day = network_of(context.client_address), service.store.now_ms() // DAY_MS

@@ -174,7 +174,7 @@ def report(
     service = context.service
     if not service.settings.connection_reports:
         raise PathNotFound
-    address = service.limits.name(context.client_address)
+    address = context.client.name if context.client.limited else None
     service.reports.add(address, outcome, local or "", remote or "", transport or "", ms, context.now_ms)
     return NO_RESULT
 

@@ -120,7 +120,7 @@ class Service:
 
     def report_proxy(self, address: str) -> None:
         """Log once that a proxy, at an address without limits of its own, is not a trusted one."""
-        if not (self.limits.limits_address(address) or trusted(address, self.settings.trusted_proxies)):
+        if not (self.limits.client(address).limited or trusted(address, self.settings.trusted_proxies)):
             self.proxy_reported = True
             log.warning(
                 "a proxy that --trusted-proxies does not name forwards requests; "
