@@ -40,7 +40,6 @@ class RecentCounts(Generic[Name]):
         self._complete: deque[dict[Name, list[int]]] = deque(maxlen=SLICES)
 
     def count(self, name: Name, status: int) -> None:
-        """Count a request with the status of its response."""
         counts = self._current.get(name)
         if counts is None:
             if len(self._current) >= MAX_NAMES:

@@ -90,7 +90,6 @@ class RestrictedHandler(AdminHandler):
     policy: AdminPolicy
 
     def prepare(self) -> None:
-        """Reject requests without access."""
         self.has_access()
 
     def has_access(self) -> bool:

@@ -75,7 +75,6 @@ class Target(NamedTuple):
     subject: str = ""  # the claim `sub` of their token
 
     def has_connection(self, client: ClientConnection) -> bool:
-        """Return whether the target includes the connection of a client."""
         if self.subject:
             return client.grant is not None and client.grant.subject == self.subject
         if client.origin != self.origin:
@@ -85,7 +84,6 @@ class Target(NamedTuple):
         return not self.code or any(held.key == (self.origin, self.code) for held in client.held)
 
     def has_wait(self, waiting: WaitingRequest, topic: str) -> bool:
-        """Return whether the target includes a waiting request."""
         if self.subject:
             return waiting.grant is not None and waiting.grant.subject == self.subject
         return waiting.origin == self.origin and not self.code and self.topic in ("", topic)
@@ -318,7 +316,6 @@ def parse_text(fields: Fields, name: str) -> str:
 
 
 def parse_code(fields: Fields) -> bytes:
-    """Return the field `code`, the code of a session."""
     try:
         return wire.parse_code(parse_text(fields, "code"))
     except SessionNotFound:

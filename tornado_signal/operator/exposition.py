@@ -49,7 +49,6 @@ class Exposition(Collector):
             yield generate_latest(SingleFamily(family))
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the current value of every metric."""
         yield from self._request_metrics()
         yield from self._session_metrics()
         for kind, name, meaning, values, labels in self._service.store.metric_families():
@@ -170,11 +169,9 @@ class ProcessCollector(Collector):
         self._descriptors = 0
 
     async def update(self) -> None:
-        """Count the open descriptors."""
         self._descriptors = await count_descriptors()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the current value of each metric."""
         usage = read_usage()
         yield CounterMetricFamily("process_cpu_seconds", "User and system time.", value=usage.cpu_s)
         for name, meaning, value in (
@@ -192,12 +189,10 @@ Histograms = Mapping[tuple[str, ...], Histogram]
 
 
 def counter(name: str, meaning: str, values: Values | float, *labels: str) -> Metric:
-    """Return a counter, or one for each combination of labels."""
     return _with_values(CounterMetricFamily(PREFIX + name, meaning, labels=labels), values)
 
 
 def gauge(name: str, meaning: str, values: Values | float, *labels: str) -> Metric:
-    """Return a gauge, or one for each combination of labels."""
     return _with_values(GaugeMetricFamily(PREFIX + name, meaning, labels=labels), values)
 
 
@@ -212,7 +207,6 @@ def _with_values(family: CounterMetricFamily | GaugeMetricFamily, values: Values
 
 
 def histogram(name: str, meaning: str, values: Histograms | Histogram, *labels: str) -> Metric:
-    """Return a histogram, or one for each combination of labels."""
     family = HistogramMetricFamily(PREFIX + name, meaning, labels=labels)
     for label_values, value in values.items() if isinstance(values, Mapping) else [((), values)]:
         bounds = [*map(repr, value.bounds), "+Inf"]

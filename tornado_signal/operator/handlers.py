@@ -137,7 +137,6 @@ class PageHandler(AdminHandler):
 
 
 def make_application(operator: Operator, policy: AdminPolicy) -> web.Application:
-    """Make the application of an admin listener."""
     common = {"operator": operator, "policy": policy}
     files = [(path, PageHandler, {"asset": asset}) for path, asset in assets.load(assets.OPERATOR).items()]
     called = [("/readyz", ReadinessHandler), ("/metrics", MetricsHandler), ("/status", StatusHandler)]

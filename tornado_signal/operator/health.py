@@ -18,7 +18,6 @@ MAX_RESPONSE_BYTES = 64 * 1024
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Send `GET /health`."""
     settings = load(arguments, os.environ)
     where, status = ask_health(settings)
     if status != "ok":

@@ -314,7 +314,6 @@ class StoredSessions:
         return [{"origin": origin, "topic": topic, "unanswered_sessions": count} for count, origin, topic in topics]
 
     def close(self) -> None:
-        """Stop reading."""
         if self._reading is not None:
             self._reading.cancel()
 
@@ -358,7 +357,6 @@ def describe_settings(settings: Settings) -> dict[str, Any]:
 
 
 def as_text(value: object, value_type: object) -> str:
-    """Return a value of a setting as text."""
     if value is None or value == ():
         return "none"
     if isinstance(value, bool):

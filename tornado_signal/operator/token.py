@@ -15,12 +15,10 @@ from ..system import terminal
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Make or explain a token."""
     print(explain(arguments) if arguments.check else make(arguments))
 
 
 def make(arguments: argparse.Namespace) -> str:
-    """Return a token with the claims of the arguments."""
     if arguments.ttl > MAX_AHEAD_S:
         raise OperatorError("--ttl is more than ten years, which the server refuses; choose a shorter time")
     key = load_signing_key(arguments.key)

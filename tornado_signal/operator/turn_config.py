@@ -32,7 +32,6 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def make_lines(settings: Settings) -> Iterator[str]:
-    """Yield the lines of the file for the TURN servers of the settings."""
     secret = read_ice_servers(settings).secret.decode(errors="replace")
     if not settings.turn_servers:
         raise OperatorError("--turn-servers names no server; set it to turn:HOST:3478, and --turn-secret-file as well")

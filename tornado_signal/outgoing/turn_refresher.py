@@ -50,7 +50,6 @@ class Refresher:
         self._task = None if provider is None else asyncio.create_task(self._run(provider))
 
     async def close(self) -> None:
-        """Stop requesting servers."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))

@@ -60,7 +60,6 @@ class PubSubConnection:
         self._queue(b"SSUBSCRIBE", channel)
 
     def unsubscribe(self, channel: bytes) -> None:
-        """Unsubscribe from a channel."""
         self.channels.discard(channel)
         self._queue(b"SUNSUBSCRIBE", channel)
 

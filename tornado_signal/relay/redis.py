@@ -49,7 +49,6 @@ SCRIPTS: Final = {name: _load(name) for name in ("join", "leave", "members", "re
 
 
 def make_key(prefix: str, channel: Channel) -> bytes:
-    """Return the key of a channel or a group on Redis."""
     digest = hashlib.sha256("\0".join(channel).encode()).hexdigest()[:32]
     return f"{prefix}{{relay.{digest}}}".encode()
 

@@ -121,7 +121,6 @@ def current_environment(environ: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def read_value(where: str, raw: object, value_type: ValueType[T]) -> T:
-    """Parse the value that was found at `where`."""
     try:
         return value_type.parse(raw)
     except ValueError as error:

@@ -173,7 +173,6 @@ class FrameReader:
             raise InvalidFrame(CloseCode.PROTOCOL_ERROR, "control frame too long or fragmented")
 
     def _add(self, opcode: int, payload: bytes, *, last: bool) -> tuple[int, bytes]:
-        """Add a frame to its message."""
         if opcode != CONTINUATION:
             self._is_text = opcode == TEXT
         if not last or self._message is not None:
@@ -208,7 +207,6 @@ def _check_close(data: bytes) -> bytes:
 
 
 def close_code(data: bytes) -> int:
-    """Return the code of a close frame, from its data."""
     return int(_CODE.unpack_from(data)[0]) if data else CloseCode.NO_STATUS_RCVD
 
 

@@ -331,7 +331,6 @@ class Database:
             self.space.ran_out()
 
     def _fail_changes(self, *groups: Group) -> None:
-        """Fail changes and reopen the database."""
         self._show(None)
         for failed in groups:
             for on_committed, _ in failed.changes:

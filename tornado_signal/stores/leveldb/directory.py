@@ -156,7 +156,6 @@ class Snapshot:
 
 
 def unusable(path: Path, error: Exception) -> DatabaseError:
-    """Return the error for a directory that cannot be opened."""
     message = reason(error)
     # A table that has lost its content cannot be mapped into memory.
     emptied = isinstance(error, plyvel.IOError) and ".ldb: Invalid argument" in message

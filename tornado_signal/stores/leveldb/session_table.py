@@ -114,7 +114,6 @@ class SessionTable:
         return self.commit([], Change([], []), lambda: None, now_ms=now_ms)
 
     def report(self, outcome: Outcome, origin: str, topic: str, record: Record) -> None:
-        """Report an event of a session to the observer."""
         if self.observer is not None:
             self.observer(outcome, origin, record.code, topic, record.created_ms, record.expires_ms)
 
