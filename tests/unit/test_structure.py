@@ -82,6 +82,7 @@ ENTRY_POINTS = {"__main__", "client.__main__", "process.worker"}
 
 READERS = {"client.http", "client.websocket", "operator.health", "operator.remote"}
 READERS |= {"redis.connections", "outgoing.endpoint"}
+READERS |= {"operator.workers"}  # only the responses of the server's own processes
 
 FILES = some(
     sorted(path for folder, _ in PACKAGES.values() for path in folder.rglob("*.py") if path.name != "_version.py")

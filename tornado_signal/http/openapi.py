@@ -112,7 +112,7 @@ def make_document(
             {"name": "files", "description": "What a browser loads."},
         ],
         "paths": paths,
-        "components": schemas.without_unused(components, paths),
+        "components": components,
     }
 
 

@@ -1,10 +1,9 @@
 """JSON schemas of parameters, bodies and results, with their limits."""
 
-import re
 from typing import Any, Final
 
 from .. import errors
-from .wire import JSON, encode
+from .wire import JSON
 
 MAX_TOPIC: Final = 256  # code points
 MAX_INFO: Final = 1024  # code points
@@ -39,24 +38,6 @@ def object_of(properties: Schema, required: list[str] | None = None, *, closed: 
 
 def list_of(items: Schema, **limits: int) -> Schema:
     return {"type": "array", "items": items, **limits}
-
-
-def without_unused(components: Schema, document: Schema) -> Schema:
-    """Return the components that a document, or another one of them, refers to.
-
-    The components are by kind and name.
-    """
-    while True:
-        named = set(re.findall("#/components/([A-Za-z]+/[A-Za-z0-9_.-]+)", encode([document, components]).decode()))
-        used = {
-            kind: {
-                name: found for name, found in some.items() if kind == "securitySchemes" or f"{kind}/{name}" in named
-            }
-            for kind, some in components.items()
-        }
-        if used == components:
-            return components
-        components = used
 
 
 def positive(most: int = MAX_NUMBER) -> Schema:
