@@ -63,7 +63,7 @@ def test_installation_compiles_nothing(minor, machine, tmp_path):
     platforms = [f"--platform={name}_{machine}" for name in ("manylinux_2_28", "manylinux_2_17", "manylinux2014")]
     only = ["--no-deps", "--only-binary=:all:", f"--python-version={minor}", *platforms]
     do(*PIP, "download", *only, "--dest", tmp_path, *map(str, wanted))
-    assert len([*tmp_path.glob("*.whl")]) == len(wanted) >= 8
+    assert len([*tmp_path.glob("*.whl")]) == len(wanted) >= 7
 
 
 @pytest.mark.timeout(600)
