@@ -4,10 +4,8 @@ import contextlib
 
 import pytest
 from support.browsers import listed, until
+from support.members import Program, enter, forking
 from support.redis_servers import RedisCluster
-
-from .test_room import enter
-from .test_room_python import Program, forking
 
 pytest_plugins = ["support.redis_traffic"]
 pytestmark = pytest.mark.slow

@@ -4,11 +4,12 @@ import contextlib
 
 import pytest
 from support.browsers import until
+from support.members import Program, all_together, forking
 
 from .test_messages import connected, in_one_room, messages
-from .test_room_python import Program, all_together, forking
 
 SIZE = 64 << 20
+SIZES = {"chromium": 8 << 20, "firefox": SIZE, "python": 8 << 20}  # that each sends
 # The values that a page sends: values of many kinds, all in parts or after them.
 MIXED = """[
   "before", "\\u{1f600}é".repeat(100_000), new Uint8Array(500_001).fill(7), "after", {x: ["x".repeat(400_000)]},
@@ -171,27 +172,26 @@ def test_64_mib_between_chromium_firefox_and_python_while_files_and_texts_go(ser
     members["python"].evaluate("enter(files=True)")
     all_together(members)
     members["python"].evaluate(
-        f"begin(room.send('before'), room.send(bytes([1]) * {SIZE}), room.send('after'),"
+        f"begin(room.send('before'), room.send(bytes([1]) * {SIZES['python']}), room.send('after'),"
         " send_file(bytes(1_000_000), name='file'))"
     )
-    for page in pages:
+    for info, page in zip(members, pages, strict=False):
         page.evaluate(
-            f"void (here.send('before'), here.send(new Uint8Array({SIZE}).fill(1)), here.send('after'),"
+            f"void (here.send('before'), here.send(new Uint8Array({SIZES[info]}).fill(1)), here.send('after'),"
             " window.sending = outcome(here.sendFile(make(1_000_000, 'file'))))"
         )
-    expected = ["before", SIZE, "after"]
     for info, page in zip(members, pages, strict=False):
         others = members.keys() - {info}
         until(lambda page=page: len(page.evaluate(LENGTHS)) == 6, WAIT_S)
         assert sorted(page.evaluate(LENGTHS), key=lambda each: each[0]) == [
-            [other, length] for other in sorted(others) for length in expected
+            [other, length] for other in sorted(others) for length in ("before", SIZES[other], "after")
         ]
         assert page.evaluate("sending") == "sent"
         until(lambda page=page: [file[2] for file in page.evaluate("files")] == [1_000_000] * 2)
     count = "[[info, data[0] if isinstance(data[0], str) else len(data[0])] for name, info, *data in seen if data]"
     until(lambda: len(members["python"].evaluate(count)) == 6, WAIT_S)
     assert sorted(members["python"].evaluate(count), key=lambda each: each[0]) == [
-        [other, length] for other in ("chromium", "firefox") for length in expected
+        [other, length] for other in ("chromium", "firefox") for length in ("before", SIZES[other], "after")
     ]
     assert [file[2] for file in members["python"].evaluate("files")] == [1_000_000] * 2
     assert members["python"].evaluate("room.dropped") == 0
@@ -205,8 +205,8 @@ def test_member_that_leaves_in_the_middle_holds_nobody_up(server, alice, connect
     firefox.evaluate("enter('lobby', {info: 'firefox'})")
     all_together({"alice": alice, "firefox": firefox, "python": program})
     sender = "[...here.peers.values()].find(({info}) => info === 'python')"
-    alice.evaluate(f"void (window.sending = here.send(new Uint8Array({SIZE}), {sender}))")
-    program.evaluate(f"begin(*(room.send(bytes({SIZE})) for _ in range(2)))")
+    alice.evaluate(f"void (window.sending = here.send(new Uint8Array({SIZES['chromium']}), {sender}))")
+    program.evaluate(f"begin(*(room.send(bytes({SIZES['python']})) for _ in range(2)))")
     program.evaluate("asyncio.create_task(room.leave()) and None")
     alice.evaluate("sending")
     pages = (alice, firefox)

@@ -6,9 +6,8 @@ import pytest
 from support.browser_fixtures import serve_turn
 from support.browsers import BOUND_MS, Firefox, launch_in, until
 from support.certificates import make_pair, trust
+from support.members import Program, forking
 from support.networks import Lan, own_network
-
-from .test_room_python import Program, forking
 
 pytestmark = [
     pytest.mark.slow,

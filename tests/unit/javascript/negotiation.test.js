@@ -163,6 +163,17 @@ test("over an open channel nothing goes by mail", async () => {
   connection.channel.receive({ description: { type: "answer", sdp: "answer" }, of: 1 });
   await settled();
   assert.equal(connection.signalingState, "stable");
+  const { send } = connection.channel;
+  connection.channel.send = () => {
+    connection.channel.send = send;
+    throw new DOMException("full", "OperationError");
+  };
+  connection.need();
+  await settled();
+  assert.equal(connection.channel.sent.length, 1);
+  mock.timers.tick(2000);
+  await settled();
+  assert.deepEqual([connection.channel.sent[1].description.type, connection.channel.sent[1].of], ["offer", 2]);
 });
 
 test("nonsense changes nothing", async () => {

@@ -125,6 +125,20 @@ test("pages with the same info find each other, and not themselves", { timeout: 
   published.close();
 });
 
+test("offers that make no connection are skipped", { timeout: 5000 }, async () => {
+  const options = { url: "https://server", RTCPeerConnection: LinkedConnection };
+  const published = publish("lobby", { ...options, info: "alice" });
+  while (!server.listed("lobby").length) await new Promise(setImmediate);
+  for (const offer of ["no JSON", "null", '{"type": "offer"}']) server.offer("lobby", { info: "mallory", offer });
+  const failures = [];
+  const { info } = await call("lobby", {
+    choose: (sessions) => sessions.sort((one, other) => (one.info < other.info ? 1 : -1)), // alice last
+    onstep: (name) => name === "failed" && failures.push(name),
+  });
+  assert.deepEqual([info, failures.length], ["alice", 3]);
+  published.close();
+});
+
 test("five peers that join one publisher at once all connect before an attempt times out", async () => {
   const published = publish("lobby", { url: "https://server", RTCPeerConnection: LinkedConnection, info: "alice" });
   while (!server.listed("lobby").length) await new Promise(setImmediate);

@@ -367,6 +367,68 @@ test("a late attempt that is connected is not ended for one with a dead member",
   await leave(leader, follower);
 });
 
+test("hundreds of dead members, and mail in their names, make few connections and delay nobody", async () => {
+  let [there, most, made, members] = [0, 0, 0, 0];
+  class Counted extends LinkedConnection {
+    #open = true;
+    constructor(...options) {
+      super(...options);
+      made += 1;
+      most = Math.max(most, (there += 1));
+    }
+    close() {
+      there -= Number(this.#open);
+      this.#open = false;
+      super.close();
+    }
+  }
+  const [leads, follows] = await pairOfSecrets();
+  const dead = Array.from({ length: 260 }, (_, at) => `~${at}`); // which every member leads
+  for (const id of dead) list(JSON.stringify(beacon(id)), "dead");
+  const follower = enter("follower", { secret: follows, RTCPeerConnection: Counted });
+  await until(() => there >= 50);
+  const mail = { info: "i", code: "c", connection: "c", of: 1, description: { type: "offer", sdp: "x" } };
+  const { code } = beaconOf("follower");
+  const strangers = Array.from({ length: 240 }, (_, at) => `!${at}`); // which lead
+  for (const from of strangers) server.candidates(code, "answerer", [JSON.stringify({ ...mail, from })]);
+  await until(() => there >= 100);
+  const before = made;
+  const iterator = Object.getPrototypeOf(new Map().values());
+  const { next } = iterator;
+  iterator.next = function () {
+    const result = next.call(this);
+    members += Number(result.value?.beacons instanceof Map);
+    return result;
+  };
+  const leader = enter("leader", { secret: leads });
+  await until(() => others(leader) === "follower" && others(follower) === "leader", 60_000);
+  iterator.next = next;
+  assert.ok(most <= 110, `${most} connections`); // 50 that a member leads, 50 that others lead, and those that end
+  // Some for each attempt. All members would be tens of thousands.
+  assert.ok(members / (made - before) < 50, `looked at ${members} members for ${made - before} attempts`);
+  assert.deepEqual([...leader.failures, ...follower.failures], []);
+  await leave(leader, follower);
+});
+
+test("one attempt that fails is no error", async () => {
+  let first;
+  class Deaf extends LinkedConnection {
+    setRemoteDescription(description) {
+      first ??= this;
+      return this === first ? new Promise(() => {}) : super.setRemoteDescription(description); // the answer
+    }
+  }
+  const [leads, follows] = await pairOfSecrets();
+  const [leader, follower] = [
+    enter("leader", { secret: leads, RTCPeerConnection: Deaf }),
+    enter("follower", { secret: follows }),
+  ];
+  await until(() => others(leader) === "follower" && others(follower) === "leader", 60_000);
+  assert.ok(first.connectionState === "closed");
+  assert.deepEqual([...leader.failures, ...follower.failures], []);
+  await leave(leader, follower);
+});
+
 for (const offMs of [-600_000, 600_000]) {
   test(`a page whose clock is wrong by ${offMs} ms is met`, async () => {
     const { now } = Date;
@@ -417,7 +479,16 @@ test("a browser with too many connections is asked again, and other failures clo
       throw new TypeError("rtc is wrong");
     }
   }
-  const rooms = [enter("a", { RTCPeerConnection: Broken }), enter("b", { RTCPeerConnection: Broken })];
-  await until(() => rooms.some(({ failures }) => String(failures) === "rtc-failed"));
-  await leave(...rooms);
+  function prepare() {
+    throw new TypeError("no camera");
+  }
+  for (const [options, failure] of [
+    [{ RTCPeerConnection: Broken }, "rtc-failed"],
+    [{ prepare }, "TypeError: no camera"],
+  ]) {
+    const rooms = [enter("a", options), enter("b", options)];
+    await until(() => rooms.some(({ failures }) => String(failures) === failure));
+    await Promise.any(rooms.map(({ closed }) => closed));
+    await leave(...rooms);
+  }
 });

@@ -104,4 +104,8 @@ test("one signal ends any number of rooms, publications and calls", async () => 
   stop.abort();
   await Promise.all(calls.map((call) => assert.rejects(call, { name: "AbortError" })));
   await Promise.all(closed);
+  // One that is aborted before lets nothing begin.
+  const late = [room("lobby", options), publish("lobby", options)];
+  await Promise.all(late.map((target) => new Promise((resolve) => target.addEventListener("close", resolve))));
+  await assert.rejects(pair("lobby", options), { name: "AbortError" });
 });
