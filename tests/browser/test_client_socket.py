@@ -4,7 +4,6 @@ import json
 import signal
 import socket
 
-import pytest
 from support.browsers import listed, until
 from support.scraping import scrape
 
@@ -162,8 +161,7 @@ def test_six_publications_leave_connections_for_other_requests(server, site, con
         assert other.evaluate("topic => call(topic, {info: 'other'})", topic) == [topic, f"{topic}: hello"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_offers_are_held_after_a_restart(number, start, site, connect_page, connect_firefox):
+def test_offers_are_held_after_restarts(start, site, connect_page, connect_firefox):
     settings = ["--admin-port", 0, "--hold-grace-ms", 300_000]  # on a busy machine a browser takes long to come back
     server = start(*settings)
     alice, bob, firefox = connect_page(server), connect_page(server), connect_firefox(server)
@@ -172,10 +170,11 @@ def test_offers_are_held_after_a_restart(number, start, site, connect_page, conn
     first = codes(server, site), codes(server, site, "other")
     assert until(lambda: held(server) == 2)
     assert firefox.evaluate(OPEN) == 1
-    server.stop(number)
-    server = start(*settings, port=server.url.rpartition(":")[2])
-    until(lambda: held(server) == 2)
-    assert (codes(server, site), codes(server, site, "other")) == first
+    for number in (signal.SIGKILL, signal.SIGTERM):
+        server.stop(number)
+        server = start(*settings, port=server.url.rpartition(":")[2])
+        until(lambda server=server: held(server) == 2)
+        assert (codes(server, site), codes(server, site, "other")) == first
     assert bob.evaluate("call('lobby', {info: 'bob'})") == ["alice", "alice: hello"]
     assert bob.evaluate("call('other', {info: 'bob'})") == ["firefox", "firefox: hello"]
     assert firefox.evaluate("errors") == alice.evaluate("errors") == []
