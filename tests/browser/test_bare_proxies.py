@@ -33,31 +33,23 @@ def bare(request, start, tmp_path):
     proxy.stop()
 
 
-def test_two_pages_find_each_other(bare, open_demo):
+def test_pages_find_each_other_in_any_room_and_the_check_agrees(bare, profiles, open_demo, connect_page):
     server, proxy = bare
     pages = [open_demo(proxy, name) for name in ("Alice", "Bob")]
     enter(*pages)
     for page, other in zip(pages, ("Bob", "Alice"), strict=True):
         connected(page, other)
-    server.stop()
-    assert "Host" in next(line for line in server.log if "a proxy changes" in line)
-
-
-def test_the_check_signals_as_a_page_does(bare, profiles):
-    _, proxy = bare
     page = profiles.open(f"{proxy.url}/demo#check")
     until(lambda: page.evaluate(VERDICT) not in ("", "Checking …"))
     results = page.evaluate(RESULTS)
     assert (results["HTTP"], results["Signaling"]) == ("ok", "ok"), page.evaluate(VERDICT)
-
-
-def test_members_of_a_room_with_an_odd_name_find_each_other(bare, site, connect_page):
-    _, proxy = bare
     pages = [connect_page(proxy) for _ in range(2)]
     for page in pages:
         page.evaluate("(name) => { window.lobby = room(name, {url: location.search.slice(1)}); }", ODD)
     for page in pages:
         page.wait_for_function("() => window.lobby.peers.size === 1")
+    server.stop()
+    assert "Host" in next(line for line in server.log if "a proxy changes" in line)
 
 
 STRIPPING = "location {location} {{ proxy_set_header Referer ''; proxy_pass"

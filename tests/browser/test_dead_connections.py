@@ -25,6 +25,9 @@ DEATHS = {("socket", True): 3, ("http", True): 5, ("socket", False): 20, ("http"
 # How long a machine sleeps, and the seconds after which its page is there again. All timers of a connection are shorter
 # than the longer sleep.
 SLEEPS = {30: 15, 65: 3}
+# Firefox takes part where it is quickest and where it is slowest.
+FORGOTTEN = [*itertools.product(["chromium"], DEATHS), ("firefox", ("socket", True)), ("firefox", ("http", False))]
+SLEPT = [*itertools.product(["chromium"], SLEEPS), ("firefox", 30)]
 
 
 def enter(page, room, info, secret, **options):
@@ -45,9 +48,9 @@ def newcomer_s(newcomer, room):
     return found_s([newcomer], began_s)
 
 
-def judge(took_s, usual_s, bounds_s):
+def judge(took_s, usual_s, bounds_s, cases):
     print(f"\nMEASURED { ({case: f'{each:.1f} s' for case, each in took_s.items()}) }, usual {usual_s:.1f} s")
-    assert took_s.keys() == {*itertools.product(BROWSERS, bounds_s)}
+    assert took_s.keys() == {*cases}
     late = {case for case, each in took_s.items() if each >= bounds_s[case[1]] + SLOWNESS * usual_s}
     assert not late
 
@@ -68,7 +71,7 @@ def pages_on(networks, browser, site, request):
 def test_page_whose_connections_are_forgotten_is_found_again(server, site, request, connect_page):
     usual_s, took_s, frozen_s, pages = 0, {}, {}, {}
     with contextlib.ExitStack() as stack:
-        networks = {case: stack.enter_context(Proxy(server.url)) for case in itertools.product(BROWSERS, DEATHS)}
+        networks = {case: stack.enter_context(Proxy(server.url)) for case in FORGOTTEN}
         stack.callback(server.stop)
         for browser in BROWSERS:
             own = [case for case in networks if case[0] == browser]
@@ -94,14 +97,14 @@ def test_page_whose_connections_are_forgotten_is_found_again(server, site, reque
             if is_told:
                 took_s[case] = found_s(others[case], frozen_s.pop(case))
         took_s |= {case: found_s(others[case], began_s) for case, began_s in frozen_s.items()}
-        judge(took_s, max(usual_s, newcomer_s(before, case)), DEATHS)
+        judge(took_s, max(usual_s, newcomer_s(before, case)), DEATHS, FORGOTTEN)
 
 
 @pytest.mark.slow
 def test_page_that_slept_is_found_again(server, request, connect_page, tmp_path):
     usual_s, took_s, stopped, others = 0, {}, {}, {}
     with contextlib.ExitStack() as stack:
-        for browser, sleep_s in (cases := [*itertools.product(BROWSERS, SLEEPS)]):
+        for browser, sleep_s in SLEPT:
             if browser == "firefox":
                 own = stack.enter_context(contextlib.closing(Firefox(tmp_path / f"firefox-{sleep_s}")))
                 page = request.getfixturevalue("connect_firefox")(server, own)
@@ -116,11 +119,11 @@ def test_page_that_slept_is_found_again(server, request, connect_page, tmp_path)
             usual_s = max(usual_s, found_s(others[case], began_s))
             stopped[case] = family(own.process.pid)
             stack.callback(signal_all, stopped[case], signal.SIGCONT)
-        slept_s, newcomers = {}, [connect_page(server) for _ in cases]
+        slept_s, newcomers = {}, [connect_page(server) for _ in SLEPT]
         for case, pids in stopped.items():
             signal_all(pids, signal.SIGSTOP)
             slept_s[case] = time.monotonic()
-        for case in sorted(cases, key=lambda case: case[1]):
+        for case in sorted(SLEPT, key=lambda case: case[1]):
             time.sleep(max(0, slept_s[case] + case[1] - time.monotonic()))  # of the machine
             signal_all(stopped[case], signal.SIGCONT)
             began_s = time.monotonic()
@@ -129,7 +132,7 @@ def test_page_that_slept_is_found_again(server, request, connect_page, tmp_path)
             time.sleep(0.5)  # connections that the page has missed the end of
             took_s[case] = found_s(others[case], began_s)
             usual_s = max(usual_s, newcomer_s(newcomers.pop(), case))  # at this load
-        judge(took_s, usual_s, SLEEPS)
+        judge(took_s, usual_s, SLEEPS, SLEPT)
 
 
 def signal_all(pids, number):

@@ -101,7 +101,7 @@ def test_axe_has_no_findings(server, open_demo, findings, scheme):
     alice.keyboard.press("Enter")
     alice.get_by_role("button", name="Microphone").click()
     alice.get_by_role("button", name="Microphone", pressed=True).wait_for()
-    for size in SIZES:
+    for size in SIZES if scheme == "light" else ():  # the other one has the same places and other colors
         resize(alice, size)
         assert findings(alice) == [], size
     alice.get_by_role("button", name="Enlarge Bob").click()
@@ -114,7 +114,7 @@ def test_axe_has_no_findings(server, open_demo, findings, scheme):
 def test_axe_has_no_findings_in_the_check(start, profiles, findings, scheme):
     page = profiles.open(f"{start('--stun-servers', 'none').url}/demo#check", color_scheme=scheme)
     page.get_by_text("These do not work: ICE servers").wait_for()
-    for size in SIZES:
+    for size in SIZES if scheme == "light" else ("upright",):
         resize(page, size)
         assert findings(page) == [], size
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), size

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import pytest
 from support import libraries
 from support.browsers import until
-from support.proxies import HOST, Nginx, Proxy
+from support.proxies import HOST, Nginx
 from support.waiting import end_all
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -151,35 +151,11 @@ def filled(text, proxy):
     return text
 
 
-class SubPathCaddy(Proxy):
-    name = "caddy"
-    SITE = """
-{
-	admin off
-	auto_https off
-}
-http://127.0.0.1:PORT {
-	handle_path SUB_PATH/* {
-		reverse_proxy 127.0.0.1:UPSTREAM
-	}
-	handle {
-		reverse_proxy 127.0.0.1:PAGES
-	}
-}
-"""
-
-    def configure(self):
-        self.url = f"http://{HOST}:{self.port}"
-        (self.directory / "Caddyfile").write_text(filled(self.SITE, self))
-        return ["caddy", "run", "--adapter", "caddyfile", "--config", self.directory / "Caddyfile"]
-
-
-@pytest.mark.parametrize("kind", [SubPathNginx, SubPathCaddy], ids=lambda kind: kind.name)
-def test_same_site_under_a_sub_path(kind, start, open_peer_page, peer_site, tmp_path):
+def test_same_site_under_a_sub_path(start, open_peer_page, peer_site, tmp_path):
     """The request for an id has no Origin then, because it is of the same origin."""
     server = start("--trusted-proxies", "127.0.0.1", "--peerjs-discovery")
     (tmp_path / "proxy").mkdir()
-    with end_all(kind, kind.stop) as put:
+    with end_all(SubPathNginx, SubPathNginx.stop) as put:
         proxy = put(tmp_path / "proxy", None, (urlsplit(server.url).port, peer_site.server_port))
         pages = [open_peer_page(proxy, url=proxy.url, path=SUB_PATH) for _ in range(2)]
         ids = [page.start() for page in pages]
