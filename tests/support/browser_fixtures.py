@@ -14,6 +14,7 @@ from tornado_signal.settings.value_types import VariableSecret
 from . import npm_package
 from .browsers import TURN_SECRET, Firefox, Profiles, Site
 from .certificates import make_pair
+from .command import Server
 from .needs import require
 from .proxies import Blocking
 from .waiting import end_all, until
@@ -74,9 +75,27 @@ def findings():
     return find
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """A function that returns a server of the file. After a test has stopped it, there is another one."""
+    flags = ("--rate-per-address", "100000", "--data-dir")
+    servers = []
+    with end_all(Server, Server.end) as start:
+
+        def running():
+            if not servers or servers[-1].process.poll() is not None:
+                servers.append(start(*flags, tmp_path_factory.mktemp("data")))
+            return servers[-1]
+
+        yield running
+
+
 @pytest.fixture
-def server(start):
-    return start()
+def server(request):
+    """A server that tests of one file share. Their pages have other origins. A test of the demo has its own server."""
+    if "open_demo" in request.fixturenames:
+        return request.getfixturevalue("start")()
+    return request.getfixturevalue("shared")()
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ TURN_SECRET = "a secret of thirty-two characters"
 FLAGS = [
     *("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"),
     *("--allow-loopback-in-peer-connection", "--disable-features=WebRtcHideLocalIpsWithMdns"),
-    *("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"),
+    *("--use-fake-device-for-media-stream=fps=5", "--use-fake-ui-for-media-stream"),
     "--host-resolver-rules=MAP demo.example 127.0.0.1",  # unlike 127.0.0.1, it is not trustworthy without HTTPS
 ]
 

@@ -8,11 +8,15 @@ import time
 
 
 def until(reached, bound_s=60, complaint=lambda: "the condition was not reached in time", pause_s=0.02):
-    """Wait until a condition holds, and return its value. After `bound_s`, fail with a complaint."""
+    """Wait until a condition holds, and return its value. After `bound_s`, fail with a complaint.
+
+    The pauses grow to a tenth of a second, since each look takes processor time.
+    """
     end_s = time.monotonic() + bound_s
     while not (value := reached()):
         assert time.monotonic() < end_s, complaint()
         time.sleep(pause_s)
+        pause_s = max(pause_s, min(1.2 * pause_s, 0.1))
     return value
 
 
