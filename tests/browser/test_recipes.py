@@ -138,7 +138,7 @@ def test_call_of_three(open_recipe):
     videos = "[...document.querySelectorAll('video')]"
     playing = f"{videos}.filter(({{videoWidth, paused}}) => videoWidth > 2 && !paused).length"
     for page in pages:
-        until(lambda page=page: page.evaluate(playing) == 3)
+        until(lambda page=page: page.evaluate(playing) == 3, 180)
     pages[0].close()
     for page in pages[1:]:
         until(lambda page=page: page.evaluate(f"{videos}.length") == 2)
