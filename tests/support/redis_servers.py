@@ -156,6 +156,12 @@ class RedisServer:
         info = self.ask("INFO", "replication")
         return [info[f"slave{number}"] for number in range(info["connected_slaves"])]
 
+    def suspects(self):
+        """Return whether this node of a cluster considers another one failed, or knows a report that says so."""
+        nodes = self.ask("CLUSTER NODES").values()
+        failed = any("fail" in node["flags"] for node in nodes)
+        return failed or any(self.ask("CLUSTER COUNT-FAILURE-REPORTS", node["node_id"]) for node in nodes)
+
     def wait(self, reached):
         """Wait for a condition. An error of Redis counts as not reached."""
 
@@ -300,13 +306,15 @@ class RedisCluster:
                 replica.ask("CLUSTER", "REPLICATE", followed.ask("CLUSTER MYID"))
 
     def _is_whole(self):
-        """Return whether all nodes agree on the primaries, and these have all their replicas.
+        """Return whether all nodes agree on the primaries, these have all their replicas, and nobody suspects a node.
 
-        A primary can lose an election without knowing it yet. On a busy machine this happens at any time.
+        A primary can lose an election without knowing it yet. On a busy machine this happens at any time. A report of a
+        failure counts for twice the node timeout. With it, one primary in a minority could declare another node failed.
         """
         wanted = len(self.replicas) // len(self.primaries)
         agreed = len({frozenset(self._slots_known_by(server)) for server in self.servers}) == 1
-        return agreed and all(server.replicas() == wanted for server in self.primaries_now())
+        whole = agreed and all(server.replicas() == wanted for server in self.primaries_now())
+        return whole and not any(server.suspects() for server in self.servers)
 
     def mark_logs(self):
         for server in self.servers:

@@ -83,13 +83,15 @@ class Acknowledgement:
         return None if have >= replicas else f"{have} of {replicas} replicas have a write"
 
 
-def parse_replication(info: bytes, lag_s: int) -> tuple[bytes, int]:
-    """Return the id of a primary's history, empty for a replica, and the number of recently seen replicas.
+def parse_replication(info: bytes, lag_s: float) -> tuple[bytes, int, int]:
+    """Return the id of a primary's history, empty for a replica, and the numbers of its replicas.
 
-    These are online and have reported within `lag_s`. This runs for each batch, so it must be fast.
+    The first is of those that are online and have reported within `lag_s`. The second is of those that copy all data.
+    This runs for each batch, so it must be fast.
     """
     history = _HISTORY.search(info) if b"role:master" in info else None
-    return history[1] if history else b"", sum([int(lag) <= lag_s for lag in _LAG.findall(info)])
+    online = [int(lag) <= lag_s for lag in _LAG.findall(info)]
+    return history[1] if history else b"", sum(online), info.count(b",state=") - len(online)
 
 
 # No anchor at the start of a line: that would take four times as long.
@@ -122,6 +124,7 @@ class Pipeline:
         self._replicas = 0  # replicas to wait for, if more than configured
         self._history = b""
         self._history_s = 0.0  # when the request for it was sent
+        self._changed_s = 0.0  # when it was found to be another one
         self._wait: Command | None = None
         self._connection: RedisConnection | None = None
         self._connecting: asyncio.Task[None] | None = None
@@ -187,7 +190,8 @@ class Pipeline:
         self._wait = acknowledgement.command(
             max(self._replicas, acknowledgement.replicas), max(1, int(min(left_s, ROUND_S) * 1000))
         )
-        self._send_commands([(b"INFO", b"replication"), *commands, *([] if self._wait is None else [self._wait])])
+        # INFO is last: a replica can appear during the wait.
+        self._send_commands([*commands, *([] if self._wait is None else [self._wait]), (b"INFO", b"replication")])
 
     def _wait_until_s(self) -> float:
         """Return the time at which to stop waiting for replicas. The rest of the time limit is for the reply."""
@@ -219,11 +223,16 @@ class Pipeline:
 
     def _on_written(self, replies: list[Any], acknowledgement: Acknowledgement) -> None:
         """Finish a batch of writes if it is as safe as configured. Otherwise wait longer or fail."""
-        info = replies.pop(0)
+        info = replies.pop()
         if isinstance(info, bytes):
-            self._history, replicas = parse_replication(info, acknowledgement.lag_s)
+            # A replica that was not silent for too long when the batch was sent is awaited.
+            waited_s = self._loop.time() - self._sent_s
+            history, replicas, copying = parse_replication(info, acknowledgement.lag_s + waited_s)
+            if history != self._history:
+                self._history, self._changed_s = history, self._loop.time()
             self._history_s = self._sent_s
-            self._count(replicas)
+            # Soon after a failover, such a replica can win another one before it has the writes since.
+            self._count(replicas + copying * (self._loop.time() < self._changed_s + acknowledgement.lag_s))
         if self._wait is not None:
             reply = replies.pop()
             if self._results is None:
