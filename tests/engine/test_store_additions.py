@@ -1,46 +1,23 @@
 """Every store: positions, events, ownership, withdrawal, refresh and watches."""
 
 import asyncio
-from itertools import pairwise
 
 import pytest
-from support.stores import BEGIN_MS, TIMEOUT_MS, on_every_engine, sweep
+from support.stores import TIMEOUT_MS, on_every_engine, sweep
 
 from tornado_signal.errors import SessionNotFound, StalePosition, TooMany
-from tornado_signal.session import MAX_LEASES, MIN_HELD_MS, Reason, SessionPosition, SessionUpdate, Side, hash_secret
+from tornado_signal.session import MAX_LEASES, MIN_HELD_MS, Reason, SessionPosition, Side
 from tornado_signal.stores.quotas import Quotas
 
 ORIGIN, OTHER = "https://one.example", "https://two.example"
 OFFERER, ANSWERER = Side.OFFERER, Side.ANSWERER
 LEASES = [bytes([number]) * 12 for number in (1, 2)]
-MINE, THEIRS = hash_secret("a secret of mine"), hash_secret("a secret of theirs")
 
 
 async def refused(*operations):
     """Whether all of these end as what does not exist does."""
     results = await asyncio.gather(*operations, return_exceptions=True)
     return {type(result) for result in results} == {SessionNotFound}
-
-
-@pytest.mark.parametrize("answered_after", [0, 1, 3])
-@pytest.mark.parametrize("reopened", [False, True])
-async def test_reading_continues_after_every_number(opened, answered_after, reopened, restarted):
-    store, one = await opened()
-    code = await one.create()
-    texts = ["a", "b", "c"]
-    for text in texts[:answered_after]:
-        await one.add(code, ANSWERER, text)
-    await one.answer(code)
-    if reopened:
-        store, one = await restarted(store)
-    await one.add(code, ANSWERER, *texts[answered_after:])
-    serial = (await one.read(code, ANSWERER)).serial
-    numbered = [(at + 1 + (at >= answered_after), text) for at, text in enumerate(texts)]
-    for since in range(7):
-        later = [(number, text) for number, text in numbered if number > since]
-        expected = SessionUpdate("answer", answered_after + 1, later, BEGIN_MS + TIMEOUT_MS, serial)
-        assert await one.read(code, ANSWERER, since=SessionPosition(serial, since)) == expected
-    assert (await one.read(code, ANSWERER)).last == 4
 
 
 @on_every_engine
@@ -86,125 +63,6 @@ async def test_batches_are_read_whole_or_not_at_all(one, engine):
     assert (found if engine.in_order else sorted(found, key=batches.index)) == batches
 
 
-def as_offerer(one, code, secret_hash):
-    yield one.add(code, OFFERER, "c", secret_hash=secret_hash)
-    yield one.read(code, ANSWERER, secret_hash=secret_hash)
-    yield one.refresh(code, OFFERER, secret_hash=secret_hash)
-    yield one.withdraw(code, OFFERER, secret_hash=secret_hash)
-
-
-def as_answerer(one, code, secret_hash):
-    yield one.add(code, ANSWERER, "c", secret_hash=secret_hash)
-    yield one.answer(code, secret_hash=secret_hash)
-    yield one.read(code, OFFERER, secret_hash=secret_hash)
-    yield one.refresh(code, ANSWERER, secret_hash=secret_hash)
-    yield one.withdraw(code, ANSWERER, secret_hash=secret_hash)
-
-
-async def held(one, code):
-    return await one.read(code, OFFERER, secret_hash=THEIRS), await one.read(code, ANSWERER, secret_hash=MINE)
-
-
-@pytest.mark.parametrize("wrong", [b"", THEIRS, MINE[:-1], MINE + b"\x00"])
-@pytest.mark.parametrize("reopened", [False, True])
-async def test_side_with_a_secret_requires_it(opened, wrong, reopened, restarted):
-    store, one = await opened()
-    code = await one.create(secret_hash=MINE)
-    await one.answer(code, secret_hash=THEIRS)
-    if reopened:
-        store, one = await restarted(store)
-    before = await held(one, code)
-    assert await refused(*as_offerer(one, code, wrong))
-    if wrong != THEIRS:
-        assert await refused(*as_answerer(one, code, wrong))
-    assert await refused(*as_answerer(one, code, MINE))
-    assert await held(one, code) == before
-    *answering, removal = as_answerer(one, code, THEIRS)
-    for operation in (*answering, *as_offerer(one, code, MINE)):
-        await operation
-    assert await refused(removal)  # it could have, but the offerer has withdrawn it already
-
-
-async def test_side_without_a_secret_requires_none(one):
-    code = await one.create()
-    await one.add(code, OFFERER, "c", secret_hash=MINE)
-    await one.add(code, ANSWERER, "c", secret_hash=MINE)  # before its answer: nothing is kept
-    await one.answer(code)
-    for secret_hash in (b"", THEIRS, MINE):
-        await one.add(code, ANSWERER, "c", secret_hash=secret_hash)
-        await one.answer(code, secret_hash=secret_hash)
-        await one.read(code, ANSWERER, secret_hash=secret_hash)
-        await one.refresh(code, OFFERER, secret_hash=secret_hash)
-
-
-@pytest.mark.parametrize("answered", [False, True])
-async def test_content_with_a_secret_belongs_to_its_owner_until_expiry(opened, clock, answered):
-    _, one = await opened(codes="content")
-    code = await one.create(secret_hash=MINE)
-    if answered:
-        await one.answer(code)
-    clock.ms += TIMEOUT_MS - 1
-    assert await refused(one.create(), one.create(secret_hash=THEIRS))
-    assert await one.create(secret_hash=MINE) == code
-    clock.ms += TIMEOUT_MS
-    assert await one.create(secret_hash=THEIRS) == code
-    assert await refused(one.refresh(code, secret_hash=MINE))
-
-
-@pytest.mark.parametrize("side", Side)
-@pytest.mark.parametrize("answered", [False, True])
-async def test_session_is_withdrawn(store, one, under, side, answered):
-    code, other = await one.create(), await one.create()
-    position = await one.knowing()
-    await one.add(code, OFFERER, *map(str, range(500)))
-    if answered:
-        await one.answer(code)
-    assert await refused(under(store, OTHER).withdraw(code, side))
-    await one.withdraw(code, side)
-    assert await refused(one.withdraw(code, side), one.refresh(code), one.read(code, OFFERER), one.answer(code))
-    assert (await one.codes(), await one.topics()) == ([other], ([("topic", 1)], 1))
-    reason = Reason.ANSWERED if answered else Reason.WITHDRAWN
-    assert await one.news(position) == [(code, reason)]
-
-
-async def test_held_offer_ends_with_its_lease_unless_it_is_answered_or_taken_over(one, under, store):
-    answered, taken, withdrawn, kept = [await one.create(lease=LEASES[0]) for _ in range(4)]
-    free = await one.create()
-    position = await one.knowing()
-    await one.answer(answered)
-    await one.hold(taken, LEASES[1])
-    await one.withdraw(withdrawn)
-    other = under(store, OTHER)
-    without = [(code, LEASES[0]) for code in (free, answered, taken, withdrawn)]
-    for code, lease in [(kept, LEASES[1]), *without]:
-        assert await refused(one.renew(code, lease), one.release(code, lease))
-    assert await refused(other.renew(kept, LEASES[0]), other.release(kept, LEASES[0]), other.hold(kept, LEASES[1]))
-    await one.release(kept, LEASES[0])
-    assert await refused(one.release(kept, LEASES[0]), one.renew(kept, LEASES[0]), one.hold(kept, LEASES[0]))
-    assert await one.codes() == [free, taken]
-    assert (kept, Reason.WITHDRAWN) in await one.news(position)
-    await one.hold(answered, LEASES[0])  # its answer is still to be read
-    assert await refused(one.renew(answered, LEASES[0]))
-    await one.release(taken, LEASES[1])
-    assert await one.codes() == [free]
-
-
-async def test_held_offer_outlives_its_renewal_interval(one, clock):
-    held, taken = await one.create(ttl_ms=50, lease=LEASES[0]), await one.create(ttl_ms=50)
-    clock.ms += 40
-    assert await one.hold(taken, LEASES[1]) == (await one.read(taken, OFFERER)).expires_ms
-    for code, side in ((held, OFFERER), (taken, ANSWERER)):
-        clock.ms += 1
-        assert await one.refresh(code, side) == clock.ms + MIN_HELD_MS  # as by HTTP
-    clock.ms += 30_000
-    for code, lease in ((held, LEASES[0]), (taken, LEASES[1])):
-        assert await one.renew(code, lease) == clock.ms + MIN_HELD_MS
-    assert [each.session.expires_ms for each in await one.sessions()] == [clock.ms + MIN_HELD_MS] * 2
-    clock.ms += MIN_HELD_MS
-    assert await refused(one.renew(held, LEASES[0]), one.release(held, LEASES[0]))
-    assert await one.codes() == []
-
-
 async def test_equal_content_has_one_lease_for_each_holder(opened, clock):
     _, one = await opened(codes="content")
     code = await one.create(lease=LEASES[0])
@@ -248,35 +106,6 @@ async def test_new_session_with_the_code_of_an_ended_one_has_no_lease_and_wakes_
         store, one = await restarted(store, codes="content")
 
 
-async def test_concurrent_withdrawals_end_the_session(one):
-    for number in range(10):
-        code = await one.create()
-        operations = [one.add(code, OFFERER, "c"), one.answer(code), one.add(code, ANSWERER, "c"), one.refresh(code)]
-        operations.insert(number % 5, one.withdraw(code))
-        operations.append(one.withdraw(code, ANSWERER))
-        results = await asyncio.gather(*operations, return_exceptions=True)
-        assert {type(result) for result in results} <= {type(None), int, SessionNotFound}
-        assert await refused(one.read(code, OFFERER))
-    assert (await one.codes(), await one.topics()) == ([], ([], 0))
-
-
-@pytest.mark.parametrize("codes", ["random", "content"])
-async def test_offer_keeps_its_requested_lifetime(opened, clock, codes):
-    _, one = await opened(codes=codes)
-    usual, short = await one.create(offer="usual"), await one.create(offer="short", ttl_ms=10)
-    clock.ms += 9
-    assert await one.refresh(short) == clock.ms + 10
-    clock.ms += 9
-    assert await one.codes() == [short, usual]
-    if codes == "content":
-        assert await one.create(offer="short", ttl_ms=500) == short  # keeps the lifetime it was made with
-        clock.ms += 9
-        assert await one.codes() == [short, usual]
-    clock.ms += 1
-    assert await one.codes() == [usual]
-    assert await refused(one.read(short, OFFERER))
-
-
 async def test_refreshed_session_is_counted(store, one, clock, until):
     code = await one.create()
     for _ in range(5):
@@ -310,22 +139,6 @@ async def test_events_are_departures_then_arrivals(one, clock):
     assert await one.news(expired[0][0]) == [expired[1][1:]]
 
 
-async def test_only_announced_sessions_are_reported_as_gone(one):
-    codes = [await one.create() for _ in range(6)]
-    await one.answer(codes[0])  # before the reader begins
-    told = await one.events(await one.begin())
-    assert [code for _, code, _ in told] == codes[1:]
-    for code in codes[1::2]:
-        await one.withdraw(code)
-    for cut in range(6):
-        position = told[cut - 1][0] if cut else await one.begin()
-        known = {code for _, code, _ in told[:cut]}
-        for _, code, reason in await one.events(position):
-            assert (code in known) == (reason is not None)
-            known ^= {code}
-        assert known == set(codes[2::2])
-
-
 async def test_refresh_across_the_old_expiry_is_consistent_with_events(one, clock):
     code = await one.create()
     clock.ms += TIMEOUT_MS - 1
@@ -335,23 +148,6 @@ async def test_refresh_across_the_old_expiry_is_consistent_with_events(one, cloc
     told = await one.news(await one.begin())
     (refreshed,) = await asyncio.gather(refreshing, return_exceptions=True)
     assert told == ([] if type(refreshed) is SessionNotFound else [(code, None)])
-
-
-async def test_events_of_other_topics_and_origins_are_not_reported(store, under):
-    names = ["", "a", "a\x00", "a\x00\xff", "ab", "b"]
-    under_origins = [under(store, origin) for origin in (ORIGIN, OTHER, ORIGIN + "\x00")]
-    expected = {}
-    for one in under_origins:
-        for name in names:
-            code, leaver = await one.create(name), await one.create(name)
-            position = await one.knowing(name)
-            await one.answer(leaver)
-            expected[one.origin, name] = [code, leaver, position]
-    for one in under_origins:
-        for name in names:
-            code, leaver, position = expected[one.origin, name]
-            assert await one.news(await one.begin(), name) == [(code, None)]
-            assert await one.news(position, name) == [(leaver, Reason.ANSWERED)]
 
 
 @pytest.mark.parametrize("swept", [False, True])
@@ -387,42 +183,6 @@ async def test_position_is_refused_once_removals_after_it_are_forgotten(opened, 
         await one.create()
     position = await one.knowing()
     assert await store.begin_topic(ORIGIN, "topic", position) == (position, True)
-
-
-async def test_events_survive_a_restart_unless_they_are_in_memory(engine, opened, restarted):
-    store, one = await opened()
-    begun = await one.begin()
-    codes = [await one.create() for _ in range(5)]
-    told = [begun, *(position for position, *_ in await one.events(begun))]
-    await one.answer(codes[0])
-    await one.withdraw(codes[4])
-    told += [position for position, *_ in await one.events(told[-1])]
-    before = [await one.events(position) for position in told]
-    store, one = await restarted(store)
-    assert [store.knows(position.store) for position in told] == [not engine.in_files] * len(told)
-    if engine.in_files:
-        start, is_known = await store.begin_topic("https://one.example", "topic", None)
-        assert (is_known, await one.news(start)) == (False, [(code, None) for code in codes[1:4]])
-        resets = []
-        events = await one.events(told[-1], on_reset=lambda: resets.append(None))
-        assert ([code for _, code, _ in events], len(resets)) == (codes[1:4], 1)
-        return
-    for position in told:
-        assert await store.begin_topic("https://one.example", "topic", position) == (position, True)
-    assert [await one.events(position) for position in told] == before
-    new = await one.create()
-    ((position, *event),) = await one.events(told[-1])
-    assert (event, position not in told) == ([new, None], True)
-
-
-async def test_each_session_expires_once_for_many_readers(store, one, clock):
-    codes = [await one.create() for _ in range(40)]
-    position = await one.knowing()
-    clock.ms += TIMEOUT_MS
-    found = await asyncio.gather(*[one.news(position) for _ in range(20)])
-    expected = dict.fromkeys(codes, Reason.EXPIRED)
-    assert all((dict(each), len(each)) == (expected, 40) for each in found)
-    assert (await store.counts())[0] == 0
 
 
 @pytest.mark.parametrize("settled", [False, True])
@@ -544,45 +304,6 @@ async def test_quota_of_bytes_per_side(opened, restarted):
         await one.add(code, ANSWERER, "c")
 
 
-async def test_state_differs_between_listings(store, one, under, clock):
-    states = [await one.state("elsewhere")]
-
-    async def changed():
-        states.append(await one.state(since=states[-1].position))
-        assert (await one.state(since=states[-1].position)).changed is False
-        assert states[-1].changed == (states[-1].position != states[-2].position)
-        return states[-1].changed
-
-    async def same():
-        return not await changed()
-
-    codes = []
-    for _ in range(3):
-        codes.append(await one.create())
-        assert await changed()
-        clock.ms += 10
-    await one.add(codes[0], OFFERER, "c")
-    await one.refresh(codes[2])
-    await one.create("elsewhere")
-    await under(store, OTHER).create()
-    assert await same()
-    await one.answer(codes[1])
-    assert await changed()
-    await one.refresh(codes[1])
-    await one.withdraw(codes[1])
-    assert await same()
-    assert states[-1].changes_ms == BEGIN_MS + TIMEOUT_MS
-    clock.ms = states[-1].changes_ms
-    assert await changed()
-    await sweep(store)
-    assert await same()
-    assert states[-1].changes_ms == BEGIN_MS + 30 + TIMEOUT_MS
-    await one.withdraw(codes[2])
-    assert await changed()
-    assert states[-1].changes_ms is None
-    assert not (await one.state()).changed  # it is empty
-
-
 @pytest.fixture
 def told(engine):
     """Return a function that runs an action, and returns the given watches that noticed a change and its result."""
@@ -634,26 +355,3 @@ async def test_change_wakes_only_the_watches_of_its_topic_or_session(store, unde
             clock.ms += TIMEOUT_MS
             names, _ = await told(store, sweep(store), topic=topic, foreign_topic=foreign_topic)
             assert names == ["topic"]
-
-
-async def test_woken_watch_reads_the_change(store, one):
-    code = await one.create()
-    with store.watch_session(ORIGIN, code) as watch:
-        seen = []
-
-        async def follow():
-            await watch.opened()
-            since = SessionPosition((await one.read(code, ANSWERER)).serial, 0)
-            while since.number < 100:
-                news = await one.read(code, ANSWERER, since=since)
-                seen.extend(number for number, _ in news.candidates)
-                if news.last <= since.number:
-                    await watch.wait(watch.now_s() + 3600)
-                since = SessionPosition(news.serial, max(since.number, news.last))
-
-        following = asyncio.create_task(follow())
-        for number in range(100):
-            await one.add(code, ANSWERER, str(number))
-        await asyncio.wait_for(following, 60)
-    assert all(after == before + 1 for before, after in pairwise([0, *seen]))
-    assert seen[-1] == 100

@@ -4,12 +4,11 @@ import asyncio
 import shutil
 
 import pytest
-from support.stores import BEGIN_MS, TIMEOUT_MS, Under, open_leveldb, sweep
+from support.stores import TIMEOUT_MS, Under, open_leveldb, sweep
 
 from tornado_signal.errors import DatabaseError, Unavailable
 from tornado_signal.session import Answer, Position, Side
 from tornado_signal.stores.leveldb import layout, memory, records, session_table
-from tornado_signal.stores.leveldb import store as store_module
 from tornado_signal.stores.leveldb.binding import plyvel
 from tornado_signal.stores.leveldb.check import flaws
 from tornado_signal.stores.leveldb.space import Space
@@ -20,21 +19,6 @@ OFFERER, ANSWERER = Side.OFFERER, Side.ANSWERER
 
 def tables(store):
     return {key[:1] for key in store.database.snapshot.iterator(include_value=False)}
-
-
-async def test_creation_times_never_go_backwards(opened, clock, restarted):
-    store, one = await opened()
-    codes = [await one.create()]
-    clock.ms -= 500
-    codes.append(await one.create())
-    assert store.memory.latest_ms == BEGIN_MS
-    store, one = await restarted(store)
-    assert store.memory.latest_ms == BEGIN_MS
-    clock.ms -= 100_000
-    codes.append(await one.create())
-    found = await one.sessions()
-    assert [listed.session.code for listed in found] == codes[::-1]
-    assert {(each.session.created_ms, each.session.expires_ms) for each in found} == {(BEGIN_MS, BEGIN_MS + TIMEOUT_MS)}
 
 
 async def test_long_listing_is_read_in_steps(store, one):
@@ -122,25 +106,6 @@ async def test_listing_continues_during_a_sweep(store, one, clock):
     assert {listed.offer for listed in seen} == {"offer"}
     assert set(fresh) <= {listed.session.code for listed in seen} <= {big, *fresh}
     assert (await one.codes()) == fresh[::-1]
-
-
-async def test_sweep_deletes_sessions_that_expire_behind_it(opened, clock, restarted):
-    store, one = await opened(codes="content")
-    for number in range(30):
-        await one.create(offer=f"swept {number}")
-    refreshed = await one.create(offer="refreshed")
-    clock.ms += 200
-    assert await one.create(offer="refreshed") == refreshed
-    clock.ms = BEGIN_MS + TIMEOUT_MS
-    assert await sweep(store) != []
-    clock.ms = BEGIN_MS - 500
-    await one.create(offer="refreshed")  # expires now before what is gone
-    for number in range(30):
-        await one.create(offer=f"new {number}")  # as early as the sweep was, with smaller and greater codes
-    clock.ms = BEGIN_MS + 2 * TIMEOUT_MS
-    await sweep(store)
-    store, one = await restarted(store, codes="content", timeout_ms=TIMEOUT_MS // 2)
-    assert not tables(store) & {b"S", b"L"}
 
 
 async def test_probing_changes_nothing(store, one):
@@ -318,23 +283,6 @@ async def test_check_finds_a_wrong_memory(io_loop, tmp_path, clock, wrong, found
     await store.close()
 
 
-async def test_events_after_a_long_absence_are_delivered_in_steps(store, one, clock, monkeypatch):
-    codes = [await one.create() for _ in range(60)]
-    begun = await one.knowing()
-    for code in codes[:20]:
-        await one.answer(code)
-    for code in codes[20:30]:
-        await one.withdraw(code)
-    codes += [await one.create() for _ in range(30)]
-    clock.ms += 1
-    whole = await one.news(begun)
-    assert [code for code, _ in whole] == codes[:30] + codes[60:]
-    monkeypatch.setattr(store_module, "REMOVALS_STEP", 7)
-    monkeypatch.setattr(records, "LISTING_STEP", 7)
-    assert await one.news(begun) == whole
-    assert len([step async for step in one.steps(begun)]) >= 60 // 7
-
-
 async def test_step_is_bounded_in_bytes(store, one, clock):
     codes = [await one.create(offer="o" * 50_000) for _ in range(12)]
     for code in codes:
@@ -347,27 +295,6 @@ async def test_step_is_bounded_in_bytes(store, one, clock):
     for code in codes:
         await one.refresh(code)
     assert [len(step) async for step in one.steps(position) if step] == [3, 3, 3, 3]
-
-
-async def test_state_increases_when_departures_are_forgotten(store, one, clock):
-    stays = await one.create(ttl_ms=TIMEOUT_MS * 10)
-    newest = await one.create(ttl_ms=10)
-    seen = (await one.state()).position
-    serial, live = seen.event, seen.listed
-    clock.ms += 10
-    after = (await one.state()).position
-    assert after == Position(store.identity, serial - 1, live - 1)
-    await sweep(store)
-    clock.ms += TIMEOUT_MS
-    await sweep(store)
-    forgotten = (await one.state()).position
-    assert (forgotten.event <= after.event, forgotten.listed) == (True, 1)
-    new = await one.create()
-    await one.withdraw(stays)
-    assert (await one.state()).position.event > serial
-    assert (await one.state(since=seen)).changed
-    assert await one.codes() == [new]
-    assert newest not in await one.codes()
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def newest(store, one, topic):
 
 
 @pytest.mark.parametrize("kept", [2, 10_000])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 async def test_state_is_restored_from_disk(seed, kept, opened, clock, monkeypatch, restarted):
     monkeypatch.setattr(memory, "MAX_REMOVALS", kept)
     rng = random.Random(seed)

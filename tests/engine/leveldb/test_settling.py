@@ -7,7 +7,7 @@ import time
 import pytest
 from support.stores import TIMEOUT_MS, sweep
 
-from tornado_signal.errors import SessionNotFound, Unavailable
+from tornado_signal.errors import Unavailable
 from tornado_signal.session import MIN_HELD_MS, Reason, Side
 from tornado_signal.stores.leveldb import layout, session_table
 from tornado_signal.stores.leveldb.database import Group
@@ -168,25 +168,6 @@ async def test_departures_survive_failed_commits(store, one, clock, monkeypatch,
     assert session_keys(store) == []
 
 
-@pytest.mark.parametrize("how", ["settled", "swept"])
-async def test_expired_sessions_stay_expired_after_the_clock_is_set_back(how, opened, clock):
-    store, one = await opened()
-    answered, listed = await one.create(), await one.create()
-    await one.answer(answered)
-    clock.ms += TIMEOUT_MS
-    late_ms = clock.ms
-    await (store.table.expire_due(clock.ms) if how == "settled" else sweep(store))
-    await store.close()
-    clock.ms -= TIMEOUT_MS // 2
-    _, one = await opened()
-    assert clock.ms == late_ms
-    for code in (answered, listed):
-        with pytest.raises(SessionNotFound):
-            await one.read(code, Side.OFFERER)
-    await one.create()
-    assert (await one.sessions())[0].session.created_ms >= late_ms
-
-
 @pytest.mark.parametrize("change", ["refresh", "hold", "renew", "answer", "withdraw", "close", "kept"])
 async def test_time_continues_after_every_change_and_a_restart_with_an_earlier_clock(
     change, opened, clock, monkeypatch
@@ -215,18 +196,6 @@ async def test_time_continues_after_every_change_and_a_restart_with_an_earlier_c
 
 async def raise_unavailable(now_ms):
     raise Unavailable("killed")
-
-
-async def test_new_session_is_not_older_than_an_expiry(opened, clock):
-    store, one = await opened()
-    await one.create()
-    clock.ms += TIMEOUT_MS
-    late_ms = clock.ms
-    await store.table.expire_due(late_ms)
-    clock.ms -= TIMEOUT_MS
-    await one.create()
-    assert (await one.sessions())[0].session.created_ms == late_ms
-    clock.ms = late_ms
 
 
 @pytest.mark.parametrize("change", ["create", "answer", "withdraw"])
