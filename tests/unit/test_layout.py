@@ -127,11 +127,6 @@ def test_counters_and_answers_unpack(counters, answer):
     assert layout.unpack_answer(layout.pack_answer(answer)) == answer
 
 
-@given(st.lists(topics, unique=True, max_size=6))
-def test_topics_sort_by_code_point(names):
-    assert sorted(names, key=lambda name: layout.pack_listing_prefix("o", name)) == sorted(names)
-
-
 def test_every_table_has_its_own_first_byte():
     tables = [layout.FORMAT_KEY, layout.IDENTITY_KEY, layout.COUNTERS_KEY]
     tables += [layout.SESSIONS, layout.LISTING]

@@ -53,20 +53,6 @@ def test_secrets_are_hashed_with_sha256():
     assert hash_secret(None) == b""
 
 
-@pytest.mark.parametrize(
-    ("stored", "presented", "owner"),
-    [
-        (None, None, True),
-        (None, "any secret there is", True),
-        ("one secret of mine", "one secret of mine", True),
-        ("one secret of mine", "one secret of minE", False),
-        ("one secret of mine", None, False),
-    ],
-)
-def test_only_the_same_secret_owns_a_side(stored, presented, owner):
-    assert owns(hash_secret(stored), hash_secret(presented)) is owner
-
-
 @given(texts, texts)
 def test_neither_another_secret_nor_the_hash_owns_a_side(first, second):
     stored = hash_secret(first)
