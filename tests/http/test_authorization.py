@@ -291,7 +291,7 @@ async def over_peerjs(service, token, name):
 
 
 @hypothesis.settings(
-    max_examples=30, deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
+    max_examples=12, deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
 )
 @hypothesis.example(claims={"topics": [NAMES[2]]}, index=2)
 @hypothesis.given(claims=CLAIMED_NAMES, index=st.sampled_from(range(len(HASHES))))
@@ -326,9 +326,8 @@ def shared_protocols(io_loop, protected):
     return io_loop.run_sync(lambda: protected(peerjs_discovery=True))
 
 
-@pytest.mark.parametrize("number", range(2 ** len(ACTIONS)))
-async def test_same_is_allowed_without_a_token_over_every_protocol(number, protected):
-    anonymous = tuple(action for bit, action in enumerate(ACTIONS) if number >> bit & 1)
+@pytest.mark.parametrize("anonymous", [(), ("list",), ("offer",), ("offer", "answer")])
+async def test_same_is_allowed_without_a_token_over_every_protocol(anonymous, protected):
     service = await protected(auth_anonymous=anonymous)
     allowed = {action: action in anonymous for action in ACTIONS}
     over = {action: await over_http(service, None, action, NAMES[0]) for action in ACTIONS}
@@ -844,14 +843,6 @@ async def test_token_may_come_with_the_handshake_of_a_program(protected):
             pass
 
 
-async def test_pipelined_calls_use_the_token_before_them(protected):
-    service = await protected()
-    async with open_socket(service) as client:
-        waiting = [client.send("topics"), client.send("authorize", token=token_of(service)), client.send("topics")]
-        responses = [await asyncio.wait_for(each, BOUND_S) for each in waiting]
-        assert ["result" in response for response in responses] == [False, True, True]
-
-
 # Protocols of other libraries
 
 
@@ -919,14 +910,6 @@ async def test_peer_of_a_tracker_is_taken_over_with_the_same_subject_only(protec
             assert (await receiver.receive())["peer_id"] == "q" * 20
             await other.send(offering | {"event": "stopped"})
             await other.receive()
-
-
-async def test_anonymous_peers_use_the_token_of_the_library(protected):
-    service = await protected(auth_anonymous=("offer", "answer"))
-    peer = await open_peer(service.port, "a", "a token of the library")
-    await peer.send("OFFER", "a", payload=1)
-    assert (await peer.next())["payload"] == 1
-    await peer.close()
 
 
 # Logs

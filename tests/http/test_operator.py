@@ -419,13 +419,6 @@ async def test_failed_action_is_logged(service, monkeypatch, caplog):
     assert logged_actions(caplog) == [expected]
 
 
-async def test_connections_of_a_network_are_closed(service):
-    async with connect(service) as client:
-        assert await act(service, "disconnect", address="192.0.2.0/24") == {"connections": 0}
-        assert await act(service, "disconnect", address="127.0.0.0/8") == {"connections": 1}
-        assert await client.closed() == (1008, "closed by the operator")
-
-
 async def test_idle_connection_of_a_proxy_stays_and_its_websocket_is_closed(start_service):
     service = await start_service(trusted_proxies=(LOOPBACK,))
     forwarded = [("X-Forwarded-For", "192.0.2.7")]

@@ -250,8 +250,10 @@ async def disconnect_midway(service, target, disconnect):
     disconnect(client)
 
 
-@pytest.mark.parametrize("disconnect", [socket.socket.close, reset], ids=["close", "reset"])
-@pytest.mark.parametrize("target", ["/lobby/sessions", "/lobby/sessions?wait=0", "/lobby/events"])
+@pytest.mark.parametrize(
+    ("target", "disconnect"),
+    [("/lobby/sessions", socket.socket.close), ("/lobby/sessions?wait=0", reset), ("/lobby/events", reset)],
+)
 async def test_response_that_is_not_read_is_freed(target, disconnect, start_service, without_garbage_collection):
     service = await start_service(max_sessions_per_origin=1000)
     for number in range(60):
@@ -266,8 +268,7 @@ async def test_response_that_is_not_read_is_freed(target, disconnect, start_serv
     assert service.shared.running == 0
 
 
-@pytest.mark.parametrize("disconnect", [socket.socket.close, reset], ids=["close", "reset"])
-async def test_listing_generator_is_closed_when_the_client_disconnects(disconnect, service):
+async def test_listing_generator_is_closed_when_the_client_disconnects(service):
     for number in range(60):
         await service.offer(offer=chr(97 + number % 26) * 200_000)
     hooks = sys.get_asyncgen_hooks()
@@ -284,7 +285,7 @@ async def test_listing_generator_is_closed_when_the_client_disconnects(disconnec
     sys.set_asyncgen_hooks(on_start, on_abandoned)
     try:
         for _ in range(5):
-            await disconnect_midway(service, "/lobby/sessions", disconnect)
+            await disconnect_midway(service, "/lobby/sessions", reset)
         await until(lambda: not service.shared.running)
         gc.collect()
     finally:

@@ -3,19 +3,10 @@
 import asyncio
 import contextlib
 import random
-import zlib
 from collections import Counter
 
 import pytest
-from support.service import ORIGIN
 from support.sse import BOUND_S, open_stream, summarize
-
-
-def forge_cursor(cursor, *numbers):
-    """Return a cursor with other numbers and a valid tag of the topic `lobby`."""
-    text = ".".join((cursor.split(".")[0], *map("{:x}".format, numbers)))
-    tag = zlib.crc32(("\0".join((ORIGIN, "topic", "lobby")) + text).encode())
-    return f"{text}.{tag:08x}"
 
 
 @pytest.fixture
@@ -43,21 +34,6 @@ async def test_stream_resumed_at_another_store_starts_with_the_listing(position,
         code = await second.offer()
         assert summarize(await stream.take()) == [("session", code)]
         assert stream.last.split(".")[0] == second.store.memory.generation != last.split(".")[0]
-
-
-@pytest.mark.parametrize("offset", [(1, 1), (10**6, 0), (10**6, 10**6), (0, 10**6)])
-async def test_stream_resumed_at_a_future_position_starts_with_the_listing(offset, service):
-    codes = [await service.offer() for _ in range(2)]
-    async with open_stream(service.port, "/lobby/events") as stream:
-        await stream.listing()
-        serial, listed = (int(number, 16) for number in stream.last.split(".")[1:3])
-    last = forge_cursor(stream.last, serial + offset[0], listed + offset[1])
-    async with open_stream(service.port, "/lobby/events", last=last) as stream:
-        assert summarize(await stream.listing()) == [("reset",), *(("session", code) for code in codes)]
-    async with open_stream(service.port, "/lobby/events", last=forge_cursor(stream.last, serial, listed)) as stream:
-        code = await service.offer()
-        assert summarize(await stream.take()) == [("session", code)]
-        assert stream.marks == 0
 
 
 async def test_session_followed_at_another_store_starts_over_immediately(start_service):
@@ -150,7 +126,7 @@ class Follower:
                 pass
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 async def test_streams_resume_after_disconnects_at_any_point(seed, service):
     rng = random.Random(seed)
     live = {}  # code: expiry

@@ -7,7 +7,7 @@ import signal
 from urllib.parse import quote, urlencode
 
 import pytest
-from support.service import HANDSHAKE, NOT_FOUND, ORIGIN, OTHER, TIMEOUT_MS, head, invalid, refused, with_origin
+from support.service import HANDSHAKE, ORIGIN, OTHER, TIMEOUT_MS, head, invalid, refused, with_origin
 from support.sse import open_stream, summarize
 
 from tornado_signal.http import streams
@@ -191,46 +191,6 @@ async def test_client_that_has_used_up_its_bytes_refreshes_without_an_event(star
             assert [event.data for event in await stream.take(events)] == [session] * events
 
 
-async def check_every_point(port, points, listing, events, publish):
-    """Resume at every id of a recorded stream and check that exactly the missing events arrive."""
-    ids = points + [event.id for event in events]
-    recorded = listing + events
-    async with contextlib.AsyncExitStack() as stack:
-        opened = []
-        for at, last in enumerate(ids):
-            stream = await stack.enter_async_context(open_stream(port, "/lobby/events", last=last))
-            # The bare id after the listing stands for the whole listing, which ends at the same place in the record.
-            received = recorded[: at + 1 if at < len(listing) else at]
-            missed = recorded[len(received) :]
-            added = {event.data["code"] for event in missed if event.name == "session"}
-            gone = {event.data["code"] for event in missed if event.name == "gone"}
-            expected = [event for event in missed if event.data["code"] not in added & gone]
-            expected.sort(key=lambda event: event.name != "gone")  # removals precede additions
-            await stream.take(len(expected))
-            assert summarize(stream.events) == summarize(expected), at
-            opened.append(stream)
-        code = await publish()
-        for stream in opened:
-            assert summarize(await stream.take()) == [("session", code)]
-
-
-async def test_streams_of_a_topic_resume_from_every_id(service):
-    codes = [await service.offer() for _ in range(2)]
-    recorded, last = [], None
-    for step in range(3):
-        async with open_stream(service.port, "/lobby/events", last=last) as stream:
-            if step == 0:
-                await stream.listing()
-                points, listing = [event.id for event in stream.events] + [stream.last], list(stream.events)
-            codes += [await service.offer(), await service.offer()]
-            await service.post("/answer", code=codes.pop(0), side="answerer", answer="a")
-            await service.post("/withdraw", code=codes.pop(), side="offerer")
-            codes.append(await service.offer())
-            recorded += await stream.take(5)
-            last = stream.last
-    await check_every_point(service.port, points, listing, recorded, service.offer)
-
-
 async def test_sessions_resume_and_topics_start_over_from_every_id_after_the_server_was_killed(start):
     server = start()
     port = int(server.url.rpartition(":")[2])
@@ -343,28 +303,6 @@ async def test_session_stream_outlasts_an_expiry_that_a_refresh_has_moved(servic
         assert [event.name for event in await stream.take()] == ["answer"]
         await service.post("/withdraw", code=code, side="offerer")
         assert summarize(await stream.rest()) == [("gone", code, "withdrawn")]
-
-
-async def test_session_stream_resumes_from_every_event(service, follow):
-    code = await service.offer()
-    for fields in [{"candidate": "0"}, {"candidates": ["1", "2", "3"]}, {"answer": "a"}, {"candidates": ["4", "5"]}]:
-        await service.post("/answer", code=code, side="answerer", **fields)
-    async with follow(code) as stream, contextlib.AsyncExitStack() as stack:
-        recorded = await stream.take(7)
-        opened = []
-        for at, event in enumerate(recorded):
-            opened.append(await stack.enter_async_context(follow(code, last=event.id)))
-            assert await opened[-1].take(6 - at) == recorded[at + 1 :]
-        await service.post("/answer", code=code, side="answerer", candidate="6")
-        for follower in [stream, *opened]:
-            assert [event.data for event in await follower.take()] == [{"candidate": "6"}]
-        await service.post("/withdraw", code=code, side="offerer")
-        for follower in [stream, *opened]:
-            assert summarize(await follower.rest()) == [("gone", code, "withdrawn")]
-    response = await service.call(
-        "GET", f"/events?code={code}&side=offerer", headers=[("Last-Event-ID", recorded[0].id)]
-    )
-    assert refused(response) == (404, NOT_FOUND)
 
 
 @pytest.mark.parametrize("reason", ["withdrawn", "expired"])

@@ -4,8 +4,6 @@ Each test runs all requests and reports those that fail, because thousands of sm
 """
 
 import contextlib
-import itertools
-import re
 
 import pytest
 from support.http_corpus import CORPUS, GOOD, LAST
@@ -100,18 +98,6 @@ def test_single_bytes_get_the_same_responses(subtests, own_server, expected):
     for name, raw in CORPUS.items():
         with subtests.test(name), chopping(1):
             assert comparable(own_server.exchange(raw + LAST)) == expected[name]
-
-
-def test_two_segments_get_the_same_responses(subtests, own_server, expected):
-    for name, raw in CORPUS.items():
-        if name.startswith("byte "):  # these are similar to many others
-            continue
-        places = {*range(len(raw) - 3, len(raw))}
-        places |= {end.start() + step for end in itertools.islice(re.finditer(rb"\r\n", raw), 10) for step in range(3)}
-        with subtests.test(name):
-            for place in sorted(places & {*range(1, len(raw))}):
-                with chopping(place, 1 << 20):
-                    assert comparable(own_server.exchange(raw + LAST)) == expected[name], place
 
 
 def test_pipelined_requests_get_the_same_responses(subtests, own_server, expected):

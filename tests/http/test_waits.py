@@ -4,13 +4,10 @@ import asyncio
 import email.utils
 import http
 import json
-import random
 import re
 
 import pytest
 from support.service import NO_SUCH_CODE, NOT_FOUND, NOW_MS, ORIGIN, TIMEOUT_MS, head, invalid, refused, with_origin
-
-from tornado_signal.system.clock import Clock
 
 LONG_S = 45  # the longest wait, longer than any of these tests takes
 BOUND_S = 20  # limit for each response
@@ -26,10 +23,10 @@ async def until_waiting(service, count):
 async def until_over(service, pass_time, wait_s, *waiters):
     """Let all of the time pass that requests wait for, and check that they do."""
     await until_waiting(service, len(waiters))
-    await pass_time(0.8 * wait_s)
+    await pass_time(0.5 * wait_s)
     await service.get("/health")
     assert not any(waiter.task.done() for waiter in waiters)
-    await pass_time(0.2 * wait_s + 1)
+    await pass_time(0.5 * wait_s + 1)
 
 
 async def test_waits_end_after_45_seconds(service, pass_time):
@@ -146,9 +143,9 @@ COMES = [
 ]
 
 
-@pytest.mark.parametrize("count", [1, 7])
 @pytest.mark.parametrize(("side", "sent", "expected"), COMES)
-async def test_every_waiting_poll_gets_a_change_once(side, sent, expected, count, service, poll):
+async def test_every_waiting_poll_gets_a_change_once(side, sent, expected, service, poll):
+    count = 7
     code = await service.offer()
     cursor = (await poll(code, side, wait=0).json())["cursor"]
     waiters = [poll(code, side, wait=LONG_S, since=cursor) for _ in range(count)]
@@ -174,7 +171,7 @@ async def test_side_is_not_woken_by_its_own_messages(service, poll):
     assert (await waiter.json())["answer"] == "a"
 
 
-@pytest.mark.parametrize("wait", [0, 0.5, 30])
+@pytest.mark.parametrize("wait", [0, 30])
 @pytest.mark.parametrize("seen", [False, True])
 async def test_poll_that_times_out_returns_the_same_cursor(wait, seen, service, poll, pass_time):
     code = await service.offer()
@@ -190,8 +187,7 @@ async def test_poll_that_times_out_returns_the_same_cursor(wait, seen, service, 
     assert await waiter.json() == {"answer": "a" if seen else None, "answerCandidates": [], "cursor": cursor}
 
 
-@pytest.mark.parametrize("side", ["offerer", "answerer"])
-@pytest.mark.parametrize("answered", [False, True])
+@pytest.mark.parametrize(("side", "answered"), [("offerer", True), ("answerer", False)])
 async def test_withdrawal_ends_the_polls_of_both_sides(side, answered, service, poll):
     code = await service.offer()
     if answered:
@@ -260,42 +256,6 @@ async def test_draining_server_answers_waits_with_valid_cursors(service, poll, l
     assert response.headers["Retry-After"]
 
 
-@pytest.mark.parametrize("seed", range(3))
-async def test_waiting_readers_get_everything_once_and_in_order(seed, service, poll):
-    rng = random.Random(seed)
-    code = await service.offer()
-    sent = {"offerer": [], "answerer": []}
-
-    async def write(side):
-        answer_at = rng.randrange(25) if side == "answerer" else None
-        for step in range(25):
-            if step == answer_at:
-                await send(service, code, side, answer="the answer")
-            texts = [f"{side} {step} {n}" for n in range(rng.choice([1, 1, 2, 30]))]
-            sent[side] += texts
-            await send(service, code, side, **({"candidates": texts} if len(texts) > 1 else {"candidate": texts[0]}))
-            if rng.random() < 0.3:
-                await service.get("/health")
-        await send(service, code, side, candidate="the end")
-
-    async def read(side):
-        theirs = "answer" if side == "offerer" else "offer"
-        got, description, cursor = [], None, None
-        while "the end" not in got:
-            extra = {"since": cursor} if cursor else {}
-            result = await poll(code, side, wait=rng.choice([LONG_S, LONG_S, 0, 0.02]), **extra).json()
-            cursor = result["cursor"]
-            assert description is None or result[theirs] == description
-            description = result[theirs]
-            got += result[f"{theirs}Candidates"]
-        return got[:-1]
-
-    sides = ["offerer", "offerer", "offerer", "answerer", "answerer"]
-    _, _, *got = await asyncio.gather(write("offerer"), write("answerer"), *map(read, sides))
-    for side, texts in zip(sides, got, strict=True):
-        assert texts == sent["answerer" if side == "offerer" else "offerer"]
-
-
 async def test_listing_waits_only_while_it_is_empty_or_unchanged(service, list_sessions, pass_time):
     waiter = list_sessions(wait=10)
     await until_over(service, pass_time, 10, waiter)
@@ -315,8 +275,10 @@ async def test_listing_waits_only_while_it_is_empty_or_unchanged(service, list_s
     assert (await waiter.json())["sessions"] == []
 
 
-@pytest.mark.parametrize("limit", [None, 1])
-@pytest.mark.parametrize("change", ["come", "answer", "withdraw", "expire", "sweep"])
+@pytest.mark.parametrize(
+    ("change", "limit"),
+    [("come", None), ("come", 1), ("answer", 1), ("withdraw", None), ("expire", 1), ("sweep", None)],
+)
 async def test_waiting_listing_responds_to_every_kind_of_change(change, limit, service, list_sessions):
     first = await service.offer(info="first")
     service.clock.ms += 150
@@ -349,7 +311,7 @@ async def test_waiting_listing_responds_to_every_kind_of_change(change, limit, s
 
 async def test_limit_returns_the_newest_sessions_up_to_1000(service, list_sessions):
     codes = [await service.offer(info=str(n)) for n in range(120)][::-1]
-    for limit in (1, 2, 50, 51, 119, 120, 121, 1000, 2000):
+    for limit in (1, 51, 120, 2000):
         for extra in ({}, {"wait": 0}):
             result = await list_sessions(limit=limit, **extra).json()
             assert [session["code"] for session in result["sessions"]] == codes[:limit]
@@ -357,21 +319,3 @@ async def test_limit_returns_the_newest_sessions_up_to_1000(service, list_sessio
     await asyncio.gather(*(service.store.create(ORIGIN, "lobby", "i", "o") for _ in range(890)))
     assert len((await list_sessions(limit=5000).json())["sessions"]) == 1000
     assert len((await list_sessions().json())["sessions"]) == 1010
-
-
-class RealClock(Clock):
-    """The system clock with the interface of HandClock."""
-
-    ms = property(Clock.now_ms)
-
-
-async def test_waits_end_on_time_with_the_system_clock(start_service):
-    service = await start_service(clock=RealClock())
-    code = (await service.post("/lobby/offer", info="i", offer="o", ttl=1000))["code"]
-    listing = await service.get("/lobby/sessions?wait=0")
-    cursor, expires_ms = listing["cursor"], listing["sessions"][0]["expiresAt"]
-    polled = Waiter(service.call("POST", "/poll", {"code": code, "side": "offerer", "wait": LONG_S}))
-    listed = Waiter(service.call("GET", f"/lobby/sessions?wait={LONG_S}&since={cursor}"))
-    responses = await asyncio.gather(polled.response(), listed.json())
-    assert service.clock.ms >= expires_ms
-    assert (refused(responses[0]), responses[1]["sessions"]) == ((404, NOT_FOUND), [])

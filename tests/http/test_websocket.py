@@ -10,7 +10,7 @@ from operator import attrgetter
 
 import jsonschema_rs
 import pytest
-from support.frame_vectors import BINARY, CLOSE, CONT, MORE, PING, PONG, TEXT, frame
+from support.frame_vectors import CLOSE, CONT, MORE, PING, PONG, TEXT, frame
 from support.rpc import BOUND_S, RpcClient, open_socket, until
 from support.service import HANDSHAKE, ORIGIN, OTHER, TIMEOUT_MS, allowed_origin, head, invalid, refused, with_origin
 from websockets.exceptions import InvalidStatus
@@ -155,7 +155,7 @@ async def test_waiting_request_frees_the_unused_parts_of_its_message(service):
         tracemalloc.start()
         try:
             before, _ = tracemalloc.get_traced_memory()
-            for number in range(5):
+            for number in range(2):
                 unused = {"unused": [f"{number}-{item}" for item in range(10_000)]}
                 client.send("poll", code=code, side="offerer", wait=60, **unused)
                 batch = [request("poll", f"b{number}", code=code, side="offerer", wait=60, **unused)]
@@ -164,7 +164,7 @@ async def test_waiting_request_frees_the_unused_parts_of_its_message(service):
             after, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        assert after - before < 1_000_000  # each of the 10 messages takes 800 kB
+        assert after - before < 1_000_000  # each of the four messages takes 800 kB
 
 
 async def test_batch_gets_a_single_response_message(service):
@@ -351,7 +351,7 @@ def writes(monkeypatch):
     return writes
 
 
-@pytest.mark.parametrize("part", [1000, 2048, 70_001, 1_000_000])
+@pytest.mark.parametrize("part", [1000, 70_001])
 async def test_messages_sent_ahead_arrive_whole_and_in_order(part, service, opened, monkeypatch):
     received, sizes = [], [0, 1, 125, 126, 2040, 2041, 3000, 65_535, 65_536, 5, 7, 20_000, 1]
 
@@ -503,23 +503,6 @@ async def test_limits_apply_to_each_client_behind_a_proxy(start_service, opened)
     await until(lambda: service.shared.limits.client("192.0.2.1").idle)
 
 
-async def test_connections_of_the_address_with_most_unfinished_bytes_are_closed(service, opened):
-    large = frame(TEXT, b" " * 200_000)
-    async with contextlib.AsyncExitStack() as stack:
-        other_client = await stack.enter_async_context(open_socket(service, local_addr=("127.0.0.2", 0)))
-        opened[0].state.unfinished = MemoryBudget(1_000_000, attrgetter("unfinished_bytes"))
-        senders = [await stack.enter_async_context(open_socket(service)) for _ in range(6)]
-        for sender in senders:
-            sender.socket.transport.write(large[:-1])
-        await until(lambda: opened[0].state.unfinished.ended)
-        for _ in range(5):
-            await other_client.call("offer", topic="lobby", info="i", offer="o" * 250_000)
-        await until(
-            lambda: sum(sender.socket.close_code == 1006 for sender in senders) == opened[0].state.unfinished.ended
-        )
-    await until(lambda: not opened[0].state.unfinished.bytes)
-
-
 async def test_large_messages_that_wait_for_their_turn_count_as_unprocessed(service, opened, monkeypatch):
     monkeypatch.setattr(RpcConnection, "message_received", lambda self, message: None)
     async with contextlib.AsyncExitStack() as stack:
@@ -553,16 +536,6 @@ async def test_http_and_websockets_share_the_budget_for_unfinished_messages(serv
     await until(lambda: not unfinished.bytes)
 
 
-async def test_control_frames_leave_no_unfinished_bytes(service, opened):
-    async with open_socket(service) as client:
-        for number in range(20):
-            await client.socket.pong(b"x" * 100)
-            await (await client.socket.ping())
-            if number == 18:
-                assert (await client.call("health"))["status"] == "ok"
-        assert opened[0].state.unfinished.bytes == 0
-
-
 async def test_payload_bytes_that_look_like_a_pong_belong_to_the_message(service, opened):
     text = json.dumps(request("health", 1)).encode()
     sent_frame = frame(TEXT, text, key=bytes([text[0] ^ 0x8A, text[1] ^ 0x80, 0, 0]))
@@ -575,13 +548,6 @@ async def test_payload_bytes_that_look_like_a_pong_belong_to_the_message(service
             sent += len(part)
             await until(lambda sent=sent: future.done() or opened[0].state.unfinished.bytes == sent)
         assert (await asyncio.wait_for(future, BOUND_S))["result"]["status"] == "ok"
-
-
-async def test_invalid_frame_right_before_a_close_frame_determines_the_code(service):
-    async with open_socket(service) as client:
-        close = frame(CLOSE, (1000).to_bytes(2))
-        client.socket.transport.write(frame(BINARY, b"x") + close)
-        assert await client.closed() == 1003
 
 
 async def test_messages_received_after_a_close_are_not_processed(start_service):
@@ -629,21 +595,6 @@ async def test_client_that_does_not_read_is_closed_and_its_requests_are_dropped(
         codes = [code] + [await service.offer(offer="x" * 100_000) for _ in range(30)]
         client.socket.transport.resume_reading()
         assert [(await client.event())[1]["code"] for _ in codes] == codes
-
-
-async def test_reading_client_gets_many_megabytes_of_results_and_events(service):
-    codes = [await service.offer(offer="x" * 200_000) for _ in range(15)]
-    async with open_socket(service) as client:
-        listing = client.send("sessions", topic="lobby")
-        await client.call("subscribe", topic="lobby")
-        polls = [request("poll", code, code=code, side="answerer") for code in codes]
-        results = client.send_raw(polls, json.dumps(codes))
-        assert [(await client.event())[1]["code"] for _ in codes] == codes
-        sessions = (await asyncio.wait_for(listing, BOUND_S))["result"]["sessions"]
-        assert [session["code"] for session in sessions] == codes[::-1]
-        assert [len(response["result"]["offer"]) for response in await asyncio.wait_for(results, BOUND_S)] == [
-            200_000
-        ] * 15
 
 
 async def test_slow_silent_reader_stays_connected(service, pass_time):
@@ -709,8 +660,7 @@ async def test_asyncapi_document_has_every_method_and_needs_no_origin(service):
     assert set(DOCUMENT["components"]["messages"]) == methods | results | {"error", "event"}
 
 
-@pytest.mark.parametrize("secret", [None, SECRET])
-async def test_every_message_matches_the_asyncapi_document(secret, service):
+async def test_every_message_matches_the_asyncapi_document(service):
     async with RpcClient(f"ws://127.0.0.1:{service.port}/ws", ORIGIN) as client:
 
         async def ask(method, **params):
@@ -722,7 +672,7 @@ async def test_every_message_matches_the_asyncapi_document(secret, service):
 
         for method in ("version", "health", "topics", "nearby", "iceServers"):
             await ask(method)
-        own = {"secret": secret} if secret else {}
+        own = {"secret": SECRET}
         await ask("subscribe", topic="lobby")
         code = (await ask("offer", topic="lobby", info="i", offer="o", hold=True, **own))["code"]
         owner = {"code": code, "side": "offerer", **own}
