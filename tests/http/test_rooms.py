@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from support.paths import TESTS
 from support.rpc import until
-from support.service import HANDSHAKE, ORIGIN, OTHER, head, refused, with_origin
+from support.service import HANDSHAKE, ORIGIN, OTHER, head, with_origin
 from support.y_webrtc import RawClient
 from websockets.exceptions import ConnectionClosed
 
@@ -317,15 +317,6 @@ async def test_original_server_would_have_sent_the_same(name, title, opened, mon
 
 
 # All
-
-
-@pytest.mark.parametrize("path", ["/rxdb", "/matchbox/game", "/godot"])
-async def test_programs_without_an_origin_read_which_setting_admits_them(path, service, caplog):
-    response = await service.raw(head("GET", path, with_origin(None, HANDSHAKE)))
-    name = path.split("/")[1]
-    expected = f"Missing or invalid required parameter: Origin; programs that send none need --shared-protocols {name}"
-    assert refused(response) == (400, expected)
-    assert [record.getMessage() for record in caplog.records if expected in record.getMessage()]
 
 
 async def test_shared_protocols_join_programs_without_an_origin_and_pages(start_service):
