@@ -6,8 +6,7 @@ Nothing is stored, and events of other kinds are refused.
 import hashlib
 import json
 import re
-from collections.abc import Awaitable, Collection, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Collection, Coroutine, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -46,9 +45,6 @@ OTHER_KIND: Final = f"only the ephemeral kinds {KINDS.start} to {KINDS.stop - 1}
 _HEX_32: Final = re.compile("[0-9a-f]{64}")
 _HEX_64: Final = re.compile("[0-9a-f]{128}")
 _LETTER: Final = re.compile("[a-zA-Z]")
-_TIME_AT: Final = len('{"id":"","pubkey":"","created_at":') + 2 * 64  # in the JSON of an event
-_SEVERAL: Final = b" "  # begins an event with several topics. JSON may begin with it, for earlier versions
-
 Topic = tuple[str, str]
 """The letter of a tag, and its first value."""
 
@@ -62,54 +58,42 @@ class Filter(NamedTuple):
 
     topics: frozenset[Topic]  # of the condition with the fewest. They are subscribed to
     others: Collection[frozenset[Topic]]  # the other conditions
-    kinds: bytes  # the kinds as text, separated by spaces. Empty for all
-    since: float  # seconds since 1970, as `created_at` of events
+    kinds: Collection[int]  # empty for all
+    since: float  # seconds since 1970, as `created_at` of events, with the error of clocks
     until: float
 
-    def matches(self, kind: bytes, event: bytes, topics: Collection[Topic]) -> bool:
-        """Return whether an event matches that has one of the subscribed topics."""
-        if self.kinds and kind not in self.kinds:
+    def matches(self, kind: int, created_at: int, topics: Collection[Topic]) -> bool:
+        if (self.kinds and kind not in self.kinds) or self.topics.isdisjoint(topics):
             return False
-        if self.since > 0 or self.until < MAX_TIME:
-            created_at = int(event[_TIME_AT : event.index(b",", _TIME_AT)])
-            if not self.since - CLOCK_ERROR_S <= created_at <= self.until + CLOCK_ERROR_S:
-                return False
-        return not any(other.isdisjoint(topics) for other in self.others)
+        if self.others and any(each.isdisjoint(topics) for each in self.others):
+            return False
+        return self.since <= created_at <= self.until
 
 
-@dataclass(eq=False, slots=True)
-class TopicReceiver:
-    """The receiver of one topic of a subscription."""
+class Subscription:
+    """A subscription of a connection, which receives the events of its topics."""
 
-    socket: WebSocket
-    subscription: bytes  # the id as JSON
-    receivers: "Mapping[Topic, TopicReceiver]"  # all of the subscription
-    channel: Channel
-    filters: list[Filter]  # those that have the topic
+    __slots__ = ("_filters", "_name", "_socket", "topics", "values")
 
-    def matches(self, kind: bytes, event: bytes, topics: Collection[Topic]) -> bool:
-        return any(each.matches(kind, event, topics) for each in self.filters)
+    def __init__(self, socket: WebSocket, name: bytes, filters: Sequence[Filter]) -> None:
+        self._socket = socket
+        self._name = name  # its id as JSON
+        self._filters = filters
+        self.topics = dict.fromkeys(topic for each in filters for topic in each.topics)
+        self.values = len(self.topics) + sum(len(other) for each in filters for other in each.others)
 
     def relayed(self, message: bytes) -> None:
-        several = message.startswith(_SEVERAL, KIND_LENGTH)
-        kind, event = message[:KIND_LENGTH], message[KIND_LENGTH + several :]
-        if several:
-            # Every topic of the event brings it. Only the first one that matches delivers it.
-            topics = _topics_of(event)
-            receivers = (self.receivers[topic] for topic in topics if topic in self.receivers)
-            matching = next((each for each in receivers if each.matches(kind, event, topics)), None)
-            if matching is not self:
-                return
-        elif not self.matches(kind, event, ()):
+        content = message[KIND_LENGTH:].lstrip()
+        kind, created_at, topics = _read(content)
+        # Every topic of the event brings it, each after as many spaces as there are topics before it. Only the first
+        # one that is subscribed to delivers it.
+        before = len(message) - KIND_LENGTH - len(content)
+        if before and not self.topics.keys().isdisjoint(topics[:before]):
             return
-        self.socket.post(b'["EVENT",%b,%b]' % (self.subscription, event))
-
-
-class Subscription(NamedTuple):
-    """A subscription of a connection."""
-
-    receivers: Mapping[Topic, TopicReceiver]
-    values: int  # the number of values of all its filters
+        for each in self._filters:
+            if each.matches(kind, created_at, topics):
+                self._socket.post(b'["EVENT",%b,%b]' % (self._name, content))
+                return
 
 
 class NostrConnection(ProtocolConnection):
@@ -131,7 +115,7 @@ class NostrConnection(ProtocolConnection):
     @property
     def names(self) -> list[str]:
         subscriptions = self._subscriptions.values()
-        return list(dict.fromkeys(name for each in subscriptions for _, name in each.receivers))
+        return list(dict.fromkeys(name for each in subscriptions for _, name in each.topics))
 
     def channel_of(self, topic: Topic) -> Channel:
         """Return the channel of a topic. Those of `x` have no letter in their scope, as in earlier versions."""
@@ -194,38 +178,29 @@ class NostrConnection(ProtocolConnection):
             self.send(["NOTICE", "error: the server is temporarily unavailable; the subscription begins later"])
         self.send(["EOSE", subscription_id])
 
-    def _subscribe(self, subscription: bytes, filters: list[Filter], context: RequestContext) -> list[Awaitable[None]]:
+    def _subscribe(self, name: bytes, filters: list[Filter], context: RequestContext) -> list[Awaitable[None]]:
         """Replace a subscription by one with these filters. Topics of both miss no event.
 
         The awaitables complete when the subscription is effective.
         """
-        earlier = self._subscriptions.get(subscription, Subscription({}, 0))
-        by_topic: dict[Topic, list[Filter]] = {}
-        for each in filters:
-            for topic in each.topics:
-                by_topic.setdefault(topic, []).append(each)
-        values = len(by_topic) + sum(len(other) for each in filters for other in each.others)
-        if (units := values + earlier.values - 1) > 0:
+        earlier = self._subscriptions.get(name, Subscription(self.client.socket, name, ()))
+        subscription = Subscription(self.client.socket, name, filters)
+        if (units := subscription.values + earlier.values - 1) > 0:
             context.charge(units)
         for _ in range(earlier.values):
             self.release()
-        for _ in range(values):
+        for _ in range(subscription.values):
             self.acquire()
-        receivers: dict[Topic, TopicReceiver] = {}
-        for topic, its in by_topic.items():
-            channel = self.channel_of(topic)
-            receivers[topic] = TopicReceiver(self.client.socket, subscription, receivers, channel, its)
-        subscribed = [self.relay.subscribe(each.channel, each) for each in receivers.values()]
+        subscribed = [self.relay.subscribe(self.channel_of(topic), subscription) for topic in subscription.topics]
         self._unsubscribe(earlier)
-        if receivers:
-            self._subscriptions[subscription] = Subscription(receivers, values)
-        else:
-            self._subscriptions.pop(subscription, None)
+        self._subscriptions[name] = subscription
+        if not filters:
+            del self._subscriptions[name]
         return [opening for opening in subscribed if opening is not None]
 
     def _unsubscribe(self, subscription: Subscription) -> None:
-        for receiver in subscription.receivers.values():
-            self.relay.unsubscribe(receiver.channel, receiver)
+        for topic in subscription.topics:
+            self.relay.unsubscribe(self.channel_of(topic), subscription)
 
     # Events
 
@@ -241,12 +216,11 @@ class NostrConnection(ProtocolConnection):
             self.send(["OK", event_id, False, _reason(refusal)])
             return
         names = ("id", "pubkey", "created_at", "kind", "tags", "content", "sig")
-        several = _SEVERAL if len(topics) > 1 else b""
-        message = b"%d%b%b" % (event["kind"], several, encode({name: event[name] for name in names}))
-        if several:
-            context.charge((len(topics) - 1) * units_of(len(message)))
-        for topic in topics:
-            self.publish(self.channel_of(topic), message, context)
+        content = encode({name: event[name] for name in names})
+        if len(topics) > 1:
+            context.charge((len(topics) - 1) * units_of(len(content)))
+        for number, topic in enumerate(topics):
+            self.publish(self.channel_of(topic), b"%d%b%b" % (event["kind"], b" " * number, content), context)
         # In one write with the event if the publisher also subscribes to it.
         self.client.socket.post(encode(["OK", event_id, True, ""]))
 
@@ -347,7 +321,7 @@ def _parse_filter(value: object) -> Filter:
     if type(since) not in (int, float) or type(until) not in (int, float):
         raise Refused("invalid: since and until are numbers")
     topics, *others = sorted((frozenset((name[1:], each) for each in conditions[name]) for name in conditions), key=len)
-    return Filter(topics, others, b" ".join(b"%d" % kind for kind in kinds or ()), since, until)
+    return Filter(topics, others, kinds or (), since - CLOCK_ERROR_S, until + CLOCK_ERROR_S)
 
 
 def _check_event(event: dict[str, Any]) -> Sequence[Topic]:
@@ -381,9 +355,10 @@ def _find_topics(tags: list[list[str]]) -> Sequence[Topic]:
 
 
 @lru_cache(1)
-def _topics_of(event: bytes) -> Sequence[Topic]:
-    """Return the topics of a relayed event. Each of its receivers asks for them."""
-    return _find_topics(parse(event)["tags"])
+def _read(content: bytes) -> tuple[int, int, Sequence[Topic]]:
+    """Return the kind, the time and the topics of a relayed event. Each of its receivers asks for them."""
+    event = parse(content)
+    return event["kind"], event["created_at"], _find_topics(event["tags"])
 
 
 def _is_tag(tag: object) -> bool:
