@@ -140,56 +140,21 @@ def test_media_types_that_a_browser_could_run_are_replaced(alice, bob):
     assert [file[1] for file in bob.evaluate("files")] == [received for _, received in vectors]
 
 
-def reloaded(page, answer):
-    """Load a page again whose part for files is answered by a route handler."""
-    page.route("**/client/files-*", answer)
-    page.reload()
-    page.wait_for_function("() => window.ready")
-
-
-def test_without_the_part_for_files_they_are_errors_on_both_sides(profiles, alice, bob):
-    reloaded(bob, lambda route: route.abort())
+def test_a_peer_offers_at_most_a_hundred_files_at_once(alice, bob):
     in_one_room(alice, bob)
-    assert bob.evaluate("outcome(here.sendFile(make(1)))") == "server-unreachable"
-    assert alice.evaluate("outcome(here.sendFile(make(1)))") == ["file-incomplete", ["file-interrupted", "1"]]
-    until(lambda: bob.evaluate("1") and profiles.errors)
-    assert "A part of the module did not load" in profiles.errors.pop()
-    alice.evaluate("here.send('after')")
-    until(lambda: messages(bob) == ["after"])
-
-
-def test_a_file_can_be_cancelled_before_the_part_for_files_has_loaded(alice, bob):
-    held = []
-    reloaded(bob, lambda route: held.append(route))
-    in_one_room(alice, bob)
-    alice.evaluate("void (window.sending = outcome(here.sendFile(make(1), {signal: AbortSignal.timeout(500)})))")
-    assert alice.evaluate("sending") == "TimeoutError"
-    held.pop().continue_()
-    until(lambda: bob.evaluate("files") == [["a.bin", "file-cancelled"]])
-    assert alice.evaluate("outcome(here.sendFile(make(2)))") == "sent"
-
-
-def test_a_page_without_the_part_for_files_keeps_little_of_what_it_is_offered(alice, bob):
-    held = []
-    reloaded(bob, lambda route: held.append(route))
-    in_one_room(alice, bob)
-    ends = """
-      async ({channels, messages}) => {
+    bob.evaluate("void (accept = () => new Promise(() => {}))")
+    alice.evaluate("""
+      () => {
         const [{peerConnection}] = here.peers.values();
         window.ends = 0;
-        for (let number = 0; number < channels; number += 1) {
+        for (let number = 0; number < 101; number += 1) {
           const channel = peerConnection.createDataChannel("file", {protocol: "tornado-signal-file"});
-          const header = '{"name": "", "type": "", "size": 1}';
-          channel.onopen = () => { for (let at = 0; at < messages; at += 1) channel.send(header); };
+          channel.onopen = () => channel.send('{"name": "", "type": "", "size": 1}');
           channel.onclose = () => (ends += 1);
         }
       }
-    """
-    alice.evaluate(ends, {"channels": 101, "messages": 1})
+    """)
     until(lambda: alice.evaluate("ends") == 1)
-    alice.evaluate(ends, {"channels": 1, "messages": 3})
-    until(lambda: alice.evaluate("ends") == 1)
-    held.pop().continue_()
     until(lambda: len(bob.evaluate("incoming")) == 100)
 
 

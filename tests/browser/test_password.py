@@ -68,15 +68,19 @@ def test_password_needs_a_secure_context(server, site, connect_page):
     assert topics(server, site) == []
 
 
-@pytest.mark.parametrize(("part", "option"), [("secret", "password"), ("named", "secret")])
-def test_part_that_does_not_load_is_an_error_and_requested_again(part, option, server, connect_page):
-    page = connect_page(server)
+@pytest.mark.parametrize(
+    ("part", "option", "values"), [("secret", "password", "pp"), ("named", "me", "pq"), ("peer", "info", "pq")]
+)
+def test_part_that_does_not_load_is_an_error_and_requested_again(part, option, values, server, connect_page):
+    page, other = connect_page(server), connect_page(server)
     page.route(f"**/client/{part}-*", lambda route: route.abort())
     code = "({error}) => { window.code = error.code; }"
-    page.evaluate(f"() => {{ enter('lobby', {{{option}: 'p'}}); here.addEventListener('error', {code}); }}")
+    page.evaluate(f"() => {{ enter('lobby', {{{option}: '{values[0]}'}}); here.addEventListener('error', {code}); }}")
     until(lambda: page.evaluate("window.code") == "server-unreachable")
+    other.evaluate(f"() => {{ enter('lobby', {{{option}: '{values[1]}'}}); }}")
     page.unroute_all()
     page.evaluate("here.ready")
+    until(lambda: all(each.evaluate("here.peers.size") for each in (page, other)))
     assert "close" not in [name for name, *_ in page.evaluate("seen")]
 
 

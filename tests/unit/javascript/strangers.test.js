@@ -139,7 +139,7 @@ test("messages of a peer with any value at any place throw nothing and are typed
     ...variants(file).map((each) => [each, "{}"]),
     ...news.map((each) => [JSON.stringify(file), each]),
   ]) {
-    receiveFile(stopped.files, stopped.channel, [], (offer) => offer(new EventTarget(), {}));
+    receiveFile(stopped.channel, stopped.files.over, (offer) => offer(new EventTarget(), {}));
     for (const data of [header, text]) stopped.channel.onmessage({ data });
   }
   for (const binary of [new ArrayBuffer(2), new Blob()]) assert.equal(read(binary, "negotiation"), undefined);

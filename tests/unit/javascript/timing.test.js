@@ -3,10 +3,10 @@ import { createServer } from "node:net";
 import { test } from "node:test";
 import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
+import { iceFailure } from "../../../tornado_signal/web/client/negotiation.js";
 import { SignalClient } from "../../../tornado_signal/web/client/signal-client.js";
 import {
   Deadline,
-  iceFailure,
   makePace,
   passing,
   refused,

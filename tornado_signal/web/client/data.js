@@ -1,10 +1,10 @@
-/* The data of an application: messages over one data channel, and files (files.js) over a channel each. */
+/* The messages of an application over one data channel. */
 
-import { BUFFER, CHUNK, FILE_PROTOCOL, parse, read, utf8 } from "./text.js";
-import { CLOSE_MS, MAX_CLOSE_MS, notLoaded, onAbort, SignalError, temporary } from "./timing.js";
+import { BUFFER, CHUNK, transmit } from "./files.js";
+import { parse, read, utf8 } from "./text.js";
+import { onAbort, SignalError, temporary } from "./timing.js";
 
 /** @import { ErrorCode, Peer as PublicPeer } from "../client.d.ts" */
-/** @import { Offer } from "./files.js" */
 /** @import { Description } from "./types.d.ts" */
 
 const MARK = "\u001e"; // precedes JSON, as in RFC 7464. Text that begins with it is also sent as JSON
@@ -14,9 +14,8 @@ const WHOLE = 262_144; // bytes of the largest message that is not split
 const MAX_MESSAGE = 67_108_864; // bytes of a message
 const MAX_WAITING = MAX_MESSAGE + BUFFER; // bytes of the messages that wait for a peer, before another one
 const OVERHEAD = 256; // bytes of memory that each of them takes in addition
-const MAX_INCOMING = 100; // files of one peer at a time
-
-export const loadFiles = () => import("./files.js").catch(notLoaded);
+const CLOSE_MS = 2000; // for the other side to receive something of what was sent
+const MAX_CLOSE_MS = 60_000; // for it to receive all
 
 /** @type {WeakMap<RTCPeerConnection, number>} */
 const announced = new WeakMap(); // bytes of the largest message that the other side joins from parts
@@ -172,11 +171,10 @@ export class Messages {
     this.#waiting += size + OVERHEAD;
     const sent = this.#sent.then(async () => {
       const bytes = isWhole && message instanceof Blob ? await message.arrayBuffer() : message;
-      const files = isWhole ? undefined : await loadFiles();
       await this.#ready();
-      if (!files) return this.#post(bytes);
+      if (isWhole) return this.#post(bytes);
       this.#post(`${MARK}${MARK}${JSON.stringify({ size, text })}`);
-      return files.transmit(this.#channel, /** @type {Blob} */ (message), () => this.#ready());
+      return transmit(this.#channel, /** @type {Blob} */ (message), () => this.#ready());
     });
     const release = () => void (this.#waiting -= size + OVERHEAD);
     this.#sent = sent.then(release, release);
@@ -278,41 +276,5 @@ function decode(data) {
     return parse(data.slice(1));
   } catch {
     return data; // of a program that does not use the mark
-  }
-}
-
-/** The files of one connection, in both directions. The transfers themselves are in files.js. */
-export class Files {
-  /**
-   * @param {RTCPeerConnection} connection
-   * @param {AbortSignal} over aborted when the connection has ended
-   * @param {(offer: Offer) => unknown} receive called with each file that the other side offers
-   */
-  constructor(connection, over, receive) {
-    this.connection = connection;
-    this.over = over;
-    this.sending = 0; // files that are being sent
-    loadFiles().catch(() => {}); // later the server may be unavailable
-    let incoming = 0;
-    /** @param {RTCDataChannelEvent} event */
-    const open = async (event) => {
-      const { channel } = event;
-      if (channel.protocol !== FILE_PROTOCOL) return;
-      event.stopImmediatePropagation?.(); // other channels are for the page; werift cannot stop events
-      incoming += 1;
-      channel.addEventListener("close", () => (incoming -= 1));
-      if (incoming > MAX_INCOMING) return channel.close();
-      /** @type {MessageEvent[]} */
-      const early = []; // a file's description, and one more message, while files.js is being loaded
-      channel.binaryType = "arraybuffer";
-      channel.onmessage = (message) => (early.length < 2 ? early.push(message) : channel.close());
-      try {
-        (await loadFiles()).receiveFile(this, channel, early, receive);
-      } catch (error) {
-        channel.close();
-        throw error;
-      }
-    };
-    connection.addEventListener("datachannel", open, { signal: over });
   }
 }

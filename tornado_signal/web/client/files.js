@@ -1,13 +1,16 @@
-/* Files over a data channel each. Loaded when a page sends or receives the first one. */
+/* Files over a data channel each. */
 
 import { checkOptions } from "./signal-client.js";
-import { BUFFER, CHUNK, FILE_PROTOCOL, read } from "./text.js";
+import { read } from "./text.js";
 import { dispatch, onAbort, SignalError } from "./timing.js";
 
 /** @import { FileOptions, IncomingFile as PublicFile } from "../client.d.ts" */
-/** @import { Files } from "./data.js" */
 /** @import { Fields, Records } from "./types.d.ts" */
 
+export const CHUNK = 65_536; // bytes, which every data channel accepts
+export const BUFFER = 2 ** 20; // bytes that all files, or all messages, of a connection may have in the buffers
+const FILE_PROTOCOL = "tornado-signal-file"; // of the channels of files
+const MAX_INCOMING = 100; // files of one peer at a time
 const READ = 2 ** 20; // bytes that are read at once
 const PART = 256; // chunks that become a Blob, which a browser can keep on disk
 // Media types that no browser runs, without parameters. XML, such as SVG, can contain scripts.
@@ -130,27 +133,52 @@ export async function transmit(channel, blob, ready, report = () => {}) {
 
 /** @typedef {(target: EventTarget, fields: object) => void} Offer dispatches the event of a file */
 
+/** The files of one connection, in both directions. */
+export class Files {
+  sending = 0; // files that are being sent
+
+  /**
+   * @param {RTCPeerConnection} connection
+   * @param {AbortSignal} over aborted when the connection has ended
+   * @param {(offer: Offer) => unknown} receive called with each file that the other side offers
+   */
+  constructor(connection, over, receive) {
+    this.connection = connection;
+    this.over = over;
+    let incoming = 0;
+    /** @param {RTCDataChannelEvent} event */
+    const open = (event) => {
+      const { channel } = event;
+      if (channel.protocol !== FILE_PROTOCOL) return;
+      event.stopImmediatePropagation?.(); // other channels are for the page; werift cannot stop events
+      incoming += 1;
+      channel.addEventListener("close", () => (incoming -= 1));
+      channel.binaryType = "arraybuffer";
+      if (incoming > MAX_INCOMING) channel.close();
+      else receiveFile(channel, over, receive);
+    };
+    connection.addEventListener("datachannel", open, { signal: over });
+  }
+}
+
 /**
  * Receive a file over a channel that the other side has opened.
  *
- * @param {Files} files those of the connection
  * @param {RTCDataChannel} channel
- * @param {MessageEvent[]} early messages that the channel already got
+ * @param {AbortSignal} over
  * @param {(offer: Offer) => unknown} receive
  */
-export function receiveFile(files, channel, early, receive) {
-  if (channel.readyState === "closed") return;
+export function receiveFile(channel, over, receive) {
   channel.onmessage = ({ data }) => {
     const header = read(data, "file");
     if (!header || !Number.isInteger(header.size) || header.size < 0) return channel.close();
     const { name, type, size } = header;
     const harmless = (HARMLESS.exec(type)?.[0] ?? UNKNOWN).toLowerCase();
-    const file = new IncomingFile(channel, files.over, name, harmless, size);
+    const file = new IncomingFile(channel, over, name, harmless, size);
     receive((target, fields) => {
       if (!dispatch(target, "file", { ...fields, file })) file.cancel(); // no listener reads it from the event
     });
   };
-  for (const message of early) channel.onmessage?.(message);
 }
 
 /**

@@ -1,15 +1,15 @@
 /* One side of one session, from its description to the open channel. */
 
-import { announce, Files, heed, loadFiles, Messages, send } from "./data.js";
+import { announce, heed, Messages, send } from "./data.js";
+import { Files, sendFile } from "./files.js";
 import { ownInfo, random } from "./identity.js";
-import { isDescribed, keepMessages, kept, Negotiation, newConnection } from "./negotiation.js";
+import { iceFailure, isDescribed, keepMessages, kept, Negotiation, newConnection } from "./negotiation.js";
 import { publishHeld } from "./servers.js";
 import { read } from "./text.js";
 import {
   backOff,
   dispatch,
   doubt,
-  iceFailure,
   makePace,
   now,
   onAbort,
@@ -400,7 +400,7 @@ export class Connection extends EventTarget {
    * @param {FileOptions<{ loaded: number, total: number }>} [options]
    */
   async sendFile(file, options = {}) {
-    return (await loadFiles()).sendFile(this.#link.files, file, options, {});
+    return sendFile(this.#link.files, file, options, {});
   }
 
   /** Send what still must be sent, then close; resolves when all is closed. */

@@ -1,4 +1,4 @@
-/* Streams of camera, microphone and screen over one connection of a room. Loaded when there is one. */
+/* Streams of camera, microphone and screen over one connection of a room. */
 
 /** @import { Contact } from "./peer.js" */
 

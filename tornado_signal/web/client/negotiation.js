@@ -26,6 +26,16 @@ export function newConnection(iceServers, { rtc, RTCPeerConnection = globalThis.
  */
 export const isDescribed = ({ remoteDescription }) => Boolean(remoteDescription?.type);
 
+/**
+ * @param {string} peer
+ * @param {RTCPeerConnection} connection
+ */
+export const iceFailure = (peer, connection) =>
+  new SignalError(
+    /"turn/.test(JSON.stringify(connection.getConfiguration?.())) ? "ice-failed" : "no-relay",
+    `ICE found no route to ${peer}; a STUN or TURN server may be missing (docs/turn.md)`,
+  );
+
 /** @type {WeakSet<Event>} */
 export const kept = new WeakSet(); // events that are delivered later, also where events cannot be stopped (werift)
 

@@ -1,18 +1,34 @@
-/* One connection to another member of a room. */
+/* Connections to the other members of a room, with messages, files and streams. A room loads this file when it begins. */
 
-import { Files, loadFiles, Messages, send } from "./data.js";
-import { isDescribed, Negotiation, newConnection } from "./negotiation.js";
-import { dispatch, doubt, notLoaded, now, SignalError } from "./timing.js";
+import { Messages, send, toEach } from "./data.js";
+import { checkFile, Files, sendFile } from "./files.js";
+import { Media } from "./media.js";
+import { iceFailure, isDescribed, Negotiation, newConnection } from "./negotiation.js";
+import { dispatch, doubt, now, SignalError } from "./timing.js";
 
-/** @import { FileOptions, Peer as PublicPeer, PeerEvents, RoomOptions } from "../client.d.ts" */
-/** @import { Media } from "./media.js" */
+export { send } from "./data.js";
+
+/** @import { ErrorCode, FileOptions, Peer as PublicPeer, PeerEvents, Progress, RoomOptions } from "../client.d.ts" */
 /** @import { Attempt, EventFields, Mail, Member } from "./types.d.ts" */
 
 const RECONNECT_MS = 15_000; // of an interruption, after which another connection is made
 const CHANNEL = "tornado-signal-channel"; // the protocol of the channels of `room.channel`
 const MAX_CHANNELS = 100; // that the other side opens
 
-const loadMedia = () => import("./media.js").catch(notLoaded);
+/**
+ * @param {Contact[]} recipients
+ * @param {Blob & { name?: string }} file
+ * @param {FileOptions<Progress>} options
+ * @param {ErrorCode | false} code
+ */
+export async function sendFiles(recipients, file, options, code) {
+  checkFile(file, options);
+  const task = (/** @type {Contact} */ { files, peer }) => sendFile(files, file, options, { peer });
+  await toEach(recipients, task, code).catch((error) => {
+    options.signal?.throwIfAborted();
+    throw error;
+  });
+}
 
 /**
  * The `peer` of a room's events: another member, connected.
@@ -48,14 +64,11 @@ class Peer extends EventTarget {
    * @param {FileOptions<{ loaded: number, total: number }>} [options]
    */
   async sendFile(file, options = {}) {
-    const { files } = this.#open;
-    return (await loadFiles()).sendFile(files, file, options, {});
+    return sendFile(this.#open.files, file, options, {});
   }
 
-  /** See `verify`. */
-  async verification() {
-    const { verify } = await import("./verification.js").catch(notLoaded);
-    return verify(this, this.#contact.callbacks);
+  verification() {
+    return this.#contact.callbacks.verify(this);
   }
 
   get #open() {
@@ -129,7 +142,6 @@ export class Contact {
       this.peerConnection.close();
       throw error;
     }
-    loadMedia().catch(() => {}); // later the server may be unavailable
     for (const stream of streams) this.media((media) => media.add(stream));
     this.#wait();
   }
@@ -277,13 +289,12 @@ export class Contact {
   }
 
   /**
-   * Call something with the media of this connection, unless it is closed. Earlier calls come first.
+   * Call something with the media of this connection, unless it is closed.
    *
    * @param {(media: Media) => void} use
    */
-  async media(use) {
+  media(use) {
     try {
-      const { Media } = await loadMedia();
       if (!this.#stop.signal.aborted) use((this.#media ??= new Media(this)));
     } catch (error) {
       this.callbacks.fail(/** @type {Error} */ (error));
@@ -292,7 +303,10 @@ export class Contact {
 
   /** End an attempt; if the other side has sent a description, report that it cannot be reached. */
   giveUp() {
-    if (!this.#joined && isDescribed(this.peerConnection)) this.callbacks.unreachable(this.peerConnection);
+    if (!this.#joined && isDescribed(this.peerConnection)) {
+      const { name, info } = this.#member;
+      this.callbacks.unreachable(this.peerConnection, iceFailure(name ?? info, this.peerConnection));
+    }
     this.end();
   }
 

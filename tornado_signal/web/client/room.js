@@ -1,13 +1,10 @@
-import { loadFiles, send, toEach } from "./data.js";
 import { Identity, isProven, ownInfo, ROOM, random, scopeOf, seal, topicOf, unseal, VERSION } from "./identity.js";
-import { Contact } from "./peer.js";
 import { publishHeld, Servers } from "./servers.js";
 import {
   advise,
   backOff,
   Deadline,
   dispatch,
-  iceFailure,
   loadPart,
   makePace,
   notLoaded,
@@ -26,10 +23,14 @@ import {
 } from "./timing.js";
 
 /** @import { Channel as PublicChannel, FileOptions, Peer, Progress, RoomOptions, Session } from "../client.d.ts" */
+/** @import { Messages } from "./data.js" */
+/** @import { Contact } from "./peer.js" */
 /** @import { Places } from "./places.js" */
 /** @import { Cipher } from "./secret.js" */
 /** @import { SignalClient } from "./signal-client.js" */
 /** @import { Attempt, Beacon, Fields, IceServers, Mailbox, Member, TellRoom } from "./types.d.ts" */
+
+/** @typedef {typeof import("./peer.js")} Connections */
 
 const MAX_MAILS = 250; // valid ones to one beacon; a quarter of the server's limit
 const MAX_TEXTS = 750; // to one beacon, with those that are not valid
@@ -125,6 +126,9 @@ class Room extends EventTarget {
   #byBeacon = new Map(); // the members by the codes of their beacons
   /** @type {Map<string | undefined, Set<Member>>} */
   #byName = new Map(); // the members that use a name, which belongs to the first one
+  /** @type {Connections | undefined} */
+  #connections; // the part for them, once it has loaded
+  #loading;
   #queue = new Queue();
   // By the peers that have not joined: first those that the other side leads, then those that this side leads.
   /** @type {Map<Contact, Attempt>[]} */
@@ -205,6 +209,12 @@ class Room extends EventTarget {
         this.#test();
       }),
     );
+    this.#loading = this.#load(() => import("./peer.js")).then((part) => {
+      this.#connections = part;
+      this.#beginAll();
+      return part;
+    });
+    this.#loading.catch(() => {}); // the page has left
     const abort = () => {
       this.#reason = options.signal?.reason;
       this.leave();
@@ -262,7 +272,20 @@ class Room extends EventTarget {
    * @param {Peer<unknown> | string} [to]
    */
   send(data, to) {
-    return send(data, () => this.#recipients(to), to === undefined && "message-incomplete");
+    return this.#sendTo(data, () => this.#recipients(to), to === undefined);
+  }
+
+  /**
+   * Send at once if the part for connections is loaded, since bytes can change later. Before, nobody is connected.
+   *
+   * @param {unknown} data
+   * @param {() => { messages: Messages, peer: Peer<unknown> }[]} choose
+   * @param {boolean} toAll
+   * @returns {Promise<void>}
+   */
+  #sendTo(data, choose, toAll) {
+    const run = (/** @type {Connections} */ part) => part.send(data, choose, toAll && "message-incomplete");
+    return this.#connections ? run(this.#connections) : this.#loading.then(run);
   }
 
   /**
@@ -275,7 +298,7 @@ class Room extends EventTarget {
       this.#channels.get(name) ??
       new Channel((data, to) => {
         const recipients = () => this.#recipients(to).map((each) => each.named(name, init));
-        return send(data, recipients, to === undefined && "message-incomplete");
+        return this.#sendTo(data, recipients, to === undefined);
       });
     this.#channels.set(name, channel);
     return channel;
@@ -325,13 +348,7 @@ class Room extends EventTarget {
    */
   async sendFile(file, { to, ...options } = {}) {
     const recipients = this.#recipients(to);
-    const { checkFile, sendFile } = await loadFiles();
-    checkFile(file, options);
-    const task = (/** @type {Contact} */ { files, peer }) => sendFile(files, file, options, { peer });
-    await toEach(recipients, task, to === undefined && "file-incomplete").catch((error) => {
-      options.signal?.throwIfAborted();
-      throw error;
-    });
+    await (await this.#loading).sendFiles(recipients, file, options, to === undefined && "file-incomplete");
   }
 
   leave() {
@@ -357,23 +374,29 @@ class Room extends EventTarget {
     this.leave();
   }
 
+  /**
+   * @template T
+   * @param {() => Promise<T>} part
+   */
+  #load(part) {
+    return loadPart(part, this.#stop.signal, (error) => this.#report(error));
+  }
+
   /** @param {Servers} servers */
   async #run(servers) {
     const { signal } = this.#stop;
     const { me, secret, password, max } = this.#options;
-    /** @type {<T>(load: () => Promise<T>) => Promise<T>} */
-    const part = (load) => loadPart(load, signal, (error) => this.#report(error));
     try {
       if ("password" in this.#options) {
-        const { Cipher } = await part(() => import("./secret.js"));
+        const { Cipher } = await this.#load(() => import("./secret.js"));
         this.#cipher = await Cipher.of(this.#origin, this.#topic, password);
         this.#topic = this.#cipher.topic;
       }
-      const named = async () => (await part(() => import("./named.js"))).named(secret, me);
+      const named = async () => (await this.#load(() => import("./named.js"))).named(secret, me);
       // A page can listen before anything fails.
       this.#identity = await (secret || me !== undefined ? named() : this.#identity);
       this.id = this.#identity?.id ?? this.id;
-      if (max) this.#places = new (await part(() => import("./places.js"))).Places(max);
+      if (max) this.#places = new (await this.#load(() => import("./places.js"))).Places(max);
       // Name the origin if the room is empty for a while on a loopback address, of which there are several.
       if (/^(localhost|127\.|\[::1)/.test(globalThis.location?.hostname)) {
         advise(({ hintAtOrigin }) => hintAtOrigin(this.#topic, this.#members, signal));
@@ -412,7 +435,7 @@ class Room extends EventTarget {
       // In a room with places, or with a name, mail waits until it is known who was there before.
       this.#settled = !this.#places && (!this.#options.me || this.#since > 0);
       if (this.#settled) this.#settle();
-      const mail = settled.then(() => this.#receive(mailbox, servers, signal));
+      const mail = Promise.all([settled, this.#loading]).then(() => this.#receive(mailbox, servers, signal));
       await Promise.race([this.#watch(client, signal), mail, servers.preferred(client, signal)]);
     } finally {
       deadline.end();
@@ -780,7 +803,12 @@ class Room extends EventTarget {
    * @param {Member} member
    */
   #mayConnect(member) {
-    return this.#settled && !this.#namesakes.size && (!this.#places || (!this.full && this.#places.has(member)));
+    return (
+      this.#connections &&
+      this.#settled &&
+      !this.#namesakes.size &&
+      (!this.#places || (!this.full && this.#places.has(member)))
+    );
   }
 
   /**
@@ -920,6 +948,7 @@ class Room extends EventTarget {
     const tries = (member.tries += 1);
     const times = Math.min(4, tries); // more time with each attempt, since the device may be slow
     const callbacks = this.#callbacks(member, connection, PAIR_MS * times, tries);
+    const { Contact } = /** @type {Connections} */ (this.#connections); // mail is read later
     try {
       member.peer = new Contact(member, callbacks, this.#streams, this.#options);
     } catch (error) {
@@ -956,8 +985,10 @@ class Room extends EventTarget {
       leads,
       ms,
       late: false,
-      scope: scopeOf(this.#origin, this.#topic),
-      ownId: this.id ?? "",
+      verify: async (peer) => {
+        const { verify } = await import("./verification.js").catch(notLoaded);
+        return verify(peer, scopeOf(this.#origin, this.#topic), this.id ?? "");
+      },
       iceServers: () => this.#ice.iceServers,
       send: (mail, signal) => this.#send(member, { connection, ...mail }, signal),
       tell: this.#tell,
@@ -974,9 +1005,8 @@ class Room extends EventTarget {
         this.#tell("join", { peer: contact.peer });
         this.#begin();
       },
-      unreachable: (connection) => {
+      unreachable: (connection, error) => {
         report(connection);
-        const error = iceFailure(member.name ?? member.info, connection);
         if (tries > 1 && !member.open) this.#report(error); // the first time, the device may be slow
       },
       ended: (peer, joined) => this.#ended(member, peer, joined),

@@ -113,9 +113,6 @@ export const isTooLarge = (error) => Object(error).message === TOO_LARGE;
 export const MAX_SIZE = 2 ** 24; // of a response, an event or a WebSocket message
 const MAX_VALUES = 250_000;
 export const MAX_LISTING = 1000; // sessions of a response
-export const CHUNK = 65_536; // bytes, which every data channel accepts
-export const FILE_PROTOCOL = "tornado-signal-file"; // of the channels of files
-export const BUFFER = 2 ** 20; // bytes that all files, or all messages, of a connection may have in the buffers
 
 const SESSION = {
   code: "string",

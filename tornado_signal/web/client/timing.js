@@ -130,16 +130,6 @@ export const mistakes = () => import("./mistakes.js").catch(notLoaded);
 export const advise = (give) => import("./mistakes.js").then(give).catch(() => {});
 
 /**
- * @param {string} peer
- * @param {RTCPeerConnection} connection
- */
-export const iceFailure = (peer, connection) =>
-  new SignalError(
-    /"turn/.test(JSON.stringify(connection.getConfiguration?.())) ? "ice-failed" : "no-relay",
-    `ICE found no route to ${peer}; a STUN or TURN server may be missing (docs/turn.md)`,
-  );
-
-/**
  * Make the error for a response of something else than the server.
  *
  * @param {string} url
@@ -227,8 +217,6 @@ export const REQUEST_MS = 15_000; // for a response, in addition to the `wait` o
 export const WAIT_S = 45; // the server ends longer waits, because many proxies time out after 50 s
 export const PAIR_MS = 5000; // for two peers to connect, or for the other one to send a candidate
 export const STAGGER_MS = 1500; // about: after this time another peer is tried in parallel with a silent one
-export const CLOSE_MS = 2000; // for the other side to receive something of what was sent
-export const MAX_CLOSE_MS = 60_000; // for it to receive all
 export const PAUSE_MS = 1000; // between two polls of a server that does not support waiting
 export const MAX_PAUSE_MS = 10_000;
 

@@ -211,9 +211,7 @@ export interface Attempt {
   late: boolean;
   /** When it was connected first, by `performance.now`. For some seconds it does not end for another one. */
   connectedMs?: number;
-  /** The first lines of what members of the room sign. */
-  scope: string;
-  ownId: string;
+  verify: Peer["verification"] extends () => infer Result ? (peer: Peer<unknown>) => Result : never;
   iceServers: () => RTCIceServer[];
   send: (mail: Mail, signal: AbortSignal) => Promise<boolean>;
   tell: TellRoom;
@@ -222,7 +220,7 @@ export interface Attempt {
   heard: (name: string, received: { peer: Peer; data: unknown; size: number }) => void;
   offered: (peer: Peer, offer: Offer) => void;
   joined: (contact: Contact) => void;
-  unreachable: (connection: RTCPeerConnection) => void;
+  unreachable: (connection: RTCPeerConnection, error: Error) => void;
   ended: (contact: Contact, joined: boolean) => void;
 }
 

@@ -4,7 +4,6 @@ import { utf8 } from "./text.js";
 import { SignalError } from "./timing.js";
 
 /** @import { Peer } from "../client.d.ts" */
-/** @import { Attempt } from "./types.d.ts" */
 
 const EMOJI = [
   ..."🐶🐱🦁🐴🦄🐷🐘🐰🐼🐔🐧🐢🐟🐙🦋🌷🌳🌵🍄🌏🌙🌈🔥🍌🍎🍓🌽🍕🎂💎🤖🎩",
@@ -51,10 +50,11 @@ export async function verification(scope, members) {
 /**
  * Return the number of the connection with a peer.
  *
- * @param {Peer} peer
- * @param {Attempt} attempt
+ * @param {Peer<unknown>} peer
+ * @param {string} scope the first lines of what members of the room sign
+ * @param {string} ownId
  */
-export function verify({ id, peerConnection: { localDescription, remoteDescription } }, { scope, ownId }) {
+export function verify({ id, peerConnection: { localDescription, remoteDescription } }, scope, ownId) {
   return verification(scope, [
     { id: ownId, sdp: localDescription?.sdp },
     { id, sdp: remoteDescription?.sdp },
