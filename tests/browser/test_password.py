@@ -69,7 +69,7 @@ def test_password_needs_a_secure_context(server, site, connect_page):
 
 
 @pytest.mark.parametrize(
-    ("part", "option", "values"), [("secret", "password", "pp"), ("named", "me", "pq"), ("peer", "info", "pq")]
+    ("part", "option", "values"), [("secret", "password", "pp"), ("named", "me", "pq"), ("attempts", "info", "pq")]
 )
 def test_part_that_does_not_load_is_an_error_and_requested_again(part, option, values, server, connect_page):
     page, other = connect_page(server), connect_page(server)

@@ -1,6 +1,7 @@
 /* Tokens (docs/authorization.md), and the headers of requests. */
 
-import { notLoaded, now, refusal } from "./timing.js";
+import { notLoaded } from "./parts.js";
+import { now, refusal } from "./timing.js";
 
 /** @import { TokenSource } from "../client.d.ts" */
 /** @import { Socket } from "./socket.js" */

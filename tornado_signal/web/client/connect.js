@@ -3,8 +3,7 @@
 import { announce } from "./data.js";
 import { ownInfo, topicOf } from "./identity.js";
 import { CHOSEN, createOffer, Link, listedHere, waitForAnswer } from "./link.js";
-import { OFFER_OPTIONS } from "./publish.js";
-import { MAX_PEERS, Servers } from "./servers.js";
+import { MAX_PEERS, OFFER_OPTIONS, Servers } from "./servers.js";
 import {
   Deadline,
   dispatch,

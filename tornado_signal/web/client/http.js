@@ -1,6 +1,7 @@
 /* Requests over HTTP, events by long polls, and what a browser needs for them. Loaded in the background. */
 
 import { bearer, JSON_BODY } from "./authorization.js";
+import { mistakes } from "./parts.js";
 import { conforms, counter, MAX_LISTING, MAX_SIZE, TOO_LARGE } from "./text.js";
 import {
   Deadline,
@@ -8,7 +9,6 @@ import {
   doubtedMs,
   foreign,
   makePace,
-  mistakes,
   nonsense,
   now,
   PAUSE_MS,

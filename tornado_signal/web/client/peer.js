@@ -1,34 +1,17 @@
-/* Connections to the other members of a room, with messages, files and streams. A room loads this file when it begins. */
+/* One connection to another member of a room. */
 
-import { Messages, send, toEach } from "./data.js";
-import { checkFile, Files, sendFile } from "./files.js";
+import { Messages, send } from "./data.js";
+import { Files, sendFile } from "./files.js";
 import { Media } from "./media.js";
 import { iceFailure, isDescribed, Negotiation, newConnection } from "./negotiation.js";
 import { dispatch, doubt, now, SignalError } from "./timing.js";
 
-export { send } from "./data.js";
-
-/** @import { ErrorCode, FileOptions, Peer as PublicPeer, PeerEvents, Progress, RoomOptions } from "../client.d.ts" */
+/** @import { FileOptions, Peer as PublicPeer, PeerEvents, RoomOptions } from "../client.d.ts" */
 /** @import { Attempt, EventFields, Mail, Member } from "./types.d.ts" */
 
 const RECONNECT_MS = 15_000; // of an interruption, after which another connection is made
 const CHANNEL = "tornado-signal-channel"; // the protocol of the channels of `room.channel`
 const MAX_CHANNELS = 100; // that the other side opens
-
-/**
- * @param {Contact[]} recipients
- * @param {Blob & { name?: string }} file
- * @param {FileOptions<Progress>} options
- * @param {ErrorCode | false} code
- */
-export async function sendFiles(recipients, file, options, code) {
-  checkFile(file, options);
-  const task = (/** @type {Contact} */ { files, peer }) => sendFile(files, file, options, { peer });
-  await toEach(recipients, task, code).catch((error) => {
-    options.signal?.throwIfAborted();
-    throw error;
-  });
-}
 
 /**
  * The `peer` of a room's events: another member, connected.

@@ -1,7 +1,8 @@
 /* `publish`, `join` and `pair`: a room needs nothing else of them. */
 
-import { Servers } from "./servers.js";
-import { dispatch, loadPart, onAbort, report } from "./timing.js";
+import { loadPart } from "./parts.js";
+import { OFFER_OPTIONS, Servers } from "./servers.js";
+import { dispatch, onAbort, report } from "./timing.js";
 
 /** @import { PeerOptions } from "../client.d.ts" */
 /** @import { LinkOptions } from "./types.d.ts" */
@@ -13,8 +14,6 @@ const load = ({ onstep, signal } = {}) =>
     signal,
     (error) => onstep?.("failed", error),
   );
-
-export const OFFER_OPTIONS = { channel: "object", onstep: "function" };
 
 /** Offers under a topic, one unanswered at a time; events `connection`, `error` and `close`. */
 class Publication extends EventTarget {

@@ -1,21 +1,17 @@
-import { Identity, isProven, ownInfo, ROOM, random, scopeOf, seal, topicOf, unseal, VERSION } from "./identity.js";
+import { Identity, ownInfo, ROOM, random, scopeOf, seal, topicOf, unseal, VERSION } from "./identity.js";
+import { advise, loadPart, notLoaded } from "./parts.js";
+import { Roster } from "./roster.js";
 import { publishHeld, Servers } from "./servers.js";
 import {
-  advise,
   backOff,
   Deadline,
   dispatch,
-  loadPart,
   makePace,
-  notLoaded,
   now,
   onAbort,
-  PAIR_MS,
-  PAUSE_MS,
   report,
   retry,
   SignalError,
-  STAGGER_MS,
   sleep,
   taken,
   WAIT_S,
@@ -23,14 +19,11 @@ import {
 } from "./timing.js";
 
 /** @import { Channel as PublicChannel, FileOptions, Peer, Progress, RoomOptions, Session } from "../client.d.ts" */
-/** @import { Messages } from "./data.js" */
-/** @import { Contact } from "./peer.js" */
+/** @import { Attempts } from "./attempts.js" */
 /** @import { Places } from "./places.js" */
 /** @import { Cipher } from "./secret.js" */
 /** @import { SignalClient } from "./signal-client.js" */
-/** @import { Attempt, Beacon, Fields, IceServers, Mailbox, Member, TellRoom } from "./types.d.ts" */
-
-/** @typedef {typeof import("./peer.js")} Connections */
+/** @import { Beacon, Fields, IceServers, Mailbox, Member, RoomSide, TellRoom } from "./types.d.ts" */
 
 const MAX_MAILS = 250; // valid ones to one beacon; a quarter of the server's limit
 const MAX_TEXTS = 750; // to one beacon, with those that are not valid
@@ -40,51 +33,7 @@ const MAX_NAMESAKES = 10; // that are asked for a sign of life
 const ASK_MS = 500; // for which a request for a sign of life waits for the beacon of its sender
 const ALIVE_MS = 5000; // for a sign of life, and for which a replaced beacon is still read
 const CLOCK_MS = 30_000; // by which this page's clock may differ from the server's
-const MAX_ATTEMPTS = 50; // that a room begins at once, and others begin: a page may have 500 connections
 const ROOM_OPTIONS = { channel: "object", me: "", max: "", secret: "string", password: "" };
-const MAX_TRIES = 8; // with a member that replace each other at once
-const MAX_UNREAD = 2 ** 24; // bytes of the messages that an iteration has not read
-
-/**
- * Whether a beacon is used instead of another one of the same member. A silent one is used last. The page that entered
- * last counts, and its last beacon. Of equal beacons, the later one is a copy that a stranger has made.
- *
- * @param {Beacon} one
- * @param {Beacon} [other]
- */
-const supersedes = (one, other) =>
-  !other ||
-  (Number(other.silent ?? false) - Number(one.silent ?? false) ||
-    one.since - other.since ||
-    one.at - other.at ||
-    other.createdAt - one.createdAt) > 0;
-
-/** Members that wait for an attempt: the least tried first, in random order. */
-class Queue {
-  /** @type {Member[][]} */
-  #byTries = Array.from({ length: 5 }, () => []);
-
-  /** @param {Member} member */
-  add(member) {
-    this.delete(member);
-    member.waiting = this.#byTries[Math.min(4, member.tries)];
-    member.place = member.waiting.push(member) - 1;
-  }
-
-  /** @param {Member} member */
-  delete(member) {
-    const { waiting, place } = member;
-    const last = waiting?.pop();
-    if (waiting && last && last !== member) Object.assign((waiting[/** @type {number} */ (place)] = last), { place });
-    member.waiting = undefined;
-  }
-
-  /** @returns {Member | undefined} */
-  get next() {
-    const waiting = this.#byTries.find(({ length }) => length) ?? [];
-    return waiting[Math.floor(Math.random() * waiting.length)];
-  }
-}
 
 /** @implements {PublicChannel} */
 class Channel extends EventTarget {
@@ -120,25 +69,10 @@ class Room extends EventTarget {
   #reason; // why it closes, unless the page has called `leave`
   /** @type {Map<string, Channel>} */
   #channels = new Map(); // by name
-  /** @type {Map<string, Member>} */
-  #members = new Map(); // by id
-  /** @type {Map<string, Member>} */
-  #byBeacon = new Map(); // the members by the codes of their beacons
-  /** @type {Map<string | undefined, Set<Member>>} */
-  #byName = new Map(); // the members that use a name, which belongs to the first one
-  /** @type {Connections | undefined} */
-  #connections; // the part for them, once it has loaded
+  #roster = new Roster();
+  /** @type {Attempts | undefined} */
+  #attempts; // once their part has loaded
   #loading;
-  #queue = new Queue();
-  // By the peers that have not joined: first those that the other side leads, then those that this side leads.
-  /** @type {Map<Contact, Attempt>[]} */
-  #attempts = [new Map(), new Map()];
-  #peerCount = 0; // the number of peers created so far
-  // biome-ignore lint/correctness/noUnusedPrivateClassMembers: kept in a field so that bundlers do not drop the allocation
-  #garbage = 0;
-  /** @type {Promise<void> | undefined} */
-  #replying; // that a connection is closed
-  #paused = false; // because a connection could not be created
   /** @type {Set<MediaStream>} */
   #streams = new Set();
   #topic;
@@ -199,20 +133,20 @@ class Room extends EventTarget {
     }
     const hide = () => {
       for (const { client, code } of this.#mailboxes) client.leave(code, "offerer", { secret: this.#secret });
-      for (const peer of this.#all) peer.end(); // so that the others notice at once
+      for (const peer of this.#peers) peer.end(); // so that the others notice at once
     };
     globalThis.addEventListener?.("pagehide", hide, { signal });
     signal.addEventListener(
       "abort",
       watch((_, certain) => {
-        if (certain) this.#probe();
+        if (certain) this.#attempts?.probe();
         this.#test();
       }),
     );
-    this.#loading = this.#load(() => import("./peer.js")).then((part) => {
-      this.#connections = part;
+    this.#loading = this.#load(() => import("./attempts.js")).then(({ Attempts }) => {
+      this.#attempts = new Attempts(this.#side);
       this.#beginAll();
-      return part;
+      return this.#attempts;
     });
     this.#loading.catch(() => {}); // the page has left
     const abort = () => {
@@ -234,13 +168,13 @@ class Room extends EventTarget {
       throw new SignalError("argument-invalid", "`addStream` takes a MediaStream: `await` it");
     }
     this.#streams.add(stream);
-    for (const peer of this.#all) peer.media((media) => media.add(stream));
+    for (const peer of this.#peers) peer.media((media) => media.add(stream));
   }
 
   /** @param {MediaStream} stream */
   removeStream(stream) {
     this.#streams.delete(stream);
-    for (const peer of this.#all) peer.media((media) => media.remove(stream));
+    for (const peer of this.#peers) peer.media((media) => media.remove(stream));
   }
 
   /** How many texts in a room with a password could not be decrypted. */
@@ -249,22 +183,39 @@ class Room extends EventTarget {
   }
 
   /** All attempts and connections. */
-  get #all() {
-    return new Set([...this.#members.values()].flatMap(({ peer, open }) => [peer ?? [], open?.peer ?? []].flat()));
+  get #peers() {
+    return this.#attempts?.all ?? [];
   }
 
-  /**
-   * The connections to the peers that `to` names; all if it is undefined. Fails if `to` is somebody else.
-   *
-   * @param {Peer<unknown> | string} [to]
-   */
-  #recipients(to) {
-    const isOpen = (/** @type {Member} */ { open }) => (open?.peer.channel.readyState === "open" ? open.peer : []);
-    const all = [...this.#members.values()].flatMap(isOpen);
-    if (to === undefined) return all;
-    const found = all.filter(({ peer }) => peer.id === (Object(to).id ?? to));
-    if (!found.length) throw new SignalError("peer-left", "`to` is not a peer in the room");
-    return found;
+  /** @returns {RoomSide} */
+  get #side() {
+    return {
+      target: this,
+      roster: this.#roster,
+      options: this.#options,
+      signal: this.#stop.signal,
+      streams: this.#streams,
+      channels: this.#channels,
+      ice: () => this.#ice,
+      mayConnect: (member) => this.#mayConnect(member),
+      mail: (id, code, fields, signal) => this.#mail(id, code, fields, signal),
+      verify: async (peer) => {
+        const { verify } = await import("./verification.js").catch(notLoaded);
+        return verify(peer, scopeOf(this.#origin, this.#topic), this.id ?? "");
+      },
+      tell: this.#tell,
+      report: (error) => this.#report(error),
+      fail: (error) => this.#fail(error),
+      use: (member) => this.#useBest(member),
+      left: (member) => {
+        this.#remove(member);
+        this.#assignPlaces();
+      },
+      ended: () => {
+        if (this.#closed && this.#reason) throw this.#reason;
+        return this.#closed;
+      },
+    };
   }
 
   /**
@@ -272,20 +223,19 @@ class Room extends EventTarget {
    * @param {Peer<unknown> | string} [to]
    */
   send(data, to) {
-    return this.#sendTo(data, () => this.#recipients(to), to === undefined);
+    return this.#send(data, to);
   }
 
   /**
-   * Send at once if the part for connections is loaded, since bytes can change later. Before, nobody is connected.
+   * Send at once if the part for connections has loaded, since bytes can change later. Before, nobody is connected.
    *
-   * @param {unknown} data
-   * @param {() => { messages: Messages, peer: Peer<unknown> }[]} choose
-   * @param {boolean} toAll
+   * @param {Parameters<Attempts["send"]>} message
    * @returns {Promise<void>}
    */
-  #sendTo(data, choose, toAll) {
-    const run = (/** @type {Connections} */ part) => part.send(data, choose, toAll && "message-incomplete");
-    return this.#connections ? run(this.#connections) : this.#loading.then(run);
+  #send(...message) {
+    return this.#attempts
+      ? this.#attempts.send(...message)
+      : this.#loading.then((attempts) => attempts.send(...message));
   }
 
   /**
@@ -294,12 +244,7 @@ class Room extends EventTarget {
    */
   channel(name, init) {
     if (typeof name !== "string" || !name) throw new SignalError("argument-invalid", "A channel has a name");
-    const channel =
-      this.#channels.get(name) ??
-      new Channel((data, to) => {
-        const recipients = () => this.#recipients(to).map((each) => each.named(name, init));
-        return this.#sendTo(data, recipients, to === undefined);
-      });
+    const channel = this.#channels.get(name) ?? new Channel((data, to) => this.#send(data, to, name, init));
     this.#channels.set(name, channel);
     return channel;
   }
@@ -309,46 +254,15 @@ class Room extends EventTarget {
    * @returns {AsyncGenerator<{ peer: Peer<unknown>, data: unknown }, void, void>}
    */
   async *messages({ signal } = {}) {
-    /** @type {{ peer: Peer<unknown>, data: unknown, size: number }[]} */
-    const unread = [];
-    let sum = 0;
-    let wake = () => {};
-    const awake = () => wake();
-    const keep = (/** @type {any} */ { peer, data, size }) => {
-      if (sum + size > MAX_UNREAD && sum) return (this.dropped += 1);
-      sum += size;
-      unread.push({ peer, data, size });
-      awake();
-    };
-    this.addEventListener("message", keep);
-    this.addEventListener("close", awake);
-    const forget = signal && onAbort(signal, awake);
-    try {
-      for (;;) {
-        signal?.throwIfAborted();
-        const next = unread.shift();
-        if (next) {
-          sum -= next.size;
-          yield { peer: next.peer, data: next.data };
-        } else if (this.#closed) {
-          if (this.#reason) throw this.#reason;
-          return;
-        } else await new Promise((resolve) => (wake = () => resolve(0)));
-      }
-    } finally {
-      forget?.();
-      this.removeEventListener("message", keep);
-      this.removeEventListener("close", awake);
-    }
+    yield* (this.#attempts ?? (await this.#loading)).messages(signal);
   }
 
   /**
    * @param {Blob & { name?: string }} file
    * @param {FileOptions<Progress> & { to?: Peer<unknown> | string }} [options]
    */
-  async sendFile(file, { to, ...options } = {}) {
-    const recipients = this.#recipients(to);
-    await (await this.#loading).sendFiles(recipients, file, options, to === undefined && "file-incomplete");
+  async sendFile(file, options = {}) {
+    await (await this.#loading).sendFile(file, options);
   }
 
   leave() {
@@ -358,7 +272,7 @@ class Room extends EventTarget {
   async #leave() {
     for (const each of this.#mailboxes) this.#withdraw(each);
     this.#stop.abort();
-    await Promise.all([...this.#all].map((peer) => peer.close()));
+    await Promise.all([...this.#peers].map((peer) => peer.close()));
     this.#closed = true;
     dispatch(this, "close");
     this.#rejectReady(this.#reason ?? new SignalError("room-left", "The page has left the room"));
@@ -399,7 +313,7 @@ class Room extends EventTarget {
       if (max) this.#places = new (await this.#load(() => import("./places.js"))).Places(max);
       // Name the origin if the room is empty for a while on a loopback address, of which there are several.
       if (/^(localhost|127\.|\[::1)/.test(globalThis.location?.hostname)) {
-        advise(({ hintAtOrigin }) => hintAtOrigin(this.#topic, this.#members, signal));
+        advise(({ hintAtOrigin }) => hintAtOrigin(this.#topic, this.#roster.members, signal));
       }
       for (;;) {
         await servers.first((client) => this.#attend(client, servers));
@@ -423,14 +337,9 @@ class Room extends EventTarget {
       this.#ice = await servers.iceServers(client);
       const mailbox = await this.#publish(client, signal);
       // The events that follow list the current members.
-      for (const each of [this.#byBeacon, this.#rivals, this.#codes, this.#namesakes]) each.clear();
+      for (const each of [this.#rivals, this.#codes, this.#namesakes]) each.clear();
       this.#unchecked = [];
-      this.#queue = new Queue();
-      for (const member of this.#members.values()) {
-        member.code = member.beacon = undefined;
-        member.beacons.clear();
-      }
-      for (const member of this.#members.values()) if (!member.peer) this.#remove(member);
+      this.#roster.clear();
       const settled = new Promise((/** @type {(value?: undefined) => void} */ resolve) => (this.#settle = resolve));
       // In a room with places, or with a name, mail waits until it is known who was there before.
       this.#settled = !this.#places && (!this.#options.me || this.#since > 0);
@@ -482,24 +391,17 @@ class Room extends EventTarget {
         .then(() => this.#withdraw(each));
     }
     this.#setListed(true);
-    this.#probe(); // others may have closed connections while no beacon was listed
+    this.#attempts?.probe(); // others may have closed connections while no beacon was listed
     return mailbox;
   }
 
   /** Replace the beacon if the server takes no more mail to it. Its limits may be lower than the default ones. */
   #test() {
     const mailbox = this.#mailbox;
-    if (!mailbox || mailbox.untested < 1 || this.#members.size <= this.peers.size) return;
+    if (!mailbox || mailbox.untested < 1 || this.#roster.members.size <= this.peers.size) return;
     mailbox.untested = -1; // with this text
     const replace = (/** @type {{ status: number }} */ { status }) => status < 500 && mailbox.full();
     this.#mail(this.id, mailbox.code, {}).catch(replace);
-  }
-
-  /** Ask whether the open connections that this side leads exist on the other side. */
-  #probe() {
-    for (const member of this.#members.values())
-      if (member.open && this.#leads(member))
-        this.#send(member, { connection: member.open.connection, of: 2 }, this.#stop.signal);
   }
 
   /** @param {boolean} listed */
@@ -655,14 +557,13 @@ class Room extends EventTarget {
       if (this.#identity) this.#rivals.set(code, beacon);
       return this.#askRivals();
     }
-    const member = this.#member(id, info);
-    member.beacons.set(code, beacon);
-    this.#byBeacon.set(code, member);
+    const member = this.#roster.member(id, info);
+    const better = this.#roster.list(member, beacon);
     if (earlier && me && me === this.#options.me && this.#namesakes.size < MAX_NAMESAKES) {
       this.#namesakes.add(beacon);
       this.#ask(id, beacon);
     }
-    if (supersedes(beacon, member.beacon)) this.#use(member, beacon);
+    if (better) this.#use(member, beacon);
     this.#assignPlaces();
   }
 
@@ -695,7 +596,7 @@ class Room extends EventTarget {
    * @param {string} code
    */
   #beacon(id, code) {
-    return id === this.id ? this.#rivals.get(code) : this.#members.get(id)?.beacons.get(code);
+    return id === this.id ? this.#rivals.get(code) : this.#roster.members.get(id)?.beacons.get(code);
   }
 
   /**
@@ -734,7 +635,7 @@ class Room extends EventTarget {
    */
   #use(member, beacon) {
     const { code, info, me } = beacon;
-    this.#add(member, me);
+    this.#begin(this.#roster.add(member, me));
     const entry = beacon.since || beacon.createdAt;
     Object.assign(member, { code, info, beacon, entry, resting: false });
     if (!member.peer) return this.#begin(member);
@@ -746,11 +647,8 @@ class Room extends EventTarget {
   #gone(code) {
     this.#codes.delete(code);
     this.#rivals.delete(code);
-    const member = this.#byBeacon.get(code);
-    const namesake = member?.beacons.get(code);
-    if (namesake && this.#namesakes.delete(namesake)) this.#beginAll();
-    this.#byBeacon.delete(code);
-    member?.beacons.delete(code);
+    const { member, beacon } = this.#roster.unlist(code);
+    if (beacon && this.#namesakes.delete(beacon)) this.#beginAll();
     if (!member || (member.beacon ?? member).code !== code) return;
     member.code = member.beacon = undefined;
     if (this.#useBest(member)) return;
@@ -766,9 +664,7 @@ class Room extends EventTarget {
    * @param {Member} member
    */
   #useBest(member) {
-    /** @type {Beacon | undefined} */
-    let best;
-    for (const beacon of member.beacons.values()) if (supersedes(beacon, best)) best = beacon;
+    const best = this.#roster.best(member);
     if (best && best !== member.beacon) this.#use(member, best);
     return best !== undefined;
   }
@@ -777,13 +673,17 @@ class Room extends EventTarget {
   #assignPlaces() {
     const places = this.#places;
     if (!places || !this.#settled || this.#stop.signal.aborted) return;
-    const members = [...this.#members.values()];
+    const members = [...this.#roster.members.values()];
     const { ask, again } = places.assign({ id: this.id ?? "", entry: this.#since }, members);
     for (const { id, beacon } of ask) if (beacon) this.#ask(id, beacon);
-    if (again) this.#later(ALIVE_MS, () => this.#assignPlaces());
+    if (again)
+      sleep(0, this.#stop.signal, ALIVE_MS).then(
+        () => this.#assignPlaces(),
+        () => {},
+      );
     for (const member of members) {
       if (!places.full && places.has(member)) continue;
-      this.#queue.delete(member);
+      this.#roster.dequeue(member);
       for (const peer of [member.peer, member.open?.peer]) peer?.end();
     }
     if (places.full !== this.full) {
@@ -794,7 +694,7 @@ class Room extends EventTarget {
   }
 
   #beginAll() {
-    for (const member of [...this.#members.values()]) this.#begin(member);
+    for (const member of [...this.#roster.members.values()]) this.#begin(member);
   }
 
   /**
@@ -803,68 +703,17 @@ class Room extends EventTarget {
    * @param {Member} member
    */
   #mayConnect(member) {
-    return (
-      this.#connections &&
-      this.#settled &&
-      !this.#namesakes.size &&
-      (!this.#places || (!this.full && this.#places.has(member)))
-    );
-  }
-
-  /**
-   * Return the member with an id, or a new one that is not added yet.
-   *
-   * @param {string} id
-   * @param {string} info
-   * @param {string} [name]
-   * @returns {Member}
-   */
-  #member(id, info, name) {
-    return this.#members.get(id) ?? { id, info, name, tries: 0, beacons: new Map() };
-  }
-
-  /**
-   * Add a member, or rename it.
-   *
-   * @param {Member} member
-   * @param {string} [name]
-   */
-  #add(member, name) {
-    if (this.#members.get(member.id) === member && member.name === name) return;
-    this.#remove(member);
-    this.#members.set(member.id, Object.assign(member, { name }));
-    this.#byName.set(name, (this.#byName.get(name) ?? new Set()).add(member));
+    return this.#settled && !this.#namesakes.size && (!this.#places || (!this.full && this.#places.has(member)));
   }
 
   /** @param {Member} member */
   #remove(member) {
-    this.#queue.delete(member);
-    if (this.#members.get(member.id) !== member) return;
-    this.#members.delete(member.id);
-    const others = this.#byName.get(member.name);
-    others?.delete(member);
-    const [owner] = others ?? [];
-    if (owner) this.#begin(owner);
-    else this.#byName.delete(member.name);
+    this.#begin(this.#roster.remove(member));
   }
 
-  /**
-   * Whether a member uses a name that another one used first.
-   *
-   * @param {Member} member
-   */
-  #nameConflicts({ id, name }) {
-    const [owner] = this.#byName.get(name) ?? [];
-    return name && (name === this.#options.me || (owner ?? { id }).id !== id);
-  }
-
-  /**
-   * Whether this side leads in attempts with a member.
-   *
-   * @param {Member} member
-   */
-  #leads({ id }) {
-    return (this.id ?? "") < id;
+  /** @param {Member} [member] */
+  #begin(member) {
+    this.#attempts?.begin(member);
   }
 
   /**
@@ -876,219 +725,16 @@ class Room extends EventTarget {
   async #take(text, { code: to, nonces }) {
     const mail = await this.#unseal(text, "mail", { to: this.id, code: to, nonces });
     if (!mail || this.#stop.signal.aborted) return false;
-    const { from, me, info, code, connection, alive } = mail;
+    const { from, code, connection, alive } = mail;
     const beacon = this.#beacon(from, code);
     if (beacon && !beacon.alive) this.#onAlive(from, beacon);
     // Its beacon can be on its way.
-    if (alive === "ask" && !this.#reply(from, code)) this.#later(ASK_MS, () => this.#reply(from, code));
-    if (from === this.id || !connection) return true;
-    const member = this.#member(from, info, me);
-    const first = !this.#leads(member) && mail.description?.type === "offer" && mail.of === 1;
-    const attempt = member.peer && this.#attempts[0].get(member.peer);
-    const known = [member.connection, member.open?.connection].includes(connection);
-    // Anybody can send mail with an id that is not proven, so that an open connection stays.
-    const stays = !isProven(from) && member.open?.peer.peerConnection.connectionState === "connected";
-    // The other side has ended the current attempt, for example while this page slept. Floods must wait until it is late.
-    const replaces = !known && !stays && (attempt?.late !== false || member.tries < MAX_TRIES);
-    if (first && replaces && this.#mayConnect(member) && !this.#nameConflicts(member) && this.#admits(false)) {
-      member.code ??= code;
-      this.#connect(member, connection);
-      if (member.peer) this.#add(member, member.name);
-    }
-    const isOpen = member.open?.connection === connection;
-    const peer = isOpen ? member.open?.peer : member.connection === connection && member.peer;
-    if (mail.closed) {
-      if (isOpen && peer === member.peer && this.#leads(member) && this.#admits(true)) this.#connect(member, random(4));
-    } else if (peer) peer.take(mail);
-    else if (/** @type {number} */ (mail.of) > 1)
-      this.#replying ??= this.#mail(from, code, { connection, closed: true })
-        .catch(() => {})
-        .then(() => void (this.#replying = undefined));
-    return true;
-  }
-
-  /**
-   * Queue a member if it needs an attempt, and begin attempts.
-   *
-   * @param {Member} [member]
-   */
-  #begin(member) {
-    const due = member && this.#leads(member) && member.code && !member.peer && !member.resting;
-    if (due && this.#mayConnect(member) && !this.#nameConflicts(member)) this.#queue.add(member);
-    while (!this.#stop.signal.aborted && this.#queue.next && this.#admits(true)) {
-      const { next } = this.#queue; // if `admits` has ended an attempt, that may have begun another one
-      if (next) this.#connect(next, random(4));
-    }
-  }
-
-  /**
-   * Whether another attempt may begin. Any number of members can be listed, so an attempt that is late ends for it.
-   *
-   * @param {boolean} leads
-   */
-  #admits(leads) {
-    const attempts = this.#attempts[Number(leads)];
-    if (this.#paused) return false;
-    // One that has just connected may be open on the other side, which would report that this page leaves.
-    /** @param {Attempt} attempt */
-    const ends = ({ late, connectedMs = -PAIR_MS }) => late && connectedMs + PAIR_MS <= now();
-    if (attempts.size >= MAX_ATTEMPTS) [...attempts].find(([, each]) => ends(each))?.[0].end();
-    return attempts.size < MAX_ATTEMPTS;
-  }
-
-  /**
-   * Begin an attempt, which replaces the current one. An open connection stays until the new one is open.
-   *
-   * @param {Member} member
-   * @param {unknown} connection
-   */
-  #connect(member, connection) {
-    this.#queue.delete(member);
-    const previous = member.peer;
-    const tries = (member.tries += 1);
-    const times = Math.min(4, tries); // more time with each attempt, since the device may be slow
-    const callbacks = this.#callbacks(member, connection, PAIR_MS * times, tries);
-    const { Contact } = /** @type {Connections} */ (this.#connections); // mail is read later
-    try {
-      member.peer = new Contact(member, callbacks, this.#streams, this.#options);
-    } catch (error) {
-      // It never works, or the browser has too many connections.
-      if (!this.#peerCount && Object(/** @type {Error} */ (error).cause).name !== "UnknownError")
-        return this.#fail(error);
-      this.#report(error);
-      this.#free();
-      this.#paused = true;
-      this.#later(PAUSE_MS, () => (this.#paused = false), member);
-      return;
-    }
-    if ((this.#peerCount += 1) % MAX_ATTEMPTS === 0) this.#free();
-    this.#attempts[Number(callbacks.leads)].set(member.peer, callbacks);
-    this.#later(STAGGER_MS * times, () => (callbacks.late = true));
-    member.connection = connection;
-    if (previous && this.#attempts[0].get(previous)?.late) previous.giveUp();
-    else if (previous !== member.open?.peer) previous?.end();
-  }
-
-  /**
-   * @param {Member} member
-   * @param {unknown} connection
-   * @param {number} ms
-   * @param {number} tries
-   * @returns {Attempt}
-   */
-  #callbacks(member, connection, ms, tries) {
-    const leads = this.#leads(member);
-    const beganMs = now();
-    /** @param {RTCPeerConnection} connection */
-    const report = (connection, connected = false) => this.#ice.report(connection, now() - beganMs, connected);
-    return {
-      leads,
-      ms,
-      late: false,
-      verify: async (peer) => {
-        const { verify } = await import("./verification.js").catch(notLoaded);
-        return verify(peer, scopeOf(this.#origin, this.#topic), this.id ?? "");
-      },
-      iceServers: () => this.#ice.iceServers,
-      send: (mail, signal) => this.#send(member, { connection, ...mail }, signal),
-      tell: this.#tell,
-      fail: (error) => this.#report(error),
-      heard: (name, received) => dispatch(this.#channels.get(name) ?? new EventTarget(), "message", received),
-      offered: (peer, offer) => offer(this, { peer }),
-      joined: (contact) => {
-        member.tries = 0;
-        this.#attempts[Number(leads)].delete(contact);
-        report(contact.peerConnection, true);
-        member.open?.peer.end();
-        member.open = { peer: contact, connection };
-        this.peers.set(member.id, contact.peer);
-        this.#tell("join", { peer: contact.peer });
-        this.#begin();
-      },
-      unreachable: (connection, error) => {
-        report(connection);
-        if (tries > 1 && !member.open) this.#report(error); // the first time, the device may be slow
-      },
-      ended: (peer, joined) => this.#ended(member, peer, joined),
-    };
-  }
-
-  /** Make Chromium free closed connections, which count for its limit of 500. It does so after large allocations. */
-  #free() {
-    try {
-      this.#garbage = new ArrayBuffer(2 ** 24).byteLength;
-    } catch {
-      // Chromium also frees connections when memory is low.
-    }
-  }
-
-  /**
-   * Change something after a delay, and then begin attempts.
-   *
-   * @param {number} ms
-   * @param {() => void} change
-   * @param {Member} [member]
-   */
-  #later(ms, change, member) {
-    const begin = () => {
-      change();
-      this.#begin(member);
-    };
-    sleep(0, this.#stop.signal, ms).then(begin, () => {});
-  }
-
-  /**
-   * @param {Member} member
-   * @param {Contact} peer
-   * @param {boolean} joined
-   */
-  #ended(member, peer, joined) {
-    this.#attempts[Number(this.#leads(member))].delete(peer);
-    if (joined) {
-      member.open = undefined;
-      this.peers.delete(member.id);
-      this.#tell("leave", { peer: peer.peer });
-    }
-    if (member.peer !== peer) return;
-    Object.assign(member, { peer: undefined }, member.open && { ...member.open, tries: 0 });
-    if (member.peer) {
-      member.peer.peer.info = member.info;
-      return this.#begin();
-    }
-    if (!member.code || !member.beacon) {
-      this.#remove(member);
-      this.#assignPlaces();
-      return this.#begin();
-    }
-    // An attempt without a sign of life may have gone to a copy.
-    if (!joined && !member.beacon.alive) member.beacon.silent = member.beacons.size > 1;
-    this.#useBest(member);
-    member.resting = true;
-    this.#later(PAUSE_MS * (0.5 + Math.random()), () => (member.resting = false), member);
-  }
-
-  /**
-   * Send mail to a member. Returns false if it has to be sent again when the member has another beacon.
-   *
-   * @param {Member} member
-   * @param {Fields} mail
-   * @param {AbortSignal} signal
-   */
-  async #send(member, mail, signal) {
-    const { id, code } = member;
-    if (!code) return false;
-    try {
-      // A full beacon is replaced soon.
-      const send = async () => member.code === code && ((await this.#mail(id, code, mail, signal)) ?? true);
-      return Boolean(await retry(send, signal));
-    } catch (error) {
-      if (signal.aborted) return false;
-      if (taken(error)) {
-        if (member.code === code) member.code = undefined; // it may get another beacon soon
-        return false;
-      }
-      this.#report(error);
-    }
+    if (alive === "ask" && !this.#reply(from, code))
+      sleep(0, this.#stop.signal, ASK_MS).then(
+        () => this.#reply(from, code),
+        () => {},
+      );
+    if (from !== this.id && connection) this.#attempts?.take(mail);
     return true;
   }
 

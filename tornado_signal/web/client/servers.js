@@ -15,6 +15,7 @@ const MAX_INFO = 1024;
 const ICE_URLS = /^((stun|turn)s?:[^,]+(,|$))+$/i; // one, or a list as text
 const STUN_URLS = /^(stuns?:[^,]+(,|$))+$/i;
 const TRIES = 4; // before another server is used
+export const OFFER_OPTIONS = { channel: "object", onstep: "function" };
 const OPTIONS = {
   ...CLIENT_OPTIONS,
   url: "",

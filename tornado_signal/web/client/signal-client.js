@@ -1,16 +1,15 @@
 /* The API of one server, call by call. */
 
 import { authorizationOf, bearer, JSON_BODY } from "./authorization.js";
+import { advise, notLoaded } from "./parts.js";
 import { hidden, loadHttp, socketTo, withdrawals } from "./socket.js";
 import { EVENTS, filtered, isTooLarge, MAX_LISTING, SHAPES } from "./text.js";
 import {
-  advise,
   backOff,
   Deadline,
   doubt,
   MAX_PAUSE_MS,
   nonsense,
-  notLoaded,
   now,
   PAUSE_MS,
   passing,

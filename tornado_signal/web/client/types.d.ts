@@ -1,8 +1,9 @@
 /* Types that the modules share; no browser loads this file. */
 
-import type { IceServer, News, Peer, PeerOptions, RoomEvents, Session, Side } from "../client.d.ts";
+import type { IceServer, News, Peer, PeerOptions, RoomEvents, RoomOptions, Session, Side } from "../client.d.ts";
 import type { Offer } from "./files.js";
 import type { Contact } from "./peer.js";
+import type { Roster } from "./roster.js";
 import type { SignalClient } from "./signal-client.js";
 import type { Deadline } from "./timing.js";
 
@@ -202,6 +203,32 @@ export interface Member {
   place?: number;
 }
 
+/** The interface of a room for its attempts. */
+export interface RoomSide {
+  target: EventTarget & { id?: string; dropped: number; peers: Map<string, Peer<unknown>> };
+  roster: Roster;
+  options: RoomOptions;
+  /** Fires when the page leaves. */
+  signal: AbortSignal;
+  streams: Set<MediaStream>;
+  /** Those of `room.channel`, by their names. */
+  channels: Map<string, EventTarget>;
+  ice: () => IceServers;
+  mayConnect: (member: Member) => boolean;
+  mail: (id: string, code: string, fields: Fields, signal?: AbortSignal) => Promise<unknown>;
+  verify: Attempt["verify"];
+  tell: TellRoom;
+  report: (error: unknown) => void;
+  /** Close the room because of an error. */
+  fail: (error: unknown) => void;
+  /** Use the best beacon of a member. */
+  use: (member: Member) => void;
+  /** Remove a member. */
+  left: (member: Member) => void;
+  /** Whether the page has left. Fails if something else has closed the room. */
+  ended: () => boolean;
+}
+
 /** The interface of a room for an attempt to connect to a member. */
 export interface Attempt {
   leads: boolean;
@@ -215,7 +242,7 @@ export interface Attempt {
   iceServers: () => RTCIceServer[];
   send: (mail: Mail, signal: AbortSignal) => Promise<boolean>;
   tell: TellRoom;
-  fail: (error: Error) => void;
+  fail: (error: unknown) => void;
   /** Called with the messages of a channel with a name. */
   heard: (name: string, received: { peer: Peer; data: unknown; size: number }) => void;
   offered: (peer: Peer, offer: Offer) => void;

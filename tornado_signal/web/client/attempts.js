@@ -1,0 +1,359 @@
+/* Attempts to connect to the members of a room, and what goes over the connections. A room loads this file when it begins. */
+
+import { send, toEach } from "./data.js";
+import { checkFile, sendFile } from "./files.js";
+import { isProven, random } from "./identity.js";
+import { Contact } from "./peer.js";
+import { dispatch, now, onAbort, PAIR_MS, PAUSE_MS, retry, SignalError, STAGGER_MS, sleep, taken } from "./timing.js";
+
+/** @import { FileOptions, Peer, Progress } from "../client.d.ts" */
+/** @import { Attempt, Fields, Member, Records, RoomSide } from "./types.d.ts" */
+
+const MAX_ATTEMPTS = 50; // that a room begins at once, and others begin: a page may have 500 connections
+const MAX_TRIES = 8; // with a member that replace each other at once
+const MAX_UNREAD = 2 ** 24; // bytes of the messages that an iteration has not read
+
+/** The attempts and connections of a room. */
+export class Attempts {
+  #room;
+  #roster;
+  // By the peers that have not joined: first those that the other side leads, then those that this side leads.
+  /** @type {Map<Contact, Attempt>[]} */
+  #attempts = [new Map(), new Map()];
+  #peerCount = 0; // the number of peers created so far
+  // biome-ignore lint/correctness/noUnusedPrivateClassMembers: kept in a field so that bundlers do not drop the allocation
+  #garbage = 0;
+  /** @type {Promise<void> | undefined} */
+  #replying; // that a connection is closed
+  #paused = false; // because a connection could not be created
+
+  /** @param {RoomSide} room */
+  constructor(room) {
+    this.#room = room;
+    this.#roster = room.roster;
+  }
+
+  /** All attempts and connections. */
+  get all() {
+    const members = [...this.#roster.members.values()];
+    return new Set(members.flatMap(({ peer, open }) => [peer ?? [], open?.peer ?? []].flat()));
+  }
+
+  /**
+   * The connections to the peers that `to` names; all if it is undefined. Fails if `to` is somebody else.
+   *
+   * @param {Peer<unknown> | string} [to]
+   */
+  #recipients(to) {
+    const isOpen = (/** @type {Member} */ { open }) => (open?.peer.channel.readyState === "open" ? open.peer : []);
+    const all = [...this.#roster.members.values()].flatMap(isOpen);
+    if (to === undefined) return all;
+    const found = all.filter(({ peer }) => peer.id === (Object(to).id ?? to));
+    if (!found.length) throw new SignalError("peer-left", "`to` is not a peer in the room");
+    return found;
+  }
+
+  /**
+   * Send a message, over the channel with a name if there is one.
+   *
+   * @param {unknown} data
+   * @param {Peer<unknown> | string} [to]
+   * @param {string} [name]
+   * @param {RTCDataChannelInit} [init]
+   */
+  send(data, to, name, init) {
+    const choose = () => this.#recipients(to).map((each) => (name ? each.named(name, init) : each));
+    return send(data, choose, to === undefined && "message-incomplete");
+  }
+
+  /**
+   * @param {Blob & { name?: string }} file
+   * @param {FileOptions<Progress> & { to?: Peer<unknown> | string }} options
+   */
+  async sendFile(file, { to, ...options }) {
+    const recipients = this.#recipients(to);
+    checkFile(file, options);
+    const task = (/** @type {Contact} */ { files, peer }) => sendFile(files, file, options, { peer });
+    await toEach(recipients, task, to === undefined && "file-incomplete").catch((error) => {
+      options.signal?.throwIfAborted();
+      throw error;
+    });
+  }
+
+  /**
+   * @param {AbortSignal} [signal]
+   * @returns {AsyncGenerator<{ peer: Peer<unknown>, data: unknown }, void, void>}
+   */
+  async *messages(signal) {
+    const { target, ended } = this.#room;
+    /** @type {{ peer: Peer<unknown>, data: unknown, size: number }[]} */
+    const unread = [];
+    let sum = 0;
+    let wake = () => {};
+    const awake = () => wake();
+    const keep = (/** @type {any} */ { peer, data, size }) => {
+      if (sum + size > MAX_UNREAD && sum) return (target.dropped += 1);
+      sum += size;
+      unread.push({ peer, data, size });
+      awake();
+    };
+    target.addEventListener("message", keep);
+    target.addEventListener("close", awake);
+    const forget = signal && onAbort(signal, awake);
+    try {
+      for (;;) {
+        signal?.throwIfAborted();
+        const next = unread.shift();
+        if (next) {
+          sum -= next.size;
+          yield { peer: next.peer, data: next.data };
+        } else if (ended()) return;
+        else await new Promise((resolve) => (wake = () => resolve(0)));
+      }
+    } finally {
+      forget?.();
+      target.removeEventListener("message", keep);
+      target.removeEventListener("close", awake);
+    }
+  }
+
+  /** Ask whether the open connections that this side leads exist on the other side. */
+  probe() {
+    for (const member of this.#roster.members.values())
+      if (member.open && this.#leads(member))
+        this.#send(member, { connection: member.open.connection, of: 2 }, this.#room.signal);
+  }
+
+  /**
+   * Whether this side leads in attempts with a member.
+   *
+   * @param {Member} member
+   */
+  #leads({ id }) {
+    return (this.#room.target.id ?? "") < id;
+  }
+
+  /**
+   * Whether an attempt with a member may begin: both have places, and no other member used its name first.
+   *
+   * @param {Member} member
+   */
+  #mayConnect(member) {
+    const { mayConnect, options } = this.#room;
+    return mayConnect(member) && !this.#roster.conflicts(member, options.me);
+  }
+
+  /**
+   * Take mail about a connection.
+   *
+   * @param {Records["mail"]} mail
+   */
+  take(mail) {
+    const { from, me, info, code, connection } = mail;
+    const member = this.#roster.member(from, info, me);
+    const first = !this.#leads(member) && mail.description?.type === "offer" && mail.of === 1;
+    const attempt = member.peer && this.#attempts[0].get(member.peer);
+    const known = [member.connection, member.open?.connection].includes(connection);
+    // Anybody can send mail with an id that is not proven, so that an open connection stays.
+    const stays = !isProven(from) && member.open?.peer.peerConnection.connectionState === "connected";
+    // The other side has ended the current attempt, for example while this page slept. Floods must wait until it is late.
+    const replaces = !known && !stays && (attempt?.late !== false || member.tries < MAX_TRIES);
+    if (first && replaces && this.#mayConnect(member) && this.#admits(false)) {
+      member.code ??= code;
+      this.#connect(member, connection);
+      if (member.peer) this.begin(this.#roster.add(member, member.name));
+    }
+    const isOpen = member.open?.connection === connection;
+    const peer = isOpen ? member.open?.peer : member.connection === connection && member.peer;
+    if (mail.closed) {
+      if (isOpen && peer === member.peer && this.#leads(member) && this.#admits(true)) this.#connect(member, random(4));
+    } else if (peer) peer.take(mail);
+    else if (/** @type {number} */ (mail.of) > 1)
+      this.#replying ??= this.#room
+        .mail(from, code, { connection, closed: true })
+        .catch(() => {})
+        .then(() => void (this.#replying = undefined));
+  }
+
+  /**
+   * Queue a member if it needs an attempt, and begin attempts.
+   *
+   * @param {Member} [member]
+   */
+  begin(member) {
+    const due = member && this.#leads(member) && member.code && !member.peer && !member.resting;
+    if (due && this.#mayConnect(member)) this.#roster.enqueue(member);
+    while (!this.#room.signal.aborted && this.#roster.next && this.#admits(true)) {
+      const { next } = this.#roster; // if `admits` has ended an attempt, that may have begun another one
+      if (next) this.#connect(next, random(4));
+    }
+  }
+
+  /**
+   * Whether another attempt may begin. Any number of members can be listed, so an attempt that is late ends for it.
+   *
+   * @param {boolean} leads
+   */
+  #admits(leads) {
+    const attempts = this.#attempts[Number(leads)];
+    if (this.#paused) return false;
+    // One that has just connected may be open on the other side, which would report that this page leaves.
+    /** @param {Attempt} attempt */
+    const ends = ({ late, connectedMs = -PAIR_MS }) => late && connectedMs + PAIR_MS <= now();
+    if (attempts.size >= MAX_ATTEMPTS) [...attempts].find(([, each]) => ends(each))?.[0].end();
+    return attempts.size < MAX_ATTEMPTS;
+  }
+
+  /**
+   * Begin an attempt, which replaces the current one. An open connection stays until the new one is open.
+   *
+   * @param {Member} member
+   * @param {unknown} connection
+   */
+  #connect(member, connection) {
+    this.#roster.dequeue(member);
+    const previous = member.peer;
+    const tries = (member.tries += 1);
+    const times = Math.min(4, tries); // more time with each attempt, since the device may be slow
+    const attempt = this.#attempt(member, connection, PAIR_MS * times, tries);
+    const { fail, report, options, streams } = this.#room;
+    try {
+      member.peer = new Contact(member, attempt, streams, options);
+    } catch (error) {
+      // It never works, or the browser has too many connections.
+      if (!this.#peerCount && Object(/** @type {Error} */ (error).cause).name !== "UnknownError") return fail(error);
+      report(error);
+      this.#free();
+      this.#paused = true;
+      this.#later(PAUSE_MS, () => (this.#paused = false), member);
+      return;
+    }
+    if ((this.#peerCount += 1) % MAX_ATTEMPTS === 0) this.#free();
+    this.#attempts[Number(attempt.leads)].set(member.peer, attempt);
+    this.#later(STAGGER_MS * times, () => (attempt.late = true));
+    member.connection = connection;
+    if (previous && this.#attempts[0].get(previous)?.late) previous.giveUp();
+    else if (previous !== member.open?.peer) previous?.end();
+  }
+
+  /**
+   * @param {Member} member
+   * @param {unknown} connection
+   * @param {number} ms
+   * @param {number} tries
+   * @returns {Attempt}
+   */
+  #attempt(member, connection, ms, tries) {
+    const leads = this.#leads(member);
+    const beganMs = now();
+    const { channels, ice, target, report, tell, verify } = this.#room;
+    /** @param {RTCPeerConnection} connection */
+    const count = (connection, connected = false) => ice().report(connection, now() - beganMs, connected);
+    return {
+      leads,
+      ms,
+      late: false,
+      verify,
+      iceServers: () => ice().iceServers,
+      send: (mail, signal) => this.#send(member, { connection, ...mail }, signal),
+      tell,
+      fail: report,
+      heard: (name, received) => dispatch(channels.get(name) ?? new EventTarget(), "message", received),
+      offered: (peer, offer) => offer(target, { peer }),
+      joined: (contact) => {
+        member.tries = 0;
+        this.#attempts[Number(leads)].delete(contact);
+        count(contact.peerConnection, true);
+        member.open?.peer.end();
+        member.open = { peer: contact, connection };
+        target.peers.set(member.id, contact.peer);
+        tell("join", { peer: contact.peer });
+        this.begin();
+      },
+      unreachable: (connection, error) => {
+        count(connection);
+        if (tries > 1 && !member.open) report(error); // the first time, the device may be slow
+      },
+      ended: (peer, joined) => this.#ended(member, peer, joined),
+    };
+  }
+
+  /** Make Chromium free closed connections, which count for its limit of 500. It does so after large allocations. */
+  #free() {
+    try {
+      this.#garbage = new ArrayBuffer(2 ** 24).byteLength;
+    } catch {
+      // Chromium also frees connections when memory is low.
+    }
+  }
+
+  /**
+   * Change something after a delay, and then begin attempts.
+   *
+   * @param {number} ms
+   * @param {() => void} change
+   * @param {Member} [member]
+   */
+  #later(ms, change, member) {
+    const begin = () => {
+      change();
+      this.begin(member);
+    };
+    sleep(0, this.#room.signal, ms).then(begin, () => {});
+  }
+
+  /**
+   * @param {Member} member
+   * @param {Contact} peer
+   * @param {boolean} joined
+   */
+  #ended(member, peer, joined) {
+    const { target, tell, use, left } = this.#room;
+    this.#attempts[Number(this.#leads(member))].delete(peer);
+    if (joined) {
+      member.open = undefined;
+      target.peers.delete(member.id);
+      tell("leave", { peer: peer.peer });
+    }
+    if (member.peer !== peer) return;
+    Object.assign(member, { peer: undefined }, member.open && { ...member.open, tries: 0 });
+    if (member.peer) {
+      member.peer.peer.info = member.info;
+      return this.begin();
+    }
+    if (!member.code || !member.beacon) {
+      left(member);
+      return this.begin();
+    }
+    // An attempt without a sign of life may have gone to a copy.
+    if (!joined && !member.beacon.alive) member.beacon.silent = member.beacons.size > 1;
+    use(member);
+    member.resting = true;
+    this.#later(PAUSE_MS * (0.5 + Math.random()), () => (member.resting = false), member);
+  }
+
+  /**
+   * Send mail to a member. Returns false if it has to be sent again when the member has another beacon.
+   *
+   * @param {Member} member
+   * @param {Fields} mail
+   * @param {AbortSignal} signal
+   */
+  async #send(member, mail, signal) {
+    const { id, code } = member;
+    if (!code) return false;
+    try {
+      // A full beacon is replaced soon.
+      const send = async () => member.code === code && ((await this.#room.mail(id, code, mail, signal)) ?? true);
+      return Boolean(await retry(send, signal));
+    } catch (error) {
+      if (signal.aborted) return false;
+      if (taken(error)) {
+        if (member.code === code) member.code = undefined; // it may get another beacon soon
+        return false;
+      }
+      this.#room.report(error);
+    }
+    return true;
+  }
+}
