@@ -4,7 +4,7 @@ import { send, toEach } from "./data.js";
 import { checkFile, sendFile } from "./files.js";
 import { isProven, random } from "./identity.js";
 import { Contact } from "./peer.js";
-import { dispatch, now, onAbort, PAIR_MS, PAUSE_MS, retry, SignalError, STAGGER_MS, sleep, taken } from "./timing.js";
+import { now, onAbort, PAIR_MS, PAUSE_MS, retry, SignalError, STAGGER_MS, sleep, taken } from "./timing.js";
 
 /** @import { FileOptions, Peer, Progress } from "../client.d.ts" */
 /** @import { Attempt, Fields, Member, Records, RoomSide } from "./types.d.ts" */
@@ -216,9 +216,9 @@ export class Attempts {
     const tries = (member.tries += 1);
     const times = Math.min(4, tries); // more time with each attempt, since the device may be slow
     const attempt = this.#attempt(member, connection, PAIR_MS * times, tries);
-    const { fail, report, options, streams } = this.#room;
+    const { fail, report } = this.#room;
     try {
-      member.peer = new Contact(member, attempt, streams, options);
+      member.peer = new Contact(this.#room, member, attempt);
     } catch (error) {
       // It never works, or the browser has too many connections.
       if (!this.#peerCount && Object(/** @type {Error} */ (error).cause).name !== "UnknownError") return fail(error);
@@ -246,20 +246,14 @@ export class Attempts {
   #attempt(member, connection, ms, tries) {
     const leads = this.#leads(member);
     const beganMs = now();
-    const { channels, ice, target, report, tell, verify } = this.#room;
+    const { ice, target, report, tell } = this.#room;
     /** @param {RTCPeerConnection} connection */
     const count = (connection, connected = false) => ice().report(connection, now() - beganMs, connected);
     return {
       leads,
       ms,
       late: false,
-      verify,
-      iceServers: () => ice().iceServers,
       send: (mail, signal) => this.#send(member, { connection, ...mail }, signal),
-      tell,
-      fail: report,
-      heard: (name, received) => dispatch(channels.get(name) ?? new EventTarget(), "message", received),
-      offered: (peer, offer) => offer(target, { peer }),
       joined: (contact) => {
         member.tries = 0;
         this.#attempts[Number(leads)].delete(contact);

@@ -24,7 +24,7 @@ import {
 /** @import { PeerOptions, Session } from "../client.d.ts" */
 /** @import { Connection } from "./link.js" */
 /** @import { SignalClient } from "./signal-client.js" */
-/** @import { LinkOptions, Listing } from "./types.d.ts" */
+/** @import { LinkOptions, Results } from "./types.d.ts" */
 
 const AGAIN_MS = 2000; // in which a peer that was taken publishes its next offer
 const JOIN_OPTIONS = { onstep: "function", choose: "function", wait: "boolean" };
@@ -309,7 +309,7 @@ class Pairing {
     const deadline = (this.#deadline = new Deadline(stay));
     const wait = this.#others.length ? 1 + Math.round(2 * Math.random()) : WAIT_S;
     const query = { ...(link && { wait, since: this.#cursor }), limit: MAX_PEERS, signal: deadline.signal };
-    /** @type {Listing | void} */
+    /** @type {Results["sessions"] | void} */
     const listing = await this.#client
       .sessions(this.#topic, query)
       .catch((error) => {

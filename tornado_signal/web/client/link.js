@@ -24,7 +24,7 @@ import {
   WAIT_S,
 } from "./timing.js";
 
-/** @import { Connection as PublicConnection, ConnectionEvents, FileOptions, Side } from "../client.d.ts" */
+/** @import { Connection as PublicConnection, ConnectionEvents, Side } from "../client.d.ts" */
 /** @import { Servers } from "./servers.js" */
 /** @import { SignalClient } from "./signal-client.js" */
 /** @import { EventFields, IceServers, LinkOptions } from "./types.d.ts" */
@@ -387,7 +387,7 @@ export class Connection extends EventTarget {
     });
   }
 
-  /** @param {unknown} data */
+  /** @type {PublicConnection["send"]} */
   send(data) {
     return send(data, () => {
       if (this.channel.readyState !== "open") throw new SignalError("connection-lost", "The connection is closed");
@@ -395,10 +395,7 @@ export class Connection extends EventTarget {
     });
   }
 
-  /**
-   * @param {Blob & { name?: string }} file
-   * @param {FileOptions<{ loaded: number, total: number }>} [options]
-   */
+  /** @type {PublicConnection["sendFile"]} */
   async sendFile(file, options = {}) {
     return sendFile(this.#link.files, file, options, {});
   }

@@ -6,8 +6,8 @@ import { Media } from "./media.js";
 import { iceFailure, isDescribed, Negotiation, newConnection } from "./negotiation.js";
 import { dispatch, doubt, now, SignalError } from "./timing.js";
 
-/** @import { FileOptions, Peer as PublicPeer, PeerEvents, RoomOptions } from "../client.d.ts" */
-/** @import { Attempt, EventFields, Mail, Member } from "./types.d.ts" */
+/** @import { FileOptions, Peer as PublicPeer, PeerEvents } from "../client.d.ts" */
+/** @import { Attempt, EventFields, Mail, Member, RoomSide } from "./types.d.ts" */
 
 const RECONNECT_MS = 15_000; // of an interruption, after which another connection is made
 const CHANNEL = "tornado-signal-channel"; // the protocol of the channels of `room.channel`
@@ -37,21 +37,18 @@ class Peer extends EventTarget {
     this.channel = contact.channel;
   }
 
-  /** @param {unknown} data */
+  /** @type {PublicPeer<unknown>["send"]} */
   send(data) {
     return send(data, () => [this.#open]);
   }
 
-  /**
-   * @param {Blob & { name?: string }} file
-   * @param {FileOptions<{ loaded: number, total: number }>} [options]
-   */
+  /** @type {PublicPeer<unknown>["sendFile"]} */
   async sendFile(file, options = {}) {
     return sendFile(this.#open.files, file, options, {});
   }
 
   verification() {
-    return this.#contact.callbacks.verify(this);
+    return this.#contact.room.verify(this);
   }
 
   get #open() {
@@ -63,7 +60,7 @@ class Peer extends EventTarget {
 /** One connection to another member of a room, from the attempt to its end. */
 export class Contact {
   #member;
-  callbacks; // of the room
+  #attempt;
   #negotiation;
   #joined = false;
   #interrupted = false;
@@ -78,25 +75,26 @@ export class Contact {
   #incoming = 0; // those that the other side has opened
 
   /**
+   * @param {RoomSide} room
    * @param {Member} member
-   * @param {Attempt} callbacks
-   * @param {Iterable<MediaStream>} streams
-   * @param {RoomOptions} options
+   * @param {Attempt} attempt
    */
-  constructor(member, callbacks, streams, options) {
+  constructor(room, member, attempt) {
+    const { options } = room;
+    this.room = room;
     this.#member = member;
-    this.callbacks = callbacks;
-    let iceServers = callbacks.iceServers();
+    this.#attempt = attempt;
+    let { iceServers } = room.ice();
     this.peerConnection = newConnection(iceServers, options);
     this.channel = this.peerConnection.createDataChannel("room", { ...options.channel, negotiated: true, id: 0 });
     this.peer = new Peer(this, member);
     this.messages = this.#messages(this.channel);
     this.files = new Files(this.peerConnection, this.#stop.signal, (offer) => {
       this.#join();
-      callbacks.offered(this.peer, offer);
+      offer(room.target, { peer: this.peer });
     });
     const contact = this;
-    const { leads } = callbacks;
+    const { leads } = attempt;
     this.#negotiation = new Negotiation(this.peerConnection, 1, {
       signal: this.#stop.signal,
       leads,
@@ -111,11 +109,11 @@ export class Contact {
         return member.code;
       },
       renew: () => {
-        if (iceServers === callbacks.iceServers()) return; // it has them
-        iceServers = callbacks.iceServers();
+        if (iceServers === room.ice().iceServers) return; // it has them
+        iceServers = room.ice().iceServers;
         this.peerConnection.setConfiguration({ iceServers, ...options.rtc });
       },
-      send: (mail) => callbacks.send(mail, this.#mail.signal),
+      send: (mail) => attempt.send(mail, this.#mail.signal),
     });
     this.#listen();
     try {
@@ -125,7 +123,7 @@ export class Contact {
       this.peerConnection.close();
       throw error;
     }
-    for (const stream of streams) this.media((media) => media.add(stream));
+    for (const stream of room.streams) this.media((media) => media.add(stream));
     this.#wait();
   }
 
@@ -151,9 +149,10 @@ export class Contact {
       event.stopImmediatePropagation?.(); // as for files
       if ((this.#incoming += 1) > MAX_CHANNELS) return channel.close();
       channel.addEventListener("close", () => (this.#incoming -= 1));
-      this.#receive(channel, this.#messages(channel), (received) =>
-        this.callbacks.heard(channel.label, { peer: this.peer, ...received }),
-      );
+      this.#receive(channel, this.#messages(channel), (received) => {
+        const target = this.room.channels.get(channel.label);
+        if (target) dispatch(target, "message", { peer: this.peer, ...received });
+      });
     };
     connection.addEventListener("datachannel", named);
     channel.addEventListener("close", () => this.end());
@@ -163,7 +162,7 @@ export class Contact {
 
   /** @param {RTCDataChannel} channel */
   #messages(channel) {
-    const slow = (/** @type {SignalError} */ error) => this.callbacks.fail(Object.assign(error, { peer: this.peer }));
+    const slow = (/** @type {SignalError} */ error) => this.room.report(Object.assign(error, { peer: this.peer }));
     return new Messages(this.peerConnection, channel, this.#stop.signal, slow);
   }
 
@@ -204,21 +203,21 @@ export class Contact {
    */
   tell(name, fields) {
     dispatch(this.peer, name, fields);
-    this.callbacks.tell(name, /** @type {any} */ ({ peer: this.peer, ...fields }));
+    this.room.tell(name, /** @type {any} */ ({ peer: this.peer, ...fields }));
   }
 
   /** Give up if the other side sends nothing for a while. The side that leads gives up earlier and then tries again. */
   #wait() {
     if (this.#joined || this.#stop.signal.aborted) return;
     clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => this.giveUp(), this.callbacks.leads ? this.callbacks.ms : 2 * RECONNECT_MS);
+    this.#timer = setTimeout(() => this.giveUp(), this.#attempt.leads ? this.#attempt.ms : 2 * RECONNECT_MS);
   }
 
   #join() {
     if (this.#joined || this.#stop.signal.aborted) return;
     clearTimeout(this.#timer);
     this.#joined = true;
-    this.callbacks.joined(this);
+    this.#attempt.joined(this);
     for (const stream of this.peer.streams) this.tell("stream", { stream });
     this.post();
   }
@@ -227,7 +226,7 @@ export class Contact {
     const { connectionState } = this.peerConnection;
     if (connectionState === "disconnected") doubt();
     if (connectionState === "connected") {
-      this.callbacks.connectedMs ??= now();
+      this.#attempt.connectedMs ??= now();
       if (this.#joined) clearTimeout(this.#timer);
       this.#wait();
       if (!this.#interrupted) return;
@@ -252,7 +251,7 @@ export class Contact {
   #reconnect(leftMs, pauseMs = leftMs / 15) {
     clearTimeout(this.#timer);
     if (leftMs <= 0) return this.end();
-    if (this.callbacks.leads) this.#negotiation.restart();
+    if (this.#attempt.leads) this.#negotiation.restart();
     this.#timer = setTimeout(() => this.#reconnect(leftMs - pauseMs, 1.2 * pauseMs), pauseMs);
   }
 
@@ -280,7 +279,7 @@ export class Contact {
     try {
       if (!this.#stop.signal.aborted) use((this.#media ??= new Media(this)));
     } catch (error) {
-      this.callbacks.fail(/** @type {Error} */ (error));
+      this.room.report(error);
     }
   }
 
@@ -288,7 +287,7 @@ export class Contact {
   giveUp() {
     if (!this.#joined && isDescribed(this.peerConnection)) {
       const { name, info } = this.#member;
-      this.callbacks.unreachable(this.peerConnection, iceFailure(name ?? info, this.peerConnection));
+      this.#attempt.unreachable(this.peerConnection, iceFailure(name ?? info, this.peerConnection));
     }
     this.end();
   }
@@ -300,7 +299,7 @@ export class Contact {
     this.#mail.abort();
     this.#interrupted = false;
     this.peerConnection.close();
-    this.callbacks.ended(this, this.#joined);
+    this.#attempt.ended(this, this.#joined);
   }
 
   /** Send what still must be sent, then end. */

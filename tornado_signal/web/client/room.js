@@ -1,38 +1,20 @@
-import { Identity, ownInfo, ROOM, random, scopeOf, seal, topicOf, unseal, VERSION } from "./identity.js";
+import { Identity, ROOM, random, topicOf } from "./identity.js";
+import { ALIVE_MS, Mailboxes } from "./mailbox.js";
 import { advise, loadPart, notLoaded } from "./parts.js";
 import { Roster } from "./roster.js";
-import { publishHeld, Servers } from "./servers.js";
-import {
-  backOff,
-  Deadline,
-  dispatch,
-  makePace,
-  now,
-  onAbort,
-  report,
-  retry,
-  SignalError,
-  sleep,
-  taken,
-  WAIT_S,
-  watch,
-} from "./timing.js";
+import { Servers } from "./servers.js";
+import { backOff, Deadline, dispatch, now, onAbort, report, SignalError, sleep, watch } from "./timing.js";
 
-/** @import { Channel as PublicChannel, FileOptions, Peer, Progress, RoomOptions, Session } from "../client.d.ts" */
+/** @import { Channel as PublicChannel, Peer, Room as PublicRoom, RoomOptions, Session } from "../client.d.ts" */
 /** @import { Attempts } from "./attempts.js" */
 /** @import { Places } from "./places.js" */
 /** @import { Cipher } from "./secret.js" */
 /** @import { SignalClient } from "./signal-client.js" */
-/** @import { Beacon, Fields, IceServers, Mailbox, Member, RoomSide, TellRoom } from "./types.d.ts" */
+/** @import { Beacon, IceServers, Member, Records, RoomSide, TellRoom } from "./types.d.ts" */
 
-const MAX_MAILS = 250; // valid ones to one beacon; a quarter of the server's limit
-const MAX_TEXTS = 750; // to one beacon, with those that are not valid
-const MAX_TEXTS_SIZE = 2 ** 18; // UTF-16 code units of them, of up to three bytes; the server takes a mebibyte
 const MAX_CHECKS = 8; // signatures that are checked at once
 const MAX_NAMESAKES = 10; // that are asked for a sign of life
 const ASK_MS = 500; // for which a request for a sign of life waits for the beacon of its sender
-const ALIVE_MS = 5000; // for a sign of life, and for which a replaced beacon is still read
-const CLOCK_MS = 30_000; // by which this page's clock may differ from the server's
 const ROOM_OPTIONS = { channel: "object", me: "", max: "", secret: "string", password: "" };
 
 /** @implements {PublicChannel} */
@@ -75,27 +57,10 @@ class Room extends EventTarget {
   #loading;
   /** @type {Set<MediaStream>} */
   #streams = new Set();
-  #topic;
-  #origin;
   #options;
-  /** @type {Identity | undefined} */
-  #identity;
-  /** @type {Cipher | undefined} */
-  #cipher; // of a room with a password
-  #secret = random(); // of the beacon
-  #at = 0; // when the beacon was created
-  #clockMs = 0; // what this page's clock lacks, compared with the server's
-  #corrections = 0; // of it, one after another
-  #since = 0; // when this page entered, by the server's clock; 0 if it does not know that yet
-  #sinceSent = false; // whether the beacon contains it
+  #mail;
   /** @type {Map<string, Beacon>} */
   #rivals = new Map(); // beacons with the same id that this page has not made, by their codes
-  /** @type {Map<string, number>} */
-  #offers = new Map(); // of this page's beacons, and the times in them until they are seen
-  /** @type {Set<Mailbox>} */
-  #mailboxes = new Set(); // this page's beacons
-  /** @type {Mailbox | undefined} */
-  #mailbox; // the current one
   #codes = new Set(); // of the listed sessions
   /** @type {{ session: Session, earlier: boolean }[]} */
   #unchecked = []; // of these, those whose signature still must be checked
@@ -118,21 +83,35 @@ class Room extends EventTarget {
    */
   constructor(topic, options) {
     super();
-    this.#topic = topicOf(ROOM, topic);
     this.#options = options;
     this.ready.catch(() => {}); // it can reject while nothing waits for it
-    this.#origin = options.origin ?? globalThis.origin ?? "";
+    const { me, info } = options;
+    this.#mail = new Mailboxes(options.origin ?? globalThis.origin ?? "", topicOf(ROOM, topic), {
+      target: this,
+      me,
+      info,
+      signal: this.#stop.signal,
+      published: () => {
+        this.#setListed(true);
+        this.#attempts?.probe(); // others may have closed connections while no beacon was listed
+      },
+      reading: () => this.#askRivals(),
+      renew: async (client) => {
+        this.#ice = await servers.iceServers(client);
+      },
+      take: (mail) => this.#take(mail),
+    });
     if (options.max !== undefined && !(Number.isInteger(options.max) && options.max > 0)) {
       throw new SignalError("max-invalid", "`max` is a number of members, at least 1");
     }
     const { signal } = this.#stop;
     const servers = new Servers(options, signal, (error) => this.#report(error), ROOM_OPTIONS);
     if (!options.secret && options.me === undefined) {
-      this.#identity = Identity.ofPage(random());
-      this.id = this.#identity?.id ?? random(4);
+      this.#mail.identity = Identity.ofPage(random());
+      this.id = this.#mail.identity?.id ?? random(4);
     }
     const hide = () => {
-      for (const { client, code } of this.#mailboxes) client.leave(code, "offerer", { secret: this.#secret });
+      this.#mail.hide();
       for (const peer of this.#peers) peer.end(); // so that the others notice at once
     };
     globalThis.addEventListener?.("pagehide", hide, { signal });
@@ -140,7 +119,7 @@ class Room extends EventTarget {
       "abort",
       watch((_, certain) => {
         if (certain) this.#attempts?.probe();
-        this.#test();
+        if (this.#roster.members.size > this.peers.size) this.#mail.test();
       }),
     );
     this.#loading = this.#load(() => import("./attempts.js")).then(({ Attempts }) => {
@@ -161,7 +140,7 @@ class Room extends EventTarget {
   /**
    * Send a stream to all, now and later.
    *
-   * @param {MediaStream} stream
+   * @type {PublicRoom<unknown>["addStream"]}
    */
   addStream(stream) {
     if (typeof stream?.getTracks !== "function") {
@@ -171,7 +150,7 @@ class Room extends EventTarget {
     for (const peer of this.#peers) peer.media((media) => media.add(stream));
   }
 
-  /** @param {MediaStream} stream */
+  /** @type {PublicRoom<unknown>["removeStream"]} */
   removeStream(stream) {
     this.#streams.delete(stream);
     for (const peer of this.#peers) peer.media((media) => media.remove(stream));
@@ -179,7 +158,7 @@ class Room extends EventTarget {
 
   /** How many texts in a room with a password could not be decrypted. */
   get ignored() {
-    return this.#cipher?.ignored ?? 0;
+    return this.#mail.cipher?.ignored ?? 0;
   }
 
   /** All attempts and connections. */
@@ -198,10 +177,10 @@ class Room extends EventTarget {
       channels: this.#channels,
       ice: () => this.#ice,
       mayConnect: (member) => this.#mayConnect(member),
-      mail: (id, code, fields, signal) => this.#mail(id, code, fields, signal),
+      mail: (id, code, fields, signal) => this.#mail.send(id, code, fields, signal),
       verify: async (peer) => {
         const { verify } = await import("./verification.js").catch(notLoaded);
-        return verify(peer, scopeOf(this.#origin, this.#topic), this.id ?? "");
+        return verify(peer, this.#mail.scope, this.id ?? "");
       },
       tell: this.#tell,
       report: (error) => this.#report(error),
@@ -218,10 +197,7 @@ class Room extends EventTarget {
     };
   }
 
-  /**
-   * @param {unknown} data
-   * @param {Peer<unknown> | string} [to]
-   */
+  /** @type {PublicRoom<unknown>["send"]} */
   send(data, to) {
     return this.#send(data, to);
   }
@@ -238,10 +214,7 @@ class Room extends EventTarget {
       : this.#loading.then((attempts) => attempts.send(...message));
   }
 
-  /**
-   * @param {string} name
-   * @param {RTCDataChannelInit} [init]
-   */
+  /** @type {PublicRoom<unknown>["channel"]} */
   channel(name, init) {
     if (typeof name !== "string" || !name) throw new SignalError("argument-invalid", "A channel has a name");
     const channel = this.#channels.get(name) ?? new Channel((data, to) => this.#send(data, to, name, init));
@@ -249,18 +222,12 @@ class Room extends EventTarget {
     return channel;
   }
 
-  /**
-   * @param {{ signal?: AbortSignal }} [options]
-   * @returns {AsyncGenerator<{ peer: Peer<unknown>, data: unknown }, void, void>}
-   */
+  /** @type {PublicRoom<unknown>["messages"]} */
   async *messages({ signal } = {}) {
     yield* (this.#attempts ?? (await this.#loading)).messages(signal);
   }
 
-  /**
-   * @param {Blob & { name?: string }} file
-   * @param {FileOptions<Progress> & { to?: Peer<unknown> | string }} [options]
-   */
+  /** @type {PublicRoom<unknown>["sendFile"]} */
   async sendFile(file, options = {}) {
     await (await this.#loading).sendFile(file, options);
   }
@@ -270,7 +237,7 @@ class Room extends EventTarget {
   }
 
   async #leave() {
-    for (const each of this.#mailboxes) this.#withdraw(each);
+    this.#mail.end();
     this.#stop.abort();
     await Promise.all([...this.#peers].map((peer) => peer.close()));
     this.#closed = true;
@@ -300,20 +267,21 @@ class Room extends EventTarget {
   async #run(servers) {
     const { signal } = this.#stop;
     const { me, secret, password, max } = this.#options;
+    const mail = this.#mail;
     try {
       if ("password" in this.#options) {
         const { Cipher } = await this.#load(() => import("./secret.js"));
-        this.#cipher = await Cipher.of(this.#origin, this.#topic, password);
-        this.#topic = this.#cipher.topic;
+        mail.cipher = await Cipher.of(mail.origin, mail.topic, password);
+        mail.topic = mail.cipher.topic;
       }
       const named = async () => (await this.#load(() => import("./named.js"))).named(secret, me);
       // A page can listen before anything fails.
-      this.#identity = await (secret || me !== undefined ? named() : this.#identity);
-      this.id = this.#identity?.id ?? this.id;
+      mail.identity = await (secret || me !== undefined ? named() : mail.identity);
+      this.id = mail.identity?.id ?? this.id;
       if (max) this.#places = new (await this.#load(() => import("./places.js"))).Places(max);
       // Name the origin if the room is empty for a while on a loopback address, of which there are several.
       if (/^(localhost|127\.|\[::1)/.test(globalThis.location?.hostname)) {
-        advise(({ hintAtOrigin }) => hintAtOrigin(this.#topic, this.#roster.members, signal));
+        advise(({ hintAtOrigin }) => hintAtOrigin(mail.topic, this.#roster.members, signal));
       }
       for (;;) {
         await servers.first((client) => this.#attend(client, servers));
@@ -335,73 +303,21 @@ class Room extends EventTarget {
     const { signal } = deadline;
     try {
       this.#ice = await servers.iceServers(client);
-      const mailbox = await this.#publish(client, signal);
+      await this.#mail.publish(client, signal);
       // The events that follow list the current members.
       for (const each of [this.#rivals, this.#codes, this.#namesakes]) each.clear();
       this.#unchecked = [];
       this.#roster.clear();
       const settled = new Promise((/** @type {(value?: undefined) => void} */ resolve) => (this.#settle = resolve));
       // In a room with places, or with a name, mail waits until it is known who was there before.
-      this.#settled = !this.#places && (!this.#options.me || this.#since > 0);
+      this.#settled = !this.#places && (!this.#options.me || this.#mail.since > 0);
       if (this.#settled) this.#settle();
-      const mail = Promise.all([settled, this.#loading]).then(() => this.#receive(mailbox, servers, signal));
+      const mail = Promise.all([settled, this.#loading]).then(() => this.#mail.receive(servers, signal));
       await Promise.race([this.#watch(client, signal), mail, servers.preferred(client, signal)]);
     } finally {
       deadline.end();
       this.#setListed(false);
     }
-  }
-
-  /**
-   * Publish a beacon, which replaces the others.
-   *
-   * @param {SignalClient} client
-   * @param {AbortSignal} signal
-   */
-  async #publish(client, signal) {
-    const { me, info = ownInfo() } = this.#options;
-    this.#at = Math.max(Date.now(), this.#at + 1); // also after the clock was set back
-    const serverMs = Date.now() + this.#clockMs;
-    this.#sinceSent = this.#since > 0;
-    const since = Math.min(this.#since, serverMs) || undefined;
-    const beacon = { v: VERSION, id: this.id, at: this.#at, now: serverMs, since, me };
-    const offer = await this.#seal(this.#cipher ? { ...beacon, info } : beacon);
-    this.#offers.set(offer, serverMs);
-    const fields = { info: this.#cipher ? "-" : info, offer, secret: this.#secret };
-    const held = await publishHeld(client, this.#topic, fields);
-    const replaced = [...this.#mailboxes];
-    /** @type {Mailbox} */
-    const mailbox = {
-      ...held,
-      client,
-      offer,
-      deadline: new Deadline(signal),
-      nonces: new Set(),
-      full: () => {},
-      untested: 0,
-    };
-    this.#mailboxes.add(mailbox);
-    if (signal.aborted) this.#withdraw(mailbox);
-    signal.throwIfAborted();
-    this.#mailbox = mailbox;
-    for (const each of replaced) {
-      // Mail to it can be on its way.
-      sleep(0, each.deadline.signal, ALIVE_MS)
-        .catch(() => {})
-        .then(() => this.#withdraw(each));
-    }
-    this.#setListed(true);
-    this.#attempts?.probe(); // others may have closed connections while no beacon was listed
-    return mailbox;
-  }
-
-  /** Replace the beacon if the server takes no more mail to it. Its limits may be lower than the default ones. */
-  #test() {
-    const mailbox = this.#mailbox;
-    if (!mailbox || mailbox.untested < 1 || this.#roster.members.size <= this.peers.size) return;
-    mailbox.untested = -1; // with this text
-    const replace = (/** @type {{ status: number }} */ { status }) => status < 500 && mailbox.full();
-    this.#mail(this.id, mailbox.code, {}).catch(replace);
   }
 
   /** @param {boolean} listed */
@@ -419,16 +335,15 @@ class Room extends EventTarget {
    * @param {AbortSignal} signal
    */
   async #watch(client, signal) {
-    for await (const { type, data } of client.events(this.#topic, { signal })) {
+    for await (const { type, data } of client.events(this.#mail.topic, { signal })) {
       if (type === "gone") {
         this.#gone(data.code);
         this.#assignPlaces();
-      } else if (this.#offers.has(data.offer)) {
-        this.#seeOwn(data);
+      } else if (this.#mail.see(data)) {
         this.#settleIfChecked();
       } else if (!this.#codes.has(data.code)) {
         this.#codes.add(data.code);
-        this.#unchecked.push({ session: data, earlier: !this.#since });
+        this.#unchecked.push({ session: data, earlier: !this.#mail.since });
         if (this.#checks < MAX_CHECKS) this.#check();
       }
     }
@@ -447,7 +362,7 @@ class Room extends EventTarget {
   }
 
   #settleIfChecked() {
-    if (!this.#settled && this.#since && !this.#unchecked.length && !this.#checks) {
+    if (!this.#settled && this.#mail.since && !this.#unchecked.length && !this.#checks) {
       this.#settled = true; // sessions are listed in the order of their creation
       this.#settle();
       if (!this.#places) this.#beginAll();
@@ -455,91 +370,12 @@ class Room extends EventTarget {
     this.#assignPlaces();
   }
 
-  /**
-   * Read the mail to one beacon after another.
-   *
-   * @param {Mailbox} mailbox
-   * @param {Servers} servers
-   * @param {AbortSignal} signal
-   */
-  async #receive(mailbox, servers, signal) {
-    for (let current = mailbox; ; ) {
-      await new Promise((resolve, reject) => {
-        current.full = () => resolve(0);
-        this.#read(current, servers).catch(reject);
-        this.#askRivals();
-      });
-      await sleep(backOff(1 + this.#corrections), signal);
-      current = await retry(() => this.#publish(current.client, signal), signal, servers.tries);
-    }
-  }
-
-  /**
-   * Read the mail to a beacon until it is withdrawn.
-   *
-   * @param {Mailbox} mailbox
-   * @param {Servers} servers
-   */
-  async #read(mailbox, servers) {
-    const { client, code, keep, deadline } = mailbox;
-    const { signal } = deadline;
-    const pace = makePace();
-    /** @type {string | undefined} */
-    let since;
-    const poll = async () => {
-      await pace(signal);
-      await keep();
-      return client.poll(code, "offerer", { wait: WAIT_S, since, secret: this.#secret, signal });
-    };
-    try {
-      for (let [count, valid, size] = [0, 0, 0]; ; ) {
-        const { answer, answerCandidates = [], cursor } = await retry(poll, signal, servers.tries);
-        since = cursor;
-        for (const text of answerCandidates) {
-          count += 1;
-          size += text.length;
-          mailbox.untested += 1;
-          valid += Number(await this.#take(text, mailbox).catch(() => false)); // it concerns this text only
-        }
-        if (valid >= MAX_MAILS || count >= MAX_TEXTS || size >= MAX_TEXTS_SIZE) mailbox.full();
-        if (answer) break; // an answered beacon is no longer listed
-        this.#ice = await servers.iceServers(client);
-      }
-    } catch (error) {
-      if (!signal.aborted && !taken(error)) throw error;
-    }
-    mailbox.full();
-  }
-
-  /** @param {Mailbox} mailbox */
-  #withdraw(mailbox) {
-    const { client, code, offer, deadline } = mailbox;
-    if (!this.#mailboxes.delete(mailbox)) return;
-    this.#offers.delete(offer);
-    deadline.end();
-    client.leave(code, "offerer", { secret: this.#secret });
-  }
-
-  /** @param {Session} session */
-  #seeOwn({ offer, createdAt }) {
-    const serverMs = this.#offers.get(offer);
-    if (!serverMs) return;
-    this.#offers.set(offer, 0); // a later session with it is a copy
-    this.#since ||= createdAt;
-    const wrong = Math.abs(createdAt - serverMs) > CLOCK_MS;
-    this.#corrections = wrong ? this.#corrections + 1 : 0;
-    if (wrong) {
-      this.#clockMs += createdAt - serverMs;
-      this.#mailbox?.full();
-    }
-    this.#askRivals();
-  }
-
   /** Publish when this page entered, if another page has its secret. Ask later pages for a sign of life. */
   #askRivals() {
-    if (!this.#since) return;
-    if (this.#rivals.size && !this.#sinceSent) this.#mailbox?.full();
-    for (const each of this.#rivals.values()) if (each.since > this.#since) this.#ask(this.id, each);
+    const { since } = this.#mail;
+    if (!since) return;
+    if (this.#rivals.size) this.#mail.publishEntry();
+    for (const each of this.#rivals.values()) if (each.since > since) this.#ask(this.id, each);
   }
 
   /**
@@ -547,14 +383,14 @@ class Room extends EventTarget {
    * @param {boolean} earlier whether it was listed before this page's first beacon
    */
   async #see({ code, offer, createdAt, ...session }, earlier) {
-    const fields = await this.#unseal(offer, "beacon", { createdAt });
-    const info = this.#cipher ? fields?.info : session.info;
+    const fields = await this.#mail.unseal(offer, "beacon", { createdAt });
+    const info = this.#mail.cipher ? fields?.info : session.info;
     if (!fields || typeof info !== "string" || !this.#codes.has(code) || this.#stop.signal.aborted) return;
     const { id, me, at, since } = fields;
     /** @type {Beacon} */
     const beacon = { code, info, me, at, since: Math.min(since ?? 0, createdAt), createdAt, seenMs: now() };
     if (id === this.id) {
-      if (this.#identity) this.#rivals.set(code, beacon);
+      if (this.#mail.identity) this.#rivals.set(code, beacon);
       return this.#askRivals();
     }
     const member = this.#roster.member(id, info);
@@ -578,7 +414,7 @@ class Room extends EventTarget {
     beacon.asked = true;
     try {
       for (let tries = 0; tries < 2 && !beacon.alive; tries += 1) {
-        this.#mail(id, beacon.code, { alive: "ask" }).catch(() => {});
+        this.#mail.send(id, beacon.code, { alive: "ask" }).catch(() => {});
         await sleep(0, this.#stop.signal, ALIVE_MS);
       }
     } catch {
@@ -605,7 +441,7 @@ class Room extends EventTarget {
    */
   #onAlive(id, beacon) {
     Object.assign(beacon, { alive: true, silent: false });
-    if (id === this.id && this.#since && beacon.since > this.#since) {
+    if (id === this.id && this.#mail.since && beacon.since > this.#mail.since) {
       this.#fail(new SignalError("replaced", "Another member has the same secret"));
     } else if (this.#namesakes.has(beacon)) {
       this.#fail(new SignalError("name-taken", `Another member has the name ${beacon.me}`));
@@ -624,7 +460,7 @@ class Room extends EventTarget {
     const nowMs = now();
     if (beacon && !(nowMs < (beacon.repliedMs ?? 0) + ALIVE_MS)) {
       beacon.repliedMs = nowMs;
-      this.#mail(id, code, { alive: "yes" }).catch(() => {});
+      this.#mail.send(id, code, { alive: "yes" }).catch(() => {});
     }
     return beacon !== undefined;
   }
@@ -674,7 +510,7 @@ class Room extends EventTarget {
     const places = this.#places;
     if (!places || !this.#settled || this.#stop.signal.aborted) return;
     const members = [...this.#roster.members.values()];
-    const { ask, again } = places.assign({ id: this.id ?? "", entry: this.#since }, members);
+    const { ask, again } = places.assign({ id: this.id ?? "", entry: this.#mail.since }, members);
     for (const { id, beacon } of ask) if (beacon) this.#ask(id, beacon);
     if (again)
       sleep(0, this.#stop.signal, ALIVE_MS).then(
@@ -717,14 +553,12 @@ class Room extends EventTarget {
   }
 
   /**
-   * Take mail to one of this page's beacons. Returns whether it is valid.
+   * Take valid mail to one of this page's beacons. Returns whether it counts.
    *
-   * @param {string} text
-   * @param {Mailbox} mailbox
+   * @param {Records["mail"]} mail
    */
-  async #take(text, { code: to, nonces }) {
-    const mail = await this.#unseal(text, "mail", { to: this.id, code: to, nonces });
-    if (!mail || this.#stop.signal.aborted) return false;
+  #take(mail) {
+    if (this.#stop.signal.aborted) return false;
     const { from, code, connection, alive } = mail;
     const beacon = this.#beacon(from, code);
     if (beacon && !beacon.alive) this.#onAlive(from, beacon);
@@ -736,43 +570,6 @@ class Room extends EventTarget {
       );
     if (from !== this.id && connection) this.#attempts?.take(mail);
     return true;
-  }
-
-  /**
-   * @param {string | undefined} id
-   * @param {string} code
-   * @param {Fields} fields
-   */
-  async #mail(id, code, fields, signal = this.#stop.signal) {
-    const { me, info = ownInfo() } = this.#options;
-    const { client, code: own } = /** @type {Mailbox} */ (this.#mailbox); // members are known after it is published
-    const text = await this.#seal({ from: this.id, me, info, code: own, ...fields }, id, code);
-    return client.candidate(code, "answerer", text, { signal });
-  }
-
-  /**
-   * Encode what is sent to a member, whose beacon has a code, or to all.
-   *
-   * @param {Fields} fields
-   * @param {string} [to]
-   * @param {string} [code]
-   */
-  async #seal(fields, to, code) {
-    const text = await seal(this.#identity, scopeOf(this.#origin, this.#topic), fields, to, code);
-    return this.#cipher ? this.#cipher.seal(text, code) : text;
-  }
-
-  /**
-   * Decode what a member has sent to this member, whose beacon has a code, or to all.
-   *
-   * @template {"beacon" | "mail"} Kind
-   * @param {string} text
-   * @param {Kind} kind
-   * @param {{ to?: string, code?: string, createdAt?: number, nonces?: Set<string> }} fields
-   */
-  async #unseal(text, kind, { to, code, createdAt, nonces }) {
-    const plain = this.#cipher ? await this.#cipher.unseal(text, code, nonces) : text;
-    return unseal(scopeOf(this.#origin, this.#topic), plain, kind, to, code, createdAt);
   }
 
   /** @param {unknown} error */

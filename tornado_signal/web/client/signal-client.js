@@ -22,7 +22,7 @@ import {
   withTimeout,
 } from "./timing.js";
 
-/** @import { ClientOptions, ConnectionReport, Owned, SessionEvent, Side, SignalEvent, Stoppable, TopicEvent } from "../client.d.ts" */
+/** @import { ClientOptions, SessionEvent, Side, SignalClient as Api, SignalEvent, Stoppable, TopicEvent } from "../client.d.ts" */
 /** @import { Http } from "./http.js" */
 /** @import { Fields, Results, StreamFields } from "./types.d.ts" */
 
@@ -116,35 +116,32 @@ export class SignalClient {
     return this.#socket?.open();
   }
 
-  /** @param {Stoppable} [options] */
+  /** @type {Api["version"]} */
   version(options) {
     return this.#call("version", {}, options);
   }
 
-  /** @param {Stoppable} [options] */
+  /** @type {Api["health"]} */
   health(options) {
     return this.#call("health", {}, options);
   }
 
-  /** @param {Stoppable} [options] */
+  /** @type {Api["nearby"]} */
   nearby(options) {
     return this.#call("nearby", {}, options);
   }
 
-  /** @param {{ page?: number, limit?: number, prefix?: string } & Stoppable} [options] */
+  /** @type {Api["topics"]} */
   topics({ page, limit, prefix, ...options } = {}) {
     return this.#call("topics", { page, limit, prefix }, options);
   }
 
-  /** @param {{ page?: number, limit?: number, prefix?: string } & Stoppable} [options] */
+  /** @type {Api["rooms"]} */
   async rooms(options = {}) {
     return (await import("./rooms.js").catch(notLoaded)).rooms(this, options);
   }
 
-  /**
-   * @param {string} topic
-   * @param {{ wait?: number, since?: string, limit?: number } & Stoppable} [options]
-   */
+  /** @type {Api["sessions"]} */
   async sessions(topic, { wait, since, limit, ...options } = {}) {
     for (;;) {
       const most = Math.min(limit ?? MAX_LISTING, this.#maxListing);
@@ -158,70 +155,42 @@ export class SignalClient {
     }
   }
 
-  /** @param {Stoppable} [options] */
+  /** @type {Api["iceServers"]} */
   iceServers(options) {
     return this.#call("iceServers", {}, options);
   }
 
-  /**
-   * @param {ConnectionReport} fields
-   * @param {Stoppable} [options]
-   */
+  /** @type {Api["report"]} */
   async report(fields, options) {
     await this.#call("report", { ...fields }, options);
   }
 
-  /**
-   * @param {string} topic
-   * @param {{ info: string, offer: string, ttl?: number, hold?: boolean } & Owned} fields
-   */
+  /** @type {Api["offer"]} */
   offer(topic, { info, offer, ttl, secret, hold, ...options }) {
     return this.#call("offer", { topic: String(topic), info, offer, ttl, secret, hold }, options);
   }
 
-  /**
-   * @param {string} code
-   * @param {string} answer
-   * @param {Owned} [options]
-   */
+  /** @type {Api["answer"]} */
   answer(code, answer, { secret, ...options } = {}) {
     return this.#call("answer", { code, side: "answerer", answer, secret }, options);
   }
 
-  /**
-   * @param {string} code
-   * @param {Side} side
-   * @param {string} candidate
-   * @param {Owned} [options]
-   */
+  /** @type {Api["candidate"]} */
   candidate(code, side, candidate, { secret, ...options } = {}) {
     return this.#call("answer", { code, side, candidate, secret }, options);
   }
 
-  /**
-   * @param {string} code
-   * @param {Side} side
-   * @param {string[]} candidates
-   * @param {Owned} [options]
-   */
+  /** @type {Api["candidates"]} */
   candidates(code, side, candidates, { secret, ...options } = {}) {
     return this.#call("answer", { code, side, candidates, secret }, options);
   }
 
-  /**
-   * @param {string} code
-   * @param {Side} side
-   * @param {{ wait?: number, since?: string } & Owned} [options]
-   */
+  /** @type {Api["poll"]} */
   poll(code, side, { wait, since, secret, ...options } = {}) {
     return this.#call("poll", { code, side, wait, since, secret }, options, wait);
   }
 
-  /**
-   * @param {string} code
-   * @param {Side} side
-   * @param {Owned} [options]
-   */
+  /** @type {Api["refresh"]} */
   refresh(code, side, { secret, ...options } = {}) {
     return this.#call("refresh", { code, side, secret }, options);
   }
@@ -229,19 +198,13 @@ export class SignalClient {
   /**
    * Hold an offer that an earlier WebSocket has held; without a WebSocket, refresh it.
    *
-   * @param {string} code
-   * @param {"offerer"} side
-   * @param {Owned & { secret: string }} options
+   * @type {Api["hold"]}
    */
   hold(code, side, { secret, ...options }) {
     return this.#call("hold", { code, side, secret }, options);
   }
 
-  /**
-   * @param {string} code
-   * @param {Side} side
-   * @param {Owned} [options]
-   */
+  /** @type {Api["withdraw"]} */
   withdraw(code, side, { secret, ...options } = {}) {
     return this.#call("withdraw", { code, side, secret }, options);
   }
@@ -249,9 +212,7 @@ export class SignalClient {
   /**
    * Withdraw in the background, and again while the server is unavailable. Works while the page is being closed.
    *
-   * @param {string} code
-   * @param {Side} side
-   * @param {{ secret?: string }} [options]
+   * @type {Api["leave"]}
    */
   leave(code, side, { secret, ...options } = {}) {
     checkOptions(options, SIGNAL);

@@ -1,7 +1,6 @@
 /* Types that the modules share; no browser loads this file. */
 
-import type { IceServer, News, Peer, PeerOptions, RoomEvents, RoomOptions, Session, Side } from "../client.d.ts";
-import type { Offer } from "./files.js";
+import type { SignalClient as Api, IceServer, Peer, PeerOptions, RoomEvents, RoomOptions, Side } from "../client.d.ts";
 import type { Contact } from "./peer.js";
 import type { Roster } from "./roster.js";
 import type { SignalClient } from "./signal-client.js";
@@ -19,27 +18,14 @@ export interface RawEvent {
   size?: number;
 }
 
+type Calls = Omit<Api, "url" | "open" | "events" | "leave" | "candidate" | "candidates" | "rooms" | "report">;
+
 /** The result of each method of the API. */
-export interface Results {
-  version: { version: string };
-  health: { status: "ok"; timestamp: number };
-  nearby: { topic: string };
-  topics: {
-    topics: { topic: string; count: number }[];
-    pagination: { page: number; limit: number; total: number; hasMore: boolean };
-  };
-  sessions: Listing;
-  iceServers: { iceServers: IceServer[]; expiresAt: number; reports?: boolean };
+export type Results = { [Method in keyof Calls]: Awaited<ReturnType<Calls[Method]>> } & {
   report: object;
-  offer: { code: string };
-  answer: { success: true };
-  poll: News;
-  refresh: { expiresAt: number };
-  hold: { expiresAt: number };
-  withdraw: { success: true };
   subscribe: { subscription: number };
   authorize: { expiresAt: number };
-}
+};
 
 /** The type of a result whose method is not known yet. */
 type AnyResult = { [Method in keyof Results]: (result: Results[Method]) => void }[keyof Results] extends (
@@ -47,11 +33,6 @@ type AnyResult = { [Method in keyof Results]: (result: Results[Method]) => void 
 ) => void
   ? Result
   : never;
-
-export interface Listing {
-  sessions: Session[];
-  cursor?: string;
-}
 
 /** The callbacks for the response to a request over a WebSocket. */
 export interface Call {
@@ -203,6 +184,23 @@ export interface Member {
   place?: number;
 }
 
+/** The interface of a room for its mail. */
+export interface MailSide {
+  target: { id?: string };
+  me?: string;
+  info?: string;
+  /** Fires when the page leaves. */
+  signal: AbortSignal;
+  /** Called with each new beacon. */
+  published: () => void;
+  /** Called when mail to a beacon can arrive, and when the time of entry is known. */
+  reading: () => void;
+  /** Request ICE servers again before their passwords expire. */
+  renew: (client: SignalClient) => Promise<void>;
+  /** Returns whether the mail counts for the limit of a beacon. */
+  take: (mail: Records["mail"]) => boolean;
+}
+
 /** The interface of a room for its attempts. */
 export interface RoomSide {
   target: EventTarget & { id?: string; dropped: number; peers: Map<string, Peer<unknown>> };
@@ -216,7 +214,7 @@ export interface RoomSide {
   ice: () => IceServers;
   mayConnect: (member: Member) => boolean;
   mail: (id: string, code: string, fields: Fields, signal?: AbortSignal) => Promise<unknown>;
-  verify: Attempt["verify"];
+  verify: (peer: Peer<unknown>) => ReturnType<Peer["verification"]>;
   tell: TellRoom;
   report: (error: unknown) => void;
   /** Close the room because of an error. */
@@ -229,7 +227,7 @@ export interface RoomSide {
   ended: () => boolean;
 }
 
-/** The interface of a room for an attempt to connect to a member. */
+/** An attempt to connect to a member. */
 export interface Attempt {
   leads: boolean;
   /** Milliseconds without a message after which it ends. */
@@ -238,14 +236,7 @@ export interface Attempt {
   late: boolean;
   /** When it was connected first, by `performance.now`. For some seconds it does not end for another one. */
   connectedMs?: number;
-  verify: Peer["verification"] extends () => infer Result ? (peer: Peer<unknown>) => Result : never;
-  iceServers: () => RTCIceServer[];
   send: (mail: Mail, signal: AbortSignal) => Promise<boolean>;
-  tell: TellRoom;
-  fail: (error: unknown) => void;
-  /** Called with the messages of a channel with a name. */
-  heard: (name: string, received: { peer: Peer; data: unknown; size: number }) => void;
-  offered: (peer: Peer, offer: Offer) => void;
   joined: (contact: Contact) => void;
   unreachable: (connection: RTCPeerConnection, error: Error) => void;
   ended: (contact: Contact, joined: boolean) => void;
