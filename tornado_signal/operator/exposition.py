@@ -51,11 +51,13 @@ class Exposition(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from self._request_metrics()
         yield from self._session_metrics()
-        for kind, name, meaning, values, labels in self._service.store.metric_families():
-            yield KINDS[kind](name, meaning, values, *labels)
+        families = [self._service.store.metric_families()]
         if self._service.observer is not None:
-            for kind, name, meaning, values, labels in self._service.observer.metric_families():
-                yield KINDS[kind](name, meaning, values, *labels)
+            families.append(self._service.observer.metric_families())
+        if self._service.settings.connection_reports:
+            families.append(self._service.reports.families())
+        for kind, name, meaning, values, labels in itertools.chain.from_iterable(families):
+            yield KINDS[kind](name, meaning, values, *labels)
         yield gauge(
             "build_info", "The commit that the server was built from.", {(self._service.version,): 1}, "version"
         )
@@ -67,9 +69,6 @@ class Exposition(Collector):
         if self._tls is not None:
             meaning = "Expiry of the current certificate, Unix time."
             yield gauge("certificate_expiry_timestamp_seconds", meaning, self._tls.certificate.expires_s)
-        if self._service.settings.connection_reports:
-            for kind, name, meaning, values, labels in self._service.reports.families():
-                yield KINDS[kind](name, meaning, values, *labels)
         if (provided := self._service.provided).provider:
             requests: Values = {("ok",): provided.succeeded, ("failed",): provided.failed}
             yield counter("turn_provider_requests", "Requests to the TURN provider.", requests, "result")
