@@ -29,9 +29,7 @@ def parsed() -> argparse.Namespace:
         prog="tests/bench/run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    sizes = parser.add_mutually_exclusive_group()
-    sizes.add_argument("--quick", dest="size", action="store_const", const="quick", help="about a minute")
-    sizes.add_argument("--smoke", dest="size", action="store_const", const="smoke", help="only shows that it works")
+    add("--quick", dest="size", action="store_const", const="quick", help="about a minute")
     several = f"one part, or several with several --only: {', '.join(PARTS)}"
     add("--only", metavar="PART", action="append", choices=PARTS, help=several)
     add("--seconds", type=float, help="how long `life` lasts (default: 120; --quick: 12)")

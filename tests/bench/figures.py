@@ -11,16 +11,16 @@ from . import processes
 from .processes import Server
 from .report import Figure
 
-SIZES = ("full", "quick", "smoke")
+SIZES = ("full", "quick")
 AMOUNTS = {
-    "connections": (2000, 2000, 100),  # connections whose memory is measured
-    "sockets": (15_000, 2000, 100),  # WebSockets that hold an offer
-    "watchers": (5000, 1000, 100),  # WebSockets that watch one topic
-    "life_s": (120, 12, 2),  # how long browser-like peers arrive
-    "life_rate": (80, 80, 80),  # pairs of them per second, while a server is measured
-    "counted": (200, 40, 4),  # repetitions of an operation whose instructions are counted
-    "idle": (10_000, 1000, 50),  # idle connections of another library's clients
-    "protocol_turns": (10, 3, 1),  # turns of each server of such clients
+    "connections": (2000, 2000),  # connections whose memory is measured
+    "sockets": (15_000, 2000),  # WebSockets that hold an offer
+    "watchers": (5000, 1000),  # WebSockets that watch one topic
+    "life_s": (120, 12),  # how long browser-like peers arrive
+    "life_rate": (80, 80),  # pairs of them per second, while a server is measured
+    "counted": (200, 40),  # repetitions of an operation whose instructions are counted
+    "idle": (10_000, 1000),  # idle connections of another library's clients
+    "protocol_turns": (10, 3),  # turns of each server of such clients
 }
 
 

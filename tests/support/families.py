@@ -88,6 +88,26 @@ FAMILIES = {
         "system/test_node_clients.py::test_members system/test_node_clients.py::test_editors",
         LIBRARIES + "docs/recipes.md tests/support/node.py tornado_signal/web/client*",
     ),
+    "Pythons": (
+        "system/test_pythons.py::test_older system/test_pythons.py::test_each "
+        "system/test_pythons.py::test_installation system/test_pythons.py::test_client_installs "
+        "system/test_pythons.py::test_other",
+        "tests/support/pythons.py tornado_signal/__*__.py tornado_signal/stores/leveldb/binding.py",
+    ),
+    "several servers of other protocols": (
+        "system/test_protocols_across_servers.py process/test_peerjs_cluster.py",
+        "tornado_signal/protocols tornado_signal/relay tornado_signal/redis",
+    ),
+    "full disks": (
+        "system/test_full_store.py system/test_disk_full.py",
+        "tests/support/disks.py tests/support/full_disks.py tests/support/writers.py tornado_signal/stores/*.py "
+        "tornado_signal/stores/leveldb tornado_signal/operator/fullness.py",
+    ),
+    "clocks": (
+        "system/test_clock_jumps.py",
+        "tornado_signal/auth tornado_signal/process tornado_signal/stores tornado_signal/system "
+        "tornado_signal/service/ice.py",
+    ),
     "npm package": (
         "system/test_module.py",
         "LICENSE tests/build-client tests/generated tests/support/build_client.js tests/support/npm_package.py "

@@ -105,6 +105,8 @@ def test_clock_set_back_keeps_expiry_times(start, jump):
 
 
 def test_sessions_outlive_a_restart_while_the_clock_is_back(start, jump):
+    timeout_ms = 15_000  # a busy machine needs seconds for a restart
+    start = functools.partial(start, "--session-timeout-ms", timeout_ms)
     server = start()
     began_ms = now_ms()
     old = server.offer()
@@ -119,8 +121,8 @@ def test_sessions_outlive_a_restart_while_the_clock_is_back(start, jump):
     assert server.codes() == [new, old]
     assert created_ms(server)[0] >= old_ms
     gone_ms = until_gone(server, old)
-    assert gone_ms >= began_ms + TIMEOUT_MS
-    assert gone_ms <= started_ms + TIMEOUT_MS + 1000 * BOUND_S / 2
+    assert gone_ms >= began_ms + timeout_ms
+    assert gone_ms <= started_ms + timeout_ms + 1000 * BOUND_S / 2
     jump("+0")  # put right: forward, as far as it had been back
     put_right_ms = now_ms()
     assert put_right_ms - 1000 < server_ms(server) < now_ms() + 1000
@@ -241,12 +243,14 @@ def until_refused(server, code, published_s):
 )
 def test_nothing_is_killed_and_sessions_live_their_time_after_a_jump(engine, offset, start, jump, manager):
     manager, name = manager
-    server = start("--admin-port", 0, *engine, NOTIFY_SOCKET=name, WATCHDOG_USEC="1000000")
+    # A worker may be late by half of it, and all share a busy machine.
+    watchdog_us = "7000000" if "--workers" in engine else "1000000"
+    server = start("--admin-port", 0, *engine, NOTIFY_SOCKET=name, WATCHDOG_USEC=watchdog_us)
     wait_for_message(manager, "READY")
     old_s = time.monotonic()
     old = server.offer()
     jump(offset)
-    for _ in range(3):  # the event loop continues
+    for _ in range(2):  # the event loop continues
         wait_for_message(manager, "WATCHDOG")
     new_s = time.monotonic()
     new = server.offer()
@@ -262,12 +266,12 @@ def test_nothing_is_killed_and_sessions_live_their_time_after_a_jump(engine, off
     assert TIMEOUT_MS / 1000 <= time.monotonic() - waited_s < 60
     assert server.codes() == []
     assert server.call("/readyz", base=server.admin_url)[0] == 200
-    for _ in range(3):
+    for _ in range(2):
         wait_for_message(manager, "WATCHDOG")
     jump("+0")
     again = server.offer()
     assert server.codes() == [again]
-    for _ in range(3):
+    for _ in range(2):
         wait_for_message(manager, "WATCHDOG")
     assert server.stop() == 0
     log = "".join(server.log)

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 from support.checkout import copy_checkout, new_repository
-from support.command import with_clock_offset
 from support.documents import blocks
 from support.machine import Machine
 from support.paths import ROOT, TESTS
@@ -46,7 +45,7 @@ WRONG = {
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.needs("root", "systemd-nspawn", "git", "curl", "ps", "redis-server", "faketime"),
+    pytest.mark.needs("root", "systemd-nspawn", "git", "curl", "ps", "redis-server"),
     pytest.mark.timeout(600),
 ]
 
@@ -288,48 +287,6 @@ def full_of_connections(machine):
             assert show(machine, "NRestarts") == {"NRestarts": "0"}, machine.do(LOG)
 
 
-def full_disk(machine):
-    place = "/var/lib/private/tornado-signal/data"
-    machine.do(f"systemctl stop {SERVICE} {SOCKET} && mount -t tmpfs -o size=64m small {place}")
-    try:
-        with overridden(machine, f"{ADMIN} TORNADO_SIGNAL_MIN_FREE_BYTES=8388608"):
-            code = offer(machine)
-            machine.run(f"dd if=/dev/zero of={place}/others bs=1M")
-
-            def refused():
-                refusal = subprocess.run(
-                    curl(machine, "/lobby/offer", {"info": "i", "offer": "o"}), capture_output=True
-                )
-                return refusal.returncode and "full: disk" in show(machine, "StatusText")["StatusText"]
-
-            until(refused)
-            assert "full: disk" in machine.do(STATUS)
-            assert json.loads(admin(machine, "/readyz"))["full"] == ["disk"]
-            assert 'tornado_signal_full{what="disk"} 1.0' in metrics(machine)
-            assert any("clients are refused" in line for line in page_log(machine))
-            assert code in codes(machine)
-            machine.do(f"rm {place}/others")
-            until(lambda: "full" not in show(machine, "StatusText")["StatusText"])
-            assert offer(machine) in codes(machine)
-            assert "clients are served again: disk had no room" in machine.do(LOG)
-            assert show(machine, "NRestarts") == {"NRestarts": "0"}, machine.do(LOG)
-    finally:
-        machine.do(f"systemctl stop {SERVICE} {SOCKET} && umount {place} && systemctl start {SOCKET} {SERVICE}")
-
-
-def removed_data(machine):
-    with overridden(machine, ADMIN):
-        code = offer(machine)
-        machine.do("rm -rf /var/lib/tornado-signal/data/*")
-        until(lambda: "a new database replaces the earlier one" in machine.do(LOG))
-        until(lambda: ready(machine))
-        assert code not in codes(machine)
-        assert offer(machine) in codes(machine)
-        assert "tornado_signal_store_reopenings_total 1.0" in metrics(machine)
-        assert any("a new database replaces" in line for line in page_log(machine))
-        assert show(machine, "NRestarts") == {"NRestarts": "0"}, machine.do(LOG)
-
-
 def feed_often(machine):
     fed = set()
 
@@ -338,28 +295,6 @@ def feed_often(machine):
         return len(fed) > 2
 
     until(often)
-
-
-def a_clock_that_is_set_back(machine):
-    variables = with_clock_offset("+0") | {"FAKETIME_TIMESTAMP_FILE": "/run/clock", "FAKETIME_NO_CACHE": "1"}
-    del variables["FAKETIME"]  # it would win over the file
-    environment = " ".join(f"{name}={value}" for name, value in variables.items())
-    machine.do("echo +0 >/run/clock")
-    with overridden(machine, f"{ADMIN} {environment}"):
-        code = offer(machine)
-        for offset in ("-1h", "-54y"):
-            machine.do(f"echo {offset} >/run/clock.new && mv /run/clock.new /run/clock")
-            feed_often(machine)
-            until(lambda: "ahead of this machine's clock" in machine.do(LOG))
-            (ahead,) = re.findall(r"\ntornado_signal_store_clock_ahead_seconds (\S+)", metrics(machine))
-            assert float(ahead) > 3500
-            assert ready(machine)
-            assert any("ahead of this machine's clock" in line for line in page_log(machine))
-            assert {code, offer(machine)} <= {*codes(machine)}
-        machine.do("echo +0 >/run/clock.new && mv /run/clock.new /run/clock")
-        until(lambda: "agrees with this machine's clock again" in machine.do(LOG))
-        assert code in codes(machine)
-        assert show(machine, "NRestarts") == {"NRestarts": "0"}, machine.do(LOG)
 
 
 def watchdog(machine):
@@ -381,73 +316,8 @@ def watchdog(machine):
         assert "code=killed, status=6/ABRT" in log, "its memory was dumped"
 
 
-def unread_standard_error(machine):
-    machine.do("mkfifo /run/unread && systemd-run --quiet --unit reader sh -c 'exec sleep infinity </run/unread'")
-    with overridden(machine, f"{ADMIN} TORNADO_SIGNAL_ACCESS_LOG=true\nStandardError=file:/run/unread"):
-        machine.do(f"curl --silent --output /dev/null -H 'Origin: {ORIGIN}' 'http://127.0.0.1:3000/health?[1-1000]'")
-        assert re.search(r"\ntornado_signal_log_dropped_records_total [1-9]", metrics(machine))
-        assert offer(machine) in codes(machine)
-        began_s = time.monotonic()
-        machine.do(RESTART)
-        assert time.monotonic() - began_s < BOUND_S
-        assert show(machine, "NRestarts") == {"NRestarts": "0"}
-    machine.do("systemctl stop reader && rm /run/unread")
-
-
-def no_standard_streams(machine):
-    (start,) = re.findall("^ExecStart=(.*)", machine.do(f"systemctl cat {SERVICE}"), re.MULTILINE)
-    with overridden(machine, f"ExecStart=\nExecStart=/bin/sh -c 'exec {start} 0<&- 1>&- 2>&-'"):
-        assert offer(machine) in codes(machine)
-        pid = show(machine, "MainPID")["MainPID"]
-        assert machine.do(f"readlink /proc/{pid}/fd/{{0,1,2}}").split() == ["/dev/null"] * 3
-        machine.do(RELOAD)
-        assert ask(machine, "/health")["status"] == "ok"
-
-
-def signals_without_a_meaning(machine):
-    before = show(machine, "MainPID", "NRestarts")
-    for name in ("SIGUSR1", "SIGUSR2", "SIGALRM"):
-        machine.do(f"systemctl kill --kill-whom=main --signal={name} {SERVICE}")
-        until(lambda name=name: f"{name} is ignored" in machine.do(LOG))
-    assert ask(machine, "/health")["status"] == "ok"
-    assert show(machine, "MainPID", "NRestarts") == before
-
-
 REDIS = "systemd-run --quiet --unit redis redis-server --save '' --dir /run"
 ON_REDIS = f"{ADMIN} TORNADO_SIGNAL_STORE=redis TORNADO_SIGNAL_DURABILITY=os"
-
-
-def lost(machine):
-    return sum("has lost its data" in line for line in page_log(machine))
-
-
-def redis_that_fails(machine):
-    machine.do(REDIS)
-    with overridden(machine, ON_REDIS):
-        code = offer(machine)
-        machine.do("systemctl stop redis")
-        until(lambda: not ready(machine))
-        assert "\ntornado_signal_store_available 0.0\n" in metrics(machine)
-        machine.do(REDIS)
-        until(lambda: ready(machine))
-        until(lambda: lost(machine) == 1)
-        assert code not in codes(machine)
-        code = offer(machine)
-
-        machine.do("redis-cli config set maxmemory 1")
-        subprocess.run(curl(machine, "/lobby/offer", {"info": "i", "offer": "o"}), capture_output=True)
-        until(lambda: "full: redis" in show(machine, "StatusText")["StatusText"])
-        assert not ready(machine)
-        assert 'tornado_signal_full{what="redis"} 1.0' in metrics(machine)
-        machine.do("redis-cli config set maxmemory 0")
-        until(lambda: "full" not in show(machine, "StatusText")["StatusText"])
-        assert {code, offer(machine)} <= {*codes(machine)}
-
-        machine.do("redis-cli flushall")
-        until(lambda: lost(machine) == 2)
-        assert offer(machine) in codes(machine)
-        assert show(machine, "NRestarts") == {"NRestarts": "0"}, machine.do(LOG)
-    machine.do("systemctl stop redis")
 
 
 def workers(machine):
@@ -631,13 +501,6 @@ STEPS = (
     secrets,
     the_log_and_the_numbers,
     full_of_connections,
-    full_disk,
-    removed_data,
-    a_clock_that_is_set_back,
-    unread_standard_error,
-    no_standard_streams,
-    signals_without_a_meaning,
-    redis_that_fails,
     watchdog,
     workers,
     sandbox,
