@@ -77,6 +77,15 @@ FAMILIES = {
         "system/test_node_clients.py::test_databases system/test_node_clients.py::test_the_tests_of_p2pt",
         LIBRARIES + "tests/bench/peerjs* tests/bench/protocols.py tornado_signal/protocols tornado_signal/relay",
     ),
+    "rooms in browsers": (
+        "browser/test_room.py browser/test_room_python.py browser/test_room_nearby.py browser/test_messages.py "
+        "browser/test_large_messages.py browser/test_dead_connections.py browser/test_nat.py "
+        "browser/test_relayed_members.py browser/test_password.py browser/test_verification.py browser/test_moving.py "
+        "browser/test_pair.py browser/test_client_peers.py browser/test_garbage.py browser/test_other_peers.py",
+        "tests/browser/conftest.py tests/support/browser* tests/support/connect.html tests/support/networks.py "
+        "tests/support/forked.py tests/support/forwarding.py tests/support/malicious_peers.py tornado_signal/web "
+        "tornado_signal/service tornado_signal/websocket clients/python/tornado_signal_client",
+    ),
     "pages with other libraries": (
         "browser/test_libraries.py browser/test_peerjs_client.py",
         LIBRARIES
