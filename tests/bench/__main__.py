@@ -32,27 +32,19 @@ def parsed() -> argparse.Namespace:
     add("--quick", dest="size", action="store_const", const="quick", help="about a minute")
     several = f"one part, or several with several --only: {', '.join(PARTS)}"
     add("--only", metavar="PART", action="append", choices=PARTS, help=several)
-    add("--seconds", type=float, help="how long `life` lasts (default: 120; --quick: 12)")
-    add("--rate", type=float, help="pairs a second in `life` (default: 80)")
     other = "`life` and `instructions` also measure the server of this checkout, which gets a .venv of its own"
     add("--server", metavar="CHECKOUT", type=Path, action="append", default=[], help=other)
     where = "where the databases go; which disk that is matters (default: %(default)s)"
     add("--dir", type=Path, default=tempfile.gettempdir(), help=where)
     add("--json", type=Path, metavar="FILE", help="write the figures there too")
-    arguments = parser.parse_args()
-    for name in ("seconds", "rate"):
-        value = getattr(arguments, name)
-        if value is not None and not 0 < value < float("inf"):
-            parser.error(f"--{name} must be more than 0")
-    return arguments
+    return parser.parse_args()
 
 
 def main() -> int:
     arguments = parsed()
     parts = arguments.only or list(PARTS)
     size = arguments.size or "full"
-    options = {"life_s": arguments.seconds, "life_rate": arguments.rate}
-    amounts = figures.amounts(size, **{name: value for name, value in options.items() if value is not None})
+    amounts = figures.amounts(size)
     began_s = time.perf_counter()
     status = 0
     with tempfile.TemporaryDirectory(prefix="tornado-signal-bench-", dir=arguments.dir) as name:

@@ -24,10 +24,10 @@ AMOUNTS = {
 }
 
 
-def amounts(size: str, **changed: float) -> SimpleNamespace:
+def amounts(size: str) -> SimpleNamespace:
     """Return the amounts for a run of this size."""
     values = {name: values[SIZES.index(size)] for name, values in AMOUNTS.items()}
-    return SimpleNamespace(**values | changed, whole=size == SIZES[0])
+    return SimpleNamespace(**values, whole=size == SIZES[0])
 
 
 @dataclass

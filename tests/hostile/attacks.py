@@ -48,19 +48,6 @@ async def fill_with_offers(attacker: Attacker) -> None:
     await attacker.repeat(16, offer("fill", BIG))
 
 
-@attack()
-async def fill_with_candidates(attacker: Attacker) -> None:
-    """Candidates of the maximum size in a few sessions, as many as are accepted."""
-
-    async def fill(client: Client) -> None:
-        if code := await attacker.code(client, offer("fill")):
-            raw = post("/answer", code=code, side="offerer", candidate=BIG)
-            for _ in range(1000):
-                await attacker.ask(client, raw)
-
-    await attacker.often(16, fill)
-
-
 @attack("--session-timeout-ms", "5000", disk_mib=64)
 async def fill_small_disk(attacker: Attacker) -> None:
     """fill-with-offers on a disk of 64 MiB, with sessions of 5 s."""

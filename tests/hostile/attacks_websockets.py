@@ -302,32 +302,27 @@ async def flood_of_subscriptions(attacker: Attacker) -> None:
 @attack("--hold-grace-ms", "500")
 async def flood_of_held_offers(attacker: Attacker) -> None:
     """As many held offers as an address may publish, whose connections are all closed at once, repeatedly."""
-    together = int(BURST * 0.8)
-
-    async def hold(connected: socket.socket) -> None:
-        opened = await Attacked(attacker, connected).upgrade()
-        for _ in range(together // 8 // 40):
-            await attacker.pace.take(40)
-            await opened.send(call("offer", 40, topic="held", info="i", offer="o", ttl=1000, hold=True))
-            await opened.text()
-
-    await attacker.hold(8, hold)
+    await hold_offers(attacker, 8, 0)
 
 
 @attack()
 async def hold_with_short_lifetimes(attacker: Attacker) -> None:
     """As many held offers as an address may publish, each with a lifetime of a second, for the whole attack."""
+    await hold_offers(attacker, 4, attacker.seconds)
+
+
+async def hold_offers(attacker: Attacker, connections: int, for_s: float) -> None:
     together = int(BURST * 0.8)
 
     async def hold(connected: socket.socket) -> None:
         opened = await Attacked(attacker, connected).upgrade()
-        for _ in range(together // 4 // 40):
+        for _ in range(together // connections // 40):
             await attacker.pace.take(40)
             await opened.send(call("offer", 40, topic="held", info="i", offer="o", ttl=1000, hold=True))
             await opened.text()
-        await attacker.swallow(connected, attacker.seconds)
+        await attacker.swallow(connected, for_s)
 
-    await attacker.hold(4, hold)
+    await attacker.hold(connections, hold)
 
 
 @attack()

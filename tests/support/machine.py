@@ -14,7 +14,7 @@ from pathlib import Path
 
 from .waiting import output, run_command
 
-BOUND_S = 120
+BOUND_S = 400  # of a command; an installation while other tests run takes minutes
 
 # $1: an empty directory, $2: a name, $3: files to copy into the machine's root.
 BOOT = """

@@ -327,7 +327,7 @@ def probed(place, url, headers):
     return int(place.run(*command).stdout)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_image_runs_alone_in_a_cluster_and_in_a_pod(place, subtests):
     commit = place.build()
     with subtests.test("image"):

@@ -46,7 +46,7 @@ WRONG = {
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.needs("root", "systemd-nspawn", "git", "curl", "ps", "redis-server"),
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1800),
 ]
 
 
