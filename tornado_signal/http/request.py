@@ -81,7 +81,13 @@ class Request(httputil.HTTPServerRequest, RequestContext):
 
     @functools.cached_property
     def query_arguments(self) -> dict[str, list[bytes]]:  # type: ignore[override]
-        return escape.parse_qs_bytes(self.query, keep_blank_values=True)
+        if "%" in self.query or "+" in self.query:
+            return escape.parse_qs_bytes(self.query, keep_blank_values=True)
+        values: dict[str, list[bytes]] = {}
+        for field in filter(None, self.query.split("&")):
+            name, _, value = field.partition("=")
+            values.setdefault(name, []).append(value.encode("latin-1"))
+        return values
 
     @functools.cached_property
     def arguments(self) -> dict[str, list[bytes]]:  # type: ignore[override]

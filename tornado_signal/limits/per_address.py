@@ -47,13 +47,6 @@ class ConnectionCounts:
     def __init__(self) -> None:
         self.connections = self.refused = 0
 
-    def count(self, reject_status: int, by: int) -> None:
-        """Count an opened (1) or closed (-1) connection. `reject_status` is 0 if it is served."""
-        if reject_status:
-            self.refused += by
-        else:
-            self.connections += by
-
 
 class CountedConnection:
     """A counted connection, until `release`."""
@@ -63,12 +56,17 @@ class CountedConnection:
     def __init__(self, reject_status: int, *counts: ConnectionCounts) -> None:
         self.reject_status = reject_status  # 0 if it is served, else the HTTP status for refusing it
         self._counts = counts
-        for each in counts:
-            each.count(reject_status, 1)
+        self._count(1)
 
     def release(self) -> None:
+        self._count(-1)
+
+    def _count(self, by: int) -> None:
         for each in self._counts:
-            each.count(self.reject_status, -1)
+            if self.reject_status:
+                each.refused += by
+            else:
+                each.connections += by
 
 
 class AdminConnectionLimiter(ConnectionCounts):
@@ -95,8 +93,8 @@ class TokenBucket:
 
     __slots__ = ("at_ms", "tokens")
 
-    def __init__(self, most: float) -> None:
-        self.tokens = most  # the number of tokens at `at_ms`
+    def __init__(self, most: float = math.inf) -> None:
+        self.tokens = most  # the number of tokens at `at_ms`, at first more than the bucket holds
         self.at_ms = 0  # the time of the last update in Unix milliseconds
 
     def take(self, most: float, per_ms: float, now_ms: int, count: int = 1) -> int:
@@ -128,16 +126,15 @@ class ClientCounts(ConnectionCounts):
 
     __slots__ = ("arrivals", "bytes", "held", "limited", "name", "refusals", "requests", "sessions", "waiting")
 
-    def __init__(self, settings: Settings, limited: bool, name: str) -> None:
-        super().__init__()
+    def __init__(self, limited: bool, name: str) -> None:
+        self.connections = self.refused = self.waiting = self.held = 0
         self.limited = limited
         self.name = name  # its address or network
-        self.requests = TokenBucket(burst(settings))
-        self.refusals = TokenBucket(settings.rate_per_address)
-        self.arrivals = TokenBucket(most_arrivals(settings))
-        self.sessions = TokenBucket(settings.max_sessions_per_address)
-        self.bytes = TokenBucket(settings.max_bytes_per_address)
-        self.waiting = self.held = 0
+        self.requests = TokenBucket()
+        self.refusals = TokenBucket()
+        self.arrivals = TokenBucket()
+        self.sessions = TokenBucket()
+        self.bytes = TokenBucket()
 
     @property
     def idle(self) -> bool:
@@ -369,7 +366,7 @@ class Limits(ConnectionCounts):
         key = self._key(address)
         client = self._clients.get(key)
         if client is None:
-            client = self._clients[key] = ClientCounts(self._settings, *key)
+            client = self._clients[key] = ClientCounts(*key)
             self._drop_idle()
         return client
 

@@ -39,15 +39,15 @@ class RecentCounts(Generic[Name]):
         self._current: dict[Name, list[int]] = {}
         self._complete: deque[dict[Name, list[int]]] = deque(maxlen=SLICES)
 
-    def count(self, name: Name, status: int) -> None:
+    def count(self, name: Name, status: int, number: int = 1) -> None:
         counts = self._current.get(name)
         if counts is None:
             if len(self._current) >= MAX_NAMES:
                 self._current = self._merged(MAX_NAMES // 2)
             counts = self._current.setdefault(name, [0, 0, 0])
-        counts[0] += 1
+        counts[0] += number
         if status >= 400:
-            counts[1 if status < 500 else 2] += 1
+            counts[1 if status < 500 else 2] += number
 
     def rotate(self) -> None:
         """Begin the next slice, and forget the oldest."""

@@ -92,6 +92,7 @@ class Status:
         """Return the state as a JSON object, with the points of the last hour if `history` is true."""
         service = self._service
         origins, topics = await self._find_usage()
+        service.count_served()
         return {
             **self._identity,
             "state": service.lifecycle.state.name.lower(),

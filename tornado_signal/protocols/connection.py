@@ -178,7 +178,7 @@ class ProtocolConnection(ClientConnection):
         for channel in list(self._channels):
             self.unsubscribe(channel)
         if (work := self.leave()) is not None:
-            self.client.service.start(work)
+            self.do(work)
 
     def _close_with_error(self, error: BaseException, context: RequestContext) -> None:
         if isinstance(error, Rejected):

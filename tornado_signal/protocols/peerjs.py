@@ -8,7 +8,7 @@ import uuid
 import zlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from .. import errors
@@ -43,6 +43,12 @@ FORWARDED_TYPES: Final = (*KEPT_TYPES, "LEAVE", "EXPIRE")
 def id_group(scope: str, number: int) -> Channel:
     """Return one of the `GROUPS` groups that contain the ids of a scope."""
     return Channel(scope, f"ids {number}")
+
+
+@lru_cache(256)
+def inbox(scope: str, peer_id: str) -> Channel:
+    """Return the channel of the messages to an id."""
+    return Channel(scope, f"id {peer_id}")
 
 
 class Absent:
@@ -105,6 +111,11 @@ class PeerJsConnection(ProtocolConnection):
     def names(self) -> list[str]:
         return [self._peer_id] if self._member else []
 
+    def do(self, work: Coroutine[None, None, None]) -> None:
+        """Do work for the id. It waits only for other servers."""
+        service = self.client.service
+        (service.start if self.relay.shared else service.finish)(work)
+
     def opened(self) -> Coroutine[None, None, None]:
         context = MessageContext(self, self.pattern)
         return self.complete(self._claim(context), context)
@@ -129,13 +140,13 @@ class PeerJsConnection(ProtocolConnection):
             return
         await self.until_available(self._join)
         if not self._member:
-            self.unsubscribe(self._inbox(self._peer_id))
+            self.unsubscribe(inbox(self.scope, self._peer_id))
             self._reject("ID-TAKEN", "ID is taken")
             return
         if self.closed:
             await self._leave()
             return
-        await self._publish(self._inbox(self._peer_id), TAKEN_OVER + self._owner.encode())
+        await self._publish(inbox(self.scope, self._peer_id), TAKEN_OVER + self._owner.encode())
         self.send({"type": "OPEN"})
         early, self._early = self._early or [], None
         for message in early:
@@ -144,7 +155,7 @@ class PeerJsConnection(ProtocolConnection):
 
     async def _join(self) -> None:
         # Subscribe first. Otherwise two connections that claim the id at once would not notice each other.
-        if (opening := self.subscribe(self._inbox(self._peer_id))) is not None:
+        if (opening := self.subscribe(inbox(self.scope, self._peer_id))) is not None:
             await opening
         self.acquire()
         try:
@@ -163,9 +174,6 @@ class PeerJsConnection(ProtocolConnection):
     def _group(self) -> Channel:
         return id_group(self.scope, zlib.crc32(self._peer_id.encode()) % GROUPS)
 
-    def _inbox(self, peer_id: str) -> Channel:
-        return Channel(self.scope, f"id {peer_id}")
-
     async def _publish(self, channel: Channel, message: bytes) -> int:
         reached = self.relay.publish(channel, message)
         return reached if isinstance(reached, int) else await reached
@@ -173,7 +181,7 @@ class PeerJsConnection(ProtocolConnection):
     def _leave(self) -> Coroutine[None, None, None]:
         """Send and receive nothing more, and return the work that makes the id free."""
         self._member = False
-        self.unsubscribe(self._inbox(self._peer_id))
+        self.unsubscribe(inbox(self.scope, self._peer_id))
         self.release()
         return self.relay.leave(self._group, self._peer_id, self._owner)
 
@@ -193,7 +201,9 @@ class PeerJsConnection(ProtocolConnection):
     # Messages
 
     def relayed(self, message: bytes) -> None:
-        if self._early is not None:
+        if self._early is None and message.startswith(b"{") and not self.relay.shared:
+            self.client.socket.send(message)
+        elif self._early is not None:
             early_bytes = sum(map(len, self._early)) + len(message)
             if (len(self._early) < MAX_KEPT and early_bytes <= MAX_KEPT_BYTES) or message.startswith(TAKEN_OVER):
                 self._early.append(message)
@@ -233,12 +243,13 @@ class PeerJsConnection(ProtocolConnection):
         self.client.socket.close(CloseCode.NORMAL_CLOSURE, "taken over")
 
     def received(self, message: Any, context: RequestContext) -> Awaitable[None] | None:
-        if type(message) is not dict or message.get("type") not in FORWARDED_TYPES:
+        kind = message.get("type") if type(message) is dict else None
+        if kind not in FORWARDED_TYPES:
             self.refuse_other_protocol(message)
             return None
         if not self._member:
             return None
-        kind, peer_id = message["type"], message.get("dst")
+        peer_id = message.get("dst")
         if not peer_id:
             return self._leave() if kind == "LEAVE" else None
         if type(peer_id) is not str or len(peer_id) > MAX_NAME:
@@ -252,9 +263,11 @@ class PeerJsConnection(ProtocolConnection):
         forwarded = {"type": kind, "src": self._peer_id, "dst": peer_id}
         if "payload" in message:
             forwarded["payload"] = message["payload"]
-        send = partial(self._forward, kind, peer_id, encode(forwarded), context)
-        earlier = self._unconfirmed.get(peer_id)
-        work = send() if earlier is None else _after(earlier, send)
+        encoded, earlier = encode(forwarded), self._unconfirmed.get(peer_id)
+        if earlier is None:
+            work = self._forward(kind, peer_id, encoded, context)
+        else:
+            work = _after(earlier, partial(self._forward, kind, peer_id, encoded, context))
         if work is None:
             return None
         confirmed = self._unconfirmed[peer_id] = asyncio.get_running_loop().create_future()
@@ -267,7 +280,7 @@ class PeerJsConnection(ProtocolConnection):
             if is_kept and self._may_keep(message):
                 self._keep(absent, message)
             return None
-        reached = self.publish(self._inbox(peer_id), message, context)
+        reached = self.publish(inbox(self.scope, peer_id), message, context)
         if not is_kept:
             return None
         if isinstance(reached, int):
@@ -321,7 +334,7 @@ class PeerJsConnection(ProtocolConnection):
         prefix = REPEATED
         while self._absent.get(peer_id) is absent:
             absent.changed.clear()
-            reached = await self._publish(self._inbox(peer_id), prefix + absent.messages[0])
+            reached = await self._publish(inbox(self.scope, peer_id), prefix + absent.messages[0])
             prefix = b"" if reached else REPEATED
             if self._absent.get(peer_id) is not absent:
                 return

@@ -96,6 +96,10 @@ class ClientConnection:
 
     # For the protocol
 
+    def do(self, work: Coroutine[None, None, None]) -> None:
+        """Do the work that precedes the first message, or follows the end of the connection."""
+        self.client.service.start(work)
+
     def opened(self) -> Awaitable[None] | None:
         """Return the work to do before the first message, if there is any."""
         return None
@@ -152,7 +156,7 @@ class ClientConnection:
         work = self.opened()
         if work is not None:
             self._is_busy = True
-            self.client.service.start(self._open(work))
+            self.do(self._open(work))
 
     async def _open(self, work: Awaitable[None]) -> None:
         try:

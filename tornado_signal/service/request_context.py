@@ -224,9 +224,13 @@ class RequestContext:
             log.metrics.waits[kind].observe(seconds)
         else:
             log.metrics.requests[kind].observe(seconds)
-        service.limits.recent.count(self.client.name, status)
-        if self.origin or self.refusal_reason != OriginNotAllowed.reason:  # those are in `refused_origins`
-            service.recent_origins.count(self.origin, status)
+        # Requests with a refused origin are in `refused_origins`.
+        origin = self.origin if self.origin or self.refusal_reason != OriginNotAllowed.reason else None
+        served = self.client.name, origin, status
+        if served in service.served:
+            service.served[served] += 1
+        else:
+            service.begin_count(served)
         allowed = settings.allowed_origins
         if allowed is not None and (entry := allowed.find(self.origin)) is not None:
             log.metrics.by_origin[entry, self.pattern, status] += 1
@@ -236,7 +240,7 @@ class RequestContext:
             subject = self.grant.subject if self.grant else ""
             log.write_line(line, self.refusal_reason, self.traceparent, self.client_address, subject)
         service.running -= 1
-        if service.lifecycle.state >= DRAINING and not service.running:
+        if not service.running and service.lifecycle.state >= DRAINING:
             service.idle.set()
         if log.tracer is not None:
             self._record_span(log.tracer)

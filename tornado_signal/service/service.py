@@ -31,6 +31,7 @@ from .request_log import RequestLog
 log = logging.getLogger(__name__)
 
 ORIGIN_WARNING_S: Final = 3600.0  # between two equal warnings
+MAX_SERVED: Final = 1000  # kinds of requests that are counted together
 MAX_REFUSED_ORIGINS: Final = 50  # refused origins logged per hour, without those that are similar to an allowed one
 
 TOKEN_EXPIRED: Final = "token expired"
@@ -97,6 +98,8 @@ class Service:
     resuming: FairQueue = field(default_factory=FairQueue)
     refusals: Refusals = field(init=False)  # the reasons of refusals now, for the log
     recent_origins: RecentCounts[str] = field(init=False)  # requests of the last minutes by origin
+    # Requests that the counts of the last minutes do not contain yet, by client, origin (or None) and status.
+    served: dict[tuple[str, str | None, int], int] = field(default_factory=dict)
     refused_origins: RecentCounts[str] = field(init=False)  # the same of origins that are not in `--allowed-origins`
     observer: ConnectionObserver | None = None  # the observer of WebSockets, or None
     proxy_reported: bool = False  # whether a proxy whose clients have no limits has been logged
@@ -167,8 +170,23 @@ class Service:
             self.origin_warnings[cause] = now_s + ORIGIN_WARNING_S
             log.warning("a proxy changes the %s of requests for pages of this host; %s", cause, remedy)
 
+    def begin_count(self, served: tuple[str, str | None, int]) -> None:
+        """Count the first request of a kind in `served`, which stays small."""
+        if len(self.served) >= MAX_SERVED:
+            self.count_served()
+        self.served[served] = 1
+
+    def count_served(self) -> None:
+        """Move the requests in `served` to the counts of the last minutes."""
+        for (client, origin, status), number in self.served.items():
+            self.limits.recent.count(client, status, number)
+            if origin is not None:
+                self.recent_origins.count(origin, status, number)
+        self.served.clear()
+
     def rotate_recent(self) -> None:
         """Begin the next slice of the requests of the last minutes."""
+        self.count_served()
         for recent in (self.limits.recent, self.recent_origins, self.refused_origins, self.log.recent_refusals):
             recent.rotate()
 
@@ -195,6 +213,15 @@ class Service:
         task = asyncio.Task(self._run(work), loop=self._loop, **EAGER)
         if not task.done():
             self._tasks.add(task)
+
+    def finish(self, work: Coroutine[None, None, object]) -> None:
+        """Do work that waits for nothing, without a task. Raise RuntimeError if it waits."""
+        try:
+            work.send(None)
+        except StopIteration:
+            return
+        work.close()
+        raise RuntimeError("work that waits needs a task")
 
     async def _run(self, work: Coroutine[None, None, object]) -> None:
         try:

@@ -100,14 +100,17 @@ class FrameReader:
 
     def read_text(self, data: bytes) -> bytes | None:
         """Return the message of new data that is just one short text frame in ASCII, otherwise None."""
-        if self.data or self._message is not None or len(data) <= _KEY_BYTES + 4 or data[0] != _WHOLE_TEXT:
+        if len(data) < 6 or data[0] != _WHOLE_TEXT or self.data or self._message is not None:
             return None
-        length, begin = data[1] - _MASKED, 2 + _KEY_BYTES
-        if length > MAX_CONTROL_BYTES:
-            (length,), begin = _CODE.unpack_from(data, 2), begin + _CODE.size
-            if data[1] != _MASKED | 126 or length <= MAX_CONTROL_BYTES:
+        length, begin = len(data) - 6, 6
+        if length <= MAX_CONTROL_BYTES:
+            announced = data[1] - _MASKED
+        else:
+            length, begin = length - 2, 8
+            announced = data[2] << 8 | data[3] if data[1] == _MASKED | 126 else -1
+            if length <= MAX_CONTROL_BYTES:  # not in its shortest form
                 return None
-        if length != len(data) - begin or length > self._max_message_bytes:
+        if length != announced or length > self._max_message_bytes:
             return None
         message = unmask(data[begin - _KEY_BYTES : begin], data[begin:])
         return message if message.isascii() else None

@@ -121,7 +121,8 @@ class MemoryBudget:
 
     def forget(self, connection: OpenConnection) -> None:
         """Remove a connection that uses no memory or is closed."""
-        self.bytes -= self._sizes.pop(connection, 0)
+        if self._sizes:
+            self.bytes -= self._sizes.pop(connection, 0)
 
     def _shrink(self) -> None:
         # The sizes can be outdated, because clients may have read since.

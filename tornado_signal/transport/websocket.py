@@ -8,10 +8,9 @@ import re
 from collections.abc import Callable
 from typing import Final, Protocol, cast
 
-from tornado import httputil
-
 from . import frames
 from .frames import CloseCode, FrameReader, InvalidFrame, make_frame
+from .headers import Headers
 from .pacing import is_full
 from .state import Admission, ServerState
 
@@ -42,8 +41,8 @@ VERSION_HEADER: Final = "Sec-WebSocket-Version"
 WEBSOCKET_VERSION: Final = "13"
 
 _PING: Final = make_frame(frames.PING)
-_KEY: Final = re.compile("[A-Za-z0-9+/]{21}[AQgw]==")  # 16 bytes
-_GUID: Final = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455, 1.3
+_KEY: Final = re.compile(rb"[A-Za-z0-9+/]{21}[AQgw]==")  # 16 bytes
+_GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455, 1.3
 
 
 class MessageReceiver(Protocol):
@@ -187,7 +186,8 @@ class WebSocket(asyncio.Protocol):
         if self._closing:
             return
         self._heard_s = self.state.loop.time()
-        if not self._has_room() or (message := self._frames.read_text(data)) is None:
+        has_room = not self._running or self._has_room()
+        if not has_room or (message := self._frames.read_text(data)) is None:
             self._frames.receive(data)
             self._parse()
         elif not self.receiver.message_received(message):
@@ -405,30 +405,32 @@ class WebSocket(asyncio.Protocol):
             self._transport.resume_reading()
 
 
-def accept(headers: httputil.HTTPHeaders, version: str, subprotocol: str) -> list[tuple[str, str]] | None:
+def accept(headers: Headers, version: str, subprotocol: str) -> list[tuple[str, str]] | None:
     """Check a handshake, a GET (RFC 6455, 4.2). No extension is accepted.
 
     Return the headers of the 101 response, or None if the request is not a handshake. `version` is that of HTTP.
     `subprotocol` is chosen if the client offers it.
     """
-    if version != "HTTP/1.1" or headers.get(VERSION_HEADER) != WEBSOCKET_VERSION:
+    sent = headers.sent
+    if version != "HTTP/1.1" or sent.get(b"sec-websocket-version") != WEBSOCKET_VERSION.encode():
         return None
-    if headers.get("Upgrade", "").lower() != "websocket":
+    if sent.get(b"upgrade", b"").lower() != b"websocket":
         return None
-    if "upgrade" not in map(str.lower, _tokens(headers, "Connection")):
+    if b"upgrade" not in _tokens(sent.get(b"connection", b"").lower()):
         return None
-    key = headers.get("Sec-WebSocket-Key", "")
+    key = sent.get(b"sec-websocket-key", b"")
     if not _KEY.fullmatch(key):
         return None
     answer = [("Upgrade", "websocket"), ("Connection", "Upgrade"), ("Sec-WebSocket-Accept", _accept_key(key))]
-    if subprotocol in _tokens(headers, "Sec-WebSocket-Protocol"):  # compared exactly, unlike the tokens of HTTP
+    # Compared exactly, unlike the tokens of HTTP.
+    if subprotocol and subprotocol.encode() in _tokens(sent.get(b"sec-websocket-protocol", b"")):
         answer.append(("Sec-WebSocket-Protocol", subprotocol))
     return answer
 
 
-def _accept_key(key: str) -> str:
-    return base64.b64encode(hashlib.sha1((key + _GUID).encode(), usedforsecurity=False).digest()).decode()
+def _accept_key(key: bytes) -> str:
+    return base64.b64encode(hashlib.sha1(key + _GUID, usedforsecurity=False).digest()).decode()
 
 
-def _tokens(headers: httputil.HTTPHeaders, name: str) -> list[str]:
-    return headers.get(name, "").replace(",", " ").split()
+def _tokens(value: bytes) -> list[bytes]:
+    return value.replace(b",", b" ").split()
