@@ -102,7 +102,6 @@ class Actions:
         self._transport = transport
         self._of_server = of_server
         self._loop = asyncio.get_running_loop()
-        self._blocks: dict[Network, asyncio.TimerHandle] = {}
 
     async def perform(self, name: str, fields: Fields, by: str) -> dict[str, Any]:
         """Perform an action, and log it with `by`, the operator's address. Return the result as a JSON object.
@@ -163,17 +162,13 @@ class Actions:
         proxies = self._service.settings.trusted_proxies
         if any(not isinstance(proxy, str) and proxy.overlaps(network) for proxy in proxies):
             raise InvalidAction("address includes a trusted proxy, which forwards the requests of all clients")
-        if len(self._blocks) >= MAX_BLOCKS and network not in self._blocks:
+        if len(self._service.limits.blocks) >= MAX_BLOCKS and network not in self._service.limits.blocks:
             raise InvalidAction(f"at most {MAX_BLOCKS} networks can be blocked; unblock one first")
         self.block_until(network, self._service.clock.now_ms() + 1000 * seconds)
         return {"connections": await self._disconnect_network(network, BLOCKED_BY_OPERATOR)}
 
     async def _unblock(self, fields: Fields) -> dict[str, Any]:
-        network = parse_network(fields)
-        timer = self._blocks.pop(network, None)
-        if timer is not None:
-            timer.cancel()
-        return {"blocked": self._service.limits.unblock(network)}
+        return {"blocked": self._service.limits.unblock(parse_network(fields))}
 
     def blocks(self) -> list[tuple[str, int]]:
         """Return the blocked networks, each with the end of its block in Unix milliseconds."""
@@ -186,16 +181,14 @@ class Actions:
 
     def block_until(self, network: Network, until_ms: int) -> None:
         """Block a network until a time. It replaces an earlier block of the same network."""
-        if network in self._blocks:
-            self._blocks[network].cancel()
         self._service.limits.block(network, until_ms)
         seconds = (until_ms - self._service.clock.now_ms()) / 1000
-        self._blocks[network] = self._loop.call_later(seconds, self._end_block, network)
+        self._loop.call_later(seconds, self._end_block, network, until_ms)
 
-    def _end_block(self, network: Network) -> None:
-        del self._blocks[network]
-        self._service.limits.unblock(network)
-        log.info("the block of %s has ended", network)
+    def _end_block(self, network: Network, until_ms: int) -> None:
+        if self._service.limits.blocks.get(network) == until_ms:  # else it was ended or replaced before
+            self._service.limits.unblock(network)
+            log.info("the block of %s has ended", network)
 
     # Sessions
 
