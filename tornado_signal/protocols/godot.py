@@ -3,7 +3,6 @@
 import asyncio
 import math
 import secrets
-import string
 from collections.abc import Coroutine
 from typing import Any, Final
 
@@ -40,7 +39,7 @@ class GodotConnection(MemberConnection):
     def __init__(self, client: Client, rooms: Rooms, origin: str | None) -> None:
         super().__init__(client, rooms, "godot", origin, HOST)
         self._is_mesh = False
-        self._timer = asyncio.get_running_loop().call_later(JOIN_S, self._refuse, "Have not joined lobby yet")
+        self._close_later(JOIN_S, Refused.code, "Have not joined lobby yet")
 
     def received(self, message: Any, context: RequestContext) -> Coroutine[None, None, None] | None:
         if self.refuse_other_protocol(message):
@@ -72,13 +71,12 @@ class GodotConnection(MemberConnection):
         if self.joined:
             raise Refused("Already in a lobby")
         self._timer.cancel()
-        if not name:
-            name = "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(NAME_LENGTH))
-            context.require_topic(name)
+        is_new, name = not name, name or secrets.token_hex(NAME_LENGTH // 2)
+        context.require_topic(name)
+        if is_new:
             self._is_mesh = is_mesh
             await self.enter(name, context, MESH if is_mesh else RELAYED)
             return
-        context.require_topic(name)
         host = None
         if len(name) <= MAX_NAME and is_utf8(name):
             host = await self.until_available(lambda: self.relay.find(Channel(self.scope, name), HOST))
@@ -108,7 +106,7 @@ class GodotConnection(MemberConnection):
             self._post(PEER_CONNECT, each)
         self._post(JOIN, "0", room.channel.name)
         if self.id != HOST and HOST not in others:
-            self._refuse("Room host has disconnected")
+            self.client.socket.close(Refused.code, "Room host has disconnected")
 
     def peer_changed(self, room: Room, member_id: str, data: str | None) -> None:
         if data == SEALED:
@@ -116,14 +114,12 @@ class GodotConnection(MemberConnection):
         elif data is not None or member_id != HOST:
             self._post(PEER_DISCONNECT if data is None else PEER_CONNECT, member_id)
         else:
-            self._refuse("Room host has disconnected")
+            self.client.socket.close(Refused.code, "Room host has disconnected")
 
     def _notify_sealed(self) -> None:
         """Notify the client that the lobby is sealed, and close the connection later."""
         self._post(SEAL, "0")
-        self._timer = asyncio.get_running_loop().call_later(
-            SEALED_S, self.client.socket.close, CloseCode.NORMAL_CLOSURE, "Seal complete"
-        )
+        self._close_later(SEALED_S, CloseCode.NORMAL_CLOSURE, "Seal complete")
 
     def disconnected(self) -> None:
         self._timer.cancel()
@@ -132,8 +128,8 @@ class GodotConnection(MemberConnection):
     def _post(self, kind: int, member_id: str, data: str = "") -> None:
         self.relayed(_encode(kind, member_id, data))
 
-    def _refuse(self, reason: str) -> None:
-        self.client.socket.close(Refused.code, reason)
+    def _close_later(self, wait_s: float, code: int, reason: str) -> None:
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self.client.socket.close, code, reason)
 
 
 def _whole(value: Any) -> int:
