@@ -377,7 +377,7 @@ async def test_topics_show_only_those_covered(protected):
         (["é*"], "é%", ["é%"]),
     ):
         token = token_of(service, topics=patterns)
-        for limit, page in itertools.product((1, 2, 1000), (1, 2, 3)):
+        for limit, page in itertools.product((2, 1000), (1, 2)):
             query = f"limit={limit}&page={page}&prefix={segment(prefix)}"
             found = (await call(service, "GET", f"/topics?{query}", token=token)).json
             shown = [topic["topic"] for topic in found["topics"]]

@@ -48,12 +48,11 @@ async def test_slow_reader_does_not_delay_other_clients(service):
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("read", [0, 100_000])
-async def test_client_that_disconnects_during_a_listing_does_not_delay_the_drain(read, service):
+async def test_client_that_disconnects_during_a_listing_does_not_delay_the_drain(service):
     await fill(service)
     async with service.connect() as client:
         await client.send(head("GET", "/lobby/sessions", with_origin(ORIGIN)))
-        await client.reader.read(read or 1)
+        await client.reader.read(100_000)
         client.writer.transport.abort()
     for _ in range(3):
         assert len(await service.sessions()) == 400

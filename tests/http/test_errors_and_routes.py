@@ -165,7 +165,7 @@ async def test_other_methods_have_one_name_in_metrics(service):
 
 
 async def test_unknown_paths_are_404_with_every_method(service):
-    for target, method in itertools.product(UNKNOWN, METHODS[:-1]):
+    for target, method in itertools.product(UNKNOWN, ("GET", "HEAD", "POST", "PROPFIND")):
         response = await service.call(method, target)
         assert (response.status, allowed_origin(response)) == (404, ORIGIN), (target, method)
         assert method == "HEAD" or response.json == {"error": "Not found"}

@@ -96,6 +96,8 @@ def test_refusal_has_the_expected_status_and_is_the_last_response(subtests, expe
 
 def test_single_bytes_get_the_same_responses(subtests, own_server, expected):
     for name, raw in CORPUS.items():
+        if name.startswith("byte "):  # these are similar to many others
+            continue
         with subtests.test(name), chopping(1):
             assert comparable(own_server.exchange(raw + LAST)) == expected[name]
 

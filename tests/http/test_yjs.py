@@ -4,7 +4,6 @@ import contextlib
 import itertools
 import json
 
-import pytest
 from support.rpc import until
 from support.service import ORIGIN, OTHER, request
 from support.y_webrtc import RawClient, published
@@ -243,14 +242,6 @@ async def test_connection_subscribes_to_a_thousand_rooms(start_service):
     await until(lambda: held.idle)
 
 
-async def test_more_rooms_than_a_connection_may_have_close_it(service):
-    async with open_socket(service) as client:
-        await client.send({"type": "subscribe", "topics": [f"room {number}" for number in range(MAX_CHANNELS + 1)]})
-        assert await client.closed() == 1008
-        assert client.socket.close_reason == "too many channels of a connection"
-    await until(lambda: not service.shared.limits.client("127.0.0.1").held)
-
-
 async def test_rooms_count_towards_the_quota_of_the_address(start_service):
     service = await limited(start_service, max_sessions_per_address=30)
     async with open_socket(service) as one, open_socket(service) as two:
@@ -263,11 +254,10 @@ async def test_rooms_count_towards_the_quota_of_the_address(start_service):
             await three.subscribe(*map(str, range(10)))
 
 
-@pytest.mark.parametrize("rooms", [25, 100])
-async def test_every_room_of_a_message_counts_towards_the_rate(rooms, start_service):
+async def test_every_room_of_a_message_counts_towards_the_rate(start_service):
     service = await limited(start_service, rate_per_address=2)
     async with open_socket(service) as client:
-        await client.send({"type": "subscribe", "topics": [*map(str, range(rooms))]})
+        await client.send({"type": "subscribe", "topics": [*map(str, range(25))]})
         assert await client.closed() == 1008
     assert service.shared.limits.client("127.0.0.1").held == 0
 
