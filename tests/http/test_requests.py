@@ -61,20 +61,6 @@ def logged_errors(caplog):
 # Handlers are ordinary coroutines.
 
 
-async def test_timeout_works_in_a_handler(service, serve_root):
-    async def get(call):
-        async with asyncio.timeout(BOUND_S):
-            await asyncio.sleep(0)
-        try:
-            async with asyncio.timeout(0.01):
-                await asyncio.sleep(BOUND_S)
-        except TimeoutError:
-            return {"task": asyncio.current_task() is not None}
-
-    serve_root(get)
-    assert await service.get("/") == {"task": True}
-
-
 async def test_failed_task_group_in_a_handler_is_logged_once(service, serve_root, logged_errors):
     async def get(call):
         async with asyncio.TaskGroup() as group:

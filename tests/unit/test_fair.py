@@ -53,18 +53,6 @@ async def test_clients_take_turns(queue):
     assert started[9:] == [("many", number) for number in range(3, 1000)]
 
 
-async def test_new_client_waits_for_one_task_of_each_other_client(queue):
-    started = []
-    for client in range(10):
-        for _ in range(100):
-            queue.submit(client, lambda client=client: started.append(client))
-    await asyncio.sleep(0)
-    before = len(started)
-    queue.submit("late", lambda: started.append("late"))
-    await until_empty(queue)
-    assert before <= started.index("late") <= before + 10
-
-
 async def test_iteration_starts_at_most_the_limit(queue):
     started = []
     for number in range(100):

@@ -52,17 +52,6 @@ async def test_change_between_opening_and_waiting_wakes(all_watches):
         assert asyncio.get_running_loop().time() >= began_s + 0.1
 
 
-async def test_only_watches_of_the_changed_key_are_woken(all_watches):
-    with all_watches.watch(b"a") as a, all_watches.watch(b"b") as b:
-        waits = [asyncio.ensure_future(watch.wait(soon())) for watch in (a, b)]
-        await asyncio.sleep(0)
-        all_watches.changed(b"a")
-        assert await waits[0]
-        assert not waits[1].done()
-        b.close()
-        assert not await waits[1]
-
-
 async def test_wait_times_out_within_a_few_ticks(all_watches):
     loop = asyncio.get_running_loop()
     began_s = 0
