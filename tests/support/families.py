@@ -117,6 +117,10 @@ FAMILIES = {
         "tornado_signal/auth tornado_signal/process tornado_signal/stores tornado_signal/system "
         "tornado_signal/service/ice.py",
     ),
+    "benchmark and soak": (
+        "process/test_bench.py::test_server process/test_bench.py::test_callgrind process/test_soak.py",
+        "tests/bench tests/soak tests/hostile/w*.py tornado_signal/settings tornado_signal/__main__.py",
+    ),
     "npm package": (
         "system/test_module.py",
         "LICENSE tests/build-client tests/generated tests/support/build_client.js tests/support/npm_package.py "
