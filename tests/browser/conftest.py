@@ -83,6 +83,21 @@ def publish(site):
 
 
 @pytest.fixture
+def alice(server, connect_page):
+    return connect_page(server)
+
+
+@pytest.fixture
+def bob(server, connect_page):
+    return connect_page(server)
+
+
+@pytest.fixture
+def carol(server, connect_page):
+    return connect_page(server)
+
+
+@pytest.fixture
 def open_demo(profiles):
     """Return a function that opens the demo with a name, and returns the page."""
 

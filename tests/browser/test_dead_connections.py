@@ -5,7 +5,6 @@ The pages of both browsers wait at the same time.
 
 import contextlib
 import itertools
-import json
 import os
 import signal
 import time
@@ -13,6 +12,7 @@ import time
 import pytest
 from support.browsers import Firefox, until
 from support.forwarding import Proxy
+from support.members import enter
 from support.processes import family
 
 PRESENT = "[...here.peers.values()].some(({info, channel}) => info === 'page' && channel.readyState === 'open')"
@@ -30,10 +30,6 @@ FORGOTTEN = [*itertools.product(["chromium"], DEATHS), ("firefox", ("socket", Tr
 SLEPT = [*itertools.product(["chromium"], SLEEPS), ("firefox", 30)]
 
 
-def enter(page, room, info, secret, **options):
-    page.evaluate(f"enter({json.dumps(str(room))}, {json.dumps({'info': info, 'secret': secret, **options})})")
-
-
 def found_s(others, began_s):
     """Wait until others are connected to the page. Return the time since."""
     for other in others:
@@ -44,7 +40,7 @@ def found_s(others, began_s):
 def newcomer_s(newcomer, room):
     """Enter the room of the page. Return the time until they are connected."""
     began_s = time.monotonic()
-    enter(newcomer, room, "newcomer", "of a newcomer")
+    enter(newcomer, "newcomer", str(room), secret="of a newcomer")
     return found_s([newcomer], began_s)
 
 
@@ -80,8 +76,8 @@ def test_page_whose_connections_are_forgotten_is_found_again(server, site, reque
         before = connect_page(server)
         for case, page in pages.items():
             began_s = time.monotonic()
-            enter(page, case, "page", PAGE, url=networks[case].url, socket=case[1][0] == "socket")
-            enter(before, case, "before", FIRST)
+            enter(page, "page", str(case), secret=PAGE, url=networks[case].url, socket=case[1][0] == "socket")
+            enter(before, "before", str(case), secret=FIRST)
             usual_s = max(usual_s, found_s([before], began_s))
             before.evaluate("here.leave()")
             until(lambda page=page: page.evaluate("here.peers.size") == 0)
@@ -93,7 +89,7 @@ def test_page_whose_connections_are_forgotten_is_found_again(server, site, reque
             if is_told:
                 pages[case].evaluate("void dispatchEvent(new Event('offline')), dispatchEvent(new Event('online'))")
             for other, secret in zip(others[case], (FIRST, LAST), strict=True):
-                enter(other, case, "other", secret)
+                enter(other, "other", str(case), secret=secret)
             if is_told:
                 took_s[case] = found_s(others[case], frozen_s.pop(case))
         took_s |= {case: found_s(others[case], began_s) for case, began_s in frozen_s.items()}
@@ -113,9 +109,9 @@ def test_page_that_slept_is_found_again(server, request, connect_page, tmp_path)
             case = browser, sleep_s
             others[case] = [connect_page(server) for _ in range(2)]
             began_s = time.monotonic()
-            enter(page, case, "page", PAGE)
+            enter(page, "page", str(case), secret=PAGE)
             for other, secret in zip(others[case], (FIRST, LAST), strict=True):
-                enter(other, case, "other", secret)
+                enter(other, "other", str(case), secret=secret)
             usual_s = max(usual_s, found_s(others[case], began_s))
             stopped[case] = family(own.process.pid)
             stack.callback(signal_all, stopped[case], signal.SIGCONT)

@@ -27,16 +27,6 @@ def lengths(page):
 
 
 @pytest.fixture
-def alice(server, connect_page):
-    return connect_page(server)
-
-
-@pytest.fixture
-def bob(server, connect_page):
-    return connect_page(server)
-
-
-@pytest.fixture
 def python(server, site, tmp_path):
     with forking() as template, contextlib.ExitStack() as stack:
 

@@ -4,6 +4,7 @@ import re
 
 from support.browsers import until
 from support.demo import PHONE, connected, enter
+from support.members import enter_together
 
 pytest_plugins = ["support.browser_fixtures"]
 
@@ -12,18 +13,10 @@ FINGERPRINT = "(side) => [...here.peers.values()][0].peerConnection[side].sdp.ma
 HEARD = "seen.filter(([name]) => name === 'message').map(([, , data]) => data)"
 
 
-def meet(*pages):
-    """Enter a room on each page, and wait until the two pages of a server are connected."""
-    for page, name in pages:
-        page.evaluate(f"enter('lobby', {{info: '{name}'}})")
-    for page, _ in pages:
-        until(lambda page=page: page.evaluate("here.peers.size") == 1)
-
-
 def test_both_sides_have_the_same_number_and_another_one_after_a_reconnection(start, connect_page):
     server = start()
     alice, bob = connect_page(server), connect_page(server)
-    meet((alice, "Alice"), (bob, "Bob"))
+    enter_together({"Alice": alice, "Bob": bob})
     first = alice.evaluate(NUMBER)
     assert bob.evaluate(NUMBER) == first
     bob.evaluate("here.leave()")
@@ -38,8 +31,8 @@ def test_a_server_in_between_shows_in_the_number(start, connect_page):
     to_alice, to_bob = start(data="alice"), start(data="bob")
     alice, bob = connect_page(to_alice), connect_page(to_bob)
     as_bob, as_alice = connect_page(to_alice), connect_page(to_bob)
-    meet((alice, "Alice"), (as_bob, "Bob"))
-    meet((bob, "Bob"), (as_alice, "Alice"))
+    enter_together({"Alice": alice, "Bob": as_bob})
+    enter_together({"Bob": bob, "Alice": as_alice})
     alice.evaluate("here.send('a secret')")
     until(lambda: as_bob.evaluate(HEARD) == ["a secret"])
     as_alice.evaluate(f"here.send('{as_bob.evaluate(HEARD)[0]}')")

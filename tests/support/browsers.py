@@ -189,7 +189,7 @@ class Firefox:
     def _ask(self, method, **params):
         number = next(self._ids)
         self._socket.send(json.dumps({"id": number, "method": method, "params": params}))
-        while (answer := json.loads(self._socket.recv(BOUND_MS / 1000))).get("id") != number:
+        while (answer := json.loads(self._socket.recv(3 * BOUND_MS / 1000))).get("id") != number:
             pass
         assert answer["type"] == "success", answer
         return answer["result"]
