@@ -20,9 +20,8 @@ def test_version_is_that_of_the_package_and_its_commit(command):
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{__version__} ({COMMIT})\n", "")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["-h"]])
-def test_help_names_serve_and_each_exit_status(arguments):
-    done = call(*arguments)
+def test_help_names_serve_and_each_exit_status():
+    done = call("--help")
     assert (done.returncode, done.stderr) == (0, "")
     shown = " ".join(done.stdout.split())
     assert "serve run the server" in shown
@@ -39,50 +38,50 @@ def test_help_of_serve_names_each_setting():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "variables", "reason"),
+    ("command", "arguments", "variables", "reason"),
     [
-        ([], {}, "COMMAND"),
-        (["start"], {}, "start"),
-        (["serve", "now"], {}, "now"),
-        (["serve", "--prot", "1"], {}, "--prot"),
-        (["serve", "--port"], {}, "--port"),
-        (["serve", "--port", "65536"], {}, "argument --port: '65536': expected a whole number"),
-        *(([command], {}, f"invalid choice: '{command}'") for command in ("backup", "repair", "inspect", "compact")),
-        (["admin", "status", "--admin-url", "https://x"], {}, "argument --admin-url: 'https://x': expected http://"),
-        (["check", "--port", "1"], {}, "unrecognized arguments: --port 1"),
-        (["check"], {"TORNADO_SIGNAL_PROT": "1"}, "TORNADO_SIGNAL_PROT"),
-        (["check", "--data", "x"], {}, "unrecognized arguments: --data x"),
-        (["check", "now"], {}, "unrecognized arguments: now"),
-        (["completion", "sh"], {}, "invalid choice: 'sh'"),
+        (COMMAND, [], {}, "COMMAND"),
+        (COMMAND, ["start"], {}, "start"),
+        (COMMAND, ["serve", "now"], {}, "now"),
+        (COMMAND, ["serve", "--prot", "1"], {}, "--prot"),
+        (COMMAND, ["serve", "--port"], {}, "--port"),
+        (COMMAND, ["serve", "--port", "65536"], {}, "argument --port: '65536': expected a whole number"),
+        *(
+            (COMMAND, [command], {}, f"invalid choice: '{command}'")
+            for command in ("backup", "repair", "inspect", "compact")
+        ),
+        (
+            COMMAND,
+            ["admin", "status", "--admin-url", "https://x"],
+            {},
+            "argument --admin-url: 'https://x': expected http://",
+        ),
+        (COMMAND, ["check", "--port", "1"], {}, "unrecognized arguments: --port 1"),
+        (COMMAND, ["check"], {"TORNADO_SIGNAL_PROT": "1"}, "TORNADO_SIGNAL_PROT"),
+        (COMMAND, ["check", "--data", "x"], {}, "unrecognized arguments: --data x"),
+        (COMMAND, ["check", "now"], {}, "unrecognized arguments: now"),
+        (COMMAND, ["completion", "sh"], {}, "invalid choice: 'sh'"),
+        (CLIENT, ["topics", "--orgin", "x"], {}, "unrecognized arguments: --orgin x; did you mean --origin?"),
+        (CLIENT, ["topics", "--url", "ftp://x"], {}, "argument --url: 'ftp://x': expected the address of a server"),
+        (CLIENT, ["topics", "--url", "http://x:65536"], {}, "argument --url: 'http://x:65536': expected"),
+        (CLIENT, ["topics", "--origin", "https://x/"], {}, "argument --origin: 'https://x/': expected an origin"),
+        (
+            CLIENT,
+            ["topics"],
+            {"SIGNAL_URL": "x"},
+            "environment variable SIGNAL_URL = 'x': expected the address of a server",
+        ),
+        (CLIENT, ["topics"], {"SIGNAL_ORIGIN": "*"}, "environment variable SIGNAL_ORIGIN = '*': expected an origin"),
+        (CLIENT, ["sessions"], {}, "the following arguments are required: TOPIC"),
+        (CLIENT, ["sessions", ""], {}, "argument TOPIC: '': expected a topic of 1 to 256 characters"),
+        (CLIENT, ["sessions", "x" * 257], {}, "expected a topic of 1 to 256 characters"),
+        (CLIENT, ["offer", "lobby", "--wait", "soon"], {}, "argument --wait: 'soon': expected a number of seconds"),
+        (CLIENT, ["offer", "lobby", "--candidate", ""], {}, "argument --candidate: '': expected a non-empty text"),
+        (CLIENT, ["ping", "--count", "0"], {}, "argument --count: '0': expected a whole number from 1 to 100000"),
+        (CLIENT, ["completion", "sh"], {}, "invalid choice: 'sh'"),
     ],
 )
-def test_wrong_command_line_or_environment_is_exit_status_2(arguments, variables, reason, tmp_path):
-    check_wrong_usage(tmp_path, COMMAND, arguments, variables, reason)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "variables", "reason"),
-    [
-        (["topics", "--orgin", "x"], {}, "unrecognized arguments: --orgin x; did you mean --origin?"),
-        (["topics", "--url", "ftp://x"], {}, "argument --url: 'ftp://x': expected the address of a server"),
-        (["topics", "--url", "http://x:65536"], {}, "argument --url: 'http://x:65536': expected"),
-        (["topics", "--origin", "https://x/"], {}, "argument --origin: 'https://x/': expected an origin"),
-        (["topics"], {"SIGNAL_URL": "x"}, "environment variable SIGNAL_URL = 'x': expected the address of a server"),
-        (["topics"], {"SIGNAL_ORIGIN": "*"}, "environment variable SIGNAL_ORIGIN = '*': expected an origin"),
-        (["sessions"], {}, "the following arguments are required: TOPIC"),
-        (["sessions", ""], {}, "argument TOPIC: '': expected a topic of 1 to 256 characters"),
-        (["sessions", "x" * 257], {}, "expected a topic of 1 to 256 characters"),
-        (["offer", "lobby", "--wait", "soon"], {}, "argument --wait: 'soon': expected a number of seconds"),
-        (["offer", "lobby", "--candidate", ""], {}, "argument --candidate: '': expected a non-empty text"),
-        (["ping", "--count", "0"], {}, "argument --count: '0': expected a whole number from 1 to 100000"),
-        (["completion", "sh"], {}, "invalid choice: 'sh'"),
-    ],
-)
-def test_wrong_use_of_the_client_is_exit_status_2(arguments, variables, reason, tmp_path):
-    check_wrong_usage(tmp_path, CLIENT, arguments, variables, reason)
-
-
-def check_wrong_usage(tmp_path, command, arguments, variables, reason):
+def test_wrong_command_line_or_environment_is_exit_status_2(command, arguments, variables, reason, tmp_path):
     done = call(*arguments, command=command, cwd=tmp_path, **variables)
     assert (done.returncode, done.stdout) == (2, "")
     assert reason in done.stderr.splitlines()[-1]

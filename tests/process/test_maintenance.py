@@ -2,9 +2,7 @@
 
 import json
 import re
-import socket
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from support.command import BOUND_S, COMMAND, ORIGIN
@@ -63,22 +61,6 @@ def test_command_without_a_server_gives_advice(start, tmp_path):
         said = run_refused("admin", action, "--admin-url", server.url, cwd=tmp_path)
         assert said.startswith(f"the server at {server.url} is not the admin listener of a tornado-signal; name that")
     assert names(tmp_path) == ["data"]
-
-
-@pytest.mark.parametrize("answer", [b"SSH-2.0-OpenSSH_9.2\r\n", b"", b"HTTP/1.1 503 No\r\nContent-Length: 2\r\n\r\nno"])
-def test_something_else_at_the_port_is_recognized(answer, tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as thread:
-
-        def answering():
-            connection, _ = listening.accept()
-            with connection:
-                connection.recv(1 << 16)
-                connection.sendall(answer)
-
-        thread.submit(answering)
-        said = run_refused("admin", "status", "--admin-port", listening.getsockname()[1], cwd=tmp_path)
-    assert "is not the admin listener" in said or "no server responds" in said
-    assert names(tmp_path) == []
 
 
 @pytest.mark.needs("curl")
