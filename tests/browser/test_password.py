@@ -62,8 +62,8 @@ def test_nothing_that_the_server_gets_or_shows_identifies_the_room(start, site, 
 def test_password_needs_a_secure_context(server, site, connect_page):
     page = connect_page(server)
     page.evaluate("void Object.defineProperty(crypto, 'subtle', {value: undefined})")
-    page.evaluate("void (enter('lobby', {password: 'p'}), here.closed.then(() => (window.over = true)))")
-    page.evaluate("here.addEventListener('error', ({error}) => { window.code = error.code; })")
+    listener = "here.addEventListener('error', ({error}) => { window.code = error.code; })"
+    page.evaluate(f"void (enter('lobby', {{password: 'p'}}), {listener}, here.closed.then(() => (window.over = true)))")
     page.wait_for_function("() => window.over && window.code === 'insecure-context'")
     assert topics(server, site) == []
 
