@@ -40,7 +40,6 @@ def test_server_is_found_by_its_settings_without_proxies(settings, start, pair, 
         (503, b'{"error": "Service unavailable"}', "is not healthy: Service unavailable"),
         (200, b"<html>", "is not a tornado-signal"),
         (200, b'["ok"]', "is not a tornado-signal"),
-        (200, b"\xff", "is not a tornado-signal"),
     ],
 )
 def test_other_responses_are_exit_status_1_with_one_sentence(status, body, reason):
