@@ -7,7 +7,7 @@ import math
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tornado_signal_client import records, shapes
@@ -107,7 +107,6 @@ READERS = {
 
 @pytest.mark.parametrize(("read", "value"), READERS.values(), ids=READERS)
 @given(data=st.data())
-@settings(max_examples=100)
 def test_text_becomes_a_typed_record_or_nothing(read, value, data):
     assert read(json.dumps(value))
     check(read(data.draw(texts(value))))
@@ -122,7 +121,6 @@ def test_any_text_is_unsealed_or_ignored(text):
 
 @pytest.mark.parametrize("value", [EVENT, RESPONSE, REFUSAL], ids=["event", "response", "refusal"])
 @given(data=st.data())
-@settings(max_examples=100)
 def test_message_of_a_server_is_typed_or_foreign(value, data):
     from tornado_signal_client.rpc import RpcConnection, _PendingRequest
 
@@ -227,7 +225,5 @@ def test_no_text_of_a_peer_raises_in_its_handler(room):
 
     all_handlers = room.runner.run(start())
     for kind, (_, value) in all_handlers.items():
-        given(st.just(kind), texts(value))(
-            settings(max_examples=100)(lambda kind, text: room.runner.run(handle(kind, text)))
-        )()
+        given(st.just(kind), texts(value))(lambda kind, text: room.runner.run(handle(kind, text)))()
     assert "!" in room._members
