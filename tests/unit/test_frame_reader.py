@@ -216,6 +216,7 @@ def test_vectors_are_parsed_alike_however_they_are_split(size):
         [frame(TEXT, b"a", fin=False), frame(TEXT, b"another within its fragments")],
         [b"\x81\xff\x00\x80" + bytes(4 + 128)],  # a length of 2**55, and as many bytes as its first two say
         [b"\x81\xfe\x00\x05" + bytes(4 + 5)],  # a length that is not in its shortest form
+        [frame(CONTINUATION, b"of nothing")],
     ],
 )
 def test_read_that_looks_like_one_text_frame_is_checked(reads):
