@@ -223,7 +223,7 @@ class Pipeline:
 
     def _on_written(self, replies: list[Any], acknowledgement: Acknowledgement) -> None:
         """Finish a batch of writes if it is as safe as configured. Otherwise wait longer or fail."""
-        info = replies.pop()
+        info, before = replies.pop(), self._replicas
         if isinstance(info, bytes):
             # A replica that was not silent for too long when the batch was sent is awaited.
             waited_s = self._loop.time() - self._sent_s
@@ -237,8 +237,9 @@ class Pipeline:
             reply = replies.pop()
             if self._results is None:
                 self._results = replies
-            missing = acknowledgement.missing(reply, max(self._replicas, acknowledgement.replicas))
-            in_time = self._loop.time() < self._wait_until_s()
+            missing = acknowledgement.missing(reply, max(before, self._replicas, acknowledgement.replicas))
+            # After the loss of a replica, a repetition of the writes shows whether the node still serves.
+            in_time = self._loop.time() < self._wait_until_s() and self._replicas >= before
             if missing is not None and in_time and not isinstance(reply, Exception):
                 self._send_writes([], acknowledgement)
                 return
