@@ -32,6 +32,7 @@ BYTES_SHARE = 0.6  # share of byte inputs among all inputs. The others are opera
 TOGETHER = 25  # operations on a connection
 SIDE_BY_SIDE = 32  # parallel connections
 PATIENCE_S = 60.0
+LOOKS = 20  # at a connection during a silence. A pause of this process has few of them
 WAITING_S = 0.05  # silence after which a possible stream or long poll counts as read
 LEFT_S = 0.02  # for the server to notice a client that disconnects
 STEP_MS = 100  # the clock's advance for each input, so that sessions expire
@@ -209,7 +210,8 @@ class Fuzzer:
             seen = -1
             while not channel.ended.done() and len(channel.received) > seen:  # while data arrives
                 seen = len(channel.received)
-                await asyncio.wait([channel.ended], timeout=WAITING_S if may_wait else PATIENCE_S)
+                for _ in range(LOOKS):
+                    await asyncio.wait([channel.ended], timeout=(WAITING_S if may_wait else PATIENCE_S) / LOOKS)
             if not channel.ended.done():
                 if may_wait:
                     return
