@@ -77,8 +77,8 @@ def test_module_has_no_dependencies():
     assert not any("import(" in re.sub(r'import\("\./[a-z-]+\.js"\)', "", each) for each in sources)
 
 
-def test_a_page_is_in_a_room_after_one_request_and_loads_parts_on_demand(server, site, profiles):
-    """Over HTTP alone it needs one part more. Both are alone in their rooms, since peers need parts in addition."""
+def test_a_page_loads_few_parts_for_a_room(server, site, profiles):
+    """The part for connections loads while the page enters. Over HTTP alone one more is needed."""
     pages = {}
     for way, before_module in (("socket", ""), ("http", "globalThis.WebSocket = undefined;")):
         page = profiles.context().new_page()
@@ -97,7 +97,8 @@ def test_a_page_is_in_a_room_after_one_request_and_loads_parts_on_demand(server,
             page.evaluate("() => here.leave()")
     scripts = {way: {*re.findall(r"^/([\w/]+)(?:-\w+)?\.js$", "\n".join(each), re.M)} for way, each in pages.items()}
     advice = "client/mistakes"  # for developers, on loopback addresses
-    assert scripts == {"socket": {"client", advice}, "http": {"client", "client/http", advice}}
+    common = {"client", "client/attempts", advice}
+    assert scripts == {"socket": common, "http": {*common, "client/http"}}
 
 
 def test_parts_load_as_soon_as_the_server_is_back(start, connect_page):

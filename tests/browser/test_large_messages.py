@@ -72,6 +72,8 @@ def test_large_messages_of_each_kind_arrive_in_order(server, alice, connect_fire
           return await all({MIXED}) === await all({RECEIVED});
         }})()"""
         assert receiver.evaluate(same)
+        sender.evaluate("here.send('last')")  # also after empty messages of Firefox
+        until(lambda receiver=receiver: lengths(receiver)[-1] == 4)
 
 
 def test_content_is_that_at_the_call_and_waiting_shows_the_space(alice, bob):

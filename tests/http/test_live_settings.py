@@ -68,7 +68,7 @@ async def test_reload_applies_every_reloadable_setting(process):
     recorder = Recorder(process.live.current)
     process.reloader.apply(recorder)
     paths = [path for name in READERS for path in (PACKAGE / name).glob("*.py")]
-    on_demand = {name for path in paths for name in re.findall(r"\bsettings\.(\w+)", path.read_text())}
+    on_demand = {name for path in paths for name in re.findall(r"\b_?settings\.(\w+)", path.read_text())}
     assert process.live.current is recorder
     assert recorder.read | on_demand >= {setting.name for setting in SETTINGS if setting.live}
 

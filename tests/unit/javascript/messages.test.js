@@ -61,6 +61,21 @@ test("a member that announces a tiny limit does not silence the others", () => {
   }
 });
 
+test("empty messages, which Firefox counts as -1 byte, hold nothing up", async () => {
+  for (const joins of [0, 1e9]) {
+    const { channel, messages } = make(joins);
+    for (const empty of ["", new Uint8Array()]) await send(empty, () => [{ messages }]);
+    assert.ok(channel.sent.every(({ length }) => Boolean(length) === Boolean(joins)));
+    assert.deepEqual(
+      channel.sent.map((each) => messages.take(each.buffer ?? each).data),
+      ["", new ArrayBuffer()],
+    );
+    channel.bufferedAmount = 2 ** 32 - 2;
+    send("x", () => [{ messages }]);
+    assert.equal(channel.sent.at(-1), "x");
+  }
+});
+
 const receivers = [];
 afterEach(() => {
   for (const { over } of receivers.splice(0)) over.abort();

@@ -66,8 +66,9 @@ test("reports are sent only where the server wants them, and a refused one chang
     throw refused(429, "Too many requests");
   };
   const rooms = await meet();
+  const message = next(rooms[1], "message");
   rooms[0].send("hello");
-  assert.equal((await next(rooms[1], "message")).data, "hello");
+  assert.equal((await message).data, "hello");
   await leave(rooms);
   assert.deepEqual(reports, ["refused", "refused"]);
   delete server.iceServers;

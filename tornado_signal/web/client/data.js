@@ -132,6 +132,12 @@ export class Messages {
     return [whole, Math.max(whole, parts || 0)];
   }
 
+  get #isFull() {
+    const { readyState, bufferedAmount } = this.#channel;
+    // After empty messages on a channel without parts, Firefox counts below 0 in an unsigned number of 32 bits.
+    return readyState === "connecting" || (bufferedAmount | 0) > BUFFER;
+  }
+
   /**
    * Send a message at once if there is space, otherwise after the earlier ones.
    *
@@ -141,12 +147,12 @@ export class Messages {
    */
   async send(message, size, copy) {
     if (size <= SMALL && size > this.#announced) return; // a peer that takes less must not silence the others
-    const isWhole = size <= this.limits[0];
+    const [whole, most] = this.limits;
+    // Firefox counts -1 byte for an empty message. So one is sent as a message in parts that has none.
+    const isWhole = size <= whole && (size > 0 || whole === most);
     const isText = typeof message === "string";
-    const isFree =
-      !this.#waiting && this.#channel.bufferedAmount <= BUFFER && this.#channel.readyState !== "connecting";
     try {
-      if (isFree && isWhole && !(message instanceof Blob)) this.#post(message);
+      if (!this.#waiting && !this.#isFull && isWhole && !(message instanceof Blob)) this.#post(message);
       else await this.#enqueue(isText && isWhole ? message : copy(), size, isWhole, isText);
     } catch (cause) {
       if (this.#over.aborted || /clos/.test(this.#channel.readyState)) return;
@@ -188,10 +194,8 @@ export class Messages {
 
   /** Wait for space in the buffer of the channel. */
   async #ready() {
-    const channel = this.#channel;
-    const isFull = () => channel.readyState === "connecting" || channel.bufferedAmount > BUFFER;
     this.#chunks += 1;
-    while (isFull()) {
+    while (this.#isFull) {
       this.#over.throwIfAborted(); // nothing would end the wait
       await new Promise((resolve) => (this.#wake = () => resolve(0)));
     }
