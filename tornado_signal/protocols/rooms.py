@@ -96,8 +96,8 @@ class Room:
     def _list_again(self) -> None:
         """List the members because changes were missed, or were too many to notify everybody of each."""
         self._missed += 1
-        for member in list(self.own.values())[: not self._listing.locked()]:
-            member.client.service.start(self._list())
+        if self.own and not self._listing.locked():
+            next(iter(self.own.values())).client.service.start(self._list())
 
     async def _list(self) -> None:
         """List the members, and learn of those whose messages were lost, or whose server was."""
