@@ -1,16 +1,14 @@
-"""The sessions in memory: quotas of reservations, what is remembered of removals, and the bytes of each session."""
+"""The sessions in memory: what is remembered of removals, and the bytes of each session."""
 
 import gc
 import tracemalloc
 
 import pytest
 
-from tornado_signal.errors import TooMany
 from tornado_signal.session import Reason
 from tornado_signal.stores.leveldb import layout, memory
 from tornado_signal.stores.leveldb.layout import StoreCounters
-from tornado_signal.stores.leveldb.memory import Memory, Record, Removals, Reservations
-from tornado_signal.stores.quotas import Quotas
+from tornado_signal.stores.leveldb.memory import Memory, Record, Removals
 
 
 def listed(its, topic, serial, origin="null", hashed=b"", lease=b""):
@@ -25,27 +23,6 @@ def listed(its, topic, serial, origin="null", hashed=b"", lease=b""):
 @pytest.fixture
 def its():
     return Memory(bytes(38), StoreCounters(0, 0, 0))
-
-
-@pytest.mark.parametrize(
-    ("quota", "reserved", "refused"),
-    [
-        ({"sessions_per_origin": 3}, ["listed", "a"], "b"),
-        ({"sessions_per_topic": 3}, ["listed", "a", "listed"], "listed"),
-        ({"topics_per_origin": 3}, ["listed", "b", "b", "a"], "c"),
-    ],
-)
-def test_sessions_that_are_being_written_use_the_quotas(its, quota, reserved, refused):
-    listed(its, "listed", 1)
-    reservations = Reservations(Quotas(**quota))
-    for topic in reserved:
-        reservations.reserve(its, "null", topic)
-    for _ in range(2):
-        with pytest.raises(TooMany):
-            reservations.reserve(its, "null", refused)
-    reservations.reserve(its, "https://one.example", refused)
-    reservations.release("null", reserved[-1])
-    reservations.reserve(its, "null", refused)
 
 
 @pytest.mark.parametrize("topics", [1, 1000])

@@ -26,8 +26,6 @@ SETTINGS: Final = {
     "held offers of an address": "--max-sessions-per-address",
     "bytes of an address": "--max-bytes-per-address",
     "sessions of an origin": "--max-sessions-per-origin",
-    "sessions of a topic": "--max-sessions-per-origin",
-    "topics of an origin": "--max-sessions-per-origin",
     "candidates of a session": "--max-candidates",
     "bytes of a session": "--max-body-bytes",
     "body too large": "--max-body-bytes",

@@ -261,8 +261,6 @@ def engine_of_redis() -> Iterator[None]:
 def quotas_of(settings: Settings) -> Quotas:
     return Quotas(
         settings.max_sessions_per_origin,
-        settings.max_sessions_per_origin,  # all of them may share a topic
-        settings.max_sessions_per_origin,  # a topic exists while it has a session
         settings.max_candidates,
         SIDE_BODIES * settings.max_body_bytes,
         settings.max_store_bytes,

@@ -9,8 +9,6 @@ class Quotas(NamedTuple):
     """Upper bounds."""
 
     sessions_per_origin: int = UNLIMITED  # unanswered sessions of one origin
-    sessions_per_topic: int = UNLIMITED  # unanswered sessions of one topic
-    topics_per_origin: int = UNLIMITED  # topics with unanswered sessions of one origin
     candidates: int = UNLIMITED  # candidates of one side of a session
     side_bytes: int = UNLIMITED  # offer or answer and candidates of one side of a session
     store_bytes: int = UNLIMITED  # all entries, where the engine counts them

@@ -200,7 +200,7 @@ async def raise_unavailable(now_ms):
 
 @pytest.mark.parametrize("change", ["create", "answer", "withdraw"])
 async def test_refused_change_is_not_counted(change, opened, under, monkeypatch, restarted):
-    store, one = await opened(quotas=Quotas(sessions_per_topic=3))
+    store, one = await opened(quotas=Quotas(sessions_per_origin=3))
     code = await one.create()
     before = await one.state()
     arguments = [] if change == "create" else [code]
@@ -218,5 +218,5 @@ async def test_refused_change_is_not_counted(change, opened, under, monkeypatch,
     other = await one.create()
     assert store.memory.listed == 2
     await one.answer(code)
-    store, one = await restarted(store, quotas=Quotas(sessions_per_topic=3))
+    store, one = await restarted(store, quotas=Quotas(sessions_per_origin=3))
     assert (store.memory.listed, await under(store).codes()) == (1, [other])

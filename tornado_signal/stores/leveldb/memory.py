@@ -15,14 +15,11 @@ from typing import Final, NamedTuple
 
 from sortedcontainers import SortedDict, SortedKeyList
 
-from ...errors import TooMany
 from ...session import Reason, Side, TopicRange
-from ..quotas import Quotas
 from . import layout
 from .layout import StoreCounters
 
 ANY_SERIAL: Final = 2**64  # greater than every serial
-RETRY_AFTER_S: Final = 10  # it is unknown when the next session will be answered or expire
 SESSION_BYTES: Final = 1000  # upper bound of the memory of a session, without the lengths of origin and topic
 REMOVAL_BYTES: Final = 600  # the same for a removal that is the only one of its topic
 MAX_REMOVALS: Final = 100_000  # of all topics
@@ -385,41 +382,3 @@ class Memory:
         held = (self.origins[origin] for origin in origins if origin in self.origins)
         counts = ((each.name, each.count, len(each.topics)) for each in held)
         return heapq.nlargest(max_items, counts, key=operator.itemgetter(1))
-
-
-class Reservations:
-    """Reserves quota for sessions that are being written."""
-
-    def __init__(self, quotas: Quotas) -> None:
-        self.quotas = quotas
-        self._reserved: dict[str, dict[str, int]] = {}  # reserved places by origin and topic
-        self._counts: dict[str, int] = {}  # reserved places by origin
-
-    def reserve(self, memory: Memory, origin: str, topic: str) -> None:
-        """Reserve a place for one more session of a topic, until `release`. Raise TooMany if a quota is used up."""
-        quotas = self.quotas
-        reserved = self._reserved.get(origin, {})
-        count = self._counts.get(origin, 0)
-        its, listed = memory.origins.get(origin), memory.topic(origin, topic)
-        if (its.count if its else 0) + count >= quotas.sessions_per_origin:
-            raise TooMany("sessions of an origin", RETRY_AFTER_S)
-        if (len(listed.sessions) if listed else 0) + reserved.get(topic, 0) >= quotas.sessions_per_topic:
-            raise TooMany("sessions of a topic", RETRY_AFTER_S)
-        topics = len(its.topics) if its else 0
-        if listed is None and topic not in reserved and topics + len(reserved) >= quotas.topics_per_origin:
-            new = sum(memory.topic(origin, name) is None for name in reserved)
-            if topics + new >= quotas.topics_per_origin:
-                raise TooMany("topics of an origin", RETRY_AFTER_S)
-        reserved[topic] = reserved.get(topic, 0) + 1
-        self._reserved[origin] = reserved
-        self._counts[origin] = count + 1
-
-    def release(self, origin: str, topic: str) -> None:
-        """Release a reserved place: the session is listed, or publishing has failed."""
-        reserved = self._reserved[origin]
-        reserved[topic] -= 1
-        self._counts[origin] -= 1
-        if not reserved[topic]:
-            del reserved[topic]
-            if not reserved:
-                del self._reserved[origin], self._counts[origin]

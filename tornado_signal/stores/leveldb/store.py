@@ -10,6 +10,7 @@ import contextlib
 import functools
 import logging
 import os
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
@@ -50,13 +51,14 @@ from . import layout, records
 from .check import differences
 from .database import Change
 from .locks import LockToken
-from .memory import ANY_SERIAL, Memory, Record, Reservations
+from .memory import ANY_SERIAL, Memory, Record
 from .session_table import SessionTable
 from .space import Space
 from .sweeper import Sweeper
 
 ORIGINS_STEP = 1000  # counted per event-loop iteration
 REMOVALS_STEP = 1000
+FULL_RETRY_S = 10  # it is unknown when the next session will be answered or expire
 # The longest pause between two attempts of our clients to reconnect and hold their offers again.
 COME_BACK_S = 10.0
 RELEASED_AT_ONCE = 50  # offers of an earlier process whose withdrawals share a write
@@ -110,7 +112,7 @@ class LevelDBStore:
         self._timeout_ms = timeout_ms
         self._codes = codes
         self._quotas = quotas
-        self._reservations = Reservations(quotas)
+        self._publishing: Counter[str] = Counter()  # sessions that are being written, by origin
 
     async def open(self) -> None:
         await self.database.open()
@@ -144,7 +146,7 @@ class LevelDBStore:
         return self._clock.now_ms()
 
     def allow(self, quotas: Quotas) -> None:
-        self._quotas = self._reservations.quotas = quotas
+        self._quotas = quotas
         self.space.max_bytes, self.space.wanted_bytes = quotas.store_bytes, quotas.free_bytes
 
     @property
@@ -223,7 +225,10 @@ class LevelDBStore:
             leases = add_lease(ended.leases, lease) if lease else b""
             return code, (await self._move(tokens[0], ended, now_ms, leases, announce=True))[0]
         memory = self._readable
-        self._reservations.reserve(memory, origin, topic)
+        its = memory.origins.get(origin)
+        if (its.count if its else 0) + self._publishing[origin] >= self._quotas.sessions_per_origin:
+            raise TooMany("sessions of an origin", FULL_RETRY_S)
+        self._publishing[origin] += 1
         try:
             created_ms = memory.latest_ms = max(memory.latest_ms, now_ms)
             expires_ms = created_ms + timeout_ms
@@ -258,7 +263,9 @@ class LevelDBStore:
             change = Change(puts, deletes)
             await self.table.commit(tokens, change, applied, now_ms=now_ms, listed=listed)
         finally:
-            self._reservations.release(origin, topic)
+            self._publishing[origin] -= 1
+            if not self._publishing[origin]:
+                del self._publishing[origin]
         return code, expires_ms
 
     async def answer(self, origin: str, code: bytes, answer: str, *, secret_hash: bytes = b"") -> None:

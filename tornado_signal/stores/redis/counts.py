@@ -33,7 +33,7 @@ Sizes = list[tuple[int, int]]
 
 
 class _CachedSizes:
-    def __init__(self, sizes: Sizes, read_s: float, left: int) -> None:
+    def __init__(self, sizes: list[int], read_s: float, left: int) -> None:
         self.sizes = sizes
         self.read_s = read_s
         # Other processes may publish as well. After this many new sessions here the sizes are read again.
@@ -117,35 +117,29 @@ class Counts:
     def allow(self, quotas: Quotas) -> None:
         """Apply new quotas. The sizes of all origins are read again."""
         # While every partition is below this, the origin is below half of its quota.
-        self._near = (
-            quotas.sessions_per_origin / (2 * self._partitions.count),
-            quotas.topics_per_origin / (2 * self._partitions.count),
-        )
+        self._near = quotas.sessions_per_origin / (2 * self._partitions.count)
         self._quotas = quotas
         for cached in self._cached.values():
             cached.unread, cached.near = 0, True
 
-    def others(self, origin: str, partition: Partition) -> tuple[int, int]:
-        """Return the numbers of sessions and topics in the other partitions of an origin."""
+    def others(self, origin: str, partition: Partition) -> int:
+        """Return the number of sessions in the other partitions of an origin."""
         cached = self._cached.get(origin)
-        if cached is None:
-            return 0, 0
-        own, (sessions, topics) = cached.sizes[partition.number], _sum(cached.sizes)
-        return sessions - own[0], topics - own[1]
+        return sum(cached.sizes) - cached.sizes[partition.number] if cached else 0
 
-    def note(self, origin: str, partition: Partition, sessions: int, topics: int) -> "asyncio.Task[None] | None":
+    def note(self, origin: str, partition: Partition, sessions: int) -> "asyncio.Task[None] | None":
         """Record the size of a partition. Read those of the others if the quota may be near.
 
-        The task reads them if the origin is near its quotas. A publication should wait for it.
+        The task reads them if the origin is near its quota. A publication should wait for it.
         """
         cached = self._cached.get(origin)
         if cached is None:
-            near = sessions >= self._near[0] or topics >= self._near[1]
+            near = sessions >= self._near
             if not near and random.randrange(self._partitions.count):
                 return None
         else:
             near = cached.near
-            cached.sizes[partition.number] = sessions, topics
+            cached.sizes[partition.number] = sessions
             cached.unread -= 1
             if cached.unread > 0 or self._loop.time() - cached.read_s < FRESH_S:
                 return None
@@ -161,9 +155,8 @@ class Counts:
 
     async def refresh(self, origin: str) -> None:
         """Read the sizes of an origin, as before a publication is refused."""
-        sizes = await self._read(origin)
-        sessions, topics = _sum(sizes)
-        left = max(0, min(self._quotas.sessions_per_origin - sessions, self._quotas.topics_per_origin - topics))
+        sizes = [sessions for sessions, _ in await self._read(origin)]
+        left = max(0, self._quotas.sessions_per_origin - sum(sizes))
         self._cached.pop(origin, None)  # the dictionary is in order of reading
         self._cached[origin] = _CachedSizes(sizes, self._loop.time(), left)
         if len(self._cached) > ORIGINS_KEPT:

@@ -30,7 +30,7 @@ CONSTANTS: Final = {
 #   token: identifies a call that may be repeated
 #   lease: the lease of a holder, or empty; for `release` it can be a process id
 #   lifetime_ms, remember_ms: the lifetime of a session, and the time for which removals are recorded
-#   max_in_topic, max_sessions, max_topics: the quotas of the topic and of the partition
+#   max_sessions: the quota of the partition
 #   max_candidates, max_bytes: the maximum number of candidates, and the maximum size of all messages of a side
 #   identity: the identity of the partition, if it is new
 #   announce: 1 if a new expiry is an event of the listing, else 0
@@ -39,8 +39,7 @@ CONSTANTS: Final = {
 #   many: the number of topics to read
 _ARGUMENTS: Final = {
     "create": (
-        "code topic head offer #lifetime_ms #remember_ms secret_hash #max_in_topic #max_sessions #max_topics identity "
-        "#by_content lease"
+        "code topic head offer #lifetime_ms #remember_ms secret_hash #max_sessions identity #by_content lease"
     ),
     "answer": "code answer secret_hash token #remember_ms",
     # The candidates follow these arguments.

@@ -248,11 +248,10 @@ class RedisStore:
         code = content_code(origin, [topic], offer) if by_content else make_uuid(os.urandom(16), 4)
         code = self.partitions.place(code, topic)
         partition = self.partitions.of_topic(origin, topic)
-        quotas = self._quotas
         refreshed = False
         while True:
             others = self._counts.others(origin, partition)
-            state, expires, sessions, topics, expired = await self._run(
+            state, expires, sessions, expired = await self._run(
                 "create",
                 partition,
                 code,
@@ -261,25 +260,22 @@ class RedisStore:
                 offer=offer.encode(),
                 lifetime_ms=ttl_ms or self._timeout_ms,
                 secret_hash=secret_hash,
-                max_in_topic=quotas.sessions_per_topic,
-                max_sessions=quotas.sessions_per_origin - others[0],
-                max_topics=quotas.topics_per_origin - others[1],
+                max_sessions=self._quotas.sessions_per_origin - others,
                 identity=self._identity.make(),
                 by_content=int(by_content),
                 lease=lease,
             )
             self._discovery.report_expired(partition, expired)
-            reading = self._counts.note(origin, partition, sessions, topics)
+            reading = self._counts.note(origin, partition, sessions)
             if reading is not None:
                 await asyncio.wait((reading,), timeout=ASIDE_S)
-            if state in (b"full", b"full topics") and others != (0, 0) and not refreshed:
+            if state == b"full" and others and not refreshed:
                 refreshed = True
                 await self._counts.refresh(origin)
             elif state != b"again":
                 break
-        if state.startswith(b"full"):
-            what = {b"full": "sessions of an origin", b"full topic": "sessions of a topic"}
-            raise TooMany(what.get(state, "topics of an origin"), FULL_RETRY_S)
+        if state == b"full":
+            raise TooMany("sessions of an origin", FULL_RETRY_S)
         if state == b"created":
             self.metrics.created += 1
             if self._observer is not None:

@@ -1,12 +1,12 @@
 -- Publish an offer.
--- Returns {state, expiry, sessions, topics, expired sessions}. States: 'created', 'kept' (the same content was published before), 'not found',
--- 'full topic', 'full', 'full topics', 'again'.
+-- Returns {state, expiry, sessions, expired sessions}. States: 'created', 'kept' (the same content was published before), 'not found',
+-- 'full', 'again'.
 local now, now_us = now_ms()
 
 local expires = 0
 
 local function reply(state, sessions)
-    return {state, text(expires), sessions or tonumber(redis.call('HGET', meta, 'n')) or 0, redis.call('ZCARD', topics), expired}
+    return {state, text(expires), sessions or tonumber(redis.call('HGET', meta, 'n')) or 0, expired}
 end
 
 local it = find()
@@ -45,10 +45,6 @@ local fields = redis.call('HMGET', meta, 's', 'c', 'x', 'n', '=' .. topic, 'i')
 local sessions_here, sessions_in_topic = tonumber(fields[4]) or 0, tonumber(fields[5]) or 0
 if sessions_here >= max_sessions then
     return reply(expire_due(now, now_us, remember_ms, 50) and 'again' or 'full')
-elseif sessions_in_topic >= max_in_topic then
-    return reply('full topic')
-elseif sessions_in_topic == 0 and redis.call('ZCARD', topics) >= max_topics then
-    return reply(expire_due(now, now_us, remember_ms, 50) and 'again' or 'full topics')
 end
 local created, serial = math.max(now, tonumber(fields[2]) or 0), next_serial(math.max(fields[1] or 0, history_start(now_us)), now_us)
 if lease ~= '' then
