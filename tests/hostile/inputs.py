@@ -211,7 +211,7 @@ class Maker:
     def _operators(self) -> bytes:
         path = self.rng.choice(["/metrics", "/healthz", "/readyz", "/", "/nothing"])
         if self.rng.random() < 0.05:
-            path = "/actions/compact"
+            path = "/actions/unblock"
         method = "POST" if path.startswith("/actions") else self.rng.choice(["GET", "HEAD", "POST"])
         line = self.rng.choice(["", "Content-Length: 0\r\n", "Accept: application/openmetrics-text; version=1.0.0\r\n"])
         host = self.rng.choice(["localhost", "127.0.0.1", "x"])

@@ -91,7 +91,7 @@ async def test_admin_paths_are_404_on_the_public_listener(service):
 
 def test_idle_connections_do_not_block_probes(start):
     kinds = [b"", b"GET /", b"GET / HTTP/1.1\r\n\r\n"]
-    kinds += [b"POST /actions/compact HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n"]
+    kinds += [b"POST /actions/drain HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n"]
     server = start("--admin-port", 0)
     port = int(server.admin_url.rpartition(":")[2])
     descriptors = f"/proc/{server.process.pid}/fd"

@@ -509,11 +509,6 @@ async def test_sessions_of_a_topic_are_withdrawn_and_others_stay(service):
     assert await service.topics(origin=OTHER) == [("lobby", 1)]
 
 
-async def test_compaction_has_sizes(service):
-    result = await act(service, "compact")
-    assert result.keys() == {"before_bytes", "after_bytes"}
-
-
 async def test_drain_stops_the_server(service):
     assert await act(service, "drain") == {"state": "leaving"}
     await asyncio.wait_for(service.shared.lifecycle.reached(LEAVING), BOUND_S)

@@ -191,7 +191,7 @@ async def main():
     writing = [asyncio.create_task(write(store, numbers)) for _ in range(8)]
     while True:
         print("compacting", flush=True)
-        await store.compact()
+        await store.database.compact()
         print("compacted", flush=True)
         await asyncio.sleep(0.001)
 

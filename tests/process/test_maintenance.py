@@ -23,7 +23,7 @@ def test_commands_find_the_server_by_its_settings(start, tmp_path):
     for flags, options in ((("--config", "signal.toml"), {}), (("--admin-port", port), {}), ((), variables)):
         shown = json.loads(run_ok("admin", "status", *flags, cwd=tmp_path, **options))
         assert shown["store"]["origins"][0]["origin"] == ORIGIN
-    assert "before_bytes" in run_ok("admin", "compact", "--config", "signal.toml", cwd=tmp_path)
+    assert "debug" in run_ok("admin", "log-level", "--level", "debug", "--config", "signal.toml", cwd=tmp_path)
     server.end()
     start(*address, **variables)
     assert "processes" in run_ok("admin", "status", "--admin-port", port, *address)
@@ -57,7 +57,7 @@ def test_command_without_a_server_gives_advice(start, tmp_path):
     said = run_refused("admin", "status", "--admin-port", 0, cwd=tmp_path)
     assert said == "with --admin-port 0 only the server's log contains the port; name it with --admin-url"
     server = start(*ADMIN)
-    for action in ("status", "compact"):
+    for action in ("status", "drain"):
         said = run_refused("admin", action, "--admin-url", server.url, cwd=tmp_path)
         assert said.startswith(f"the server at {server.url} is not the admin listener of a tornado-signal; name that")
     assert names(tmp_path) == ["data"]
@@ -82,11 +82,11 @@ def test_maintenance_from_other_machines_requires_the_token(token, spawn, tmp_pa
         ask = ("curl", "-s", "-o", answer, "-w", "%{http_code}", *options, f"http://{host}:{ports[1]}{path}")
         return spawn(*ask, stdout=subprocess.PIPE).communicate(timeout=BOUND_S)[0]
 
-    shown = ("-X", "POST", "-d", "{}", "-H", f"Authorization: Bearer {token or 'x'}")
+    shown = ("-X", "POST", "-d", '{"level": "info"}', "-H", f"Authorization: Bearer {token or 'x'}")
     for host in ("192.0.2.1", "127.0.0.1"):
         for path in ("/metrics", "/healthz", "/readyz"):
             assert status(host, path) == "200"
-        path = "/actions/compact"
+        path = "/actions/log-level"
         assert status(host, path, "-X", "POST", "-H", "Host: 127.0.0.1") == ("401" if token else "403")
         assert status(host, path, *shown, "-H", "Origin: http://127.0.0.1") == "403"
         assert status(host, path, *shown) == ("200" if token else "403")
@@ -99,8 +99,8 @@ def test_maintenance_from_other_machines_requires_the_token(token, spawn, tmp_pa
 
     if token:
         assert "processes" in said_to("admin", "status", *named)
-        assert "requires its token" in said_to("admin", "compact")
+        assert "requires its token" in said_to("admin", "drain")
         (tmp_path / "token").write_text("another-0123456789")
         assert "requires its token" in said_to("admin", "status", *named)
     else:
-        assert "set --admin-token-file on the server and for this command" in said_to("admin", "compact")
+        assert "set --admin-token-file on the server and for this command" in said_to("admin", "drain")

@@ -116,7 +116,7 @@ UNCHANGED = (
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1/path", "http://user@127.0.0.1:1", "ftp://127.0.0.1:1"])
 def test_url_of_an_admin_listener_has_no_path(url):
-    ended = call("admin", "compact", "--admin-url", url)
+    ended = call("admin", "drain", "--admin-url", url)
     assert ended.returncode == 2
     assert "expected http://HOST:PORT" in ended.stderr
 

@@ -74,7 +74,7 @@ def test_server_and_commands_run_without_what_only_linux_has(begin, tmp_path):
         ("tornado_signal_client", "ping", "--count", "1", *places),
         ("tornado_signal_client", "topics", *places),
         ("tornado_signal", "admin", "status", "--admin-url", urls["admin"]),
-        ("tornado_signal", "admin", "compact", "--admin-url", urls["admin"]),
+        ("tornado_signal", "admin", "log-level", "--level", "debug", "--admin-url", urls["admin"]),
     ):
         output, _ = (command := begin(*arguments, package=package)).communicate("", timeout=BOUND_S)
         assert (command.returncode, "Traceback" in output) == (0, False), (arguments, output)

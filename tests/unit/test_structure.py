@@ -219,7 +219,7 @@ def engine_checks(path):
         "isinstance(service.store, LevelDBStore)",
         "assert isinstance(store, redis.RedisStore | None)",
         "getattr(site.service.store, 'use_passwords', None)",
-        "hasattr(store, 'compact')",
+        "hasattr(store, 'use_passwords')",
     ],
 )
 def test_engine_checks_are_found(source, tmp_path):

@@ -56,7 +56,6 @@ ACTIONS: Final = {
     "withdraw": Action(("origin", "topic", "code")),
     "drain": Action(),
     "log-level": Action(("level",)),
-    "compact": Action(),
 }
 
 
@@ -215,12 +214,6 @@ class Actions:
             chosen = (listed.session for listed in step if code in (None, listed.session.code))
             count += sum(await asyncio.gather(*map(withdraw, chosen)))
         return {"sessions": count}
-
-    async def _compact(self, fields: Fields) -> dict[str, Any]:
-        sizes = await self._service.store.compact()
-        if sizes is None:
-            raise InvalidAction("compact is for --store leveldb; on Redis, use BGREWRITEAOF and MEMORY PURGE")
-        return {"before_bytes": sizes[0], "after_bytes": sizes[1]}
 
 
 def make_server_actions(

@@ -15,7 +15,7 @@ from ..settings.value_types import ACTION, DURATION, ORIGIN, TEXT, URL, converte
 from ..system import terminal
 
 LISTENER = ("admin_port", "admin_address", "admin_token_file")
-ACTIONS = ("status", "disconnect", "block", "unblock", "withdraw", "drain", "log-level", "compact")
+ACTIONS = ("status", "disconnect", "block", "unblock", "withdraw", "drain", "log-level")
 SHELLS = ("bash", "zsh", "fish")
 # Encoding raises a ValueError if the argument was not UTF-8.
 TOPIC, INFO = (

@@ -16,7 +16,7 @@ from ..settings.settings import Settings
 from ..system import terminal
 from .health import reachable
 
-LIMIT_S = 3600.0  # of a request with its response: the compaction of a large database takes long
+LIMIT_S = 3600.0  # of a request with its response: the withdrawal of many sessions takes long
 MAX_RESPONSE_BYTES = 2 * 2**20
 
 

@@ -65,12 +65,6 @@ class Store(Protocol):
     async def close(self) -> None:
         """Stop the background work, finish pending operations, and release all resources."""
 
-    async def compact(self) -> tuple[int, int] | None:
-        """Return the space of deleted sessions to the disk. Return the sizes before and after in bytes.
-
-        None if the engine has no files.
-        """
-
     def now_ms(self, watch: "Watch | None" = None) -> int:
         """Return the store's time, Unix milliseconds. Compare times from the store with this clock only.
 

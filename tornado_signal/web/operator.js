@@ -167,7 +167,6 @@ find("log-level").addEventListener("submit", (event) => {
   event.preventDefault();
   act("log-level", { level: find("level").value }, `Change the log level of this server to ${find("level").value}?`);
 });
-find("compact").addEventListener("click", () => act("compact", {}, "Compact the store?"));
 find("drain").addEventListener("click", () => act("drain", {}, "Drain and stop this server?"));
 
 // Messages

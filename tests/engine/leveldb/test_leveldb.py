@@ -128,7 +128,7 @@ async def fill(store, count):
     codes = await asyncio.gather(*[one.create(f"topic {number % 7}", offer=f"{number}") for number in range(count)])
     await asyncio.gather(*[one.add(code, OFFERER, "a", "b") for code in codes])
     await asyncio.gather(*[one.answer(code) for code in codes[::3]])
-    await store.compact()
+    await store.database.compact()
     await one.create("in no table")
 
 

@@ -133,11 +133,6 @@ class LevelDBStore:
     def memory(self) -> Memory:
         return self.table.memory
 
-    async def compact(self) -> tuple[int, int]:
-        before = self.database.size_bytes()
-        await self.database.compact()
-        return before, self.database.size_bytes()
-
     @property
     def secret(self) -> bytes:
         return self.memory.secret

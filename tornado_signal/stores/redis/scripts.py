@@ -38,9 +38,7 @@ CONSTANTS: Final = {
 #   departed_serial, listed_serial, max_items: the last removal and session that a reader knows, and how many to read
 #   many: the number of topics to read
 _ARGUMENTS: Final = {
-    "create": (
-        "code topic head offer #lifetime_ms #remember_ms secret_hash #max_sessions identity #by_content lease"
-    ),
+    "create": "code topic head offer #lifetime_ms #remember_ms secret_hash #max_sessions identity #by_content lease",
     "answer": "code answer secret_hash token #remember_ms",
     # The candidates follow these arguments.
     "add_candidates": "side secret_hash token #max_candidates #max_bytes",

@@ -183,9 +183,6 @@ class RedisStore:
         await self.watching.change_feed.close()
         await self.topology.close()
 
-    async def compact(self) -> None:
-        """Do nothing: Redis compacts its own files."""
-
     def now_ms(self, watch: Watch | None = None) -> int:
         return self.client.now_ms(None if watch is None else key_slot(watch.key))
 
