@@ -2,32 +2,25 @@
 
 import dataclasses
 import ipaddress
+import json
 from pathlib import Path
 
 import pytest
-from support.searches import some
 
 from tornado_signal.__main__ import make_parser
 from tornado_signal.settings.origins import AllowedOrigins
 from tornado_signal.settings.settings import REPLACED, SETTINGS, Settings
 from tornado_signal.settings.sources import CONFIG_VARIABLE, NEEDS, ConfigError, load
 
-SECRET_VARIABLES = [
-    ("TORNADO_SIGNAL_ADMIN_TOKEN", "admin_token_file"),
-    ("TORNADO_SIGNAL_AUTH_SECRET", "auth_keys"),
-    ("TORNADO_SIGNAL_REDIS_PASSWORD", "redis_password_file"),
-    ("TORNADO_SIGNAL_REDIS_SENTINEL_PASSWORD", "redis_sentinel_password_file"),
-    ("TORNADO_SIGNAL_TURN_SECRET", "turn_secret_file"),
-    ("TORNADO_SIGNAL_TURN_PROVIDER_SECRET", "turn_provider_secret_file"),
-    ("TORNADO_SIGNAL_WEBHOOK_SECRET", "webhook_secret_file"),
-]
+SECRETS = "admin_token_file redis_password_file redis_sentinel_password_file turn_secret_file "
+SECRETS += "turn_provider_secret_file webhook_secret_file"
+SECRET_VARIABLES = {name: f"TORNADO_SIGNAL_{name.upper().removesuffix('_FILE')}" for name in SECRETS.split()}
+SECRET_VARIABLES["auth_keys"] = "TORNADO_SIGNAL_AUTH_SECRET"
 
 DEFAULTS = {"--address": ("127.0.0.1",), "--port": 3000, "--socket-mode": 0o660, "--admin-port": None}
 DEFAULTS |= {"--tls-certificate": None, "--tls-key": None, "--data-dir": Path("data"), "--codes": "random"}
 DEFAULTS |= {"--session-timeout-ms": 300_000, "--sweep-interval-ms": 1000, "--durability": "fsync"}
 DEFAULTS |= {"--allowed-origins": None, "--trusted-proxies": (), "--start-empty-if-damaged": False}
-
-PROXIES = (ipaddress.ip_network("10.0.0.0/8"), ipaddress.ip_network("::1/128"))
 
 # Other settings that a setting requires.
 REQUIRED_WITH = {
@@ -37,250 +30,110 @@ REQUIRED_WITH = {
     "durability": {"store": "redis"},
     "workers": {"store": "redis", "durability": "os"},
     "admin_address": {"admin_port": 3001},
-    "auth_issuer": {"auth_keys": Path("beside")},
-    "auth_audience": {"auth_keys": Path("beside")},
-    "auth_anonymous": {"auth_keys": Path("beside")},
-    "redis_sentinel_user": {"redis_sentinel": "beside"},
-    "redis_sentinel_password_file": {"redis_sentinel": "beside"},
+    **{name: {"auth_keys": Path("beside")} for name in ("auth_issuer", "auth_audience", "auth_anonymous")},
+    **{name: {"redis_sentinel": "beside"} for name in ("redis_sentinel_user", "redis_sentinel_password_file")},
 }
 
-# Name of the setting, its text, its TOML, and the resulting value.
-VALUES = [
-    ("address", "::", '"::"', ("::",)),
-    ("address", "signal.example", '"signal.example"', ("signal.example",)),
-    ("address", "unix:/run/a b.sock", '["unix:/run/a b.sock"]', ("unix:/run/a b.sock",)),
-    ("address", "unix:" + "é" * 53, f'"unix:{"é" * 53}"', ("unix:" + "é" * 53,)),
-    ("address", "0.0.0.0, ::,unix:a", '["0.0.0.0", "::", "unix:a"]', ("0.0.0.0", "::", "unix:a")),
-    ("socket_mode", "600", '"600"', 0o600),
-    ("socket_mode", "000", '"000"', 0),
-    ("data_dir", "/var/lib/a b,c", '"/var/lib/a b,c"', Path("/var/lib/a b,c")),
-    ("workers", "auto", '"auto"', "auto"),
-    ("redis_nodes", "redis.example:6379", '"redis.example:6379"', (("redis.example", 6379),)),
-    ("redis_nodes", "10.0.0.1:1, [::1]:65535", '["10.0.0.1:1", "[::1]:65535"]', (("10.0.0.1", 1), ("::1", 65535))),
-    ("redis_sentinel", "none", '"none"', ""),
-    ("redis_sentinel", "my-primary.1", '"my-primary.1"', "my-primary.1"),
-    ("redis_prefix", "a|b~:", '"a|b~:"', "a|b~:"),
-    ("redis_user", "none", '"none"', ""),
-    ("redis_user", "signal", '"signal"', "signal"),
-    ("redis_sentinel_user", "none", '"none"', ""),
-    ("redis_sentinel_user", "signal", '"signal"', "signal"),
-    ("allowed_origins", "any", '"any"', None),
-    (
-        "allowed_origins",
-        "HTTPS://B.example",
-        '["https://b.example:443"]',
-        AllowedOrigins(frozenset({"https://b.example"})),
-    ),
-    ("allowed_origins", "http://[::A]:80", '["http://[::a]"]', AllowedOrigins(frozenset({"http://[::a]"}))),
-    (
-        "allowed_origins",
-        "https://b:80,file://",
-        '"https://b:80,file://"',
-        AllowedOrigins(frozenset({"https://b:80", "file://"})),
-    ),
-    ("allowed_origins", "https://*.A.b:443", '"https://*.a.b"', AllowedOrigins(frozenset({"https://*.a.b"}))),
-    (
-        "allowed_origins",
-        "http://a:1, null",
-        '["http://a:1", "null"]',
-        AllowedOrigins(frozenset({"http://a:1", "null"})),
-    ),
-    (
-        "allowed_origins",
-        "app://x/,http://b",
-        '"app://x/,http://b"',
-        AllowedOrigins(frozenset({"app://x/", "http://b"})),
-    ),
-    ("allowed_origins", "https://*.a.b:1", '"https://*.a.b:1"', AllowedOrigins(frozenset({"https://*.a.b:1"}))),
-    (
-        "allowed_origins",
-        "http://*.localhost",
-        '["http://*.localhost"]',
-        AllowedOrigins(frozenset({"http://*.localhost"})),
-    ),
-    ("trusted_proxies", "none", '"none"', ()),
-    ("trusted_proxies", "10.0.0.0/8,::1", '["10.0.0.0/8", "::1"]', PROXIES),
-    ("trusted_proxies", "10.0.0.0/8 , ::1", '"10.0.0.0/8 , ::1"', PROXIES),
-    ("trusted_proxies", "unix", '"unix"', ("unix",)),
-    ("trusted_proxies", "10.0.0.0/8,unix", '["10.0.0.0/8", "unix"]', (PROXIES[0], "unix")),
-    ("unlimited_addresses", "none", '"none"', ()),
-    ("unlimited_addresses", "10.0.0.0/8,::1", '["10.0.0.0/8", "::1"]', PROXIES),
-    ("admin_port", "off", '"off"', None),
-    ("admin_address", "10.0.0.1", '"10.0.0.1"', "10.0.0.1"),
-    ("admin_address", "::", '"::"', "::"),
-    ("admin_hosts", "none", '"none"', ()),
-    ("admin_hosts", "Signal,a.example", '["Signal", "a.example"]', ("signal", "a.example")),
-    ("stun_servers", "none", '"none"', ()),
-    ("stun_servers", "stun:a:1, stuns:[::1]", '["stun:a:1", "stuns:[::1]"]', ("stun:a:1", "stuns:[::1]")),
-    ("turn_servers", "none", '"none"', ()),
-    ("turn_servers", "turn:a?transport=udp", '["turn:a?transport=udp"]', ("turn:a?transport=udp",)),
-    ("turn_servers", "turns:a.b:443?transport=tcp", '"turns:a.b:443?transport=tcp"', ("turns:a.b:443?transport=tcp",)),
-]
+TABLE = {}
+"""The valid texts of each setting with their values, and its invalid texts."""
 
-# Texts that are invalid in every source.
-REFUSED_TEXT = {
-    "address": [
-        *["", " ", "a b", "127.0.0.1:80", "[::1]", "http://a", "-a"],
-        *["unix:", "unix:a\0", "unix:" + "é" * 54, "::,a b"],
-    ],
-    "port": [" 80", "80\n", "1" * 5000, "80.0", "1_0", "+80", "8e1", "٣", "any"],
-    "socket_mode": ["", "0", "66", "0660", "0o660", "668", "-60", "rw-rw----"],
-    "data_dir": ["", "a\0b"],
-    "workers": ["all"],
-    "redis_nodes": ["", "none", "a", "a:0", "a:65536", "a:1,", "::1:1", "redis://a:1", "a:1:2"],
-    "redis_sentinel": ["", "a b", "a:1", "a" * 129],
-    "redis_prefix": ["", "{a}", "a b", "a" * 65, "é"],
-    "redis_user": ["", "a b"],
-    "redis_sentinel_user": ["", "a b"],
-    "session_timeout_ms": ["5m", "off"],
-    "hold_grace_ms": ["5s"],
-    "allowed_origins": [
+
+def add(names, values, refused):
+    """Add settings of one type to the table. Valid texts without values are their own."""
+    for name in names.split():
+        known, refused_before = TABLE.get(name, ({}, []))
+        values = values if isinstance(values, dict) else {text: text for text in values}
+        TABLE[name] = (known | values, [*refused_before, *refused])
+
+
+def lists(*texts):
+    """Return lists, each with its items."""
+    return {text: tuple(item.strip() for item in text.split(",")) for text in texts}
+
+
+PROXIES = (ipaddress.ip_network("10.0.0.0/8"), ipaddress.ip_network("::1/128"))
+NETWORKS = {"none": (), "10.0.0.0/8,::1": PROXIES, "10.0.0.0/8 , ::1": PROXIES}
+URLS = ["", "a", "ftp://a", "https://u:p@a", "http://a b", "https://a b"]
+UNIX = "unix:" + "é" * 53
+
+add("address", lists("::", "signal.example", "unix:/run/a b.sock", UNIX, "0.0.0.0, ::,unix:a"), ["unix:", "unix:a\0"])
+add("address", {}, ["", " ", "a b", "127.0.0.1:80", "[::1]", "http://a", "-a", UNIX + "é", "::,a b"])
+add("port", {}, [" 80", "80\n", "1" * 5000, "80.0", "1_0", "+80", "8e1", "٣", "any"])
+add("socket_mode", {"600": 0o600, "000": 0}, ["", "0", "66", "0660", "0o660", "668", "-60", "rw-rw----"])
+add("data_dir", {"/var/lib/a b,c": Path("/var/lib/a b,c")}, ["", "a\0b"])
+add(
+    f"{SECRETS} auth_keys tls_certificate tls_key redis_ca",
+    {"none": None, "/etc/a b.pem": Path("/etc/a b.pem")},
+    ["", "a\0b"],
+)
+add("workers", {"auto": "auto"}, ["all"])
+add("admin_port", {"off": None}, ["none", "true"])
+NODES = {"redis.example:6379": (("redis.example", 6379),), "10.0.0.1:1, [::1]:65535": (("10.0.0.1", 1), ("::1", 65535))}
+add("redis_nodes", NODES, ["", "none", "a", "a:0", "a:65536", "a:1,", "::1:1", "redis://a:1", "a:1:2"])
+NAMES = "redis_sentinel redis_user redis_sentinel_user"
+add(NAMES, {"none": "", "my-primary.1": "my-primary.1"}, ["", "a b", "a:1", "a" * 129])
+add("redis_prefix", ["a|b~:"], ["", "{a}", "a b", "a" * 65, "é"])
+ORIGINS = {
+    "HTTPS://B.example": {"https://b.example"},
+    "http://[::A]:80": {"http://[::a]"},
+    "https://b:80,file://": {"https://b:80", "file://"},
+    "https://*.A.b:443": {"https://*.a.b"},
+    "http://a:1, null": {"http://a:1", "null"},
+    "app://x/,http://b": {"app://x/", "http://b"},
+    "https://*.a.b:1": {"https://*.a.b:1"},
+    "http://*.localhost": {"http://*.localhost"},
+}
+add(
+    "allowed_origins",
+    {"any": None} | {text: AllowedOrigins(frozenset(entries)) for text, entries in ORIGINS.items()},
+    [
         *["", ",", "http://a,", "*", "http://a/", "http://a b", "http://é", "x" * 513],
         *["*.a.example", "app://*.a.example", "http://ok,https://*", "https://*", "https://*.", "https://*.a"],
         *["a.example", "localhost:3000", "//a.example", "https://a.example:port", "https://u@a.example", "https://a?b"],
         *["https://*a.example", "https://a*.b.example", "https://a.*.example"],
         *["https://*.*.example", "https://*.a..example", "https://*.a.example/", "https://*.a.example:port"],
     ],
-    "trusted_proxies": [
-        *["", "none,::1", "10.0.0.1/8", "10.0.0.0/33", "host", "::1,", "5", "unix:", "unix:/run/a", "none,unix"]
-    ],
-    "admin_hosts": ["", "a:1", "http://a", "a b", "*.example"],
-    "unlimited_addresses": ["", "none,::1", "10.0.0.1/8", "host"],
-    "admin_port": ["none", "true"],
-    "admin_address": ["", "unix:/run/admin.sock", "10.0.0.1:9000"],
-    "stun_servers": ["", "stun:a b", "stun:", "a:1", "turn:a", "stun:a?transport=udp", "stun:a:1,", "stun://a"],
-    "turn_servers": ["", "turn:", "stun:a", "turn:a?transport=sctp", "turn:u@a", "turn://a", "turn:a?x"],
-    "turn_ttl_s": ["1d"],
-}
-
-# The invalid entries of the lists in these texts.
-INVALID_ENTRY = dict.fromkeys([",", "a:1,", "http://a,", "::1,", "stun:a:1,", "peerjs,", "list,"], "")
-INVALID_ENTRY |= {"http://ok,https://*": "https://*", "none,::1": "none", "none,unix": "none", "session.created,": ""}
-INVALID_ENTRY |= {"::,a b": "a b"}
-
-# TOML values that are invalid in addition to those texts.
-REFUSED_TOML = {
-    "address": ["[]", "2130706433"],
-    "port": ["[80]", "nan"],
-    "socket_mode": ["660", "0o660"],
-    "data_dir": ["1"],
-    "redis_nodes": ["[]", "6379", '["a:1", 1]'],
-    "redis_sentinel": ["false"],
-    "redis_prefix": ["1"],
-    "redis_user": ["false"],
-    "redis_sentinel_user": ["false"],
-    "session_timeout_ms": ["inf"],
-    "allowed_origins": ["[]", "false", "[1]", '[["http://a"]]'],
-    "trusted_proxies": ["[]", "[10]", "{a = 1}"],
-    "unlimited_addresses": ["[]", "[10]"],
-    "admin_hosts": ["[]", "[10]", "1"],
-    "admin_port": ["false", "1979-05-27"],
-    "admin_address": ["1"],
-    "stun_servers": ["[]", "1", "true", "[1]"],
-    "turn_servers": ["[]", "1", "true", '["turn:a", "stun:a"]'],
-}
-
-
-def add_values(name, values=(), texts=(), toml=()):
-    """Add valid values of a setting (as text, TOML and value) and invalid ones."""
-    VALUES.extend((name, *value) for value in values)
-    REFUSED_TEXT[name] = [*texts, *REFUSED_TEXT.get(name, [])]
-    REFUSED_TOML[name] = [*toml, *REFUSED_TOML.get(name, [])]
-
-
-PATHS = ["tls_certificate", "tls_key", "redis_password_file", "redis_sentinel_password_file", "redis_ca"]
-SECRET_FILES = ("turn_secret_file", "turn_provider_secret_file", "webhook_secret_file")
-for name in (*PATHS, "admin_token_file", "auth_keys", *SECRET_FILES):
-    values = [("none", '"none"', None), ("/etc/a b.pem", '"/etc/a b.pem"', Path("/etc/a b.pem"))]
-    add_values(name, values, ["", "a\0b"], ["1", "true", "['key.pem']"])
-SWITCHES = (
-    "redis_tls",
-    "demo",
-    "readable_module",
-    "nearby",
-    "start_empty_if_damaged",
-    "access_log",
-    "log_subjects",
-    "peerjs_discovery",
 )
-for name in (*SWITCHES, "admin_topics", "connection_reports"):
-    values = [("true", "true", True), ("false", '"false"', False)]
-    add_values(name, values, ["", "yes", "True", "1", "on"], ["1", "[true]", "0.0"])
-for name in ("protocols", "shared_protocols"):
-    values = [
-        ("none", '"none"', ()),
-        ("tracker, peerjs", '["tracker", "peerjs"]', ("tracker", "peerjs")),
-        ("y-webrtc", '"y-webrtc"', ("y-webrtc",)),
-    ]
-    add_values(name, values, ["", "PeerJS", "peerjs,", "any", "peerjs none"], ["[]", "true", '["none"]', "[1]"])
-add_values(
-    "webhook_url",
-    [
-        ("none", '"none"', None),
-        ("http://a", '"http://a"', "http://a"),
-        ("https://[::1]:1/a?b=%20", '"https://[::1]:1/a?b=%20"', "https://[::1]:1/a?b=%20"),
-    ],
-    ["", "a", "ftp://a", "https://", "https://u:p@a", "https://a/#b", "https://a/b c", "https://a:65536", "https://[1"],
-    ["1", "false", '["https://a"]'],
+add("trusted_proxies unlimited_addresses", NETWORKS, ["", "none,::1", "10.0.0.1/8", "10.0.0.0/33", "host", "::1,", "5"])
+add("trusted_proxies", {"10.0.0.0/8,unix": (PROXIES[0], "unix")}, ["unix:", "unix:/run/a", "none,unix"])
+add("admin_address", ["10.0.0.1", "::"], ["", "unix:/run/admin.sock", "10.0.0.1:9000"])
+add(
+    "admin_hosts",
+    {"none": (), "Signal,a.example": ("signal", "a.example")},
+    ["", "a:1", "http://a", "a b", "*.example"],
 )
-add_values(
-    "turn_provider",
-    [
-        ("none", '"none"', None),
-        ("cloudflare:0a", '"cloudflare:0a"', "cloudflare:0a"),
-        ("https://a/b?c", '"https://a/b?c"', "https://a/b?c"),
-        ("http://127.0.0.1:80", '"http://127.0.0.1:80"', "http://127.0.0.1:80"),
-    ],
-    ["", "cloudflare:", "twilio:a/b", "aws:a", "metered", "http://a", "http://localhost.a", "https://u:p@a", "ftp://a"],
-    ["1", "false", '["metered:a"]'],
+add("stun_servers turn_servers", {"none": ()}, ["", "a:1"])
+STUN = ["stun:a b", "stun:", "turn:a", "stun:a?transport=udp", "stun:a:1,", "stun://a"]
+add("stun_servers", lists("stun:a:1, stuns:[::1]"), STUN)
+TURN = ["turn:", "stun:a", "turn:a?transport=sctp", "turn:u@a", "turn://a", "turn:a?x"]
+add("turn_servers", lists("turn:a?transport=udp", "turns:a.b:443?transport=tcp"), TURN)
+add(
+    "redis_tls demo readable_module nearby start_empty_if_damaged access_log log_subjects peerjs_discovery "
+    "admin_topics connection_reports",
+    {"true": True, "false": False},
+    ["", "yes", "True", "1", "on"],
 )
-add_values(
+add("access_log", ["addresses"], [])
+add(
+    "protocols shared_protocols",
+    {"none": (), **lists("tracker, peerjs", "y-webrtc")},
+    ["", "PeerJS", "peerjs,", "any", "peerjs none"],
+)
+add("auth_anonymous", {"none": (), **lists("list, offer", "answer")}, ["", "all", "list,", "poll"])
+add(
     "webhook_events",
-    [
-        ("session.created", '"session.created"', ("session.created",)),
-        (
-            "session.expired, connection.closed",
-            '["session.expired", "connection.closed"]',
-            ("session.expired", "connection.closed"),
-        ),
-    ],
+    lists("session.created", "session.expired, connection.closed"),
     ["", "none", "created", "session.created,", "session.*"],
-    ["[]", "true", "[1]"],
 )
-add_values(
-    "auth_anonymous",
-    [
-        ("none", '"none"', ()),
-        ("list, offer", '["list", "offer"]', ("list", "offer")),
-        ("answer", '"answer"', ("answer",)),
-    ],
-    ["", "all", "list,", "poll"],
-    ["[]", "true", "[1]"],
+add("auth_issuer auth_audience", {"none": "", "https://app.example": "https://app.example"}, ["", "a b", "é"])
+add(
+    "webhook_url", {"none": None}, [*URLS, "https://", "https://a/#b", "https://a/b c", "https://a:65536", "https://[1"]
 )
-for name in ("auth_issuer", "auth_audience"):
-    values = [("none", '"none"', ""), ("https://app.example", '"https://app.example"', "https://app.example")]
-    add_values(name, values, ["", "a b", "é"], ["1", "[]"])
-add_values(
-    "otlp_endpoint",
-    [
-        ("none", '"none"', ""),
-        ("http://127.0.0.1:4318", '"http://127.0.0.1:4318"', "http://127.0.0.1:4318"),
-        ("https://[::1]/otlp/v1.0/", '"https://[::1]/otlp/v1.0/"', "https://[::1]/otlp/v1.0/"),
-    ],
-    [
-        "",
-        "off",
-        "localhost:4318",
-        "grpc://a:4317",
-        "http://",
-        "http://u:p@a",
-        "http://a?b",
-        "http://a b",
-        "http://a//b",
-    ],
-    ["4318", "false", '["http://a"]'],
-)
-add_values("access_log", [("addresses", '"addresses"', "addresses")])
+add("webhook_url", ["http://a", "https://[::1]:1/a?b=%20"], [])
+add("turn_provider", {"none": None}, [*URLS, "cloudflare:", "twilio:a/b", "aws:a", "metered", "http://localhost.a"])
+add("turn_provider", ["cloudflare:0a", "https://a/b?c", "http://127.0.0.1:80"], ["http://a"])
+add("otlp_endpoint", {"none": ""}, [*URLS, "off", "localhost:4318", "grpc://a:4317", "http://", "http://a?b"])
+add("otlp_endpoint", ["http://127.0.0.1:4318", "https://[::1]/otlp/v1.0/"], ["http://a//b"])
 for name, words in {
     "store": ["leveldb", "redis"],
     "durability": ["fsync", "os", "replicated"],
@@ -288,10 +141,7 @@ for name, words in {
     "log_level": ["debug", "info", "warning", "error"],
     "log_format": ["text", "json"],
 }.items():
-    values = [(word, f'"{word}"', word) for word in words]
-    add_values(
-        name, values, ["", "none", "10", words[0].upper(), words[1].title()], ["1", "false", "{}", f'["{words[1]}"]']
-    )
+    add(name, words, ["", "none", "10", words[0].upper(), words[1].title()])
 for name, (least, greatest) in {
     "port": (0, 65_535),
     "workers": (1, 512),
@@ -306,18 +156,43 @@ for name, (least, greatest) in {
     "hold_grace_ms": (0, 300_000),
     "admin_port": (0, 65_535),
     "turn_ttl_s": (120, 2_592_000),
+    **{each.name: (2000, 2000) for each in SETTINGS if each.name.startswith(("max_", "rate_"))},
 }.items():
-    values = [
-        (str(least), str(least), least),
-        (str(greatest), f'"{greatest}"', greatest),
-        (str(greatest), f"{greatest:_}", greatest),
-    ]
-    beyond = [str(least - 1), str(greatest + 1)]
-    add_values(name, values, ["", "many", "1.5", *beyond], ["true", f"{greatest}.0", *beyond])
-for setting in SETTINGS:
-    if setting.name.startswith(("max_", "rate_")):
-        texts = ["", "0", "-1", "many", "1.5", "9007199254740993"]
-        add_values(setting.name, [("2000", "2_000", 2000)], texts, ["0", "true", "2000.0"])
+    beyond = ["0", "-1", "9007199254740993"] if least == greatest else [str(least - 1), str(greatest + 1)]
+    add(name, {str(least): least, str(greatest): greatest}, ["", "many", "1.5", "5m", *beyond])
+
+# The invalid items of the lists in these texts.
+INVALID_ITEM = {"http://ok,https://*": "https://*", "none,::1": "none", "none,unix": "none", "::,a b": "a b"}
+
+
+def toml_forms(setting, text, value):
+    """Return a value in each form that a TOML file can have."""
+    forms = [json.dumps(text, ensure_ascii=False)]
+    if is_list(setting) and value:
+        forms.append(json.dumps([item.strip() for item in text.split(",")], ensure_ascii=False))
+    if is_number(setting) and text.isdecimal():
+        forms.append(f"{value:_}")
+    return [*forms, text] if type(value) is bool else forms
+
+
+def is_list(setting):
+    return "several separated by commas" in setting.type.allowed
+
+
+def is_number(setting):
+    return "a whole number" in setting.type.allowed
+
+
+def refused_toml(setting):
+    """Yield TOML of other types than that of a setting, and lists of items of another type."""
+    yield from ("[]", "[1]", "{a = 1}", "nan", "2000.0", "1979-05-27", '[["a"]]')
+    if not is_number(setting):
+        yield from ("1", "0o660")
+    if "true or false" not in setting.type.allowed:
+        yield from ("true", "false")
+    if not is_list(setting):
+        yield json.dumps([*TABLE[setting.name][0]][-1:])
+
 
 PARSER = make_parser()
 BY_NAME = {setting.name: setting for setting in SETTINGS}
@@ -360,21 +235,23 @@ def test_every_field_is_a_setting_and_frozen():
         load_settings().port = 1
 
 
-def test_tables_contain_every_setting():
-    assert {name for name, *_ in VALUES} == set(REFUSED_TEXT) == set(REFUSED_TOML) == set(BY_NAME)
+def test_table_contains_every_setting():
+    assert TABLE.keys() == BY_NAME.keys()
+    assert all(values and refused for values, refused in TABLE.values())
 
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_every_source_yields_the_same_value(name, toml):
     setting = BY_NAME[name]
-    for written, in_toml, value in some([values for named, *values in VALUES if named == name]):
+    for text, value in TABLE[name][0].items():
         required = REQUIRED_WITH.get(name, {}) if value is not None else {}
         expected = dataclasses.replace(Settings(), **{name: value}, **required)
         env = {BY_NAME[other].variable: str(path) for other, path in required.items()}
-        path = toml(f"{name} = {in_toml}\n")
-        assert load_settings(setting.flag, written, env=env) == expected
-        assert load_settings(env=env | {setting.variable: written}) == expected
-        assert load_settings("--config", path, env=env) == expected
+        assert load_settings(setting.flag, text, env=env) == expected
+        assert load_settings(env=env | {setting.variable: text}) == expected
+        for form in toml_forms(setting, text, value):
+            path = toml(f"{name} = {form}\n")
+            assert load_settings("--config", path, env=env) == expected
         assert load_settings(env=env | {CONFIG_VARIABLE: path}) == expected
 
 
@@ -474,16 +351,16 @@ def test_empty_file_and_unrelated_environment_set_nothing(toml):
 def test_invalid_value_is_refused_with_the_name_of_its_source(name, capsys, toml):
     setting = BY_NAME[name]
     expected = setting.type.allowed
-    for bad in REFUSED_TEXT[name]:
-        entry = INVALID_ENTRY.get(bad, bad)
+    for bad in TABLE[name][1]:
+        item = "" if bad.endswith(",") else INVALID_ITEM.get(bad, bad)
         with pytest.raises(SystemExit) as exit_:
             load_settings(f"{setting.flag}={bad}")
         assert exit_.value.code == 2
-        assert f"argument {setting.flag}: {entry!r}: expected {expected}\n" in capsys.readouterr().err
+        assert f"argument {setting.flag}: {item!r}: expected {expected}\n" in capsys.readouterr().err
         error = config_error(env={setting.variable: bad})
-        assert str(error) == f"environment variable {setting.variable} = {entry!r}: expected {expected}"
-        assert (error.value, error.expected) == (entry, expected)
-    for bad in REFUSED_TOML[name]:
+        assert str(error) == f"environment variable {setting.variable} = {item!r}: expected {expected}"
+        assert (error.value, error.expected) == (item, expected)
+    for bad in refused_toml(setting):
         path = toml(f"{name} = {bad}\n")
         error = config_error("--config", path)
         assert error.where == f"file {path}, key {name}"
@@ -594,17 +471,14 @@ def test_removed_setting_is_refused_with_its_replacement(old, new, toml, capsys)
         load_settings("--config", toml(f"{old} = 1000"))
 
 
-@pytest.mark.parametrize(("variable", "name"), SECRET_VARIABLES)
-def test_environment_variable_can_hold_a_secret_and_no_text_shows_it(variable, name):
-    arguments = make_parser().parse_args(["serve"])
-    settings = load(arguments, {variable: "hidden", "TORNADO_SIGNAL_REDIS_SENTINEL": "primary"})
+@pytest.mark.parametrize(("name", "variable"), SECRET_VARIABLES.items())
+def test_environment_variable_can_hold_a_secret_and_no_text_shows_it(name, variable):
+    settings = load_settings(env={variable: "hidden", "TORNADO_SIGNAL_REDIS_SENTINEL": "primary"})
     assert getattr(settings, name).content == b"hidden"
     assert "hidden" not in repr(settings)
     assert str(getattr(settings, name)) == f"environment variable {variable}"
-    (flag,) = (setting.variable for setting in SETTINGS if setting.name == name)
-    with pytest.raises(ConfigError, match=f"^environment variable {flag} = 'path': expected to be absent, or "):
-        load(arguments, {variable: "hidden", flag: "path"})
-    with pytest.raises(ConfigError) as caught:
-        load(arguments, {variable + "S": "hidden"})
-    assert "hidden" not in str(caught.value)
-    assert {setting.name for setting in SETTINGS if setting.secret_variable} == {name for _, name in SECRET_VARIABLES}
+    path = BY_NAME[name].variable
+    both = str(config_error(env={variable: "hidden", path: "path"}))
+    assert both.startswith(f"environment variable {path} = 'path': expected to be absent, or ")
+    assert "hidden" not in str(config_error(env={variable + "S": "hidden"}))
+    assert {each.name for each in SETTINGS if each.secret_variable} == {*SECRET_VARIABLES}
