@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from unittest import mock
 
 import pytest
 from support.raw_http import PATIENCE_S, answers, echo_application, on_both_loops, read_all, reset, serving
@@ -47,6 +48,8 @@ class WaitingHandler(web.RequestHandler):
         self.released = asyncio.Event()
 
     async def get(self):
+        if self.request.query == "begin":
+            self.flush()
         self.application.waiting.append(self)
         await self.released.wait()
         self.finish("released")
@@ -119,6 +122,13 @@ def receive(client, size):
         assert chunk
         received += chunk
     return bytes(received)
+
+
+def receive_until(client, end):
+    received = b""
+    while not received.endswith(end):
+        received += client.recv(4096)
+    return received
 
 
 def numbered_request(number, more=b""):
@@ -456,24 +466,40 @@ def test_stopping_server_completes_requests_until_the_time_limit(running):
 
 
 def test_accepted_connections_are_served_once_more_while_draining(running):
+    """Also after a response that began before, without `Connection: close`, and if the server is slow to read."""
     with contextlib.ExitStack() as stack:
-        kept_alive, fresh, late, waiting = (stack.enter_context(running.connect()) for _ in range(4))
+        kept_alive, fresh, begun, silent, late, waiting = (stack.enter_context(running.connect()) for _ in range(6))
+        begun.sendall(WAIT.replace(b"/wait", b"/wait?begin"))
+        until(lambda: running.application.waiting)
         kept_alive.sendall(numbered_request(1))
         assert answers(kept_alive.recv(4096))[0].status == 200
         waiting.sendall(WAIT)
-        until(lambda: running.application.waiting and len(running.server.state.connections) == 4)
+        until(lambda: len(running.application.waiting) == 2 and len(running.server.state.connections) == 6)
         running.run(running.server.accept_no_more())
         with pytest.raises(ConnectionRefusedError):
             running.connect()
-        for client in (kept_alive, fresh):
+        running.call(running.application.waiting[0].released.set)
+        assert receive_until(begun, b"0\r\n\r\n").startswith(b"HTTP/1.1 200 OK\r\n")
+        for client in (kept_alive, fresh, begun):
             client.sendall(numbered_request(2))
             (response,) = answers(read_all(client))
             assert (response.status, response.headers["connection"], response.whole) == (200, "close", True)
-        serving_the_rest = asyncio.run_coroutine_threadsafe(running.server.serve_the_rest(0.3), running.loop)
-        assert read_all(late) == b""
-        serving_the_rest.result(PATIENCE_S)
-        assert len(running.server.state.connections) <= 3
-        running.call(running.application.waiting[0].released.set)
+
+        def send_and_stop():
+            late.sendall(numbered_request(3))
+            stop()
+
+        async def serve_the_rest():
+            with mock.patch.object(running.server, "stop", send_and_stop):
+                await running.server.serve_the_rest(0.3)
+            assert not any(each.idle for each in running.server.state.connections)
+
+        stop = running.server.stop
+        running.run(serve_the_rest())
+        assert read_all(silent) == b""
+        (response,) = answers(late.recv(4096, socket.MSG_DONTWAIT))
+        assert (response.status, response.headers["connection"], response.whole) == (200, "close", True)
+        running.call(running.application.waiting[1].released.set)
         (response,) = answers(read_all(waiting))
         assert (response.headers["connection"], response.body) == ("close", b"released")
 

@@ -21,6 +21,7 @@ from support.redis_traffic import until
 from support.rpc import RpcClient
 from support.scraping import scrape
 from support.service_manager import receive_message, wait_for_message
+from support.traffic import send
 
 from tornado_signal import COMMIT
 from tornado_signal.stores.leveldb.binding import plyvel
@@ -473,6 +474,7 @@ def test_drain_delay_warns_load_balancers_and_serves_until_a_second_signal(start
     code = server.offer()
     server.process.send_signal(signal.SIGTERM)
     until(lambda: server.call("/health") == (503, {"error": "Service unavailable"}))
+    assert b"\r\nConnection: close\r\n" in send(server, b"GET / HTTP/1.1\r\nHost: a\r\nOrigin: null\r\n\r\n")
     assert server.call("/readyz", base=server.admin_url, origin=None)[0] == 503
     assert server.codes() == [code]
     assert server.stop() == 0

@@ -47,6 +47,7 @@ async def drain(server: Server, admin_server: Server, service: Service) -> None:
     response, and open connections have time for one more request. If the service manager keeps the sockets open, new
     connections wait for the next process.
     """
+    server.leave()
     await asyncio.sleep(service.settings.drain_delay_ms / 1000)
     await server.accept_no_more()
     service.store.end_watches()

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import http
+import select
 from collections.abc import Awaitable
 from typing import Any, Final, cast
 
@@ -81,6 +82,14 @@ class Connection(asyncio.Protocol):
     @property
     def idle(self) -> bool:
         return not self._streams and not self._parser.in_head
+
+    @property
+    def readable(self) -> bool:
+        if self._transport.is_closing():  # it has no socket
+            return False
+        poll = select.poll()
+        poll.register(self._transport.get_extra_info("socket"), select.POLLIN)
+        return bool(poll.poll(0))
 
     @property
     def replaceable(self) -> bool:
@@ -289,7 +298,7 @@ class Connection(asyncio.Protocol):
             return
         first, *rest = self._streams
         more = rest or self._waiting
-        if not first.keep_alive or ((self._ended or self.state.stopping) and not more):
+        if not first.keep_alive or ((self._ended or self.state.closing_idle) and not more):
             # Input after the last request may still arrive.
             self._end(linger=not first.complete or self._transport.can_write_eof())
             return

@@ -130,12 +130,17 @@ class Server:
                 return True
         return False
 
+    def leave(self) -> None:
+        """Make each response the last of its connection, so that the next request goes elsewhere."""
+        self.state.leaving = True
+
     async def accept_no_more(self) -> None:
         """Accept the connections in the kernel's queue once more, leave later ones there, and serve the accepted ones.
 
-        Accepted sockets must be connections before `stopping` makes each response the last on its connection.
-        Another process that holds the same sockets accepts the later connections.
+        Accepted sockets must be connections before `stopping` closes new ones. Another process that holds the same
+        sockets accepts the later connections.
         """
+        self.leave()
         self._close_listeners()
         await asyncio.sleep(HANDSHAKE_S if self.state.tls else ACCEPTED_S)
         self.state.stopping = True
@@ -150,15 +155,18 @@ class Server:
         in_slices(websockets, close_later, CLOSE_LATER_STEP)
 
     async def serve_the_rest(self, limit_s: float) -> None:
-        """Give open connections some time for one more request, then close what is idle."""
-        if self.state.connections:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.state.all_closed.wait(), limit_s)
+        """Give open connections some time for one more request, then close what is idle.
+
+        Requests that have arrived by then are begun. Proxies do not repeat a POST whose connection is closed.
+        """
+        await self._wait_until_closed(limit_s)
         self.stop()
+        await self._wait_until_closed(ACCEPTED_S)
 
     def stop(self) -> None:
         """Accept no more, close what is idle, and everything else after its response."""
-        self.state.stopping = True
+        self.leave()
+        self.state.stopping = self.state.closing_idle = True
         self._close_listeners()
         for handshake in self._handshakes:
             handshake.cancel()
@@ -167,16 +175,19 @@ class Server:
     async def close(self, limit_s: float) -> None:
         """Wait until all connections are gone, then end those that remain."""
         self.stop()
-        if self.state.connections:
-            try:
-                await asyncio.wait_for(self.state.all_closed.wait(), limit_s)
-            except TimeoutError:
-                in_slices(list(self.state.connections), methodcaller("abort"), ABORT_STEP)
-                await self.state.all_closed.wait()
+        await self._wait_until_closed(limit_s)
+        in_slices(list(self.state.connections), methodcaller("abort"), ABORT_STEP)
+        await self._wait_until_closed(None)
         self._tick.cancel()
 
+    async def _wait_until_closed(self, limit_s: float | None) -> None:
+        self.state.all_closed.clear()
+        if self.state.connections:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.state.all_closed.wait(), limit_s)
+
     def _close_idle(self, connection: OpenConnection) -> None:
-        if connection.idle:
+        if connection.idle and not connection.readable:
             connection.close()
 
     def _make_connection(self, listening: socket.socket) -> Connection:

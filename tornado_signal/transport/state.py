@@ -65,6 +65,10 @@ class OpenConnection(Protocol):
     def unsent_bytes(self) -> int:
         """The bytes that the client has not taken yet."""
 
+    @property
+    def readable(self) -> bool:
+        """Whether something has arrived that has not been read."""
+
     def deadline_passed(self) -> None:
         """Handle a passed deadline."""
 
@@ -177,13 +181,15 @@ class ServerState:
         # Those between two requests, the one that has been idle for longest first.
         self.idle: OrderedDict[OpenConnection, None] = OrderedDict()
         self.keep_alive_s = keep_alive_s
-        self.all_closed = asyncio.Event()  # set when no connection is left while stopping
+        self.all_closed = asyncio.Event()  # set when the last connection is closed
         self.unsent = MemoryBudget(max_unsent_bytes, attrgetter("unsent_bytes"))  # the budget of slow readers
         # The budget of incomplete or unprocessed input.
         self.unfinished = MemoryBudget(max_unsent_bytes // 4, attrgetter("unfinished_bytes"))
         self.websockets = 0
         self.cut_off = Counter({"too many": 0})  # connections closed because of their clients, by reason
-        self.stopping = False  # whether each response is the last of its connection
+        self.leaving = False  # whether each response is the last of its connection, and says so
+        self.stopping = False  # whether new connections and WebSockets are closed
+        self.closing_idle = False  # whether connections are closed when they become idle
         self.done: asyncio.Future[None] = self.loop.create_future()  # a future that is done
         self.done.set_result(None)
         self._limiter = limiter
@@ -221,7 +227,7 @@ class ServerState:
         self.idle.pop(connection, None)
         self.unsent.forget(connection)
         self.unfinished.forget(connection)
-        if self.stopping and not self.connections:
+        if not self.connections:
             self.all_closed.set()
 
 

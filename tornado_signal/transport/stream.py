@@ -196,7 +196,7 @@ class HTTPStream(httputil.HTTPConnection):
 
     def _connection_option(self) -> str:
         """Return the value of the header Connection, or an empty text for the default of the version."""
-        self.keep_alive = self.keep_alive and self.complete and not self.context.state.stopping
+        self.keep_alive = self.keep_alive and self.complete and not self.context.state.leaving
         if not self.keep_alive:
             return "close"
         return "keep-alive" if self.start_line.version == "HTTP/1.0" else ""

@@ -102,7 +102,7 @@ class WebSocket(asyncio.Protocol):
         "state",
     )
 
-    idle = False  # a stopping server closes it in `Server.close_websockets`
+    idle = readable = False  # a stopping server closes it in `Server.close_websockets`
     receiver: MessageReceiver
     _transport: asyncio.Transport
 
