@@ -154,6 +154,12 @@ def test_known_request_is_refused_after_the_last_one_of_its_connection(last):
         parser.feed(known)
 
 
+def test_line_of_http_1_0_is_not_that_of_a_known_request():
+    known = b"GET /version HTTP/1.1\r\nHost: h\r\n\r\n"
+    calls = [parse_pieces([request])[0][0] for request in (known, known.replace(b"1.1", b"1.0"), known)]
+    assert [call[2] for call in calls] == ["HTTP/1.1", "HTTP/1.0", "HTTP/1.1"]
+
+
 def test_caches_are_bounded():
     for number in range(2 * syntax.CACHED_FIELDS):
         parse_pieces([b"GET /%d HTTP/1.1\r\nHost: h\r\nX: %d\r\nContent-Length: 0\r\n\r\n" % (number, number)])

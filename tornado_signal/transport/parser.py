@@ -200,7 +200,7 @@ class RequestParser:
                 if name in headers:
                     self._framing = f"POST / HTTP/1.1\r\n{name}: {headers[name]}\r\n\r\n".encode("latin-1")
         start_line = httputil.RequestStartLine((self._method or method).decode(), target, version)
-        if not (self._method or host):
+        if version == "HTTP/1.1" and not (self._method or host):
             keep_line(line, start_line)
         self._method = b""
         self._sink.request_received(start_line, headers, parser.should_keep_alive())

@@ -142,7 +142,7 @@ def _cut(head: bytes, before: bytes, valid: re.Pattern[bytes]) -> tuple[bytes, b
 
 
 def keep_line(line: bytes, start_line: httputil.RequestStartLine) -> None:
-    """Have `find_request` know what precedes a version, if nothing but the path depends on it. It has no secrets."""
+    """Have `find_request` know what precedes HTTP/1.1, if nothing but the path depends on it. It has no secrets."""
     if start_line.method in ("GET", "POST") and b"?" not in line and len(line) <= MAX_CACHED_FIELD_BYTES:
         keep(_lines, line, start_line, CACHED_LINES)
 
