@@ -227,7 +227,7 @@ async def append_to_one_session(count):
 
 
 async def list_sessions(count, topic_of, look):
-    memory = Memory(bytes(38), StoreCounters(0, 0, 0))
+    memory = Memory(bytes(38), StoreCounters(0, 0))
     records = [Record(b"S" + serial.to_bytes(16, "big"), 0, serial // 4, serial, b"") for serial in range(1, count)]
     with Standstill() as standstill:
         for record in records:

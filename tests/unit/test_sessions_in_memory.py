@@ -22,7 +22,7 @@ def listed(its, topic, serial, origin="null", hashed=b"", lease=b""):
 
 @pytest.fixture
 def its():
-    return Memory(bytes(38), StoreCounters(0, 0, 0))
+    return Memory(bytes(38), StoreCounters(0, 0))
 
 
 @pytest.mark.parametrize("topics", [1, 1000])

@@ -46,8 +46,6 @@ def problems(view: Any, memory: Memory, now_ms: int) -> list[str]:
         if now_ms < record.expires_ms:
             if (record.key, Side.OFFERER, 1) not in numbers:
                 issues.append(f"{name} has no offer")
-            if bool(record.answer_number) == (topic is not None):
-                issues.append(f"{name} must be either listed or answered")
             if record.leases and topic is None:
                 issues.append(f"{name} is held and not listed")
     serials = {record.serial for record in memory.sessions.values()}

@@ -6,7 +6,7 @@ big-endian order, so that byte order is numeric order. `~n` stands for 2^64 - 1 
 
     F                                      -> format version
     I                                      -> the random identity of this store, its secret
-    M                                      -> counters: newest time, last serial, number of L entries
+    M                                      -> counters: newest time, last serial
     S origin code HEAD                     -> created_ms expires_ms timeout_ms serial, topic, secret's hash, info
     S origin code OFFER                    -> the offer
     S origin code OFFER_CANDIDATE number   -> a candidate of the offerer
@@ -18,7 +18,8 @@ big-endian order, so that byte order is numeric order. `~n` stands for 2^64 - 1 
 Serials order the sessions of the whole store. Numbers order the messages of one side of a session, from 1. The offer
 is always number 1 of its side. The answer can come after candidates of its side.
 
-Format 1 also had tables of expiries, removals and leases, and the expiry in the values of L.
+Format 1 also had tables of expiries, removals and leases, and the expiry in the values of L. Earlier versions append
+the number of L entries to the counters.
 """
 
 import functools
@@ -61,7 +62,6 @@ SECRET_BYTES: Final = 32
 _LAST: Final = 2**64 - 1
 _NUMBER: Final = struct.Struct(">Q")
 _TWO_NUMBERS: Final = struct.Struct(">QQ")
-_THREE_NUMBERS: Final = struct.Struct(">QQQ")
 _HEAD: Final = struct.Struct(">QQQQHB")
 _ANSWER: Final = struct.Struct(">QB")
 
@@ -95,21 +95,20 @@ def pack_origin(origin: str) -> bytes:
     return pack_string(origin.encode("latin-1"))
 
 
-# Key: M   Value: newest time, last serial, number of listed sessions
+# Key: M   Value: newest time, last serial
 class StoreCounters(NamedTuple):
     """The counters of the whole store."""
 
     latest_ms: int  # the latest time that the store has seen. No session is newer. 0 for none
     serial: int  # the serial of the newest event, 0 for none
-    listed: int  # the number of entries in the listings, including expired ones that are not swept
 
 
 def pack_counters(counters: StoreCounters) -> bytes:
-    return _THREE_NUMBERS.pack(*counters)
+    return _TWO_NUMBERS.pack(*counters)
 
 
 def unpack_counters(value: bytes) -> StoreCounters:
-    return StoreCounters(*_THREE_NUMBERS.unpack(value))
+    return StoreCounters(*_TWO_NUMBERS.unpack_from(value))
 
 
 # Key: S origin code part [serial]
@@ -191,7 +190,7 @@ def unpack_listing_key(key: bytes) -> tuple[str, str, int, int]:
     return origin.decode("latin-1"), topic.decode(), _LAST - created, _LAST - serial
 
 
-NO_COUNTERS: Final = pack_counters(StoreCounters(0, 0, 0))
+NO_COUNTERS: Final = pack_counters(StoreCounters(0, 0))
 
 
 def check_format(value: bytes | None, path: str) -> int:

@@ -235,7 +235,6 @@ class Memory:
         latest_ms: the latest time that the store has seen. No session is newer.
         serial: the serial of the newest session, uncommitted ones included.
         newest: the serial of the newest committed session.
-        stored: the number of entries in the listings on disk, after all submitted changes.
         listed: the number of unanswered sessions.
         topic_count: the number of their topics.
         size_bytes: an upper bound of the memory of all sessions.
@@ -246,7 +245,7 @@ class Memory:
         self.identity = identity[: layout.IDENTITY_BYTES].hex()
         self.secret = identity[layout.IDENTITY_BYTES :]
         self.generation = os.urandom(layout.IDENTITY_BYTES).hex()
-        self.latest_ms, self.serial, self.stored = counters
+        self.latest_ms, self.serial = counters
         self.newest = self.serial
         self.sessions: dict[bytes, Record] = {}
         self.origins: dict[str, Origin] = {}

@@ -44,7 +44,7 @@ class SessionTable:
         self.metrics = SessionMetrics()
         self.watches = Watches()
         self.locks = SessionLocks()
-        self.memory = Memory(b"", StoreCounters(0, 0, 0))
+        self.memory = Memory(b"", StoreCounters(0, 0))
         self.observer: Observer | None = None
         self.on_lost: Callable[[], object] = lambda: None
         self._expiring = asyncio.Lock()
@@ -83,20 +83,18 @@ class SessionTable:
         apply: Callable[[], None],
         *,
         now_ms: int | None = None,
-        listed: int = 0,
     ) -> "asyncio.Future[None]":
         """Commit a change and hold the locks of its sessions until it is committed or has failed.
 
         The future is done after the commit, or fails with Unavailable. `tokens` are empty for a session that no other
         request can know yet. `apply` updates the memory after the commit. `now_ms`, by which the change was decided, is
-        written, so that no later process decides by an earlier one. It is None if the change affects neither times,
-        serials nor the number of listed sessions. The listings grow by `listed` entries.
+        written, so that no later process decides by an earlier one. It is None if the change affects neither times
+        nor serials.
         """
         memory, locks = self.memory, self.locks
-        stored = memory.stored + listed
         if now_ms is not None:
             memory.latest_ms = max(memory.latest_ms, now_ms)
-            counters = StoreCounters(memory.latest_ms, memory.serial, stored)
+            counters = StoreCounters(memory.latest_ms, memory.serial)
             change.puts.append((layout.COUNTERS_KEY, layout.pack_counters(counters)))
         locks.enter(tokens)
 
@@ -105,9 +103,7 @@ class SessionTable:
             if committed:
                 apply()
 
-        waiter = self.database.commit(change, on_committed)
-        memory.stored = stored  # after `commit`: a change that the database refuses changes nothing
-        return waiter
+        return self.database.commit(change, on_committed)
 
     def write_time(self, now_ms: int) -> "asyncio.Future[None]":
         """Write the store's time, so that it also continues after a restart."""
@@ -180,6 +176,5 @@ class SessionTable:
                     memory.remove(record)
                     self.watches.changed(record.key)
 
-            listed = -sum(key.startswith(layout.LISTING) for key in deletes)
-            await self.commit(tokens, Change([], deletes), applied, now_ms=now_ms, listed=listed)
+            await self.commit(tokens, Change([], deletes), applied, now_ms=now_ms)
         return len(deletes)

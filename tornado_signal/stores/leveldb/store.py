@@ -243,7 +243,6 @@ class LevelDBStore:
                 puts.append((key + layout.LEASES, lease))
             # The same content was published before, and has expired.
             deletes = [] if ended is None else [*memory.expired.pop(ended, ended.keys())]
-            listed = 1 - sum(each.startswith(layout.LISTING) for each in deletes)
 
             def applied() -> None:
                 self.metrics.created += 1
@@ -255,8 +254,7 @@ class LevelDBStore:
                 self.watches.changed(key)
                 self.table.report("created", origin, topic, record)
 
-            change = Change(puts, deletes)
-            await self.table.commit(tokens, change, applied, now_ms=now_ms, listed=listed)
+            await self.table.commit(tokens, Change(puts, deletes), applied, now_ms=now_ms)
         finally:
             self._publishing[origin] -= 1
             if not self._publishing[origin]:
@@ -283,7 +281,7 @@ class LevelDBStore:
             self.watches.changed(key)
             self.table.report("answered", origin, topic.name.decode(), record)
 
-        await self.table.commit([token], Change(puts, deletes), applied, now_ms=now_ms, listed=-1)
+        await self.table.commit([token], Change(puts, deletes), applied, now_ms=now_ms)
 
     async def add_candidates(
         self, origin: str, code: bytes, side: Side, candidates: Sequence[str], *, secret_hash: bytes = b""
@@ -548,8 +546,7 @@ class LevelDBStore:
             self.watches.changed(record.key)
             self.table.report("withdrawn", origin, topic, record)
 
-        change = Change([], deletes)
-        await self.table.commit([token], change, applied, now_ms=now_ms, listed=-(listed is not None))
+        await self.table.commit([token], Change([], deletes), applied, now_ms=now_ms)
 
     async def _move(
         self, token: LockToken, record: Record, now_ms: int, leases: bytes = b"", *, announce: bool = False
