@@ -15,7 +15,7 @@ import uvloop
 from support import writers
 from support.command import BOUND_S, ORIGIN
 from support.rpc import RpcClient
-from support.stores import open_leveldb
+from support.stores import check_memory, open_leveldb
 from support.writers import NO_LIMIT_MS
 
 from tornado_signal.session import Side
@@ -231,7 +231,7 @@ async def find_all(path, kept=()):
     """Check that the data of a killed server is sound and holds these codes with their offers."""
     store = await open_leveldb(path, timeout_ms=LONG_MS)
     try:
-        store.check()
+        check_memory(store)
         for code, begun in kept:
             news = await store.read("o", code, Side.ANSWERER)
             assert news.description.startswith(begun), (code, begun)

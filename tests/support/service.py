@@ -34,7 +34,7 @@ from tornado_signal.stores import open_store
 from tornado_signal.transport import ServerState
 from tornado_signal.websocket.presence import Presence
 
-from .stores import HandClock
+from .stores import HandClock, check_memory
 
 HOST = "signal.example"
 ORIGIN = "https://app.example"
@@ -230,7 +230,7 @@ class Service:
         await self._stack.aclose()
         await asyncio.wait_for(self.shared.drain(), 30)
         if not self.store_closed:
-            self.store.check()
+            check_memory(self.store)
         await self.store.close()
 
     async def close_store(self):

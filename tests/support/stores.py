@@ -11,9 +11,11 @@ from tornado_signal.redis.nodes import Acknowledgement
 from tornado_signal.session import Removed, Side, content_code
 from tornado_signal.stores.leveldb import layout, records, session_table
 from tornado_signal.stores.leveldb import store as store_module
+from tornado_signal.stores.leveldb.check import problems
+from tornado_signal.stores.leveldb.memory import Record
 from tornado_signal.stores.leveldb.store import LevelDBStore
+from tornado_signal.stores.redis import check as redis_check
 from tornado_signal.stores.redis import discovery
-from tornado_signal.stores.redis.check import all_keys, problems
 from tornado_signal.stores.redis.partitions import Partitions
 from tornado_signal.stores.redis.store import RedisStore
 from tornado_signal.system.clock import Clock
@@ -71,7 +73,7 @@ class LevelDB:
         return store
 
     async def check(self, store):
-        store.check()
+        check_memory(store)
 
     def may_forget(self, store, position):
         """Return whether a reader is reset because it has read before the store was opened."""
@@ -132,7 +134,7 @@ class Redis:
         return False
 
     async def check(self, store):
-        assert await problems(store) == []
+        assert await redis_check.problems(store) == []
 
     async def settled(self, store):
         for each in store.stores:
@@ -145,7 +147,7 @@ class Redis:
     async def holds_nothing(self, store):
         """Check that only the store's own keys are left after a minute, longer than a held offer lives."""
         self._clock.ms += 60_000
-        left = [key async for keys in all_keys(store.stores[0]) for key in keys]
+        left = [key async for keys in redis_check.all_keys(store.stores[0]) for key in keys]
         assert [
             key for key in left if not re.search(b":(store|origins|processes|(held|claim|probe):[0-9a-f]+)$", key)
         ] == []
@@ -234,6 +236,37 @@ async def open_leveldb(path, clock=None, **options):
     store = LevelDBStore(path, clock or Clock(), **{"timeout_ms": TIMEOUT_MS, "sweep_interval_ms": NEVER_MS, **options})
     await store.open()
     return store
+
+
+def check_memory(store):
+    """Check that the memory of a LevelDB store agrees with its database. Expired sessions can be partly swept."""
+    memory, now_ms = store.memory, store.now_ms()
+    stored = records.load(store.database.snapshot)
+    issues = problems(store.database.snapshot, stored, now_ms)
+    for key in stored.sessions.keys() | memory.sessions.keys():
+        ours, theirs = memory.sessions.get(key), stored.sessions.get(key)
+        if store.locks.held(key) or (ours is not None and ours.expires_ms <= now_ms):
+            continue
+        if ours is None or theirs is None or _fields(ours) != _fields(theirs):
+            issues.append(f"the session {key!r} in memory differs from the records")
+    listed = 0
+    for origin in memory.origins.values():
+        for topic in origin.topics.values():
+            listed += len(topic.sessions)
+            serials = [record.serial for record in topic.sessions]
+            orders = sorted(record.order for record in topic.sessions)
+            if not serials or serials != sorted(serials) or orders != topic.orders():
+                issues.append(f"the listing of {origin.name} {topic.name.decode()} is not in order")
+    counted = sum(origin.count for origin in memory.origins.values())
+    topics = sum(len(origin.topics) for origin in memory.origins.values())
+    if (listed, listed, topics) != (memory.listed, counted, memory.topic_count):
+        issues.append("the counts in memory are wrong")
+    assert not issues, "\n".join(issues)
+
+
+def _fields(record):
+    topic = record.topic and (record.topic.origin.name, record.topic.name)
+    return (topic, *(getattr(record, name) for name in Record.__slots__ if name != "topic"))
 
 
 async def open_on(node, **options):

@@ -15,7 +15,7 @@ from tornado_signal.errors import SessionNotFound
 from tornado_signal.session import Side
 
 from .command import BOUND_S
-from .stores import HandClock, open_leveldb
+from .stores import HandClock, check_memory, open_leveldb
 
 ORIGINS = ["https://one.example", "https://two.example"]
 TOPICS = ["a", "b"]
@@ -126,7 +126,7 @@ async def compare(path, sessions, timeout_ms=NO_LIMIT_MS):
     # Time stands still, so that no session expires between two reads.
     store = await open_leveldb(path, HandClock(time.time_ns() // 1_000_000), timeout_ms=timeout_ms)
     try:
-        store.check()
+        check_memory(store)
         listed = {}
         for origin in ORIGINS:
             counts, total = await store.topics(origin, 0, 1000)

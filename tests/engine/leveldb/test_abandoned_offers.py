@@ -1,6 +1,6 @@
 """Held offers across a restart of the process that holds them."""
 
-from support.stores import Under, open_leveldb
+from support.stores import Under, check_memory, open_leveldb
 
 from tornado_signal.stores.leveldb import store as leveldb
 
@@ -29,7 +29,7 @@ async def test_offers_of_an_earlier_process_are_withdrawn_unless_held_again(tmp_
     assert {each.offer for each in await one.sessions()} == {"free", "back", "again"}
     await one.release(listed["again"], NEW)
     assert {each.offer for each in await one.sessions()} == {"free", "back"}
-    store.check()
+    check_memory(store)
     await store.close()
 
 
@@ -50,5 +50,5 @@ async def test_offers_of_an_earlier_process_are_withdrawn_in_groups(tmp_path, un
     assert await Under(store, ORIGIN).codes() == codes[:1]
     assert sum(store.database.metrics.changes.counts) <= 3
     assert "cannot release a held offer" in caplog.text
-    store.check()
+    check_memory(store)
     await store.close()

@@ -637,11 +637,7 @@ async def test_first_start_that_was_killed_is_completed(io_loop, tmp_path, left)
 @pytest.mark.parametrize("damaged", [True, False])
 async def test_damage_found_by_the_load_is_reported(io_loop, tmp_path, damaged):
     def load(db):
-        raise (
-            DamagedListing("a session is not listed")
-            if damaged
-            else plyvel.CorruptionError(b"bad block")
-        )
+        raise (DamagedListing("a session is not listed") if damaged else plyvel.CorruptionError(b"bad block"))
 
     reason = "a session is not listed" if damaged else "bad block"
     with pytest.raises(DatabaseError, match=rf"is damaged \({reason}\); .*move the directory away"):

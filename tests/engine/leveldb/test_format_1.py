@@ -6,7 +6,7 @@ Each line of the file is a key and its value in hexadecimal.
 from pathlib import Path
 
 import pytest
-from support.stores import BEGIN_MS, Under, open_leveldb
+from support.stores import BEGIN_MS, Under, check_memory, open_leveldb
 
 from tornado_signal.errors import SessionNotFound
 from tornado_signal.session import Side
@@ -29,7 +29,7 @@ async def test_store_of_format_1_is_rewritten_with_all_its_sessions(interrupted,
     clock.ms = BEGIN_MS
     store = await open_leveldb(path, clock, timeout_ms=300_000)
     assert clock.ms == BEGIN_MS + 20  # the time of the last change
-    store.check()
+    check_memory(store)
     assert {key[:1] for key in store.database.snapshot.iterator(include_value=False)} == {b"F", b"I", b"L", b"M", b"S"}
     one = Under(store, "https://one.example")
     assert await one.topics() == ([("topic", 1), ("tö\0", 1)], 2)

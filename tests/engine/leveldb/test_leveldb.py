@@ -4,7 +4,7 @@ import asyncio
 import shutil
 
 import pytest
-from support.stores import TIMEOUT_MS, Under, open_leveldb, sweep
+from support.stores import TIMEOUT_MS, Under, check_memory, open_leveldb, sweep
 
 from tornado_signal.errors import DatabaseError, Unavailable
 from tornado_signal.session import Answer, Position, Side
@@ -208,14 +208,14 @@ async def test_check_finds_each_disagreement(io_loop, tmp_path, clock, under, ha
     store = await open_leveldb(tmp_path / "data", clock)
     await under(store).create("another")
     code = await under(store).create()
-    store.check()
+    check_memory(store)
     (listed,) = await under(store).sessions()
     await store.close()
     with plyvel.DB(str(tmp_path / "data")) as db:
         harm(db, layout.pack_session_prefix(ORIGIN, code), listed.session)
     store = await open_leveldb(tmp_path / "data", clock)
     with pytest.raises(AssertionError, match=found):
-        store.check()
+        check_memory(store)
     await store.close()
 
 
@@ -256,10 +256,10 @@ async def test_check_finds_a_wrong_memory(io_loop, tmp_path, clock, wrong, found
     store = await open_leveldb(tmp_path / "data", clock)
     await Under(store, ORIGIN).create()
     (record,) = store.memory.sessions.values()
-    store.check()
+    check_memory(store)
     wrong(store.memory, record)
     with pytest.raises(AssertionError, match=found):
-        store.check()
+        check_memory(store)
     await store.close()
 
 

@@ -1,14 +1,13 @@
-"""Consistency checks of a store's tables and of the sessions in memory. They read the whole store."""
+"""Consistency checks of a store's tables. They read the whole store."""
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 from ...errors import DamagedListing
 from ...session import Side
 from . import directory, layout, records
 from .binding import plyvel
-from .memory import Memory, Record
+from .memory import Memory
 
 
 def flaws(db: Any) -> list[str]:
@@ -52,36 +51,3 @@ def problems(view: Any, memory: Memory, now_ms: int) -> list[str]:
     if len(serials) < len(memory.sessions) or max(serials, default=0) > counters.serial:
         issues.append("serials are not distinct or are beyond the counters")
     return issues
-
-
-def differences(view: Any, memory: Memory, busy: Callable[[bytes], bool], now_ms: int) -> list[str]:
-    """Return the problems of a database, and a sentence for each difference of its sessions from those in memory.
-
-    `busy` says whether a session has uncommitted changes. Expired sessions can be partly swept.
-    """
-    stored = records.load(view)
-    issues = problems(view, stored, now_ms)
-    for key in stored.sessions.keys() | memory.sessions.keys():
-        ours, theirs = memory.sessions.get(key), stored.sessions.get(key)
-        if busy(key) or (ours is not None and ours.expires_ms <= now_ms):
-            continue
-        if ours is None or theirs is None or _fields(ours) != _fields(theirs):
-            issues.append(f"the session {key!r} in memory differs from the records")
-    listed = 0
-    for origin in memory.origins.values():
-        for topic in origin.topics.values():
-            listed += len(topic.sessions)
-            serials = [record.serial for record in topic.sessions]
-            orders = sorted(record.order for record in topic.sessions)
-            if not serials or serials != sorted(serials) or orders != topic.orders():
-                issues.append(f"the listing of {origin.name} {topic.name.decode()} is not in order")
-    counted = sum(origin.count for origin in memory.origins.values())
-    topics = sum(len(origin.topics) for origin in memory.origins.values())
-    if (listed, listed, topics) != (memory.listed, counted, memory.topic_count):
-        issues.append("the counts in memory are wrong")
-    return issues
-
-
-def _fields(record: Record) -> tuple[object, ...]:
-    topic = record.topic and (record.topic.origin.name, record.topic.name)
-    return (topic, *(getattr(record, name) for name in Record.__slots__ if name != "topic"))

@@ -48,7 +48,6 @@ from ...system.loop import guarded
 from ..quotas import Quotas
 from ..watches import Watch
 from . import layout, records
-from .check import differences
 from .database import Change
 from .locks import LockToken
 from .memory import ANY_SERIAL, Memory, Record
@@ -471,14 +470,6 @@ class LevelDBStore:
 
     def knows(self, identity: str) -> bool:
         return identity in (self.memory.identity, self.memory.generation)
-
-    def check(self) -> None:
-        """Check that the memory agrees with the database. Raise AssertionError with the differences.
-
-        It reads the whole store and is meant for tests.
-        """
-        if issues := differences(self.database.snapshot, self.memory, self.locks.held, self._clock.now_ms()):
-            raise AssertionError("\n".join(issues))
 
     # Common parts of operations
 
