@@ -518,10 +518,11 @@ def test_files_are_dropped_onto_the_chat(server, open_demo, tmp_path):
     def drop(target, size):
         path = tmp_path / f"{size} bytes"
         path.write_bytes(bytes(size))
-        box = alice.locator(target).bounding_box()
-        at = {"x": box["x"] + box["width"] / 2, "y": box["y"] + box["height"] / 2}
         data = {"items": [], "files": [str(path)], "dragOperationsMask": 1}
-        for kind in ("dragEnter", "dragOver", "drop"):
+        # The element below the pointer changes just before the drop, as when a line is added there.
+        for kind, below in {"dragEnter": "#log li >> nth=0", "drop": target}.items():
+            box = alice.locator(below).bounding_box()
+            at = {"x": box["x"] + box["width"] / 2, "y": box["y"] + box["height"] / 2}
             devtools.send("Input.dispatchDragEvent", {"type": kind, "data": data, **at})
 
     sizes = {

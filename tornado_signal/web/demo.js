@@ -206,7 +206,7 @@ function drop(event) {
   if (!event.dataTransfer.types.includes("Files")) return;
   event.preventDefault();
   const over = here && $("chat").contains(event.target) && event.type !== "dragleave";
-  $("chat").classList.toggle("drop", over && event.type === "dragover");
+  $("chat").classList.toggle("drop", over && event.type !== "drop");
   event.dataTransfer.dropEffect = over ? "copy" : "none";
   if (over && event.type === "drop") send(event.dataTransfer.files);
 }
@@ -468,7 +468,8 @@ function listen() {
     if (here) send(target.files);
     target.value = "";
   });
-  for (const type of ["dragover", "dragleave", "drop"]) addEventListener(type, drop);
+  // A new line below the pointer is entered, and accepts files only if its "dragenter" does.
+  for (const type of ["dragenter", "dragover", "dragleave", "drop"]) addEventListener(type, drop);
   for (const id of Object.keys(MEDIA)) on(id, "click", () => press(id));
   addEventListener("keydown", ({ key, target, ctrlKey, metaKey, altKey }) => {
     if (key.toLowerCase() !== "f" || ctrlKey || metaKey || altKey || target.matches("input, textarea")) return;
