@@ -210,11 +210,11 @@ class Connection(asyncio.Protocol):
         if self._waiting:
             data = self._waiting + data
             self._keep(b"")
-        taken = 0
+        size, taken = len(data), 0
         # Not beyond the piece in which a request comes that has to wait for its turn.
-        while taken < len(data) and not self._closing and len(self._streams) < 2 and self.held is None:
+        while taken < size and len(self._streams) < 2 and self.held is None and not self._closing:
             taken += self._parser.feed(data[taken : taken + PIECE_BYTES])
-        if taken < len(data):
+        if taken < size:
             self._keep(data[taken:])
         if self._parser.progressed and not self._closing:
             self._parser.progressed = False
@@ -254,8 +254,11 @@ class Connection(asyncio.Protocol):
         self.state.idle.pop(self, None)
         stream = HTTPStream(self, start_line, headers, keep_alive, body)
         self._streams += (stream,)
-        if self._drained is None and self._streams[0] is stream:
-            stream.begin()
+        if self._drained is None:
+            if body is not None:
+                self.deadline_s = 0.0
+            if self._streams[0] is stream:
+                stream.begin()
 
     def body_received(self, chunk: bytes) -> None:
         if self._streams:
@@ -296,13 +299,13 @@ class Connection(asyncio.Protocol):
         """Start the next stream, become idle or close, because the current response is complete."""
         if not self._streams or self._streams[0] is not stream or self._closing:
             return
-        first, *rest = self._streams
+        first, rest = self._streams[0], self._streams[1:]
         more = rest or self._waiting
         if not first.keep_alive or ((self._ended or self.state.closing_idle) and not more):
             # Input after the last request may still arrive.
             self._end(linger=not first.complete or self._transport.can_write_eof())
             return
-        self._streams = tuple(rest)
+        self._streams = rest
         self.held = None
         if more or self._reject_status:
             self.state.loop.call_soon(self._advance)

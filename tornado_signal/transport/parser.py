@@ -91,7 +91,7 @@ class RequestParser:
         """
         taken = len(piece)
         if self._idle and (known := find_request(piece)) is not None:
-            self._silent_bytes, self.progressed, self._after_chunked = 0, True, False
+            self._silent_bytes, self._after_chunked = 0, False
             start_line, headers, body = known
             try:
                 self._sink.request_received(start_line, headers, True, body)

@@ -70,14 +70,15 @@ class HTTPStream(httputil.HTTPConnection):
         """Pass on the input received so far, if the delegate does no work on earlier input. Can raise BodyTooLarge."""
         if self.context.held is not None:
             return
-        length = self.headers.sent.get(b"content-length")
-        if length is not None and int(length) > self._max_body_bytes and self._delegate is not None:
-            raise BodyTooLarge
-        if not self.complete and not self._continued and b"expect" in self.headers.sent:
-            self._continued = True
-            if self.start_line.version != "HTTP/1.0":
-                # After what the headers alone may have set off: a final answer makes it unnecessary.
-                self.context.state.loop.call_soon(self._expect)
+        if not self.complete:
+            length = self.headers.sent.get(b"content-length")
+            if length is not None and int(length) > self._max_body_bytes and self._delegate is not None:
+                raise BodyTooLarge
+            if not self._continued and b"expect" in self.headers.sent:
+                self._continued = True
+                if self.start_line.version != "HTTP/1.0":
+                    # After what the headers alone may have set off: a final answer makes it unnecessary.
+                    self.context.state.loop.call_soon(self._expect)
         if self._early:
             early, self._early = self._early, b""
             self.data_received(early)
