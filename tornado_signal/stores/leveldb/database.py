@@ -299,7 +299,7 @@ class Database:
         self.metrics.changes.observe(len(group.changes))
         broken = self._snapshot is None  # a read failed during the write
         self._show(Snapshot(self._db))
-        for on_committed, _ in group.changes:
+        for on_committed, waiter in group.changes:
             try:
                 on_committed(True)
             except Exception:
@@ -308,7 +308,6 @@ class Database:
                     "a change of %s failed after its commit: refusing requests until it is reopened", self._path
                 )
                 broken = True
-        for _, waiter in group.changes:
             if not waiter.done():
                 waiter.set_result(None)
         if broken:

@@ -87,9 +87,9 @@ class SessionLocks:
                     loop.call_soon(self.release, (lock,))
         return LockToken(key, appends, self._iteration.current())
 
-    def try_acquire(self, key: bytes) -> LockToken | None:
-        """Return a token for a session without uncommitted changes, or None."""
-        return None if key in self._locks else LockToken(key, False, self._iteration.current())
+    def try_acquire(self, key: bytes, *, appends: bool = False) -> LockToken | None:
+        """Return a token for a session that no other change holds, or None: then `acquire` waits."""
+        return None if key in self._locks else LockToken(key, appends, self._iteration.current())
 
     def held(self, key: bytes) -> bool:
         return key in self._locks
