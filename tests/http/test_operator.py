@@ -92,7 +92,7 @@ async def test_figures_follow_the_service(service):
     assert (figures["requests_total"], figures["created_total"], figures["answered_total"]) == (4, 2, 1)
     assert (figures["unanswered_sessions"], figures["topics"]) == (1, 1)
     assert figures["memory_bytes"] > 1 << 20
-    assert only["refusals"] == [[404, "path not found", 1, 1, 1]]
+    assert only["refusals"] == [[404, "path not found", 1, 1, 1, "path not found (404)"]]
 
 
 async def test_clients_behind_a_proxy_and_origins_with_errors_are_shown(start_service):
@@ -109,7 +109,8 @@ async def test_clients_behind_a_proxy_and_origins_with_errors_are_shown(start_se
     broken, working = only["recent_origins"]
     assert broken == {"origin": OTHER, **counts, "minute": counts}
     assert (working["origin"], working["refused"]) == (ORIGIN, 0)
-    assert [429, "requests of an address", refused, refused, refused] in only["refusals"]
+    text = "requests of an address (429)"
+    assert [429, "requests of an address", refused, refused, refused, text] in only["refusals"]
     assert only["figures"]["failed_total"] == 0
     for _ in range(7):
         service.shared.rotate_recent()
@@ -143,7 +144,7 @@ async def test_refused_origins_have_their_own_rows_and_one_log_line_an_hour(star
     rows = {row["origin"]: row["requests"] for row in only["refused_origins"]}
     assert rows.items() >= {**dict.fromkeys(similar, 2), "https://chat.example": 3, "others": 250}.items()
     assert {row["origin"]: row["requests"] for row in only["recent_origins"]} == {"https://shop.example": 2, "": 2}
-    assert only["refusals"][0] == [403, "origin not allowed", 709, 709, 709]
+    assert only["refusals"][0] == [403, "origin not allowed", 709, 709, 709, "origin not allowed (403)"]
     caplog.clear()
 
 
@@ -444,7 +445,7 @@ async def test_blocked_network_is_refused_until_it_is_unblocked(start_service):
     only = await process(service)
     ((network, until_ms),) = only["blocks"]
     assert (network, until_ms - service.shared.clock.now_ms()) == ("192.0.2.0/24", 60_000)
-    assert [429, "blocked", 1, 1, 1] in only["refusals"]
+    assert [429, "blocked", 1, 1, 1, "blocked (429)"] in only["refusals"]
     assert await act(service, "unblock", address="192.0.2.0/24") == {"blocked": True}
     assert await act(service, "unblock", address="192.0.2.0/24") == {"blocked": False}
     for address in ("::ffff:192.0.2.7", "64:ff9b::c000:207", "2002:c000:207::/48", "2002:c000:207:8:9::"):

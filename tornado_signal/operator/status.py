@@ -27,7 +27,7 @@ from ..transport import ServerState
 from ..transport.websocket import WebSocket
 from .fullness import Fullness
 from .history import History, Totals, summarize
-from .verdict import NOT_REFUSED, find_troubles
+from .verdict import NOT_REFUSED, find_troubles, name_reason
 
 MAX_ITEMS: Final = 20  # addresses, origins and topics
 SLICE: Final = 1000  # connections or clients per event-loop iteration
@@ -131,11 +131,11 @@ class Status:
         return self._service.log.metrics
 
     def _find_refusals(self) -> list[list[Any]]:
-        """Return status, reason, and the numbers since the start, of the last minute and of five minutes."""
+        """Return status, reason, the numbers since the start, of the last minute and of five minutes, and a text."""
         recent = self._service.log.recent_refusals.totals()
         none = Counts(0, 0, 0)
         return [
-            [*refusal, count, minute.requests, five.requests]
+            [*refusal, count, minute.requests, five.requests, name_reason(*refusal)]
             for refusal, count in self._metrics.refusals.items()
             for five, minute in (recent.get(refusal, (none, none)),)
         ]
