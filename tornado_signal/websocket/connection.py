@@ -105,7 +105,7 @@ class RpcRequestContext(MessageContext):
             self.connection.waiting.remove(self)
         if self.id and self.connection.cancellable.get(self.id) is self:
             del self.connection.cancellable[self.id]
-        super().ended()
+        MessageContext.ended(self)
 
     def _record_span(self, tracer: Tracer) -> None:
         if self._rpc_method or self.span:  # a subscription that has not begun is part of its request
@@ -173,11 +173,8 @@ class RpcConnection(ClientConnection):
             return self._process_batch(requests, receipt)
         response = self._begin(requests[0], receipt)
         if not isinstance(response, RpcResponse):
-            return self._respond([response], receipt)
-        if response.text:
-            self._send(response.text)
-        if response.on_sent is not None:
-            response.on_sent()
+            return self._respond(response, receipt)
+        self._send_whole(response)
         return None
 
     async def _process_batch(self, requests: list[rpc.RpcRequest | bytes], receipt: Receipt) -> None:
@@ -189,7 +186,12 @@ class RpcConnection(ClientConnection):
         except (Exception, asyncio.CancelledError) as error:
             self.fail(error)
         self.process_next()
-        await self._respond(responses, receipt, batch=True)
+        try:
+            await self._send_all(await asyncio.gather(*responses), batch=True)
+        except (Exception, asyncio.CancelledError) as error:
+            self.fail(error)
+        finally:
+            receipt.done()
 
     async def _turn(self) -> bool:
         """Wait for the client's next turn. Return whether the connection is still served."""
@@ -203,12 +205,14 @@ class RpcConnection(ClientConnection):
         self.client.socket.add_kept(len(response.text))
         return response
 
-    async def _respond(
-        self, responses: "list[Awaitable[RpcResponse]]", receipt: Receipt, *, batch: bool = False
-    ) -> None:
-        """Send the responses to a message when all of them are complete."""
+    async def _respond(self, work: "Awaitable[RpcResponse]", receipt: Receipt) -> None:
+        """Send the response to a message when it is complete."""
         try:
-            await self._send_all(await asyncio.gather(*responses) if batch else [await responses[0]], batch=batch)
+            response = await work
+            if response.more is None:
+                self._send_whole(response)
+            else:
+                await self._send_all([response], batch=False)
         except (Exception, asyncio.CancelledError) as error:
             self.fail(error)
         finally:
@@ -312,6 +316,12 @@ class RpcConnection(ClientConnection):
         return RpcResponse(text if id_ and not context.gone else b"")
 
     # Sending
+
+    def _send_whole(self, response: "RpcResponse") -> None:
+        if response.text:
+            self._send(response.text)
+        if response.on_sent is not None:
+            response.on_sent()
 
     async def _send_all(self, responses: list["RpcResponse"], *, batch: bool) -> None:
         """Send responses in one message, as fast as the client reads it if it is long."""
