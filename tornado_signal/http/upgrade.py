@@ -11,6 +11,7 @@ from ..auth import ANY
 from ..errors import InvalidParameter
 from ..service.client_connection import Client
 from ..transport.state import Admission, ServerState
+from ..transport.stream import SWITCHING_PROTOCOLS
 from ..transport.syntax import format_head
 from ..transport.websocket import VERSION_HEADER, WEBSOCKET_VERSION, MessageReceiver, WebSocket, accept
 from .handlers import Handler
@@ -68,7 +69,7 @@ class Upgrade(Handler):
             return socket
 
         request.begun = True
-        request.status = HTTPStatus.SWITCHING_PROTOCOLS.value
+        request.status = SWITCHING_PROTOCOLS
         headers = [*accepted, ("Cache-Control", "no-store"), *self.common_headers().items()]
         self.ui.clear()  # it refers back to the handler, and would keep both for the garbage collector
         with request:

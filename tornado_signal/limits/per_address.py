@@ -154,10 +154,6 @@ def burst(settings: Settings) -> float:
     return BURST_S * settings.rate_per_address
 
 
-def most_arrivals(settings: Settings) -> float:
-    return 2 * burst(settings) + SPARE_ARRIVALS
-
-
 class Limits(ConnectionCounts):
     """The limits: counts per client, and in total.
 
@@ -197,6 +193,7 @@ class Limits(ConnectionCounts):
         self._settings = settings
         self._unlimited = (*settings.unlimited_addresses, *settings.trusted_proxies)
         self._burst = burst(settings)
+        self._most_arrivals = 2 * self._burst + SPARE_ARRIVALS
         self._rate_per_ms = settings.rate_per_address / 1000
         self._sessions_per_ms = settings.max_sessions_per_address / settings.session_timeout_ms
 
@@ -316,7 +313,7 @@ class Limits(ConnectionCounts):
         settings = self._settings
         reject_status = 0
         if client.limited:
-            if client.arrivals.take(most_arrivals(settings), 2 * self._rate_per_ms, now_ms):
+            if client.arrivals.take(self._most_arrivals, 2 * self._rate_per_ms, now_ms):
                 self.count_recent(address, 429)
                 return None
             if client.connections >= settings.max_connections_per_address and not self.close_idle(
@@ -390,7 +387,8 @@ class Limits(ConnectionCounts):
         limited = parsed is not None and not isinstance(parsed, str) and not trusted(address, self._unlimited)
         if limited and isinstance(parsed, ipaddress.IPv6Address):
             return True, str(ipaddress.ip_network((parsed, 64), strict=False))
-        return limited, str(parsed) if limited else address
+        # Without a colon it is canonical, or else `parse_address` would refuse it.
+        return limited, str(parsed) if limited and ":" in address else address
 
     def _drop_idle(self) -> None:
         """Drop the oldest client if there are too many, unless it has something open: then it becomes the newest."""

@@ -191,11 +191,13 @@ class RequestContext:
         return False
 
     async def turn(self) -> None:
-        """Yield to other clients, then update `now_ms`."""
-        await self.service.resuming.turn(self.client)
+        """Yield to other clients, then update `now_ms`. A wait for a change has yielded already, if few resume."""
+        resuming, watch = self.service.resuming, self._watch
+        woken = watch is not None and watch.woken_s > 0
+        if not woken or not resuming.may_start():
+            await resuming.turn(self.client)
         self.now_ms = self.service.clock.now_ms()
-        watch = self._watch
-        if watch is not None and watch.woken_s:
+        if watch is not None and woken:
             self.service.log.metrics.wake_ups.observe(watch.now_s() - watch.woken_s)
             watch.woken_s = 0.0
 

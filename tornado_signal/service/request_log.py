@@ -48,7 +48,9 @@ class RequestLog:
 
     def traceparent(self, headers: Mapping[str, str]) -> str:
         """Return the `traceparent` (W3C Trace Context) of a request. Empty if it is invalid or not used."""
-        found = headers.get("Traceparent", "") if self._live.current.access_log or self.tracer is not None else ""
+        if self.tracer is None and not self._live.current.access_log:
+            return ""
+        found = headers.get("Traceparent", "")
         return found if _TRACEPARENT.fullmatch(found) else ""
 
     def write_line(

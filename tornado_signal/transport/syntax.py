@@ -18,6 +18,7 @@ CACHED_FIELDS: Final = 1024  # of other heads; behind a proxy many of them diffe
 MAX_CACHED_FIELD_BYTES: Final = 256  # also of a request line
 # Fields that are not kept for longer than their request: others could read them in the memory of this process.
 CREDENTIALS: Final = (AUTHORIZATION, b"proxy-authorization", b"cookie")
+NEVER_REPEATED: Final = (*CREDENTIALS, b"sec-websocket-key")
 # Nor are heads with these: more than their Content-Length says what follows. (llhttp reads Proxy-Connection as well.)
 NOT_KEPT: Final = (*CREDENTIALS[1:], b"transfer-encoding", b"expect", b"upgrade", b"proxy-connection")
 KEPT_ALIVE: Final = b"keep-alive"
@@ -74,7 +75,7 @@ def _split_field(line: bytes) -> tuple[bytes, bytes]:
         raise BadRequest(http.HTTPStatus.BAD_REQUEST)
     name, _, value = line.partition(b":")
     field = name.lower(), value.strip(b" \t")
-    if len(line) <= MAX_CACHED_FIELD_BYTES and field[0] not in CREDENTIALS:
+    if len(line) <= MAX_CACHED_FIELD_BYTES and field[0] not in NEVER_REPEATED:
         keep(_fields, line, field, CACHED_FIELDS)
     return field
 
