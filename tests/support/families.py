@@ -58,7 +58,7 @@ FAMILIES = {
         "clients/python/tornado_signal_client",
     ),
     "pages behind proxies": (
-        "browser/test_proxy_matrix.py browser/test_bare_proxies.py",
+        "browser/test_proxy_matrix.py browser/test_bare_proxies.py browser/test_eventsource.py::test_page_behind",
         "docs/proxies.md tests/support/proxies.py tests/support/forwarding.py tests/support/browsers.py "
         "tests/support/browser_fixtures.py tests/support/connect.html tests/support/demo.py tornado_signal/transport "
         "tornado_signal/http tornado_signal/websocket tornado_signal/limits/forwarded.py tornado_signal/web",
@@ -81,10 +81,23 @@ FAMILIES = {
         "browser/test_room.py browser/test_room_python.py browser/test_room_nearby.py browser/test_messages.py "
         "browser/test_large_messages.py browser/test_dead_connections.py browser/test_nat.py "
         "browser/test_relayed_members.py browser/test_password.py browser/test_verification.py browser/test_moving.py "
-        "browser/test_pair.py browser/test_client_peers.py browser/test_garbage.py browser/test_other_peers.py",
+        "browser/test_pair.py browser/test_client_peers.py browser/test_garbage.py browser/test_other_peers.py "
+        "http/test_client_life.py::test_frozen http/test_client_life.py::test_new_member",
         "tests/browser/conftest.py tests/support/browser* tests/support/connect.html tests/support/networks.py "
         "tests/support/forked.py tests/support/forwarding.py tests/support/malicious_peers.py tornado_signal/web "
         "tornado_signal/service tornado_signal/websocket clients/python/tornado_signal_client",
+    ),
+    "demo and operator's page": (
+        "browser/test_demo.py browser/test_demo_check.py browser/test_demo_layout.py browser/test_demo_suspended.py "
+        "browser/test_operator_page.py browser/test_pictures.py",
+        "docs/operator-page.md docs/pictures tests/browser/conftest.py tests/support/browser* "
+        "tests/support/demo.py tests/support/traffic.py tornado_signal/web tornado_signal/service "
+        "tornado_signal/operator tornado_signal/websocket",
+    ),
+    "examples and recipes": (
+        "browser/test_examples.py browser/test_recipes.py",
+        LIBRARIES + "docs/recipes.md examples tests/browser/conftest.py tests/support/browser* "
+        "tests/support/npm_package.py tornado_signal/web",
     ),
     "pages with other libraries": (
         "browser/test_libraries.py browser/test_peerjs_client.py",
@@ -94,8 +107,9 @@ FAMILIES = {
         "tornado_signal/protocols tornado_signal/relay",
     ),
     "module in Node.js": (
-        "system/test_node_clients.py::test_members system/test_node_clients.py::test_editors",
-        LIBRARIES + "docs/recipes.md tests/support/node.py tornado_signal/web/client*",
+        "system/test_node_clients.py::test_members system/test_node_clients.py::test_editors "
+        "system/test_node_clients.py::test_tokens_of_jose",
+        LIBRARIES + "docs/recipes.md tests/support/node.py tornado_signal/web/client* tornado_signal/auth",
     ),
     "Pythons": (
         "system/test_pythons.py::test_older system/test_pythons.py::test_each "
@@ -106,6 +120,19 @@ FAMILIES = {
     "several servers of other protocols": (
         "system/test_protocols_across_servers.py process/test_peerjs_cluster.py",
         "tornado_signal/protocols tornado_signal/relay tornado_signal/redis",
+    ),
+    "faults of Redis": (
+        "process/test_redis_faults.py process/test_outages.py process/test_redis.py::test_changes "
+        "browser/test_cluster.py engine/redis/test_former_primary.py engine/redis/test_leases.py "
+        "engine/redis/test_moving_slots.py",
+        "docs/scaling.md tests/engine/conftest.py tests/faults tests/support/forwarding.py "
+        "tests/support/networks.py tests/support/redis* tests/support/stores.py tornado_signal/redis "
+        "tornado_signal/relay tornado_signal/stores",
+    ),
+    "malicious servers": (
+        "http/test_malicious_server.py process/test_nonsense_for_commands.py",
+        "tests/support/malicious.py tests/support/node.py clients/python/tornado_signal_client tornado_signal/operator "
+        "tornado_signal/system/terminal.py tornado_signal/web/client*",
     ),
     "full disks": (
         "system/test_full_store.py system/test_disk_full.py",
@@ -120,6 +147,10 @@ FAMILIES = {
     "benchmark and soak": (
         "process/test_bench.py::test_server process/test_bench.py::test_callgrind process/test_soak.py",
         "tests/bench tests/soak tests/hostile/w*.py tornado_signal/settings tornado_signal/__main__.py",
+    ),
+    "runs of tests": (
+        "process/test_runs.py::test_a_run process/test_runs.py::test_nothing",
+        "tests/support/runs.py tests/support/keeper.py",
     ),
     "npm package": (
         "system/test_module.py",
