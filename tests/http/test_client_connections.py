@@ -7,6 +7,7 @@ import logging
 from types import SimpleNamespace
 
 import pytest
+from support.nostr import make_event
 from support.peerjs import open_peer
 from support.rpc import BOUND_S, RpcClient, until
 from support.service import ORIGIN, OTHER, TIMEOUT_MS, invalid
@@ -40,14 +41,30 @@ JOINS = {"/rxdb": '{"type":"join","room":"a room"}', "/godot": '{"type":0,"id":0
 GREETINGS = {"/rxdb": 2, "/matchbox/room": 1, "/godot": 2}  # messages to a client that has joined
 
 
+# A path, what each client sends first, and what one then tells the "second". Names have 20 letters, as in trackers.
+ANNOUNCED = '{"action":"announce","info_hash":"swarm of twenty char","peer_id":"WHO"'
+MEETINGS = {
+    "peerjs": ("/peerjs?id=WHO&token=t&key=k", "", '{"type":"OFFER","dst":"second--------------"}'),
+    "y-webrtc": (
+        "/y-webrtc",
+        '{"type":"subscribe","topics":["room"]}',
+        '{"type":"publish","topic":"room","data":"WHO"}',
+    ),
+    "tracker": ("/tracker", ANNOUNCED + "}", ANNOUNCED + ',"offers":[{"offer":1},{"offer":2}]}'),
+    "nostr": ("/nostr", '["REQ","a",{"#x":["room"]}]', "of each an event"),
+    "rxdb": ("/rxdb", "", ""),
+    "matchbox": ("/matchbox/room", "", ""),
+}
+
+
 def open_socket(service, path, origin=ORIGIN):
     return connect(f"ws://127.0.0.1:{service.port}{path}", origin=origin, compression=None, ping_interval=None)
 
 
 @contextlib.asynccontextmanager
-async def opened(service, path):
+async def opened(service, path, origin=ORIGIN):
     """A connection that is ready to be used."""
-    async with open_socket(service, path) as socket:
+    async with open_socket(service, path, origin) as socket:
         if path.startswith("/peerjs"):
             assert json.loads(await socket.recv()) == {"type": "OPEN"}
         if path in JOINS:
@@ -104,6 +121,47 @@ async def test_other_origins_than_the_allowed_are_refused(protocol, start_servic
             await open_socket(service, path, origin)
     async with opened(service, path):
         pass
+
+
+def channels(service):
+    return {*service.application.relay._groups, *service.application.relay._channels}
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("name", MEETINGS)
+async def test_clients_of_several_origins_meet_only_if_the_protocol_is_shared_and_leave_nothing(
+    name, shared, start_service
+):
+    path, hello, told = MEETINGS[name]
+    service = await start_service(shared_protocols=[name] if shared else [])
+    before, clients = channels(service), {}
+    origins = {"second": OTHER, "first": ORIGIN, "third": None if shared else OTHER}
+    async with contextlib.AsyncExitStack() as stack:
+        for who, origin in [(who.ljust(20, "-"), origin) for who, origin in origins.items()]:
+            clients[who] = await stack.enter_async_context(opened(service, path.replace("WHO", who), origin))
+            if hello:
+                await clients[who].send(hello.replace("WHO", who))
+            if name in ("tracker", "nostr"):
+                await clients[who].recv()
+            await (await clients[who].ping())
+        (_, second), *others = clients.items()
+        for who, socket in others if told else ():
+            event = json.dumps(["EVENT", make_event("room", who)])
+            await socket.send(event if name == "nostr" else told.replace("WHO", who))
+            await (await socket.ping())
+        heard = [await asyncio.wait_for(second.recv(), BOUND_S) for _ in range(1 + shared)]
+        assert not told or all(who in text for (who, _), text in zip(others[not shared :], heard, strict=True))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await second.recv()
+    await until(lambda: (service.shared.limits.client("127.0.0.1").idle, channels(service)) == (True, before))
+
+
+async def test_binary_messages_are_accepted_and_every_reply_is_text(protocol, service):
+    _, path, message = protocol
+    async with opened(service, path) as socket:
+        await socket.send(message.encode())
+        assert isinstance(await asyncio.wait_for(socket.recv(), BOUND_S), str)
 
 
 async def test_every_message_counts_towards_the_rate(protocol, start_service):

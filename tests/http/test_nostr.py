@@ -5,7 +5,7 @@ import json
 import pytest
 from support.nostr import KIND, NostrClient, make_event
 from support.rpc import until
-from support.service import ORIGIN, OTHER, request
+from support.service import ORIGIN, request
 
 from tornado_signal.protocols import nostr
 from tornado_signal.protocols.connection import MAX_CHANNELS, MAX_NAME
@@ -268,37 +268,6 @@ async def test_unsupported_messages_get_the_response_that_their_sender_waits_for
         assert (kind, text[:8]) == ("NOTICE", "invalid:")
     event = make_event()
     assert await first.publish(event) == [delivered("a", event), accepted(event)]
-
-
-async def test_binary_json_is_accepted_and_every_reply_is_text(clients):
-    first, _, _ = clients
-    await first.send(json.dumps(["REQ", "a", {"#x": ["room"]}]).encode())
-    event = make_event()
-    await first.send(json.dumps(["EVENT", event]).encode())
-    assert await first.read() == [["EOSE", "a"], delivered("a", event), accepted(event)]
-
-
-# Scopes
-
-
-async def test_topics_of_another_origin_are_separate(service):
-    async with open_socket(service) as client, open_socket(service, OTHER) as other:
-        for each in (client, other):
-            await each.subscribe("a", "room")
-        event = make_event()
-        assert await client.publish(event) == [delivered("a", event), accepted(event)]
-        assert await other.read() == []
-
-
-async def test_shared_protocol_has_one_scope_for_all_origins_and_for_clients_without_one(start_service):
-    service = await start_service(shared_protocols=("nostr",))
-    async with open_socket(service) as client, open_socket(service, OTHER) as other, open_socket(service, None) as node:
-        for each in (client, other, node):
-            await each.subscribe("a", "room")
-        event = make_event()
-        await node.publish(event)
-        for each in (client, other):
-            assert await each.read() == [delivered("a", event)]
 
 
 # HTTP

@@ -1,11 +1,10 @@
 """The WebTorrent tracker over raw WebSockets (docs/trackers.md)."""
 
 import ipaddress
-import json
 
 import pytest
 from support.rpc import until
-from support.service import ORIGIN, OTHER
+from support.service import ORIGIN
 from support.y_webrtc import RawClient
 
 BOUND_S = 30
@@ -258,26 +257,6 @@ async def test_peers_of_a_connection_in_a_swarm_are_limited(service, tracker):
         return await counts(other) == (0, 0)
 
     await until(is_empty)
-
-
-async def test_binary_messages_are_accepted_and_responses_are_text(service, tracker):
-    client = await tracker(service)
-    await client.socket.send(json.dumps(announce("a")).encode())
-    assert await client.next() == response(0, 1)
-
-
-async def test_swarms_of_origins_are_separate(service, tracker):
-    one, other = await tracker(service), await tracker(service, OTHER)
-    await one.ask(announce("a"))
-    assert await other.ask(announce("b", offers=offers(1))) == response(0, 1)
-    await one.nothing()
-
-
-async def test_without_an_origin_a_shared_tracker_is_served(start_service, tracker):
-    shared = await start_service(shared_protocols=("tracker",))
-    one, other = await tracker(shared, None), await tracker(shared, OTHER)
-    await one.ask(announce("a"))
-    assert await other.ask(announce("b")) == response(0, 2)
 
 
 async def test_too_many_offers_close_the_connection(service, tracker):

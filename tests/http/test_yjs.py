@@ -2,10 +2,9 @@
 
 import contextlib
 import itertools
-import json
 
 from support.rpc import until
-from support.service import ORIGIN, OTHER, request
+from support.service import ORIGIN, request
 from support.y_webrtc import RawClient, published
 from tornado.httputil import HTTPHeaders
 from websockets.exceptions import ConnectionClosed
@@ -74,15 +73,6 @@ async def test_messages_of_a_large_room_arrive_in_order(service):
         assert len(set(map(tuple, orders))) == 1
         for parity in (0, 1):
             assert [number for number in orders[0] if number % 2 == parity] == [*range(parity, 10, 2)]
-
-
-async def test_binary_json_is_accepted_and_every_reply_is_text(clients):
-    first, _, _ = clients
-    await first.send(json.dumps({"type": "subscribe", "topics": ["room"]}).encode())
-    await first.send(json.dumps({"type": "publish", "topic": "room", "data": 1}).encode())
-    await first.send(b'{"type":"ping"}')
-    assert await first.receive() == published("room", 1, 1)
-    assert await first.receive() == {"type": "pong"}
 
 
 JUNK = [
@@ -154,31 +144,6 @@ async def test_rooms_of_y_webrtc_and_ws_relay_are_separate(clients):
     await second.send({"type": "publish", "topic": "room", "payload": 2})
     assert await second.read() == [{"topic": "room", "payload": 2}]
     assert await first.read() == [published("room", 1, 1)]
-
-
-# Scopes
-
-
-async def test_rooms_of_another_origin_are_separate(service):
-    async with open_socket(service) as client, open_socket(service, OTHER) as other:
-        for each in (client, other):
-            await each.subscribe("room")
-            await each.send({"type": "subscribe", "topic": "t"})
-        await client.publish("room", 1)
-        await client.send({"type": "publish", "topic": "t", "payload": 1})
-        assert len(await client.read()) == 2
-        assert await other.read() == []
-
-
-async def test_shared_protocol_has_one_scope_for_all_origins_and_for_clients_without_one(start_service):
-    service = await start_service(shared_protocols=("y-webrtc",))
-    async with open_socket(service) as client, open_socket(service, OTHER) as other, open_socket(service, None) as node:
-        for each in (client, other, node):
-            await each.subscribe("room")
-        await node.publish("room", 1)
-        await node.read()
-        assert await client.read() == [published("room", 1, 3)]
-        assert await other.read() == [published("room", 1, 3)]
 
 
 # HTTP
@@ -277,19 +242,3 @@ async def test_message_to_many_receivers_counts_as_several(start_service):
         received = await members[0].read()
         assert 3 <= len(received) <= 5
         assert {len(each["data"]) for each in received} == {len(large)}
-
-
-# Ends, metrics
-
-
-async def test_closed_connections_leave_nothing(service):
-    for _ in range(2):
-        async with open_socket(service) as one, open_socket(service) as two:
-            await one.subscribe("room", "one")
-            await two.subscribe("room")
-            await one.socket.close()
-            await until(lambda: service.shared.limits.client("127.0.0.1").held == 1)
-            await two.publish("room", 1)
-            assert await two.read() == [published("room", 1, 1)]
-    await until(lambda: not service.shared.limits.client("127.0.0.1").held)
-    assert service.shared.running == 0
