@@ -41,7 +41,7 @@ JOINS = {"/rxdb": '{"type":"join","room":"a room"}', "/godot": '{"type":0,"id":0
 GREETINGS = {"/rxdb": 2, "/matchbox/room": 1, "/godot": 2}  # messages to a client that has joined
 
 
-# A path, what each client sends first, and what one then tells the "second". Names have 20 letters, as in trackers.
+# A path, what each client sends first, and what one then sends to "second". Names have 20 letters, as in trackers.
 ANNOUNCED = '{"action":"announce","info_hash":"swarm of twenty char","peer_id":"WHO"'
 MEETINGS = {
     "peerjs": ("/peerjs?id=WHO&token=t&key=k", "", '{"type":"OFFER","dst":"second--------------"}'),
