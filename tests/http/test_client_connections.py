@@ -5,6 +5,7 @@ import contextlib
 import json
 import logging
 from types import SimpleNamespace
+from uuid import uuid4
 
 import pytest
 from support.nostr import make_event
@@ -85,7 +86,7 @@ async def end_of(socket):
 )
 def protocol(request, monkeypatch):
     """The name of a protocol, a path of it, and a message that gets a response. Members write to themselves."""
-    monkeypatch.setattr(matchbox, "uuid", SimpleNamespace(UUID=lambda int: "00"))
+    monkeypatch.setattr(matchbox, "uuid", SimpleNamespace(UUID=lambda int: "00", uuid4=uuid4))
     monkeypatch.setattr(rxdb, "os", SimpleNamespace(urandom=lambda size: bytes(1)))
     name, path = request.param
     return name, path, ANSWERED[name][1]

@@ -124,16 +124,17 @@ class Member:
 
     closed = False
 
-    def __init__(self, work):
+    def __init__(self, name, work):
+        self.name = name
         self.client = SimpleNamespace(
             service=SimpleNamespace(start=lambda each: work.append(asyncio.ensure_future(each)))
         )
         self.known = set()
 
-    def entered(self, room, others):
-        self.known |= {*others}
-
-    def peer_changed(self, room, member_id, data):
+    def member_changed(self, room, member_id, data):
+        if self.name == member_id:
+            self.known |= room.members.keys() - {member_id}
+            return
         assert (member_id in self.known) == (data is None)
         self.known ^= {member_id}
 
@@ -141,13 +142,13 @@ class Member:
 async def test_a_flood_of_changes_in_a_large_room_is_bounded_and_all_know_how_it_ended():
     relay, channel, work = MemoryRelay(), Channel("scope", "room"), []
     room = rooms.Room(relay, channel)
-    members = {str(number): Member(work) for number in range(300)}
+    members = {str(number): Member(str(number), work) for number in range(300)}
     for name, member in members.items():
         assert await room.enter(member, Lease(name, "owner"), 1000) is JoinResult.NEW
     for number in range(3000):
         visitor = Lease(f"v{number}", "owner")
         await relay.join(channel, visitor, 9999)
-        room.announce(visitor)
+        relay.publish(channel, f"+v{number} ".encode())
         if number % 100:
             await room.exit(visitor.member, "owner")
     assert room._deliveries._backlog_bytes <= 2 * MAX_BACKLOG_BYTES
@@ -229,17 +230,17 @@ async def test_a_batch_whose_owner_leaves_stays_although_redis_does_not_respond(
     own = await identified(stays)
     await identified(left)
 
-    async def find(group, member, found=relay.find):
-        tries.append(member)
+    async def join(group, *arguments, joined=relay.join):
+        tries.append(group)
         if len(tries) < 3:
             raise Unavailable("busy")
-        return await found(group, member)
+        return await joined(group, *arguments)
 
-    monkeypatch.setattr(relay, "find", find)
-    (group,) = (each for each in relay._groups if each.name == "next 3 game")
-    owner = relay._groups[group]["latest"].owner
+    monkeypatch.setattr(relay, "join", join)
+    (group,) = (each for each in relay._groups if "first" in relay._groups[each])
+    owner = relay._groups[group]["first"].owner
     await left.socket.close()
-    await until(lambda: relay._groups.get(group, {}).get("latest", Lease("", owner)).owner != owner)
+    await until(lambda: relay._groups.get(group, {}).get("first", Lease("", owner)).owner != owner)
     ids = [await identified(await opened("/matchbox/game?next=3")) for _ in range(2)]
     assert own not in ids
     heard = [await stays.receive() for _ in range(4)]
@@ -268,6 +269,23 @@ async def test_a_room_of_matchbox_needs_a_name(service):
     for path in ("/matchbox", "/matchbox/", "/matchbox/%ff", "/matchbox/" + "x" * 257):
         response = await service.raw(head("GET", path, with_origin(ORIGIN, HANDSHAKE)))
         assert response.status == 404, path
+
+
+# Godot
+
+
+async def test_a_lobby_that_is_sealed_while_a_guest_enters_refuses_it(opened, service, monkeypatch):
+    async def find(group, member):
+        return Lease(member, "owner", "", godot.MESH)
+
+    host, guest = await opened("/godot"), await opened("/godot")
+    await host.send({"type": godot.JOIN, "id": 0, "data": ""})
+    await host.send({"type": godot.SEAL, "id": 0, "data": ""})
+    _, lobby, sealed = [await host.receive() for _ in range(3)]
+    assert sealed["type"] == godot.SEAL
+    monkeypatch.setattr(service.application.relay, "find", find)
+    await guest.send({"type": godot.JOIN, "id": 0, "data": lobby["data"]})
+    assert await guest.ended() == (4000, "Lobby is sealed")
 
 
 # Transcripts
@@ -320,17 +338,17 @@ async def test_original_server_would_have_sent_the_same(name, title, opened, mon
 
 
 @pytest.mark.parametrize(
-    ("path", "name", "join", "greetings"),
+    ("path", "scope", "name", "join", "greetings"),
     [
-        ("/rxdb", "a room", {"type": "join", "room": "a room"}, 2),
-        ("/matchbox/game", "all game", None, 1),
-        ("/godot", "a lobby", {"type": 0, "id": 0, "data": "a lobby"}, 1),
+        ("/rxdb", "{}", "a room", {"type": "join", "room": "a room"}, 2),
+        ("/matchbox/game", "all {}", "game", None, 1),
+        ("/godot", "{}", "a lobby", {"type": 0, "id": 0, "data": "a lobby"}, 1),
     ],
 )
 async def test_the_1000th_member_enters_a_room_and_the_next_one_is_refused(
-    path, name, join, greetings, opened, service
+    path, scope, name, join, greetings, opened, service
 ):
-    channel = Channel(make_scope(path.split("/")[1], ORIGIN), name)
+    channel = Channel(scope.format(make_scope(path.split("/")[1], ORIGIN)), name)
     for number in range(1, 1000):  # the first one is Godot's host
         await service.application.relay.join(channel, Lease(str(number), "x", "x", godot.MESH), 1000)
     clients = []

@@ -4,10 +4,11 @@ import asyncio
 import hashlib
 import json
 import math
+import os
 from asyncio import CancelledError, Future
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from http import HTTPStatus
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import orjson
 
@@ -18,6 +19,7 @@ from ..service.refusals import close_reason
 from ..service.request_context import RequestContext
 from ..service.statuses import OK, STATUS
 from ..transport.frames import CloseCode
+from .endpoint import find_scope
 
 T = TypeVar("T")
 
@@ -32,38 +34,41 @@ MAX_INTEGER_LENGTH: Final = 20  # of 64-bit integers; larger ones become doubles
 
 
 class Rejected(Exception):
-    """The connection is closed, as by the original server. The text is the reason."""
-
-    code: int = CloseCode.POLICY_VIOLATION
+    """The connection is closed with `ProtocolConnection.rejection_code`. The text is the reason."""
 
 
 class ProtocolConnection(ClientConnection):
     """A client of another library. A subclass handles the messages of one protocol."""
 
-    __slots__ = ("_acquired", "_channels", "relay", "scope")
+    protocol: ClassVar[str]
+    rejection_code: ClassVar[int] = CloseCode.POLICY_VIOLATION
 
-    def __init__(self, client: Client, relay: Relay, scope: str) -> None:
+    __slots__ = ("_acquired", "_channels", "owner", "relay", "scope")
+
+    def __init__(self, relay: Relay, client: Client, *scope_parts: str) -> None:
         super().__init__(client)
         self.relay = relay
-        self.scope = scope
+        self.scope = self.find_scope(*scope_parts)
+        self.owner = os.urandom(8).hex()  # of its leases
         self._acquired = 0
         self._channels: set[Channel] = set()
 
     # For the protocol
 
-    def received(self, message: Any, context: RequestContext) -> Awaitable[None] | None:
-        """Handle a message. The next one is handled when the awaitable, if any, completes, or at once if they overlap.
+    def received(self, message: Any, context: RequestContext) -> Awaitable[object] | None:
+        """Handle a message, which is None if it is not JSON. A SignalError or Rejected closes the connection.
 
-        A SignalError or Rejected closes the connection. `context` is used for further charges.
+        The next one is handled when the awaitable, if any, completes, or at once if they overlap. `context` is used for
+        further charges.
         """
         raise NotImplementedError
-
-    def received_junk(self, error: ValueError) -> None:
-        """Handle a message that is not JSON. It is ignored."""
 
     def leave(self) -> Coroutine[None, None, None] | None:
         """Return the work that releases the groups after the end of the connection, if there is any."""
         return None
+
+    def find_scope(self, *parts: str) -> str:
+        return find_scope(self.client.service, self.protocol, self.client.origin, *parts)
 
     def send(self, message: Any) -> None:
         self.client.socket.send(encode(message))
@@ -71,17 +76,17 @@ class ProtocolConnection(ClientConnection):
     def relayed(self, message: bytes) -> None:
         self.client.socket.send(message)
 
-    def acquire(self) -> None:
-        """Count a channel or a membership of a group, until `release`."""
-        if self._acquired >= MAX_CHANNELS:
-            raise errors.TooMany("channels of a connection")
-        self.client.service.limits.acquire_hold(self.counts)
-        self._acquired += 1
+    def acquire(self, count: int = 1) -> None:
+        """Count channels or memberships of groups, until `release`."""
+        for _ in range(count):
+            if self._acquired >= MAX_CHANNELS:
+                raise errors.TooMany("channels of a connection")
+            self.client.service.limits.acquire_hold(self.counts)
+            self._acquired += 1
 
-    def release(self) -> None:
-        """Stop counting a channel or a membership."""
-        self._acquired -= 1
-        self.counts.held -= 1
+    def release(self, count: int = 1) -> None:
+        self._acquired -= count
+        self.counts.held -= count
 
     def acquire_peer(self, group: Channel) -> None:
         """Count a membership of a group, until `release_peer`. An address has at most a tenth of a group."""
@@ -142,12 +147,7 @@ class ProtocolConnection(ClientConnection):
         work = None
         try:
             context.admit(size=len(message))
-            try:
-                decoded = parse(message)
-            except ValueError as error:
-                self.received_junk(error)
-            else:
-                work = self.received(decoded, context)
+            work = self.received(parse(message), context)
         except Exception as error:
             self._close_with_error(error, context)
         if work is not None:
@@ -156,7 +156,7 @@ class ProtocolConnection(ClientConnection):
         context.ended()
         return None
 
-    async def _complete_message(self, work: Awaitable[None], context: RequestContext, size: int) -> None:
+    async def _complete_message(self, work: Awaitable[object], context: RequestContext, size: int) -> None:
         try:
             await self.complete(work, context)
         finally:
@@ -164,7 +164,7 @@ class ProtocolConnection(ClientConnection):
             if not self.overlapping:
                 self.process_next()
 
-    async def complete(self, work: Awaitable[None], context: RequestContext) -> None:
+    async def complete(self, work: Awaitable[object], context: RequestContext) -> None:
         """Do the work of a message, and close the connection if that fails."""
         try:
             await work
@@ -182,17 +182,15 @@ class ProtocolConnection(ClientConnection):
 
     def _close_with_error(self, error: BaseException, context: RequestContext) -> None:
         if isinstance(error, Rejected):
-            self.client.socket.close(error.code, str(error))
+            self.client.socket.close(self.rejection_code, str(error))
             return
         context.count_error(error)
+        context.status = STATUS.get(type(error), HTTPStatus.SERVICE_UNAVAILABLE)
         if isinstance(error, errors.TooMany):
-            context.status = HTTPStatus.TOO_MANY_REQUESTS
             self.client.socket.close(CloseCode.POLICY_VIOLATION, close_reason(error))
         elif isinstance(error, errors.Unauthorized | errors.NotAllowed):
-            context.status = STATUS[type(error)]
             self.client.socket.close(CloseCode.POLICY_VIOLATION, str(error).lower())
         else:
-            context.status = HTTPStatus.SERVICE_UNAVAILABLE
             self.client.socket.close(CloseCode.TRY_AGAIN_LATER)
 
 
@@ -219,13 +217,17 @@ def hash_owner(kind: str, value: str) -> str:
     return hashlib.blake2b(text, digest_size=16, person=kind.encode()).hexdigest()
 
 
+def is_name(value: object) -> bool:
+    """Return whether a value can name a room, topic or id. Redis and logs know no lone surrogates."""
+    return type(value) is str and 0 < len(value) <= MAX_NAME and is_utf8(value)
+
+
 def is_utf8(name: str) -> bool:
-    """Return whether a name can be encoded, which one with a lone surrogate cannot."""
     return name.isascii() or name.encode(errors="ignore").decode() == name
 
 
 def parse(message: bytes) -> Any:
-    """Parse JSON that can be encoded again. Raise ValueError if it is not JSON, or nested too deeply."""
+    """Parse JSON that can be encoded again. Return None if it is not JSON, or nested too deeply."""
     dump: Callable[[Any], object] = orjson.dumps
     try:
         try:
@@ -238,8 +240,8 @@ def parse(message: bytes) -> Any:
         # `replace` searches for the brackets several times as fast as `count`.
         if 2 * len(message) - len(message.replace(b"{", b"")) - len(message.replace(b"[", b"")) > MAX_DEPTH:
             dump(decoded)
-    except (TypeError, RecursionError) as error:
-        raise ValueError("nested too deeply") from error
+    except (TypeError, ValueError, RecursionError):
+        return None
     return decoded
 
 

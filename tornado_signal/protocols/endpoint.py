@@ -5,9 +5,8 @@ import orjson
 from .. import errors
 from ..http.fields import query_token
 from ..http.handlers import Handler
-from ..http.request import Request
 from ..http.upgrade import MakeReceiver, Upgrade
-from ..relay import Relay
+from ..service.service import Service
 
 
 def make_scope(protocol: str, origin: str | None, *parts: str) -> str:
@@ -15,52 +14,65 @@ def make_scope(protocol: str, origin: str | None, *parts: str) -> str:
     return orjson.dumps([protocol, origin, *parts]).decode()
 
 
-def find_origin(request: Request, protocol: str) -> str:
-    """Return the Origin of a client, or an empty text if the protocol is shared and the client sends none.
-
-    Native programs send none. The refusal and the log name the setting that admits them.
-    """
-    if "Origin" in request.headers:
-        return request.find_origin()
-    if protocol in request.service.settings.shared_protocols:
-        return ""
-    try:
-        return request.find_origin()
-    except errors.InvalidParameter:
-        error = errors.InvalidParameter("Origin", f"; programs that send none need --shared-protocols {protocol}")
-        request.service.report_client(request.client_address, f"{request.pattern}: {error}")
-        raise error from None
+def find_scope(service: Service, protocol: str, origin: str, *parts: str) -> str:
+    """Return the isolation scope of a client. A shared protocol has one for all origins."""
+    return make_scope(protocol, None if protocol in service.settings.shared_protocols else origin, *parts)
 
 
 class ProtocolHandler(Handler):
-    """A request over HTTP of another library's client."""
+    """A request of another library's client. Its token is in the query, because a handshake has no other place."""
 
-    def initialize(self, protocol: str, relay: Relay) -> None:
-        self.protocol = protocol
-        self.relay = relay
+    protocol: str
 
     def find_origin(self) -> str:
-        return find_origin(self.request, self.protocol)
+        """Return the Origin of a client, or an empty text if the protocol is shared and the client sends none.
+
+        Native programs send none. The refusal and the log name the setting that admits them.
+        """
+        request = self.request
+        if "Origin" in request.headers:
+            return request.find_origin()
+        if self.protocol in request.service.settings.shared_protocols:
+            return ""
+        try:
+            return request.find_origin()
+        except errors.InvalidParameter:
+            advice = f"; programs that send none need --shared-protocols {self.protocol}"
+            error = errors.InvalidParameter("Origin", advice)
+            request.service.report_client(request.client_address, f"{request.pattern}: {error}")
+            raise error from None
 
     def find_token(self) -> str:
         return super().find_token() or query_token(self.request.query_arguments)
 
-    @property
-    def scope_origin(self) -> str | None:
-        return None if self.protocol in self.request.service.settings.shared_protocols else self.request.origin
 
-
-class ProtocolUpgrade(Upgrade):
-    """The handshake of another library's client. Its token is in the query, because it can send no other message."""
+class ProtocolUpgrade(ProtocolHandler, Upgrade):
+    """The handshake of another library's client. A path can also have a page for other requests."""
 
     needs_token = True
 
-    def initialize(self, make_receiver: MakeReceiver, protocol: str = "") -> None:  # type: ignore[override]
+    def initialize(self, protocol: str, make_receiver: MakeReceiver) -> None:  # type: ignore[override]
         super().initialize(make_receiver, binary=True)
         self.protocol = protocol
 
-    def find_origin(self) -> str:
-        return find_origin(self.request, self.protocol)
+    @property
+    def is_page(self) -> bool:
+        return False
 
-    def find_token(self) -> str:
-        return super().find_token() or query_token(self.request.query_arguments)
+    def write_page(self) -> None:
+        """Respond to a request for the page."""
+
+    def find_origin(self) -> str:
+        return self.request.find_page_origin() if self.is_page else super().find_origin()
+
+    def get(self) -> None:
+        if self.is_page:
+            self.write_page()
+        else:
+            super().get()
+
+    def head(self) -> None:
+        if self.is_page:
+            self.write_page()
+        else:
+            super().head()

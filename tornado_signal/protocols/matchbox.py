@@ -1,27 +1,24 @@
 """The signaling of matchbox: rooms of peers that each connect to all others, or to a host."""
 
 import asyncio
-import os
-import random
 import time
 import uuid
-from collections.abc import Coroutine
+from functools import partial
 from typing import Any, Final
 
 from .. import errors
 from ..http.fields import topic_of
-from ..relay import Channel, JoinResult, Lease
+from ..relay import Channel, JoinResult, Lease, Relay
 from ..service.client_connection import Client, MessageContext
 from ..service.request_context import RequestContext
-from .connection import MAX_MEMBERS, MAX_NAME, RETRY_S, encode
+from .connection import MAX_MEMBERS, RETRY_S, encode, is_name
 from .endpoint import ProtocolUpgrade
-from .rooms import REFUSED, MemberConnection, Room, Rooms
+from .rooms import REFUSED, MemberConnection, Room
 
 PATH: Final = "/matchbox/{room}"
 PREFIX: Final = "/matchbox/"
 ROOM: Final = "room"  # the name of the room among the fields of the query
-MAX_DIGITS: Final = 9
-LATEST: Final = "latest"  # the only member of a group, whose token and data are what the clients of a room share
+FIRST: Final = "first"  # the only member of a group. Its token and data are the id of the host or first client
 
 
 class MatchboxConnection(MemberConnection):
@@ -31,107 +28,85 @@ class MatchboxConnection(MemberConnection):
     host, and the others know only the host.
     """
 
-    pattern = PATH
+    pattern, protocol = PATH, "matchbox"
 
-    __slots__ = ("_batch", "_host", "_latest", "_name", "_next")
+    __slots__ = ("_first", "_is_hosted", "_next", "_room")
 
-    def __init__(self, client: Client, rooms: Rooms, origin: str | None) -> None:
+    def __init__(self, relay: Relay, rooms: dict[Channel, Room], client: Client) -> None:
         query = client.query  # before it is dropped
-        own_id = uuid.UUID(int=time.time_ns() << 64 | random.getrandbits(64))
-        super().__init__(client, rooms, "matchbox", origin, str(own_id))
-        count, self._name = query.get("next", [b""])[0], query[ROOM][0].decode()
-        self._next = min(int(count), MAX_MEMBERS) if count.isdigit() and len(count) < MAX_DIGITS else 0
-        self._host = "" if query.get("host") == [b"1"] else None
-        self._latest = Channel(self.scope, f"next {self._next} {self._name}" if self._next else f"host {self._name}")
-        self._batch = ""  # the batch of the client, until it is complete
+        super().__init__(relay, rooms, client, str(uuid.UUID(int=time.time_ns() << 64 | uuid.uuid4().int >> 64)))
+        count = query.get("next", [b""])[0]
+        self._next = min(int(count[:9]), MAX_MEMBERS) if count.isdigit() else 0
+        self._is_hosted = not self._next and query.get("host") == [b"1"]
+        kind = f"next {self._next}" if self._next else "host" if self._is_hosted else "all"
+        self._room = Channel(f"{kind} {self.scope}", query[ROOM][0].decode())
+        self._first = ""  # the id of the host, or of the first client of a batch that is not complete
 
-    @property
-    def names(self) -> list[str]:
-        return [self._name]
-
-    def opened(self) -> Coroutine[None, None, None]:
+    async def opened(self) -> None:
         context = MessageContext(self, self.pattern)
-        return self.complete(self._start(context), context)
+        await self.complete(self._start(context), context)
 
     async def _start(self, context: RequestContext) -> None:
         context.authorize("list")
-        context.require_topic(self._name)
+        context.require_topic(self._room.name)
+        room, joined = self._room, JoinResult.FULL
+        while joined is JoinResult.FULL and not self.closed:
+            if self._next or self._is_hosted:
+                await self.until_available(self._find_first)
+                room = Channel(f"{self._first} {self._room.scope}", self._room.name)
+            joined = await self.enter(room, context, limit=self._next)
+            if joined is JoinResult.FULL:  # the batch is complete, and its members have not released it yet
+                await asyncio.sleep(RETRY_S)
+
+    async def _find_first(self) -> None:
+        """Find the host, or the first client of the batch that is not complete. Without one, it is this client."""
         while True:
-            kind = "all"
-            if self._next:
-                kind = self._batch = await self.until_available(lambda: self._share(os.urandom(8).hex()))
-            elif self._host is not None:
-                kind = self._host = await self.until_available(lambda: self._share(self.id))
-            joined = await self.enter(f"{kind} {self._name}", context, max_members=self._next)
-            if joined is not JoinResult.FULL or self.closed:
+            found = await self.relay.find(self._room, FIRST)
+            self._first = self.id if found is None else found.data
+            if (found is not None and self._is_hosted) or await self._own(self._first):
                 return
-            await asyncio.sleep(RETRY_S)  # the batch is complete, and its members have not released it yet
 
-    async def _share(self, proposed: str) -> str:
-        """Return the host, or the batch that is not complete. Without one it is the proposed value.
+    async def _own(self, first: str) -> bool:
+        """Own the lease that names the first client, as each client of its batch may. Its owner can have left."""
+        joined = await self.relay.join(self._room, Lease(FIRST, self.owner, first, first), 1)
+        if self.closed or not self._first:  # the batch is complete by now
+            self._disown()
+        return joined not in REFUSED
 
-        All members of a batch own its lease. So it stays until the last one leaves.
-        """
-        while True:
-            found = await self.relay.find(self._latest, LATEST)
-            if found is not None and self._host is not None:
-                return found.data
-            value = proposed if found is None else found.data
-            if await self.relay.join(self._latest, Lease(LATEST, self.owner, value, value), 1) not in REFUSED:
-                return value
+    def _disown(self) -> None:
+        self.client.service.start(self.relay.leave(self._room, FIRST, self.owner))
 
-    def _release_latest(self) -> None:
-        self.client.service.start(self.relay.leave(self._latest, LATEST, self.owner))
-
-    async def _keep_batch(self, batch: str) -> None:
-        """Own the lease of a batch. The member that has left can have been its owner."""
-        await self.until_available(lambda: self._share(batch))
-        if not self._batch:  # it is complete by now
-            self._release_latest()
-
-    def entered(self, room: Room, others: list[str]) -> None:
-        self.send({"IdAssigned": self.id})
-        for each in others if self._host is None else ():
-            self._greet(each)
-        self._release_full_batch(len(others) + 1)
-
-    def peer_changed(self, room: Room, member_id: str, data: str | None) -> None:
-        if data is not None:
-            self._greet(member_id)
-            self._release_full_batch(len(room.members))
-            return
-        if self._host in (None, self.id, member_id):
+    def member_changed(self, room: Room, member_id: str, data: str | None) -> None:
+        if member_id == self.id:
+            self.send({"IdAssigned": self.id})
+            for each in [each for each in room.members if each != self.id]:
+                self.member_changed(room, each, "")
+        elif data is not None:  # the older of two members offers, or the host
+            if self.id == self._first if self._is_hosted else self.id < member_id:
+                self.send({"NewPeer": member_id})
+        elif not self._is_hosted or self._first in (self.id, member_id):
             self.send({"PeerLeft": member_id})
-        if self._batch:
-            self.client.service.start(self._keep_batch(self._batch))
-
-    def _greet(self, member_id: str) -> None:
-        """Notify the older of two members of the other, or the host."""
-        if self.id < member_id if self._host is None else self.id == self._host:
-            self.send({"NewPeer": member_id})
-
-    def _release_full_batch(self, count: int) -> None:
-        if self._batch and count >= self._next:
-            self._batch = ""
-            self._release_latest()
+        if self._next and self._first and len(room.members) >= self._next:
+            self._first = ""
+            self._disown()
+        elif self._next and self._first and data is None:
+            self.client.service.start(self.until_available(partial(self._own, self._first)))
 
     def received(self, message: Any, context: RequestContext) -> None:
         signal = message.get("Signal") if type(message) is dict and len(message) == 1 else None
         if type(signal) is not dict:
-            if message != "KeepAlive":
-                self.refuse_other_protocol(message)
+            self.refuse_other_protocol(message)
             return
         self.authorize_signal(context)
-        to = signal.get("receiver") if self._host in (None, self.id) else self._host
+        to = self._first if self._is_hosted and self.id != self._first else signal.get("receiver")
         for room in self.joined:
             if type(to) is str and "data" in signal:
                 room.send(to, encode({"Signal": {"sender": self.id, "data": signal["data"]}}))
 
     async def leave(self) -> None:
         await super().leave()
-        if self._batch or self._host == self.id:
-            # The others keep the batch first.
-            asyncio.get_running_loop().call_later(RETRY_S, self._release_latest)
+        if self._first:  # other clients of the batch own its lease first
+            asyncio.get_running_loop().call_later(RETRY_S if self._next else 0, self._disown)
 
 
 class MatchboxUpgrade(ProtocolUpgrade):
@@ -139,7 +114,7 @@ class MatchboxUpgrade(ProtocolUpgrade):
 
     def get(self) -> None:
         name = topic_of(self.request.path[len(PREFIX) :])
-        if not name or len(name) > MAX_NAME:
+        if name is None or not is_name(name):
             raise errors.PathNotFound()
         self.request.query_arguments |= {ROOM: [name.encode()]}
         super().get()

@@ -6,7 +6,7 @@ Nothing is stored, and events of other kinds are refused.
 import hashlib
 import json
 import re
-from collections.abc import Awaitable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -17,8 +17,8 @@ from ..relay import Channel, Relay
 from ..service.client_connection import Client
 from ..service.request_context import RequestContext, units_of
 from ..transport.websocket import WebSocket
-from .connection import MAX_CHANNELS, MAX_NAME, ProtocolConnection, confirm, encode, is_utf8, parse
-from .endpoint import ProtocolUpgrade, make_scope
+from .connection import MAX_CHANNELS, MAX_NAME, ProtocolConnection, confirm, encode, is_name, parse
+from .endpoint import ProtocolUpgrade
 
 try:
     from btclib_secp256k1 import ssa
@@ -100,77 +100,69 @@ class NostrConnection(ProtocolConnection):
     """A client of Nostr.
 
     Each value in a filter counts as a channel. Each further topic of an event counts as a request. An event is
-    opaque, so it needs a token for offers and for answers. `origin` is None if all origins share their topics.
+    opaque, so it needs a token for offers and for answers.
     """
 
-    pattern = PATH
+    pattern, protocol = PATH, "nostr"
 
-    __slots__ = ("_origin", "_subscriptions")
+    __slots__ = ("_subscriptions",)
 
-    def __init__(self, client: Client, relay: Relay, origin: str | None) -> None:
-        super().__init__(client, relay, make_scope("nostr", origin))
-        self._origin = origin
+    def __init__(self, relay: Relay, client: Client) -> None:
+        super().__init__(relay, client)
         self._subscriptions: dict[bytes, Subscription] = {}  # by the id as JSON
 
     @property
     def names(self) -> list[str]:
-        subscriptions = self._subscriptions.values()
-        return list(dict.fromkeys(name for each in subscriptions for _, name in each.topics))
+        return list({name: None for each in self._subscriptions.values() for _, name in each.topics})
 
     def channel_of(self, topic: Topic) -> Channel:
         """Return the channel of a topic. Those of `x` have no letter in their scope, as in earlier versions."""
         letter, name = topic
-        return Channel(self.scope if letter == "x" else make_scope("nostr", self._origin, letter), name)
+        return Channel(self.scope if letter == "x" else self.find_scope(letter), name)
 
-    def received(self, message: Any, context: RequestContext) -> Coroutine[None, None, None] | None:
+    def received(self, message: Any, context: RequestContext) -> Awaitable[None] | None:
         kind, *values = message if type(message) is list and message else [None]
+        refused: list[Any] = ["NOTICE"]  # begins the response to a message that is refused
         try:
-            if kind == "EVENT":
-                self._receive_event(values, context)
-            elif kind == "REQ":
-                return self._receive_request(values, context)
-            elif kind == "CLOSE":
-                self._subscribe(encode(_parse_id(values)), [], context)
-            elif kind == "COUNT":
-                self.send(["CLOSED", _parse_id(values), "unsupported: nothing is stored, so nothing is counted"])
-            elif kind == "AUTH":
-                self.send(["OK", _parse_event_id(values), False, "unsupported: no event needs authentication"])
+            if kind in ("EVENT", "AUTH"):
+                refused = ["OK", _parse_event_id(values), False]
+                if kind == "AUTH":
+                    raise Refused("unsupported: no event needs authentication")
+                self._receive_event(values[0], context)
+            elif kind in ("REQ", "CLOSE", "COUNT"):
+                refused = ["CLOSED", _parse_id(values)]
+                if kind == "COUNT":
+                    raise Refused("unsupported: nothing is stored, so nothing is counted")
+                if kind == "REQ":
+                    return self._receive_request(refused[1], values[1:], context)
+                self._subscribe(encode(refused[1]), [], context)
             elif not self.refuse_other_protocol(message):
-                raise Refused("invalid: not an EVENT, REQ or CLOSE")
+                raise Refused(f"invalid: not {'JSON' if message is None else 'an EVENT, REQ or CLOSE'}")
         except Refused as refusal:
-            self.send(["NOTICE", str(refusal)])
+            self.send([*refused, str(refusal)])
         return None
-
-    def received_junk(self, error: ValueError) -> None:
-        self.send(["NOTICE", "invalid: not JSON"])
 
     def disconnected(self) -> None:
         for subscription in self._subscriptions.values():
             self._unsubscribe(subscription)
-        while self._acquired:
-            self.release()
+        self.release(self._acquired)
         super().disconnected()
 
     # Subscriptions
 
-    def _receive_request(self, values: list[Any], context: RequestContext) -> Coroutine[None, None, None] | None:
-        subscription_id = _parse_id(values)
-        subscription = encode(subscription_id)
+    def _receive_request(self, name: str, values: list[Any], context: RequestContext) -> Awaitable[None] | None:
+        filters: list[Filter] = []
         try:
-            if not 0 < len(values[1:]) <= MAX_FILTERS:
+            if not 0 < len(values) <= MAX_FILTERS:
                 raise Refused(f"invalid: a subscription has 1 to {MAX_FILTERS} filters")
-            filters = [_parse_filter(value) for value in values[1:]]
-            context.authorize("list")
-            for each in filters:
-                for _, name in each.topics.union(*each.others):
-                    context.require_topic(name)
-        except (Refused, errors.Unauthorized, errors.NotAllowed) as refusal:
-            self._subscribe(subscription, [], context)
-            self.send(["CLOSED", subscription_id, _reason(refusal)])
-            return None
-        if pending := self._subscribe(subscription, filters, context):
-            return self._confirm(pending, subscription_id)
-        self.send(["EOSE", subscription_id])
+            parsed = [_parse_filter(value) for value in values]
+            _authorize(context, ("list",), (topic for each in parsed for topic in each.topics.union(*each.others)))
+            filters = parsed
+        finally:
+            pending = self._subscribe(encode(name), filters, context)
+        if pending:
+            return self._confirm(pending, name)
+        self.send(["EOSE", name])
         return None
 
     async def _confirm(self, pending: list[Awaitable[None]], subscription_id: str) -> None:
@@ -185,12 +177,9 @@ class NostrConnection(ProtocolConnection):
         """
         earlier = self._subscriptions.get(name, Subscription(self.client.socket, name, ()))
         subscription = Subscription(self.client.socket, name, filters)
-        if (units := subscription.values + earlier.values - 1) > 0:
-            context.charge(units)
-        for _ in range(earlier.values):
-            self.release()
-        for _ in range(subscription.values):
-            self.acquire()
+        context.charge(subscription.values + earlier.values - 1)
+        self.release(earlier.values)
+        self.acquire(subscription.values)
         subscribed = [self.relay.subscribe(self.channel_of(topic), subscription) for topic in subscription.topics]
         self._unsubscribe(earlier)
         self._subscriptions[name] = subscription
@@ -204,42 +193,31 @@ class NostrConnection(ProtocolConnection):
 
     # Events
 
-    def _receive_event(self, values: list[Any], context: RequestContext) -> None:
-        event_id = _parse_event_id(values)
-        event = values[0]
-        try:
-            topics = _check_event(event)
-            self.authorize_signal(context)
-            for _, name in topics:
-                context.require_topic(name)
-        except (Refused, errors.Unauthorized, errors.NotAllowed) as refusal:
-            self.send(["OK", event_id, False, _reason(refusal)])
-            return
+    def _receive_event(self, event: Any, context: RequestContext) -> None:
+        topics = _check_event(event)
+        _authorize(context, ("offer", "answer"), topics)
         names = ("id", "pubkey", "created_at", "kind", "tags", "content", "sig")
         content = encode({name: event[name] for name in names})
-        if len(topics) > 1:
-            context.charge((len(topics) - 1) * units_of(len(content)))
+        context.charge((len(topics) - 1) * units_of(len(content)))
         for number, topic in enumerate(topics):
             self.publish(self.channel_of(topic), b"%d%b%b" % (event["kind"], b" " * number, content), context)
         # In one write with the event if the publisher also subscribes to it.
-        self.client.socket.post(encode(["OK", event_id, True, ""]))
+        self.client.socket.post(encode(["OK", event["id"], True, ""]))
 
 
 class NostrUpgrade(ProtocolUpgrade):
     """GET /nostr: the handshake, or the document of NIP-11 for clients that accept it."""
 
+    @property
+    def is_page(self) -> bool:
+        headers = self.request.headers
+        return "Upgrade" not in headers and DOCUMENT_TYPE in headers.get("Accept", "").lower()
+
     def admit(self) -> None:
-        self.needs_token = not self._wants_document
+        self.needs_token = not self.is_page
         super().admit()
 
-    def find_origin(self) -> str:
-        return self.request.find_page_origin() if self._wants_document else super().find_origin()
-
-    def get(self) -> None:
-        if not self._wants_document:
-            super().get()
-            return
-        service = self.request.service
+    def write_page(self) -> None:
         self.set_header("Content-Type", DOCUMENT_TYPE)
         self.write(
             encode(
@@ -248,7 +226,7 @@ class NostrUpgrade(ProtocolUpgrade):
                     "description": f"{OTHER_KIND.capitalize()}. {_SIGNATURES} Nothing is stored.",
                     "supported_nips": [1, 11],
                     "limitation": {
-                        "max_message_length": service.settings.max_body_bytes,
+                        "max_message_length": self.request.service.settings.max_body_bytes,
                         "max_subscriptions": MAX_CHANNELS,
                         "max_subid_length": MAX_SUBSCRIPTION_ID,
                         "max_event_tags": MAX_TAGS,
@@ -261,29 +239,20 @@ class NostrUpgrade(ProtocolUpgrade):
             )
         )
 
-    def head(self) -> None:
-        if self._wants_document:
-            self.get()
-        else:
-            super().head()
 
-    @property
-    def _wants_document(self) -> bool:
-        headers = self.request.headers
-        return "Upgrade" not in headers and DOCUMENT_TYPE in headers.get("Accept", "").lower()
-
-
-def _reason(refusal: Exception) -> str:
-    """Return why a message is refused, with a prefix of NIP-01."""
-    return str(refusal) if isinstance(refusal, Refused) else f"restricted: {refusal}"
+def _authorize(context: RequestContext, actions: Iterable[str], topics: Iterable[Topic]) -> None:
+    """Check that the token allows these actions and topics. Raise Refused if it does not."""
+    try:
+        for action in actions:
+            context.authorize(action)
+        for _, name in topics:
+            context.require_topic(name)
+    except (errors.Unauthorized, errors.NotAllowed) as error:
+        raise Refused(f"restricted: {error}") from error
 
 
 def _is_hex(value: object, digits: re.Pattern[str]) -> bool:
     return type(value) is str and digits.fullmatch(value) is not None
-
-
-def _is_name(value: object) -> bool:
-    return type(value) is str and 0 < len(value) <= MAX_NAME and is_utf8(value)
 
 
 def _parse_id(values: list[Any]) -> str:
@@ -310,7 +279,7 @@ def _parse_filter(value: object) -> Filter:
     if not conditions:
         raise Refused("unsupported: a filter without a single-letter tag")
     for name, values in conditions.items():
-        if type(values) is not list or not values or not all(map(_is_name, values)):
+        if type(values) is not list or not values or not all(map(is_name, values)):
             raise Refused(f"invalid: {name} has values of 1 to {MAX_NAME} characters")
     kinds, since, until = value.get("kinds"), value.get("since", 0), value.get("until", MAX_TIME)
     if kinds is not None:
@@ -350,7 +319,7 @@ def _check_event(event: dict[str, Any]) -> Sequence[Topic]:
 
 def _find_topics(tags: list[list[str]]) -> Sequence[Topic]:
     """Return the topics in the tags of an event, each once, without those that no filter can have."""
-    pairs = (tag[:2] for tag in tags if len(tag) > 1 and _LETTER.fullmatch(tag[0]) and _is_name(tag[1]))
+    pairs = (tag[:2] for tag in tags if len(tag) > 1 and _LETTER.fullmatch(tag[0]) and is_name(tag[1]))
     return tuple(dict.fromkeys((letter, name) for letter, name in pairs))
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import hashlib
-import os
 import uuid
 import zlib
 from collections import deque
@@ -20,7 +19,7 @@ from ..service.request_context import RequestContext
 from ..service.statuses import STATUS
 from ..transport.frames import CloseCode
 from .connection import MAX_NAME, ProtocolConnection, confirm, encode, hash_owner, is_utf8
-from .endpoint import ProtocolHandler, ProtocolUpgrade, make_scope
+from .endpoint import ProtocolHandler, ProtocolUpgrade, find_scope
 
 PATH: Final = "/peerjs"
 GROUPS: Final = 16  # of the ids of a scope, so that several nodes of Redis share them
@@ -65,9 +64,9 @@ class Absent:
 
 
 class PeerJsConnection(ProtocolConnection):
-    """A PeerJS client. Its origin is None if all origins share their ids."""
+    """A PeerJS client."""
 
-    pattern = PATH
+    pattern, protocol = PATH, "peerjs"
     overlapping = True  # a message waits only for the earlier ones to its id
 
     __slots__ = (
@@ -76,18 +75,17 @@ class PeerJsConnection(ProtocolConnection):
         "_flaw",
         "_kept_bytes",
         "_member",
-        "_owner",
         "_peer_id",
         "_recent",
         "_token",
         "_unconfirmed",
     )
 
-    def __init__(self, client: Client, relay: Relay, origin: str | None) -> None:
+    def __init__(self, relay: Relay, client: Client) -> None:
         peer_id, token, key = (
             client.query.get(name, [b""])[0].decode("utf-8", "replace") for name in ("id", "token", "key")
         )
-        super().__init__(client, relay, make_scope("peerjs", origin, key))
+        super().__init__(relay, client, key)
         self._flaw = ""  # why the query is refused, or empty
         if not (peer_id and token and key):
             self._flaw = "No id, token, or key supplied to websocket server"
@@ -97,7 +95,6 @@ class PeerJsConnection(ProtocolConnection):
         # A token can be a JSON Web Token, of which only a hash is kept. A renewed one has the same subject.
         subject = self.grant.subject if self.grant is not None else ""
         self._token = hash_owner("subject", subject) if subject else hashlib.sha256(token.encode()).hexdigest()[:32]
-        self._owner = os.urandom(8).hex()
         self._member = False
         self._early: list[bytes] | None = []  # messages for the client, until OPEN has been sent
         self._absent: dict[str, Absent] = {}
@@ -116,9 +113,9 @@ class PeerJsConnection(ProtocolConnection):
         service = self.client.service
         (service.start if self.relay.shared else service.finish)(work)
 
-    def opened(self) -> Coroutine[None, None, None]:
+    async def opened(self) -> None:
         context = MessageContext(self, self.pattern)
-        return self.complete(self._claim(context), context)
+        await self.complete(self._claim(context), context)
 
     def _admit_id(self, context: RequestContext) -> None:
         """Check that the token covers the id, which is also the `info` of the token if it has that claim."""
@@ -146,7 +143,7 @@ class PeerJsConnection(ProtocolConnection):
         if self.closed:
             await self._leave()
             return
-        await self._publish(inbox(self.scope, self._peer_id), TAKEN_OVER + self._owner.encode())
+        await self._publish(inbox(self.scope, self._peer_id), TAKEN_OVER + self.owner.encode())
         self.send({"type": "OPEN"})
         early, self._early = self._early or [], None
         for message in early:
@@ -159,7 +156,7 @@ class PeerJsConnection(ProtocolConnection):
             await opening
         self.acquire()
         try:
-            lease = Lease(self._peer_id, self._owner, self._token)
+            lease = Lease(self._peer_id, self.owner, self._token)
             joined = await self.relay.join(self._group, lease, UNLIMITED, self._lose)
             self._member = joined is not JoinResult.TAKEN
         finally:
@@ -183,7 +180,7 @@ class PeerJsConnection(ProtocolConnection):
         self._member = False
         self.unsubscribe(inbox(self.scope, self._peer_id))
         self.release()
-        return self.relay.leave(self._group, self._peer_id, self._owner)
+        return self.relay.leave(self._group, self._peer_id, self.owner)
 
     def leave(self) -> Coroutine[None, None, None] | None:
         for peer_id in list(self._absent):
@@ -209,7 +206,7 @@ class PeerJsConnection(ProtocolConnection):
                 self._early.append(message)
         elif not message.startswith(TAKEN_OVER):
             self._receive(message)
-        elif message != TAKEN_OVER + self._owner.encode():
+        elif message != TAKEN_OVER + self.owner.encode():
             self.client.service.start(self._check_owner())
 
     def _receive(self, message: bytes) -> None:
@@ -236,7 +233,7 @@ class PeerJsConnection(ProtocolConnection):
             service = self.client.service
             asyncio.get_running_loop().call_later(RETRY_S, lambda: service.start(self._check_owner()))
             return
-        if lease is None or lease.owner != self._owner:
+        if lease is None or lease.owner != self.owner:
             self._lose()
 
     def _lose(self) -> None:
@@ -380,6 +377,8 @@ class PeerJsUpgrade(ProtocolUpgrade):
 class PeerIdHandler(ProtocolHandler):
     """GET /{key}/id: a new id as text."""
 
+    protocol = PeerJsConnection.protocol
+
     def get(self, key: str) -> None:
         self.set_header("Content-Type", "text/plain; charset=utf-8")
         self.write(str(uuid.uuid4()).encode())
@@ -391,6 +390,10 @@ class PeersHandler(ProtocolHandler):
     """GET /{key}/peers: the connected ids, if the operator allows it."""
 
     action = "list"
+    protocol = PeerJsConnection.protocol
+
+    def initialize(self, relay: Relay) -> None:
+        self.relay = relay
 
     async def get(self, key: str) -> None:
         if not self.request.service.settings.peerjs_discovery:
@@ -401,7 +404,7 @@ class PeersHandler(ProtocolHandler):
         name = topic_of(key)
         if name is None:
             raise errors.InvalidParameter("key")
-        scope = make_scope("peerjs", self.scope_origin, name)
+        scope = find_scope(self.request.service, self.protocol, self.request.origin, name)
         groups = await asyncio.gather(
             *(self.relay.members(id_group(scope, number), MAX_LISTED // GROUPS) for number in range(GROUPS))
         )

@@ -1,7 +1,6 @@
 """Rooms of protocols whose server gives ids, lists the members, and forwards messages to one of them."""
 
 import asyncio
-import os
 from typing import Final
 
 from .. import errors
@@ -9,7 +8,6 @@ from ..relay import COUNTED, Channel, Deliveries, JoinResult, Lease, Relay, unit
 from ..service.client_connection import Client
 from ..service.request_context import RequestContext
 from .connection import MAX_MEMBERS, RETRY_S, ProtocolConnection, confirm
-from .endpoint import make_scope
 
 NOTIFIED_BYTES: Final = 40  # of a member, in what the others get
 REFUSED: Final = (JoinResult.FULL, JoinResult.TAKEN)
@@ -19,8 +17,7 @@ JOINED, LEFT, SENT = b"+", b"-", b">"  # begin what is published in a room
 class Room:
     """A room as this process knows it: the data of all members by id, and its own connections.
 
-    Everything about a room goes through one channel, so that a member is known before its messages arrive. A server
-    subscribes, lists the members, and announces each member that has joined: each learns of every other one once.
+    Everything about it goes through one channel (docs/decisions.md#rooms-of-rxdb-matchbox-and-godot).
     """
 
     def __init__(self, relay: Relay, channel: Channel) -> None:
@@ -34,21 +31,18 @@ class Room:
         self._deliveries: Deliveries[MemberConnection] = Deliveries()
 
     async def enter(self, member: "MemberConnection", lease: Lease, max_members: int) -> JoinResult:
-        """Join, and announce the member, which is notified of the others first."""
-        if self._missed:
-            if (opening := self.relay.subscribe(self.channel, self)) is not None:
-                await confirm([opening])
-            await self._list()
+        """Join, or change the lease. The others know the member before it knows them."""
+        if (opening := self.relay.subscribe(self.channel, self)) is not None:
+            await confirm([opening])
+        await self._list()
         joined = await self.relay.join(self.channel, lease, max_members)
         if joined not in REFUSED:
+            self.relay.publish(self.channel, JOINED + f"{lease.member} {lease.data}".encode())
             self.own[lease.member] = member
-            member.entered(self, [each for each in self.members if each != lease.member])
-            self.announce(lease)
+            member.member_changed(self, lease.member, lease.data)
+            if member.closed:
+                await self.exit(lease.member, lease.owner)
         return joined
-
-    def announce(self, lease: Lease) -> None:
-        """Let the others know of a member that has joined, or of its new data."""
-        self.relay.publish(self.channel, JOINED + f"{lease.member} {lease.data}".encode())
 
     async def exit(self, member_id: str, owner: str) -> None:
         """Leave, and let the others know."""
@@ -66,17 +60,18 @@ class Room:
     def relayed(self, message: bytes) -> None:
         kind, (name, _, content) = message[:1], message[1:].partition(b" ")
         member_id = name.decode()
-        if kind == SENT and member_id in self.own:
-            self._deliveries.deliver(lambda member: member.relayed(content), [self.own[member_id]], len(content))
-        elif kind in (JOINED, LEFT):
+        if kind == SENT:
+            if member_id in self.own:
+                self._deliveries.deliver(lambda member: member.relayed(content), [self.own[member_id]], len(content))
+        elif kind in (JOINED, LEFT) and not self._deliveries.is_full:
             if self._listing.locked():
                 self._changed.add(member_id)
-            if self._deliveries.is_full:
-                self._list_again()
-            else:
-                self._change(member_id, content.decode() if kind == JOINED else None)
-        elif kind == COUNTED and self.users == len(self.own) and (self._missed or int(name) != len(self.members)):
-            self._list_again()
+            self._change(member_id, content.decode() if kind == JOINED else None)
+        # Otherwise list the members: changes were missed, or are too many to notify everybody of each.
+        elif kind != COUNTED or (self.users == len(self.own) and (self._missed or int(name) != len(self.members))):
+            self._missed += 1
+            if self.own and not self._listing.locked():
+                next(iter(self.own.values())).client.service.start(self._list())
 
     def _change(self, member_id: str, data: str | None) -> None:
         """Add a member, give it new data, or remove it without data. Notify the others."""
@@ -87,17 +82,8 @@ class Room:
         else:
             self.members[member_id] = data
 
-        def notify(member: MemberConnection) -> None:
-            if not member.closed:
-                member.peer_changed(self, member_id, data)
-
-        self._deliveries.deliver(notify, [member for own_id, member in self.own.items() if own_id != member_id])
-
-    def _list_again(self) -> None:
-        """List the members because changes were missed, or were too many to notify everybody of each."""
-        self._missed += 1
-        if self.own and not self._listing.locked():
-            next(iter(self.own.values())).client.service.start(self._list())
+        others = [member for own_id, member in self.own.items() if own_id != member_id]
+        self._deliveries.deliver(lambda member: member.member_changed(self, member_id, data), others)
 
     async def _list(self) -> None:
         """List the members, and learn of those whose messages were lost, or whose server was."""
@@ -108,84 +94,57 @@ class Room:
                     continue
                 self._changed.clear()
                 leases = {lease.member: lease.data for lease in (await self.relay.members(self.channel)).sample}
-                for member_id in (self.members.keys() | leases.keys()) - self._changed:
-                    if member_id in leases or member_id not in self.own:
-                        self._change(member_id, leases.get(member_id))
+                lost = self.members.keys() - leases.keys() - self.own.keys()
+                for member_id in (lost | leases.keys()) - self._changed:
+                    self._change(member_id, leases.get(member_id))
                 self._missed -= missed
 
 
-class Rooms(dict[Channel, Room]):
-    """The rooms that this process has connections in."""
-
-    def __init__(self, relay: Relay) -> None:
-        self.relay = relay
-
-    def __missing__(self, channel: Channel) -> Room:
-        return self.setdefault(channel, Room(self.relay, channel))
-
-
 class MemberConnection(ProtocolConnection):
-    """A client of a protocol with rooms. Its origin is None if all origins share their rooms."""
+    """A client of a protocol with rooms, which the connections of the process share."""
 
-    __slots__ = ("_rooms", "id", "joined", "owner")
+    __slots__ = ("_rooms", "id", "joined")
 
-    def __init__(self, client: Client, rooms: Rooms, protocol: str, origin: str | None, own_id: str) -> None:
-        super().__init__(client, rooms.relay, make_scope(protocol, origin))
+    def __init__(self, relay: Relay, rooms: dict[Channel, Room], client: Client, own_id: str) -> None:
+        super().__init__(relay, client)
         self._rooms = rooms
         self.id = own_id
-        self.owner = os.urandom(8).hex()
         self.joined: list[Room] = []
 
     @property
     def names(self) -> list[str]:
         return [room.channel.name for room in self.joined]
 
-    def entered(self, room: Room, others: list[str]) -> None:
-        """Send the client its id in a room, and those of the others."""
+    def member_changed(self, room: Room, member_id: str, data: str | None) -> None:
+        """Notify the client that a member, first itself, has joined, has new data, or has left, which is None."""
 
-    def peer_changed(self, room: Room, member_id: str, data: str | None) -> None:
-        """Notify the client that another member has joined, has new data, or has left, which is None."""
-
-    def make_lease(self, data: str = "") -> Lease:
-        return Lease(self.id, self.owner, self.owner, data)
-
-    async def enter(self, name: str, context: RequestContext, data: str = "", max_members: int = 0) -> JoinResult:
-        """Enter a room with a short text about the member, until the connection ends.
-
-        Without `max_members`, a full room raises TooMany.
-        """
-        channel, joined = Channel(self.scope, name), JoinResult.FULL
+    async def enter(self, channel: Channel, context: RequestContext, data: str = "", limit: int = 0) -> JoinResult:
+        """Enter a room, with a short text about the member. Without a limit of members, a full one raises TooMany."""
         self.acquire_peer(channel)
-        room = self._rooms[channel]
+        room = self._rooms.get(channel) or self._rooms.setdefault(channel, Room(self.relay, channel))
         room.users += 1
+        joined, lease = JoinResult.FULL, Lease(self.id, self.owner, self.owner, data)
         try:
-            lease, most = self.make_lease(data), max_members or MAX_MEMBERS
-            joined = await self.until_available(lambda: room.enter(self, lease, most))
+            joined = await self.until_available(lambda: room.enter(self, lease, limit or MAX_MEMBERS))
         finally:
-            if joined in REFUSED:
+            if joined in REFUSED or self.closed:
                 self._release(room)
             else:
                 self.joined.append(room)
-        if joined is JoinResult.FULL and not max_members:
+        if joined is JoinResult.FULL and not limit:
             raise errors.TooMany("members of a room")
-        if self.closed and room in self.joined:
-            await self._exit(room)
-        if units := units_of_receivers(len(room.members), NOTIFIED_BYTES):
-            context.charge(units)
+        context.charge(units_of_receivers(len(room.members), NOTIFIED_BYTES))
         return joined
 
     def _release(self, room: Room) -> None:
         self.release_peer(room.channel)
         room.users -= 1
         if not room.users:
-            room.relay.unsubscribe(room.channel, room)
-            self._rooms.pop(room.channel, None)
-
-    async def _exit(self, room: Room) -> None:
-        self.joined.remove(room)
-        await room.exit(self.id, self.owner)
-        self._release(room)
+            self.relay.unsubscribe(room.channel, room)
+            del self._rooms[room.channel]
 
     async def leave(self) -> None:
-        for room in list(self.joined):
-            await self._exit(room)
+        while self.joined:
+            room = self.joined.pop()
+            await room.exit(self.id, self.owner)
+            self._release(room)

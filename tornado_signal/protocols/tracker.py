@@ -1,7 +1,6 @@
 """The WebTorrent tracker over WebSockets: swarms of peers that send each other offers through the server."""
 
 import asyncio
-import os
 from collections.abc import Coroutine
 from typing import Any, Final
 
@@ -12,7 +11,6 @@ from ..service.client_connection import Client
 from ..service.request_context import RequestContext
 from ..service.statuses import STATUS
 from .connection import MAX_MEMBERS, ProtocolConnection, encode, hash_owner
-from .endpoint import make_scope
 
 PATH: Final = "/tracker"
 ANNOUNCE_PATH: Final = "/announce"
@@ -45,16 +43,15 @@ def topic_of_hash(info_hash: str) -> str:
 
 
 class TrackerConnection(ProtocolConnection):
-    """A client of a tracker. Its origin is None if all origins share their swarms."""
+    """A client of a tracker."""
 
-    pattern = PATH
+    pattern, protocol = PATH, "tracker"
 
-    __slots__ = ("_owner", "_swarms", "_token")
+    __slots__ = ("_swarms", "_token")
 
-    def __init__(self, client: Client, relay: Relay, origin: str | None) -> None:
+    def __init__(self, relay: Relay, client: Client) -> None:
         token = query_token(client.query)
-        super().__init__(client, relay, make_scope("tracker", origin))
-        self._owner = os.urandom(8).hex()
+        super().__init__(relay, client)
         # The subject of a token binds its peers. Without it a client that comes back is known by address or token.
         if self.grant is not None and self.grant.subject:
             self._token = hash_owner("subject", self.grant.subject)
@@ -70,9 +67,6 @@ class TrackerConnection(ProtocolConnection):
     def received(self, message: Any, context: RequestContext) -> Coroutine[None, None, None]:
         return self._respond(message, context)
 
-    def received_junk(self, error: ValueError) -> None:
-        self._fail("announce", "", "invalid JSON")
-
     async def _respond(self, message: Any, context: RequestContext) -> None:
         fields = message if type(message) is dict else {}
         action, info_hash = fields.get("action"), fields.get("info_hash")
@@ -82,8 +76,8 @@ class TrackerConnection(ProtocolConnection):
             elif action == "scrape":
                 await self._scrape(info_hash, context)
             elif not self.refuse_other_protocol(message):
-                named = action if type(action) is str else ""
-                raise Failed(f"invalid action in WS request: {named[:MAX_ECHOED]}")
+                named = f"action in WS request: {action[:MAX_ECHOED] if type(action) is str else ''}"
+                raise Failed(f"invalid {'JSON' if message is None else named}")
         except (Failed, errors.Unauthorized, errors.NotAllowed, errors.Unavailable) as failed:
             reason = str(failed)
             if isinstance(failed, errors.Unavailable):
@@ -119,9 +113,7 @@ class TrackerConnection(ProtocolConnection):
         offers = offers if type(offers) is list and answer is None and event != "stopped" else []
         if len(offers) > MAX_OFFERS:
             raise errors.TooMany("offers of an announcement")
-        if offers:
-            context.charge(len(offers))
-
+        context.charge(len(offers))
         if event == "stopped":
             await self._leave(info_hash, peer_id)
         else:
@@ -148,14 +140,14 @@ class TrackerConnection(ProtocolConnection):
         if earlier is None:
             if len(peers) >= MAX_PEERS:
                 raise errors.TooMany("peers of a connection in a swarm")
-            if not self._swarms and (opening := self.subscribe(self._inbox(self._owner))) is not None:
+            if not self._swarms and (opening := self.subscribe(self._inbox(self.owner))) is not None:
                 await opening
             if self.closed:
                 return
             self.acquire_peer(self._swarm(info_hash))
         else:  # as in the original, a complete peer stays complete
             complete = complete or event == "completed" or earlier.data == COMPLETE
-        lease = Lease(peer_id, self._owner, self._token, COMPLETE if complete else INCOMPLETE)
+        lease = Lease(peer_id, self.owner, self._token, COMPLETE if complete else INCOMPLETE)
         self._swarms.setdefault(info_hash, {})[peer_id] = lease
         try:
             joined = await self.relay.join(self._swarm(info_hash), lease, MAX_MEMBERS)
@@ -168,11 +160,11 @@ class TrackerConnection(ProtocolConnection):
         if joined is JoinResult.TAKEN:
             self._forget(info_hash, peer_id)
         if self.closed:  # its release can have overtaken the call
-            await self.relay.leave(self._swarm(info_hash), peer_id, self._owner)
+            await self.relay.leave(self._swarm(info_hash), peer_id, self.owner)
 
     async def _leave(self, info_hash: str, peer_id: str) -> None:
         if self._forget(info_hash, peer_id):
-            await self.relay.leave(self._swarm(info_hash), peer_id, self._owner)
+            await self.relay.leave(self._swarm(info_hash), peer_id, self.owner)
 
     def _forget(self, info_hash: str, peer_id: str) -> bool:
         """Stop counting an own peer. Return whether it was one."""
@@ -203,8 +195,7 @@ class TrackerConnection(ProtocolConnection):
         context.authorize("list")
         for value in hashes:
             context.require_topic(topic_of_hash(value))
-        if len(hashes) > 1:
-            context.charge(len(hashes) - 1)
+        context.charge(len(hashes) - 1)
         hashes = list(dict.fromkeys(hashes))
         swarms = await asyncio.gather(*(self.relay.members(self._swarm(name), 0) for name in hashes))
         files = {

@@ -6,11 +6,10 @@ Everything is published to all subscribers of a room, including the publisher.
 from collections.abc import Awaitable
 from typing import Any, Final
 
-from ..relay import Channel, Relay
-from ..service.client_connection import Client
+from ..relay import Channel
 from ..service.request_context import RequestContext
 from .connection import MAX_NAME, ProtocolConnection, confirm, encode
-from .endpoint import ProtocolUpgrade, make_scope
+from .endpoint import ProtocolUpgrade
 
 PATH: Final = "/y-webrtc"
 
@@ -23,22 +22,16 @@ class YConnection(ProtocolConnection):
     it needs a token for offers and for answers. `origin` is None if all origins share their rooms.
     """
 
-    pattern = PATH
+    pattern, protocol = PATH, "y-webrtc"
 
     __slots__ = ()
-
-    def __init__(self, client: Client, relay: Relay, origin: str | None) -> None:
-        super().__init__(client, relay, make_scope("y-webrtc", origin))
 
     @property
     def names(self) -> list[str]:
         return [channel.name for channel in self._channels]
 
-    def received(self, message: Any, context: RequestContext) -> Awaitable[None] | None:
-        if type(message) is not dict:
-            self.refuse_other_protocol(message)
-            return None
-        kind = message.get("type")
+    def received(self, message: Any, context: RequestContext) -> Awaitable[object] | None:
+        kind = message.get("type") if type(message) is dict else None
         if kind == "publish":
             self.authorize_signal(context)
             self._publish(message, context)
@@ -48,8 +41,7 @@ class YConnection(ProtocolConnection):
             return self._subscribe(self._rooms(message), context)
         elif kind == "unsubscribe":
             rooms = self._rooms(message)
-            if len(rooms) > 1:
-                context.charge(len(rooms) - 1)
+            context.charge(len(rooms) - 1)
             for room in rooms:
                 self.unsubscribe(room)
         else:
@@ -74,14 +66,13 @@ class YConnection(ProtocolConnection):
     def _relay_room(self, topic: str) -> Channel:
         return Channel(f"ws-relay {self.scope}", _name(topic))
 
-    def _subscribe(self, rooms: list[Channel], context: RequestContext) -> Awaitable[None] | None:
+    def _subscribe(self, rooms: list[Channel], context: RequestContext) -> Awaitable[object] | None:
         context.authorize("list")
         for room in rooms:
             context.require_topic(room.name)
-        if len(rooms) > 1:
-            context.charge(len(rooms) - 1)
+        context.charge(len(rooms) - 1)
         pending = [opening for room in rooms if (opening := self.subscribe(room)) is not None]
-        return _wait(pending) if pending else None
+        return confirm(pending) if pending else None
 
     def _publish(self, message: dict[str, Any], context: RequestContext) -> None:
         topic = message.get("topic")
@@ -103,26 +94,17 @@ def _name(topic: str) -> str:
     return topic.encode(errors="backslashreplace").decode()
 
 
-async def _wait(pending: list[Awaitable[None]]) -> None:
-    await confirm(pending)
-
-
 class YUpgrade(ProtocolUpgrade):
     """GET /y-webrtc. Everything that is not a handshake gets `okay`, as from the original server."""
 
     methods = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
-    def find_origin(self) -> str:
-        return super().find_origin() if "Upgrade" in self.request.headers else self.request.find_page_origin()
+    @property
+    def is_page(self) -> bool:
+        return "Upgrade" not in self.request.headers
 
-    def get(self) -> None:
-        if "Upgrade" in self.request.headers:
-            super().get()
-        else:
-            self.post()
-
-    def post(self) -> None:
+    def write_page(self) -> None:
         self.set_header("Content-Type", "text/plain")
         self.write(b"okay")
 
-    head = put = patch = delete = post
+    head = post = put = patch = delete = write_page

@@ -148,10 +148,9 @@ class RequestContext:
         grant.require_topic(topic)
 
     def charge(self, units: int) -> None:
-        """Count further requests, at most a burst with the first one, before what they stand for is done."""
+        """Count further requests, if any, before their work is done: at most a burst with the first one."""
         units = min(units, int(burst(self.service.settings)) - 1)
-        retry_after_s = self.service.limits.charge_request(self.client, self.now_ms, units)
-        if retry_after_s:
+        if units > 0 and (retry_after_s := self.service.limits.charge_request(self.client, self.now_ms, units)):
             raise TooMany("requests of an address", retry_after_s)
 
     def waiting(self, watch: Watch, topic: str = "") -> Watch:
