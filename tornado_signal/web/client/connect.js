@@ -67,21 +67,8 @@ export async function offerAll(publication, topic, options, servers) {
 /**
  * Connect to a peer that has published under a topic, as soon as there is one.
  *
- * @overload
- * @param {string} topic
- * @param {PeerOptions & { choose?: (sessions: Session[]) => Session[], wait: false }} options
- * @returns {Promise<Connection | null>}
- */
-/**
- * @overload
- * @param {string} topic
- * @param {PeerOptions & { choose?: (sessions: Session[]) => Session[], wait?: boolean }} [options]
- * @returns {Promise<Connection>}
- */
-/**
  * @param {string} topic
  * @param {PeerOptions & { choose?: (sessions: Session[]) => Session[], wait?: boolean }} options
- * @returns {Promise<Connection | null>}
  */
 export async function join(topic, options = {}) {
   const { info = ownInfo(), choose = (sessions) => sessions, wait = true, onstep = () => {} } = options;

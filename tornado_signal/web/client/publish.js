@@ -4,10 +4,10 @@ import { loadPart } from "./parts.js";
 import { OFFER_OPTIONS, Servers } from "./servers.js";
 import { dispatch, onAbort, report } from "./timing.js";
 
-/** @import { PeerOptions } from "../client.d.ts" */
+/** @import * as Api from "../client.d.ts" */
 /** @import { LinkOptions } from "./types.d.ts" */
 
-/** @param {Pick<PeerOptions, "onstep" | "signal">} [options] */
+/** @param {Pick<Api.PeerOptions, "onstep" | "signal">} [options] */
 const load = ({ onstep, signal } = {}) =>
   loadPart(
     () => import("./connect.js"),
@@ -50,17 +50,12 @@ class Publication extends EventTarget {
   }
 }
 
-/**
- * Publish under a topic. Each peer that joins is a `connection` event of the publication that is returned.
- *
- * @param {string} topic
- * @param {PeerOptions & { channel?: RTCDataChannelInit }} [options]
- */
+/** @type {typeof Api.publish} */
 export const publish = (topic, options = {}) => new Publication(topic, options);
 
-/** @type {typeof import("./connect.js").join} */
-export const join = async (/** @type {[any, any]} */ ...options) =>
+/** @type {typeof Api.join} */
+export const join = async (/** @type {[string, any?]} */ ...options) =>
   /** @type {any} */ (await (await load(options[1])).join(...options));
 
-/** @type {typeof import("./connect.js").pair} */
+/** @type {typeof Api.pair} */
 export const pair = async (...options) => (await load(options[1])).pair(...options);
