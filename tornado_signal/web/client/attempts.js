@@ -7,7 +7,7 @@ import { Contact } from "./peer.js";
 import { now, onAbort, PAIR_MS, PAUSE_MS, retry, SignalError, STAGGER_MS, sleep, taken } from "./timing.js";
 
 /** @import { FileOptions, Peer, Progress } from "../client.d.ts" */
-/** @import { Attempt, Fields, Member, Records, RoomSide } from "./types.d.ts" */
+/** @import { Mail, Member, Records, RoomSide } from "./types.d.ts" */
 
 const MAX_ATTEMPTS = 50; // that a room begins at once, and others begin: a page may have 500 connections
 const MAX_TRIES = 8; // with a member that replace each other at once
@@ -15,11 +15,10 @@ const MAX_UNREAD = 2 ** 24; // bytes of the messages that an iteration has not r
 
 /** The attempts and connections of a room. */
 export class Attempts {
-  #room;
   #roster;
-  // By the peers that have not joined: first those that the other side leads, then those that this side leads.
-  /** @type {Map<Contact, Attempt>[]} */
-  #attempts = [new Map(), new Map()];
+  // The peers that have not joined: first those that the other side leads, then those that this side leads.
+  /** @type {Set<Contact>[]} */
+  #attempts = [new Set(), new Set()];
   #peerCount = 0; // the number of peers created so far
   // biome-ignore lint/correctness/noUnusedPrivateClassMembers: kept in a field so that bundlers do not drop the allocation
   #garbage = 0;
@@ -29,14 +28,14 @@ export class Attempts {
 
   /** @param {RoomSide} room */
   constructor(room) {
-    this.#room = room;
+    this.room = room;
     this.#roster = room.roster;
   }
 
   /** All attempts and connections. */
   get all() {
     const members = [...this.#roster.members.values()];
-    return new Set(members.flatMap(({ peer, open }) => [peer ?? [], open?.peer ?? []].flat()));
+    return new Set(members.flatMap(({ peer, open }) => [peer ?? [], open ?? []].flat()));
   }
 
   /**
@@ -45,7 +44,7 @@ export class Attempts {
    * @param {Peer<unknown> | string} [to]
    */
   #recipients(to) {
-    const isOpen = (/** @type {Member} */ { open }) => (open?.peer.channel.readyState === "open" ? open.peer : []);
+    const isOpen = (/** @type {Member} */ { open }) => (open?.channel.readyState === "open" ? open : []);
     const all = [...this.#roster.members.values()].flatMap(isOpen);
     if (to === undefined) return all;
     const found = all.filter(({ peer }) => peer.id === (Object(to).id ?? to));
@@ -85,7 +84,7 @@ export class Attempts {
    * @returns {AsyncGenerator<{ peer: Peer<unknown>, data: unknown }, void, void>}
    */
   async *messages(signal) {
-    const { target, ended } = this.#room;
+    const { target, ended } = this.room;
     /** @type {{ peer: Peer<unknown>, data: unknown, size: number }[]} */
     const unread = [];
     let sum = 0;
@@ -119,9 +118,7 @@ export class Attempts {
 
   /** Ask whether the open connections that this side leads exist on the other side. */
   probe() {
-    for (const member of this.#roster.members.values())
-      if (member.open && this.#leads(member))
-        this.#send(member, { connection: member.open.connection, of: 2 }, this.#room.signal);
+    for (const { open } of this.#roster.members.values()) if (open?.leads) this.post(open, { of: 2 }, this.room.signal);
   }
 
   /**
@@ -130,7 +127,7 @@ export class Attempts {
    * @param {Member} member
    */
   #leads({ id }) {
-    return (this.#room.target.id ?? "") < id;
+    return (this.room.target.id ?? "") < id;
   }
 
   /**
@@ -139,7 +136,7 @@ export class Attempts {
    * @param {Member} member
    */
   #mayConnect(member) {
-    const { mayConnect, options } = this.#room;
+    const { mayConnect, options } = this.room;
     return mayConnect(member) && !this.#roster.conflicts(member, options.me);
   }
 
@@ -152,24 +149,24 @@ export class Attempts {
     const { from, me, info, code, connection } = mail;
     const member = this.#roster.member(from, info, me);
     const first = !this.#leads(member) && mail.description?.type === "offer" && mail.of === 1;
-    const attempt = member.peer && this.#attempts[0].get(member.peer);
+    const waits = member.peer && this.#attempts[0].has(member.peer) && !member.peer.late;
     const known = [member.connection, member.open?.connection].includes(connection);
     // Anybody can send mail with an id that is not proven, so that an open connection stays.
-    const stays = !isProven(from) && member.open?.peer.peerConnection.connectionState === "connected";
+    const stays = !isProven(from) && member.open?.peerConnection.connectionState === "connected";
     // The other side has ended the current attempt, for example while this page slept. Floods must wait until it is late.
-    const replaces = !known && !stays && (attempt?.late !== false || member.tries < MAX_TRIES);
+    const replaces = !known && !stays && (!waits || member.tries < MAX_TRIES);
     if (first && replaces && this.#mayConnect(member) && this.#admits(false)) {
       member.code ??= code;
       this.#connect(member, connection);
       if (member.peer) this.begin(this.#roster.add(member, member.name));
     }
     const isOpen = member.open?.connection === connection;
-    const peer = isOpen ? member.open?.peer : member.connection === connection && member.peer;
+    const peer = isOpen ? member.open : member.connection === connection && member.peer;
     if (mail.closed) {
       if (isOpen && peer === member.peer && this.#leads(member) && this.#admits(true)) this.#connect(member, random(4));
     } else if (peer) peer.take(mail);
     else if (/** @type {number} */ (mail.of) > 1)
-      this.#replying ??= this.#room
+      this.#replying ??= this.room
         .mail(from, code, { connection, closed: true })
         .catch(() => {})
         .then(() => void (this.#replying = undefined));
@@ -183,7 +180,7 @@ export class Attempts {
   begin(member) {
     const due = member && this.#leads(member) && member.code && !member.peer && !member.resting;
     if (due && this.#mayConnect(member)) this.#roster.enqueue(member);
-    while (!this.#room.signal.aborted && this.#roster.next && this.#admits(true)) {
+    while (!this.room.signal.aborted && this.#roster.next && this.#admits(true)) {
       const { next } = this.#roster; // if `admits` has ended an attempt, that may have begun another one
       if (next) this.#connect(next, random(4));
     }
@@ -198,9 +195,9 @@ export class Attempts {
     const attempts = this.#attempts[Number(leads)];
     if (this.#paused) return false;
     // One that has just connected may be open on the other side, which would report that this page leaves.
-    /** @param {Attempt} attempt */
+    /** @param {Contact} attempt */
     const ends = ({ late, connectedMs = -PAIR_MS }) => late && connectedMs + PAIR_MS <= now();
-    if (attempts.size >= MAX_ATTEMPTS) [...attempts].find(([, each]) => ends(each))?.[0].end();
+    if (attempts.size >= MAX_ATTEMPTS) [...attempts].find(ends)?.end();
     return attempts.size < MAX_ATTEMPTS;
   }
 
@@ -214,11 +211,9 @@ export class Attempts {
     this.#roster.dequeue(member);
     const previous = member.peer;
     const tries = (member.tries += 1);
-    const times = Math.min(4, tries); // more time with each attempt, since the device may be slow
-    const attempt = this.#attempt(member, connection, PAIR_MS * times, tries);
-    const { fail, report } = this.#room;
+    const { fail, report } = this.room;
     try {
-      member.peer = new Contact(this.#room, member, attempt);
+      member.peer = new Contact(this, member, connection, this.#leads(member));
     } catch (error) {
       // It never works, or the browser has too many connections.
       if (!this.#peerCount && Object(/** @type {Error} */ (error).cause).name !== "UnknownError") return fail(error);
@@ -229,47 +224,42 @@ export class Attempts {
       return;
     }
     if ((this.#peerCount += 1) % MAX_ATTEMPTS === 0) this.#free();
-    this.#attempts[Number(attempt.leads)].set(member.peer, attempt);
-    this.#later(STAGGER_MS * times, () => (attempt.late = true));
+    const contact = member.peer;
+    this.#attempts[Number(contact.leads)].add(contact);
+    this.#later(STAGGER_MS * Math.min(4, tries), () => (contact.late = true));
     member.connection = connection;
-    if (previous && this.#attempts[0].get(previous)?.late) previous.giveUp();
-    else if (previous !== member.open?.peer) previous?.end();
+    if (previous?.late && this.#attempts[0].has(previous)) previous.giveUp();
+    else if (previous !== member.open) previous?.end();
+  }
+
+  /** @param {Contact} contact that is open */
+  joined(contact) {
+    const { member } = contact;
+    member.tries = 0;
+    this.#attempts[Number(contact.leads)].delete(contact);
+    this.#count(contact, true);
+    member.open?.end();
+    member.open = contact;
+    this.room.target.peers.set(member.id, contact.peer);
+    this.room.tell("join", { peer: contact.peer });
+    this.begin();
   }
 
   /**
-   * @param {Member} member
-   * @param {unknown} connection
-   * @param {number} ms
-   * @param {number} tries
-   * @returns {Attempt}
+   * @param {Contact} contact
+   * @param {Error} error
    */
-  #attempt(member, connection, ms, tries) {
-    const leads = this.#leads(member);
-    const beganMs = now();
-    const { ice, target, report, tell } = this.#room;
-    /** @param {RTCPeerConnection} connection */
-    const count = (connection, connected = false) => ice().report(connection, now() - beganMs, connected);
-    return {
-      leads,
-      ms,
-      late: false,
-      send: (mail, signal) => this.#send(member, { connection, ...mail }, signal),
-      joined: (contact) => {
-        member.tries = 0;
-        this.#attempts[Number(leads)].delete(contact);
-        count(contact.peerConnection, true);
-        member.open?.peer.end();
-        member.open = { peer: contact, connection };
-        target.peers.set(member.id, contact.peer);
-        tell("join", { peer: contact.peer });
-        this.begin();
-      },
-      unreachable: (connection, error) => {
-        count(connection);
-        if (tries > 1 && !member.open) report(error); // the first time, the device may be slow
-      },
-      ended: (peer, joined) => this.#ended(member, peer, joined),
-    };
+  unreachable(contact, error) {
+    this.#count(contact, false);
+    if (contact.tries > 1 && !contact.member.open) this.room.report(error); // the first time, the device may be slow
+  }
+
+  /**
+   * @param {Contact} contact
+   * @param {boolean} connected
+   */
+  #count({ peerConnection, beganMs }, connected) {
+    this.room.ice().report(peerConnection, now() - beganMs, connected);
   }
 
   /** Make Chromium free closed connections, which count for its limit of 500. It does so after large allocations. */
@@ -293,25 +283,26 @@ export class Attempts {
       change();
       this.begin(member);
     };
-    sleep(0, this.#room.signal, ms).then(begin, () => {});
+    sleep(0, this.room.signal, ms).then(begin, () => {});
   }
 
   /**
-   * @param {Member} member
-   * @param {Contact} peer
+   * @param {Contact} contact
    * @param {boolean} joined
    */
-  #ended(member, peer, joined) {
-    const { target, tell, use, left } = this.#room;
-    this.#attempts[Number(this.#leads(member))].delete(peer);
+  ended(contact, joined) {
+    const { target, tell, use, left } = this.room;
+    const { member } = contact;
+    this.#attempts[Number(contact.leads)].delete(contact);
     if (joined) {
       member.open = undefined;
       target.peers.delete(member.id);
-      tell("leave", { peer: peer.peer });
+      tell("leave", { peer: contact.peer });
     }
-    if (member.peer !== peer) return;
-    Object.assign(member, { peer: undefined }, member.open && { ...member.open, tries: 0 });
+    if (member.peer !== contact) return;
+    member.peer = member.open;
     if (member.peer) {
+      Object.assign(member, { connection: member.peer.connection, tries: 0 });
       member.peer.peer.info = member.info;
       return this.begin();
     }
@@ -327,18 +318,19 @@ export class Attempts {
   }
 
   /**
-   * Send mail to a member. Returns false if it has to be sent again when the member has another beacon.
+   * Send mail about a connection. Returns false if it has to be sent again when the member has another beacon.
    *
-   * @param {Member} member
-   * @param {Fields} mail
+   * @param {Contact} contact
+   * @param {Mail} mail
    * @param {AbortSignal} signal
    */
-  async #send(member, mail, signal) {
+  async post({ member, connection }, mail, signal) {
     const { id, code } = member;
     if (!code) return false;
+    const fields = { connection, ...mail };
     try {
       // A full beacon is replaced soon.
-      const send = async () => member.code === code && ((await this.#room.mail(id, code, mail, signal)) ?? true);
+      const send = async () => member.code === code && ((await this.room.mail(id, code, fields, signal)) ?? true);
       return Boolean(await retry(send, signal));
     } catch (error) {
       if (signal.aborted) return false;
@@ -346,7 +338,7 @@ export class Attempts {
         if (member.code === code) member.code = undefined; // it may get another beacon soon
         return false;
       }
-      this.#room.report(error);
+      this.room.report(error);
     }
     return true;
   }

@@ -4,10 +4,11 @@ import { Messages, send } from "./data.js";
 import { Files, sendFile } from "./files.js";
 import { Media } from "./media.js";
 import { iceFailure, isDescribed, Negotiation, newConnection } from "./negotiation.js";
-import { dispatch, doubt, now, SignalError } from "./timing.js";
+import { dispatch, doubt, now, PAIR_MS, SignalError } from "./timing.js";
 
 /** @import { FileOptions, Peer as PublicPeer, PeerEvents } from "../client.d.ts" */
-/** @import { Attempt, EventFields, Mail, Member, RoomSide } from "./types.d.ts" */
+/** @import { Attempts } from "./attempts.js" */
+/** @import { EventFields, Mail, Member } from "./types.d.ts" */
 
 const RECONNECT_MS = 15_000; // of an interruption, after which another connection is made
 const CHANNEL = "tornado-signal-channel"; // the protocol of the channels of `room.channel`
@@ -59,8 +60,7 @@ class Peer extends EventTarget {
 
 /** One connection to another member of a room, from the attempt to its end. */
 export class Contact {
-  #member;
-  #attempt;
+  #attempts;
   #negotiation;
   #joined = false;
   #interrupted = false;
@@ -73,17 +73,26 @@ export class Contact {
   /** @type {Map<string, Messages>} */
   #channels = new Map(); // that this side has opened, by name
   #incoming = 0; // those that the other side has opened
+  late = false; // whether it ends when another attempt needs its place
+  /** @type {number | undefined} */
+  connectedMs; // for some seconds from then on it does not end for another one
+  beganMs = now();
 
   /**
-   * @param {RoomSide} room
+   * @param {Attempts} attempts
    * @param {Member} member
-   * @param {Attempt} attempt
+   * @param {unknown} connection the name of the connection
+   * @param {boolean} leads
    */
-  constructor(room, member, attempt) {
+  constructor(attempts, member, connection, leads) {
+    const { room } = attempts;
     const { options } = room;
+    this.#attempts = attempts;
     this.room = room;
-    this.#member = member;
-    this.#attempt = attempt;
+    this.member = member;
+    this.connection = connection;
+    this.leads = leads;
+    this.tries = member.tries;
     let { iceServers } = room.ice();
     this.peerConnection = newConnection(iceServers, options);
     this.channel = this.peerConnection.createDataChannel("room", { ...options.channel, negotiated: true, id: 0 });
@@ -94,7 +103,6 @@ export class Contact {
       offer(room.target, { peer: this.peer });
     });
     const contact = this;
-    const { leads } = attempt;
     this.#negotiation = new Negotiation(this.peerConnection, 1, {
       signal: this.#stop.signal,
       leads,
@@ -113,7 +121,7 @@ export class Contact {
         iceServers = room.ice().iceServers;
         this.peerConnection.setConfiguration({ iceServers, ...options.rtc });
       },
-      send: (mail) => attempt.send(mail, this.#mail.signal),
+      send: (mail) => attempts.post(this, mail, this.#mail.signal),
     });
     this.#listen();
     try {
@@ -210,14 +218,16 @@ export class Contact {
   #wait() {
     if (this.#joined || this.#stop.signal.aborted) return;
     clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => this.giveUp(), this.#attempt.leads ? this.#attempt.ms : 2 * RECONNECT_MS);
+    // More time with each attempt, since the device may be slow.
+    const ms = this.leads ? PAIR_MS * Math.min(4, this.tries) : 2 * RECONNECT_MS;
+    this.#timer = setTimeout(() => this.giveUp(), ms);
   }
 
   #join() {
     if (this.#joined || this.#stop.signal.aborted) return;
     clearTimeout(this.#timer);
     this.#joined = true;
-    this.#attempt.joined(this);
+    this.#attempts.joined(this);
     for (const stream of this.peer.streams) this.tell("stream", { stream });
     this.post();
   }
@@ -226,7 +236,7 @@ export class Contact {
     const { connectionState } = this.peerConnection;
     if (connectionState === "disconnected") doubt();
     if (connectionState === "connected") {
-      this.#attempt.connectedMs ??= now();
+      this.connectedMs ??= now();
       if (this.#joined) clearTimeout(this.#timer);
       this.#wait();
       if (!this.#interrupted) return;
@@ -251,13 +261,13 @@ export class Contact {
   #reconnect(leftMs, pauseMs = leftMs / 15) {
     clearTimeout(this.#timer);
     if (leftMs <= 0) return this.end();
-    if (this.#attempt.leads) this.#negotiation.restart();
+    if (this.leads) this.#negotiation.restart();
     this.#timer = setTimeout(() => this.#reconnect(leftMs - pauseMs, 1.2 * pauseMs), pauseMs);
   }
 
   /** End it if it is not connected and the server does not list the other member. */
   check() {
-    if (!this.#member.code && this.peerConnection.connectionState !== "connected") this.end();
+    if (!this.member.code && this.peerConnection.connectionState !== "connected") this.end();
   }
 
   post() {
@@ -286,8 +296,8 @@ export class Contact {
   /** End an attempt; if the other side has sent a description, report that it cannot be reached. */
   giveUp() {
     if (!this.#joined && isDescribed(this.peerConnection)) {
-      const { name, info } = this.#member;
-      this.#attempt.unreachable(this.peerConnection, iceFailure(name ?? info, this.peerConnection));
+      const { name, info } = this.member;
+      this.#attempts.unreachable(this, iceFailure(name ?? info, this.peerConnection));
     }
     this.end();
   }
@@ -299,7 +309,7 @@ export class Contact {
     this.#mail.abort();
     this.#interrupted = false;
     this.peerConnection.close();
-    this.#attempt.ended(this, this.#joined);
+    this.#attempts.ended(this, this.#joined);
   }
 
   /** Send what still must be sent, then end. */

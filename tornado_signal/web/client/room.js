@@ -489,7 +489,7 @@ class Room extends EventTarget {
     member.code = member.beacon = undefined;
     if (this.#useBest(member)) return;
     const { open, peer } = member;
-    open?.peer.check();
+    open?.check();
     if (peer) peer.check();
     else this.#remove(member);
   }
@@ -520,7 +520,7 @@ class Room extends EventTarget {
     for (const member of members) {
       if (!places.full && places.has(member)) continue;
       this.#roster.dequeue(member);
-      for (const peer of [member.peer, member.open?.peer]) peer?.end();
+      for (const peer of [member.peer, member.open]) peer?.end();
     }
     if (places.full !== this.full) {
       this.full = places.full;

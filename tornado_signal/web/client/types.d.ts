@@ -175,7 +175,7 @@ export interface Member {
   connection?: unknown;
   peer?: Contact;
   /** The open connection, which stays until another one is open. */
-  open?: { peer: Contact; connection: unknown };
+  open?: Contact;
   tries: number;
   /** Whether the pause after an attempt is not over. */
   resting?: boolean;
@@ -225,21 +225,6 @@ export interface RoomSide {
   left: (member: Member) => void;
   /** Whether the page has left. Fails if something else has closed the room. */
   ended: () => boolean;
-}
-
-/** An attempt to connect to a member. */
-export interface Attempt {
-  leads: boolean;
-  /** Milliseconds without a message after which it ends. */
-  ms: number;
-  /** Whether it ends when another one needs its place. */
-  late: boolean;
-  /** When it was connected first, by `performance.now`. For some seconds it does not end for another one. */
-  connectedMs?: number;
-  send: (mail: Mail, signal: AbortSignal) => Promise<boolean>;
-  joined: (contact: Contact) => void;
-  unreachable: (connection: RTCPeerConnection, error: Error) => void;
-  ended: (contact: Contact, joined: boolean) => void;
 }
 
 export type TellRoom = <Name extends keyof RoomEvents>(name: Name, fields?: EventFields<RoomEvents[Name]>) => void;
