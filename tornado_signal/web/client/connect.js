@@ -2,8 +2,8 @@
 
 import { announce } from "./data.js";
 import { ownInfo, topicOf } from "./identity.js";
-import { CHOSEN, createOffer, Link, listedHere, waitForAnswer } from "./link.js";
 import { MAX_PEERS, OFFER_OPTIONS, Servers } from "./servers.js";
+import { CHOSEN, createOffer, listedHere, Link, waitForAnswer } from "./link.js";
 import {
   Deadline,
   dispatch,
@@ -161,11 +161,11 @@ export async function connectToFirst(sessions, client, options, servers) {
  * @param {number} tries
  */
 async function accept(link, { code, info, offer, offerCandidates }, answererInfo, tries) {
-  Object.assign(link, { code, info });
+  link.info = info;
   const description = await link.describe(offer);
   // The other side learns this side's `info` from the answer.
   const answer = JSON.stringify({ ...announce(description), info: answererInfo });
-  await retry(() => link.client.answer(code, answer, link.own), link.signal, tries);
+  await retry(() => link.client.answer(code, answer, link.own), link.opening, tries);
   link.step("accepted");
   try {
     // Not earlier: if two peers send to one offer, neither can connect for a long time.

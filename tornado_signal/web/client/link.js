@@ -24,14 +24,13 @@ import {
   WAIT_S,
 } from "./timing.js";
 
-/** @import { Connection as PublicConnection, ConnectionEvents, Side } from "../client.d.ts" */
+/** @import { Connection as PublicConnection, Side } from "../client.d.ts" */
 /** @import { Servers } from "./servers.js" */
 /** @import { SignalClient } from "./signal-client.js" */
-/** @import { EventFields, IceServers, LinkOptions } from "./types.d.ts" */
+/** @import { IceServers, LinkOptions, Mail } from "./types.d.ts" */
 
 const CONNECT_MS = 20_000; // from the answer to the open channel
 const GIVE_UP_MS = 3000; // after the end of the session
-const MAX_BATCH = 100;
 const NEGOTIATION = 255; // the number of its channel, far from those that a page opens itself
 
 const DATA = "data"; // the label of the channel of messages
@@ -58,33 +57,32 @@ function whenOpened(connection, label, use) {
 
 /** One side of one session, from its description to the open channel. */
 export class Link {
-  /** @type {string[]} */
-  #outbox = []; // candidates of this side that still must be sent
-  /** @type {string[]} */
-  #inbox = []; // candidates of the other side, until it has described itself
   /** @type {Set<string>} */
-  #received = new Set();
-  #sending = true; // true until the session has a code, and during a request
+  #received = new Set(); // candidates
   #polled = false;
   #pace = makePace();
   /** @type {string | undefined} */
   #since;
   #stop = new AbortController();
   /** @type {ReturnType<typeof setTimeout> | undefined} */
-  #silent; // fires if the other side has not sent a candidate or connected
+  #timer;
+  #endMs = 0; // when it is given up, from the time at which both sides are described
   #open = false;
   #pairs;
-  #negotiation;
   #report;
   #wanted = () => {}; // called when both sides are described
   #reject = /** @type {(error: unknown) => void} */ (() => {});
   #listen = /** @type {(connection: Connection) => void} */ (() => {}); // called when the page can listen
+  #negotiation;
   over = new AbortController(); // aborted when the connection is closed
-  code = "";
+  code = ""; // once the session belongs to this side
   /** @type {string | undefined} */
   info;
   /** @type {(() => Promise<void>) | undefined} */
   keep;
+  secret = random();
+  opening = this.#stop.signal; // aborted when it is open, or has failed
+  own = { secret: this.secret, signal: this.opening };
 
   /**
    * @param {SignalClient} client
@@ -98,8 +96,6 @@ export class Link {
     this.#report = report;
     this.side = side;
     this.until = until;
-    this.secret = random();
-    this.own = { secret: this.secret, signal: this.signal };
     this.#pairs = options.pair;
     const connection = (this.peerConnection = newConnection(iceServers, options));
     /** @type {(name: string, detail?: unknown) => void} */
@@ -111,9 +107,14 @@ export class Link {
     this.#negotiation = new Negotiation(connection, NEGOTIATION, {
       signal: this.over.signal,
       leads: side === "offerer",
+      candidatesOnly: true,
       get direct() {
         return link.#open;
       },
+      get listed() {
+        return link.code;
+      },
+      send: (mail) => this.#send(mail),
     });
     /** @type {Promise<Connection>} */
     this.opened = new Promise((resolve, reject) => {
@@ -122,20 +123,17 @@ export class Link {
     });
     this.opened.catch(() => {}); // it can reject while nothing waits for it
     onAbort(
-      this.signal,
+      this.opening,
       onAbort(signal, () => this.fail(signal.reason)),
     );
-    this.#watch();
+    connection.addEventListener("icecandidate", ({ candidate }) => candidate && this.#negotiation.add(candidate));
+    connection.addEventListener("connectionstatechange", () => this.#onState());
     try {
       options.prepare?.(connection); // the connection has its own channel by now, which is therefore the first one
     } catch (error) {
       this.fail(error);
       throw error;
     }
-  }
-
-  get signal() {
-    return this.#stop.signal;
   }
 
   /**
@@ -159,9 +157,10 @@ export class Link {
         // Chromium fires `open` slightly too early and sometimes loses what is sent at once. After this call it does not.
         await connection.getStats().catch(() => {});
         await Promise.all([chosen, wanted]);
-        if (this.signal.aborted) return;
+        if (this.opening.aborted) return;
         this.step("open");
         this.#open = true;
+        clearTimeout(this.#timer);
         this.#stop.abort();
         this.#negotiation.post();
         const opened = new Connection(this, channel);
@@ -175,20 +174,19 @@ export class Link {
     else whenOpened(connection, DATA, use);
   }
 
-  /** Send the candidates of this side, and follow the state of the connection. */
-  #watch() {
-    const connection = this.peerConnection;
-    connection.addEventListener("icecandidate", ({ candidate }) => {
-      if (!candidate) return;
-      if (this.#open) this.#negotiation.add(candidate);
-      else this.#send(JSON.stringify(candidate));
-    });
-    connection.addEventListener("connectionstatechange", () => {
-      this.step(connection.connectionState);
-      if (connection.connectionState === "connected") clearTimeout(this.#silent);
-      if (connection.connectionState === "disconnected") doubt();
-      if (connection.connectionState === "failed") this.fail(iceFailure("the other peer", connection));
-    });
+  #onState() {
+    const { connectionState: state } = this.peerConnection;
+    this.step(state);
+    if (state === "connected") this.#wait();
+    if (state === "disconnected") doubt();
+    if (state === "failed") this.fail(iceFailure("the other peer", this.peerConnection));
+  }
+
+  /** Give up after a time. */
+  #wait(ms = this.#endMs - now()) {
+    const late = () => this.fail(new SignalError("connect-timeout", "The other peer did not connect in time"));
+    clearTimeout(this.#timer);
+    if (this.#endMs && !this.opening.aborted) this.#timer = setTimeout(late, ms);
   }
 
   /**
@@ -197,8 +195,9 @@ export class Link {
    * @param {unknown} error
    */
   fail(error) {
-    if (this.signal.aborted) return;
+    if (this.opening.aborted) return;
     this.#reject(error);
+    clearTimeout(this.#timer);
     this.over.abort();
     this.#stop.abort(error);
     this.peerConnection.close();
@@ -233,27 +232,19 @@ export class Link {
    */
   begin(code) {
     this.code = code;
-    this.#sending = false;
-    this.#send();
+    this.#negotiation.post();
   }
 
-  /** @param {string[]} candidates */
-  async #send(...candidates) {
-    this.#outbox.push(...candidates);
-    if (this.#sending) return;
-    this.#sending = true;
+  /** @param {Mail} mail */
+  async #send({ candidates }) {
+    const batch = (candidates ?? []).map((each) => JSON.stringify(each));
     try {
-      // Candidates found during a request go with the next one.
-      while (this.#outbox.length) {
-        const batch = this.#outbox.slice(0, MAX_BATCH);
-        await retry(() => this.#post(batch), this.signal);
-        this.#outbox.splice(0, batch.length);
-        this.step("candidates sent", batch.length);
-      }
-    } catch {
-      // The channel is open, or the session no longer exists and `news` also fails.
+      await retry(() => this.#post(batch), this.opening);
+      this.step("candidates sent", batch.length);
+    } catch (error) {
+      if (this.#open) throw error; // they go over the channel. Otherwise the session has ended, and `news` also fails
     }
-    this.#sending = false;
+    return true;
   }
 
   /** @param {string[]} batch */
@@ -270,18 +261,12 @@ export class Link {
   /**
    * Use each candidate of the other side once, after it has described itself.
    *
-   * @param {string[]} candidates
+   * @param {string[]} texts
    */
-  add(candidates) {
-    const unseen = candidates.filter((each) => !this.#received.has(each) && this.#received.add(each));
-    if (unseen.length) clearTimeout(this.#silent);
-    this.#inbox.push(...unseen);
-    if (!isDescribed(this.peerConnection)) return;
-    for (const each of this.#inbox.splice(0)) {
-      const ignore = () => {}; // an invalid one does not prevent the others
-      const candidate = read(each, "candidate");
-      if (candidate) new Promise((resolve) => resolve(this.peerConnection.addIceCandidate(candidate))).catch(ignore);
-    }
+  add(texts) {
+    const unseen = texts.filter((each) => !this.#received.has(each) && this.#received.add(each));
+    if (unseen.length) this.#wait();
+    this.#negotiation.take({ candidates: unseen.flatMap((each) => read(each, "candidate") ?? []) });
   }
 
   /**
@@ -291,13 +276,13 @@ export class Link {
    * @param {() => Promise<void>} [keep]
    */
   async news(tries, keep) {
-    await (this.#polled && !this.#since ? sleep(PAUSE_MS, this.signal) : this.#pace(this.signal));
+    await (this.#polled && !this.#since ? sleep(PAUSE_MS, this.opening) : this.#pace(this.opening));
     const { client, code, side, own, peerConnection } = this;
     const poll = async () => {
       await keep?.();
       return client.poll(code, side, { wait: WAIT_S, since: this.#since, ...own });
     };
-    const { answer, answerCandidates, offerCandidates, cursor } = await retry(poll, this.signal, tries);
+    const { answer, answerCandidates, offerCandidates, cursor } = await retry(poll, this.opening, tries);
     this.#polled = true;
     this.#since = cursor;
     const candidates = answerCandidates ?? offerCandidates ?? [];
@@ -324,12 +309,11 @@ export class Link {
       /^(connect-timeout|ice-failed|no-relay)$/.test(Object(error).code) && report(false);
     this.opened.then(() => report(true), failed);
     this.#wanted();
-    const late = () => this.fail(new SignalError("connect-timeout", "The other peer did not connect in time"));
-    const timer = setTimeout(late, CONNECT_MS);
-    if (this.#pairs || this.side === "answerer") this.#silent = setTimeout(late, PAIR_MS);
-    this.signal.addEventListener("abort", () => [timer, this.#silent].forEach(clearTimeout));
+    this.#endMs = beganMs + CONNECT_MS;
+    // Earlier if the other side has not sent a candidate or connected.
+    this.#wait(this.#pairs || this.side === "answerer" ? PAIR_MS : CONNECT_MS);
     try {
-      while (!this.signal.aborted) await this.news();
+      while (!this.opening.aborted) await this.news();
     } catch (error) {
       // Two peers that have described themselves can connect without the server. But if the session no longer exists,
       // the other peer has probably left.
@@ -424,7 +408,7 @@ export async function createOffer(client, topic, options, servers) {
     const fields = { info: options.info ?? ownInfo(), offer: JSON.stringify(announce(offer)), secret: link.secret };
     const { code, keep } = await publishHeld(client, topic, fields);
     listedHere.add(code);
-    link.signal.addEventListener("abort", () => listedHere.delete(code)); // others find it for seconds at most
+    link.opening.addEventListener("abort", () => listedHere.delete(code)); // others find it for seconds at most
     link.keep = keep;
     link.begin(code);
     link.step("published", code);

@@ -36,6 +36,7 @@ export const iceFailure = (peer, connection) =>
     `ICE found no route to ${peer}; a STUN or TURN server may be missing (docs/turn.md)`,
   );
 
+const MAX_BATCH = 100; // candidates of a message: a server takes no more of a session at once
 /** @type {WeakSet<Event>} */
 export const kept = new WeakSet(); // events that are delivered later, also where events cannot be stopped (werift)
 
@@ -90,6 +91,8 @@ export class Negotiation {
   #making = false; // whether an offer is being made
   #posting = false;
   #taking = Promise.resolve();
+  /** @type {RTCIceCandidateInit[]} */
+  #inbox = []; // candidates of the other side, until it has described itself
 
   /**
    * @param {RTCPeerConnection} connection
@@ -114,6 +117,11 @@ export class Negotiation {
 
   get #direct() {
     return this.#way.direct && this.#channel.readyState === "open";
+  }
+
+  /** Whether a description can be sent now. */
+  get #describes() {
+    return this.#described && (this.#direct || !this.#way.candidatesOnly);
   }
 
   /**
@@ -167,11 +175,13 @@ export class Negotiation {
     /** @type {Mail & { candidates: RTCIceCandidate[] }} */
     let message = { candidates: [] };
     try {
-      while (!signal.aborted && (this.#direct || this.#way.listed) && (this.#described || this.#outbox.length)) {
-        message = { candidates: this.#outbox.splice(0) };
+      while (!signal.aborted && (this.#direct || this.#way.listed) && (this.#describes || this.#outbox.length)) {
+        message = { candidates: this.#outbox.splice(0, MAX_BATCH) };
         const description = /** @type {RTCSessionDescription} */ (this.#connection.localDescription);
-        if (this.#described) Object.assign(message, { description: announce(description), of: this.#of });
-        this.#described = false;
+        if (this.#describes) {
+          Object.assign(message, { description: announce(description), of: this.#of });
+          this.#described = false;
+        }
         if (this.#direct) this.#channel.send(JSON.stringify(message));
         // The description contains all candidates found so far.
         else if (!(await this.#way.send?.(message))) this.#described = true;
@@ -222,7 +232,10 @@ export class Negotiation {
     } else if (description?.type === "answer" && of === this.#of && connection.signalingState === "have-local-offer") {
       await connection.setRemoteDescription(description);
     }
-    // A candidate may belong to an older description.
-    for (const each of candidates ?? []) connection.addIceCandidate(each).catch(() => {});
+    this.#inbox.push(...(candidates ?? []));
+    if (!isDescribed(connection)) return;
+    // A candidate may belong to an older description, or be invalid.
+    const add = async (/** @type {RTCIceCandidateInit} */ candidate) => connection.addIceCandidate(candidate);
+    for (const each of this.#inbox.splice(0)) add(each).catch(() => {});
   }
 }

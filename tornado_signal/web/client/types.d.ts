@@ -112,6 +112,8 @@ export interface Way {
   begins?: boolean;
   readonly direct: boolean;
   readonly listed?: unknown;
+  /** Whether `send` takes no descriptions. */
+  candidatesOnly?: boolean;
   /** Set the ICE servers for an ICE restart. */
   renew?: () => void;
   send?: (mail: Mail) => Promise<boolean>;
