@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
 import { join, pair } from "../../../tornado_signal/web/client/connect.js";
-import { publish } from "../../../tornado_signal/web/client/publish.js";
 import { listedHere } from "../../../tornado_signal/web/client/link.js";
+import { publish } from "../../../tornado_signal/web/client/publish.js";
 import { PAIR_MS, refused, unreachable } from "../../../tornado_signal/web/client/timing.js";
 import { FakeServer, LinkedConnection } from "./fake_server.js";
 

@@ -5,10 +5,10 @@ import { beforeEach, test } from "node:test";
 import { heed, Messages } from "../../../tornado_signal/web/client/data.js";
 import { receiveFile } from "../../../tornado_signal/web/client/files.js";
 import { Identity, scopeOf, seal, VERSION } from "../../../tornado_signal/web/client/identity.js";
+import { Link } from "../../../tornado_signal/web/client/link.js";
 import { named } from "../../../tornado_signal/web/client/named.js";
 import { Negotiation } from "../../../tornado_signal/web/client/negotiation.js";
 import { room } from "../../../tornado_signal/web/client/room.js";
-import { Link } from "../../../tornado_signal/web/client/link.js";
 import { SignalClient } from "../../../tornado_signal/web/client/signal-client.js";
 import { read } from "../../../tornado_signal/web/client/text.js";
 import { refused } from "../../../tornado_signal/web/client/timing.js";
@@ -154,13 +154,7 @@ test("candidates and answers of a session with any value at any place only fail 
       cursor: "1",
     });
     const options = { RTCPeerConnection: LinkedConnection };
-    const link = new Link(
-      client,
-      "offerer",
-      { iceServers: [], until: 0 },
-      options,
-      new AbortController().signal,
-    );
+    const link = new Link(client, "offerer", { iceServers: [], until: 0 }, options, new AbortController().signal);
     await link.use(await link.describe());
     assert.equal(await link.news(), true);
     assert.ok(["undefined", "string"].includes(typeof link.info));

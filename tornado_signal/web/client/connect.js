@@ -2,10 +2,11 @@
 
 import { announce } from "./data.js";
 import { ownInfo, topicOf } from "./identity.js";
+import { CHOSEN, createOffer, Link, listedHere, waitForAnswer } from "./link.js";
 import { MAX_PEERS, OFFER_OPTIONS, Servers } from "./servers.js";
-import { CHOSEN, createOffer, listedHere, Link, waitForAnswer } from "./link.js";
 import {
   Deadline,
+  deferred,
   dispatch,
   makePace,
   now,
@@ -118,9 +119,7 @@ export async function connectToFirst(sessions, client, options, servers) {
   let late = false;
   /** @type {Connection | undefined} */
   let connection;
-  let resolveOpen = () => {};
-  /** @type {Promise<void>} */
-  const open = new Promise((resolve) => (resolveOpen = resolve));
+  const { promise: open, resolve } = deferred();
   /** @param {Session} session */
   const attempt = async (session) => {
     onstep("trying", session.info);
@@ -131,7 +130,7 @@ export async function connectToFirst(sessions, client, options, servers) {
       if (connection) return candidate.end();
       connection = candidate;
       if (options.pair) connection.peerConnection.createDataChannel(CHOSEN); // shows the offerer that it was chosen
-      resolveOpen();
+      resolve();
     } catch (error) {
       link.fail(error);
       if (connection || signal.aborted) return;
@@ -208,80 +207,71 @@ export async function pair(topic, options = {}) {
   if (options.signal?.aborted) end();
   try {
     const all = { ...options, pair: true };
-    return await servers.first((client) => new Pairing(client, topicOf(PAIR, topic), all, servers).matchPair());
+    return await servers.first((client) => matchPair(client, topicOf(PAIR, topic), all, servers));
   } finally {
     stop.abort();
   }
 }
 
 /**
- * One side of a pair, with one server. In the order of the offers, the second one answers the first, the fourth the third,
- * and so on. The others wait, unless nothing happens. A side takes back its own offer, so that no other can answer it,
- * before it answers another one.
+ * Pair with one server. In the order of the offers, the second one answers the first, the fourth the third, and so on. The
+ * others wait, unless nothing happens. A side takes back its own offer, so that no other can answer it, before it answers
+ * another one.
+ *
+ * @param {SignalClient} client
+ * @param {string} topic
+ * @param {LinkOptions} options
+ * @param {Servers} servers
  */
-class Pairing {
-  #client;
-  #topic;
-  #options;
-  #servers;
+async function matchPair(client, topic, options, servers) {
+  const { signal } = servers;
+  const pace = makePace();
   /** @type {Set<string>} */
-  #triedCodes = new Set();
+  const triedCodes = new Set();
   /** @type {Link | undefined} */
-  #link; // of the offer that is listed
-  /** @type {Promise<boolean> | undefined} */
-  #answer; // whether it is answered
-  #settled = false; // whether `answer` is
-  /** @type {Deadline | undefined} */
-  #deadline; // of the current round
+  let link; // of the offer that is listed
+  let answered = Promise.resolve(false); // whether the offer is, when it no longer waits
+  let settled = false; // whether `answered` is
   /** @type {string | undefined} */
-  #cursor;
-  #pace = makePace();
-  /** @type {Session[]} */
-  #others = []; // the other sessions, the oldest first
-
-  /**
-   * @param {SignalClient} client
-   * @param {string} topic
-   * @param {LinkOptions} options
-   * @param {Servers} servers
-   */
-  constructor(client, topic, options, servers) {
-    this.#client = client;
-    this.#topic = topic;
-    this.#options = options;
-    this.#servers = servers;
-  }
+  let cursor;
+  let others = 0; // listed sessions
+  let deadline = new Deadline(signal); // of the current request
 
   /** Withdraw the offer, if there is one. */
-  #withdraw() {
-    const link = this.#link;
+  function withdraw() {
     if (!link) return;
-    this.#client.leave(link.code, "offerer", link.own);
+    client.leave(link.code, "offerer", link.own);
     link.fail(new Error("Withdrawn"));
-    this.#triedCodes.add(link.code);
-    this.#link = this.#answer = undefined;
-    this.#settled = false;
+    triedCodes.add(link.code);
+    link = undefined;
+    settled = false;
   }
 
-  async matchPair() {
-    const { signal } = this.#servers;
-    const withdraw = () => this.#withdraw();
-    const unfollow = onAbort(signal, withdraw);
-    const stay = new Deadline(signal);
-    const move = () => stay.end(temporary(new SignalError("server-busy", "A preferred server works")));
-    this.#servers.preferred(this.#client, stay.signal).then(move, () => {});
+  /** Connect to the peer that has answered the offer. Returns nothing if it cannot be reached. */
+  async function useAnswer() {
+    const current = link;
+    if (!current) return;
+    if (await answered) current.connect();
+    else withdraw();
     try {
-      for (;;) {
-        const connection = await this.#round(stay.signal);
-        if (connection) return connection;
-      }
+      return await current.opened;
     } catch (error) {
+      signal.throwIfAborted();
+      servers.report(/** @type {Error} */ (error));
       withdraw();
-      throw error;
-    } finally {
-      stay.end();
-      unfollow();
     }
+  }
+
+  async function publish() {
+    const current = await createOffer(client, topic, options, servers);
+    link = current;
+    answered = waitForAnswer(current, servers);
+    const settle = () => {
+      if (current !== link) return; // the offer was withdrawn
+      settled = true;
+      deadline.end();
+    };
+    answered.then(settle, settle);
   }
 
   /**
@@ -289,65 +279,53 @@ class Pairing {
    *
    * @param {AbortSignal} stay
    */
-  async #round(stay) {
-    const { signal } = this.#servers;
-    const link = this.#link;
-    if (this.#settled) return this.#useAnswer(link);
-    const deadline = (this.#deadline = new Deadline(stay));
-    const wait = this.#others.length ? 1 + Math.round(2 * Math.random()) : WAIT_S;
-    const query = { ...(link && { wait, since: this.#cursor }), limit: MAX_PEERS, signal: deadline.signal };
+  async function round(stay) {
+    if (settled) return useAnswer();
+    deadline = new Deadline(stay);
+    const wait = others ? 1 + Math.round(2 * Math.random()) : WAIT_S;
+    const query = { ...(link && { wait, since: cursor }), limit: MAX_PEERS, signal: deadline.signal };
     /** @type {Results["sessions"] | void} */
-    const listing = await this.#client
-      .sessions(this.#topic, query)
+    const listing = await client
+      .sessions(topic, query)
       .catch((error) => {
-        if (!this.#settled) throw error;
+        if (!settled) throw error;
       })
       .finally(() => deadline.end());
-    if (!listing) return this.#useAnswer(link);
-    const stuck = link && listing.cursor === this.#cursor;
-    const sessions = listing.sessions.filter(({ code }) => !this.#triedCodes.has(code)).reverse(); // the oldest first
-    const place = link ? sessions.findIndex(({ code }) => code === link.code) : sessions.length;
-    this.#cursor = listing.cursor;
-    this.#others = sessions.filter(({ code }) => code !== link?.code);
-    if (this.#others.length && (place % 2 === 1 || stuck)) {
-      if (link && !(await claimOwnOffer(link, signal))) return this.#useAnswer(link);
-      this.#withdraw();
+    if (!listing) return useAnswer();
+    const stuck = link && listing.cursor === cursor;
+    const sessions = listing.sessions.filter(({ code }) => !triedCodes.has(code)).reverse(); // the oldest first
+    const place = link ? sessions.findIndex(({ code }) => code === link?.code) : sessions.length;
+    cursor = listing.cursor;
+    const peers = sessions.filter(({ code }) => code !== link?.code);
+    others = peers.length;
+    if (others && (place % 2 === 1 || stuck)) {
+      if (link && !(await claimOwnOffer(link, signal))) return useAnswer();
+      withdraw();
       const next = sessions[place - 1];
-      const sorted = shuffled(this.#others).sort((a, b) => Number(b === next) - Number(a === next));
-      const { connection } = await connectToFirst(sorted, this.#client, this.#options, this.#servers);
-      if (!connection) for (const { code } of sorted) this.#triedCodes.add(code);
+      const sorted = shuffled(peers).sort((a, b) => Number(b === next) - Number(a === next));
+      const { connection } = await connectToFirst(sorted, client, options, servers);
+      if (!connection) for (const { code } of sorted) triedCodes.add(code);
       return connection;
     }
-    if (!link) {
-      this.#link = await createOffer(this.#client, this.#topic, this.#options, this.#servers);
-      const answer = (this.#answer = waitForAnswer(this.#link, this.#servers));
-      const settle = () => {
-        if (answer !== this.#answer) return; // the offer was withdrawn
-        this.#settled = true;
-        this.#deadline?.end();
-      };
-      answer.then(settle, settle);
-    } else {
-      await (this.#cursor ? this.#pace(signal) : sleep(PAUSE_MS, signal));
-    }
+    if (!link) await publish();
+    else await (cursor ? pace(signal) : sleep(PAUSE_MS, signal));
   }
 
-  /**
-   * Connect to the peer that has answered the offer. Returns nothing if it cannot be reached.
-   *
-   * @param {Link} [link]
-   */
-  async #useAnswer(link) {
-    if (!link) return;
-    if (await this.#answer) link.connect();
-    else this.#withdraw();
-    try {
-      return await link.opened;
-    } catch (error) {
-      this.#servers.signal.throwIfAborted();
-      this.#servers.report(/** @type {Error} */ (error));
-      this.#withdraw();
+  const unfollow = onAbort(signal, withdraw);
+  const stay = new Deadline(signal);
+  const move = () => stay.end(temporary(new SignalError("server-busy", "A preferred server works")));
+  servers.preferred(client, stay.signal).then(move, () => {});
+  try {
+    for (;;) {
+      const connection = await round(stay.signal);
+      if (connection) return connection;
     }
+  } catch (error) {
+    withdraw();
+    throw error;
+  } finally {
+    stay.end();
+    unfollow();
   }
 }
 

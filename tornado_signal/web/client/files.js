@@ -2,7 +2,7 @@
 
 import { checkOptions } from "./signal-client.js";
 import { read } from "./text.js";
-import { dispatch, onAbort, SignalError } from "./timing.js";
+import { deferred, dispatch, onAbort, SignalError } from "./timing.js";
 
 /** @import { FileOptions, IncomingFile as PublicFile } from "../client.d.ts" */
 /** @import { Fields, Records } from "./types.d.ts" */
@@ -194,13 +194,8 @@ class IncomingFile extends EventTarget {
   #parts = [];
   /** @type {ArrayBuffer[]} */
   #chunks = []; // received after the last part
-  #resolve = /** @type {(file: File) => void} */ (() => {});
-  #reject = /** @type {(error: Error) => void} */ (() => {});
-  /** @type {Promise<File>} */
-  #file = new Promise((resolve, reject) => {
-    this.#resolve = resolve;
-    this.#reject = reject;
-  });
+  /** @type {ReturnType<typeof deferred<File>>} */
+  #file = deferred();
   received = 0;
 
   /**
@@ -216,7 +211,6 @@ class IncomingFile extends EventTarget {
     this.name = name;
     this.type = type;
     this.size = size;
-    this.#file.catch(() => {}); // it can reject while nothing waits for it
     const lose = () => this.#end(failure("interrupted"));
     channel.onmessage = ({ data }) => this.#take(data);
     channel.onclose = lose;
@@ -233,7 +227,7 @@ class IncomingFile extends EventTarget {
       post(this.#channel, { accept: true });
       this.#finish();
     }
-    return this.#file;
+    return this.#file.promise;
   }
 
   cancel() {
@@ -259,7 +253,7 @@ class IncomingFile extends EventTarget {
 
   #finish() {
     if (this.received < this.size || this.#ended) return;
-    this.#resolve(new File([...this.#parts, ...this.#chunks], this.name, { type: this.type }));
+    this.#file.resolve(new File([...this.#parts, ...this.#chunks], this.name, { type: this.type }));
     post(this.#channel, { received: true });
     this.#end();
   }
@@ -268,7 +262,7 @@ class IncomingFile extends EventTarget {
   #end(error) {
     if (this.#ended) return;
     this.#stop.abort();
-    if (error) this.#reject(error);
+    if (error) this.#file.reject(error);
     this.#parts = [];
     this.#chunks = [];
     this.dispatchEvent(new Event("close"));

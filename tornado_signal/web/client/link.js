@@ -8,6 +8,7 @@ import { publishHeld } from "./servers.js";
 import { read } from "./text.js";
 import {
   backOff,
+  deferred,
   dispatch,
   doubt,
   makePace,
@@ -70,9 +71,12 @@ export class Link {
   #open = false;
   #pairs;
   #report;
-  #wanted = () => {}; // called when both sides are described
-  #reject = /** @type {(error: unknown) => void} */ (() => {});
-  #listen = /** @type {(connection: Connection) => void} */ (() => {}); // called when the page can listen
+  #wanted = deferred(); // until both sides are described
+  /** @type {ReturnType<typeof deferred<Connection>>} */
+  #opened = deferred();
+  opened = this.#opened.promise;
+  /** @type {ReturnType<typeof deferred<Connection>>} */
+  #listening = deferred(); // until the page can listen
   #negotiation;
   over = new AbortController(); // aborted when the connection is closed
   code = ""; // once the session belongs to this side
@@ -100,9 +104,7 @@ export class Link {
     const connection = (this.peerConnection = newConnection(iceServers, options));
     /** @type {(name: string, detail?: unknown) => void} */
     this.step = (name, detail) => options.onstep?.(name, detail, connection);
-    /** @type {Promise<Connection>} */
-    const listening = new Promise((resolve) => (this.#listen = resolve));
-    this.files = new Files(connection, this.over.signal, async (offer) => offer(await listening, {}));
+    this.files = new Files(connection, this.over.signal, async (offer) => offer(await this.#listening.promise, {}));
     const link = this;
     this.#negotiation = new Negotiation(connection, NEGOTIATION, {
       signal: this.over.signal,
@@ -116,12 +118,7 @@ export class Link {
       },
       send: (mail) => this.#send(mail),
     });
-    /** @type {Promise<Connection>} */
-    this.opened = new Promise((resolve, reject) => {
-      this.#reject = reject;
-      this.#makeChannel(options.channel, resolve);
-    });
-    this.opened.catch(() => {}); // it can reject while nothing waits for it
+    this.#makeChannel(options.channel);
     onAbort(
       this.opening,
       onAbort(signal, () => this.fail(signal.reason)),
@@ -140,15 +137,12 @@ export class Link {
    * Create the data channel, or wait for it.
    *
    * @param {RTCDataChannelInit | undefined} init
-   * @param {(connection: Connection) => void} resolve
    */
-  #makeChannel(init, resolve) {
+  #makeChannel(init) {
     const connection = this.peerConnection;
     const offers = this.side === "offerer";
     // The answerer of a pair may have tried several peers. It opens a second channel with the one that it chooses.
     const chosen = this.#pairs && offers && new Promise((resolve) => whenOpened(connection, CHOSEN, resolve));
-    /** @type {Promise<void>} */
-    const wanted = new Promise((resolve) => (this.#wanted = resolve));
     /** @param {RTCDataChannel} channel */
     const use = (channel) => {
       channel.binaryType = "arraybuffer";
@@ -156,7 +150,7 @@ export class Link {
       const open = async () => {
         // Chromium fires `open` slightly too early and sometimes loses what is sent at once. After this call it does not.
         await connection.getStats().catch(() => {});
-        await Promise.all([chosen, wanted]);
+        await Promise.all([chosen, this.#wanted.promise]);
         if (this.opening.aborted) return;
         this.step("open");
         this.#open = true;
@@ -164,8 +158,8 @@ export class Link {
         this.#stop.abort();
         this.#negotiation.post();
         const opened = new Connection(this, channel);
-        resolve(opened);
-        release(() => this.#listen(opened));
+        this.#opened.resolve(opened);
+        release(() => this.#listening.resolve(opened));
       };
       if (channel.readyState === "open") open();
       else channel.addEventListener("open", open, { once: true });
@@ -196,7 +190,7 @@ export class Link {
    */
   fail(error) {
     if (this.opening.aborted) return;
-    this.#reject(error);
+    this.#opened.reject(error);
     clearTimeout(this.#timer);
     this.over.abort();
     this.#stop.abort(error);
@@ -308,7 +302,7 @@ export class Link {
     const failed = (/** @type {unknown} */ error) =>
       /^(connect-timeout|ice-failed|no-relay)$/.test(Object(error).code) && report(false);
     this.opened.then(() => report(true), failed);
-    this.#wanted();
+    this.#wanted.resolve();
     this.#endMs = beganMs + CONNECT_MS;
     // Earlier if the other side has not sent a candidate or connected.
     this.#wait(this.#pairs || this.side === "answerer" ? PAIR_MS : CONNECT_MS);
@@ -346,20 +340,18 @@ export class Connection extends EventTarget {
     this.side = link.side;
     this.info = link.info;
     this.initiator = link.side === "offerer";
-    this.end = () => {};
+    const { promise, resolve } = deferred();
+    this.closed = promise;
     const leave = () => peerConnection.close();
     // So that the other side notices at once.
     globalThis.addEventListener?.("pagehide", leave, { signal: over.signal });
-    /** @type {Promise<void>} */
-    this.closed = new Promise((resolve) => {
-      this.end = () => {
-        if (over.signal.aborted) return;
-        leave();
-        over.abort();
-        resolve();
-        dispatch(this, "close");
-      };
-    });
+    this.end = () => {
+      if (over.signal.aborted) return;
+      leave();
+      over.abort();
+      resolve();
+      dispatch(this, "close");
+    };
     this.#messages = new Messages(peerConnection, channel, over.signal);
     channel.addEventListener("message", (event) => {
       const received = !kept.has(event) && this.#messages.take(event.data);

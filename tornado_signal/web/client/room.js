@@ -3,7 +3,7 @@ import { ALIVE_MS, Mailboxes } from "./mailbox.js";
 import { advise, loadPart, notLoaded } from "./parts.js";
 import { Roster } from "./roster.js";
 import { Servers } from "./servers.js";
-import { backOff, Deadline, dispatch, now, onAbort, report, SignalError, sleep, watch } from "./timing.js";
+import { backOff, Deadline, deferred, dispatch, now, onAbort, report, SignalError, sleep, watch } from "./timing.js";
 
 /** @import { Channel as PublicChannel, Peer, Room as PublicRoom, RoomOptions, Session } from "../client.d.ts" */
 /** @import { Attempts } from "./attempts.js" */
@@ -37,16 +37,10 @@ class Room extends EventTarget {
   dropped = 0; // messages that no iteration of `messages` has kept
   /** @type {Map<string, Peer<unknown>>} */
   peers = new Map();
-  #resolveReady = () => {};
-  #rejectReady = /** @type {(reason: unknown) => void} */ (() => {});
-  /** @type {Promise<void>} */
-  ready = new Promise((resolve, reject) => {
-    this.#resolveReady = resolve;
-    this.#rejectReady = reject;
-  });
-  #resolveClosed = () => {};
-  /** @type {Promise<void>} */
-  closed = new Promise((resolve) => (this.#resolveClosed = resolve));
+  #ready = deferred();
+  ready = this.#ready.promise;
+  #end = deferred();
+  closed = this.#end.promise;
   /** @type {unknown} */
   #reason; // why it closes, unless the page has called `leave`
   /** @type {Map<string, Channel>} */
@@ -67,7 +61,7 @@ class Room extends EventTarget {
   #checks = 0; // that are running
   /** @type {Set<Beacon>} */
   #namesakes = new Set(); // beacons with this page's name that may give a sign of life
-  #settle = () => {}; // called when all members that entered before are known
+  #settling = deferred(); // until all members that entered before are known
   #settled = false;
   /** @type {Places | undefined} */
   #places; // of a room with a maximum
@@ -84,7 +78,6 @@ class Room extends EventTarget {
   constructor(topic, options) {
     super();
     this.#options = options;
-    this.ready.catch(() => {}); // it can reject while nothing waits for it
     const { me, info } = options;
     this.#mail = new Mailboxes(options.origin ?? globalThis.origin ?? "", topicOf(ROOM, topic), {
       target: this,
@@ -242,15 +235,15 @@ class Room extends EventTarget {
     await Promise.all([...this.#peers].map((peer) => peer.close()));
     this.#closed = true;
     dispatch(this, "close");
-    this.#rejectReady(this.#reason ?? new SignalError("room-left", "The page has left the room"));
-    this.#resolveClosed();
+    this.#ready.reject(this.#reason ?? new SignalError("room-left", "The page has left the room"));
+    this.#end.resolve();
   }
 
   /** @param {unknown} error */
   #fail(error) {
     if (this.#stop.signal.aborted) return;
     this.#reason = error;
-    this.#rejectReady(error);
+    this.#ready.reject(error);
     this.#report(error);
     this.leave();
   }
@@ -308,11 +301,11 @@ class Room extends EventTarget {
       for (const each of [this.#rivals, this.#codes, this.#namesakes]) each.clear();
       this.#unchecked = [];
       this.#roster.clear();
-      const settled = new Promise((/** @type {(value?: undefined) => void} */ resolve) => (this.#settle = resolve));
+      const settling = (this.#settling = deferred());
       // In a room with places, or with a name, mail waits until it is known who was there before.
       this.#settled = !this.#places && (!this.#options.me || this.#mail.since > 0);
-      if (this.#settled) this.#settle();
-      const mail = Promise.all([settled, this.#loading]).then(() => this.#mail.receive(servers, signal));
+      if (this.#settled) settling.resolve();
+      const mail = Promise.all([settling.promise, this.#loading]).then(() => this.#mail.receive(servers, signal));
       await Promise.race([this.#watch(client, signal), mail, servers.preferred(client, signal)]);
     } finally {
       deadline.end();
@@ -324,7 +317,7 @@ class Room extends EventTarget {
   #setListed(listed) {
     if (this.listed === listed) return;
     this.listed = listed;
-    if (listed) this.#resolveReady();
+    if (listed) this.#ready.resolve();
     this.#tell("listed");
   }
 
@@ -364,7 +357,7 @@ class Room extends EventTarget {
   #settleIfChecked() {
     if (!this.#settled && this.#mail.since && !this.#unchecked.length && !this.#checks) {
       this.#settled = true; // sessions are listed in the order of their creation
-      this.#settle();
+      this.#settling.resolve();
       if (!this.#places) this.#beginAll();
     }
     this.#assignPlaces();
@@ -590,5 +583,9 @@ class Room extends EventTarget {
 export const room = (topic, options = {}) => new Room(topic, options);
 
 /** @param {RoomOptions} [options] */
-export const nearby = async (options = {}) =>
-  (await import("./nearby.js").catch(notLoaded)).nearby(options, ROOM_OPTIONS, room);
+export async function nearby(options = {}) {
+  const { signal = new AbortController().signal } = options;
+  const servers = new Servers(options, signal, () => {}, ROOM_OPTIONS);
+  const { topic } = await servers.first((client) => client.nearby({ signal }));
+  return room(topic, options);
+}

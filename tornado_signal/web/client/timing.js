@@ -68,6 +68,20 @@ const CODES = {
  */
 export const temporary = (error) => Object.assign(error, { retryable: true });
 
+/**
+ * Return a promise and the functions that settle it. Nothing has to wait for it when it rejects.
+ *
+ * @template [T=void]
+ */
+export function deferred() {
+  let resolve = /** @type {(value: T) => void} */ (() => {});
+  let reject = /** @type {(reason: unknown) => void} */ (() => {});
+  /** @type {Promise<T>} */
+  const promise = new Promise((...settle) => ([resolve, reject] = settle));
+  promise.catch(() => {});
+  return { promise, resolve, reject };
+}
+
 /** The time in milliseconds by a clock that is never set. */
 export const now = () => performance.now();
 
