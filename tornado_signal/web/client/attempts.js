@@ -140,11 +140,7 @@ export class Attempts {
     return mayConnect(member) && !this.#roster.conflicts(member, options.me);
   }
 
-  /**
-   * Take mail about a connection.
-   *
-   * @param {Records["mail"]} mail
-   */
+  /** @param {Records["mail"]} mail */
   take(mail) {
     const { from, me, info, code, connection } = mail;
     const member = this.#roster.member(from, info, me);

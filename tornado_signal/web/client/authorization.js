@@ -74,11 +74,7 @@ const texts = new Map();
 /** @type {WeakMap<() => string | Promise<string>, Authorization>} */
 const functions = new WeakMap();
 
-/**
- * Return the authorization of a source of tokens.
- *
- * @param {TokenSource} [source]
- */
+/** @param {TokenSource} [source] */
 export function authorizationOf(source) {
   if (!source) return without;
   const known = /** @type {Map<TokenSource, Authorization>} */ (typeof source === "function" ? functions : texts);

@@ -66,8 +66,6 @@ export async function offerAll(publication, topic, options, servers) {
 }
 
 /**
- * Connect to a peer that has published under a topic, as soon as there is one.
- *
  * @param {string} topic
  * @param {PeerOptions & { choose?: (sessions: Session[]) => Session[], wait?: boolean }} options
  */
@@ -192,8 +190,6 @@ export const shuffled = (list) =>
     .map(([, each]) => each);
 
 /**
- * Connect two pages that call this with the same topic.
- *
  * @param {string} topic
  * @param {PeerOptions & { channel?: RTCDataChannelInit }} [options]
  */

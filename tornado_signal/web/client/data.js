@@ -269,8 +269,6 @@ function sizeOf(message) {
 }
 
 /**
- * Decode a message of the other side.
- *
  * @param {unknown} data
  * @returns {unknown}
  */

@@ -29,8 +29,6 @@ function post(channel, message) {
 }
 
 /**
- * Check the arguments of a call.
- *
  * @param {Blob} file
  * @param {object} options
  */
@@ -42,8 +40,6 @@ export function checkFile(file, options) {
 }
 
 /**
- * Send a file. Resolves when the other side has all of it.
- *
  * @template {object} Context
  * @param {Files} files those of the connection
  * @param {Blob & { name?: string }} file
@@ -109,8 +105,6 @@ const unreadable = (cause) => {
 };
 
 /**
- * Send the bytes of a Blob over a channel.
- *
  * @param {RTCDataChannel} channel
  * @param {Blob} blob
  * @param {() => Promise<void>} ready waits for space in the channel's buffer
@@ -162,8 +156,6 @@ export class Files {
 }
 
 /**
- * Receive a file over a channel that the other side has opened.
- *
  * @param {RTCDataChannel} channel
  * @param {AbortSignal} over
  * @param {(offer: Offer) => unknown} receive
@@ -181,11 +173,7 @@ export function receiveFile(channel, over, receive) {
   };
 }
 
-/**
- * A file that the other side sends.
- *
- * @implements {PublicFile}
- */
+/** @implements {PublicFile} */
 class IncomingFile extends EventTarget {
   #channel;
   #accepted = false;

@@ -25,7 +25,7 @@ import {
 /** @import { News } from "../client.d.ts" */
 /** @import { Authorization } from "./authorization.js" */
 /** @import { SignalClient } from "./signal-client.js" */
-/** @import { Fields, RawEvent, Results, StreamFields } from "./types.d.ts" */
+/** @import { Fields, RawEvent, Results, StreamFields, Transport } from "./types.d.ts" */
 
 const LONG_REQUESTS = 4; // of all pages of an origin; a browser has six connections to a server over HTTP/1.1
 const HTTP_WAIT_S = 12; // of a request: without a response a connection is found dead
@@ -37,6 +37,7 @@ const PATHS = { version: "", iceServers: "ice-servers", hold: "refresh" }; // wh
 
 /** The calls and subscriptions of a client over HTTP. */
 export class Http {
+  #client;
   #url;
   #headers;
   #authorization;
@@ -45,25 +46,20 @@ export class Http {
   #proving;
 
   /**
-   * @param {string} url
+   * @param {SignalClient} client
    * @param {Record<string, string>} headers
    * @param {Authorization} authorization
    */
-  constructor(url, headers, authorization) {
-    this.#url = url;
+  constructor(client, headers, authorization) {
+    this.#client = client;
+    this.#url = client.url;
     this.#headers = headers;
     this.#authorization = authorization;
   }
 
-  /**
-   * Call a method and return its result, unchecked.
-   *
-   * @param {keyof Results} method
-   * @param {Fields & { topic?: string }} fields
-   * @param {number} wait seconds
-   * @param {Deadline} deadline
-   */
-  async call(method, { topic, ...others }, wait, deadline) {
+  /** @type {Transport["call"]} */
+  async call(method, { topic, ...others }, deadline) {
+    const { wait = 0 } = others;
     const last = PATHS[method] ?? method;
     /** @param {AbortSignal} signal */
     const send = async (signal) => {
@@ -82,24 +78,16 @@ export class Http {
     try {
       others.wait = release ? Math.min(wait, HTTP_WAIT_S) : 0;
       if (!release && others.since) await sleep(PAUSE_MS, deadline.signal);
-      return await waitFor(send, /** @type {number} */ (others.wait) * 1000 + ANSWER_MS, deadline.signal);
+      return await waitFor(send, others.wait * 1000 + ANSWER_MS, deadline.signal);
     } finally {
       release?.();
     }
   }
 
-  /**
-   * Return the events of a topic or a session by long polls; first an empty one.
-   *
-   * @param {SignalClient} client
-   * @param {StreamFields} fields
-   * @param {string} id
-   * @param {Set<string>} codes
-   * @param {Deadline} deadline
-   */
-  subscribe(client, fields, id, codes, deadline) {
-    if (fields.topic !== undefined) return listings(client, fields.topic, codes, deadline);
-    return updates(client, fields, id, deadline);
+  /** @type {Transport["subscribe"]} */
+  subscribe(fields, deadline, codes) {
+    if (fields.topic !== undefined) return listings(this.#client, fields.topic, codes, deadline);
+    return updates(this.#client, fields, deadline);
   }
 
   /**
@@ -206,8 +194,6 @@ export async function json({ body, url, status }) {
 }
 
 /**
- * Yield the events of a topic by long polls; first an empty one.
- *
  * @param {SignalClient} client
  * @param {string} topic
  * @param {Set<string>} codes
@@ -236,22 +222,19 @@ async function* listings(client, topic, codes, { signal }) {
 }
 
 /**
- * Yield the events of a session by long polls; first an empty one.
- *
  * @param {SignalClient} client
  * @param {StreamFields} fields
- * @param {string} since
  * @param {Deadline} deadline
  * @returns {AsyncGenerator<RawEvent, void, void>}
  */
-async function* updates(client, { code = "", side = "offerer", secret }, since, { signal }) {
+async function* updates(client, { code = "", side = "offerer", secret, since }, { signal }) {
   const pace = makePace();
   let seen = 0; // candidates, for a server without cursors
   for (let wait = 0; ; wait = WAIT_S) {
     /** @type {News} */
     let news;
     try {
-      news = await client.poll(code, side, { wait, since: since || undefined, secret, signal });
+      news = await client.poll(code, side, { wait, since, secret, signal });
     } catch (error) {
       if (!wait || refusal(error).status !== 404) throw error;
       return yield { type: "gone", data: { code, reason: "withdrawn" } };

@@ -41,11 +41,7 @@ const base64Of = (number) =>
 /** @param {Iterable<number>} bytes */
 export const integer = (bytes) => [...bytes].reduce((sum, byte) => sum * 256n + BigInt(byte), 0n);
 
-/**
- * Return the fields of a JSON Web Key of P-256.
- *
- * @param {bigint} x
- */
+/** @param {bigint} x */
 const jwkOf = (x) => ({ kty: "EC", crv: "P-256", x: base64Of(x), y: base64Of(yOf(x)) });
 
 /**

@@ -317,11 +317,7 @@ export class Link {
   }
 }
 
-/**
- * A connection whose data channel is open.
- *
- * @implements {PublicConnection}
- */
+/** @implements {PublicConnection} */
 export class Connection extends EventTarget {
   #link;
   #messages;
@@ -384,8 +380,6 @@ export class Connection extends EventTarget {
 }
 
 /**
- * Publish an offer and return its link.
- *
  * @param {SignalClient} client
  * @param {string} topic
  * @param {LinkOptions} options

@@ -213,8 +213,6 @@ export class Mailboxes {
   }
 
   /**
-   * Send mail to a beacon.
-   *
    * @param {string | undefined} id of its member
    * @param {string} code
    * @param {Fields} fields

@@ -15,8 +15,6 @@ export class Media {
   }
 
   /**
-   * Use a stream of the other side.
-   *
    * @param {MediaStream} stream
    * @param {() => boolean} isJoined whether the room knows the peer; otherwise it gets the streams later
    */

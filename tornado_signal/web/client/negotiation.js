@@ -124,11 +124,7 @@ export class Negotiation {
     return this.#described && (this.#direct || !this.#way.candidatesOnly);
   }
 
-  /**
-   * Send a candidate of this side.
-   *
-   * @param {RTCIceCandidate} candidate
-   */
+  /** @param {RTCIceCandidate} candidate */
   add(candidate) {
     this.#outbox.push(candidate);
     this.post();

@@ -14,11 +14,7 @@ const RECONNECT_MS = 15_000; // of an interruption, after which another connecti
 const CHANNEL = "tornado-signal-channel"; // the protocol of the channels of `room.channel`
 const MAX_CHANNELS = 100; // that the other side opens
 
-/**
- * The `peer` of a room's events: another member, connected.
- *
- * @implements {PublicPeer}
- */
+/** @implements {PublicPeer} */
 class Peer extends EventTarget {
   #contact;
   /** @type {MediaStream[]} */
@@ -189,8 +185,6 @@ export class Contact {
   }
 
   /**
-   * Return the recipient of a channel with a name.
-   *
    * @param {string} name
    * @param {RTCDataChannelInit} [init]
    */

@@ -130,11 +130,7 @@ class Room extends EventTarget {
     else this.#run(servers);
   }
 
-  /**
-   * Send a stream to all, now and later.
-   *
-   * @type {PublicRoom<unknown>["addStream"]}
-   */
+  /** @type {PublicRoom<unknown>["addStream"]} */
   addStream(stream) {
     if (typeof stream?.getTracks !== "function") {
       throw new SignalError("argument-invalid", "`addStream` takes a MediaStream: `await` it");

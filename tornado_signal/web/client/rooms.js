@@ -5,11 +5,7 @@ import { ROOM, topicOf } from "./identity.js";
 /** @import { Stoppable } from "../client.d.ts" */
 /** @import { SignalClient } from "./signal-client.js" */
 
-/**
- * Return the room of a topic.
- *
- * @param {string} topic
- */
+/** @param {string} topic */
 export const roomOf = (topic) =>
   topic
     .slice(ROOM.length)

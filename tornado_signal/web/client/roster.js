@@ -145,11 +145,7 @@ export class Roster {
     return waiting[Math.floor(Math.random() * waiting.length)];
   }
 
-  /**
-   * Return the best beacon of a member, if it has one.
-   *
-   * @param {Member} member
-   */
+  /** @param {Member} member */
   best({ beacons }) {
     /** @type {Beacon | undefined} */
     let best;

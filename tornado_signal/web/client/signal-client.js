@@ -23,8 +23,7 @@ import {
 } from "./timing.js";
 
 /** @import { ClientOptions, SessionEvent, Side, SignalClient as Api, SignalEvent, Stoppable, TopicEvent } from "../client.d.ts" */
-/** @import { Http } from "./http.js" */
-/** @import { Fields, Results, StreamFields } from "./types.d.ts" */
+/** @import { Fields, Results, StreamFields, Transport } from "./types.d.ts" */
 
 const MAX_FRAME = 65_536; // characters; larger messages go over HTTP, which can report that they are too large
 const WITHDRAW_TRIES = 16; // in about two minutes, the lifetime of an offer
@@ -87,7 +86,7 @@ export class SignalClient {
   #authorization;
   #socket;
   #maxListing = MAX_LISTING; // or what fits into a response
-  /** @type {Http | undefined} */
+  /** @type {Transport | undefined} */
   #http; // once it is used
 
   /**
@@ -147,7 +146,7 @@ export class SignalClient {
       const most = Math.min(limit ?? MAX_LISTING, this.#maxListing);
       const fields = { topic: String(topic), wait, since, limit: most < MAX_LISTING ? most : limit };
       try {
-        return await this.#call("sessions", fields, options, wait);
+        return await this.#call("sessions", fields, options);
       } catch (error) {
         if (most === 1 || !isTooLarge(/** @type {Error} */ (error).cause)) throw error;
         this.#maxListing = Math.ceil(most / 8);
@@ -187,7 +186,7 @@ export class SignalClient {
 
   /** @type {Api["poll"]} */
   poll(code, side, { wait, since, secret, ...options } = {}) {
-    return this.#call("poll", { code, side, wait, since, secret }, options, wait);
+    return this.#call("poll", { code, side, wait, since, secret }, options);
   }
 
   /** @type {Api["refresh"]} */
@@ -195,11 +194,7 @@ export class SignalClient {
     return this.#call("refresh", { code, side, secret }, options);
   }
 
-  /**
-   * Hold an offer that an earlier WebSocket has held; without a WebSocket, refresh it.
-   *
-   * @type {Api["hold"]}
-   */
+  /** @type {Api["hold"]} */
   hold(code, side, { secret, ...options }) {
     return this.#call("hold", { code, side, secret }, options);
   }
@@ -209,11 +204,7 @@ export class SignalClient {
     return this.#call("withdraw", { code, side, secret }, options);
   }
 
-  /**
-   * Withdraw in the background, and again while the server is unavailable. Works while the page is being closed.
-   *
-   * @type {Api["leave"]}
-   */
+  /** @type {Api["leave"]} */
   leave(code, side, { secret, ...options } = {}) {
     checkOptions(options, SIGNAL);
     const body = JSON.stringify({ code, side, secret });
@@ -232,8 +223,6 @@ export class SignalClient {
   }
 
   /**
-   * Yield the events of a topic, or of a session for one side, as they arrive.
-   *
    * @overload
    * @param {string | { topic: string }} about
    * @param {Stoppable} [options]
@@ -258,6 +247,7 @@ export class SignalClient {
     checkTopic(fields.topic);
     let id = "";
     let begun = false;
+    /** @type {Set<string>} */
     const codes = new Set(); // of the sessions under the topic
     /** @type {Set<string> | undefined} */
     let missing; // of these, those that a listing that replaces them has not contained so far
@@ -275,10 +265,8 @@ export class SignalClient {
         if (doubted) deadline.end();
       });
       try {
-        const stream =
-          ((await deadline.within(REQUEST_MS, this.open())) &&
-            this.#socket?.subscribe({ ...fields, since: id || undefined }, deadline)) ||
-          (await this.#overHttp()).subscribe(this, fields, id, codes, deadline);
+        const transport = await deadline.within(REQUEST_MS, this.#transport());
+        const stream = transport.subscribe({ ...fields, since: id || undefined }, deadline, codes);
         for await (const { id: last, type = "", data } of stream) {
           begun = true;
           id = last ?? id;
@@ -326,39 +314,30 @@ export class SignalClient {
   /**
    * @template {keyof Results} Method
    * @param {Method} method
-   * @param {Fields & { topic?: string }} fields
+   * @param {Fields & { topic?: string, wait?: number }} fields
    * @param {Stoppable} [options]
    * @returns {Promise<Results[Method]>}
    */
-  async #call(method, fields, options = {}, wait = 0) {
+  async #call(method, fields, options = {}) {
     checkOptions(options, SIGNAL);
-    const result = await this.#result(method, fields, options, wait);
+    const { signal } = options;
+    signal?.throwIfAborted();
+    const { topic, ...others } = fields;
+    checkTopic(topic);
+    const fits = JSON.stringify(others).length < MAX_FRAME;
+    const result = await withTimeout(REQUEST_MS + 1000 * (fields.wait ?? 0), signal, async (deadline) => {
+      const transport = await this.#transport(fits);
+      deadline.signal.throwIfAborted();
+      return /** @type {Promise<Results[Method]>} */ (transport.call(method, fields, deadline));
+    });
     if (!filtered(result, SHAPES[method])) throw nonsense(this.url);
     return result;
   }
 
-  /**
-   * @template {keyof Results} Method
-   * @param {Method} method
-   * @param {Fields & { topic?: string }} fields
-   * @param {Stoppable} [options]
-   * @returns {Promise<Results[Method]>}
-   */
-  async #result(method, fields, { signal } = {}, wait = 0) {
-    signal?.throwIfAborted();
-    checkTopic(fields.topic);
-    return withTimeout(REQUEST_MS + wait * 1000, signal, async (deadline) => {
-      const { topic, ...others } = fields;
-      if (JSON.stringify(others).length < MAX_FRAME && (await this.open()) && this.#socket) {
-        deadline.signal.throwIfAborted();
-        return this.#socket.ask(method, fields, deadline);
-      }
-      return (await this.#overHttp()).call(method, fields, wait, deadline);
-    });
-  }
-
-  async #overHttp() {
+  /** @returns {Promise<Transport>} */
+  async #transport(fits = true) {
+    if (fits && (await this.open()) && this.#socket) return this.#socket;
     const { Http } = await loadHttp(this.url);
-    return (this.#http ??= new Http(this.url, this.#headers, this.#authorization));
+    return (this.#http ??= new Http(this, this.#headers, this.#authorization));
   }
 }

@@ -114,7 +114,7 @@ export class Socket {
   #authorize() {
     return this.#authorization.use(async (token) => {
       if (token === this.#token) return;
-      await withTimeout(REQUEST_MS, null, (deadline) => this.ask("authorize", { token }, deadline));
+      await withTimeout(REQUEST_MS, null, (deadline) => this.call("authorize", { token }, deadline));
       this.#token = token;
     });
   }
@@ -160,7 +160,7 @@ export class Socket {
       if (doubtful || quietMs > IDLE_MS) return this.end();
     } else if (!this.#asking && (doubtful || quietMs > QUIET_MS)) {
       this.#asking = true;
-      withTimeout(SIGN_MS, null, (deadline) => this.ask("health", {}, deadline))
+      withTimeout(SIGN_MS, null, (deadline) => this.call("health", {}, deadline))
         .catch(() => {})
         .finally(() => (this.#asking = false));
     }
@@ -234,7 +234,7 @@ export class Socket {
    * @param {ReadableStreamDefaultController<RawEvent>} [stream]
    * @returns {Promise<Results[Method]>}
    */
-  ask(method, params, deadline, stream) {
+  call(method, params, deadline, stream) {
     return new Promise((resolve, reject) => {
       const id = (this.#lastId += 1);
       const askedMs = now();
@@ -279,7 +279,7 @@ export class Socket {
     /** @type {QueuingStrategy<RawEvent>} */
     const strategy = { highWaterMark: MAX_SIZE, size: (event) => event?.size ?? 1 };
     const reader = new ReadableStream({ start: (controller) => (stream = controller) }, strategy).getReader();
-    const { subscription } = await deadline.within(REQUEST_MS, this.ask("subscribe", params, deadline, stream));
+    const { subscription } = await deadline.within(REQUEST_MS, this.call("subscribe", params, deadline, stream));
     try {
       yield {};
       for (;;) {

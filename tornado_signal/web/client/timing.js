@@ -61,11 +61,7 @@ const CODES = {
   409: "already-answered",
   429: "server-busy",
 };
-/**
- * Mark an error: the same call may succeed later.
- *
- * @param {SignalError} error
- */
+/** @param {SignalError} error */
 export const temporary = (error) => Object.assign(error, { retryable: true });
 
 /**
@@ -89,8 +85,6 @@ const MAX_RETRY_MS = 3_600_000; // timers of more than 24 days fire at once
 const NOT_ALLOWED = "Not allowed by the token";
 
 /**
- * Make the error for an error response.
- *
  * @param {number} status
  * @param {string} message
  * @param {number} [retryAfterMs]
@@ -106,8 +100,6 @@ export function refused(status, message, retryAfterMs = 0) {
 }
 
 /**
- * Make the error for a server that cannot be reached.
- *
  * @param {string} url
  * @param {unknown} [cause]
  */
@@ -286,8 +278,6 @@ export class Deadline {
 }
 
 /**
- * Run `task(deadline)` with a time limit.
- *
  * @template T
  * @param {number} ms
  * @param {AbortSignal | null | undefined} signal

@@ -51,12 +51,24 @@ export interface Frame {
   params?: { subscription: number; cursor?: string; type: string; data: unknown };
 }
 
-/** The scope of a stream: a topic, or one side of a session. */
+/** The scope of a stream: a topic, or one side of a session. It begins after the event with the id `since`. */
 export interface StreamFields {
   topic?: string;
   code?: string;
   side?: Side;
   secret?: string;
+  since?: string;
+}
+
+/** The two ways to a server. Results are unchecked. */
+export interface Transport {
+  call(
+    method: keyof Results,
+    fields: Fields & { topic?: string; wait?: number },
+    deadline: Deadline,
+  ): Promise<unknown>;
+  /** Return the events of a topic or a session; first an empty one. `codes` are those of the sessions so far. */
+  subscribe(fields: StreamFields, deadline: Deadline, codes: Set<string>): AsyncGenerator<RawEvent, void, void>;
 }
 
 export interface IceServers {

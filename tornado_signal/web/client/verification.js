@@ -48,8 +48,6 @@ export async function verification(scope, members) {
 }
 
 /**
- * Return the number of the connection with a peer.
- *
  * @param {Peer<unknown>} peer
  * @param {string} scope the first lines of what members of the room sign
  * @param {string} ownId
