@@ -195,7 +195,7 @@ export class Socket {
     else if (error) reject?.(refused(error.code, error.message, /** @type {number} */ (error.data?.retryAfter) * 1000));
     else if (resolve) {
       if (stream) this.#streams.set(result.subscription, stream);
-      resolve(result);
+      resolve(/** @type {never} */ (result));
     } else if (result.subscription) this.tell("unsubscribe", { subscription: result.subscription });
     else if (abandoned) this.tell("withdraw", { code: result.code, ...abandoned });
   }

@@ -27,16 +27,9 @@ export type Results = { [Method in keyof Calls]: Awaited<ReturnType<Calls[Method
   authorize: { expiresAt: number };
 };
 
-/** The type of a result whose method is not known yet. */
-type AnyResult = { [Method in keyof Results]: (result: Results[Method]) => void }[keyof Results] extends (
-  result: infer Result,
-) => void
-  ? Result
-  : never;
-
 /** The callbacks for the response to a request over a WebSocket. */
 export interface Call {
-  resolve?: (result: AnyResult) => void;
+  resolve?: (result: never) => void;
   reject?: (reason: Error) => void;
   stream?: ReadableStreamDefaultController<RawEvent>;
   /** The secret of an offer that is withdrawn when its code arrives, because its caller no longer waits. */
@@ -46,7 +39,7 @@ export interface Call {
 /** A JSON-RPC response or notification. */
 export interface Frame {
   id: number;
-  result: AnyResult;
+  result: Results["subscribe"] & Results["offer"];
   error?: { code: number; message: string; data?: { retryAfter?: number } };
   params?: { subscription: number; cursor?: string; type: string; data: unknown };
 }
@@ -62,11 +55,7 @@ export interface StreamFields {
 
 /** The two ways to a server. Results are unchecked. */
 export interface Transport {
-  call(
-    method: keyof Results,
-    fields: Fields & { topic?: string; wait?: number },
-    deadline: Deadline,
-  ): Promise<unknown>;
+  call(method: keyof Results, fields: Fields & { topic?: string; wait?: number }, deadline: Deadline): Promise<unknown>;
   /** Return the events of a topic or a session; first an empty one. `codes` are those of the sessions so far. */
   subscribe(fields: StreamFields, deadline: Deadline, codes: Set<string>): AsyncGenerator<RawEvent, void, void>;
 }
