@@ -90,7 +90,7 @@ def test_fifth_of_five_pages_waits_for_a_sixth(server, site, connect_page):
     meet(pages, "strangers")
     until(lambda: sum(waits(page) for page in pages) == 1)
     (last,) = [number for number, page in enumerate(pages) if waits(page)]
-    assert len(listed(server, site.origin, STRANGERS)) == 1
+    until(lambda: len(listed(server, site.origin, STRANGERS)) == 1)
     heard = {number: page.evaluate("met")[1] for number, page in enumerate(pages) if number != last}
     assert all(heard[int(other)] == str(number) for number, other in heard.items())
     sixth = connect_page(server)
