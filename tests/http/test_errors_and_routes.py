@@ -21,7 +21,6 @@ from support.service import (
 from support.sse import open_stream
 
 from tornado_signal import errors
-from tornado_signal.limits import per_address
 from tornado_signal.service.statuses import STATUS
 from tornado_signal.settings.origins import AllowedOrigins
 from tornado_signal.settings.settings import Settings
@@ -229,21 +228,9 @@ SAME = [("Sec-Fetch-Site", "same-origin")]
 @pytest.mark.parametrize(
     ("trusted", "headers", "origin"),
     [
-        (None, [("Host", "a.example")], "http://a.example"),
-        (None, [("Host", "a.example:8080")], "http://a.example:8080"),
-        (None, [("Host", "[::1]:80")], "http://[::1]:80"),
-        (None, [("Host", "a.example"), ("X-Forwarded-Proto", "https")], "http://a.example"),
-        (None, [("Host", "a.example"), ("X-Forwarded-Host", "b.example")], "http://a.example"),
-        ("10.0.0.0/8", [("Host", "a.example"), ("X-Forwarded-Proto", "https")], "http://a.example"),
-        ("127.0.0.0/8", [("Host", "a.example"), ("X-Forwarded-Proto", "https")], "https://a.example"),
-        (
-            "127.0.0.1",
-            [("Host", "a"), ("X-Forwarded-Proto", "https"), ("X-Forwarded-Host", "b.example:1")],
-            "https://b.example:1",
-        ),
-        ("127.0.0.1", [("Host", "a.example"), ("X-Forwarded-Proto", "gopher")], "http://a.example"),
+        (None, [("Host", "a.example:8080"), ("X-Forwarded-Proto", "https")], "http://a.example:8080"),
+        ("127.0.0.1", [("Host", "a"), ("X-Forwarded-Proto", "https"), ("X-Forwarded-Host", "b:1")], "https://b:1"),
         ("127.0.0.1", [("Host", "a.example"), ("X-Forwarded-Host", "a b")], None),
-        ("127.0.0.1", [("Host", "a.example"), ("X-Forwarded-Host", "a/b")], None),
     ],
 )
 async def test_same_origin_get_uses_the_origin_of_scheme_and_host(trusted, headers, origin, start_service):
@@ -403,22 +390,6 @@ async def test_credentials_are_allowed_only_with_an_allow_list(listed, start_ser
     service.shared.lifecycle.reach(DRAINING)
     response = await service.call("GET", "/topics")
     assert (response.status, credentials(response)) == (503, expected)
-
-
-@pytest.mark.parametrize(("setting", "status"), [("max_connections_per_address", 429), ("max_connections", 503)])
-async def test_refused_connection_sends_the_same_credentials_header(setting, status, start_service, monkeypatch):
-    monkeypatch.setattr(per_address, "BURST_S", 1)
-    for listed, expected in ((LISTED, "true"), ({}, None)):
-        service = await start_service(unlimited_addresses=(), rate_per_address=1, **{setting: 1}, **listed)
-        async with service.connect() as first:
-            responses = []
-            for _ in range(2):
-                await first.send(head("GET", "/", with_origin(ORIGIN)))
-                responses.append(await first.receive())
-            responses.append(await service.raw(head("GET", "/", with_origin(ORIGIN))))
-        assert [response.status for response in responses] == [200, 429, status]
-        assert [credentials(response) for response in responses] == [expected] * 3
-        assert {allowed_origin(response) for response in responses} == {ORIGIN}
 
 
 # Bodies (docs/decisions.md#request-body).
