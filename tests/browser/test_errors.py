@@ -129,15 +129,6 @@ def test_insecure_url_of_a_secure_page_is_named(profiles):
         assert message.endswith("allows the origin https://app.example, and has an https: URL if that has one")
 
 
-def test_refusals_have_codes(server, page):
-    code = f"new SignalClient('{server.url}')"
-    assert error(page, f"{code}.poll('nobody', 'offerer')")[0] == "not-found"
-    assert error(page, f"{code}.offer('a', {{info: '', offer: 'o'}})")[0] == "invalid-request"
-    answered = f"(async () => {{ const {{code}} = await {code}.offer('a', {{info: 'i', offer: 'o'}});"
-    answered += f" await {code}.answer(code, 'a'); await {code}.answer(code, 'b'); }})()"
-    assert error(page, answered)[0] == "already-answered"
-
-
 def test_refused_origin_has_a_code(start, page):
     server = start("--allowed-origins", "https://app.example", data="other")
     code, _ = error(page, f"new SignalClient('{server.url}', {{socket: false}}).version()")

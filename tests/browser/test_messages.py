@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from support.browsers import until
+from support.members import enter_together, messages
 
 VALUES = [
     {"x": 1, "name": "Ada", "nested": [1, None, {"y": 0.5}]},
@@ -31,13 +32,9 @@ UNSENDABLE = {
 
 def in_one_room(*pages, files=True):
     """Make pages members of one room whose `info` is their place, and wait until all are connected."""
-    for place, page in enumerate(pages):
-        page.evaluate(f"enter('lobby', {{info: '{place}'}})")
-        if files:
-            page.evaluate("receive(here)")
-    for page in pages:
-        until(lambda page=page: page.evaluate("here.peers.size") == len(pages) - 1)
-    return pages
+    enter_together({str(place): page for place, page in enumerate(pages)})
+    for page in pages if files else ():
+        page.evaluate("receive(here)")
 
 
 def connected(one, other):
@@ -54,10 +51,6 @@ def connected(one, other):
             until(lambda: one.evaluate("(async () => (await new SignalClient().topics()).topics.length)()") == 1)
     for page in (one, other):
         page.evaluate("paired")
-
-
-def messages(page):
-    return [data for name, _, data, _ in page.evaluate("seen") if name == "message"]
 
 
 def test_firefox_and_chromium_exchange_values_and_files(server, alice, connect_firefox):

@@ -4,22 +4,11 @@ import contextlib
 
 import pytest
 from support.browser_fixtures import serve_turn
-from support.browsers import launch_in, open_connect, until
+from support.browsers import SELECTED, launch_in, open_connect, until
+from support.members import messages
 from support.networks import Lan, own_network
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.needs("root", "ip", "nft", "turnserver")]
-
-# The types of the selected candidates of the only peer: this side's and the other side's.
-SELECTED = """
-  (async () => {
-    const [{peerConnection}] = here.peers.values();
-    const stats = new Map(await peerConnection.getStats());
-    const {selectedCandidatePairId} = [...stats.values()].find(({type}) => type === "transport");
-    const {localCandidateId, remoteCandidateId} = stats.get(selectedCandidatePairId);
-    return [localCandidateId, remoteCandidateId].map((id) => stats.get(id).candidateType);
-  })()
-"""
-
 
 # Of each pair of homes: whether their NATs are symmetric, the ICE servers, and types of candidates that connect them.
 HOMES = [
@@ -69,14 +58,12 @@ def connects(pages):
         page.evaluate(f"here.send('from {number}')")
     for number, page in enumerate(pages):
         until(
-            lambda page=page, number=number: ["message", f"from {1 - number}"] in heard(page),
+            lambda page=page, number=number: f"from {1 - number}" in messages(page),
             complaint=lambda: [page.evaluate("seen") for page in pages],
         )
-    return {kind for page in pages for kind in page.evaluate(SELECTED)}
-
-
-def heard(page):
-    return page.evaluate("seen.filter(([name]) => name === 'message').map(([name, , data]) => [name, data])")
+    return {
+        kind for page in pages for kind in page.evaluate(f"({SELECTED})([...here.peers.values()][0].peerConnection)")
+    }
 
 
 def test_stun_connects_homes_and_only_turn_those_behind_symmetric_nats(open_homes):

@@ -26,8 +26,12 @@ def wait_for_figures(page):
 def open_operator(profiles):
     """A function that opens the page of a server and waits for its figures."""
 
-    def opening(server, **options):
-        return wait_for_figures(profiles.open(f"{server.admin_url}/", **options))
+    def opening(server, token="", **options):
+        page = profiles.open(f"{server.admin_url}/", **options)
+        if token:
+            page.get_by_label("Admin token").fill(token)
+            page.get_by_role("button", name="Show").click()
+        return wait_for_figures(page)
 
     return opening
 
@@ -54,7 +58,7 @@ def ticks(figure):
     return figure.locator(".events").get_attribute("d").count("M")
 
 
-def test_page_shows_the_state_of_the_server(busy, open_operator):
+def test_page_shows_the_state_of_the_server_and_follows_it(busy, open_operator):
     page = open_operator(busy)
     assert page.get_by_role("heading", level=1).inner_text() == "Well"
     assert page.get_by_role("status").get_by_text("No trouble in the last 60 minutes.").is_visible()
@@ -73,10 +77,6 @@ def test_page_shows_the_state_of_the_server(busy, open_operator):
     assert "topic-" not in page.content()
     assert page.get_by_text("They need --admin-token-file").is_visible()
     assert page.get_by_role("button", name="Disconnect").count() == 0
-
-
-def test_figures_follow_the_server(busy, open_operator):
-    page = open_operator(busy)
     figure = page.get_by_role("listitem").filter(has_text="Room")
     figure.get_by_text("6", exact=True).wait_for()
     busy.offer()
@@ -109,7 +109,7 @@ def test_charts_have_thresholds_and_events(start, open_operator):
     redis.kill()
 
 
-def test_operator_at_night_learns_cause_time_and_address_and_blocks_it(start, profiles, tmp_path):
+def test_operator_at_night_learns_cause_time_and_address_and_blocks_it(start, open_operator, tmp_path):
     (tmp_path / "token").write_text(TOKEN)
     flags = ("--admin-port", "0", "--admin-token-file", tmp_path / "token", "--trusted-proxies", "127.0.0.1")
     server = start(*flags)
@@ -117,10 +117,7 @@ def test_operator_at_night_learns_cause_time_and_address_and_blocks_it(start, pr
     for number in range(4):
         hammer(server, f"2001:db8:1:{number}::7", 10)
     for options in (DESK, PHONE):
-        page = profiles.open(f"{server.admin_url}/", **options)
-        page.get_by_label("Admin token").fill(TOKEN)
-        page.get_by_role("button", name="Show").click()
-        wait_for_figures(page)
+        page = open_operator(server, TOKEN, **options)
         for _ in range(2):  # the same after a reload
             word = page.get_by_role("heading", level=1).inner_text()
             assert re.fullmatch(r"Strained since \d\d:\d\d \(\d+ min\)", word)
@@ -147,20 +144,15 @@ def test_operator_at_night_learns_cause_time_and_address_and_blocks_it(start, pr
     page.get_by_role("button", name="Unblock 192.0.2.7").wait_for()
 
 
-def test_reports_of_connections_are_in_the_band(start, open_operator):
-    server = start("--admin-port", "0", "--connection-reports")
+def test_reports_of_connections_are_in_the_band_and_refused_origins_are_named(start, open_operator):
+    server = start("--admin-port", "0", "--connection-reports", "--allowed-origins", "https://app.example")
+    hammer(server, "192.0.2.7", 3)
     for kind, outcome, number in (("host", "connected", 89), ("relay", "connected", 8), ("host", "failed", 3)):
         for _ in range(number):
             server.exchange("/report", {"outcome": outcome, "local": kind, "ms": 380}, origin="https://app.example")
     page = open_operator(server)
     assert page.get_by_text("97 % of 100 connections, 8 % by relay, median 0.4 s").is_visible()
     assert page.get_by_role("heading", level=1).inner_text() == "Well"
-
-
-def test_refused_origin_is_named(start, open_operator):
-    server = start("--admin-port", "0", "--allowed-origins", "https://app.example")
-    hammer(server, "192.0.2.7", 3)
-    page = open_operator(server)
     assert page.get_by_text("Refused origins: https://broken.example (3)").is_visible()
     assert (
         page.get_by_role("region", name="Warnings").get_by_text("pages of https://broken.example are refused").count()
@@ -203,17 +195,13 @@ def test_axe_has_no_findings_and_nothing_is_cut_off(busy, open_operator, finding
 
 
 @pytest.fixture
-def operated(start, profiles, tmp_path):
+def operated(start, open_operator, tmp_path):
     """A server with a token, sessions, and topics on the page, and the page after the token was entered."""
     (tmp_path / "token").write_text(TOKEN)
     server = start("--admin-port", "0", "--admin-token-file", tmp_path / "token", "--admin-topics", "true")
     server.offer("lobby")
     server.offer("attic")
-    page = profiles.open(f"{server.admin_url}/")
-    page.get_by_label("Admin token").fill(TOKEN)
-    page.get_by_role("button", name="Show").click()
-    wait_for_figures(page)
-    return server, page
+    return server, open_operator(server, TOKEN)
 
 
 @contextlib.contextmanager

@@ -2,10 +2,8 @@
 
 import pytest
 from support.browsers import until
-from support.members import enter, enter_together, with_others
+from support.members import enter, with_others
 from support.webhooks import Receiver, write_secret
-
-pytest_plugins = ["support.browser_fixtures"]
 
 NAME, PASSWORD = "a private place", "of these members"
 EVENTS = ["session.created", "session.answered", "session.expired", "session.withdrawn"]
@@ -16,11 +14,6 @@ PRIVATE = [NAME, NAME.replace(" ", "%20"), PASSWORD, *NAMES, '"at"', "v=0", "fin
 
 def topics(server, site):
     return [each["topic"] for each in server.call("/topics", origin=site.origin)[1]["topics"]]
-
-
-def test_firefox_and_chromium_derive_the_same_room(server, connect_page, connect_firefox):
-    alice, bob = connect_page(server), connect_firefox(server)
-    enter_together({"alice": alice, "bob": bob}, NAME, password=PASSWORD)
 
 
 def test_nothing_that_the_server_gets_or_shows_identifies_the_room(start, site, tmp_path, connect_page):

@@ -7,13 +7,11 @@ import time
 
 import pytest
 from support.browsers import launch_in, listed, open_connect, until
-from support.members import SECRETS, enter, happened, now_ms, with_others
+from support.members import SECRETS, enter, happened, with_others
 from support.networks import Lan, own_network
 from support.searches import some
 
 from tornado_signal_client.names import Identity
-
-pytest_plugins = ["support.browser_fixtures"]
 
 # The bounds are for a busy machine; tests/bench measures.
 AWAY_S = 10
@@ -28,23 +26,6 @@ ENTER_AT = """
       await new Promise((resolve) => here.addEventListener("join", () => here.peers.size === number && resolve()));
     });
   }
-"""
-# Connections which are counted: how many there are, and the most there were.
-COUNTED = """
-  (() => {
-    window.there = window.most = window.made = 0;
-    window.Counted = class extends RTCPeerConnection {
-      constructor(...options) {
-        super(...options);
-        most = Math.max(most, there += 1);
-        made += 1;
-      }
-      close() {
-        if (this.signalingState !== "closed") there -= 1;
-        super.close();
-      }
-    };
-  })()
 """
 # Enter with an id that is made from a number.
 ENTER_AS = """
@@ -102,20 +83,6 @@ def test_two_simultaneous_members_connect_exactly_once(server, reached, site, co
         for page in pages:
             page.evaluate("here.leave()")
     until(lambda: server.call("/topics", origin=site.origin)[1]["topics"] == [])
-
-
-def test_firefox_and_chromium_in_one_room(server, connect_page, connect_firefox):
-    pages = [connect_page(server), connect_page(server), connect_firefox(server)]
-    for page, info in zip(pages, "abf", strict=True):
-        enter(page, info)
-    for page, info in zip(pages, "abf", strict=True):
-        with_others(page, *({*"abf"} - {info}))
-        page.evaluate("here.send(new Uint8Array(10_000).fill(7))")
-        page.evaluate("here.send('text')")
-    sizes = "seen.filter(([name]) => name === 'message').map(([, info, data]) => [info, data.byteLength ?? data])"
-    for page, info in zip(pages, "abf", strict=True):
-        wanted = sorted([other, what] for other in {*"abf"} - {info} for what in ("10000", "text"))
-        until(lambda page=page, wanted=wanted: sorted([a, str(b)] for a, b in page.evaluate(sizes)) == wanted)
 
 
 def test_rooms_and_offers_of_one_topic_are_separate(server, connect_page):
@@ -255,14 +222,11 @@ def test_firefox_has_the_same_id_with_a_secret(server, connect_page, connect_fir
 INSECURE = "Object.defineProperty(Crypto.prototype, 'subtle', {value: undefined})"
 
 
-def forge(server, site, publish, beacons):
-    """Send mail, and beacons if asked, under the ids of all members: without a key, and with another key."""
+def forge(server, site):
+    """Send mail under the ids of all members: without a key, and with another key."""
     members = {each["code"]: json.loads(each["offer"].lstrip(SIGNATURE)) for each in listed(server, site.origin, ROOM)}
     mallory = Identity(site.origin, ROOM, None, None)
     for victim in members.values():
-        forged = {"v": 2, "id": victim["id"], "at": victim["at"] + 60_000, "now": now_ms()}
-        for offer in (json.dumps(forged), mallory.seal(forged)) if beacons else ():
-            publish(server, ROOM, info="mallory", offer=offer)
         mail = {"from": victim["id"], "info": "m", "code": "c", "connection": "c", "of": 1, "description": DESCRIPTION}
         for code, member in members.items():
             texts = [json.dumps(mail), mallory.seal(mail, member["id"], code)]
@@ -270,29 +234,22 @@ def forge(server, site, publish, beacons):
             assert server.call("/answer", fields, origin=site.origin)[0] == 200
 
 
-@pytest.mark.parametrize("secure", [True, False])
-def test_forged_messages_end_no_connection_of_members_without_names(secure, server, site, publish, connect_page):
+def test_forged_messages_end_no_connection_of_pages_without_signatures(server, site, connect_page):
     pages = [connect_page(server) for _ in range(3)]
     for place, page in enumerate(pages):
-        if not secure:
-            page.evaluate(INSECURE)
-        page.evaluate(COUNTED)
-        page.evaluate(f"enter('lobby', {{info: '{place}', RTCPeerConnection: Counted}})")
-        assert page.evaluate("here.id[0] === '$'") == secure  # known from the start
+        page.evaluate(INSECURE)
+        enter(page, str(place))
+        assert page.evaluate("here.id[0]") != "$"
     for place, page in enumerate(pages):
         with_others(page, *({*"012"} - {str(place)}))
-    made = [page.evaluate("made") for page in pages]
     for _ in range(3):
-        forge(server, site, publish, secure)  # newcomers would believe forged beacons
+        forge(server, site)
     last = connect_page(server)
     enter(last, "last")  # whose mail comes after all that
     with_others(last, *"012")
-    for page, before in zip(pages, made, strict=True):
+    for page in (*pages, last):
         until(lambda page=page: len(page.evaluate("others()")) == 3)
         assert happened(page, "leave", "error", "close") == []
-        if secure:
-            assert page.evaluate("made") == before + 1
-    assert happened(last, "leave", "error", "close") == []
 
 
 def test_pages_with_and_without_signatures_connect(server, connect_page):

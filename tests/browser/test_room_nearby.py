@@ -5,8 +5,6 @@ import json
 from support.browsers import until
 from support.demo import connected, told
 
-pytest_plugins = ["support.browser_fixtures"]
-
 ENTER = """async (info) => {
   window.here = await client.nearby({info});
   await new Promise((resolve) => here.addEventListener("join", resolve));

@@ -4,13 +4,10 @@ import re
 
 from support.browsers import until
 from support.demo import PHONE, connected, enter
-from support.members import enter_together
-
-pytest_plugins = ["support.browser_fixtures"]
+from support.members import enter_together, messages
 
 NUMBER = "async () => { const [peer] = here.peers.values(); return JSON.stringify(await peer.verification()); }"
 FINGERPRINT = "(side) => [...here.peers.values()][0].peerConnection[side].sdp.match(/a=fingerprint:(.*)/)[1].trim()"
-HEARD = "seen.filter(([name]) => name === 'message').map(([, , data]) => data)"
 
 
 def test_both_sides_have_the_same_number_and_another_one_after_a_reconnection(start, connect_page):
@@ -34,9 +31,9 @@ def test_a_server_in_between_shows_in_the_number(start, connect_page):
     enter_together({"Alice": alice, "Bob": as_bob})
     enter_together({"Bob": bob, "Alice": as_alice})
     alice.evaluate("here.send('a secret')")
-    until(lambda: as_bob.evaluate(HEARD) == ["a secret"])
-    as_alice.evaluate(f"here.send('{as_bob.evaluate(HEARD)[0]}')")
-    until(lambda: bob.evaluate(HEARD) == ["a secret"])
+    until(lambda: messages(as_bob) == ["a secret"])
+    as_alice.evaluate(f"here.send('{messages(as_bob)[0]}')")
+    until(lambda: messages(bob) == ["a secret"])
     assert [alice.evaluate("others()"), bob.evaluate("others()")] == [["Bob"], ["Alice"]]
     sent, received = alice.evaluate(FINGERPRINT, "localDescription"), bob.evaluate(FINGERPRINT, "remoteDescription")
     assert sent != received

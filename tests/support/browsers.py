@@ -41,6 +41,17 @@ PREFERENCES = {
 }
 
 
+# The types of the selected candidates of a connection: this side's and the other side's. Null before there are some.
+# Only Chromium has them in the statistics of the transport.
+SELECTED = """async (connection) => {
+  const stats = await connection.getStats();
+  const all = [...stats.values()];
+  const { selectedCandidatePairId } = all.find(({ type }) => type === "transport") ?? {};
+  const pair = all.find(({ id, selected }) => id === selectedCandidatePairId || selected);
+  return pair && [pair.localCandidateId, pair.remoteCandidateId].map((id) => stats.get(id).candidateType);
+}"""
+
+
 class Site(LocalServer):
     """A server for pages by path, on its own port and therefore its own origin."""
 
