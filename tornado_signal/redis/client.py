@@ -6,13 +6,12 @@ import logging
 import math
 import os
 from collections import Counter
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 from typing import Any, Final
 
 from ..errors import Unavailable
 from .connections import Address, Command, Credentials, ErrorReply, Failure
-from .metrics import RedisMetrics
-from .nodes import HISTORY, Acknowledgement, Node, NodeLost, NotReplicated, Pipeline, advised
+from .nodes import HISTORY, Node, NodeLost, NotReplicated, Pipeline, advised
 from .scripts import Call, Script
 from .slots import key_slot
 from .topology import Topology
@@ -35,22 +34,10 @@ OF_SLOT: Final = frozenset({"CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK"})  # they 
 
 
 class RedisClient:
-    """Calls to the primary of a slot. `access.timeout_s` limits a call with all its retries.
+    """Calls to the primary of a slot. `access.timeout_s` limits a call with all its retries."""
 
-    `addresses` are those of any nodes, or of Sentinels if `sentinel` is the name of the primary there.
-    """
-
-    def __init__(
-        self,
-        addresses: Sequence[Address],
-        sentinel: str,
-        access: Credentials,
-        sentinel_access: Credentials,
-        acknowledgement: Acknowledgement,
-        prefix: str,
-    ) -> None:
-        self.metrics = RedisMetrics()
-        self.topology = Topology(addresses, sentinel, access, sentinel_access, acknowledgement, self.metrics)
+    def __init__(self, topology: Topology, access: Credentials, prefix: str) -> None:
+        self.topology, self.metrics = topology, topology.metrics
         self.access = access
         self.prefix = prefix
         self.process_id = os.urandom(8)  # the identifier of this process

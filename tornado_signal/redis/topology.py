@@ -58,7 +58,10 @@ async def query_all(calls: Iterable[Coroutine[Any, Any, T]], useful: Callable[[T
 
 
 class Topology:
-    """The primaries, on the running event loop. `RedisClient` describes the arguments."""
+    """The primaries, on the running event loop.
+
+    `addresses` are those of any nodes, or of Sentinels if `sentinel` is the name of the primary there.
+    """
 
     def __init__(
         self,
@@ -67,10 +70,9 @@ class Topology:
         access: Credentials,
         sentinel_access: Credentials,
         acknowledgement: Acknowledgement,
-        metrics: RedisMetrics,
     ) -> None:
         self.cluster = False  # whether it is a cluster
-        self._metrics = metrics
+        self.metrics = RedisMetrics()
         self._addresses = list(addresses)
         self._sentinel = sentinel
         self._access = access
@@ -170,7 +172,7 @@ class Topology:
         finally:
             self._refreshing = None
         changed = any(ours is not theirs for ours, theirs in zip(by_slot, self._by_slot, strict=True))
-        self._metrics.failovers += moved or changed
+        self.metrics.failovers += moved or changed
         replaced = [node for node in before if node not in self.primaries]
         for node in self.primaries:
             if node not in before:

@@ -6,7 +6,6 @@ import pytest
 
 from tornado_signal.redis import topology
 from tornado_signal.redis.connections import Credentials
-from tornado_signal.redis.metrics import RedisMetrics
 from tornado_signal.redis.nodes import Acknowledgement, Pipeline
 from tornado_signal.redis.slots import SLOTS
 from tornado_signal.redis.topology import Topology
@@ -47,34 +46,35 @@ def ask(monkeypatch):
         views.update({ADDRESSES[name]: replies_of(name, view) for name, view in seen.items()})
         access = Credentials()
         addresses[:] = [ADDRESSES[name] for name in order]
-        asked = Topology(addresses, "", access, access, Acknowledgement("os"), RedisMetrics())
+        asked = Topology(addresses, "", access, access, Acknowledgement("os"))
         assert await asked._query_cluster() is None
         return asked
 
     return asking
 
 
-@pytest.mark.parametrize("order", ["abc", "cba", "bca"])
-async def test_claim_of_a_primary_about_itself_wins_with_equal_epochs(ask, order):
-    # Slot 1 has moved from a to b, whose epoch was the highest one already. c has not heard of it.
-    heard = {"a": (1, [(0, 0)]), "b": (3, [(1, 9)]), "c": (2, [(10, LAST)])}
-    unheard = {"a": (1, [(0, 1)]), "b": (3, [(2, 9)]), "c": (2, [(10, LAST)])}
-    found = await ask(order, a=heard, b=heard, c=unheard)
-    assert [found.node(slot).address for slot in (0, 1, 2, LAST)] == [ADDRESSES[name] for name in "abbc"]
+# The view of two nodes, and the outdated view of the third one, which is named. Then the owners of the slots.
+VIEWS = {
+    "the claim of a primary about itself wins with equal epochs": (  # slot 1 has moved to b, with the highest epoch
+        {"a": (1, [(0, 0)]), "b": (3, [(1, 9)]), "c": (2, [(10, LAST)])},
+        {"a": (1, [(0, 1)]), "b": (3, [(2, 9)]), "c": (2, [(10, LAST)])},
+        *("c", "abbc"),
+    ),
+    "also if another primary has the same epoch": (
+        {"a": (1, [(0, 0)]), "b": (1, [(1, 9)]), "c": (1, [(10, LAST)])},
+        {"a": (1, [(0, 1)]), "b": (1, [(2, 9)]), "c": (1, [(10, LAST)])},
+        *("c", "abbc"),
+    ),
+    "a higher epoch wins over the claim of a primary about itself": (  # a was cut off while b took its slots over
+        {"b": (4, [(0, 9)]), "c": (3, [(10, LAST)])},
+        {"a": (1, [(0, 1)]), "b": (2, [(2, 9)]), "c": (3, [(10, LAST)])},
+        *("a", "bbbc"),
+    ),
+}
 
 
 @pytest.mark.parametrize("order", ["abc", "cba", "bca"])
-async def test_own_claim_wins_although_another_primary_has_the_same_epoch(ask, order):
-    moved = {"a": (1, [(0, 0)]), "b": (1, [(1, 9)]), "c": (1, [(10, LAST)])}
-    unheard = {"a": (1, [(0, 1)]), "b": (1, [(2, 9)]), "c": (1, [(10, LAST)])}
-    found = await ask(order, a=moved, b=moved, c=unheard)
-    assert [found.node(slot).address for slot in (0, 1, 2, LAST)] == [ADDRESSES[name] for name in "abbc"]
-
-
-@pytest.mark.parametrize("order", ["abc", "cba", "bca"])
-async def test_higher_epoch_wins_over_a_claim_of_a_primary_about_itself(ask, order):
-    # a was cut off while b took its slots over.
-    cut_off = {"a": (1, [(0, 1)]), "b": (2, [(2, 9)]), "c": (3, [(10, LAST)])}
-    seen = {"b": (4, [(0, 9)]), "c": (3, [(10, LAST)])}
-    found = await ask(order, a=cut_off, b=seen, c=seen)
-    assert [found.node(slot).address for slot in (0, 2, LAST)] == [ADDRESSES[name] for name in "bbc"]
+@pytest.mark.parametrize(("known", "outdated", "stale", "owners"), VIEWS.values(), ids=VIEWS)
+async def test_slots_belong_to_the_latest_claim(known, outdated, stale, owners, order, ask):
+    found = await ask(order, **dict.fromkeys(NAMES, known) | {stale: outdated})
+    assert [found.node(slot).address for slot in (0, 1, 2, LAST)] == [ADDRESSES[name] for name in owners]

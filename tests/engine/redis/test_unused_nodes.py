@@ -3,7 +3,6 @@
 import asyncio
 
 from tornado_signal.redis.connections import Credentials
-from tornado_signal.redis.metrics import RedisMetrics
 from tornado_signal.redis.nodes import Acknowledgement, NodeLost
 from tornado_signal.redis.topology import Topology
 
@@ -14,7 +13,7 @@ async def test_overlapping_searches_close_each_unused_node():
         writer.close()
 
     access = Credentials(timeout_s=0.5)
-    topology = Topology([], "", access, access, Acknowledgement("os"), RedisMetrics())
+    topology = Topology([], "", access, access, Acknowledgement("os"))
     servers = [await asyncio.start_server(stay_silent, "127.0.0.1", 0) for _ in range(2)]
     nodes = [topology.node_at(server.sockets[0].getsockname()) for server in servers]
     replies = [node.reads.submit((b"PING",)) for node in nodes]

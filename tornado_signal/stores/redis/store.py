@@ -18,6 +18,7 @@ from ...redis.client import RedisClient
 from ...redis.connections import Address, Credentials
 from ...redis.nodes import Acknowledgement, Node
 from ...redis.slots import key_slot
+from ...redis.topology import Topology
 from ...session import (
     MIN_HELD_MS,
     Observer,
@@ -87,10 +88,9 @@ class RedisStore:
         self._timeout_ms = timeout_ms
         self._codes = codes
         self._quotas = quotas
-        self.client = client = RedisClient(
-            addresses, sentinel, access, self._sentinel_access, self._acknowledgement, prefix
-        )
-        self.shared_redis, self.topology, self.process_id = client, client.topology, client.process_id
+        self.topology = Topology(addresses, sentinel, access, self._sentinel_access, self._acknowledgement)
+        self.client = client = RedisClient(self.topology, access, prefix)
+        self.shared_redis, self.process_id = client, client.process_id
         self.watching = Watching(client)  # subscriptions, and watches of sessions and topics
         self._identity = StoreIdentity()
         self.secret = b""
