@@ -100,7 +100,6 @@ def bash(script, cwd, prefix=(), **variables):
         env=environment(PIP_DISABLE_PIP_VERSION_CHECK="1", **variables),
         capture_output=True,
         text=True,
-        timeout=100,
         check=False,
     )
     assert done.returncode == 0, f"{script}\n{done.stdout}{done.stderr}"
@@ -174,7 +173,7 @@ def test_pages_of_the_documentation_work_with_any_text_and_show_no_weak_password
 
 @pytest.mark.slow
 @pytest.mark.needs("curl", "git")
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1800)
 def test_quickstart_installs_a_server_whose_commands_work_as_documented(subtests, network, tmp_path):
     checkout = tmp_path / "tornado-signal"
     copy_checkout(checkout)
@@ -254,14 +253,14 @@ def test_programs_in_python_join_publish_and_meet_in_a_room(network, spawn, tmp_
     with serving(f"{COMMAND} serve", tmp_path, network) as url:
         assert url == ADDRESS
         publishing, joining = begin(publisher), begin(joiner)
-        assert joining.communicate(timeout=100)[0] == "hello\n"
+        assert joining.communicate()[0] == "hello\n"
         assert publishing.stdout.readline() == "hello\n"
         assert joining.returncode == 0
         (chatting,) = blocks("python", "Join the chat page", "python")
         chats = [begin(chatting) for _ in range(2)]
         assert [chat.stdout.readline() for chat in chats] == ["hello from Python\n"] * 2
         echo = begin(blocks("python", "Be in a room", "python")[0])
-        assert begin(GREETER).communicate(timeout=100)[0] == "Echo: hello\n"
+        assert begin(GREETER).communicate()[0] == "Echo: hello\n"
         assert [echo.stdout.readline() for _ in range(2)] == ["greeter is here\n", "greeter has left\n"]
         for program in (publishing, echo, *chats):
             program.kill()
@@ -396,7 +395,7 @@ def test_contributing_commands_exist():
     assert lines == list(NEEDS_CARE)
     assert [line for line in lines if not os.access(ROOT / line.split()[0], os.X_OK)] == []
     for command in {tuple(command) for command in NEEDS_CARE.values()}:
-        subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, timeout=100, check=True)
+        subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
 
 
 def test_documented_endpoints_match_the_routes():

@@ -14,14 +14,13 @@ from collections import Counter
 from urllib.parse import urlsplit
 
 import pytest
-from support.command import BOUND_S, ORIGIN, Server
+from support.command import BOUND_S, ORIGIN, Server, commit
 from support.redis_traffic import until
 from support.scraping import Scrape, scrape
 from support.service import declared, head, with_origin
 from support.sse import Stream
 from support.traffic import SECRETS, offer, traffic
 
-from tornado_signal import COMMIT
 from tornado_signal.operator import exposition
 from tornado_signal.system.lifecycle import DRAINING, LEAVING
 
@@ -63,7 +62,7 @@ def test_every_number_is_exact_after_known_traffic(after_traffic):
     assert (found.one("sessions_unanswered"), found.one("topics"), found.one("sessions_swept")) == (1, 1, 0)
     assert found.histogram("offer_wait_seconds")[1] == 1
     assert (found.one("ready"), found.one("store_available")) == (1, 1)
-    assert found.all("build_info") == {(COMMIT,): 1}
+    assert found.all("build_info") == {(commit(),): 1}
     # Three offers, one answer (the second was equal), a refresh and a withdrawal, each in a write of its own.
     written = found.histogram("store_write_changes")
     assert (written[1], written[2]) == (6, 6) == (written[0]["1.0"], written[0]["+Inf"])

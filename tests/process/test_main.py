@@ -7,7 +7,7 @@ import sys
 import pytest
 from support.command import CLIENT, COMMAND, call, environment, run
 
-from tornado_signal import COMMIT, __version__, errors
+from tornado_signal import errors
 from tornado_signal.__main__ import make_parser
 from tornado_signal.settings import settings
 from tornado_signal.settings import sources as config
@@ -16,8 +16,10 @@ from tornado_signal.system.boundary import guarded
 
 @pytest.mark.parametrize("command", [[COMMAND], [sys.executable, "-m", "tornado_signal"]])
 def test_version_is_that_of_the_package_and_its_commit(command):
-    done = subprocess.run([*command, "--version"], env=environment(), capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"{__version__} ({COMMIT})\n", "")
+    code = "from tornado_signal import COMMIT, __version__; print(f'{__version__} ({COMMIT})')"
+    asked = ([*command, "--version"], [sys.executable, "-c", code])
+    said, stated = (subprocess.run(each, env=environment(), capture_output=True, text=True) for each in asked)
+    assert (said.returncode, said.stdout, said.stderr) == (0, stated.stdout, "")
 
 
 def test_help_names_serve_and_each_exit_status():

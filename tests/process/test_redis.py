@@ -359,7 +359,7 @@ def moved_slots_lost_replies_and_flushed_scripts(cluster, publish, start):
     flags = ["--cluster-from", source, "--cluster-to", target, "--cluster-slots", "1500", "--cluster-yes"]
     command = ["redis-cli", "--cluster", "reshard", one.address, *flags]
     before = publishers.statuses.copy()
-    subprocess.run(command, check=True, capture_output=True, timeout=100)
+    subprocess.run(command, check=True, capture_output=True)
     publishers.wait_for(150)
     during = publishers.statuses - before
     assert during[503] <= during.total() / 100, during

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support.command import BOUND_S, ORIGIN, call, run, with_sockets
+from support.command import BOUND_S, ORIGIN, call, commit, run, with_sockets
 from support.paths import ROOT
 from support.redis_traffic import until
 from support.rpc import RpcClient
@@ -23,7 +23,6 @@ from support.scraping import scrape
 from support.service_manager import receive_message, wait_for_message
 from support.traffic import send
 
-from tornado_signal import COMMIT
 from tornado_signal.stores.leveldb.binding import plyvel
 
 pytest_plugins = ["support.service_manager"]
@@ -41,7 +40,7 @@ def test_defaults(start, tmp_path):
     server = start()
     assert re.fullmatch(r"http://127\.0\.0\.1:[1-9][0-9]*", server.url)
     assert server.log[-1].endswith(f"Z INFO tornado_signal.process.listeners: listening on {server.url}\n")
-    assert server.call("/") == (200, {"version": COMMIT})
+    assert server.call("/") == (200, {"version": commit()})
     status, health = server.call("/health")
     assert (status, health["status"]) == (200, "ok")
     assert abs(health["timestamp"] - time.time() * 1000) < 60_000

@@ -45,7 +45,7 @@ print(*sorted({line.split(":")[0] for line in soak.tally.wrong}), sep="\\n")
 @pytest.mark.weekly
 def test_soak_reports_servers_that_do_not_share_their_cluster(tmp_path):
     python = [sys.executable, "-c", SPLIT, tmp_path]
-    done = subprocess.run(python, cwd=TESTS, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(python, cwd=TESTS, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     expected = {"PeerJS", "sessions", "tracker", "ws-relay", "y-webrtc"}
     assert expected <= set(done.stdout.split("\n")), done.stdout
@@ -69,7 +69,7 @@ print(*sorted({line.split(":")[0] for line in soak.tally.wrong}), sep="\\n")
 
 def test_soak_reports_lost_sessions(tmp_path):
     python = [sys.executable, "-c", FORGETFUL, tmp_path]
-    done = subprocess.run(python, cwd=TESTS, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(python, cwd=TESTS, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert {"poll", "sessions"} <= set(done.stdout.split("\n")), done.stdout
 

@@ -10,7 +10,7 @@ import time
 from urllib.parse import urlsplit
 
 import pytest
-from support.command import BOUND_S, ORIGIN, call, run
+from support.command import BOUND_S, ORIGIN, call, commit, run
 from support.otlp import Collector
 from support.redis_servers import RedisServer
 from support.rpc import RpcClient
@@ -19,8 +19,6 @@ from support.sse import open_stream
 from support.traffic import SECRETS, traffic
 from support.waiting import until
 from support.y_webrtc import RawClient
-
-from tornado_signal import COMMIT
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 SAMPLED = f"00-{TRACE}-{PARENT}-01"
@@ -284,7 +282,7 @@ def test_last_spans_are_exported_when_the_server_stops(traced, collector):
     (span,) = collector.spans
     assert len(bytes.fromhex(span.resource.pop("service.instance.id"))) == 8
     found = {name: value for name, value in span.resource.items() if name.startswith("service.")}
-    assert found == {"service.name": "tornado-signal", "service.version": COMMIT}
+    assert found == {"service.name": "tornado-signal", "service.version": commit()}
 
 
 def test_each_worker_exports_its_spans(traced, collector, monkeypatch, tmp_path):

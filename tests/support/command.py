@@ -106,6 +106,11 @@ def run(*arguments, **options):
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
+def commit():
+    """Return the commit that processes of the command state. During a run, a later one can be installed."""
+    return re.search(r"\((.*)\)", run("--version").stdout)[1]
+
+
 def with_sockets(sockets):
     """Return the command prefix that passes sockets as file descriptors from 3 on, as systemd does."""
     if not sockets:

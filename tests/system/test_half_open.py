@@ -42,7 +42,7 @@ def test_held_offers_of_a_lost_websocket_are_withdrawn():
 def alone(*arguments):
     """Run this file as a program in its own network. Return the last line of its output."""
     unshare = ["unshare", "-n" if os.geteuid() == 0 else "-rn", sys.executable, "-m", "system.test_half_open"]
-    done = subprocess.run([*unshare, *arguments], cwd=TESTS, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([*unshare, *arguments], cwd=TESTS, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     return done.stdout.splitlines()[-1]
 
