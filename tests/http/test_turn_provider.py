@@ -6,9 +6,9 @@ import re
 
 import pytest
 from prometheus_client.utils import floatToGoString
+from support.backend import TURN, Backend, drip, flood, hang, responding
 from support.rpc import until
 from support.service import NOW_MS, head
-from support.turn_provider import TURN, Backend, drip, flood, hang, responding
 
 from tornado_signal.errors import OperatorError
 from tornado_signal.outgoing import endpoint, turn_provider, turn_refresher

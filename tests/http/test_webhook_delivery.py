@@ -1,13 +1,14 @@
 """Delivery of webhooks by a server in this process, with shorter times than those of users."""
 
-import asyncio
 import dataclasses
 import json
+import threading
 from collections import Counter
 
 import pytest
+from support.backend import hang
 from support.rpc import until
-from support.webhooks import hang, status, write_secret
+from support.webhooks import status, write_secret
 
 from tornado_signal.outgoing import endpoint, webhook_events, webhook_target
 from tornado_signal.outgoing import webhooks as sender
@@ -36,12 +37,12 @@ async def test_events_that_are_never_accepted_are_dropped_and_reported(
     service, webhooks, receiver, monkeypatch, caplog
 ):
     monkeypatch.setattr(sender, "GIVE_UP_S", 0.1)
-    receiver.usual = status(500)
+    receiver.behaviour = status(500)
     await service.offer()
     await until(lambda: webhooks.metrics.dropped["rejected"])
     assert webhooks.metrics.failed >= 1
     assert "has not accepted 1 events; dropping them" in caplog.text
-    receiver.usual = status(200)
+    receiver.behaviour = status(200)
     await service.offer()
     await until(lambda: receiver.events)
     assert [
@@ -66,16 +67,16 @@ async def test_internal_error_drops_events_and_delivery_goes_on(service, webhook
 async def test_full_queue_drops_new_events_and_requests_go_on(service, webhooks, receiver, monkeypatch, caplog):
     monkeypatch.setattr(webhook_events, "MAX_EVENTS", 10)
     monkeypatch.setattr(sender, "MAX_EVENTS", 10)
-    receiver.usual = status(500)
+    receiver.behaviour = status(500)
     await service.offer()
-    await until(lambda: receiver.attempts)
+    await until(lambda: receiver.requests)
     for _ in range(50):
         await service.offer()
     assert webhooks.metrics.queued == 11
     assert webhooks.metrics.dropped == Counter({"full": 40})
     assert caplog.text.count("the queue of webhooks is full") == 1
     assert "not full any more" not in caplog.text
-    receiver.usual = status(200)
+    receiver.behaviour = status(200)
     await until(lambda: webhooks.metrics.sent == 11)
     assert [event["sequence"] for event in receiver.events] == [*range(1, 12)]
     assert sum(content["dropped"] for content in receiver.contents) == 40
@@ -87,23 +88,24 @@ async def test_full_queue_drops_new_events_and_requests_go_on(service, webhooks,
 
 async def test_slow_receiver_gets_the_events_again_after_the_time_limit(service, webhooks, receiver, monkeypatch):
     monkeypatch.setattr(endpoint, "REQUEST_S", 0.1)
-    receiver.next(hang)
+    receiver.behaviours.append(hang)
     await service.offer()
     await until(lambda: receiver.events)
-    first, *_, last = receiver.attempts  # a busy machine may also be late with the next answer
-    assert first.request.body == last.request.body
+    first, *_, last = receiver.requests  # a busy machine may also be late with the next answer
+    assert first.body == last.body
     assert webhooks.metrics.failed >= 1
 
 
 def hold_answers(receiver):
     """Hold back the answers to all requests. Return the requests as they begin, and the event that ends the wait."""
-    begun, ends, loop = [], asyncio.Event(), asyncio.get_running_loop()
+    begun, ends = [], threading.Event()
 
-    async def wait_for_end(handler):
+    def wait_for_end(handler):
         begun.append(handler)
-        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(ends.wait(), loop))
+        ends.wait()
+        status(200)(handler)
 
-    receiver.usual = wait_for_end
+    receiver.behaviour = wait_for_end
     return begun, ends
 
 
@@ -132,8 +134,8 @@ async def test_full_batches_are_sent_in_parallel_with_the_events_of_a_session_in
     for _ in range(5 * sender.MAX_SENDING):
         await service.offer()
     await until(lambda: len(begun) == sender.MAX_SENDING)
-    assert len(receiver.attempts) == sender.MAX_SENDING
-    sent = [event for attempt in receiver.attempts for event in json.loads(attempt.request.body)["events"]]
+    assert len(receiver.requests) == sender.MAX_SENDING
+    sent = [event for attempt in receiver.requests for event in json.loads(attempt.body)["events"]]
     assert {event["type"] for event in sent} == {"session.created"}
     ends.set()
     await until(lambda: webhooks.metrics.queued == 0)
@@ -144,17 +146,17 @@ async def test_full_batches_are_sent_in_parallel_with_the_events_of_a_session_in
 
 
 async def test_off_and_on_again_drops_what_waits_and_continues(service, webhooks, receiver, tmp_path):
-    receiver.usual = status(500)
+    receiver.behaviour = status(500)
     settings = dataclasses.replace(
         service.settings, webhook_url=receiver.url, webhook_secret_file=tmp_path / "webhook.secret"
     )
     for round_ in range(1, 4):
         await service.offer()
         await service.offer()
-        await until(lambda round_=round_: len(receiver.attempts) >= round_)
+        await until(lambda round_=round_: len(receiver.requests) >= round_)
         webhooks.use(webhook_target.make_target(service.settings), service.settings)
         webhooks.use(webhook_target.make_target(settings), settings)
-    receiver.usual = status(200)
+    receiver.behaviour = status(200)
     await service.offer()
     await until(lambda: webhooks.metrics.sent == 1)
     assert (webhooks.metrics.queued, webhooks.metrics.dropped) == (0, Counter({"off": 6}))

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from support import rpc
 from support.raw_http import reset
-from support.redis_traffic import until
 from support.service import ORIGIN, head, with_origin
 from support.sse import open_stream
+from support.waiting import until
 
 from tornado_signal.http.request import Request
 from tornado_signal.transport import connection, listener, stream
@@ -128,7 +128,7 @@ async def test_slow_reader_is_not_disconnected(start_service, monkeypatch):
 
 def fill(server, requests):
     """Open a connection for each request and send it. They all wait once a later request has its response."""
-    port = int(server.url.rpartition(":")[2])
+    port = server.port
     clients = []
     for request in requests:
         clients.append(open_socket(port))

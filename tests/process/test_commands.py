@@ -14,9 +14,9 @@ import pytest
 from support import command, malicious_peers
 from support.command import BOUND_S, CLIENT, COMMAND, Server, call, environment
 from support.forked import PROGRAMS
-from support.redis_traffic import until
 from support.scraping import scrape
 from support.terminal import Terminal
+from support.waiting import until
 
 NOBODY = "http://127.0.0.1:1"
 CODE = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"

@@ -13,8 +13,8 @@ import time
 import pytest
 import uvloop
 from support import writers
-from support.command import BOUND_S, ORIGIN
-from support.rpc import RpcClient
+from support.command import BOUND_S
+from support.rpc import open_socket
 from support.stores import check_memory, open_leveldb
 from support.writers import NO_LIMIT_MS
 
@@ -65,7 +65,7 @@ class Holder:
 
     async def publish(self, server, acknowledged):
         """Publish one after the other, and say when each is acknowledged."""
-        async with connect(server) as client:
+        async with open_socket(server) as client:
             with contextlib.suppress(ConnectionError):
                 while True:
                     offer = f"{self.name} {len(self.held)}"
@@ -79,10 +79,6 @@ class Holder:
     async def come_back(self, client):
         for code in self.held:
             await client.call("hold", code=code, secret=self._secret)
-
-
-def connect(server):
-    return RpcClient(server.url.replace("http", "ws", 1) + "/ws", ORIGIN)
 
 
 async def killed_while_they_publish(server, holders, number):
@@ -147,7 +143,7 @@ async def test_kill_withdraws_held_offers_after_the_restart(engine, moment, tmp_
         lasting = {code: offer for holder in back + away for code, offer in holder.held.items()}
         leaving = {code for holder in back[:2] + away for code in holder.held}
         async with contextlib.AsyncExitStack() as stack:
-            *clients, watching = [await stack.enter_async_context(connect(server)) for _ in [*back, watcher]]
+            *clients, watching = [await stack.enter_async_context(open_socket(server)) for _ in [*back, watcher]]
             for holder, client in zip(back, clients, strict=True):
                 await holder.come_back(client)
             found = {each["code"]: each["offer"] for each in server.call("/lobby/sessions")[1]["sessions"]}

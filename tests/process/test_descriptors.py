@@ -14,7 +14,7 @@ import pytest
 from support.command import BOUND_S, ORIGIN, run
 from support.fullness import check_fullness
 from support.processes import cpu_s
-from support.redis_traffic import until
+from support.waiting import until
 
 from tornado_signal.limits.per_address import SPARE_CONNECTIONS
 from tornado_signal.process.tuning import DESCRIPTORS_KEPT

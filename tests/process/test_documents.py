@@ -239,7 +239,6 @@ def commands_on_settings(checkout, url, network):
 
 @pytest.mark.slow
 @pytest.mark.needs("aiortc")
-@pytest.mark.timeout(240)
 def test_programs_in_python_join_publish_and_meet_in_a_room(network, spawn, tmp_path):
     (joiner,) = blocks("python", "Connect two programs", "python")
     assert len([line for line in joiner.splitlines() if line]) <= 10
@@ -253,14 +252,13 @@ def test_programs_in_python_join_publish_and_meet_in_a_room(network, spawn, tmp_
     with serving(f"{COMMAND} serve", tmp_path, network) as url:
         assert url == ADDRESS
         publishing, joining = begin(publisher), begin(joiner)
-        assert joining.communicate()[0] == "hello\n"
-        assert publishing.stdout.readline() == "hello\n"
-        assert joining.returncode == 0
+        assert [each.stdout.readline() for each in (joining, publishing)] == ["hello\n"] * 2
+        assert joining.wait() == 0
         (chatting,) = blocks("python", "Join the chat page", "python")
         chats = [begin(chatting) for _ in range(2)]
         assert [chat.stdout.readline() for chat in chats] == ["hello from Python\n"] * 2
         echo = begin(blocks("python", "Be in a room", "python")[0])
-        assert begin(GREETER).communicate()[0] == "Echo: hello\n"
+        assert begin(GREETER).stdout.readline() == "Echo: hello\n"
         assert [echo.stdout.readline() for _ in range(2)] == ["greeter is here\n", "greeter has left\n"]
         for program in (publishing, echo, *chats):
             program.kill()
@@ -379,7 +377,6 @@ def test_commands_of_maintenance_work_while_the_server_runs_or_is_stopped(start,
     server.offer()
     printed = typed(running)
     assert '"topics": 1' in printed
-    assert re.search(r": before_bytes \d+, after_bytes \d+$", printed, re.MULTILINE)
     assert server.stop() == 0
     assert typed(stopped) == f"{data} is sound\n"
     (data / "CURRENT").unlink()

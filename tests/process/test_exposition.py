@@ -15,11 +15,11 @@ from urllib.parse import urlsplit
 
 import pytest
 from support.command import BOUND_S, ORIGIN, Server, commit
-from support.redis_traffic import until
 from support.scraping import Scrape, scrape
 from support.service import declared, head, with_origin
 from support.sse import Stream
 from support.traffic import SECRETS, offer, traffic
+from support.waiting import until
 
 from tornado_signal.operator import exposition
 from tornado_signal.system.lifecycle import DRAINING, LEAVING

@@ -10,12 +10,11 @@ import sys
 import threading
 import time
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 from support.command import BOUND_S, ORIGIN
 from support.processes import memory_bytes
-from support.redis_traffic import until
+from support.waiting import until
 
 SILENT = 10_000
 SLOW = 100  # of each kind
@@ -81,7 +80,7 @@ def hostile(port, stopping):
 
 @pytest.mark.slow
 def test_large_exports_stall_nobody_and_free_their_memory(server):
-    port = urlsplit(server.url).port
+    port = server.port
     server.offer("before")
     quiet_s = []
     for number in range(5):

@@ -16,10 +16,10 @@ import pytest
 from support.command import BOUND_S, begin, call, run
 from support.documents import blocks
 from support.redis_servers import free_port
-from support.redis_traffic import until
 from support.rpc import RpcClient
 from support.service import NO_SUCH_CODE, ORIGIN, head
 from support.traffic import SECRETS, send, traffic
+from support.waiting import until
 from support.y_webrtc import RawClient
 
 from tornado_signal.settings.origins import AllowedOrigins

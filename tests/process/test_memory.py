@@ -5,10 +5,9 @@ import resource
 import socket
 import threading
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from support.command import BOUND_S, ORIGIN
-from support.redis_traffic import until
+from support.waiting import until
 
 GREEDY = 600
 ROOM_BYTES = 40 << 20  # for all of them, who want nearly four times as much
@@ -28,7 +27,7 @@ def test_large_bodies_wait_for_memory_while_small_requests_pass(start):
         now_bytes = int(re.search(r"VmSize:\s+(\d+) kB", status)[1]) * 1024
         resource.prlimit(pid, resource.RLIMIT_AS, (now_bytes + ROOM_BYTES, resource.RLIM_INFINITY))
         for _ in range(GREEDY):
-            clients.append(socket.create_connection(("127.0.0.1", urlsplit(server.url).port), timeout=BOUND_S))
+            clients.append(socket.create_connection(("127.0.0.1", server.port), timeout=BOUND_S))
             clients[-1].sendall(HEAD + BEGUN)
         until(lambda: sum(map(is_over, clients)) >= GREEDY / 4)
         kept |= {server.offer(offer=f"meanwhile {number}"): f"meanwhile {number}" for number in range(20)}

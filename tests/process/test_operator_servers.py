@@ -10,10 +10,9 @@ import socket
 
 import pytest
 from support.command import BOUND_S, COMMAND, ORIGIN, call, environment
-from support.redis_traffic import until
-from support.rpc import RpcClient
+from support.rpc import open_socket
 from support.service import head
-from support.waiting import run_command
+from support.waiting import run_command, until
 
 from tornado_signal.limits.per_address import ADMIN_CONNECTIONS
 from tornado_signal.operator.admin import page as admin_page
@@ -28,10 +27,6 @@ def ask(server, path="/status", body=None, Origin=None, **headers):
 
 def names(state):
     return [process["server"].rpartition(":")[2] + f"/{process['worker']}" for process in state["processes"]]
-
-
-def port(server):
-    return server.url.rpartition(":")[2]
 
 
 def admin(server, *arguments, **options):
@@ -63,17 +58,13 @@ async def closed(client):
     return client.socket.close_code, client.socket.close_reason
 
 
-def connect(server, origin=ORIGIN):
-    return RpcClient(server.url.replace("http", "ws") + "/ws", origin)
-
-
 def test_token_is_required_where_it_is_configured(start, token):
     server = start("--admin-port", "0", "--admin-token-file", token)
     right, wrong = f"Bearer {TOKEN}", "Bearer another"
     assert ask(server)[0] == 401
     assert ask(server, Authorization=wrong)[0] == 401
     status, state = ask(server, Authorization=right)
-    assert (status, names(state)) == (200, [f"{port(server)}/0"])
+    assert (status, names(state)) == (200, [f"{server.port}/0"])
     assert TOKEN not in json.dumps(state)
     block = {"address": "192.0.2.1", "seconds": 60}
     assert ask(server, "/actions/block", block)[0] == 401
@@ -192,7 +183,7 @@ def test_all_workers_are_shown_and_act(share, token):
         server.offer()
     until(lambda: len(ask(server, **headers)[1]["processes"]) == 2)
     state = ask(server, **headers)[1]
-    assert names(state) == [f"{port(server)}/{worker}" for worker in (1, 2)]
+    assert names(state) == [f"{server.port}/{worker}" for worker in (1, 2)]
     assert sum(process["figures"]["created_total"] for process in state["processes"]) == 20
     assert {process["state"] for process in state["processes"]} == {"serving"}
     assert state["store"]["origins"] == [{"origin": ORIGIN, "unanswered_sessions": 20, "topics": 1}]
@@ -233,15 +224,15 @@ def test_refused_origins_of_all_workers_and_servers_are_counted(share):
 
 async def test_servers_that_share_a_redis_are_one(share):
     first, second, third = (share() for _ in range(3))
-    every = sorted(f"{port(server)}/0" for server in (first, second, third))
+    every = sorted(f"{server.port}/0" for server in (first, second, third))
     until(lambda: all(sorted(names(ask(server)[1])) == every for server in (first, second, third)))
     for server in (first, second, third):
         server.offer()
     until(lambda: [entry["unanswered_sessions"] for entry in ask(first)[1]["store"]["origins"]] == [3])
     assert all(process["figures"]["created_total"] == 1 for process in ask(first)[1]["processes"])
     async with contextlib.AsyncExitStack() as stack:
-        clients = [await stack.enter_async_context(connect(server)) for server in (first, second, third)]
-        honest = await stack.enter_async_context(connect(third, OTHER))
+        clients = [await stack.enter_async_context(open_socket(server)) for server in (first, second, third)]
+        honest = await stack.enter_async_context(open_socket(third, OTHER))
         ending = await asyncio.to_thread(ask, first, "/actions/disconnect", {"origin": ORIGIN})
         assert sum(result["connections"] for result in ending[1]["results"]) == 3
         for client in clients:
@@ -278,10 +269,10 @@ def test_server_that_does_not_respond_is_named(share):
     second.process.send_signal(signal.SIGSTOP)
     try:
         state = ask(first)[1]
-        assert [name.rpartition(":")[2] for name in state["missing"]] == [port(second)]
-        assert names(state) == [f"{port(first)}/0"]
+        assert [name.rpartition(":")[2] for name in state["missing"]] == [second.port]
+        assert names(state) == [f"{first.port}/0"]
         status, _, error = admin(first, "block", "--address", "192.0.2.1", "--for", "1m")
-        assert (status, f":{port(second)}; repeat the action" in error) == (1, True)
+        assert (status, f":{second.port}; repeat the action" in error) == (1, True)
     finally:
         second.process.send_signal(signal.SIGCONT)
     assert second.stop() == 0

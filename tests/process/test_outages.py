@@ -44,10 +44,6 @@ def servers(start, request):
     return [start(*flags, redis=request.getfixturevalue(request.param)) for _ in range(2)]
 
 
-def port_of(server):
-    return int(server.url.rpartition(":")[2])
-
-
 @contextlib.contextmanager
 def frozen(node):
     node.freeze()
@@ -68,11 +64,11 @@ async def test_connections_outlive_seconds_without_redis(node, servers):
         tracker = await stack.enter_async_context(RawClient(urls[0] + "/tracker", ORIGIN))
         nostr = [await stack.enter_async_context(NostrClient(url + "/nostr", ORIGIN)) for url in urls]
         yjs = [await stack.enter_async_context(RawClient(url + "/y-webrtc", ORIGIN)) for url in urls]
-        peer = await open_peer(port_of(servers[0]), "a", origin=ORIGIN)
+        peer = await open_peer(servers[0].port, "a", origin=ORIGIN)
         await tracker.send(announcement(HASHES[0]))
         assert (await tracker.receive())["incomplete"] == 1
         with frozen(node):
-            claiming = await connect_peer(port_of(servers[1]), ORIGIN, key="peerjs", id="b", token="token")
+            claiming = await connect_peer(servers[1].port, ORIGIN, key="peerjs", id="b", token="token")
             await peer.send("OFFER", "absent", payload=1)
             await nostr[0].send(["REQ", "sub", {"#x": ["room"]}])
             await yjs[0].send({"type": "subscribe", "topics": ["room"]})
@@ -153,8 +149,8 @@ async def stopped(cluster, slot):
 @pytest.mark.parametrize("servers", ["cluster"], indirect=True)
 @pytest.mark.parametrize("fault", [moved, replaced, stopped])
 async def test_connected_peer_gets_each_message_once_and_in_order(fault, cluster, servers):
-    sender = await open_peer(port_of(servers[0]), "a", origin=ORIGIN)
-    receiver = await open_peer(port_of(servers[1]), "b", origin=ORIGIN)
+    sender = await open_peer(servers[0].port, "a", origin=ORIGIN)
+    receiver = await open_peer(servers[1].port, "b", origin=ORIGIN)
     ended = asyncio.Event()
     sending = asyncio.create_task(send_numbers(sender, "b", ended))
     for _ in range(3):

@@ -23,10 +23,6 @@ def cluster():
     cluster.kill()
 
 
-def port_of(server):
-    return int(server.url.rpartition(":")[2])
-
-
 def listed(server):
     request = urllib.request.Request(server.url + "/peerjs/peers", headers={"Origin": ORIGIN})
     with urllib.request.urlopen(request) as response:
@@ -34,11 +30,11 @@ def listed(server):
 
 
 async def opened(server, peer_id, token=None):
-    return await open_peer(port_of(server), peer_id, token, origin=ORIGIN)
+    return await open_peer(server.port, peer_id, token, origin=ORIGIN)
 
 
 async def first_message(server, peer_id, token):
-    peer = await connect_peer(port_of(server), ORIGIN, key="peerjs", id=peer_id, token=token)
+    peer = await connect_peer(server.port, ORIGIN, key="peerjs", id=peer_id, token=token)
     return peer, (await peer.next())["type"]
 
 

@@ -4,8 +4,8 @@ import json
 import urllib.request
 
 import pytest
+from support.backend import TURN, Backend, responding
 from support.command import run
-from support.turn_provider import TURN, Backend, responding
 from support.waiting import until
 
 pytest_plugins = ["support.redis_traffic"]

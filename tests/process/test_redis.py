@@ -8,11 +8,11 @@ import time
 
 import pytest
 from support.certificates import make_pair
-from support.command import ORIGIN, Server, call
+from support.command import Server, call
 from support.documents import blocks
 from support.redis_servers import BEGIN_MS, RedisCluster, WallClock, free_port
 from support.redis_traffic import Follower, Waiters, in_background, ready, topic_in, until
-from support.rpc import RpcClient
+from support.rpc import open_socket
 from support.scraping import scrape
 from support.service_manager import receive_message, wait_for_message
 from support.waiting import end_all
@@ -195,8 +195,7 @@ async def test_emptied_redis_closes_connections_whose_held_offers_are_gone(redis
     redis = redis_server()
     server = start("--durability", "os", redis=redis)
     until(lambda: redis.ask("KEYS", "*:probe:*"))
-    url = server.url.replace("http", "ws", 1) + "/ws"
-    async with RpcClient(url, ORIGIN) as holder, RpcClient(url, ORIGIN) as other:
+    async with open_socket(server) as holder, open_socket(server) as other:
         code = (await holder.call("offer", topic="lobby", info="i", offer="o", hold=True))["code"]
         await other.call("subscribe", topic="lobby")
         assert (await other.event())[1]["code"] == code

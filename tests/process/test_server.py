@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 from support.command import BOUND_S, ORIGIN, call, commit, run, with_sockets
 from support.paths import ROOT
-from support.redis_traffic import until
-from support.rpc import RpcClient
+from support.rpc import open_socket
 from support.scraping import scrape
 from support.service_manager import receive_message, wait_for_message
 from support.traffic import send
+from support.waiting import until
 
 from tornado_signal.stores.leveldb.binding import plyvel
 
@@ -56,7 +56,7 @@ async def test_server_has_no_warnings_in_the_development_mode_of_python(start):
     server = start(prefix=[sys.executable, "-X", "dev", "-W", "error"])
     code = server.offer()
     assert server.call("/answer", {"code": code, "side": "answerer", "answer": "a"})[0] == 200
-    async with RpcClient(server.url.replace("http", "ws", 1) + "/ws", ORIGIN) as client:
+    async with open_socket(server) as client:
         code = (await client.call("offer", topic="lobby", info="i", offer="o"))["code"]
         await client.call("answer", code=code, side="answerer", answer="a")
         assert (await client.call("poll", code=code, side="offerer"))["answer"] == "a"

@@ -113,7 +113,7 @@ def test_picked_port_that_is_in_use_at_a_later_address_is_picked_again(monkeypat
 
 def answering(server, *hosts):
     """Return those addresses where the server responds. Another test's server can have its port at another address."""
-    port, code = int(server.url.rpartition(":")[2]), server.offer()
+    port, code = server.port, server.offer()
     answers = []
     for host in hosts:
         client = http.client.HTTPConnection(host, port, timeout=BOUND_S)

@@ -156,7 +156,7 @@ def test_long_poll_is_one_span_with_the_time_of_its_wait(traced, collector):
 
 async def test_stream_is_a_span_at_once_and_another_one_at_its_end(traced, collector):
     server = traced()
-    port = urlsplit(server.url).port
+    port = server.port
     async with open_stream(port, "/lobby/events?hidden=hidden"):
         begun = await asyncio.to_thread(collector.wait_for, "GET /:topic/events")
         assert collector.named("stream /:topic/events") == []

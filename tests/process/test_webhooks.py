@@ -8,13 +8,14 @@ import statistics
 import time
 
 import pytest
+from support.backend import flood, hang
 from support.certificates import make_pair
 from support.command import ORIGIN, call
 from support.peerjs import open_peer
-from support.rpc import RpcClient
+from support.rpc import open_socket
 from support.scraping import scrape
 from support.waiting import until
-from support.webhooks import OTHER_SECRET, SECRET, Receiver, hang, huge, status, write_secret
+from support.webhooks import OTHER_SECRET, SECRET, Receiver, status, write_secret
 from websockets.asyncio.client import connect
 
 pytest_plugins = ["support.redis_traffic"]
@@ -46,14 +47,6 @@ def sequences(events, server=None):
     return [event["sequence"] for event in events if server is None or event["server"] == server]
 
 
-def websocket_url(server):
-    return server.url.replace("http", "ws", 1)
-
-
-def port_of(server):
-    return int(server.url.rpartition(":")[2])
-
-
 def test_sessions_are_reported_with_what_is_public_of_them(start, receiver, flags):
     server = start(*flags, "--session-timeout-ms", "1000", "--sweep-interval-ms", "100")
     answered, withdrawn, expired = (server.offer(topic, MARK, MARK) for topic in ("one", "two", "three"))
@@ -82,9 +75,9 @@ def test_sessions_are_reported_with_what_is_public_of_them(start, receiver, flag
     assert server.stop() == 0
     assert all(MARK.encode() not in body for body in receiver.bodies)
     assert "of-hook" not in "".join(server.log)
-    (attempt, *_) = receiver.attempts
-    assert attempt.request.headers["Content-Type"] == "application/json"
-    assert attempt.request.query == "key=query-of-hook"
+    (attempt, *_) = receiver.requests
+    assert attempt.headers["Content-Type"] == "application/json"
+    assert attempt.target == "/hook/path-of-hook?key=query-of-hook"
 
 
 @pytest.mark.parametrize("with_addresses", [False, True])
@@ -92,10 +85,10 @@ def test_connections_of_all_protocols_are_reported(start, receiver, flags, with_
     server = start(*flags, *ALL, *(["--access-log", "addresses"] if with_addresses else []))
 
     async def connections():
-        async with RpcClient(websocket_url(server) + "/ws", ORIGIN) as client:
+        async with open_socket(server) as client:
             offered = await client.send("offer", topic="t", info=MARK, offer=MARK, secret=MARK, hold=True)
             assert "result" in offered
-        peer = await open_peer(port_of(server), MARK, MARK)
+        peer = await open_peer(server.port, MARK, MARK)
         await peer.send("OFFER", MARK, payload=MARK)
         await peer.next()
         peer.abort()
@@ -104,7 +97,7 @@ def test_connections_of_all_protocols_are_reported(start, receiver, flags, with_
             ("/tracker", {"action": "announce", "info_hash": MARK[:20], "peer_id": MARK[:20]}),
             ("/nostr", ["REQ", MARK, {"#x": [MARK]}]),
         ):
-            async with connect(websocket_url(server) + path, origin=ORIGIN) as socket:
+            async with connect(f"ws://127.0.0.1:{server.port}{path}", origin=ORIGIN) as socket:
                 await socket.send(json.dumps(message))
                 await socket.close(4001, MARK)
 
@@ -171,20 +164,20 @@ def test_workers_report_each_event_once(redis_server, receiver, flags, start):
         ([status(500), status(503)], "HTTP 500"),
         ([status(410)], "HTTP 410"),
         ([status(302, Location="/elsewhere")], "HTTP 302"),
-        ([huge], "too"),
+        ([flood], "too"),
     ],
     ids=["errors", "gone", "redirect", "huge"],
 )
 def test_what_is_not_accepted_is_sent_again_under_the_same_id(start, receiver, flags, behaviours, reason):
-    receiver.next(*behaviours)
+    receiver.behaviours += behaviours
     server = start(*flags, "--admin-port", "0")
     code = server.offer()
     (event,) = receiver.wait_for("session.created")
     assert event["code"] == code
-    ids = [attempt.request.headers["Webhook-Id"] for attempt in receiver.attempts]
+    ids = [attempt.headers["Webhook-Id"] for attempt in receiver.requests]
     assert len(ids) == len(behaviours) + 1
     assert len(set(ids)) == 1
-    assert [attempt.request.method for attempt in receiver.attempts] == ["POST"] * len(ids)
+    assert [attempt.method for attempt in receiver.requests] == ["POST"] * len(ids)
     metrics = until(lambda: (found := scrape(server.admin_url)).one("webhook_events") and found)
     assert metrics.one("webhook_failed_requests") == len(behaviours)
     assert metrics.one("webhook_queued") == 0
@@ -196,7 +189,7 @@ def test_what_is_not_accepted_is_sent_again_under_the_same_id(start, receiver, f
 
 
 def test_retry_after_is_honoured(start, receiver, flags):
-    receiver.next(status(429, Retry_After="3"))
+    receiver.behaviours.append(status(429, Retry_After="3"))
     server = start(*flags)
     server.offer()
     receiver.wait_for("session.created")
@@ -211,7 +204,7 @@ def test_killed_receiver_gets_everything_after_its_return(start, receiver, flags
     receiver.wait_for(*["session.created"] * 3)
     receiver.close()
     during = publish(server, 250)
-    with Receiver(port=receiver.port) as again:
+    with Receiver(port=receiver.server_port) as again:
         again.wait(lambda: len(again.events) >= 250)
         # Two full batches can be in flight, and both are sent again later.
         events = sorted(receiver.events + again.events, key=lambda event: event["sequence"])
@@ -227,20 +220,20 @@ def test_drain_sends_the_last_events_and_a_hanging_receiver_delays_it_little(sta
     codes = publish(server, 120)
     assert server.stop() == 0
     assert [event["code"] for event in receiver.of("session.created")] == codes
-    receiver.usual = hang
-    accepted = len(receiver.attempts)
+    receiver.behaviour = hang
+    accepted = len(receiver.requests)
     server = start(*flags)
     publish(server, 3)
-    receiver.wait(lambda: len(receiver.attempts) > accepted)
+    receiver.wait(lambda: len(receiver.requests) > accepted)
     assert server.stop() == 0
     assert "3 events of webhooks were not delivered" in "".join(server.log)
 
 
 def test_stop_with_an_unavailable_receiver_reports_what_is_lost(start, receiver, flags):
-    receiver.usual = status(500)
+    receiver.behaviour = status(500)
     server = start(*flags)
     publish(server, 3)
-    receiver.wait(lambda: receiver.attempts)
+    receiver.wait(lambda: receiver.requests)
     publish(server, 120)
     assert server.stop() == 0
     assert "123 events of webhooks were not delivered" in "".join(server.log)
@@ -265,9 +258,9 @@ def test_reload_changes_url_secret_and_events_and_turns_webhooks_off_and_on(star
     server.offer("first")
     receiver.wait(lambda: len(receiver.events) == 1)
     with Receiver(secret=OTHER_SECRET) as other:
-        receiver.next(*[status(500)] * 1000)
+        receiver.behaviours += [status(500)] * 1000
         server.offer("moved")
-        receiver.wait(lambda: len(receiver.attempts) > 1)
+        receiver.wait(lambda: len(receiver.requests) > 1)
         write_secret(tmp_path, OTHER_SECRET)
         assert "does not accept" in server.process.stderr.readline()
         configure(webhook_url=other.url, webhook_secret_file=secret_file, webhook_events="session.withdrawn")
@@ -306,7 +299,7 @@ def test_certificate_of_the_receiver_is_verified(start, tmp_path, monkeypatch):
             else:
                 line = server.process.stderr.readline()
                 assert "certificate" in line.lower(), line
-                assert not receiver.attempts
+                assert not receiver.requests
             assert server.stop() == 0
 
 
@@ -320,7 +313,7 @@ def test_proxies_of_the_environment_are_ignored(start, receiver, flags, monkeypa
 
 
 def test_clients_do_not_notice_a_hanging_receiver(start, receiver, flags, tmp_path):
-    receiver.usual = hang
+    receiver.behaviour = hang
     server, plain = start(*flags), start("--data-dir", tmp_path / "plain")
 
     def duration(server):
@@ -331,7 +324,7 @@ def test_clients_do_not_notice_a_hanging_receiver(start, receiver, flags, tmp_pa
         return time.perf_counter() - began_s
 
     server.offer()
-    receiver.wait(lambda: receiver.attempts)
+    receiver.wait(lambda: receiver.requests)
     # In turns, so that whatever else the machine does affects both.
     pairs = [(duration(server), duration(plain)) for _ in range(60)]
     ratio = statistics.median(first for first, _ in pairs) / statistics.median(second for _, second in pairs)
@@ -343,7 +336,7 @@ def test_serve_check_and_start_explain_incomplete_settings(tmp_path, receiver, f
     check = ("serve", "--check", "--port", 0)
     done = call(*check, *flags, cwd=cwd)
     assert done.returncode == 0
-    assert f"webhooks: http://127.0.0.1:{receiver.port}, session.created, session.answered" in done.stdout
+    assert f"webhooks: http://127.0.0.1:{receiver.server_port}, session.created, session.answered" in done.stdout
     assert "of-hook" not in done.stdout + done.stderr
     public = call(*check, "--webhook-url", "http://hook.example.com/of-hook", *secret_file, cwd=cwd)
     assert "sends events to hook.example.com unencrypted; use https://" in public.stderr

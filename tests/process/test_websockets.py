@@ -8,7 +8,7 @@ import time
 
 from support.certificates import client_context, make_pair
 from support.command import BOUND_S, ORIGIN
-from support.rpc import RpcClient
+from support.rpc import open_socket
 from support.scraping import scrape
 from websockets.sync.client import unix_connect
 
@@ -16,14 +16,10 @@ SECRET = "a secret of the offerer"
 OFFER = {"topic": "lobby", "info": "i", "offer": "o"}
 
 
-def connect(server, **options):
-    return RpcClient(server.url.replace("http", "ws", 1) + "/ws", ORIGIN, **options)
-
-
 async def test_restart_closes_websockets_with_1012_and_keeps_offers_and_cursors(start):
     server = start("--admin-port", 0)
     async with contextlib.AsyncExitStack() as stack:
-        clients = [await stack.enter_async_context(connect(server)) for _ in range(30)]
+        clients = [await stack.enter_async_context(open_socket(server)) for _ in range(30)]
         code = (await clients[0].call("offer", **OFFER, secret=SECRET, hold=True))["code"]
         await clients[1].call("subscribe", topic="lobby")
         _, _, cursor = await clients[1].event()
@@ -43,7 +39,7 @@ async def test_restart_closes_websockets_with_1012_and_keeps_offers_and_cursors(
         assert max(times_s) - min(times_s) > 1.2  # of two seconds, at random
     assert server.wait() == 0
     server = start("--hold-grace-ms", 100)
-    async with connect(server) as back, connect(server) as watching:
+    async with open_socket(server) as back, open_socket(server) as watching:
         await back.call("hold", code=code, secret=SECRET)
         await watching.call("subscribe", topic="lobby", since=cursor)
         other = (await back.call("offer", **OFFER))["code"]
@@ -59,7 +55,7 @@ async def test_restart_closes_websockets_with_1012_and_keeps_offers_and_cursors(
 async def test_websockets_over_tls(start, tmp_path):
     pair = make_pair(tmp_path)
     server = start(*pair.flags)
-    async with connect(server, ssl=client_context(pair)) as client:
+    async with open_socket(server, ssl=client_context(pair)) as client:
         assert (await client.call("health"))["status"] == "ok"
         server.process.send_signal(signal.SIGTERM)
         assert await client.closed() == 1012

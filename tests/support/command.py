@@ -162,6 +162,10 @@ class Server:
             self.process.wait(BOUND_S)
             raise AssertionError(f"the server exited with {self.process.returncode}: {''.join(self.log)}")
 
+    @property
+    def port(self):
+        return int(self.url.rpartition(":")[2])
+
     def __enter__(self):
         return self
 

@@ -20,8 +20,10 @@ async def until(condition):
             await asyncio.sleep(0.01)
 
 
-def open_socket(service, origin=ORIGIN, **options):
-    return RpcClient(f"ws://127.0.0.1:{service.port}/ws", origin, **options)
+def open_socket(server, origin=ORIGIN, **options):
+    """Return a client of a server in this process or of another one."""
+    scheme = "wss" if "ssl" in options else "ws"
+    return RpcClient(f"{scheme}://127.0.0.1:{server.port}/ws", origin, **options)
 
 
 class RpcClient:

@@ -8,16 +8,18 @@ import time
 
 
 def until(reached, bound_s=60, complaint=lambda: "the condition was not reached in time", pause_s=0.02):
-    """Wait until a condition holds, and return its value. After `bound_s`, fail with a complaint.
+    """Wait until a condition holds, and return its value. A look that begins after `bound_s` must succeed.
 
     The pauses grow to a tenth of a second, since each look takes processor time.
     """
     end_s = time.monotonic() + bound_s
-    while not (value := reached()):
-        assert time.monotonic() < end_s, complaint()
+    while True:
+        looked_s = time.monotonic()
+        if value := reached():
+            return value
+        assert looked_s < end_s, complaint()
         time.sleep(pause_s)
         pause_s = max(pause_s, min(1.2 * pause_s, 0.1))
-    return value
 
 
 @contextlib.contextmanager
@@ -60,10 +62,12 @@ def start_holder(*command):
 
 
 class LocalServer(http.server.ThreadingHTTPServer):
-    """An HTTP server in threads of this process, by default on a free port."""
+    """An HTTP server in threads of this process, by default on a free port. For HTTPS, `tls` is its SSLContext."""
 
-    def __init__(self, handler, port=0):
+    def __init__(self, handler, port=0, tls=None):
         super().__init__(("127.0.0.1", port), handler)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_side=True)
         self._thread = threading.Thread(target=self.serve_forever, args=(0.05,))
         self._thread.start()
 

@@ -6,12 +6,12 @@ import signal
 import time
 
 import pytest
-from support.browsers import until
 from support.command import BOUND_S, ORIGIN, run
 from support.disks import fill_up
 from support.full_disks import post
 from support.maintenance import run_ok
 from support.scraping import scrape
+from support.waiting import until
 
 from tornado_signal.operator.fullness import RESOURCES
 from tornado_signal.stores.leveldb import files
@@ -36,12 +36,8 @@ class Publisher:
             assert (status, found, headers["Retry-After"]) == (503, {"error": "Service unavailable"}, "10")
         return status
 
-    def until(self, status, bound_s=60):
-        end_s = time.monotonic() + bound_s
-        while self.publish() != status:
-            assert time.monotonic() < end_s
-            if status == 200:
-                time.sleep(0.2)
+    def until(self, status):
+        until(lambda: self.publish() == status, pause_s=0.2 if status == 200 else 0)
 
 
 @pytest.fixture

@@ -305,7 +305,7 @@ def test_alerts_fire_in_prometheus_when_their_conditions_occur(servers, redis, s
             pass
         (tmp_path / "signal.toml").write_text("max_offer = 'much'\n")
         reloaded.process.send_signal(signal.SIGHUP)
-        port = int(reloaded.url.rpartition(":")[2])
+        port = reloaded.port
         for _ in range(3):
             stream = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
             stream.sendall(f"GET /lobby/events HTTP/1.1\r\nHost: localhost\r\nOrigin: {ORIGIN}\r\n\r\n".encode())

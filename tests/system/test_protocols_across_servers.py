@@ -10,6 +10,7 @@ import time
 import pytest
 from support.nostr import make_event
 from support.redis_servers import RedisCluster
+from support.waiting import until
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
@@ -147,15 +148,6 @@ def match(server, room):
     """Return a client of matchbox in a room, and its id."""
     client = Client(server, f"/matchbox/{room}")
     return client, client.next()["IdAssigned"]
-
-
-def until(condition, bound_s=BOUND_S):
-    """Wait for a condition. A check that begins after `bound_s` must succeed, however long it takes."""
-    began_s = checked_s = time.monotonic()
-    while not condition():
-        assert checked_s - began_s < bound_s
-        time.sleep(0.1)
-        checked_s = time.monotonic()
 
 
 @pytest.fixture(scope="module")

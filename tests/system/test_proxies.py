@@ -200,7 +200,7 @@ def test_networks_are_those_of_the_addresses_that_proxies_see(kind, start_proxy,
         for address in [address for addresses in NETWORKS.values() for address in addresses]:
             subprocess.run(["ip", "address", "add", address, "dev", "lo"], check=True)
         with Server("--data-dir", tmp_path / "data", "--trusted-proxies", "127.0.0.1") as server:
-            proxy = start_proxy(kind, int(server.url.rpartition(":")[2]))
+            proxy = start_proxy(kind, server.port)
 
             def nearby(address, *forged):
                 headers = [f"{name}: {value}" for name, value in [("Origin", ORIGIN), *forged]]
@@ -455,7 +455,7 @@ def restarted(start, start_proxy, pair):
 
     def starting(kind):
         server = start()
-        port = int(server.url.rpartition(":")[2])
+        port = server.port
         behind = Proxied(start_proxy(kind, port), client_context(pair))
         behind.server, behind.back = server, functools.partial(start, port=port)
         return behind

@@ -20,6 +20,7 @@ from support.pairs import Pairs
 from support.proxies import PROXIES
 from support.redis_servers import free_port
 from support.scraping import scrape
+from support.waiting import until
 
 DRAIN_DELAY_MS = "3000"
 PATIENT_MS = "20000"  # on a busy machine Redis can need more than the default second, and all offers would be refused
@@ -61,18 +62,8 @@ def address(server):
     return server.url.removeprefix("http://")
 
 
-def port_of(server):
-    return int(server.url.rpartition(":")[2])
-
-
 def serves(server):
     return scrape(server.admin_url).one("sessions_created") > 0
-
-
-async def until(reached, *arguments):
-    async with asyncio.timeout(30):
-        while not await aside(reached, *arguments):  # noqa: ASYNC110 (other processes tell nobody here)
-            await asyncio.sleep(0.05)
 
 
 @pytest.mark.slow
@@ -90,15 +81,15 @@ async def test_drain_refuses_no_request_and_a_kill_few(kind, serve, behind):
         assert await aside(one.stop) == 0
         await pairs.more()
         check()
-        again = await aside(functools.partial(serve, port=port_of(one)))
-        await until(serves, again)
+        again = await aside(functools.partial(serve, port=one.port))
+        await aside(until, functools.partial(serves, again))
         check()
         other.process.kill()
         before = 0
         if kind == "caddy":
             # Before 2.11.2 it does not try a POST again that could not be sent: some fail until it has noticed.
             noticed = f'"HTTP request failed","host":"{address(other)}"'
-            await until(lambda: noticed in proxy.log())
+            await aside(until, lambda: noticed in proxy.log())
             before = len(pairs.failures)
         await pairs.more()
         assert len(pairs.failures) - before <= pairs.peers
@@ -125,11 +116,11 @@ async def test_upgrade_refuses_no_request(serve, behind, tmp_path):
     async with behind("haproxy", tuple(map(address, servers))) as (_, pairs):
         for at, server in enumerate(servers.copy()):
             assert await aside(server.stop) == 0
-            servers[at] = await aside(functools.partial(serve, port=port_of(server)))
-            await until(serves, servers[at])
+            servers[at] = await aside(functools.partial(serve, port=server.port))
+            await aside(until, functools.partial(serves, servers[at]))
             if not at:
                 for one, other in (servers, servers[::-1]):
-                    await aside(meet_by_way_of, one, other, f"from{port_of(one)}")
+                    await aside(meet_by_way_of, one, other, f"from{one.port}")
             await pairs.more()
         assert pairs.failures == []
 
@@ -207,10 +198,10 @@ async def test_from_one_server_to_three(machines, behind, start):
     nodes, cluster, tried, change = blocks("scaling", "From one server to three", "sh")
     (settings,) = blocks("scaling", "From one server to three", "ini")
     old = await aside(start, "--trusted-proxies", "127.0.0.1")
-    async with behind("nginx", port_of(old)) as (proxy, pairs):
+    async with behind("nginx", old.port) as (proxy, pairs):
         await aside(machines.make_nodes, nodes)
         assert "All 16384 slots covered" in await aside(machines.type, cluster)
-        await until(machines.replicated)  # before, a server would say what is missing, and not start
+        await aside(until, machines.replicated)  # before, a server would say what is missing, and not start
         for setting in ("cluster-config-file", "appenddirname", "dbfilename"):  # one directory holds those of all nodes
             assert len(set(await aside(machines.file_names, setting))) == 3
         password = machines.directory / "password"
@@ -241,7 +232,7 @@ async def test_from_one_server_to_three(machines, behind, start):
             codes = {topic: await aside(servers[1].offer, topic) for topic in map(str, range(30))}
             machines.kill(1)
             servers[0].process.kill()
-            await until(lambda: all(servers[1].call(f"/{topic}/offer", OFFER)[0] == 200 for topic in codes))
+            await aside(until, lambda: all(servers[1].call(f"/{topic}/offer", OFFER)[0] == 200 for topic in codes))
             for topic, code in codes.items():
                 assert code in await aside(servers[2].codes, topic)
             await pairs.more()

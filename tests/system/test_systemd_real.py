@@ -19,6 +19,7 @@ from support.documents import blocks
 from support.machine import Machine
 from support.paths import ROOT, TESTS
 from support.pythons import BUILD
+from support.waiting import until
 
 ORIGIN = "https://app.example"
 ADMIN = "Environment=TORNADO_SIGNAL_ADMIN_PORT=3001"
@@ -72,14 +73,6 @@ def show(machine, *names, unit=SERVICE):
     """Properties of a unit."""
     lines = machine.do(f"systemctl show --property {','.join(names)} {unit}").splitlines()
     return dict(line.split("=", 1) for line in lines)
-
-
-def until(condition):
-    deadline_s = time.monotonic() + BOUND_S
-    while not (found := condition()):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
-    return found
 
 
 def active(machine):
