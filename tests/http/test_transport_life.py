@@ -5,13 +5,20 @@ import contextlib
 import gc
 import resource
 import socket
-import subprocess
-import sys
 import time
 from unittest import mock
 
 import pytest
-from support.raw_http import PATIENCE_S, answers, echo_application, on_both_loops, read_all, reset, serving
+from support.raw_http import (
+    PATIENCE_S,
+    answers,
+    echo_application,
+    on_both_loops,
+    read_all,
+    reset,
+    serving,
+    silent_clients,
+)
 from support.waiting import until
 from tornado import web
 from tornado.iostream import StreamClosedError
@@ -30,15 +37,6 @@ CHUNKED = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
 BLOCK = b"x" * 65536
 BLOCKS = 1024
 SOON_S = 0.2  # deadline of tests that wait for it
-
-CLIENTS = """
-import resource, socket, sys
-resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
-clients = [socket.create_connection(("127.0.0.1", int(sys.argv[1]))) for _ in range(int(sys.argv[2]))]
-print("ready", flush=True)
-sys.stdin.readline()
-print(sum(client.recv(1) == b"" for client in clients))
-"""
 
 
 class WaitingHandler(web.RequestHandler):
@@ -572,14 +570,7 @@ def test_10_000_silent_connections_use_less_than_4_kb_each(descriptors):
     count = 10_000
     with serving() as running:
         before = resident_bytes()
-        process = subprocess.Popen(
-            [sys.executable, "-c", CLIENTS, str(running.port), str(count)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        with process:
-            assert process.stdout.readline() == "ready\n"
+        with silent_clients(running.port, count) as process:
             until(lambda: len(running.server.state.connections) == count)
             assert (resident_bytes() - before) / count < 4096
             assert paths(running.exchange(numbered_request(1, CLOSE))) == [1]

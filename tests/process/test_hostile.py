@@ -5,8 +5,6 @@ import os
 import resource
 import socket
 import statistics
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -14,20 +12,13 @@ from pathlib import Path
 import pytest
 from support.command import BOUND_S, ORIGIN
 from support.processes import memory_bytes
+from support.raw_http import silent_clients
 from support.waiting import until
 
 SILENT = 10_000
 SLOW = 100  # of each kind
 FLOWS = 40
 MEDIAN_S, MOST_S = 0.5, 10  # for each request of the others, beyond ten times what it takes when all is quiet
-
-CLIENTS = """
-import resource, socket, sys
-resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
-clients = [socket.create_connection(("127.0.0.1", int(sys.argv[1]))) for _ in range(int(sys.argv[2]))]
-print("ready", flush=True)
-sys.stdin.readline()
-"""
 
 READING = b"GET /openapi.json HTTP/1.1\r\nHost: h\r\nOrigin: o\r\n\r\n" * 20
 HEAD = f"POST /lobby/offer HTTP/1.1\r\nHost: h\r\nOrigin: {ORIGIN}\r\n".encode()
@@ -50,16 +41,6 @@ def server(start):
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     yield start()
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-@contextlib.contextmanager
-def silent(port):
-    """Ten thousand connections that say nothing."""
-    command = [sys.executable, "-c", CLIENTS, str(port), str(SILENT)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline() == "ready\n"
-        yield
-        process.communicate("\n", BOUND_S)
 
 
 def hostile(port, stopping):
@@ -88,7 +69,7 @@ def test_large_exports_stall_nobody_and_free_their_memory(server):
     usual_s = 10 * statistics.median(quiet_s)
     open_files = Path(f"/proc/{server.process.pid}/fd")
     idle = len(os.listdir(open_files))
-    with silent(port):
+    with silent_clients(port, SILENT):
         stopping = threading.Event()
         attacking = threading.Thread(target=hostile, args=(port, stopping))
         attacking.start()

@@ -1,13 +1,12 @@
 """The installed commands that look after the data, against running servers and stopped ones."""
 
 import json
-import re
-import subprocess
 
 import pytest
-from support.command import BOUND_S, COMMAND, ORIGIN
+from support.command import ORIGIN, run
 from support.maintenance import names, run_ok, run_refused
 from support.redis_servers import free_port
+from support.waiting import output, run_command
 
 pytest_plugins = ["support.networks"]
 
@@ -65,22 +64,18 @@ def test_command_without_a_server_gives_advice(start, tmp_path):
 
 @pytest.mark.needs("curl")
 @pytest.mark.parametrize("token", ["", "0123456789abcdef"])
-def test_maintenance_from_other_machines_requires_the_token(token, spawn, tmp_path):
-    flags = ["--port", 0, "--data-dir", tmp_path / "data", "--admin-port", 0, "--admin-address", "0.0.0.0"]
+def test_maintenance_from_other_machines_requires_the_token(token, network, start, tmp_path):
     named = []
     if token:
         (tmp_path / "token").write_text(f"{token}\n")
         named = ["--admin-token-file", tmp_path / "token"]
-    server = spawn(COMMAND, "serve", *flags, *named, stderr=subprocess.PIPE)
-    said = [server.stderr.readline() for _ in range(3 if token else 4)]
-    if not token:
-        assert "only health and metrics without --admin-token-file" in said.pop(0)
-    ports = [found[1] for line in said if (found := re.search(r":(\d+)$", line))]
+    server = start("--admin-port", 0, "--admin-address", "0.0.0.0", *named, prefix=network)
+    assert ("only health and metrics without --admin-token-file" in "".join(server.log)) == (not token)
+    port = server.admin_url.rpartition(":")[2]
 
     def status(host, path, *options):
-        answer = tmp_path / "answer"
-        ask = ("curl", "-s", "-o", answer, "-w", "%{http_code}", *options, f"http://{host}:{ports[1]}{path}")
-        return spawn(*ask, stdout=subprocess.PIPE).communicate(timeout=BOUND_S)[0]
+        ask = ("curl", "-s", "-o", tmp_path / "answer", "-w", "%{http_code}", *options, f"http://{host}:{port}{path}")
+        return output(run_command(*network, *ask))
 
     shown = ("-X", "POST", "-d", '{"level": "info"}', "-H", f"Authorization: Bearer {token or 'x'}")
     for host in ("192.0.2.1", "127.0.0.1"):
@@ -92,10 +87,8 @@ def test_maintenance_from_other_machines_requires_the_token(token, spawn, tmp_pa
         assert status(host, path, *shown) == ("200" if token else "403")
 
     def said_to(*command):
-        url = ("--admin-url", f"http://192.0.2.1:{ports[1]}")
-        return "".join(
-            spawn(COMMAND, *command, *url, stdout=subprocess.PIPE, stderr=subprocess.PIPE).communicate(timeout=BOUND_S)
-        )
+        done = run(*command, "--admin-url", f"http://192.0.2.1:{port}", prefix=network)
+        return done.stdout + done.stderr
 
     if token:
         assert "processes" in said_to("admin", "status", *named)

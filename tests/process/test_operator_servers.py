@@ -269,7 +269,7 @@ def test_server_that_does_not_respond_is_named(share):
     second.process.send_signal(signal.SIGSTOP)
     try:
         state = ask(first)[1]
-        assert [name.rpartition(":")[2] for name in state["missing"]] == [second.port]
+        assert [name.rpartition(":")[2] for name in state["missing"]] == [str(second.port)]
         assert names(state) == [f"{first.port}/0"]
         status, _, error = admin(first, "block", "--address", "192.0.2.1", "--for", "1m")
         assert (status, f":{second.port}; repeat the action" in error) == (1, True)

@@ -9,6 +9,8 @@ import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
+from support.writers import subsequence
+
 from tornado_signal.session import MIN_HELD_MS
 
 from .client import Peer, SocketPeer
@@ -24,11 +26,6 @@ SLACK_MS = 1000.0  # between this program's clock and the server's, which never 
 def now_ms() -> int:
     """Return the Unix time in whole milliseconds, as the server does: a session expires at the start of one."""
     return time.time_ns() // 1_000_000
-
-
-def subsequence(some: list[str], others: list[str]) -> bool:
-    rest = iter(others)
-    return all(each in rest for each in some)
 
 
 @dataclass

@@ -3,14 +3,12 @@
 import contextlib
 import ctypes
 import os
-import re
 import subprocess
 
 import pytest
 
-from .command import COMMAND
 from .needs import require
-from .waiting import end_all, start_holder, until
+from .waiting import end_all, kill, start_holder
 
 BOUND_S = 60
 CLONE_NEWNET = 0x40000000  # from sched.h
@@ -211,19 +209,12 @@ def spawn(network):
     def popen(*command, **options):
         return subprocess.Popen([*network, *map(str, command)], text=True, **options)
 
-    with end_all(popen, lambda process: (process.kill(), process.communicate())) as spawn:
+    with end_all(popen, kill) as spawn:
         yield spawn
 
 
 @pytest.fixture
-def base(spawn, tmp_path):
-    log = tmp_path / "log"
-    with log.open("w") as output:
-        options = ["--port", 0, "--data-dir", tmp_path / "data", "--stun-servers", "none"]
-        server = spawn(COMMAND, "serve", *options, stdout=output, stderr=output)
-    url = re.compile(r"http://127\.0\.0\.1:\d+")
-    match = until(lambda: url.search(log.read_text()) or server.poll() is not None, BOUND_S, log.read_text)
-    assert server.poll() is None, log.read_text()
-    yield match[0]
-    server.terminate()
-    assert server.wait(BOUND_S) == 0, log.read_text()
+def base(network, start):
+    server = start(prefix=network)
+    yield server.url
+    assert server.stop() == 0, server.log

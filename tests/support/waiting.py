@@ -38,6 +38,11 @@ def end_all(make, end):
             end(result)
 
 
+def kill(process):
+    process.kill()
+    process.communicate()
+
+
 def run_command(*command, **options):
     """Run a command without input and wait until it exits."""
     options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}

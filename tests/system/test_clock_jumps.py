@@ -5,12 +5,12 @@ import signal
 import time
 
 import pytest
-from support.browsers import until
 from support.command import BOUND_S, with_clock_offset
 from support.redis_servers import RedisServer
 from support.scraping import scrape
 from support.service_manager import wait_for_message
 from support.tokens import make_token, write_secret
+from support.waiting import until
 
 pytest_plugins = ["support.service_manager"]
 

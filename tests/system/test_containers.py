@@ -12,12 +12,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.browsers import until
 from support.command import BOUND_S, CLIENT, COMMAND, environment
 from support.containers import BASE, IMAGE, VERSION, Containers
 from support.helm import EXAMPLES, render
 from support.paths import ROOT
 from support.pythons import SETUP
+from support.waiting import until
 
 from tornado_signal.operator.turn_config import make_lines
 from tornado_signal.settings.settings import PREFIX

@@ -5,11 +5,11 @@ import subprocess
 
 import pytest
 from support import writers
-from support.browsers import until
 from support.command import BOUND_S, ORIGIN, Server
 from support.disks import fill_up, injected
 from support.full_disks import OFFER, check, publish_until, wait_until_ready
 from support.scraping import scrape
+from support.waiting import until
 
 from tornado_signal.operator.fullness import RESOURCES
 

@@ -26,6 +26,7 @@ from support.redis_traffic import PARTITIONS
 from support.scraping import scrape
 from support.tokens import write_secret
 from support.traffic import offer, request, traffic
+from support.waiting import until
 from support.webhooks import Receiver, status
 from support.webhooks import write_secret as webhook_secret
 
@@ -173,13 +174,11 @@ class Prometheus:
         return self.ask("query", query=expression)["result"]
 
     def until(self, wanted):
-        deadline_s = time.monotonic() + 60
-        while True:
+        def reached():
             with contextlib.suppress(OSError):
-                if found := wanted():
-                    return found
-            assert time.monotonic() < deadline_s
-            time.sleep(0.1)
+                return wanted()
+
+        return until(reached)
 
     def firing(self):
         """Return the firing alerts: their names without prefix, and their servers."""
@@ -289,7 +288,7 @@ def test_alerts_fire_in_prometheus_when_their_conditions_occur(servers, redis, s
     secure = start("--admin-port", "0", *make_pair(tmp_path).flags, data="secure")
     small = start("--admin-port", "0", "--max-store-bytes", "1000000", data="small")
     with Receiver() as receiver, contextlib.ExitStack() as stack:
-        receiver.usual = status(500)
+        receiver.behaviour = status(500)
         hooks = ("--webhook-url", receiver.url, *webhook_secret(tmp_path))
         hooked = start("--admin-port", "0", *hooks, data="hooked")
         watched = (reloaded, servers[1], hooked, secure, small)
@@ -342,7 +341,7 @@ def test_alerts_fire_in_prometheus_for_disks_receivers_restarts_and_failovers(st
     with contextlib.ExitStack() as stack:
         cluster = stack.enter_context(RedisCluster("redis", 1, 1))
         receiver = stack.enter_context(Receiver())
-        receiver.usual = status(500)
+        receiver.behaviour = status(500)
         hooks = ("--webhook-url", receiver.url, *webhook_secret(tmp_path))
         stored = ("--store", "redis", "--redis-nodes", cluster.address, "--durability", "os", "--workers", "2")
         flags = ("--admin-port", "0")

@@ -12,7 +12,7 @@ from support.documents import blocks, sections
 from support.node import Node
 from support.paths import ROOT
 from support.tokens import write_secret
-from support.waiting import end_all, output, run_command, until
+from support.waiting import end_all, kill, output, run_command, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("node"), pytest.mark.timeout(120)]
 
@@ -148,11 +148,6 @@ def test_the_tests_of_p2pt_pass(start, script, tmp_path):
     assert "not ok" not in text
     assert "ALL TESTS PASSED" in text
     assert text.count("PASS - ") == 8
-
-
-def kill(process):
-    process.kill()
-    process.communicate()
 
 
 def test_tokens_of_jose_are_accepted(start, script, tmp_path):

@@ -8,7 +8,7 @@ import pytest
 from support import libraries
 from support.documents import all_blocks, pages
 from support.paths import ROOT
-from support.waiting import end_all, output, run_command
+from support.waiting import end_all, kill, output, run_command
 
 EXAMPLES = ROOT / "examples" / "languages"
 MAX_LINES = 60
@@ -29,11 +29,6 @@ def commands(tmp_path):
     (tmp_path / "node_modules").symlink_to(libraries.node_modules())
     (tmp_path / "peer.mjs").write_text((EXAMPLES / "peer.mjs").read_text())
     return {"go": [tmp_path / "go"], "rust": [tmp_path / "rust"], "node": ["node", tmp_path / "peer.mjs"]}
-
-
-def kill(process):
-    process.kill()
-    process.communicate()
 
 
 @pytest.mark.slow
