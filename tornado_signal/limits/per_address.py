@@ -245,7 +245,8 @@ class Limits(ConnectionCounts):
     @property
     def _max_bytes(self) -> int:
         """The bytes that a client may store within the lifetime of a session."""
-        return min(self._settings.max_bytes_per_address, max(self._room_bytes(), LEAST_ROOM_BYTES))
+        most, room = self._settings.max_bytes_per_address, self._room_bytes()
+        return most if most <= room else min(most, max(room, LEAST_ROOM_BYTES))
 
     def block(self, network: Network, until_ms: int) -> None:
         """Refuse the requests and connections of a network until `unblock`. `until_ms` is only reported."""

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from ..auth import ANY
 from ..errors import InvalidParameter, PathNotFound, Unavailable
-from ..session import SessionPosition, Side, utf8_length
+from ..session import OFFERER, SessionPosition, Side, utf8_length
 from ..settings.settings import Settings
 from ..stores import SIDE_BODIES
 from . import wire
@@ -325,7 +325,7 @@ async def refresh(context: RequestContext, session: bytes, side: Side, secret: b
 def check_answering_side(fields: Fields, context: RequestContext) -> Side:
     """Return the side of an answer or of candidates. An offerer cannot answer."""
     side = check_side(fields, context)
-    if side is Side.OFFERER and fields.get("answer") is not None:
+    if side is OFFERER and fields.get("answer") is not None:
         raise InvalidParameter("side")
     return side
 

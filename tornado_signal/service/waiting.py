@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, Protocol, TypeVar
 
 from ..errors import InvalidParameter, SessionNotFound, StalePosition, Unavailable
-from ..session import ListingState, Position, Reason, Removed, SessionPosition, SessionUpdate, Side
+from ..session import OFFERER, ListingState, Position, Reason, Removed, SessionPosition, SessionUpdate, Side
 from ..stores import Store
 from ..stores.watches import Watch
 from . import wire
@@ -274,7 +274,7 @@ class SessionFeed:
         self._expires_ms = update.expires_ms
         items = [(number, "candidate", text) for number, text in update.candidates]
         if update.description is not None and update.description_number > self._number:
-            name = "answer" if self._side is Side.OFFERER else "offer"
+            name = "answer" if self._side is OFFERER else "offer"
             items.append((update.description_number, name, update.description))
         self._position = SessionPosition(update.serial, max(update.last, self._number))
         return b"".join(

@@ -8,7 +8,7 @@ from typing import Any, Final, NoReturn
 import orjson
 
 from ..errors import InvalidParameter, SessionNotFound
-from ..session import ListedSession, Reason, SessionUpdate, Side
+from ..session import OFFERER, ListedSession, Reason, SessionUpdate, Side
 
 JSON: Final = "application/json"
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
@@ -94,7 +94,7 @@ def listed_session(listed: ListedSession) -> dict[str, Any]:
 
 def poll_result(side: Side, update: SessionUpdate) -> dict[str, Any]:
     candidates = [text for _, text in update.candidates]
-    if side is Side.OFFERER:
+    if side is OFFERER:
         return {"answer": update.description, "answerCandidates": candidates}
     return {"offer": update.description, "offerCandidates": candidates}
 

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from sortedcontainers import SortedDict, SortedKeyList
 
-from ...session import Reason, Side, TopicRange
+from ...session import ANSWERER, OFFERER, Reason, Side, TopicRange
 from . import layout
 from .layout import StoreCounters
 
@@ -73,17 +73,17 @@ class Record:
         return self.key[-layout.CODE_BYTES :]
 
     def secret_hash(self, side: Side) -> bytes:
-        return self.answer_hash if side is Side.ANSWERER else self.offer_hash
+        return self.answer_hash if side is ANSWERER else self.offer_hash
 
     def sent(self, side: Side) -> tuple[int, int]:
         """Return the last number and the bytes of a side's messages."""
-        if side is Side.ANSWERER:
+        if side is ANSWERER:
             return self.answerer_last, self.answerer_bytes
         return self.offerer_last, self.offerer_bytes
 
     def send(self, side: Side, last: int, size: int) -> None:
         """Set the last number and the bytes of a side's messages."""
-        if side is Side.ANSWERER:
+        if side is ANSWERER:
             self.answerer_last, self.answerer_bytes = last, size
         else:
             self.offerer_last, self.offerer_bytes = last, size
@@ -91,8 +91,8 @@ class Record:
     def keys(self) -> Iterator[bytes]:
         """Yield the keys of its parts. The last ones are the offer and the head, by which it can be read."""
         key = self.key
-        yield from layout.pack_candidate_keys(key, Side.OFFERER, self.offerer_last, 1)
-        yield from layout.pack_candidate_keys(key, Side.ANSWERER, self.answerer_last, self.answer_number)
+        yield from layout.pack_candidate_keys(key, OFFERER, self.offerer_last, 1)
+        yield from layout.pack_candidate_keys(key, ANSWERER, self.answerer_last, self.answer_number)
         if self.answer_number:
             yield key + layout.ANSWER
         if self.leases:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ...errors import DamagedListing
-from ...session import Answer, ListedSession, Session, SessionUpdate, Side
+from ...session import OFFERER, Answer, ListedSession, Session, SessionUpdate, Side
 from . import layout
 from .layout import StoreCounters
 from .memory import Memory, Record
@@ -65,7 +65,7 @@ def news(view: Any, record: Record, side: Side, since: int) -> SessionUpdate:
     candidates = [(layout.unpack_number(part_key[-8:]), value.decode()) for part_key, value in parts]
     if description is None:
         return SessionUpdate(None, 0, candidates, record.expires_ms, record.serial)
-    if side is Side.OFFERER:
+    if side is OFFERER:
         return SessionUpdate(description.decode(), 1, candidates, record.expires_ms, record.serial)
     answer = layout.unpack_answer(description)
     return SessionUpdate(answer.text, answer.number, candidates, record.expires_ms, record.serial)

@@ -18,7 +18,9 @@ from typing import Literal
 from ...errors import SessionNotFound, StalePosition, TooMany, Unavailable
 from ...metrics import Family
 from ...session import (
+    ANSWERER,
     MIN_HELD_MS,
+    OFFERER,
     Answer,
     EventBatch,
     Listed,
@@ -231,7 +233,7 @@ class LevelDBStore:
             key = layout.pack_session_prefix(origin, code)
             record = Record(key, created_ms, expires_ms, serial, secret_hash)
             data = offer.encode()
-            record.send(Side.OFFERER, 1, len(data))
+            record.send(OFFERER, 1, len(data))
             puts = [
                 (key + layout.HEAD, layout.pack_head(session)),
                 (key + layout.OFFER, data),
@@ -263,10 +265,10 @@ class LevelDBStore:
     async def answer(self, origin: str, code: bytes, answer: str, *, secret_hash: bytes = b"") -> None:
         now_ms = self._clock.now_ms()
         self.space.admit(utf8_length(answer))
-        token, record = await self._acquire(origin, code, Side.ANSWERER, secret_hash, now_ms)
+        token, record = await self._acquire(origin, code, ANSWERER, secret_hash, now_ms)
         if not changes_answer(self.database.read(records.find_answer, record), answer):
             return
-        number = self._take_numbers(record, Side.ANSWERER, [answer], candidates=False)
+        number = self._take_numbers(record, ANSWERER, [answer], candidates=False)
         topic, key, memory = record.topic, record.key, self.memory
         assert topic is not None
         deletes = [topic.key_of(record), *([key + layout.LEASES] if record.leases else [])]
@@ -330,7 +332,7 @@ class LevelDBStore:
 
     async def hold(self, origin: str, code: bytes, lease: bytes, *, secret_hash: bytes = b"") -> int:
         now_ms = self._clock.now_ms()
-        token, record = await self._acquire(origin, code, Side.OFFERER, secret_hash, now_ms)
+        token, record = await self._acquire(origin, code, OFFERER, secret_hash, now_ms)
         return (await self._move(token, record, now_ms, b"" if record.answer_number else lease))[0]
 
     async def renew(self, origin: str, code: bytes, lease: bytes) -> int:
@@ -517,7 +519,7 @@ class LevelDBStore:
         last += len(texts)
         size += sum(map(utf8_length, texts))
         if candidates:
-            described = side is Side.OFFERER or record.answer_number > 0  # the offer or the answer also has a number
+            described = side is OFFERER or record.answer_number > 0  # the offer or the answer also has a number
             if last - described > self._quotas.candidates:
                 raise TooMany("candidates of a session", self._timeout_ms // 1000 or 1)
             if size > self._quotas.side_bytes:
