@@ -262,9 +262,12 @@ class OperationHandler(Handler):
         return sent
 
     async def _write_next(self, pieces: Pieces) -> bool:
-        """Write the next piece of a result, and return whether others follow."""
+        """Write the next piece of a result, and return whether others follow. `finish` sends one that is whole."""
         piece, last = await anext(pieces)
-        self.write(piece)
+        if last and not self.request.begun:
+            self._result = piece
+        else:
+            self.write(piece)
         return not last
 
     def _find_values(self, segment: str | None) -> dict[str, Any]:
