@@ -14,7 +14,7 @@ RESULTS = """
   ])
 """
 VERDICT = "document.getElementById('verdict').textContent"
-REPORT = "document.getElementById('report').value"
+REPORT = "document.getElementById('report').textContent"
 
 
 @pytest.fixture(params=["chromium", "firefox"])
@@ -56,13 +56,11 @@ def test_working_servers(check, start, coturn, secret_file):
     page = check(server)
     results = results_of(page)
     assert page.evaluate(VERDICT) == "Everything works.", results
-    assert results.keys() == {"HTTP", "Signaling", "WebSocket", "ICE servers", "Candidates", stun, turn}
+    assert results.keys() == {"HTTP", "Signaling", "WebSocket", "ICE servers", stun, turn}
     assert {result for name, (result, _) in results.items() if name != stun} == {"ok"}
     assert results[stun][0] == "ok" or not reports_errors(page)
     assert re.search(r"public address|own address of this device", results[stun][1])
     assert re.fullmatch(r"a message passed the relay: 127\.0\.0\.1:\d+", results[turn][1])
-    hosts, relays = re.fullmatch(r"(\d+) host, \d+ server-reflexive, (\d+) relay", results["Candidates"][1]).groups()
-    assert min(int(hosts), int(relays)) > 0
     assert "CREATE_PERMISSION processed, success" in coturn[1]()
     report = page.evaluate(REPORT)
     version = server.call("/", origin=server.url)[1]["version"]
@@ -88,7 +86,6 @@ def test_servers_without_a_response(check, start, silent, secret_file):
     assert results[turn][1].startswith(
         "no relay; check the name, the port, the firewall and the secret of both servers"
     )
-    assert results["Candidates"][1].endswith("0 server-reflexive, 0 relay")
 
 
 def test_unknown_name_and_wrong_secret(check, start, coturn, tmp_path):
@@ -125,15 +122,17 @@ def test_check_is_a_view_with_a_way_back(start, coturn, profiles):
         page.get_by_text("Everything works.").wait_for()
         assert page.evaluate("document.activeElement.id") == "check-title"
         assert results_of(page)["TURN"][0] == "not checked"
-        page.get_by_role("link", name="Back to the rooms").click()
-        page.get_by_role("heading", name="You have left chess").wait_for()
+        page.go_back()
+        page.get_by_role("heading", name="You are invited to chess").wait_for()
         until(lambda: page.evaluate("document.activeElement.id") == "enter")
-    page.go_back()
+    page.go_forward()
     page.get_by_text("Everything works.").wait_for()
     page.get_by_role("button", name="Copy the text").click()
     page.get_by_role("button", name="Copied").wait_for()
     assert page.evaluate("navigator.clipboard.readText()") == page.evaluate(REPORT)
-    page.evaluate(f"{REPORT} = 'before'")  # the check can be over before the emptied text is seen
+    page.evaluate(f"() => {{ {REPORT} = 'before'; }}")  # the check can be over before the emptied text is seen
     page.get_by_role("button", name="Check again").click()
     until(lambda: page.evaluate(REPORT) not in ("", "before"))
+    page.get_by_role("link", name="Back to the rooms").click()
+    page.get_by_role("button", name="Start a room").wait_for()
     assert server.call("/topics", origin=server.url)[1]["topics"] == []

@@ -25,7 +25,7 @@ COVERED = """
 VISIBLE = """
   (name) => {
     const {left, top, height} = name.getBoundingClientRect();
-    return document.elementFromPoint(left + 6, top + height / 2)?.parentElement === name; // null outside of the window
+    return document.elementFromPoint(left + 6, top + height / 2) === name; // null outside of the window
   }
 """
 # Text that is wider than its button.
@@ -36,7 +36,7 @@ CUT_OFF = """
     return range.getBoundingClientRect().width > button.clientWidth;
   }).map(({textContent}) => textContent)
 """
-AT_END = "log.scrollHeight - log.scrollTop - log.clientHeight < 2"
+AT_END = "log.scrollTop > -2"
 SCROLLS = "document.documentElement.scrollHeight > innerHeight || document.documentElement.scrollWidth > innerWidth"
 
 
@@ -97,8 +97,6 @@ def test_axe_has_no_findings(server, open_demo, findings, scheme):
         send_files(page, __file__)
     receive(alice, "test_demo_layout.py")
     told(alice, "Save test_demo_layout.py")
-    alice.get_by_label("Message").fill("x" * 10_001)
-    alice.keyboard.press("Enter")
     alice.get_by_role("button", name="Microphone").click()
     alice.get_by_role("button", name="Microphone", pressed=True).wait_for()
     for size in SIZES if scheme == "light" else ():  # the other one has the same places and other colors
