@@ -5,24 +5,8 @@ import re
 import pytest
 from support.browsers import SELECTED, until
 from support.browsers import TURN_SECRET as SECRET
-from support.command import run
 
 TURN = ("turn:turn.example:3478?transport=udp", "turns:turn.example")
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        (["--turn-servers", TURN[0]], "--turn-secret-file"),
-        (["--turn-secret-file", "secret"], "--turn-servers"),
-        (["--turn-servers", TURN[0], "--turn-secret-file", "nowhere"], "nowhere"),
-    ],
-)
-def test_servers_and_secret_need_each_other(options, named, tmp_path):
-    (tmp_path / "secret").write_text(SECRET)
-    done = run("serve", "--check", "--port", 0, "--data-dir", "data", *options, cwd=tmp_path)
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert named in done.stderr
 
 
 def test_secret_is_never_logged(secret_file, start):

@@ -75,8 +75,13 @@ def test_pair_exchanges_values_files_and_infos(alice, bob):
         until(lambda receiver=receiver: receiver.evaluate("heard") == VALUES)
         assert sender.evaluate("outcome(connection.sendFile(make(200_000)))") == "sent"
         until(lambda receiver=receiver: [file[2] for file in receiver.evaluate("files")] == [200_000])
-    alice.evaluate("connection.close()")
+        sender.evaluate("void connection.send('x'.repeat(1_000_000)), connection.send('end'), 0")
+        until(
+            lambda receiver=receiver: receiver.evaluate("heard.slice(-2).map(({length}) => length)") == [1_000_000, 3]
+        )
+    alice.evaluate("void connection.send(new Uint8Array(5_000_000)), connection.close()")
     bob.evaluate("connection.closed")
+    assert bob.evaluate("heard.at(-1).byteLength") == 5_000_000
     assert bob.evaluate("outcome(connection.send('x'))") == "connection-lost"
     assert bob.evaluate("outcome(connection.sendFile(make(1)))") == "file-interrupted"
 

@@ -58,8 +58,9 @@ def ticks(figure):
     return figure.locator(".events").get_attribute("d").count("M")
 
 
-def test_page_shows_the_state_of_the_server_and_follows_it(busy, open_operator):
+def test_page_shows_the_state_of_the_server_and_follows_it(busy, open_operator, findings):
     page = open_operator(busy)
+    assert findings(page) == []
     assert page.get_by_role("heading", level=1).inner_text() == "Well"
     assert page.get_by_role("status").get_by_text("No trouble in the last 60 minutes.").is_visible()
     assert rows(page, "Refused requests") == [["path not found (404)", "1", "1"]]
@@ -109,14 +110,14 @@ def test_charts_have_thresholds_and_events(start, open_operator):
     redis.kill()
 
 
-def test_operator_at_night_learns_cause_time_and_address_and_blocks_it(start, open_operator, tmp_path):
+def test_operator_at_night_learns_cause_time_and_address_and_blocks_it(start, open_operator, findings, tmp_path):
     (tmp_path / "token").write_text(TOKEN)
     flags = ("--admin-port", "0", "--admin-token-file", tmp_path / "token", "--trusted-proxies", "127.0.0.1")
     server = start(*flags)
     hammer(server, "192.0.2.7", 300)
     for number in range(4):
         hammer(server, f"2001:db8:1:{number}::7", 10)
-    for options in (DESK, PHONE):
+    for options in (DESK, DESK | {"color_scheme": "dark"}, PHONE):
         page = open_operator(server, TOKEN, **options)
         for _ in range(2):  # the same after a reload
             word = page.get_by_role("heading", level=1).inner_text()
@@ -137,6 +138,7 @@ def test_operator_at_night_learns_cause_time_and_address_and_blocks_it(start, op
         box = block.bounding_box()
         assert box["x"] + box["width"] <= options["viewport"]["width"]
         assert not page.evaluate(SCROLLS)
+        assert findings(page) == []
         places = [page.get_by_text(text, exact=True).bounding_box()["y"] for text in ("Why", "Who", "Traffic")]
         assert (places == sorted(places)) == (options is PHONE)
     with answered(page, "Block 192.0.2.7 for an hour?"):
@@ -185,13 +187,6 @@ def test_token_is_asked_for_with_the_keyboard(start, profiles, tmp_path, finding
     page.reload()
     wait_for_figures(page)
     assert TOKEN not in page.url
-
-
-def test_axe_has_no_findings_and_nothing_is_cut_off(busy, open_operator, findings):
-    for options in (DESK, DESK | {"color_scheme": "dark"}, PHONE):
-        page = open_operator(busy, **options)
-        assert findings(page) == [], options
-        assert not page.evaluate(SCROLLS), options
 
 
 @pytest.fixture

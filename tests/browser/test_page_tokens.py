@@ -75,13 +75,6 @@ def test_refused_tokens_are_errors_with_codes(socket, protected, open_page):
         assert [type for type, *_ in page.evaluate("seen")] == ["error", "close"], claims
 
 
-def test_missing_token_is_an_error(protected, connect_page):
-    page = connect_page(protected)
-    page.evaluate("enter('lobby')")
-    page.wait_for_function("() => seen.some(([type]) => type === 'close')")
-    assert [each[:2] for each in page.evaluate("seen")] == [["error", "Missing or invalid token"], ["close", None]]
-
-
 def subscribe(page, responses):
     """Subscribe to a topic, and wait for the response. Without one, the request fails when the clock is advanced."""
     before = len(responses)

@@ -464,7 +464,7 @@ def test_members_say_that_a_connection_is_closed_and_replace_it(page, python, or
     all_together({"t": tab, "p": program})
 
 
-def test_malformed_messages_of_strangers_change_nothing(page, python):
+def test_mail_of_hundreds_of_strangers_changes_nothing(page, python):
     alice, bob, mallory = map(python, "abm")
     x = page()
     alice.evaluate("enter()")
@@ -474,25 +474,10 @@ def test_malformed_messages_of_strangers_change_nothing(page, python):
     alices = f"[each['code'] for each in {sessions} if each['info'] == 'a']"
     codes = mallory.evaluate(f"[each['code'] for each in {sessions}]")
     assert len(codes) == 2
-    deep = "'[' * 50_000"
-    beacons = ["'no JSON'", "'null'", "'7'", "'{}'", deep, """'{"id": 7}'""", """'{"id": "x"}'""", "'@' * 200"]
-    beacons += [f"json.dumps({BEACON} | {{'id': 'nothing'}})"]
-    mallory.evaluate(f"[await peers.client.offer('room~lobby', 'm', each) for each in [{', '.join(beacons)}]]")
-    description = {"type": "offer", "sdp": "x"}
-    mail = {"from": "!1", "info": "m", "code": "c", "connection": "c", "of": 1, "description": description}
-    without_channel = "v=0\r\no=- 0 0 IN IP4 0.0.0.0\r\ns=-\r\nt=0 0\r\n"
-    mails = [
-        {"from": 7},
-        {"from": "!1"},
-        mail,
-        mail | {"from": "!2", "description": {"type": "offer"}},
-        mail | {"from": "!3", "description": description | {"sdp": without_channel}},
-        mail | {"from": "!4", "of": "1", "candidates": 7},
-        mail | {"from": "!5", "candidates": [None, 7, {}, {"candidate": "x"}, {"candidate": "candidate:x"}]},
-    ]
-    texts = ["no JSON", "null", "7", "{}", *map(json.dumps, mails)]
+    mail = {"info": "m", "code": "c", "connection": "c", "of": 1, "description": {"type": "offer", "sdp": "x"}}
+    mallory.evaluate(f"peers.client.offer('room~lobby', 'm', json.dumps({BEACON} | {{'id': 'nothing'}}))")
     for code in codes:
-        mallory.evaluate(f"peers.client.candidates({code!r}, 'answerer', {texts} + [{deep}])")
+        mallory.evaluate(f"peers.client.candidates({code!r}, 'answerer', ['no JSON', '[' * 50_000])")
         mallory.evaluate(f"peers.client.answer({code!r}, 'an answer')")
     # Another beacon comes in the place of one that is answered, and of one with much mail.
     (again,) = until(lambda: mallory.evaluate(alices))

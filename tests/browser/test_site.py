@@ -39,10 +39,21 @@ def build(source, site, **variables):
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     def make(directory):
-        content, said = build(ROOT, directory)
+        sources = tmp_path_factory.mktemp("sources")
+        copy_sources(sources)
+        (sources / "docs/__pycache__").mkdir(exist_ok=True)
+        (sources / "docs/__pycache__/tables.cpython-311.pyc").touch()
+        content, said = build(sources, directory, REPOSITORY_URL="https://git.example/tornado-signal")
         assert content, said
 
     return once(tmp_path_factory.getbasetemp(), "site", make)
+
+
+def copy_sources(directory):
+    for file in ("mkdocs.yml", "CHANGELOG.md"):
+        shutil.copy(ROOT / file, directory)
+    for folder in ("docs", "examples/containers"):
+        shutil.copytree(ROOT / folder, directory / folder)
 
 
 @pytest.fixture
@@ -56,7 +67,7 @@ def address(site):
 def test_every_page_can_be_searched(site):
     index = json.loads((site / "search/search_index.json").read_text())["docs"]
     assert {entry["location"].partition(".")[0] for entry in index} == pages().keys() - {"README", "decisions"}
-    assert not list(site.rglob("*.py"))
+    assert [path for end in ("*.py", "__pycache__") for path in site.rglob(end)] == []
 
 
 def test_every_setting_is_on_its_page(site):
@@ -115,24 +126,11 @@ def test_a_search_finds_the_page(address, profiles):
         page.locator(f"a.md-search-result__link[href*='{found}']").first.wait_for(state="attached")
 
 
-def copy_sources(directory):
-    for file in ("mkdocs.yml", "CHANGELOG.md"):
-        shutil.copy(ROOT / file, directory)
-    for folder in ("docs", "examples/containers"):
-        shutil.copytree(ROOT / folder, directory / folder)
-
-
-def test_the_pages_link_to_the_repository_and_the_changelog(tmp_path):
-    copy_sources(tmp_path)
-    (tmp_path / "docs/__pycache__").mkdir(exist_ok=True)
-    (tmp_path / "docs/__pycache__/tables.cpython-311.pyc").touch()
-    content, said = build(tmp_path, tmp_path / "site", REPOSITORY_URL="https://git.example/tornado-signal")
-    assert content, said
-    page = (tmp_path / "site/index.html").read_text()
+def test_the_pages_link_to_the_repository_and_the_changelog(site):
+    page = (site / "index.html").read_text()
     assert 'href="https://git.example/tornado-signal"' in page
     assert 'href="changelog.html"' in page
-    assert "Keep a Changelog" in (tmp_path / "site/changelog.html").read_text()
-    assert not list(tmp_path.glob("site/**/__pycache__"))
+    assert "Keep a Changelog" in (site / "changelog.html").read_text()
 
 
 def test_broken_links_are_errors(tmp_path):

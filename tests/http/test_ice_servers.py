@@ -71,3 +71,14 @@ def test_unusable_secret_is_refused_and_not_shown(text, secret_file):
     with pytest.raises(OperatorError, match="must hold one line") as caught:
         read_ice_servers(Settings(turn_servers=TURN, turn_secret_file=secret_file))
     assert not text.strip() or text not in str(caught.value)
+
+
+def test_servers_and_secret_need_each_other(secret_file, tmp_path):
+    missing = tmp_path / "nowhere"
+    for servers, secret, named in (
+        (TURN, None, "--turn-secret"),
+        ((), secret_file, "--turn-servers"),
+        (TURN, missing, "nowhere"),
+    ):
+        with pytest.raises(OperatorError, match=named):
+            read_ice_servers(Settings(turn_servers=servers, turn_secret_file=secret))
