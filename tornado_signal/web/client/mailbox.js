@@ -9,7 +9,7 @@ import { backOff, Deadline, makePace, retry, sleep, taken, WAIT_S } from "./timi
 /** @import { Cipher } from "./secret.js" */
 /** @import { Servers } from "./servers.js" */
 /** @import { SignalClient } from "./signal-client.js" */
-/** @import { Fields, Mailbox, MailSide } from "./types.d.ts" */
+/** @import { Fields, Mailbox, RoomSide } from "./types.d.ts" */
 
 const MAX_MAILS = 250; // valid ones to one beacon; a quarter of the server's limit
 const MAX_TEXTS = 750; // to one beacon, with those that are not valid
@@ -40,7 +40,7 @@ export class Mailboxes {
   /**
    * @param {string} origin
    * @param {string} topic
-   * @param {MailSide} room
+   * @param {RoomSide} room
    */
   constructor(origin, topic, room) {
     this.origin = origin;
@@ -60,7 +60,8 @@ export class Mailboxes {
    * @param {AbortSignal} signal
    */
   async publish(client, signal) {
-    const { target, me, info = ownInfo() } = this.#room;
+    const { me, info = ownInfo() } = this.#room.options;
+    const { target } = this.#room;
     this.#at = Math.max(Date.now(), this.#at + 1); // also after the clock was set back
     const serverMs = Date.now() + this.#clockMs;
     this.#sinceSent = this.since > 0;
@@ -161,7 +162,7 @@ export class Mailboxes {
         }
         if (valid >= MAX_MAILS || count >= MAX_TEXTS || size >= MAX_TEXTS_SIZE) mailbox.full();
         if (answer) break; // an answered beacon is no longer listed
-        await this.#room.renew(client);
+        await servers.iceServers(client);
       }
     } catch (error) {
       if (!signal.aborted && !taken(error)) throw error;
@@ -218,7 +219,8 @@ export class Mailboxes {
    * @param {Fields} fields
    */
   async send(id, code, fields, signal = this.#room.signal) {
-    const { target, me, info = ownInfo() } = this.#room;
+    const { me, info = ownInfo() } = this.#room.options;
+    const { target } = this.#room;
     const { client, code: own } = /** @type {Mailbox} */ (this.#current); // members are known after it is published
     const text = await this.#seal({ from: target.id, me, info, code: own, ...fields }, id, code);
     return client.candidate(code, "answerer", text, { signal });

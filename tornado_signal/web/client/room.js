@@ -65,7 +65,7 @@ class Room extends EventTarget {
   #settled = false;
   /** @type {Places | undefined} */
   #places; // of a room with a maximum
-  #ice = /** @type {IceServers} */ ({}); // set before the first attempt
+  #ice = /** @type {() => IceServers} */ (() => ({})); // of the server that is used, before the first attempt
   #stop = new AbortController();
   /** @type {Promise<void> | undefined} */
   #leaving;
@@ -78,22 +78,8 @@ class Room extends EventTarget {
   constructor(topic, options) {
     super();
     this.#options = options;
-    const { me, info } = options;
-    this.#mail = new Mailboxes(options.origin ?? globalThis.origin ?? "", topicOf(ROOM, topic), {
-      target: this,
-      me,
-      info,
-      signal: this.#stop.signal,
-      published: () => {
-        this.#setListed(true);
-        this.#attempts?.probe(); // others may have closed connections while no beacon was listed
-      },
-      reading: () => this.#askRivals(),
-      renew: async (client) => {
-        this.#ice = await servers.iceServers(client);
-      },
-      take: (mail) => this.#take(mail),
-    });
+    const side = this.#side;
+    this.#mail = new Mailboxes(options.origin ?? globalThis.origin ?? "", topicOf(ROOM, topic), side);
     if (options.max !== undefined && !(Number.isInteger(options.max) && options.max > 0)) {
       throw new SignalError("max-invalid", "`max` is a number of members, at least 1");
     }
@@ -116,7 +102,7 @@ class Room extends EventTarget {
       }),
     );
     this.#loading = this.#load(() => import("./attempts.js")).then(({ Attempts }) => {
-      this.#attempts = new Attempts(this.#side);
+      this.#attempts = new Attempts(side);
       this.#beginAll();
       return this.#attempts;
     });
@@ -164,7 +150,13 @@ class Room extends EventTarget {
       signal: this.#stop.signal,
       streams: this.#streams,
       channels: this.#channels,
-      ice: () => this.#ice,
+      ice: () => this.#ice(),
+      published: () => {
+        this.#setListed(true);
+        this.#attempts?.probe(); // others may have closed connections while no beacon was listed
+      },
+      reading: () => this.#askRivals(),
+      take: (mail) => this.#take(mail),
       mayConnect: (member) => this.#mayConnect(member),
       mail: (id, code, fields, signal) => this.#mail.send(id, code, fields, signal),
       verify: async (peer) => {
@@ -291,7 +283,8 @@ class Room extends EventTarget {
     const deadline = new Deadline(this.#stop.signal);
     const { signal } = deadline;
     try {
-      this.#ice = await servers.iceServers(client);
+      await servers.iceServers(client);
+      this.#ice = () => /** @type {IceServers} */ (servers.ice.get(client));
       await this.#mail.publish(client, signal);
       // The events that follow list the current members.
       for (const each of [this.#rivals, this.#codes, this.#namesakes]) each.clear();

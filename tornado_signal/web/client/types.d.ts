@@ -187,24 +187,7 @@ export interface Member {
   place?: number;
 }
 
-/** The interface of a room for its mail. */
-export interface MailSide {
-  target: { id?: string };
-  me?: string;
-  info?: string;
-  /** Fires when the page leaves. */
-  signal: AbortSignal;
-  /** Called with each new beacon. */
-  published: () => void;
-  /** Called when mail to a beacon can arrive, and when the time of entry is known. */
-  reading: () => void;
-  /** Request ICE servers again before their passwords expire. */
-  renew: (client: SignalClient) => Promise<void>;
-  /** Returns whether the mail counts for the limit of a beacon. */
-  take: (mail: Records["mail"]) => boolean;
-}
-
-/** The interface of a room for its attempts. */
+/** The interface of a room for its mail and its attempts. */
 export interface RoomSide {
   target: EventTarget & { id?: string; dropped: number; peers: Map<string, Peer<unknown>> };
   roster: Roster;
@@ -215,6 +198,12 @@ export interface RoomSide {
   /** Those of `room.channel`, by their names. */
   channels: Map<string, EventTarget>;
   ice: () => IceServers;
+  /** Called with each new beacon. */
+  published: () => void;
+  /** Called when mail to a beacon can arrive, and when the time of entry is known. */
+  reading: () => void;
+  /** Returns whether the mail counts for the limit of a beacon. */
+  take: (mail: Records["mail"]) => boolean;
   mayConnect: (member: Member) => boolean;
   mail: (id: string, code: string, fields: Fields, signal?: AbortSignal) => Promise<unknown>;
   verify: (peer: Peer<unknown>) => ReturnType<Peer["verification"]>;
