@@ -121,11 +121,7 @@ export class Attempts {
     for (const { open } of this.#roster.members.values()) if (open?.leads) this.post(open, { of: 2 }, this.room.signal);
   }
 
-  /**
-   * Whether this side leads in attempts with a member.
-   *
-   * @param {Member} member
-   */
+  /** @param {Member} member */
   #leads({ id }) {
     return (this.room.target.id ?? "") < id;
   }

@@ -9,8 +9,6 @@ import { now, refusal } from "./timing.js";
 export const JSON_BODY = { "Content-Type": "application/json" };
 
 /**
- * Return the header of a token; none for an empty one.
- *
  * @param {string} token
  * @returns {Record<string, string>}
  */

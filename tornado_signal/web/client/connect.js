@@ -32,8 +32,6 @@ const JOIN_OPTIONS = { onstep: "function", choose: "function", wait: "boolean" }
 const PAIR = "pair~"; // the prefix of the topic of a pair on the server
 
 /**
- * Publish one offer after the other until the publication is closed.
- *
  * @param {EventTarget} publication
  * @param {string} topic
  * @param {LinkOptions} options

@@ -133,11 +133,7 @@ export class Link {
     }
   }
 
-  /**
-   * Create the data channel, or wait for it.
-   *
-   * @param {RTCDataChannelInit | undefined} init
-   */
+  /** @param {RTCDataChannelInit | undefined} init */
   #makeChannel(init) {
     const connection = this.peerConnection;
     const offers = this.side === "offerer";
@@ -183,11 +179,7 @@ export class Link {
     if (this.#endMs && !this.opening.aborted) this.#timer = setTimeout(late, ms);
   }
 
-  /**
-   * Close it, unless it is open or has failed before.
-   *
-   * @param {unknown} error
-   */
+  /** @param {unknown} error */
   fail(error) {
     if (this.opening.aborted) return;
     this.#opened.reject(error);

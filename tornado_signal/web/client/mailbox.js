@@ -60,8 +60,8 @@ export class Mailboxes {
    * @param {AbortSignal} signal
    */
   async publish(client, signal) {
-    const { me, info = ownInfo() } = this.#room.options;
-    const { target } = this.#room;
+    const { target, options } = this.#room;
+    const { me, info = ownInfo() } = options;
     this.#at = Math.max(Date.now(), this.#at + 1); // also after the clock was set back
     const serverMs = Date.now() + this.#clockMs;
     this.#sinceSent = this.since > 0;
@@ -129,8 +129,6 @@ export class Mailboxes {
   }
 
   /**
-   * Read the mail to a beacon until it is withdrawn.
-   *
    * @param {Mailbox} mailbox
    * @param {Servers} servers
    */
@@ -219,8 +217,8 @@ export class Mailboxes {
    * @param {Fields} fields
    */
   async send(id, code, fields, signal = this.#room.signal) {
-    const { me, info = ownInfo() } = this.#room.options;
-    const { target } = this.#room;
+    const { target, options } = this.#room;
+    const { me, info = ownInfo() } = options;
     const { client, code: own } = /** @type {Mailbox} */ (this.#current); // members are known after it is published
     const text = await this.#seal({ from: target.id, me, info, code: own, ...fields }, id, code);
     return client.candidate(code, "answerer", text, { signal });

@@ -40,9 +40,5 @@ export const loadPart = (load, signal = new AbortController().signal, onfailed) 
 
 export const mistakes = () => import("./mistakes.js").catch(notLoaded);
 
-/**
- * Give advice in the console.
- *
- * @param {(advice: typeof import("./mistakes.js")) => unknown} give
- */
+/** @param {(advice: typeof import("./mistakes.js")) => unknown} give */
 export const advise = (give) => import("./mistakes.js").then(give).catch(() => {});

@@ -197,8 +197,6 @@ export class Contact {
   }
 
   /**
-   * Dispatch an event of the peer, on the peer and then on the room.
-   *
    * @template {keyof PeerEvents} Name
    * @param {Name} name
    * @param {EventFields<PeerEvents[Name]>} fields

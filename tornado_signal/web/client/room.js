@@ -311,8 +311,6 @@ class Room extends EventTarget {
   }
 
   /**
-   * Follow the beacons of all members.
-   *
    * @param {SignalClient} client
    * @param {AbortSignal} signal
    */
@@ -515,11 +513,7 @@ class Room extends EventTarget {
     for (const member of [...this.#roster.members.values()]) this.#begin(member);
   }
 
-  /**
-   * Whether a member and this page have places.
-   *
-   * @param {Member} member
-   */
+  /** @param {Member} member */
   #mayConnect(member) {
     return this.#settled && !this.#namesakes.size && (!this.#places || (!this.full && this.#places.has(member)));
   }

@@ -1,7 +1,7 @@
 /* Several servers, of which the first available one is used, and offers that stay listed. */
 
 import { CLIENT_OPTIONS, checkOptions, SignalClient } from "./signal-client.js";
-import { backOff, now, passing, refusal, SignalError, sleep } from "./timing.js";
+import { now, passing, retry, SignalError, sleep } from "./timing.js";
 
 /** @import { Owned, PeerOptions } from "../client.d.ts" */
 /** @import { IceServers, Results } from "./types.d.ts" */
@@ -65,22 +65,22 @@ export class Servers {
    * @template T
    * @param {(client: SignalClient) => Promise<T>} task
    */
-  async first(task) {
-    for (let attempt = 0; ; attempt += 1) {
-      let leastMs;
-      /** @param {SignalClient} client */
-      const failing = (client) => Number(now() - (this.failed.get(client) ?? -FAILED_MS) < FAILED_MS);
+  first(task) {
+    /** @param {SignalClient} client */
+    const failing = (client) => Number(now() - (this.failed.get(client) ?? -FAILED_MS) < FAILED_MS);
+    return retry(async () => {
+      let failure;
       for (const client of [...this.clients].sort((a, b) => failing(a) - failing(b))) {
         try {
           return await task(client);
         } catch (error) {
           if (this.signal.aborted || !passing(error)) throw error;
           this.fail(client, error);
-          leastMs = refusal(error).retryAfterMs;
+          failure = error;
         }
       }
-      await sleep(backOff(attempt), this.signal, leastMs);
-    }
+      throw failure;
+    }, this.signal);
   }
 
   /**

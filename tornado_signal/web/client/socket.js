@@ -327,8 +327,6 @@ export function socketTo(url, authorization) {
 }
 
 /**
- * Open a WebSocket; undefined if it does not open.
- *
  * @param {string} url
  * @returns {Promise<WebSocket | undefined>}
  */

@@ -5,8 +5,6 @@ import { now, passing, REQUEST_MS, SignalError, temporary, withTimeout } from ".
 const RENEW_MS = 60_000; // before its expiry; timers of a hidden page fire once a minute
 
 /**
- * Ask the function of a page for a token.
- *
  * @param {() => string | Promise<string>} source
  * @param {string} previous the token before, or "" for none
  */
