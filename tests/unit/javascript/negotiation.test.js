@@ -176,16 +176,29 @@ test("over an open channel nothing goes by mail", async () => {
   assert.deepEqual([connection.channel.sent[1].description.type, connection.channel.sent[1].of], ["offer", 2]);
 });
 
-test("nonsense changes nothing", async () => {
-  const { connection, negotiation } = side("first", { leads: true });
-  for (const nonsense of [{}, { description: 1 }, { description: { type: "answer" }, of: "x" }, { of: 1 }]) {
-    negotiation.take(nonsense);
-  }
-  await settled();
-  assert.equal(connection.remoteDescription, null);
+test("mail that takes no descriptions leaves them to the channel", async () => {
+  const { connection, negotiation, mails, way } = side("first", { leads: true });
+  way.candidatesOnly = true;
   connection.need();
+  for (let count = 0; count < 102; count += 1) negotiation.add(count);
   await settled();
-  assert.equal(connection.signalingState, "have-local-offer");
+  assert.deepEqual(
+    mails.map(({ candidates, ...others }) => [candidates.length, others]),
+    [1, 100, 1].map((count) => [count, {}]),
+  );
+  way.direct = true;
+  connection.channel.open();
+  assert.equal(connection.channel.sent[0].description.type, "offer");
+});
+
+test("candidates that arrive before the description are used after it", async () => {
+  const [first, second] = pair();
+  second.negotiation.take({ candidates: ["early"] });
+  await settled();
+  assert.deepEqual(second.connection.candidates, []);
+  first.connection.need();
+  await settled();
+  assert.deepEqual(second.connection.candidates, ["early"]);
 });
 
 test("an offer that comes again while this side offers is no answer", async () => {
