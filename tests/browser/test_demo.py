@@ -277,7 +277,7 @@ def test_windows_of_the_quickstart_are_in_one_room_after_one_press(server, profi
     link = one.locator("#link").text_content()
     third = profiles.open(f"{server.url}/demo#topic=another")
     third.evaluate("(link) => { location.href = link; }", link)  # the page is open already, at another room
-    until(lambda: third.evaluate(FOCUSED) == "enter")
+    until(lambda: third.evaluate(FOCUSED) == "name")
     third.keyboard.press("Enter")
     until(lambda: one.get_by_role("heading", name="Guest").count() == 3)
 

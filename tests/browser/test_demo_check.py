@@ -124,7 +124,7 @@ def test_check_is_a_view_with_a_way_back(start, coturn, profiles):
         assert results_of(page)["TURN"][0] == "not checked"
         page.go_back()
         page.get_by_role("heading", name="You are invited to chess").wait_for()
-        until(lambda: page.evaluate("document.activeElement.id") == "enter")
+        until(lambda: page.evaluate("document.activeElement.id") == "name")
     page.go_forward()
     page.get_by_text("Everything works.").wait_for()
     page.get_by_role("button", name="Copy the text").click()

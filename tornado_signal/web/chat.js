@@ -7,7 +7,9 @@ const MAX_FILE = 512 * 1024 * 1024; // bytes, which a browser may keep in memory
 const MAX_LINES = 500; // older ones are removed, with their files
 const LINK = /(https?:\/\/[^\s<>"]*[^\s<>"'.,:;!?)\]])/;
 
-let speaker = ""; // the name over the last run of lines
+let room;
+let nameOf; // returns the name of a peer that is shown
+let speaker; // the name over the last run of lines
 
 function size(bytes) {
   if (bytes < 1000) return bytes === 1 ? "1 byte" : `${bytes} bytes`;
@@ -33,6 +35,8 @@ function release(item) {
   item.onrelease?.();
 }
 
+const clear = () => [...$("lines").children].forEach(release);
+
 /** Return the beginning of a message of any program as parts, of which addresses of pages are links. */
 function parts(data) {
   const text = typeof data === "string" ? data : "(not a text)";
@@ -51,90 +55,81 @@ function bar(item, text, max) {
   return progress;
 }
 
-export class Chat {
-  #room;
-  #nameOf;
+/** Show the conversation of a room. `count` is called for each message. */
+export function converse(joined, namePeer, count) {
+  clear(); // files that failed since the last one
+  [room, nameOf, speaker] = [joined, namePeer, ""];
+  const on = (event, act) => room.addEventListener(event, act);
+  on("join", ({ peer }) => line(`${nameOf(peer)} is here.`, "note"));
+  on("leave", ({ peer }) => line(`${nameOf(peer)} has left.`, "note"));
+  on("message", ({ peer, data }) => {
+    line(parts(data), "", nameOf(peer));
+    count();
+  });
+  on("file", ({ peer, file }) => offer(nameOf(peer), file));
+  on("close", clear);
+}
 
-  /** `nameOf` returns the name of a peer that is shown. `count` is called for each message. */
-  constructor(room, nameOf, count) {
-    this.#room = room;
-    this.#nameOf = nameOf;
-    speaker = "";
-    const on = (event, act) => room.addEventListener(event, act);
-    on("join", ({ peer }) => line(`${nameOf(peer)} is here.`, "note"));
-    on("leave", ({ peer }) => line(`${nameOf(peer)} has left.`, "note"));
-    on("message", ({ peer, data }) => {
-      line(parts(data), "", nameOf(peer));
-      count();
-    });
-    on("file", ({ peer, file }) => this.#receive(nameOf(peer), file));
+/** Ask whether to receive a file. */
+function offer(from, file) {
+  if (file.size > MAX_FILE) {
+    file.cancel();
+    return line(`${label(file)} is too large for this page.`, "bad", from);
   }
+  const [receive, refuse] = ["Receive", "Refuse"].map((text) => make("button", text, { type: "button" }));
+  const item = line([`${label(file)} `, receive, refuse], "", from);
+  item.onrelease = () => file.cancel();
+  refuse.onclick = () => {
+    item.replaceChildren(`${label(file)} was refused.`);
+    file.cancel();
+  };
+  receive.onclick = () => save(file, item);
+  file.addEventListener("close", () => receive.isConnected && save(file, item)); // shows its error
+}
 
-  close() {
-    for (const item of [...$("lines").children]) release(item);
+async function save(file, item) {
+  const progress = bar(item, `receiving ${label(file)}`, file.size);
+  file.addEventListener("progress", () => (progress.value = file.received));
+  try {
+    const received = await file.accept();
+    if (!item.isConnected) return;
+    const href = URL.createObjectURL(received);
+    item.onrelease = () => URL.revokeObjectURL(href);
+    item.replaceChildren(make("a", `Save ${label(file)}`, { href, download: file.name }));
+  } catch (error) {
+    item.replaceChildren(`${label(file)} did not arrive. ${error.message}.`);
+    item.className = "bad";
   }
+}
 
-  /** Ask whether to receive a file. */
-  async #receive(from, file) {
-    if (file.size > MAX_FILE) {
-      file.cancel();
-      return line(`${label(file)} is too large for this page.`, "bad", from);
-    }
-    const [receive, refuse] = ["Receive", "Refuse"].map((text) => make("button", text, { type: "button" }));
-    const item = line([`${label(file)} `, receive, refuse], "", from);
-    item.onrelease = () => file.cancel();
-    refuse.onclick = () => {
-      item.replaceChildren(`${label(file)} was refused.`);
-      file.cancel();
-    };
-    receive.onclick = () => this.#save(file, item);
-    file.addEventListener("close", () => receive.isConnected && this.#save(file, item)); // shows its error
+export async function say(message) {
+  line(parts(message), "mine");
+  if (!room.peers.size) line("No other page is here to read it.", "note");
+  try {
+    await room.send(message);
+  } catch (error) {
+    line(`Not sent: ${error.message}.`, "bad");
   }
+}
 
-  async #save(file, item) {
-    const progress = bar(item, `receiving ${label(file)}`, file.size);
-    file.addEventListener("progress", () => (progress.value = file.received));
-    try {
-      const received = await file.accept();
-      if (!item.isConnected) return;
-      const href = URL.createObjectURL(received);
-      item.onrelease = () => URL.revokeObjectURL(href);
-      item.replaceChildren(make("a", `Save ${label(file)}`, { href, download: file.name }));
-    } catch (error) {
-      item.replaceChildren(`${label(file)} did not arrive. ${error.message}.`);
-      item.className = "bad";
-    }
+/** Send a file to all that are here. */
+export async function send(file) {
+  const peers = room.peers.size;
+  if (!peers) return line(`${file.name} was not sent: no other page is here.`, "bad");
+  const item = line("", "mine");
+  const progress = bar(item, `sending ${label(file)}`, file.size * peers);
+  const sent = new Map();
+  const onprogress = ({ peer, loaded }) => {
+    sent.set(peer, loaded);
+    progress.value = [...sent.values()].reduce((sum, bytes) => sum + bytes, 0);
+  };
+  const failures = await room.sendFile(file, { onprogress }).then(
+    () => [],
+    ({ errors }) => errors,
+  );
+  for (const error of failures) {
+    line(`${file.name} did not get to ${nameOf(error.peer)}. ${error.message}.`, "bad");
   }
-
-  async say(message) {
-    line(parts(message), "mine");
-    if (!this.#room.peers.size) line("No other page is here to read it.", "note");
-    try {
-      await this.#room.send(message);
-    } catch (error) {
-      line(`Not sent: ${error.message}.`, "bad");
-    }
-  }
-
-  /** Send a file to all that are here. */
-  async send(file) {
-    const peers = this.#room.peers.size;
-    if (!peers) return line(`${file.name} was not sent: no other page is here.`, "bad");
-    const item = line("", "mine");
-    const progress = bar(item, `sending ${label(file)}`, file.size * peers);
-    const sent = new Map();
-    const onprogress = ({ peer, loaded }) => {
-      sent.set(peer, loaded);
-      progress.value = [...sent.values()].reduce((sum, bytes) => sum + bytes, 0);
-    };
-    const failures = await this.#room.sendFile(file, { onprogress }).then(
-      () => [],
-      ({ errors }) => errors,
-    );
-    for (const error of failures) {
-      line(`${file.name} did not get to ${this.#nameOf(error.peer)}. ${error.message}.`, "bad");
-    }
-    if (failures.length < peers) item.replaceChildren(`sent ${label(file)}`);
-    else item.remove();
-  }
+  if (failures.length < peers) item.replaceChildren(`sent ${label(file)}`);
+  else item.remove();
 }

@@ -4,6 +4,7 @@ import { SignalClient } from "../client.js";
 import { $, make } from "./tile.js";
 
 const LIMIT_MS = 15_000; // Firefox reports a silent STUN server after 11 s
+const CHECKING = "Checking …";
 const NO_SERVERS = "the server has no ICE servers; set --stun-servers or --turn-servers on the server";
 const NO_TURN = "the server has no TURN server; peers behind strict firewalls need one";
 const NO_NETWORK = "none; check the network and the browser's settings for WebRTC";
@@ -149,10 +150,11 @@ async function checkIce(api) {
 /** Check everything, and show the results and a text for a bug report, without credentials and addresses. */
 export async function check({ url }) {
   const api = new SignalClient(url, { socket: false });
+  if ($("verdict").textContent === CHECKING) return;
   [results, probes] = [[], []];
   $("results").replaceChildren();
   $("report").textContent = "";
-  $("verdict").textContent = "Checking …";
+  $("verdict").textContent = CHECKING;
   await Promise.all([
     show("WebSocket", () => checkSocket(url)),
     show("HTTP", async () => ({ detail: `tornado-signal ${(await api.version()).version}` })),

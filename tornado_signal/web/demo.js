@@ -1,7 +1,7 @@
 // The demo page. It uses the same module as applications.
 
 import { room, SignalClient } from "../client.js";
-import { Chat } from "./chat.js";
+import { converse, say, send } from "./chat.js";
 import { check } from "./check.js";
 import { $, make, Tile } from "./tile.js";
 import { renderSVG } from "./vendor/uqr.js";
@@ -49,7 +49,6 @@ const api = new SignalClient(new URL("..", import.meta.url));
 let here; // the room
 let topic = ""; // of the room
 let kept = {}; // for a reload
-let chat;
 let own; // this page's tile
 let away = false; // whether the page complains about the server
 let unread = 0; // messages in the title
@@ -104,7 +103,7 @@ function enter(to) {
   topic = to;
   kept.inside = topic;
   history.replaceState(null, "", `#${new URLSearchParams({ topic })}`);
-  chat = new Chat(here, nameOf, count);
+  converse(here, nameOf, count);
   own = new Tile(`${name()} (me)`, $("own"));
   const on = (event, act) => here.addEventListener(event, act);
   on("listed", refresh);
@@ -116,7 +115,7 @@ function enter(to) {
     refresh();
   });
   on("leave", ({ peer }) => {
-    tiles.get(peer).remove();
+    tiles.get(peer).element.remove();
     tiles.delete(peer);
     refresh();
   });
@@ -133,8 +132,7 @@ function enter(to) {
 function left() {
   for (const id of sent.keys()) stop(id);
   sent.clear();
-  chat.close();
-  own.remove();
+  own.element.remove();
   here = undefined;
   $("invitation").close();
   present();
@@ -175,11 +173,7 @@ function count(more = 1) {
 function drop(event) {
   if (!event.dataTransfer.types.includes("Files")) return;
   event.preventDefault();
-  if (event.type === "drop" && here) send(event.dataTransfer.files);
-}
-
-function send(files) {
-  for (const file of files) chat.send(file);
+  if (event.type === "drop" && here) [...event.dataTransfer.files].forEach(send);
 }
 
 // Camera, microphone and screen.
@@ -262,24 +256,20 @@ function showCard(members) {
 }
 
 /** Go to what the address names. */
-async function route() {
+async function route(event) {
   const moved = here && linked() !== topic;
   if (moved) await here.leave();
   if (here) return;
-  complain(unable());
+  const inside = moved ? linked() : kept.inside; // before a reload
   kept.inside = "";
+  complain(unable());
   present();
-  if (location.hash === "#check") runCheck();
-  else if (moved && linked()) enter(linked());
-  else $("enter").focus();
-}
-
-async function runCheck() {
-  $("check-title").focus();
-  if ($("again").ariaDisabled === "true") return; // a disabled button would lose the focus
-  $("again").ariaDisabled = "true";
-  await check(api);
-  $("again").ariaDisabled = "false";
+  if (location.hash === "#check") {
+    $("check-title").focus();
+    check(api);
+  } else if (linked() && linked() === inside) enter(inside);
+  else if (linked()) $("name").select();
+  else if (event) $("enter").focus();
 }
 
 async function copy({ target }) {
@@ -299,12 +289,12 @@ function listen() {
   on("nearby", "click", () => api.nearby().then(({ topic }) => here || enter(topic), trouble));
   on("leave", "click", () => (location.hash = ""));
   on("say", "submit", () => {
-    chat.say($("message").value);
+    say($("message").value);
     $("message").value = "";
     $("message").focus();
   });
   on("files", "change", ({ target }) => {
-    send(target.files);
+    [...target.files].forEach(send);
     target.value = "";
   });
   // A new line below the pointer is entered, and accepts files only if its "dragenter" does.
@@ -320,7 +310,7 @@ function listen() {
   });
   addEventListener("hashchange", route);
   document.addEventListener("visibilitychange", () => count(0));
-  on("again", "click", runCheck);
+  on("again", "click", () => check(api));
   on("invite", "click", () => {
     $("invitation").removeAttribute("open");
     $("invitation").showModal();
@@ -337,16 +327,11 @@ function begin() {
   $("alone").textContent = LOOPBACK ? `${phones}${origin}${names}` : origin;
   $("code").textContent = CODE;
   listen();
-  present();
-  const reason = unable();
-  complain(reason);
-  for (const id of ["enter", "nearby", "by-name"]) $(id).disabled = Boolean(reason);
-  if (location.hash === "#check") runCheck();
-  else if (linked()) $("name").select();
-  if (reason) return;
+  route();
+  if (unable()) return;
+  for (const id of ["enter", "nearby", "by-name"]) $(id).disabled = false;
   watchRooms();
   api.version().then(({ version }) => ($("version").textContent = `Version ${version.slice(0, 12)}`), trouble);
-  if (linked() && kept.inside === linked()) enter(linked()); // after a reload
 }
 
 begin();

@@ -12,7 +12,7 @@ const TITLES = {
 };
 
 export class Tile {
-  #tile = $("tile").content.firstElementChild.cloneNode(true);
+  element = $("tile").content.firstElementChild.cloneNode(true);
   #videos = new Map(); // by stream
   kind = ""; // the way of the data, once it is known
 
@@ -21,23 +21,23 @@ export class Tile {
     this.name = name;
     this.muted = !peer;
     const hue = [...(peer?.id ?? "")].reduce((sum, character) => (31 * sum + character.charCodeAt(0)) % 360, 210);
-    this.#tile.style.setProperty("--hue", hue);
+    this.element.style.setProperty("--hue", hue);
     const enlarge = this.#find(".enlarge");
     enlarge.onclick = () => (enlarge.ariaPressed = String(enlarge.ariaPressed !== "true"));
     this.#find(".pictures").ondblclick = enlarge.onclick;
     this.#find(".way").onclick = () => this.#verify(peer);
-    list.append(this.#tile);
+    list.append(this.element);
   }
 
   set name(name) {
     const shown = this.#find("h2");
     shown.textContent = shown.title = name;
     this.#find(".enlarge").ariaLabel = `Enlarge ${name}`;
-    this.#tile.dataset.initial = [...name][0].toUpperCase();
+    this.element.dataset.initial = [...name][0].toUpperCase();
   }
 
   #find(selector) {
-    return this.#tile.querySelector(selector);
+    return this.element.querySelector(selector);
   }
 
   show(stream) {
@@ -56,7 +56,7 @@ export class Tile {
 
   /** Say which way the data of a connection goes, as long as the tile is there. */
   async follow(peerConnection, onkind) {
-    while (this.#tile.isConnected) {
+    while (this.element.isConnected) {
       const { kind = "", roundTrip } = await wayOf(peerConnection);
       const ms = roundTrip === undefined ? "" : `, ${Math.max(1, Math.round(roundTrip * 1000))} ms`;
       this.#find(".way span").textContent = `${kind || "Connected"}${ms}`;
@@ -78,11 +78,7 @@ export class Tile {
     } catch (error) {
       show(".digits", `${error.message}.`);
     }
-    if (this.#tile.isConnected) this.#find("dialog").showModal();
-  }
-
-  remove() {
-    this.#tile.remove();
+    if (this.element.isConnected) this.#find("dialog").showModal();
   }
 }
 
