@@ -76,8 +76,9 @@ class LevelDB:
         check_memory(store)
 
     def may_forget(self, store, position):
-        """Return whether a reader is reset because it has read before the store was opened."""
-        return position.store != store.memory.generation
+        """Return whether a reader is reset: the store was opened since, or has forgotten a later removal."""
+        memory = store.memory
+        return position.store != memory.generation or position.event < memory.removals._forgotten
 
     async def settled(self, store):
         """Wait until all watches have received all changes."""

@@ -194,6 +194,19 @@ async def test_time_continues_after_every_change_and_a_restart_with_an_earlier_c
     assert old not in await one.codes()
 
 
+@pytest.mark.parametrize("change", ["answer", "refresh", "withdraw"])
+async def test_change_includes_the_appends_that_are_being_written(change, store, one, clock, slow_disk):
+    code = await one.create()
+    clock.ms += 1
+    slow_disk(0.05)
+    adding = [asyncio.create_task(one.add(code, Side.OFFERER, str(number))) for number in range(20)]
+    await asyncio.sleep(0)
+    await getattr(one, change)(code)
+    assert all(task.done() for task in adding)
+    check_memory(store)
+    assert len(session_keys(store)) == {"answer": 23, "refresh": 22, "withdraw": 0}[change]
+
+
 async def raise_unavailable(now_ms):
     raise Unavailable("killed")
 

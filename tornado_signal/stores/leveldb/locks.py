@@ -3,9 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Collection
-from typing import Final
-
-MAX_SHARED: Final = 100  # changes that are granted one lock; further ones wait, so that an iteration stays short
+from typing import NamedTuple
 
 
 class LoopIteration:
@@ -31,60 +29,42 @@ class LoopIteration:
         self.number += 1
 
 
-class LockToken:
-    """The right to change a session in the current event-loop iteration.
+class LockToken(NamedTuple):
+    """The right to change a session in the current event-loop iteration."""
 
-    An entered token becomes the session's lock, unless the session already has one.
-    """
+    key: bytes  # the key of the session
+    appends: bool  # whether the change only appends. It keeps no other waiting, because writes are in order
+    iteration: int  # the event-loop iteration in which it was granted
 
-    __slots__ = ("appends", "count", "iteration", "key", "waiting")
 
-    def __init__(self, key: bytes, appends: bool, iteration: int) -> None:
-        self.key = key  # the key of the session
-        self.appends = appends  # whether the changes that hold the lock only append
-        self.iteration = iteration  # the event-loop iteration in which it was granted
-        self.count = 0  # the number of changes that hold the lock
-        # For each waiting change, in order, a future and whether the change only appends.
-        self.waiting: deque[tuple[asyncio.Future[None], bool]] = deque()
+class _Lock:
+    __slots__ = ("count", "waiting")
 
-    @property
-    def _has_room(self) -> bool:
-        """Whether another change that only appends can share the lock."""
-        return self.appends and self.count < MAX_SHARED
-
-    def advance(self) -> None:
-        """Pass the lock to the first waiting change, and to following ones that only append like it."""
-        while self.waiting and (not self.count or (self._has_room and self.waiting[0][1])):
-            granted, self.appends = self.waiting.popleft()
-            if not granted.done():
-                self.count += 1
-                granted.set_result(None)
+    def __init__(self) -> None:
+        self.count = 0  # the number of changes that hold it: one that is being written, or that was granted it
+        self.waiting: deque[asyncio.Future[None]] = deque()
 
 
 class SessionLocks:
-    """The locks of all sessions with uncommitted changes.
-
-    Changes that only append can share the lock. Any other change is exclusive. The order is strict: otherwise endless
-    appends could keep an answer waiting forever.
-    """
+    """The locks of sessions with uncommitted changes, except those that only append. Waiting changes are in order."""
 
     def __init__(self) -> None:
-        self._locks: dict[bytes, LockToken] = {}
+        self._locks: dict[bytes, _Lock] = {}
         self._iteration = LoopIteration()
 
     async def acquire(self, key: bytes, *, appends: bool = False) -> LockToken:
         """Wait until a change of this session can be decided, and return its token."""
         lock = self._locks.get(key)
-        if lock is not None and not (appends and lock.appends and not lock.waiting):
+        if lock is not None:
             loop = asyncio.get_running_loop()
             granted: asyncio.Future[None] = loop.create_future()
-            lock.waiting.append((granted, appends))
+            lock.waiting.append(granted)
             try:
                 await granted
             finally:
                 if granted.done() and not granted.cancelled():
                     # Release the lock once the token has been entered or dropped.
-                    loop.call_soon(self.release, (lock,))
+                    loop.call_soon(self._release, key)
         return LockToken(key, appends, self._iteration.current())
 
     def try_acquire(self, key: bytes, *, appends: bool = False) -> LockToken | None:
@@ -104,14 +84,22 @@ class SessionLocks:
             if token.iteration != number:
                 raise RuntimeError("a session's lock must be entered before the next await")
         for token in tokens:
-            self._locks.setdefault(token.key, token).count += 1
+            if not token.appends:
+                self._locks.setdefault(token.key, _Lock()).count += 1
 
     def release(self, tokens: Collection[LockToken]) -> None:
         """Unlock sessions whose change has been committed or has failed."""
         for token in tokens:
-            lock = self._locks[token.key]
-            lock.count -= 1
-            if lock.waiting:
-                lock.advance()
-            if not lock.count:
-                del self._locks[token.key]
+            if not token.appends:
+                self._release(token.key)
+
+    def _release(self, key: bytes) -> None:
+        lock = self._locks[key]
+        lock.count -= 1
+        while lock.waiting and not lock.count:
+            granted = lock.waiting.popleft()
+            if not granted.done():
+                lock.count += 1
+                granted.set_result(None)
+        if not lock.count:
+            del self._locks[key]

@@ -1,7 +1,7 @@
 """The store on LevelDB.
 
 Every change is decided against committed sessions in memory, without an `await` between the decision and the request
-to write. A second change of a session waits until the first one is committed, unless both only append candidates. So
+to write. A change of a session waits until the one before is committed, unless that only appends candidates. So
 one of two simultaneous answers wins, and no acknowledgement depends on a change that can still fail.
 """
 
