@@ -45,7 +45,7 @@ def test_demo_in_firefox(server, profiles, firefox):
     firefox.evaluate("(document.getElementById('message').value = 'from Firefox', 0)")
     firefox.evaluate("document.querySelector('#say button:not([type])').click()")
     chromium.get_by_text("from Firefox").wait_for()
-    assert firefox.evaluate("document.getElementById('problem').hidden")
+    assert firefox.evaluate("document.getElementById('problem').textContent") == ""
     module = "import('/client.js?version=1').then(({SignalClient}) => new SignalClient().open())"
     assert firefox.evaluate(f"{module}.then(({{readyState}}) => readyState)") == 1  # the page's policy lets it
     firefox.evaluate("document.getElementById('camera').click()")
