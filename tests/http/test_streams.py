@@ -332,10 +332,10 @@ def encoded(monkeypatch):
     encoded_types = []
     encode = streams.encode
 
-    def encoding(event):
+    def encoding(name, data, cursor):
         # The mark after a listing has no type. It is encoded for each stream.
-        encoded_types.extend(filter(None, [event.type]))
-        return encode(event)
+        encoded_types.extend(filter(None, [name]))
+        return encode(name, data, cursor)
 
     monkeypatch.setattr(streams, "encode", encoding)
     return encoded_types

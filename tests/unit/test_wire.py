@@ -12,7 +12,6 @@ from support.json_vectors import messages
 from tornado_signal.errors import InvalidParameter, SessionNotFound
 from tornado_signal.http.streams import encode
 from tornado_signal.service import wire
-from tornado_signal.service.event_batches import FeedEvent
 
 encodable = st.text(st.characters(exclude_categories=["Cs"]))
 
@@ -77,7 +76,7 @@ def test_any_text_is_a_uuid_or_not_found(text):
 
 @given(st.dictionaries(st.sampled_from(["code", "offer", "a\nb"]), encodable))
 def test_event_is_three_lines_and_an_empty_one(fields):
-    lines = encode(FeedEvent("session", wire.encode(fields), "1.2.ab")).split(b"\n")
+    lines = encode("session", wire.encode(fields), "1.2.ab").split(b"\n")
     assert lines[:2] == [b"event: session", b"id: 1.2.ab"]
     assert lines[2].startswith(b"data: ")
     assert json.loads(lines[2].removeprefix(b"data: ")) == fields

@@ -4,7 +4,6 @@ import random
 from typing import Any, Final
 
 from ..errors import InvalidParameter
-from ..service.event_batches import FeedEvent
 from ..service.operations import Subscription, check
 from ..service.schemas import EVENT_STREAM
 from ..service.waiting import Feed
@@ -71,8 +70,8 @@ class Stream(Handler):
             super().send_error(status_code, **kwargs)
 
 
-def encode(event: FeedEvent) -> bytes:
+def encode(name: str, data: bytes, cursor: str) -> bytes:
     """Return an event in the stream format. Its JSON contains no line breaks."""
-    if not event.type:
-        return b"id: %b\n\n" % event.cursor.encode()
-    return b"event: %b\nid: %b\ndata: %b\n\n" % (event.type.encode(), event.cursor.encode(), event.data)
+    if not name:
+        return b"id: %b\n\n" % cursor.encode()
+    return b"event: %b\nid: %b\ndata: %b\n\n" % (name.encode(), cursor.encode(), data)

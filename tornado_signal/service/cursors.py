@@ -21,7 +21,7 @@ def cursor_scope(origin: str, *names: str) -> bytes:
     return "\0".join((origin, *names)).encode("utf-8", "replace")
 
 
-def format_cursor(store: Store, scope: bytes, position: Position | SessionPosition) -> str:
+def format_cursor(store: Store, scope: bytes, position: Position | tuple[int, int]) -> str:
     identity, first, second = position if len(position) == 3 else (store.identity, *position)
     text = f"{identity}.{first:x}.{second:x}"
     return f"{text}.{_tag(scope, text)}"

@@ -9,16 +9,11 @@ from ..session import Position
 MAX_BATCHES = 8  # in total, of at most a megabyte or two each
 
 
-class FeedEvent(NamedTuple):
-    """One event of a subscription."""
+Encode = Callable[[str, bytes, str], bytes]
+"""Function that encodes an event for a protocol, from its type, its data as JSON, and the cursor after it.
 
-    type: str  # `session`, `offer`, `answer`, `candidate`, `gone` or `reset`. It is empty if only the cursor is new
-    data: bytes  # JSON
-    cursor: str  # the cursor after this event
-
-
-Encode = Callable[[FeedEvent], bytes]
-"""Function that encodes an event for a protocol."""
+The type is `session`, `offer`, `answer`, `candidate`, `gone` or `reset`. It is empty if only the cursor is new.
+"""
 
 
 class EncodedBatch(NamedTuple):

@@ -10,7 +10,7 @@ from ..stores import Store
 from ..stores.watches import Watch
 from . import wire
 from .cursors import cursor_scope, format_cursor, parse_cursor, parse_session_cursor
-from .event_batches import Encode, EncodedBatch, FeedEvent
+from .event_batches import Encode, EncodedBatch
 from .request_context import RequestContext
 
 T = TypeVar("T")
@@ -187,7 +187,7 @@ class TopicFeed:
         return await self._context.service.event_batches.get(key, self._store.now_ms, make, self._context.turn)
 
     def _event(self, name: str, data: bytes, position: Position) -> bytes:
-        return self._encode(FeedEvent(name, data, format_cursor(self._store, self._scope, position)))
+        return self._encode(name, data, format_cursor(self._store, self._scope, position))
 
 
 class SessionFeed:
@@ -278,10 +278,9 @@ class SessionFeed:
             items.append((update.description_number, name, update.description))
         self._position = SessionPosition(update.serial, max(update.last, self._number))
         return b"".join(
-            self._event(name, {name: text}, SessionPosition(update.serial, number))
-            for number, name, text in sorted(items)
+            self._event(name, {name: text}, (update.serial, number)) for number, name, text in sorted(items)
         )
 
-    def _event(self, name: str, fields: dict[str, object], position: SessionPosition | None) -> bytes:
-        cursor = format_cursor(self._store, self._scope, position or SessionPosition(0, 0))
-        return self._encode(FeedEvent(name, wire.encode(fields), cursor))
+    def _event(self, name: str, fields: dict[str, object], position: tuple[int, int] | None) -> bytes:
+        cursor = format_cursor(self._store, self._scope, position or (0, 0))
+        return self._encode(name, wire.encode(fields), cursor)

@@ -3,13 +3,13 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
 from .. import errors
 from ..service import wire
 from ..service.client_connection import Client, ClientConnection, MessageContext
-from ..service.event_batches import FeedEvent
 from ..service.operations import SUBSCRIPTIONS, SUCCESS, Operation, Pieces, check, encode_published, publish
 from ..service.parameters import CODE, SECRET, check_optional_string
 from ..service.refusals import CLOSED_BY_OPERATOR, close_reason
@@ -540,7 +540,8 @@ class RpcConnection(ClientConnection):
         self._subscriptions -= 1
 
 
-class RpcResponse(NamedTuple):
+@dataclass(slots=True, eq=False)
+class RpcResponse:
     """The response to a request."""
 
     text: bytes  # the response or its beginning, or empty for none
@@ -558,9 +559,9 @@ def failure(id_: bytes, error: BaseException) -> tuple[int, bytes]:
     return status, rpc.error(id_, status, str(error), data)
 
 
-def encode(event: FeedEvent) -> bytes:
+def encode(name: str, data: bytes, cursor: str) -> bytes:
     """Return an event up to the number of its subscription."""
-    return rpc.begin_event(event.type, event.data, event.cursor) + b"\n"
+    return rpc.begin_event(name, data, cursor) + b"\n"
 
 
 def make_methods(operations: Sequence[Operation]) -> dict[str, Method]:

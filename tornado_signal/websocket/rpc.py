@@ -3,7 +3,7 @@
 Source: https://www.jsonrpc.org/specification
 """
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from ..service import wire
 
@@ -23,12 +23,8 @@ _MESSAGES: Final = {
 }
 
 
-class RpcRequest(NamedTuple):
-    """One request."""
-
-    id: bytes  # the id as JSON, or empty for a notification, which has no response
-    method: str
-    params: dict[str, Any]  # the parameters by name
+RpcRequest = tuple[bytes, str, dict[str, Any]]
+"""One request: its id as JSON, or empty for a notification, which has no response; its method; its parameters."""
 
 
 def parse(message: bytes) -> tuple[list[RpcRequest | bytes], bool]:
@@ -65,7 +61,7 @@ def _request(request: Any) -> RpcRequest | bytes:
     params = request.get("params", {})
     if type(params) is not dict:
         return _error(INVALID_PARAMS, id_) if id_ else b""
-    return RpcRequest(id_, request["method"], params)
+    return id_, request["method"], params
 
 
 def encode_id(value: Any) -> bytes | None:

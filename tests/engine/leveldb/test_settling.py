@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import time
 
 import pytest
@@ -220,7 +221,7 @@ async def test_refused_change_is_not_counted(change, opened, under, monkeypatch,
     add = Group.add
 
     def refusing(group, change, on_committed, waiter):
-        add(group, change._replace(puts=[*change.puts, (b"key", "no bytes")]), on_committed, waiter)
+        add(group, dataclasses.replace(change, puts=[*change.puts, (b"key", "no bytes")]), on_committed, waiter)
 
     with monkeypatch.context() as patch:
         patch.setattr(Group, "add", refusing)
