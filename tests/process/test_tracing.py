@@ -2,12 +2,9 @@
 
 import asyncio
 import contextlib
-import http.client
-import json
 import signal
 import socket
 import time
-from urllib.parse import urlsplit
 
 import pytest
 from support.command import BOUND_S, ORIGIN, call, commit, run
@@ -59,18 +56,11 @@ def traced(start, collector):
 
 def send(server, method, path, body=None, traceparent=SAMPLED, **headers):
     """Send a request on a connection of its own, and return its status."""
-    where = urlsplit(server.url)
-    connection = http.client.HTTPConnection(where.hostname, where.port, timeout=BOUND_S)
-    sent = {"Origin": ORIGIN, **headers} | ({"traceparent": traceparent} if traceparent else {})
-    with contextlib.closing(connection):
-        connection.request(method, path, None if body is None else json.dumps(body), sent)
-        response = connection.getresponse()
-        response.read()
-        return response.status
+    return server.exchange(path, body, method=method, traceparent=traceparent, **headers)[0]
 
 
 def web_socket(server, path="/ws", client=RpcClient, traceparent=SAMPLED):
-    return client(server.url.replace("http", "ws", 1) + path, ORIGIN, additional_headers={"traceparent": traceparent})
+    return client(f"ws://127.0.0.1:{server.port}{path}", ORIGIN, additional_headers={"traceparent": traceparent})
 
 
 def of_http(method, status, route=None, **more):
@@ -156,8 +146,7 @@ def test_long_poll_is_one_span_with_the_time_of_its_wait(traced, collector):
 
 async def test_stream_is_a_span_at_once_and_another_one_at_its_end(traced, collector):
     server = traced()
-    port = server.port
-    async with open_stream(port, "/lobby/events?hidden=hidden"):
+    async with open_stream(server.port, "/lobby/events?hidden=hidden"):
         begun = await asyncio.to_thread(collector.wait_for, "GET /:topic/events")
         assert collector.named("stream /:topic/events") == []
     ended = await asyncio.to_thread(collector.wait_for, "stream /:topic/events")

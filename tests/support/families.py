@@ -136,7 +136,7 @@ FAMILIES = {
     ),
     "full disks": (
         "system/test_full_store.py system/test_disk_full.py",
-        "tests/support/disks.py tests/support/full_disks.py tests/support/writers.py tornado_signal/stores/*.py "
+        "tests/support/disks.py tests/support/writers.py tornado_signal/stores/*.py "
         "tornado_signal/stores/leveldb tornado_signal/operator/fullness.py",
     ),
     "clocks": (

@@ -1,20 +1,54 @@
 """A disk that is full, fails or is read-only: nothing acknowledged is lost, refusals are honest, service comes back."""
 
+import base64
+import json
 import os
+import random
 import subprocess
+import time
 
 import pytest
 from support import writers
 from support.command import BOUND_S, ORIGIN, Server
 from support.disks import fill_up, injected
-from support.full_disks import OFFER, check, publish_until, wait_until_ready
 from support.scraping import scrape
 from support.waiting import until
 
 from tornado_signal.operator.fullness import RESOURCES
 
+OFFER = base64.b64encode(random.Random(1).randbytes(45_000)).decode()  # LevelDB cannot compress it
 # Root can write everywhere. Without this capability it can write only to its own directories, like other users.
 AS_A_USER = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+
+
+def publish_until(server, kept, done, limit=2000):
+    """Publish offers until `done(status)`, add the acknowledged ones to `kept`, and return the last headers."""
+    for _ in range(limit):
+        number = len(kept)
+        body = {"info": str(number), "offer": f"{number} {OFFER}"}
+        status, headers, response = server.exchange("/lobby/offer", body)
+        if status == 200:
+            kept[json.loads(response)["code"]] = number
+        else:
+            assert (status, json.loads(response)) == (503, {"error": "Service unavailable"})
+            time.sleep(0.01)  # the server measures free space only periodically
+        if done(status):
+            return headers
+    raise AssertionError(f"not reached after {limit} offers")
+
+
+def wait_until_ready(server):
+    until(lambda: server.call("/readyz", base=server.admin_url, origin=None)[0] == 200, BOUND_S)
+
+
+def check(server, kept):
+    """Check that all acknowledged sessions are listed in order, and that refused ones are complete or absent."""
+    sessions = server.call("/lobby/sessions")[1]["sessions"]
+    numbers = {session["code"]: session["info"] for session in sessions}
+    assert all(numbers[code] == str(number) for code, number in kept.items())
+    assert all(each["offer"] == f"{each['info']} {OFFER}" for each in sessions)
+    created = [session["createdAt"] for session in sessions]
+    assert created == sorted(created, reverse=True)
 
 
 @pytest.mark.parametrize("durability", ["fsync", "os"])

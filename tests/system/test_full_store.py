@@ -1,6 +1,7 @@
 """Servers with a disk filled by sessions or by other files, and with a bounded store."""
 
 import base64
+import json
 import random
 import signal
 import time
@@ -8,7 +9,6 @@ import time
 import pytest
 from support.command import BOUND_S, ORIGIN, run
 from support.disks import fill_up
-from support.full_disks import post
 from support.maintenance import run_ok
 from support.scraping import scrape
 from support.waiting import until
@@ -28,7 +28,8 @@ class Publisher:
         self.codes = []
 
     def publish(self):
-        status, headers, found = post(self.server, "/lobby/offer", {"info": "i", "offer": OFFER})
+        status, headers, content = self.server.exchange("/lobby/offer", {"info": "i", "offer": OFFER})
+        found = json.loads(content)
         assert headers["Access-Control-Allow-Origin"] == ORIGIN
         if status == 200:
             self.codes.append(found["code"])

@@ -10,7 +10,7 @@ from ..service.service import Service
 from ..settings.settings import MAX_DRAIN_DELAY_MS
 from ..system.lifecycle import CLOSED, Lifecycle
 from ..transport import Server
-from ..transport.listener import HANDSHAKE_S
+from ..transport.listener import ACCEPTED_S, HANDSHAKE_S
 
 log = logging.getLogger(__name__)
 
@@ -18,7 +18,7 @@ LAST_REQUEST_S = 1.0  # for open connections to send one more request
 CLOSE_WEBSOCKETS_S = 2.0  # over which WebSockets are closed, so that clients do not all reconnect at once
 DRAIN_LIMIT_S = 10.0
 CLOSE_LIMIT_S = 2.0
-REQUESTS_S = MAX_DRAIN_DELAY_MS / 1000 + HANDSHAKE_S + LAST_REQUEST_S + DRAIN_LIMIT_S + 2 * CLOSE_LIMIT_S
+REQUESTS_S = MAX_DRAIN_DELAY_MS / 1000 + HANDSHAKE_S + LAST_REQUEST_S + ACCEPTED_S + DRAIN_LIMIT_S + 2 * CLOSE_LIMIT_S
 """The longest duration of `drain`."""
 
 
