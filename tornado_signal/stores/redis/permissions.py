@@ -15,7 +15,7 @@ KEPT_MS: Final = 1000  # the lifetime of the key, if the last command fails
 
 _WITH_KEY: Final = f"""
 HSET f v, PEXPIRE {KEPT_MS}, HSETNX f v, HGET f, HMGET f, HSTRLEN f, HGETALL, HINCRBY n 1, HLEN, HRANDFIELD, HVALS,
-HDEL f, EXISTS, PTTL, SET v PX {KEPT_MS}, GET, RPUSH v, LINDEX 0, LPOP, ZADD 0 m, ZCARD, ZLEXCOUNT - +, ZRANGE 0 -1,
+HDEL f, EXISTS, PTTL, SET v PX {KEPT_MS}, GET, RPUSH v, LINDEX 0, LPOP, ZADD 0 m, ZLEXCOUNT - +, ZRANGE 0 -1,
 ZRANGEBYSCORE 0 0, ZREM m, ZREMRANGEBYSCORE 0 0, ZSCORE m, PEXPIREAT 1, DEL, SPUBLISH m, SSUBSCRIBE, SUNSUBSCRIBE
 """
 # The commands with a key in their order, each with its arguments. Errors about the type of the key do not count.
