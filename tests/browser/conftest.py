@@ -93,11 +93,6 @@ def bob(server, connect_page):
 
 
 @pytest.fixture
-def carol(server, connect_page):
-    return connect_page(server)
-
-
-@pytest.fixture
 def open_demo(profiles):
     """Return a function that opens the demo with a name, and returns the page."""
 

@@ -1,11 +1,10 @@
 """Two browsers connect by way of two servers whose sessions are on a Redis cluster, while that loses a primary."""
 
-import contextlib
-
 import pytest
 from support.browsers import listed, until
 from support.members import Program, enter, forking
 from support.redis_servers import RedisCluster
+from support.waiting import end_all
 
 pytest_plugins = ["support.redis_traffic"]
 pytestmark = pytest.mark.slow
@@ -42,24 +41,21 @@ def test_two_browsers_connect_while_a_primary_fails_over(cluster, servers, conne
 
 
 @pytest.mark.needs("aiortc")
-@pytest.mark.parametrize("client", ["page", "program"])
-def test_member_of_a_room_publishes_again_when_redis_was_emptied(
-    client, redis_server, site, connect_page, tmp_path, start
-):
-    with contextlib.ExitStack() as stack:
-        redis = redis_server()
-        server = start("--durability", "os", redis=redis)
-        until(lambda: redis.ask("KEYS", "*:probe:*"))
-        if client == "page":
-            member = connect_page(server)
-            enter(member, "Ada")
-        else:
-            member = Program(stack.enter_context(forking()), [server.url], site.origin, "Ada", tmp_path)
-            stack.callback(member.end)
-            member.evaluate("enter()")
-        before = until(lambda: listed(server, site.origin, "room~lobby"))
+def test_members_of_rooms_publish_again_when_redis_was_emptied(redis_server, site, connect_page, tmp_path, start):
+    redis = redis_server()
+    server = start("--durability", "os", redis=redis)
+    until(lambda: redis.ask("KEYS", "*:probe:*"))
+
+    def beacons():
+        found = [until(lambda name=name: listed(server, site.origin, f"room~{name}")) for name in ("pages", "programs")]
+        return [(each["info"], each["code"]) for (each,) in found]
+
+    with forking() as template, end_all(Program, Program.end) as run:
+        enter(connect_page(server), "Ada", "pages")
+        enter(run(template, [server.url], site.origin, "Bob", tmp_path), "Bob", "programs")
+        before = beacons()
         redis.ask("FLUSHALL")
-        after = until(lambda: listed(server, site.origin, "room~lobby"))
-        assert [each["info"] for each in after] == ["Ada"]
-        assert after[0]["code"] != before[0]["code"]
+        after = beacons()
+        assert [info for info, _ in after] == ["Ada", "Bob"]
+        assert not {*before} & {*after}
     assert server.stop() == 0

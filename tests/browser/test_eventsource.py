@@ -100,27 +100,6 @@ def test_topic_events_arrive_across_restarts(start, origin, open_page):
     assert page.evaluate("lost.size") == 2
 
 
-def test_session_events_arrive_once_across_a_restart(start, origin, open_page):
-    peers = Peers(start(), origin)
-    code = peers.come()
-    page = open_page(f"{peers.server.url}/events?code={code}&side=offerer")
-    sent = {"code": code, "side": "answerer"}
-    peers.call("/answer", sent | {"candidates": ["c1", "c2"]})
-    page.wait_for_function("() => told.length === 2")
-    peers.restart(start, signal.SIGKILL)
-    peers.call("/answer", sent | {"answer": "a"})
-    page.wait_for_function("() => opened === 2")
-    peers.call("/answer", sent | {"candidate": "c3"})
-    page.wait_for_function("() => told.length === 4")
-    peers.call("/withdraw", sent)
-    page.wait_for_function("() => told.length === 5")
-    ended = f"gone {code} withdrawn"
-    assert page.evaluate("told") == ["candidate c1", "candidate c2", "answer a", "candidate c3", ended]
-    # It retries, gets a 404, and stops.
-    page.wait_for_function("() => source.readyState === EventSource.CLOSED")
-    assert page.evaluate("opened") == 2
-
-
 def sockets(server):
     count = 0
     for each in Path(f"/proc/{server.process.pid}/fd").iterdir():

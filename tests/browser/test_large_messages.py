@@ -1,10 +1,9 @@
 """Messages larger than a data channel takes: in parts, between Chromium, Firefox and Python."""
 
-import contextlib
-
 import pytest
 from support.browsers import until
 from support.members import Program, all_together, forking, happened
+from support.waiting import end_all
 
 from .test_messages import in_one_room
 
@@ -28,11 +27,10 @@ def lengths(page):
 
 @pytest.fixture
 def python(server, site, tmp_path):
-    with forking() as template, contextlib.ExitStack() as stack:
+    with forking() as template, end_all(Program, Program.end) as run:
 
         def starting(info):
-            program = Program(template, [server.url], site.origin, info, tmp_path)
-            stack.callback(program.end)
+            program = run(template, [server.url], site.origin, info, tmp_path)
             # All members are on loopback here, which aiortc does not use itself.
             loopback = "lambda **options: ['127.0.0.1']"
             program.evaluate(f"setattr(__import__('aioice').ice, 'get_host_addresses', {loopback})")

@@ -224,7 +224,8 @@ def test_transfer_that_ends_in_the_middle_fails_at_both_ends(alice, bob):
             bob.evaluate("files.length = 0")
 
 
-def test_large_file_reaches_the_others_while_one_leaves(alice, bob, carol):
+def test_large_file_reaches_the_others_while_one_leaves(server, alice, bob, connect_page):
+    carol = connect_page(server)
     in_one_room(alice, bob, carol)
     leave = "for (const {peerConnection} of here.peers.values()) peerConnection.close()"
     bob.evaluate(

@@ -1,6 +1,5 @@
 """Rooms of the Python client: its members are connected to each other, and to browsers."""
 
-import contextlib
 import hashlib
 import itertools
 import json
@@ -25,7 +24,9 @@ from support.waiting import end_all
 
 from tornado_signal_client.names import Identity
 
-pytest_plugins = ["support.browser_fixtures", "support.networks"]
+from .test_messages import VALUES
+
+pytest_plugins = ["support.networks"]
 pytestmark = pytest.mark.needs("aiortc")
 
 PORTS = itertools.count(8000)  # of the origins
@@ -71,14 +72,11 @@ def origin():
 
 @pytest.fixture
 def python(template, server, origin, tmp_path):
-    with contextlib.ExitStack() as stack:
+    def starting(info, *urls):
+        return Program(template, urls or [server.url], origin, info, tmp_path)
 
-        def starting(info, *urls):
-            program = Program(template, urls or [server.url], origin, info, tmp_path)
-            stack.callback(program.end)
-            return program
-
-        yield starting
+    with end_all(starting, Program.end) as start:
+        yield start
 
 
 @pytest.fixture(scope="module")
@@ -536,20 +534,6 @@ def test_hundreds_of_dead_beacons_delay_nobody(python):
         until(lambda member=member: member.evaluate(CONNECTIONS) <= 60)  # those of ended attempts take time to close
         assert member.evaluate("reads") < 60_000  # some for each change, not those of all members
         assert {name for name, *_ in member.evaluate("seen")} == {"Joined"}
-
-
-VALUES = [
-    {"x": 1, "nested": [1, None, {"y": 0.5}]},
-    ["a"],
-    3,
-    False,
-    None,
-    "text",
-    '{"x": 1}',
-    "",
-    "\x1etext",
-    "\x1e{}",
-]
 
 
 def test_programs_and_pages_exchange_values(page, python):
