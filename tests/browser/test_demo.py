@@ -28,6 +28,19 @@ READ_SECOND_LATER = """
     };
   }
 """
+# Note the largest buffer of a channel, and the share that progress bars show.
+WATCH_FILES = """
+  window.most = 0;
+  window.bars = [];
+  const send = RTCDataChannel.prototype.send;
+  RTCDataChannel.prototype.send = function (data) {
+    send.call(this, data);
+    most = Math.max(most, this.bufferedAmount);
+  };
+  new MutationObserver(() => {
+    for (const bar of document.querySelectorAll("progress")) bars.push(bar.value / bar.max);
+  }).observe(document.body, {subtree: true, childList: true, attributes: true});
+"""
 # As if this browser had no other way out than a relay.
 ONLY_RELAY = """
   () => {
@@ -47,6 +60,7 @@ def test_chat_and_files_both_ways(server, open_demo, tmp_path):
     for page in (alice, bob):
         page.on("request", lambda request: asked.add(request.url))
         page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+        page.evaluate(WATCH_FILES)
     enter(alice, bob)
     connected(alice, "Bob")
     connected(bob, "Alice")
@@ -55,20 +69,37 @@ def test_chat_and_files_both_ways(server, open_demo, tmp_path):
     alice.keyboard.press("Enter")
     said(bob, "Alice", "Hello Bob <b>&amp;")
     bob.get_by_label("Message").fill("Hello Alice")
+    assert alice.title() == "lobby"
+    alice.evaluate("Object.defineProperty(document, 'hidden', {get: () => window.away, configurable: true})")
+    alice.evaluate("window.away = true")
     bob.get_by_role("button", name="Send", exact=True).tap()
     said(alice, "Bob", "Hello Alice")
+    bob.get_by_label("Message").fill("again")
+    bob.get_by_role("button", name="Send", exact=True).tap()
+    said(alice, "Bob", "again")
+    assert alice.locator("#lines li[data-who]").count() == 1  # one name is over both lines
+    assert alice.title() == "(2) lobby"
+    alice.evaluate("window.away = false; document.dispatchEvent(new Event('visibilitychange'))")
+    assert alice.title() == "lobby"
 
     data = random.Random(1).randbytes(FILE_BYTES)
     (tmp_path / "a photo.jpg").write_bytes(data)
     (tmp_path / "empty.txt").write_bytes(b"")
-    send_files(bob, tmp_path / "a photo.jpg", tmp_path / "empty.txt")
-    receive(alice, "a photo.jpg (6.5 MB)", "empty.txt")
+    send_files(bob, tmp_path / "a photo.jpg")
+    receive(alice, "a photo.jpg (6.5 MB)")
     with alice.expect_download() as download:
         alice.get_by_role("link", name="Save a photo.jpg (6.5 MB)").click()
     got = download.value.path().read_bytes()
     assert hashlib.sha256(got).digest() == hashlib.sha256(data).digest()
-    alice.get_by_role("link", name="Save empty.txt").wait_for()
     told(bob, "sent a photo.jpg (6.5 MB)")
+    assert 0 < bob.evaluate("most") <= 1024 * 1024 + 64 * 1024
+    for page in (alice, bob):
+        seen = page.evaluate("bars")
+        assert seen == sorted(seen)
+        assert any(0 < each < 1 for each in seen)
+    send_files(bob, tmp_path / "empty.txt")
+    receive(alice, "empty.txt")
+    alice.get_by_role("link", name="Save empty.txt").wait_for()
 
     bob.get_by_role("button", name="Leave").tap()
     told(alice, "Bob has left.")
@@ -77,35 +108,6 @@ def test_chat_and_files_both_ways(server, open_demo, tmp_path):
     # Everything goes over the WebSocket, but for parts of the module, which load in the background.
     assert {urlsplit(each).scheme for each in asked if "/client/" not in each} <= {"blob"}
     assert complaints == []
-
-
-def test_progress_bars_advance_and_little_is_buffered(server, open_demo, tmp_path):
-    alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob")
-    watch = """
-      window.most = 0;
-      window.bars = [];
-      const send = RTCDataChannel.prototype.send;
-      RTCDataChannel.prototype.send = function (data) {
-        send.call(this, data);
-        most = Math.max(most, this.bufferedAmount);
-      };
-      new MutationObserver(() => {
-        for (const bar of document.querySelectorAll("progress")) bars.push(bar.value / bar.max);
-      }).observe(document.body, {subtree: true, childList: true, attributes: true});
-    """
-    for page in (alice, bob):
-        page.evaluate(watch)
-    enter(alice, bob)
-    connected(bob, "Alice")
-    (tmp_path / "big").write_bytes(bytes(8_000_000))
-    send_files(bob, tmp_path / "big")
-    receive(alice, "big")
-    alice.get_by_role("link", name="Save big (8.0 MB)").wait_for()
-    assert 0 < bob.evaluate("most") <= 1024 * 1024 + 64 * 1024
-    for page in (alice, bob):
-        seen = page.evaluate("bars")
-        assert seen == sorted(seen)
-        assert any(0 < each < 1 for each in seen)
 
 
 def test_failed_files_are_reported(server, open_demo, tmp_path):
@@ -190,26 +192,6 @@ def test_guest_is_in_the_room_after_one_press(server, open_demo, profiles):
     assert min(box["width"], box["height"]) >= 40
 
 
-def test_hidden_tab_counts_in_its_title_and_one_name_is_over_a_run(server, open_demo):
-    alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob")
-    enter(alice, bob)
-    connected(alice, "Bob")
-    assert alice.title() == "lobby"
-    alice.evaluate("Object.defineProperty(document, 'hidden', {get: () => window.away, configurable: true})")
-    alice.evaluate("window.away = true")
-    for text in ("one", "two"):
-        bob.get_by_label("Message").fill(text)
-        bob.keyboard.press("Enter")
-        said(alice, "Bob", text)
-    assert alice.locator("#lines li[data-who]").count() == 1
-    assert alice.title() == "(2) lobby"
-    alice.evaluate("window.away = false; document.dispatchEvent(new Event('visibilitychange'))")
-    assert alice.title() == "lobby"
-    alice.get_by_label("Conversation").focus()
-    alice.keyboard.press("f")
-    assert alice.get_by_role("button", name="Enlarge Bob", pressed=True).count() == 1
-
-
 def test_files_wait_for_a_click_and_take_no_memory_afterwards(server, open_demo, tmp_path):
     alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob")
     alice.evaluate("""() => {
@@ -247,7 +229,8 @@ def test_made_room_is_shared_by_its_link(server, open_demo):
     bob.keyboard.press("Enter")
     shown = alice.get_by_role("link", name="https://other.example/a?b=c", exact=True)
     assert shown.get_attribute("rel") == "noopener noreferrer"
-    alice.get_by_role("button", name="Enlarge Bob").click()
+    alice.get_by_label("Conversation").focus()
+    alice.keyboard.press("f")
     until(lambda: alice.get_by_role("button", name="Enlarge Bob", pressed=True).count() == 1)
     bob.get_by_role("button", name="Leave").click()
     told(alice, "Waiting for somebody")
@@ -377,7 +360,7 @@ def public(start, pair):
 def test_qr_code_is_the_link_to_the_room(public, open_demo, tmp_path):
     server, options = public
     asked, complaints = [], []
-    alice = open_demo(server, "Alice", topic="", color_scheme="dark", **options)
+    alice = open_demo(server, "Alice", topic="", color_scheme="dark", device_scale_factor=2, **options)
     alice.on("request", lambda request: asked.append(urlsplit(request.url).path))
     alice.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
     alice.get_by_role("button", name="Enter a room by name").click()
@@ -399,18 +382,13 @@ def test_qr_code_is_the_link_to_the_room(public, open_demo, tmp_path):
     # The page itself has drawn it, which its policy allows.
     assert [path for path in asked if path.startswith("/demo")] == []
     assert complaints == []
-
-
-def test_links_up_to_the_maximum_length_have_a_code(public, open_demo, tmp_path):
-    server, options = public
-    room = 256 - len(f"{server.url}/demo#topic=")
-    alice = open_demo(server, "Alice", topic="x" * room, device_scale_factor=2, **options)
-    enter(alice)
-    link = alice.locator("#link").text_content()
-    assert len(link) == 256
-    assert code_of(alice, tmp_path / "qr.png") == link
-    alice.goto(f"{server.url}/demo#topic={'x' * (room + 1)}")
-    until(lambda: alice.locator("#qr").evaluate("(qr) => qr.hidden"))
+    longest = 256 - len(f"{server.url}/demo#topic=")
+    for length in (longest, longest + 1):
+        alice.goto(f"{server.url}/demo#topic={'x' * length}")  # also enters it
+        until(lambda length=length: alice.get_by_role("heading", name="x" * length).count())
+        assert alice.locator("#qr").evaluate("(qr) => qr.hidden") == (length > longest)
+        if length == longest:
+            assert code_of(alice, tmp_path / "qr.png") == alice.url
 
 
 def test_loopback_name_has_no_code(server, open_demo):
