@@ -24,7 +24,7 @@ def call_admin(service):
     """A coroutine function that sends a request without an Origin to the admin listener."""
 
     async def call(method, path):
-        response = await service.raw(head(method, path, [("Host", "localhost")]), method, service.admin_port)
+        response = await service.ask_admin(path, method)
         assert response.headers["Content-Type"] == "application/json"
         assert "Access-Control-Allow-Origin" not in response.headers
         return response.status, response.body and response.json
@@ -44,7 +44,7 @@ async def test_metrics_are_served_without_the_data_directory(service):
     data = service.settings.data_dir
     aside = data.rename(data.with_name("aside"))
     data.touch()
-    response = await service.raw(head("GET", "/metrics", [("Host", "localhost")]), "GET", service.admin_port)
+    response = await service.ask_admin("/metrics")
     data.unlink()
     aside.rename(data)
     assert response.status == 200
@@ -136,8 +136,8 @@ async def test_names_of_the_setting_are_served_and_the_reason_names_it(start_ser
     service = await start_service(admin_hosts=("signal", "signal.example"))
     for host in ("signal", "signal:3001", "SIGNAL.example:3001"):
         for path in GETS:
-            assert (await service.raw(head("GET", path, [("Host", host)]), "GET", service.admin_port)).status == 200
-    response = await service.raw(head("GET", "/metrics", [("Host", "other")]), "GET", service.admin_port)
+            assert (await service.ask_admin(path, Host=host)).status == 200
+    response = await service.ask_admin("/metrics", Host="other")
     assert (response.status, "--admin-hosts" in response.json["error"]) == (403, True)
 
 
@@ -151,8 +151,7 @@ async def test_first_and_last_refused_request_of_a_reason_are_logged(service, ca
     ]
     for status, path, headers, _ in rows:
         for _ in range(3):
-            raw = head("GET", path, [*({"Host": "localhost"} | headers).items()])
-            assert (await service.raw(raw, "GET", service.admin_port)).status == status
+            assert (await service.ask_admin(path, **headers)).status == status
     refusals.check()
     later_s = asyncio.get_running_loop().time() + CALM_S
     monkeypatch.setattr(refusals, "_loop", types.SimpleNamespace(time=lambda: later_s))
@@ -172,6 +171,6 @@ LOCAL = ("localhost", "localhost:1", "127.0.0.1:9000", "127.8.8.8", "[::1]", "[:
 async def test_request_with_an_address_or_localhost_as_host_is_served(service):
     for path in GETS:
         for host in LOCAL:
-            assert (await service.raw(head("GET", path, [("Host", host)]), "GET", service.admin_port)).status == 200
+            assert (await service.ask_admin(path, Host=host)).status == 200
         without_host = f"GET {path} HTTP/1.0\r\n\r\n".encode()  # only from old clients, never from browsers
         assert (await service.raw(without_host, "GET", service.admin_port)).status == 200

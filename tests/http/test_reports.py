@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 from support.rpc import open_socket, until
-from support.service import ORIGIN, head, refused, request
+from support.service import ORIGIN, refused, request
 
 from tornado_signal.service import reports
 from tornado_signal.service.reports import KINDS, TRANSPORTS, ConnectionReports
@@ -27,13 +27,9 @@ def wanting(start_service, io_loop):
     return io_loop.run_sync(lambda: start_service(connection_reports=True))
 
 
-async def admin(service, path):
-    return await service.raw(head("GET", path, [("Host", "localhost")]), port=service.admin_port)
-
-
 async def series(service):
     """Return the samples of the metrics."""
-    text = (await admin(service, "/metrics")).body.decode()
+    text = (await service.ask_admin("/metrics")).body.decode()
     return dict(re.findall(r"^tornado_signal_(report\S+) (\S+)$", text, re.MULTILINE))
 
 
@@ -58,13 +54,13 @@ async def test_reports_over_http_and_the_websocket(wanting):
     }
     assert found['reported_connect_seconds_bucket{le="0.4"}'] == "2.0"
     assert found["reports_ignored_total"] == "0.0"
-    (process,) = (await admin(wanting, "/status")).json["processes"]
+    (process,) = (await wanting.ask_admin("/status")).json["processes"]
     assert process["reported"] == {"connected": 2, "unconnected": 1, "relayed": 1, "median_s": 0.4}
 
 
 async def test_other_fields_of_a_report_are_not_kept(wanting):
     await wanting.call("POST", "/report", GOOD | {"address": "192.0.2.7", "topic": "of-lobby"})
-    text = (await admin(wanting, "/metrics")).body.decode() + (await admin(wanting, "/status")).body.decode()
+    text = (await wanting.ask_admin("/metrics")).body.decode() + (await wanting.ask_admin("/status")).body.decode()
     assert "of-lobby" not in text
 
 
@@ -90,7 +86,7 @@ async def test_reports_of_a_thousand_addresses_and_of_one_that_lies(start_servic
 
     async def judge():
         """Return the figures, and the causes of the verdict."""
-        status = (await admin(service, "/status")).json
+        status = (await service.ask_admin("/status")).json
         return status["processes"][0]["reported"], [cause["text"] for cause in status["verdict"]["causes"]]
 
     addresses = [f"198.51.{number // 250}.{number % 250}" for number in range(1000)]

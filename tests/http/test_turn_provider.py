@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.utils import floatToGoString
 from support.backend import TURN, Backend, drip, flood, hang, responding
 from support.rpc import until
-from support.service import NOW_MS, head
+from support.service import NOW_MS
 
 from tornado_signal.errors import OperatorError
 from tornado_signal.outgoing import endpoint, turn_provider, turn_refresher
@@ -59,7 +59,7 @@ async def others(service):
 
 async def admin(service, path):
     """Return the response of the admin listener."""
-    response = await service.raw(head("GET", path, [("Host", "localhost")]), port=service.admin_port)
+    response = await service.ask_admin(path)
     return response.body.decode() if path == "/metrics" else response.json
 
 

@@ -253,6 +253,12 @@ class Service:
             check_every_response(response, method)
         return response
 
+    async def ask_admin(self, path, method="GET", body=None, **headers):
+        """Send a request of a program on this machine to the admin listener. Names of headers have underscores."""
+        named = {"Host": "localhost"} | {name.replace("_", "-"): value for name, value in headers.items()}
+        named |= {} if body is None else {"Content-Length": len(body)}
+        return await self.raw(head(method, path, named.items()) + (body or b""), method, self.admin_port)
+
     async def get(self, target, **options):
         response = await self.call("GET", target, **options)
         assert response.status == 200, response
