@@ -3,13 +3,10 @@
 import contextlib
 import re
 import shutil
-import subprocess
-import sys
 
 import pytest
 from support.browsers import FLAGS
 from support.documents import all_blocks, pages, sections
-from support.needs import require
 from support.paths import ROOT
 
 FETCH = "url => fetch(url).catch(() => {})"
@@ -35,27 +32,17 @@ def messages(heading):
 
 
 @pytest.fixture
-def open_page(playwright):
+def open_page(profiles, site):
     """A function that opens a page of another port in Chromium. It returns the page and the texts of its console."""
-    require("chromium-headless-shell")
-    with contextlib.ExitStack() as stack:
-        command = [sys.executable, "-u", "-m", "http.server", "--bind", "127.0.0.1", "--directory", ROOT / "docs", "0"]
-        server = stack.enter_context(
-            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        )
-        stack.callback(server.terminate)
-        port = re.search(r"port (\d+)", server.stdout.readline())[1]
+    site.pages["/"] = "<!DOCTYPE html>"
 
-        def opening(*flags, host="127.0.0.1"):
-            given = [*FLAGS, *(flag.replace("PORT", port) for flag in flags)]
-            browser = playwright.chromium.launch(executable_path=shutil.which("chromium-headless-shell"), args=given)
-            stack.callback(browser.close)
-            page, console = browser.new_page(), []
-            page.on("console", lambda message: console.append(message.text))
-            page.goto(f"http://{host}:{port}/index.md")
-            return page, console
+    def opening(host="127.0.0.1", browser=None):
+        page, console = (browser or profiles.context()).new_page(), []
+        page.on("console", lambda message: console.append(message.text))
+        page.goto(f"http://{host}:{site.server_port}/")
+        return page, console
 
-        yield opening
+    return opening
 
 
 def logged(page, console, patterns):
@@ -81,7 +68,7 @@ def test_url_of_something_else(start, open_page):
     module = f"{start().url}/client.js"
     page, _ = open_page()
     foreign, invalid = messages("The server is not found")
-    code, message = page.evaluate(CALL, [module, page.url.removesuffix("/index.md")])
+    code, message = page.evaluate(CALL, [module, page.url.removesuffix("/")])
     assert code == "not-a-server"
     assert re.fullmatch(foreign, message)
     code, message = page.evaluate(CALL, [module, "signal.example.com"])
@@ -89,12 +76,15 @@ def test_url_of_something_else(start, open_page):
     assert re.fullmatch(invalid, message)
 
 
-def test_public_page_without_permission_for_the_local_network(start, open_page):
+def test_public_page_without_permission_for_the_local_network(start, open_page, chromium, site):
     server = start()
-    page, console = open_page("--ip-address-space-overrides=127.0.0.1:PORT=public")
-    page.evaluate(FETCH, f"{server.url}/topics")
-    page.evaluate(CONNECT, f"{server.url.replace('http', 'ws')}/ws")
-    logged(page, console, messages("Chrome asks for the local network"))
+    flags = [*FLAGS, f"--ip-address-space-overrides=127.0.0.1:{site.server_port}=public"]
+    program = shutil.which("chromium-headless-shell")
+    with contextlib.closing(chromium(0).browser_type.launch(executable_path=program, args=flags)) as browser:
+        page, console = open_page(browser=browser)
+        page.evaluate(FETCH, f"{server.url}/topics")
+        page.evaluate(CONNECT, f"{server.url.replace('http', 'ws')}/ws")
+        logged(page, console, messages("Chrome asks for the local network"))
 
 
 def test_insecure_page_has_no_camera(open_page):
