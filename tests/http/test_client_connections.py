@@ -179,6 +179,74 @@ async def test_every_message_counts_towards_the_rate(protocol, start_service):
         assert await end_of(socket) == (1008, "too many requests of an address")
 
 
+NUMBERS = [f"{number:020}" for number in range(1000)]  # rooms, topics, swarms, and peers of one
+SUBSCRIPTIONS = {  # paths, and a message for each of several names
+    "/y-webrtc": lambda name: {"type": "subscribe", "topics": [name]},
+    "/tracker": lambda name: {"action": "announce", "info_hash": name, "peer_id": NUMBERS[0], "left": 1},
+    "/nostr": lambda name: ["REQ", name, {"#x": [name]}],
+    "/rxdb": lambda name: {"type": "join", "room": name},
+}
+PER_ADDRESS, PER_CONNECTION = "too many held offers of an address", "too many channels of a connection"
+RATE, SHARE = "too many requests of an address", "too many peers of an address in a swarm"
+FULL = "too many members of a room"
+LIMITS = [  # settings or constants, a path, messages beyond them, and the close reason
+    *(
+        (limit, path, [make(name) for name in NUMBERS[:40]], reason)
+        for limit, reason in (
+            ({"max_sessions_per_address": 3}, PER_ADDRESS),
+            ({"connection.MAX_CHANNELS": 3}, PER_CONNECTION),
+            ({"rate_per_address": 2}, RATE),
+        )
+        for path, make in SUBSCRIPTIONS.items()
+    ),
+    *(
+        ({name: 0}, path, [json.loads(JOINS.get(path, '"KeepAlive"'))], reason)
+        for name, reason in (("connection.MAX_MEMBERS_PER_ADDRESS", SHARE), ("rooms.MAX_MEMBERS", FULL))
+        for path in ("/rxdb", "/matchbox/room", "/godot")
+    ),
+    ({"tracker.MAX_MEMBERS": 0}, "/tracker", [SUBSCRIPTIONS["/tracker"](NUMBERS[0])], "too many members of a swarm"),
+    ({"rate_per_address": 2}, "/y-webrtc", [{"type": "subscribe", "topics": NUMBERS[:25]}], RATE),
+    ({"rate_per_address": 1}, "/y-webrtc", [{"type": "unsubscribe", "topics": NUMBERS}], RATE),
+    ({"rate_per_address": 2}, "/nostr", [["REQ", "a", {"#x": NUMBERS[:25]}]], RATE),
+    ({"rate_per_address": 2}, "/tracker", [{"action": "scrape", "info_hash": NUMBERS[:25]}], RATE),
+    *(
+        (limits, "/tracker", [SUBSCRIPTIONS["/tracker"](NUMBERS[0]) | {"offers": [{}] * count}], reason)
+        for limits, count, reason in (
+            ({"rate_per_address": 1}, 9, RATE),
+            ({}, 11, "too many offers of an announcement"),
+        )
+    ),
+    (
+        *({}, "/tracker", [SUBSCRIPTIONS["/tracker"](NUMBERS[0]) | {"peer_id": name} for name in NUMBERS[:11]]),
+        "too many peers of a connection in a swarm",
+    ),
+]
+
+
+@pytest.mark.parametrize(("limits", "path", "messages", "reason"), LIMITS)
+async def test_what_exceeds_a_limit_closes_the_connection_and_stays_nowhere(
+    limits, path, messages, reason, start_service, monkeypatch
+):
+    for name, value in limits.items():
+        if "." in name:
+            monkeypatch.setattr(f"tornado_signal.protocols.{name}", value)
+    settings = {name: value for name, value in limits.items() if "." not in name}
+    service = await start_service(unlimited_addresses=(), **settings)
+    async with open_socket(service, path) as socket:
+        with contextlib.suppress(ConnectionClosed):
+            for message in messages:
+                await socket.send(json.dumps(message))
+            while True:  # a client that reads nothing does not read the close frame
+                await asyncio.wait_for(socket.recv(), BOUND_S)
+        assert await end_of(socket) == (1008, reason)
+    application = service.application
+    groups, rooms = application.relay._groups, application.routes["/godot"].arguments["make_receiver"].args[-1]
+    protocol, client = path.split("/")[1], service.shared.limits.client("127.0.0.1")
+    await until(
+        lambda: not (client.held or rooms or [group for group in groups if groups[group] and protocol in group.scope])
+    )
+
+
 async def test_message_larger_than_the_largest_body_closes(protocol, start_service):
     _, path, message = protocol
     service = await start_service(max_body_bytes=10_000)
@@ -276,14 +344,6 @@ async def test_large_body_is_charged_for_each_16_kib_and_at_most_a_burst(start_s
     client.requests.tokens = 10.0
     assert (await service.call("POST", "/lobby/offer", {"info": "i", "offer": "o".ljust(200 * 1024)})).status == 200
     assert int(client.requests.tokens) == 0
-
-
-async def test_names_of_an_unsubscription_are_charged_like_those_of_a_subscription(start_service):
-    service = await start_service(unlimited_addresses=(), rate_per_address=1)
-    async with open_socket(service, "/y-webrtc") as socket:
-        await socket.send(json.dumps({"type": "unsubscribe", "topics": [f"t{number}" for number in range(1000)]}))
-        await asyncio.wait_for(socket.wait_closed(), BOUND_S)
-        assert (socket.close_code, socket.close_reason) == (1008, "too many requests of an address")
 
 
 async def test_rooms_with_lone_surrogates_in_their_names_work(service):

@@ -314,14 +314,6 @@ async def test_each_value_of_each_filter_counts_as_a_channel(service):
     await until(lambda: held.idle)
 
 
-async def test_every_value_counts_towards_the_rate(start_service):
-    service = await limited(start_service, rate_per_address=2)
-    async with open_socket(service) as client:
-        await client.send(["REQ", "a", {"#x": [*map(str, range(25))]}])
-        assert await client.closed() == 1008
-    await until(lambda: service.shared.limits.client("127.0.0.1").held == 0)
-
-
 @pytest.mark.parametrize(
     ("topics", "size", "units"), [(1, 40_000, [3]), (3, 100, [1, 2]), (3, 40_000, [3, 6]), (2, 15_000, [1, 1])]
 )

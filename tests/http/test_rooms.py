@@ -14,7 +14,7 @@ from support.y_webrtc import RawClient
 from websockets.exceptions import ConnectionClosed
 
 from tornado_signal.errors import Unavailable
-from tornado_signal.protocols import connection, godot, rooms
+from tornado_signal.protocols import godot, rooms
 from tornado_signal.protocols.endpoint import make_scope
 from tornado_signal.relay import COUNTED, Channel, JoinResult, Lease, MemoryRelay
 from tornado_signal.relay.memory import MAX_BACKLOG_BYTES
@@ -361,30 +361,3 @@ async def test_the_1000th_member_enters_a_room_and_the_next_one_is_refused(
     last, surplus = clients
     assert await surplus.ended() == (1008, "too many members of a room")
     last.socket.transport.abort()  # it would read about all others before the end
-
-
-async def test_a_flood_of_joins_closes_the_connection_and_leaves_all_rooms(start_service):
-    service = await start_service(unlimited_addresses=(), rate_per_address=2)
-    async with Client(service, "/rxdb") as client:
-        with contextlib.suppress(ConnectionClosed):
-            for number in range(30):
-                await client.send({"type": "join", "room": f"a room {number}"})
-        assert await client.ended() == (1008, "too many requests of an address")
-    await until(lambda: service.shared.limits.client("127.0.0.1").held == 0)
-    assert [group for group in service.application.relay._groups if "rxdb" in group.scope] == []
-
-
-async def test_a_room_is_full_for_an_address_and_in_all(start_service, monkeypatch):
-    monkeypatch.setattr(connection, "MAX_MEMBERS_PER_ADDRESS", 2)
-    made, make = [], rooms.Room
-    monkeypatch.setattr(rooms, "Room", lambda *arguments: made.append(None) or make(*arguments))
-    service = await start_service(unlimited_addresses=())
-    async with contextlib.AsyncExitStack() as stack:
-        members = [await stack.enter_async_context(Client(service, "/matchbox/game")) for _ in range(3)]
-        for each in members[:2]:
-            await identified(each)
-        assert (await members[2].ended())[0] == 1008
-    monkeypatch.setattr(connection, "MAX_MEMBERS_PER_ADDRESS", 0)
-    async with Client(service, "/matchbox/another") as refused_client:
-        assert (await refused_client.ended())[0] == 1008
-    assert len(made) == 1  # a refused client makes no room, which nothing would remove

@@ -246,34 +246,6 @@ async def test_peers_of_one_connection_meet(service, tracker):
     assert service.shared.limits.client("127.0.0.1").held == 0
 
 
-async def test_peers_of_a_connection_in_a_swarm_are_limited(service, tracker):
-    client, other = await tracker(service), await tracker(service)
-    for number in range(10):
-        await client.ask(announce(f"{number}"))
-    await client.send(announce("a"))
-    assert await client.closed() == (1008, "too many peers of a connection in a swarm")
-
-    async def is_empty():
-        return await counts(other) == (0, 0)
-
-    await until(is_empty)
-
-
-async def test_too_many_offers_close_the_connection(service, tracker):
-    client = await tracker(service)
-    await client.send(announce("a", offers=offers(*range(11))))
-    assert await client.closed() == (1008, "too many offers of an announcement")
-
-
-async def test_full_swarm_closes_the_connection(service, tracker, monkeypatch):
-    monkeypatch.setattr("tornado_signal.protocols.tracker.MAX_MEMBERS", 1)
-    one, other = await tracker(service), await tracker(service)
-    await one.ask(announce("a"))
-    await other.send(announce("b"))
-    assert await other.closed() == (1008, "too many members of a swarm")
-    assert await counts(one) == (0, 1)
-
-
 async def test_share_of_an_address_in_a_swarm_is_limited(start_service, tracker, monkeypatch):
     monkeypatch.setattr("tornado_signal.protocols.connection.MAX_MEMBERS_PER_ADDRESS", 2)
     service = await start_service(unlimited_addresses=(ipaddress.ip_network("127.0.0.2"),))
@@ -288,25 +260,3 @@ async def test_share_of_an_address_in_a_swarm_is_limited(start_service, tracker,
     assert await other.closed() == (1008, "too many peers of an address in a swarm")
     await first.ask(announce("a", event="stopped"))
     assert (await (await tracker(service)).ask(announce("c")))["incomplete"] == 5
-
-
-async def test_swarms_of_a_connection_are_limited(service, tracker, monkeypatch):
-    monkeypatch.setattr("tornado_signal.protocols.connection.MAX_CHANNELS", 3)  # two swarms and the own channel
-    client = await tracker(service)
-    for number in range(2):
-        await client.ask(announce("a") | {"info_hash": f"{number:020}"})
-    await client.send(announce("a") | {"info_hash": f"{3:020}"})
-    assert await client.closed() == (1008, "too many channels of a connection")
-    limits = service.shared.limits
-
-    async def is_released():
-        return limits.client("127.0.0.1").held == 0
-
-    await until(is_released)
-
-
-async def test_offers_count_towards_the_rate_of_the_address(start_service, tracker):
-    service = await start_service(unlimited_addresses=(), rate_per_address=1)  # a burst of 10
-    client = await tracker(service)  # which is one request
-    await client.send(announce("a", offers=offers(*range(9))))
-    assert await client.closed() == (1008, "too many requests of an address")
