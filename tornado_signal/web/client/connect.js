@@ -241,6 +241,17 @@ async function matchPair(client, topic, options, servers) {
     settled = false;
   }
 
+  /** Answer the own offer, so that no other peer can. Returns false if another peer already has. */
+  async function claim(/** @type {Link} */ { code }) {
+    try {
+      await retry(() => client.answer(code, "taken back", { signal }), signal);
+      return true;
+    } catch (error) {
+      if (!taken(error)) throw error;
+      return false;
+    }
+  }
+
   /** Connect to the peer that has answered the offer. Returns nothing if it cannot be reached. */
   async function useAnswer() {
     const current = link;
@@ -293,7 +304,7 @@ async function matchPair(client, topic, options, servers) {
     const peers = sessions.filter(({ code }) => code !== link?.code);
     others = peers.length;
     if (others && (place % 2 === 1 || stuck)) {
-      if (link && !(await claimOwnOffer(link, signal))) return useAnswer();
+      if (link && !(await claim(link))) return useAnswer();
       withdraw();
       const next = sessions[place - 1];
       const sorted = shuffled(peers).sort((a, b) => Number(b === next) - Number(a === next));
@@ -320,21 +331,5 @@ async function matchPair(client, topic, options, servers) {
   } finally {
     stay.end();
     unfollow();
-  }
-}
-
-/**
- * Answer this side's own offer, so that no other peer can. Returns false if another peer already has.
- *
- * @param {Link} link
- * @param {AbortSignal} signal
- */
-async function claimOwnOffer({ client, code }, signal) {
-  try {
-    await retry(() => client.answer(code, "taken back", { signal }), signal);
-    return true;
-  } catch (error) {
-    if (!taken(error)) throw error;
-    return false;
   }
 }
