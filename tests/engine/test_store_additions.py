@@ -150,18 +150,6 @@ async def test_refresh_across_the_old_expiry_is_consistent_with_events(one, cloc
     assert told == ([] if type(refreshed) is SessionNotFound else [(code, None)])
 
 
-@pytest.mark.parametrize("swept", [False, True])
-async def test_replaced_content_is_reported_as_gone_first(opened, clock, swept):
-    store, one = await opened(codes="content")
-    code = await one.create()
-    position = await one.knowing()
-    clock.ms += TIMEOUT_MS
-    if swept:
-        await sweep(store)
-    assert await one.create() == code
-    assert await one.news(position) == [(code, Reason.EXPIRED), (code, None)]
-
-
 async def test_position_is_refused_once_removals_after_it_are_forgotten(opened, clock, restarted):
     store, one = await opened()
     code, _ = await one.create(), await one.create(ttl_ms=10 * TIMEOUT_MS)
