@@ -1,5 +1,6 @@
 """Rooms of the Python client: its members are connected to each other, and to browsers."""
 
+import contextlib
 import hashlib
 import itertools
 import json
@@ -72,11 +73,14 @@ def origin():
 
 @pytest.fixture
 def python(template, server, origin, tmp_path):
-    def starting(info, *urls):
-        return Program(template, urls or [server.url], origin, info, tmp_path)
+    with contextlib.ExitStack() as stack:
 
-    with end_all(starting, Program.end) as start:
-        yield start
+        def starting(info, *urls):
+            program = Program(template, urls or [server.url], origin, info, tmp_path)
+            stack.callback(program.end)
+            return program
+
+        yield starting
 
 
 @pytest.fixture(scope="module")
