@@ -72,6 +72,13 @@ async def counts(client, info_hash=HASH):
     return file["complete"], file["incomplete"]
 
 
+async def until_counts(client, *expected, info_hash=HASH):
+    async def reached():
+        return await counts(client, info_hash) == expected
+
+    await until(reached)
+
+
 async def test_announcement_gets_its_response_before_its_offers_reach_others(service, tracker):
     one, other = await tracker(service), await tracker(service, path="/announce")
     assert await one.ask(announce("a", event="started", left=0, offers=offers(1, 2))) == response(1, 0)
@@ -173,11 +180,8 @@ async def test_closed_connection_leaves_all_its_swarms(service, tracker):
     for info_hash in hashes:
         await one.ask(announce("a") | {"info_hash": info_hash})
     one.socket.transport.abort()
-
-    async def is_empty():
-        return [await counts(other, info_hash) for info_hash in hashes] == [(0, 0)] * 3
-
-    await until(is_empty)
+    for info_hash in hashes:
+        await until_counts(other, 0, 0, info_hash=info_hash)
 
 
 async def test_peer_belongs_to_the_connection_that_announced_it_last(service, tracker):
@@ -218,11 +222,7 @@ async def test_peer_of_a_live_connection_moves_to_the_same_address_or_token_only
     assert await thief.ask(announce("a", event="stopped")) == response(0, 1 if moves else 2)
     thief.socket.transport.abort()
     owner.socket.transport.abort()
-
-    async def is_free():
-        return await counts(other) == (0, 1)
-
-    await until(is_free)
+    await until_counts(other, 0, 1)
     assert await (await tracker(service)).ask(announce("a")) == response(0, 2)
 
 
@@ -238,11 +238,7 @@ async def test_peers_of_one_connection_meet(service, tracker):
     assert await client.ask(announce("a", event="stopped")) == response(0, 1)
     await client.ask(announce("c"))
     client.socket.transport.abort()
-
-    async def is_empty():
-        return await counts(other) == (0, 0)
-
-    await until(is_empty)
+    await until_counts(other, 0, 0)
     assert service.shared.limits.client("127.0.0.1").held == 0
 
 
