@@ -113,7 +113,7 @@ class Authority:
         if not self.rights(grant).allows(action):
             raise Unauthorized("token missing") if grant is None else NotAllowed("action")
 
-    def find_topic(self, origin: str, code: bytes) -> str | None:
+    def remembered_topic(self, origin: str, code: bytes) -> str | None:
         return self._topics.get((origin, code))
 
     def remember_topic(self, origin: str, code: bytes, topic: str) -> None:

@@ -215,7 +215,7 @@ class Limits(ConnectionCounts):
         return bool(client.refusals.take(self._settings.rate_per_address, self._rate_per_ms, now_ms))
 
     def charge_session(self, client: ClientCounts, now_ms: int) -> None:
-        """Count a session. Raise TooMany if the quota of the client is used up."""
+        """Count a new session. Raise TooMany if the quota of the client is used up."""
         if not client.limited:
             return
         wait_s = client.sessions.take(self._settings.max_sessions_per_address, self._sessions_per_ms, now_ms)

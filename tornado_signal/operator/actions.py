@@ -219,7 +219,10 @@ class Actions:
 def make_server_actions(
     stop: Callable[[], None], live: LiveSettings, apply: Callable[[Settings], object]
 ) -> ServerActions:
-    """Return the actions on a server as a whole, by name. `apply` applies other settings, until a reload."""
+    """Return the actions on a server as a whole, by name. `apply` applies other settings, until a reload.
+
+    `stop` is called when the action has been logged.
+    """
 
     def drain(fields: Fields) -> dict[str, Any]:
         asyncio.get_running_loop().call_soon(stop)

@@ -47,6 +47,7 @@ class MatchboxConnection(MemberConnection):
         await self.complete(self._start(context), context)
 
     async def _start(self, context: RequestContext) -> None:
+        """Enter the room. Each batch and each host has one of its own, named after its first client."""
         context.authorize("list")
         context.require_topic(self._room.name)
         room, joined = self._room, JoinResult.FULL
@@ -55,11 +56,11 @@ class MatchboxConnection(MemberConnection):
                 await self.until_available(self._find_first)
                 room = Channel(f"{self._first} {self._room.scope}", self._room.name)
             joined = await self.enter(room, context, limit=self._next)
-            if joined is JoinResult.FULL:  # the batch is complete, and its members have not released it yet
+            if joined is JoinResult.FULL:  # the batch is complete, and its members still own the lease FIRST
                 await asyncio.sleep(RETRY_S)
 
     async def _find_first(self) -> None:
-        """Find the host, or the first client of the batch that is not complete. Without one, it is this client."""
+        """Set `_first` to the host, or the first client of the incomplete batch. Without one, it is this client."""
         while True:
             found = await self.relay.find(self._room, FIRST)
             self._first = self.id if found is None else found.data

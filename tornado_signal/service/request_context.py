@@ -30,7 +30,7 @@ class RequestContext:
     """The context of one request. End it by `ended`, or use it as a context manager.
 
     `client` is also the client's key in queues. `origin` is the isolation scope, empty before admission and for
-    anonymous requests. `now_ms` is updated after a wait, which sets `waited`. `sent_bytes` is the size of the response
+    anonymous requests. `now_ms` is set on admission, and after a wait, which sets `waited`. `sent_bytes` is the size of the response
     so far. `traceparent` and `span` are the spans of the caller and of the request, empty if they are not recorded.
     """
 
@@ -132,17 +132,17 @@ class RequestContext:
             self.grant.require_topic(topic)
 
     def require_session(self, code: bytes) -> Awaitable[None] | None:
-        """Check that the token covers the topic of a session. If the topic has to be read, return that work."""
+        """Check that the token covers the topic of a session. Unless the topic is remembered, return the work."""
         authority, grant = self.service.authority, self.grant
         if authority is None or grant is None or grant.topics is None:
             return None
-        topic = authority.find_topic(self.origin, code)
+        topic = authority.remembered_topic(self.origin, code)
         if topic is None:
-            return self._require_unknown_session(code, authority, grant)
+            return self._read_and_require_topic(code, authority, grant)
         grant.require_topic(topic)
         return None
 
-    async def _require_unknown_session(self, code: bytes, authority: Authority, grant: Grant) -> None:
+    async def _read_and_require_topic(self, code: bytes, authority: Authority, grant: Grant) -> None:
         topic = await self.service.store.find_topic(self.origin, code)
         authority.remember_topic(self.origin, code, topic)
         grant.require_topic(topic)

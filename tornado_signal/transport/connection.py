@@ -106,7 +106,7 @@ class Connection(asyncio.Protocol):
             self._transport = PacedTransport(self._transport)
         self._transport.set_write_buffer_limits(HIGH_WATER_BYTES)
         self.state.connections.add(self)
-        if self._admission is None:
+        if self._admission is None:  # the event loop has accepted it, not the listener
             peer = transport.get_extra_info("peername")
             self.remote_ip = self.client_address = peer[0] if isinstance(peer, tuple) else ""
             self._admission = self.state.admit(self.remote_ip)

@@ -183,6 +183,7 @@ class WebSocket(asyncio.Protocol):
             drained.set_result(None)
 
     def data_received(self, data: bytes) -> None:
+        """Process a message that is one short frame at once. Parse anything else."""
         if self._closing:
             return
         self._heard_s = self.state.loop.time()
@@ -190,7 +191,7 @@ class WebSocket(asyncio.Protocol):
         if not has_room or (message := self._frames.read_text(data)) is None:
             self._frames.receive(data)
             self._parse()
-        elif not self.receiver.message_received(message):
+        elif not self.receiver.message_received(message):  # it is in progress
             self._count(message)
             if self._running_bytes >= SMALL_BYTES and not self._closing:
                 self._update_unfinished()

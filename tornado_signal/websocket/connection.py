@@ -75,7 +75,7 @@ class RpcRequestContext(MessageContext):
         self.receipt = receipt
         self.id = b""
         self.subscription = 0
-        self.on_sent: Callable[[], object] | None = None  # called after its response has been sent
+        self.on_sent: Callable[[], object] | None = None  # called after its response has been sent or queued
 
     @property
     def rpc_method(self) -> str:
@@ -318,6 +318,7 @@ class RpcConnection(ClientConnection):
     # Sending
 
     def _send_whole(self, response: "RpcResponse") -> None:
+        """Send a response without `more`. Its text is empty for a notification and a cancelled request."""
         if response.text:
             self._send(response.text)
         if response.on_sent is not None:
@@ -486,7 +487,7 @@ class RpcConnection(ClientConnection):
             raise errors.TooMany("subscriptions of a connection")
         self._subscriptions += 1
         with ExitStack() as opened:
-            opened.callback(self._unsubscribed)
+            opened.callback(self._uncount_subscription)
             subscription_context = opened.enter_context(RpcRequestContext(self, declared.pattern, context.receipt))
             subscription_context.grant = context.grant
             feed = declared.feed(subscription_context, **values, cursor=cursor, parameter="since", encode=encode)
@@ -497,7 +498,7 @@ class RpcConnection(ClientConnection):
         subscription_context.subscription = self._last_subscription
 
         def run() -> None:
-            subscription_context.span = context.span
+            subscription_context.span = context.span  # known since the response was recorded
             self.client.service.start(self._run_subscription(subscription_context, feed))
 
         context.on_sent = run
@@ -509,7 +510,7 @@ class RpcConnection(ClientConnection):
             for waiting in self.waiting:
                 if waiting.subscription == number:
                     waiting.subscription = 0
-                    self._unsubscribed()
+                    self._uncount_subscription()
                     waiting.client_gone()
                     return SUCCESS
         raise errors.InvalidParameter("subscription")
@@ -525,7 +526,7 @@ class RpcConnection(ClientConnection):
                 context.status = STATUS.get(type(error), 500)
                 self.client.socket.close(CloseCode.TRY_AGAIN_LATER)  # the client comes back with the last cursor
         if context.subscription:  # otherwise `unsubscribe` has counted it
-            self._unsubscribed()
+            self._uncount_subscription()
 
     async def _send_events(self, feed: Feed, context: RpcRequestContext) -> "asyncio.Future[None] | None":
         """Send the next events of a subscription. Return a future for more to send, or None at its end."""
@@ -536,7 +537,7 @@ class RpcConnection(ClientConnection):
         end = b"%d}}" % context.subscription
         return self._send(*[event + end for event in events.split(b"\n")[:-1]])
 
-    def _unsubscribed(self) -> None:
+    def _uncount_subscription(self) -> None:
         self._subscriptions -= 1
 
 

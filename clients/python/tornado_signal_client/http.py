@@ -277,7 +277,7 @@ def _retry_after_s(value: str | None) -> float | None:
     if value is None:
         return None
     if value.isascii() and value.isdigit():
-        return bounded_pause_s(float(value[:6]))
+        return bounded_pause_s(float(value))
     try:
         return bounded_pause_s(email.utils.parsedate_to_datetime(value).timestamp() - time.time())
     except (ValueError, OverflowError):

@@ -312,6 +312,7 @@ class RpcConnection:
             call.undo(response["result"])
 
     def _on_closed(self) -> None:
+        """Give None to all that wait. Note what makes the caller use HTTP instead."""
         self.closed.set()
         code = self._socket.close_code
         if self._pending and not self._received_any and code in (None, CloseCode.ABNORMAL_CLOSURE):

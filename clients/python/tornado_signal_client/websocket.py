@@ -35,7 +35,7 @@ class _Connect(connect):
 
 
 class WebSocket:
-    """The WebSocket of one server, with at most one connection at a time."""
+    """The WebSocket of one server, with at most one connection at a time. Without one, HTTP is used."""
 
     def __init__(
         self, server: str, origin: str, tls: Callable[[], ssl.SSLContext], authorization: Authorization
@@ -114,6 +114,7 @@ class WebSocket:
                 return
 
     async def _connect(self) -> None:
+        """Try to open the connection. Pause if something refuses WebSockets, but not if the server is merely down."""
         try:
             socket = await _Connect(
                 f"ws{self._server.removeprefix('http')}/ws",

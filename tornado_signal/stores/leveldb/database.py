@@ -110,7 +110,7 @@ class DatabaseMetrics:
         self.changes = Histogram(_CHANGES)  # the number of changes per write
         self.failed = 0  # the number of failed writes
         self.reopened = 0  # the number of times that the database was reopened
-        self.sweeps = Histogram(WORK_S)  # durations of sweeps in seconds
+        self.sweeps = Histogram(WORK_S)  # durations of sweeps of expired records in seconds
         self.compactions = Histogram(WORK_S)  # durations of compactions in seconds
 
     def families(self) -> Iterator[Family]:
