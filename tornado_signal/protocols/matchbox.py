@@ -25,7 +25,7 @@ class MatchboxConnection(MemberConnection):
     """A client of matchbox, in one room. Its id is a UUID, by which the older one of two members is known.
 
     With `?next=N`, each N clients are together, in the order of their arrival. With `?host=1`, the first one is the
-    host, and the others know only the host.
+    host, and the others know only the host. Each such group is a room, named after its first client.
     """
 
     pattern, protocol = PATH, "matchbox"
@@ -47,7 +47,6 @@ class MatchboxConnection(MemberConnection):
         await self.complete(self._start(context), context)
 
     async def _start(self, context: RequestContext) -> None:
-        """Enter the room. Each batch and each host has one of its own, named after its first client."""
         context.authorize("list")
         context.require_topic(self._room.name)
         room, joined = self._room, JoinResult.FULL

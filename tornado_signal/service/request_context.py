@@ -30,8 +30,9 @@ class RequestContext:
     """The context of one request. End it by `ended`, or use it as a context manager.
 
     `client` is also the client's key in queues. `origin` is the isolation scope, empty before admission and for
-    anonymous requests. `now_ms` is set on admission, and after a wait, which sets `waited`. `sent_bytes` is the size of the response
-    so far. `traceparent` and `span` are the spans of the caller and of the request, empty if they are not recorded.
+    anonymous requests. `now_ms` is set on admission, and after a wait, which sets `waited`. `sent_bytes` is the size of
+    the response so far. `traceparent` and `span` are the spans of the caller and of the request, empty if they are not
+    recorded.
     """
 
     __slots__ = (  # thousands may wait
