@@ -1,6 +1,5 @@
 """Rooms of the Python client: its members are connected to each other, and to browsers."""
 
-import contextlib
 import hashlib
 import itertools
 import json
@@ -73,14 +72,11 @@ def origin():
 
 @pytest.fixture
 def python(template, server, origin, tmp_path):
-    with contextlib.ExitStack() as stack:
+    def starting(info, *urls):
+        return Program(template, urls or [server.url], origin, info, tmp_path)
 
-        def starting(info, *urls):
-            program = Program(template, urls or [server.url], origin, info, tmp_path)
-            stack.callback(program.end)
-            return program
-
-        yield starting
+    with end_all(starting, Program.end) as start:
+        yield start
 
 
 @pytest.fixture(scope="module")

@@ -24,18 +24,15 @@ def until(reached, bound_s=60, complaint=lambda: "the condition was not reached 
 
 @contextlib.contextmanager
 def end_all(make, end):
-    """Yield a function that calls `make`. At the end of the block, `end` is called for each result."""
-    made = []
+    """Yield a function that calls `make`. At its end the block calls `end` for each result, the last one first."""
+    with contextlib.ExitStack() as ends:
 
-    def making(*arguments, **options):
-        made.append(make(*arguments, **options))
-        return made[-1]
+        def making(*arguments, **options):
+            result = make(*arguments, **options)
+            ends.callback(end, result)
+            return result
 
-    try:
         yield making
-    finally:
-        for result in made:
-            end(result)
 
 
 def kill(process):
