@@ -3,19 +3,13 @@
 import { $, make } from "./tile.js";
 
 const MAX_SHOWN = 10_000; // characters of a message
-const MAX_FILE = 512 * 1024 * 1024; // bytes, which a browser may keep in memory
 const MAX_LINES = 500; // older ones are removed, with their files
-const LINK = /(https?:\/\/[^\s<>"]*[^\s<>"'.,:;!?)\]])/;
 
 let room;
 let nameOf; // returns the name of a peer that is shown
 let speaker; // the name over the last run of lines
 
-function size(bytes) {
-  if (bytes < 1000) return bytes === 1 ? "1 byte" : `${bytes} bytes`;
-  return bytes < 999_500 ? `${Math.round(bytes / 1000)} KB` : `${(bytes / 1e6).toFixed(1)} MB`;
-}
-
+const size = (bytes) => (bytes < 1e6 ? `${Math.ceil(bytes / 1000)} KB` : `${(bytes / 1e6).toFixed(1)} MB`);
 const label = (file) => `${file.name} (${size(file.size)})`;
 
 /** Append a line to the conversation. `who` has said it. */
@@ -37,13 +31,11 @@ function release(item) {
 
 const clear = () => [...$("lines").children].forEach(release);
 
-/** Return the beginning of a message of any program as parts, of which addresses of pages are links. */
-function parts(data) {
+/** Return the beginning of a message of any program. */
+function beginning(data) {
   const text = typeof data === "string" ? data : "(not a text)";
   const more = text.length > MAX_SHOWN ? `… (${text.length.toLocaleString("en")} characters)` : "";
-  const shown = text.slice(0, MAX_SHOWN).split(LINK);
-  const link = (href) => make("a", href, { href, target: "_blank", rel: "noopener noreferrer" });
-  return [...shown.map((part, index) => (index % 2 ? link(part) : part)), more];
+  return text.slice(0, MAX_SHOWN) + more;
 }
 
 /** Show a text and a progress bar in a line, and return the bar. */
@@ -63,7 +55,7 @@ export function converse(joined, namePeer, count) {
   on("join", ({ peer }) => line(`${nameOf(peer)} is here.`, "note"));
   on("leave", ({ peer }) => line(`${nameOf(peer)} has left.`, "note"));
   on("message", ({ peer, data }) => {
-    line(parts(data), "", nameOf(peer));
+    line(beginning(data), "", nameOf(peer));
     count();
   });
   on("file", ({ peer, file }) => offer(nameOf(peer), file));
@@ -72,10 +64,6 @@ export function converse(joined, namePeer, count) {
 
 /** Ask whether to receive a file. */
 function offer(from, file) {
-  if (file.size > MAX_FILE) {
-    file.cancel();
-    return line(`${label(file)} is too large for this page.`, "bad", from);
-  }
   const [receive, refuse] = ["Receive", "Refuse"].map((text) => make("button", text, { type: "button" }));
   const item = line([`${label(file)} `, receive, refuse], "", from);
   item.onrelease = () => file.cancel();
@@ -103,7 +91,7 @@ async function save(file, item) {
 }
 
 export async function say(message) {
-  line(parts(message), "mine");
+  line(beginning(message), "mine");
   if (!room.peers.size) line("No other page is here to read it.", "note");
   try {
     await room.send(message);
@@ -117,16 +105,9 @@ export async function send(file) {
   const peers = room.peers.size;
   if (!peers) return line(`${file.name} was not sent: no other page is here.`, "bad");
   const item = line("", "mine");
-  const progress = bar(item, `sending ${label(file)}`, file.size * peers);
-  const sent = new Map();
-  const onprogress = ({ peer, loaded }) => {
-    sent.set(peer, loaded);
-    progress.value = [...sent.values()].reduce((sum, bytes) => sum + bytes, 0);
-  };
-  const failures = await room.sendFile(file, { onprogress }).then(
-    () => [],
-    ({ errors }) => errors,
-  );
+  const progress = bar(item, `sending ${label(file)}`, file.size);
+  const onprogress = ({ loaded }) => (progress.value = Math.max(progress.value, loaded)); // of the fastest
+  const failures = (await room.sendFile(file, { onprogress }).catch(({ errors }) => errors)) ?? [];
   for (const error of failures) {
     line(`${file.name} did not get to ${nameOf(error.peer)}. ${error.message}.`, "bad");
   }

@@ -8,7 +8,6 @@ const CHECKING = "Checking …";
 const NO_SERVERS = "the server has no ICE servers; set --stun-servers or --turn-servers on the server";
 const NO_TURN = "the server has no TURN server; peers behind strict firewalls need one";
 const NO_NETWORK = "none; check the network and the browser's settings for WebRTC";
-const NO_OFFER = "published offers are not listed; the proxy changes Host or scheme (see the server's log)";
 const NO_STREAM = "an event stream does not deliver; check that each proxy forwards responses without buffering";
 const NO_STUN = "no response; check the name, the port and the firewall (UDP)";
 const NO_VERDICT = "no public address; only a newer browser reports whether the server responds";
@@ -50,25 +49,19 @@ class Probe {
   }
 }
 
-/** Publish an offer over HTTP, find it in the listing, and receive it from a stream, as pages do. */
+/** Publish an offer over HTTP, and receive it from a stream, as pages do. */
 async function checkSignaling(api) {
   const topic = `check-${crypto.randomUUID()}`;
   const signal = AbortSignal.timeout(LIMIT_MS);
-  let code;
+  const { code } = await api.offer(topic, { info: "check", offer: "check", ttl: 2 * LIMIT_MS, signal });
   try {
-    ({ code } = await api.offer(topic, { info: "check", offer: "check", ttl: 2 * LIMIT_MS, signal }));
-    const { sessions } = await api.sessions(topic, { signal });
-    if (!sessions.some((session) => session.code === code)) throw new Error(NO_OFFER);
     for await (const { type, data } of api.events(topic, { signal })) {
-      if (type === "session" && data.code === code) return { detail: "an offer is published, listed and streamed" };
+      if (type === "session" && data.code === code) return { detail: "an offer is published and streamed" };
     }
   } catch (error) {
-    if (error.status === 401 || error.status === 403) {
-      return { value: "not checked", detail: "the server requires a token" };
-    }
-    throw code && signal.aborted ? new Error(NO_STREAM) : error;
+    throw signal.aborted ? new Error(NO_STREAM) : error;
   } finally {
-    if (code) await api.withdraw(code, "offerer").catch(() => {}); // it expires soon
+    await api.withdraw(code, "offerer").catch(() => {}); // it expires soon
   }
 }
 
@@ -111,25 +104,19 @@ async function checkTurn(server) {
   return { detail: "a message passed the relay", address };
 }
 
-/** Show a result, and replace it when it is known. */
+/** Show the result of a check when it is known. */
 async function show(name, work) {
-  const result = { name, value: "checking", time: "", detail: "" };
+  const item = $("results").appendChild(make("li", `${name}: ${CHECKING}`));
+  const result = { name, value: "ok", detail: "" };
   results.push(result);
-  const item = $("results").appendChild(make("li"));
-  const draw = ({ value, time, detail, address }) => {
-    const shown = make("strong", value, { className: value.replace(" ", "-") });
-    const text = make("p", address ? `${detail}: ${address}` : detail, { className: "quiet" });
-    item.replaceChildren(make("h2", name), shown, time, text);
-  };
-  draw(result);
-  const begin = performance.now();
   try {
-    Object.assign(result, { value: "ok" }, await work());
+    Object.assign(result, await work());
   } catch (error) {
     Object.assign(result, { value: "failed", detail: error.message });
   }
-  if (result.value !== "not checked") result.time = `, ${Math.round(performance.now() - begin)} ms`;
-  draw(result);
+  const { value, detail, address } = result;
+  const text = address ? `${detail}: ${address}` : detail;
+  item.replaceChildren(make("h2", name), make("strong", value, { className: value }), make("p", text));
 }
 
 async function checkIce(api) {
@@ -166,9 +153,8 @@ export async function check({ url }) {
   $("verdict").textContent = failed.length ? `These do not work: ${failed.join(", ")}` : "Everything works.";
   $("report").textContent = [
     `Origin: ${location.origin}`,
-    `Secure context: ${isSecureContext ? "yes" : "no"}`,
     `Browser: ${navigator.userAgent}`,
     `Time: ${new Date().toISOString()}`,
-    ...results.map(({ name, value, time, detail }) => `${name}: ${value}${time}${detail && `, ${detail}`}`),
+    ...results.map(({ name, value, detail }) => `${name}: ${value}${detail && `, ${detail}`}`),
   ].join("\n");
 }

@@ -63,13 +63,7 @@ const linked = () => new URLSearchParams(location.hash.slice(1)).get("topic") ??
 const titleOf = (topic) => (topic.startsWith(NEARBY) ? $("nearby").textContent : topic);
 const shorten = (text) => text.trim().replace(/^(.{31}).{2,}$/su, "$1…") || "Guest";
 const name = () => shorten($("name").value);
-
-/** Return the name of a peer that this page shows. If somebody else has that name, a part of the id is added. */
-function nameOf(peer) {
-  const shown = shorten(peer.info);
-  const others = [...(here?.peers.values() ?? [])].filter((other) => other !== peer).map(({ info }) => shorten(info));
-  return [name(), ...others].includes(shown) ? `${shown} (${peer.id.slice(1, 5)})` : shown;
-}
+const nameOf = ({ info }) => shorten(info);
 
 function complain(text) {
   $("problem").textContent = text;
@@ -146,11 +140,10 @@ function invite(link) {
   if (!$("qr").hidden) $("qr").src = `data:image/svg+xml,${encodeURIComponent(draw())}`;
 }
 
-/** Update what depends on who is here: names, the places of tiles, the status line, and the invitation. */
+/** Update what depends on who is here: the places of tiles, the status line, and the invitation. */
 function refresh() {
   if (!here) return;
-  const names = [];
-  for (const [peer, tile] of tiles) names.push((tile.name = nameOf(peer)));
+  const names = [...tiles.values()].map((tile) => tile.name);
   const number = Math.max(1, names.length);
   const columns = Math.min(4, Math.ceil(Math.sqrt(number)));
   $("tiles").style.setProperty("--columns", columns);

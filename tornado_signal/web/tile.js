@@ -6,11 +6,6 @@ export const make = (name, text = "", fields = {}) =>
   Object.assign(document.createElement(name), { textContent: text, ...fields });
 
 const LOOK_MS = 3000;
-const TITLES = {
-  Direct: "The data goes through no server. The time is there and back.",
-  Relayed: "All data goes through a TURN server, which cannot read it. The time is there and back.",
-};
-
 export class Tile {
   element = $("tile").content.firstElementChild.cloneNode(true);
   #videos = new Map(); // by stream
@@ -22,18 +17,14 @@ export class Tile {
     this.muted = !peer;
     const hue = [...(peer?.id ?? "")].reduce((sum, character) => (31 * sum + character.charCodeAt(0)) % 360, 210);
     this.element.style.setProperty("--hue", hue);
-    const enlarge = this.#find(".enlarge");
+    this.element.dataset.initial = [...name][0].toUpperCase();
+    const [heading, enlarge] = ["h2", ".enlarge"].map((selector) => this.#find(selector));
+    heading.textContent = heading.title = name;
+    enlarge.ariaLabel = `Enlarge ${name}`;
     enlarge.onclick = () => (enlarge.ariaPressed = String(enlarge.ariaPressed !== "true"));
     this.#find(".pictures").ondblclick = enlarge.onclick;
     this.#find(".way").onclick = () => this.#verify(peer);
     list.append(this.element);
-  }
-
-  set name(name) {
-    const shown = this.#find("h2");
-    shown.textContent = shown.title = name;
-    this.#find(".enlarge").ariaLabel = `Enlarge ${name}`;
-    this.element.dataset.initial = [...name][0].toUpperCase();
   }
 
   #find(selector) {
@@ -42,7 +33,7 @@ export class Tile {
 
   show(stream) {
     const video = make("video", "", { autoplay: true, playsInline: true, muted: this.muted, srcObject: stream });
-    video.ariaLabel = `What ${this.#find("h2").title} sends`;
+    video.ariaLabel = `What ${this.name} sends`;
     video.classList.toggle("sound", !stream.getVideoTracks().length);
     this.#videos.set(stream, video);
     this.#find(".pictures").append(video);
@@ -60,7 +51,6 @@ export class Tile {
       const { kind = "", roundTrip } = await wayOf(peerConnection);
       const ms = roundTrip === undefined ? "" : `, ${Math.max(1, Math.round(roundTrip * 1000))} ms`;
       this.#find(".way span").textContent = `${kind || "Connected"}${ms}`;
-      this.#find(".way").title = `${TITLES[kind] ?? ""} A click shows the safety number.`;
       this.kind = kind;
       onkind();
       await new Promise((resolve) => setTimeout(resolve, kind ? LOOK_MS : LOOK_MS / 15));
@@ -70,7 +60,7 @@ export class Tile {
   /** Show the number that both people compare. */
   async #verify(peer) {
     const show = (selector, text) => (this.#find(`dialog ${selector}`).textContent = text);
-    show(".asked", `Is this really ${this.#find("h2").title}?`);
+    show(".asked", `Is this really ${this.name}?`);
     try {
       const { emoji, digits } = await peer.verification();
       show(".emoji", emoji.join(" "));
