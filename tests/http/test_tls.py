@@ -34,7 +34,6 @@ RELOADS = 20
 def server(start, pair, trusting, descriptors):
     server = start(*pair.flags)
     server.tls = trusting
-    server.port = int(server.url.rpartition(":")[2])
     return server
 
 
