@@ -93,7 +93,7 @@ def test_time_without_a_network(server, open_demo):
     enter(alice, bob)
     connected(alice, "Bob")
     alice.context.set_offline(True)
-    told(alice, "The server cannot be reached")
+    told(alice, f"No response from {server.url}")
     say(bob, "still connected")
     said(alice, "Bob", "still connected")
     alice.context.set_offline(False)

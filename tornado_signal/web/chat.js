@@ -40,10 +40,8 @@ function beginning(data) {
 
 /** Show a text and a progress bar in a line, and return the bar. */
 function bar(item, text, max) {
-  const progress = make("progress", "", { max: max || 1, value: 0 });
-  const label = make("label", text);
-  label.append(progress);
-  item.replaceChildren(label);
+  const progress = make("progress", "", { ariaLabel: text, max: max || 1, value: 0 });
+  item.replaceChildren(text, progress);
   return progress;
 }
 
@@ -67,10 +65,7 @@ function offer(from, file) {
   const [receive, refuse] = ["Receive", "Refuse"].map((text) => make("button", text, { type: "button" }));
   const item = line([`${label(file)} `, receive, refuse], "", from);
   item.onrelease = () => file.cancel();
-  refuse.onclick = () => {
-    item.replaceChildren(`${label(file)} was refused.`);
-    file.cancel();
-  };
+  refuse.onclick = () => release(item);
   receive.onclick = () => save(file, item);
   file.addEventListener("close", () => receive.isConnected && save(file, item)); // shows its error
 }
@@ -93,11 +88,7 @@ async function save(file, item) {
 export async function say(message) {
   line(beginning(message), "mine");
   if (!room.peers.size) line("No other page is here to read it.", "note");
-  try {
-    await room.send(message);
-  } catch (error) {
-    line(`Not sent: ${error.message}.`, "bad");
-  }
+  await room.send(message).catch((error) => line(`Not sent: ${error.message}.`, "bad"));
 }
 
 /** Send a file to all that are here. */

@@ -126,7 +126,6 @@ async function checkIce(api) {
     if (!iceServers.length) throw new Error(NO_SERVERS);
     return { detail: `${iceServers.flatMap(({ urls }) => urls).length} configured` };
   });
-  if (!iceServers.length) return;
   const single = iceServers.flatMap((server) => [server.urls].flat().map((urls) => ({ ...server, urls })));
   const isTurn = ({ urls }) => urls.startsWith("turn");
   const checks = single.map((server) => show(server.urls, () => (isTurn(server) ? checkTurn : checkStun)(server)));
@@ -154,7 +153,6 @@ export async function check({ url }) {
   $("report").textContent = [
     `Origin: ${location.origin}`,
     `Browser: ${navigator.userAgent}`,
-    `Time: ${new Date().toISOString()}`,
     ...results.map(({ name, value, detail }) => `${name}: ${value}${detail && `, ${detail}`}`),
   ].join("\n");
 }

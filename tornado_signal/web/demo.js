@@ -16,23 +16,15 @@ const MEDIA = {
   screen: () => navigator.mediaDevices.getDisplayMedia({ video: true }),
 };
 
-// Texts for errors, by code or by name.
-const UNREACHABLE = "The server cannot be reached, or does not allow this page's origin. This page keeps trying.";
+// Texts for errors, by code or by name. Those of the module and of the browser explain all others.
 const EXPLANATIONS = {
-  "server-unreachable": UNREACHABLE,
-  timeout: UNREACHABLE,
   "not-found": "This server does not show which devices are in one network.",
-  "server-busy": "The server is busy. This page tries again in a moment.",
   "origin-not-allowed": "The server does not allow this page's origin (--allowed-origins).",
-};
-const REFUSALS = {
   NotFoundError: "not found",
   NotAllowedError: "not allowed. The browser's settings for this page can change that",
-  NotReadableError: "not readable. Another program may be using it",
   TypeError: "not supported by this browser",
 };
 
-// How another page does it.
 const CODE = `<script type="module">
   import { room } from "${new URL("../client.js", import.meta.url)}";
   const lobby = room("lobby");
@@ -70,9 +62,9 @@ function complain(text) {
   away = false;
 }
 
-function trouble({ code, message }) {
+function trouble({ code, message, retryable }) {
   complain(EXPLANATIONS[code] ?? `${message}.`);
-  away = code in EXPLANATIONS && code !== "not-found";
+  away = retryable;
 }
 
 /** Return why this page cannot connect to others. */
@@ -84,8 +76,6 @@ function unable() {
     "Open this page over HTTPS, or on the server's own machine as http://localhost."
   );
 }
-
-// In the room.
 
 function enter(to) {
   complain("");
@@ -136,8 +126,9 @@ function left() {
 function invite(link) {
   $("link").textContent = $("link").href = link;
   $("qr").hidden = link.length > 256 || LOOPBACK;
-  const draw = () => renderSVG(link, { ecc: "M", border: 4 }); // the margin that readers need
-  if (!$("qr").hidden) $("qr").src = `data:image/svg+xml,${encodeURIComponent(draw())}`;
+  if ($("qr").hidden) return;
+  const code = renderSVG(link, { ecc: "M", border: 4 }); // the margin that readers need
+  $("qr").src = `data:image/svg+xml,${encodeURIComponent(code)}`;
 }
 
 /** Update what depends on who is here: the places of tiles, the status line, and the invitation. */
@@ -169,8 +160,6 @@ function drop(event) {
   if (event.type === "drop" && here) [...event.dataTransfer.files].forEach(send);
 }
 
-// Camera, microphone and screen.
-
 async function press(id) {
   if (sent.has(id)) return stop(id);
   complain("");
@@ -187,7 +176,7 @@ async function press(id) {
   } catch (error) {
     if (here !== entered) return;
     sent.delete(id);
-    complain(`${$(id).textContent} ${REFUSALS[error.name] ?? `not available: ${error.message}`}.`);
+    complain(`${$(id).textContent} ${EXPLANATIONS[error.name] ?? `not available: ${error.message}`}.`);
   }
 }
 
@@ -204,8 +193,6 @@ function stop(id) {
 function end(stream) {
   for (const track of stream.getTracks()) track.stop();
 }
-
-// The start.
 
 /** Look which rooms there are, as long as the page is looked at. */
 async function watchRooms() {
@@ -266,12 +253,8 @@ async function route(event) {
 }
 
 async function copy({ target }) {
-  try {
-    await navigator.clipboard.writeText($(target.value).textContent);
-    target.textContent = "Copied";
-  } catch {
-    target.textContent = "The browser does not let this page copy";
-  }
+  await navigator.clipboard.writeText($(target.value).textContent);
+  target.textContent = "Copied";
 }
 
 function listen() {
@@ -295,11 +278,8 @@ function listen() {
   for (const id of Object.keys(MEDIA)) on(id, "click", () => press(id));
   addEventListener("keydown", ({ key, target, ctrlKey, metaKey, altKey }) => {
     if (key.toLowerCase() !== "f" || ctrlKey || metaKey || altKey || target.matches("input")) return;
-    const first = ['[aria-pressed="true"]', ".tile:is(:hover, :focus-within) .enlarge", ".enlarge"];
-    first
-      .map((each) => $("tiles").querySelector(each))
-      .find(Boolean)
-      ?.click();
+    const find = (selector) => $("tiles").querySelector(selector);
+    (find('[aria-pressed="true"]') ?? find(":is(:hover, :focus-within) > .enlarge") ?? find(".enlarge"))?.click();
   });
   addEventListener("hashchange", route);
   document.addEventListener("visibilitychange", () => count(0));
@@ -309,15 +289,13 @@ function listen() {
     $("invitation").showModal();
   });
   on("invitation", "close", refresh);
-  for (const button of document.querySelectorAll(".copy")) button.addEventListener("click", copy);
+  for (const button of document.querySelectorAll(".copy")) button.onclick = (event) => copy(event).catch(trouble);
 }
 
 function begin() {
   $("name").value = kept.name || `Guest ${Math.floor(1000 + Math.random() * 9000)}`;
-  const phones = `A phone cannot open this page, because ${location.hostname} is this device itself. `;
-  const names = " “localhost” and “127.0.0.1” are two different origins.";
-  const origin = `The origin of this page is ${location.origin}. Others need the same one.`;
-  $("alone").textContent = LOOPBACK ? `${phones}${origin}${names}` : origin;
+  const phones = `A phone cannot open this page, because ${location.hostname} is this device itself.`;
+  if (LOOPBACK) $("alone").textContent = `${phones} “localhost” and “127.0.0.1” are two different origins.`;
   $("code").textContent = CODE;
   listen();
   route();
