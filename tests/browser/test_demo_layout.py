@@ -7,6 +7,8 @@ from support.demo import PHONE, connected, enter, receive, send_files, told
 NAMES = ("Alice", "Bob", "Carol", "Dave " * 12, "Erin", "Frank", "Grace", "Heidi")
 SIZES = {
     "desktop": (1100, 740),
+    "tablet": (834, 1112),
+    "narrow": (770, 1024),
     "upright": (390, 844),
     "sideways": (844, 390),
     "small": (320, 568),
