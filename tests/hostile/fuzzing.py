@@ -112,7 +112,7 @@ def check(status: int, headers: dict[str, str], body: bytes) -> dict:
             content = json.loads(body)
         except ValueError:
             raise Wrong(f"a {status} whose JSON is none") from None
-        if type(content) is not dict or (status >= 400 and set(content) != {"error"}):
+        if type(content) is not dict or (status >= 400 and content.keys() - {"action"} != {"error"}):
             raise Wrong(f"a {status} with other JSON than ever")
         return content
     if kind and kind != "text/event-stream" and not kind.startswith(("application/json", *PAGES)):

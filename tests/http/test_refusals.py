@@ -57,7 +57,7 @@ MALFORMED_CODES = [
     *(NO_SUCH_CODE[:-2] + "  ", NO_SUCH_CODE[:-1] + "٣"),
 ]
 INVALID_TOPICS = ["", "a" * 257, "%F0%9F%98%80" * 257, "%", "%2", "%zz", "a%", "%ff", "%C3%28", "%ED%A0%80", "%u0041"]
-INVALID_TOPICS += ["\xff", "%C0%80", "%F4%90%80%80", "%+1"]
+INVALID_TOPICS += ["%C0%80", "%F4%90%80%80", "%+1"]
 INVALID_NUMBERS = ["", "-1", "x", "+1", "%201", "%D9%A3", "%00", "%ff", "NaN", "1e99", "9" * 5000]
 INVALID_NUMBERS += ["1%20", "1e", "0x1", ".5", "1.", "1_0", "1%0A", "1,5", "%C2%B2", "inf", "1e999", "1" * 40]
 
