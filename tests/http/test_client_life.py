@@ -4,6 +4,7 @@ import asyncio
 import gc
 import json
 import logging
+import os
 import re
 import threading
 import time
@@ -405,6 +406,26 @@ async def test_check_of_live_connections_keeps_them(websocket, service, monkeypa
     async with Proxy(service) as proxy:
         await notice(proxy, service, websocket, check)
         assert not websocket or proxy.paths == ["/ws"]
+
+
+@pytest.mark.needs("aiortc")
+async def test_cancelled_gathering_leaves_no_socket(monkeypatch):
+    from aioice import ice
+    from aiortc import RTCConfiguration, RTCPeerConnection
+
+    from tornado_signal_client.link import gather_candidates
+
+    monkeypatch.setattr(ice, "get_host_addresses", lambda **_: ["127.0.0.1", "127.0.0.2"])
+    for steps in range(1, 20):
+        peer, before = RTCPeerConnection(RTCConfiguration([])), os.listdir("/proc/self/fd")
+        peer.createDataChannel("data")
+        gathering = asyncio.create_task(gather_candidates(peer.setLocalDescription(await peer.createOffer())))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        gathering.cancel()
+        await asyncio.gather(gathering, return_exceptions=True)
+        await peer.close()
+        assert os.listdir("/proc/self/fd") == before, steps
 
 
 @pytest.mark.needs("aiortc")

@@ -31,6 +31,7 @@ OPEN_S = 20.0  # timeout from the answer to the open channel
 REPORT_MS = 100  # the time of a report is in steps of this
 CLOSE_S = 2.0  # for the other side to receive something of what was sent
 MAX_CLOSE_S = 60.0  # for it to receive all
+OPEN_STEPS = 100  # of the event loop, in which aioice opens the sockets of all addresses
 
 
 class Connection(Closable):
@@ -99,7 +100,7 @@ class Connection(Closable):
 
     async def offer(self) -> str:
         """Return this side's offer as JSON. aiortc gathers the candidates first, so the offer contains them."""
-        await self.peer.setLocalDescription(await self.peer.createOffer())
+        await gather_candidates(self.peer.setLocalDescription(await self.peer.createOffer()))
         return json.dumps(description_fields(self.peer.localDescription))
 
     async def answer(self, offer: str, candidates: list[str], info: str) -> str:
@@ -116,7 +117,8 @@ class Connection(Closable):
         # Setting the local description would gather candidates and connect immediately, so gather them here.
         media = (transceiver.receiver.transport for transceiver in self.peer.getTransceivers())
         transports = {self.peer.sctp.transport, *media}
-        await asyncio.gather(*(transport.transport.iceGatherer.gather() for transport in transports))
+        gatherers = [transport.transport.iceGatherer for transport in transports]
+        await gather_candidates(asyncio.gather(*(gatherer.gather() for gatherer in gatherers)))
         self._answer = await self.peer.createAnswer()
         return json.dumps({**description_fields(self._answer), "info": info})
 
@@ -269,6 +271,19 @@ async def drain(messages: Messages, channel: RTCDataChannel, closed: asyncio.Eve
                 await asyncio.sleep(0.01)  # aiortc has no event for it
             channel.close()
             await closed.wait()
+
+
+async def gather_candidates(work: Awaitable[object]) -> None:
+    """Do work that gathers candidates. aioice forgets sockets if cancelled while opening them, so all are opened."""
+    gathering = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(gathering)
+    except asyncio.CancelledError:
+        for _ in range(OPEN_STEPS):
+            await asyncio.sleep(0)
+        gathering.cancel()
+        await asyncio.gather(gathering, return_exceptions=True)
+        raise
 
 
 async def wait_for_first(*coroutines: Awaitable[object]) -> None:

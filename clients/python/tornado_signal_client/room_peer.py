@@ -14,7 +14,15 @@ from aiortc import RTCDataChannel
 
 from .errors import SignalError
 from .files import IncomingFile, IncomingFiles, OutgoingFile
-from .link import add_candidate, description_fields, drain, new_connection, report, set_remote_description
+from .link import (
+    add_candidate,
+    description_fields,
+    drain,
+    gather_candidates,
+    new_connection,
+    report,
+    set_remote_description,
+)
 from .messages import Messages, encode
 from .names import Identity
 from .parsing import parse_object
@@ -233,7 +241,8 @@ class Peer:
         try:
             if self._leads:
                 async with asyncio.timeout(OFFER_S):
-                    await self.connection.setLocalDescription(await self.connection.createOffer())
+                    offer = await self.connection.createOffer()
+                    await gather_candidates(self.connection.setLocalDescription(offer))
                     await self._send(1)
         except Exception:  # aiortc has no common error class
             return self._end()
@@ -252,7 +261,8 @@ class Peer:
             if description.type == "offer" and offer_number > self._offers and state == "stable":
                 self._offers = offer_number
                 await set_remote_description(self.connection, description)
-                await self.connection.setLocalDescription(await self.connection.createAnswer())
+                answer = await self.connection.createAnswer()
+                await gather_candidates(self.connection.setLocalDescription(answer))
                 await self._send(offer_number)
             elif description.type == "answer" and offer_number == 1 and state == "have-local-offer":
                 await set_remote_description(self.connection, description)
