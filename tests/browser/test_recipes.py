@@ -144,7 +144,7 @@ def test_call_of_three(open_recipe):
         until(lambda page=page: page.evaluate(f"{videos}.length") == 2)
 
 
-def test_game_is_played_to_the_end_and_reports_a_player_that_leaves(open_recipe):
+def test_game_is_played_to_the_end_and_reports_a_player_that_leaves(open_recipe, site):
     pages = open_recipe("Game for two", 2)
     for page in pages:
         shows(page, "turn")
@@ -158,7 +158,7 @@ def test_game_is_played_to_the_end_and_reports_a_player_that_leaves(open_recipe)
         shows(page, "X has won")
     assert x.evaluate(board) == "X,X,X,O,O,,,,"
     for page in pages:  # it is for one game
-        page.evaluate("location.reload()")
+        page.goto(f"{site.origin}/")
     for page in pages:  # a page that is closed before its pair is complete reports that
         shows(page, "turn")
     pages[0].close()
