@@ -1,5 +1,6 @@
 """Fixtures for HTTP tests. Load them with `pytest_plugins = ["support.http_fixtures"]`."""
 
+import asyncio
 import contextlib
 import logging
 
@@ -11,6 +12,12 @@ from .service import Service
 @pytest.fixture
 def transport():
     return "own"
+
+
+async def finish_requests():
+    """Wait for requests to other servers, which continue without their caller (`Endpoint.send`)."""
+    left = [task for task in asyncio.all_tasks() if task.get_coro().__qualname__ == "_HTTPConnection.run"]
+    await asyncio.gather(*left, return_exceptions=True)
 
 
 @pytest.fixture
@@ -27,6 +34,7 @@ def start_service(io_loop, tmp_path, transport, caplog):
     yield start
     for service in started:
         io_loop.run_sync(service.stop)
+    io_loop.run_sync(finish_requests)
     records = [record for when in ("setup", "call", "teardown") for record in caplog.get_records(when)]
     assert [record.getMessage() for record in records if record.levelno >= logging.ERROR] == []
 
