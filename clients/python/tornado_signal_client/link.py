@@ -280,6 +280,8 @@ async def gather_candidates(work: Awaitable[object]) -> None:
         await asyncio.shield(gathering)
     except asyncio.CancelledError:
         for _ in range(OPEN_STEPS):
+            if gathering.done():
+                break
             await asyncio.sleep(0)
         gathering.cancel()
         await asyncio.gather(gathering, return_exceptions=True)
