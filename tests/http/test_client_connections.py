@@ -133,7 +133,7 @@ def channels(service):
 async def test_clients_of_several_origins_meet_only_if_the_protocol_is_shared_and_leave_nothing(
     name, shared, start_service
 ):
-    path, hello, told = MEETINGS[name]
+    path, hello, sent = MEETINGS[name]
     service = await start_service(shared_protocols=[name] if shared else [])
     before, clients = channels(service), {}
     origins = {"second": OTHER, "first": ORIGIN, "third": None if shared else OTHER}
@@ -146,12 +146,12 @@ async def test_clients_of_several_origins_meet_only_if_the_protocol_is_shared_an
                 await clients[who].recv()
             await (await clients[who].ping())
         (_, second), *others = clients.items()
-        for who, socket in others if told else ():
+        for who, socket in others if sent else ():
             event = json.dumps(["EVENT", make_event("room", who)])
-            await socket.send(event if name == "nostr" else told.replace("WHO", who))
+            await socket.send(event if name == "nostr" else sent.replace("WHO", who))
             await (await socket.ping())
         heard = [await asyncio.wait_for(second.recv(), BOUND_S) for _ in range(1 + shared)]
-        assert not told or all(who in text for (who, _), text in zip(others[not shared :], heard, strict=True))
+        assert not sent or all(who in text for (who, _), text in zip(others[not shared :], heard, strict=True))
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
                 await second.recv()

@@ -11,6 +11,7 @@ from support.service import HANDSHAKE, ORIGIN, OTHER, TIMEOUT_MS, head, invalid,
 from support.sse import open_stream, summarize
 
 from tornado_signal.http import streams
+from tornado_signal.system.lifecycle import LEAVING
 
 
 @pytest.fixture
@@ -122,8 +123,13 @@ async def test_draining_server_ends_streams_with_different_retry_values(kind, se
     assert len(service.store.watches) == 0
 
 
-async def test_draining_server_closes_event_sources_without_response_and_sends_others_503(service):
-    await service.shared.drain()
+@pytest.mark.parametrize("begins", [False, True], ids=["drains", "begins to"])
+async def test_draining_server_closes_event_sources_without_response_and_sends_others_503(begins, service):
+    service.shared.lifecycle.reach(LEAVING)
+    if begins:  # kept connections have time for one more request
+        service.store.end_watches()
+    else:
+        await service.shared.drain()
     request = head("GET", "/lobby/events", with_origin(ORIGIN, [("Accept", "text/event-stream")]))
     assert await service.raw(request, "GET") is None
     assert (await service.call("GET", "/lobby/events")).status == 503

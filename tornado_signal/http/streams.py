@@ -3,7 +3,7 @@
 import random
 from typing import Any, Final
 
-from ..errors import InvalidParameter
+from ..errors import InvalidParameter, Unavailable
 from ..service.operations import Subscription, check
 from ..service.schemas import EVENT_STREAM
 from ..service.waiting import Feed
@@ -37,6 +37,9 @@ class Stream(Handler):
         cursor = headers.get(LAST_EVENT_ID)
         del headers
         feed = self.subscription.feed(request, **values, cursor=cursor, parameter=LAST_EVENT_ID, encode=encode)
+        if feed.watch.over:  # on a kept connection, while the server ends its streams
+            feed.watch.close()
+            raise Unavailable("draining")
         with request.waiting(feed.watch, feed.topic) as watch:
             await feed.start()
             self.set_header("Content-Type", EVENT_STREAM)
@@ -62,9 +65,10 @@ class Stream(Handler):
         return True
 
     def send_error(self, status_code: int = 500, **kwargs: Any) -> None:
-        """Cut an EventSource off while the server drains: one that is refused never comes back."""
-        draining = self.request.service.lifecycle.draining
-        if draining and self.request.headers.get("Accept") == EVENT_STREAM:
+        """Cut an EventSource off while the server drains, because one that is refused does not connect again."""
+        _, error, _ = kwargs.get("exc_info", (None, None, None))
+        leaves = self.request.service.lifecycle.leaving and isinstance(error, Unavailable)
+        if leaves and self.request.headers.get("Accept") == EVENT_STREAM:
             self.cut_off()
         else:
             super().send_error(status_code, **kwargs)
