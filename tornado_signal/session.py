@@ -162,7 +162,6 @@ class ListingState(NamedTuple):
 
     changed: bool  # whether it holds other sessions than at the given position
     position: Position  # the position of this state
-    changes_ms: int | None  # the earliest expiry of its sessions. None if it is empty
 
 
 def changes_answer(current: Answer | None, answer: str) -> bool:

@@ -29,7 +29,7 @@ from tornado_signal.relay.memory import MemoryRelay
 from tornado_signal.session import TopicRange
 from tornado_signal.settings.settings import Settings
 from tornado_signal.stores.leveldb.layout import StoreCounters
-from tornado_signal.stores.leveldb.locks import LockToken, SessionLocks
+from tornado_signal.stores.leveldb.locks import SessionLocks
 from tornado_signal.stores.leveldb.memory import ANY_SERIAL, Memory, Record, Removals
 from tornado_signal.stores.watches import Watches
 from tornado_signal.transport.listener import Server
@@ -208,19 +208,16 @@ async def hold_the_same_offer(count):
 
 async def append_to_one_session(count):
     locks, appended = SessionLocks(), []
-    first = LockToken(b"key", False, locks._iteration.current())
-    locks.enter([first])
+    first = await locks.acquire(b"key")
 
     async def append():
-        token = await locks.acquire(b"key", appends=True)
-        locks.enter([token])
-        appended.append(token)
-        locks.release([token])
+        with await locks.acquire(b"key"):
+            appended.append(1)
 
     tasks = [asyncio.ensure_future(append()) for _ in range(count)]
     await asyncio.sleep(0)
     with Standstill() as standstill:
-        locks.release([first])
+        first.release()
         await until(lambda: len(appended) == count)
     await asyncio.gather(*tasks)
     return standstill

@@ -89,7 +89,7 @@ async def wait_for_change(
 
     async def read() -> tuple[ListingState, bool, int | None]:
         state = await context.service.store.listing_state(context.origin, topic, since)
-        return state, state.changed or at_once, state.changes_ms
+        return state, state.changed or at_once, None  # an expiry wakes the watch
 
     with context.waiting(context.service.store.watch_topic(context.origin, topic), topic) as watch:
         return await read_or_wait(context, watch, wait_s, read)

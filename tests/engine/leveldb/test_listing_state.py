@@ -48,15 +48,14 @@ async def test_state_is_restored_from_disk(seed, kept, opened, clock, monkeypatc
             await (one.answer(code) if step == "answer" else one.withdraw(code))
         for topic in rng.sample(TOPICS, 2):
             state = await one.state(topic)
-            expiries = [expires_ms for name, expires_ms in live.values() if name == topic]
-            assert state.position == Position(store.identity, newest(store, one, topic), len(expiries))
-            assert state.changes_ms == min(expiries, default=None)
+            listed = {code for code, (name, _) in live.items() if name == topic}
+            assert state.position == Position(store.identity, newest(store, one, topic), len(listed))
             position, known = readers[topic]
             for next_position, code, reason in await one.events(position, topic, known.clear):
                 (known.add if reason is None else known.remove)(code)
                 position = next_position
             readers[topic] = position, known
-            assert known == {code for code, (name, _) in live.items() if name == topic}
+            assert known == listed
         assert store.memory.removals.count <= kept
 
 

@@ -68,7 +68,7 @@ async def test_hundred_thousand_candidates_expire(durability, opened, clock, slo
     clock.ms += TIMEOUT_MS - 1
     watch = store.watch_topic(one.origin, "topic")
     with watch:
-        sweeping = asyncio.create_task(store.sweeper.sweep())
+        sweeping = asyncio.create_task(store.table.sweep_all())
         async with stops() as longest_s:
             assert await watch.wait(watch.now_s() + 30)
             assert await one.news(position) == [(code, EXPIRED) for code in one_order(listed, await one.news(position))]
@@ -182,7 +182,7 @@ async def test_time_continues_after_every_change_and_a_restart_with_an_earlier_c
     late_ms = clock.ms
     if change == "kept":
         monkeypatch.setattr(clock, "ahead_s", lambda: 1.0)
-        await store.sweeper.keep_time()
+        await store.table.keep_time()
     elif change != "close":
         await getattr(one, change)(changed, *([lease] if change in ("hold", "renew") else []))
     if change != "close":  # a killed server writes nothing more

@@ -222,7 +222,7 @@ async def test_full_store_refuses_until_sessions_expire(opened, clock, room):
     await one.withdraw(other)
     clock.ms += 1
     assert space.full
-    await store.sweeper.sweep()
+    await store.table.sweep_all()
     space.measure()
     assert await one.codes() == [code]
     assert not space.full

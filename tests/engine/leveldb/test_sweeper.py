@@ -9,7 +9,6 @@ from support.stores import BEGIN_MS, TIMEOUT_MS
 
 from tornado_signal.session import Reason, Side
 from tornado_signal.stores.leveldb import session_table
-from tornado_signal.stores.leveldb import sweeper as sweeper_module
 from tornado_signal.stores.leveldb.binding import plyvel
 from tornado_signal.stores.quotas import UNLIMITED
 from tornado_signal.system import loop
@@ -37,7 +36,7 @@ def filled_and_swept(store, one, clock, monotonic):
         monotonic[0] += passed_s
         await fill(one, **options)
         clock.ms += TIMEOUT_MS
-        await store.sweeper.sweep()
+        await store.table.sweep_all()
 
     return run
 
@@ -46,7 +45,7 @@ def filled_and_swept(store, one, clock, monotonic):
 def monotonic(monkeypatch):
     """The sweeper's monotonic clock, turned by hand: `monotonic[0] += 1.0`."""
     seconds = [1000.0]
-    monkeypatch.setattr(sweeper_module, "time", SimpleNamespace(monotonic=lambda: seconds[0]))
+    monkeypatch.setattr(session_table, "time", SimpleNamespace(monotonic=lambda: seconds[0]))
     return seconds
 
 
@@ -59,10 +58,10 @@ async def test_sweep_deletes_all_expired_sessions_during_requests(store, one, cl
     await asyncio.gather(*[one.create("old") for _ in range(2000)])
     clock.ms += 1
     kept = await one.create("old")
-    await store.sweeper.sweep()
+    await store.table.sweep_all()
     assert len(await one.codes("old")) == 2001
     clock.ms += TIMEOUT_MS - 1
-    sweeping = asyncio.create_task(store.sweeper.sweep())
+    sweeping = asyncio.create_task(store.table.sweep_all())
     served = 0
     while not sweeping.done():
         assert len(await one.sessions("new")) == served
@@ -77,12 +76,12 @@ async def test_sweep_deletes_all_expired_sessions_during_requests(store, one, cl
 async def test_compaction_follows_a_sweep_that_deleted(store, one, clock, compactions):
     await fill(one)
     full = store.database.size_bytes()
-    await store.sweeper.sweep()
+    await store.table.sweep_all()
     assert compactions == [0]
     clock.ms += TIMEOUT_MS
-    await store.sweeper.sweep()
+    await store.table.sweep_all()
     assert store.database.size_bytes() < full / 10
-    await store.sweeper.sweep()
+    await store.table.sweep_all()
     assert compactions == [1]
     assert sum(store.database.metrics.compactions.counts) == 1
     assert sum(store.database.metrics.sweeps.counts) == 3
@@ -97,7 +96,7 @@ async def test_every_swept_session_is_counted_once(store, one, clock):
     await one.withdraw(gone)
     assert (store.metrics.created, store.metrics.withdrawn, store.metrics.swept) == (122, 1, 0)
     clock.ms += TIMEOUT_MS
-    await store.sweeper.sweep()
+    await store.table.sweep_all()
     assert (store.metrics.created, store.metrics.withdrawn, store.metrics.swept) == (122, 1, 121)
     assert await store.counts() == (0, 0)
 
@@ -106,7 +105,7 @@ async def test_small_store_is_compacted_later(store, one, filled_and_swept, comp
     await filled_and_swept(0, number=20)
     assert compactions == [0]
     await fill(one)
-    await store.sweeper.sweep()
+    await store.table.sweep_all()
     assert compactions == [1]
 
 
@@ -115,7 +114,7 @@ async def test_compactions_are_separated_by_a_pause(store, filled_and_swept, mon
         await filled_and_swept(passed_s)
         assert compactions == [expected]
     monotonic[0] += 1.0
-    await store.sweeper.sweep()
+    await store.table.sweep_all()
     assert compactions == [3]
 
 
@@ -134,14 +133,14 @@ async def test_compactions_pause_less_while_the_store_is_full(store, one, clock,
         store.space.max_bytes = max_bytes
         monotonic[0] += passed_s
         clock.ms += TIMEOUT_MS
-        await store.sweeper.sweep()
+        await store.table.sweep_all()
         assert compactions == [expected]
 
 
 async def test_long_compaction_is_followed_by_a_long_pause(
     store, filled_and_swept, monotonic, compactions, monkeypatch
 ):
-    monkeypatch.setattr(sweeper_module, "COMPACT_PAUSE_S", 1.0)
+    monkeypatch.setattr(session_table, "COMPACT_PAUSE_S", 1.0)
     compact = store.database.compact
 
     async def slow():
@@ -166,7 +165,7 @@ async def test_every_sweep_step_reads_the_clock(store, one, clock, monkeypatch):
         return await sweep(now_ms + 1)
 
     monkeypatch.setattr(store.table, "sweep", slow)
-    await store.sweeper.sweep()
+    await store.table.sweep_all()
     left = {key[:1] for key in store.database.snapshot.iterator(include_value=False)}
     assert left == {b"F", b"I", b"M"}
 
@@ -176,7 +175,7 @@ async def test_settling_does_not_wait_for_a_sweep(store, one, clock):
     code = await one.create()
     (arrival,) = await one.events(position)
     clock.ms += TIMEOUT_MS
-    await store.sweeper.expire_due()
+    await store.table.expire_due(clock.ms)
     assert await store.counts() == (0, 0)
     assert await one.news(arrival[0]) == [(code, Reason.EXPIRED)]
     assert sum(store.database.metrics.sweeps.counts) == 0
@@ -194,8 +193,8 @@ async def test_long_delisting_of_sessions_that_are_not_listed_gives_others_their
     await delisting
 
 
-def sweeper_tasks():
-    return [task for task in asyncio.all_tasks() if "Sweeper" in repr(task.get_coro())]
+def repeated_tasks():
+    return [task for task in asyncio.all_tasks() if "Repeating" in repr(task.get_coro())]
 
 
 @pytest.mark.parametrize("failing", ["nothing", "defect", "database"])
@@ -222,7 +221,7 @@ async def test_sweeps_continue_after_a_failure_and_end_with_the_store(
     warned = [record for record in caplog.records if record.name == loop.__name__]
     assert ["repeated work failed" in each.getMessage() for each in warned] == [True] * (failing == "defect")
     await store.close()
-    assert not sweeper_tasks()
+    assert not repeated_tasks()
     swept = sum(store.database.metrics.sweeps.counts)
     await asyncio.sleep(0.05)
     assert sum(store.database.metrics.sweeps.counts) == swept

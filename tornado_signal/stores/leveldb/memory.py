@@ -8,7 +8,7 @@ import heapq
 import itertools
 import operator
 import os
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
@@ -104,13 +104,12 @@ class Record:
 class Topic:
     """The unanswered sessions of a topic. They can have expired since the last call of `Memory.due`."""
 
-    __slots__ = ("_orders", "name", "origin", "sessions")
+    __slots__ = ("name", "origin", "sessions")
 
     def __init__(self, origin: "Origin", name: bytes, record: Record) -> None:
         self.origin = origin
         self.name = name  # UTF-8
         self.sessions = [record]  # oldest first, which is in the order of their serials
-        self._orders: list[int] | None = None  # of its sessions, sorted. None until there is a second one
 
     @property
     def prefix(self) -> bytes:
@@ -119,28 +118,8 @@ class Topic:
     def key_of(self, record: Record) -> bytes:
         return layout.pack_listing_key(self.origin.name, self.name.decode(), record.created_ms, record.serial)
 
-    def orders(self) -> list[int]:
-        return self._orders or [self.sessions[0].order]
-
-    @property
-    def first_expiry_ms(self) -> int:
-        return self.orders()[0] >> SERIAL_BITS
-
-    def append(self, record: Record) -> None:
-        self._orders = self.orders()
-        self.sessions.append(record)
-        insort(self._orders, record.order)
-
     def remove(self, record: Record) -> None:
         del self.sessions[bisect_left(self.sessions, record.serial, key=_serial)]
-        if self._orders is not None:
-            del self._orders[bisect_left(self._orders, record.order)]
-
-    def reorder(self, before: int, after: int) -> None:
-        """Replace the order of a session."""
-        if self._orders is not None:
-            del self._orders[bisect_left(self._orders, before)]
-            insort(self._orders, after)
 
 
 class Origin:
@@ -289,7 +268,7 @@ class Memory:
             self.topic_count += 1
             self._session_bytes += len(name)
         else:
-            listing.append(record)
+            listing.sessions.append(record)
         record.topic = listing
         its.count += 1
         self.listed += 1
@@ -311,9 +290,7 @@ class Memory:
 
     def refresh(self, record: Record, expires_ms: int) -> None:
         self._expiries.remove(record)
-        before, record.order = record.order, expires_ms << SERIAL_BITS | record.serial
-        if record.topic is not None:
-            record.topic.reorder(before, record.order)
+        record.order = expires_ms << SERIAL_BITS | record.serial
         self._expiries.add(record)
 
     def due(self, now_ms: int) -> Record | None:

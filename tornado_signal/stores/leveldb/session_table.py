@@ -1,30 +1,38 @@
-"""The sessions of a directory: the memory, which follows the database, commits, and expiry."""
+"""The sessions of a directory: the memory, which follows the database, commits, expiry and other background work."""
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 
 from ...errors import Unavailable
 from ...metrics import SessionMetrics
 from ...session import Observer, Outcome
 from ...system.clock import Clock
-from ...system.loop import guarded, in_slices
+from ...system.loop import Repeating, guarded, in_slices
 from ..watches import Watches
 from . import layout, records
 from .database import Change, Database
 from .layout import StoreCounters
-from .locks import LockToken, SessionLocks
+from .locks import SessionLock, SessionLocks
 from .memory import Memory, Record
 from .space import Space
 
 # The bound of one step, which is one event-loop iteration. A session with more keys takes several steps.
 STEP = 1000  # keys
 STEP_S = 0.002
+EXPIRY_PAUSE_S = 0.05  # the time within which expired sessions are removed from their listings
 WAKE_STEP = 500  # watches that are woken per event-loop iteration, after the data was removed
+
+COMPACT_MIN_BYTES = 1 << 20
+COMPACT_GROWTH = 2  # the growth of the store since the last compaction, before the next one
+COMPACT_PAUSE_S = 60.0  # minimum pause between two compactions
+COMPACT_FULL_PAUSE_S = 5.0  # the same while the store is full
+COMPACT_SHARE = 20  # minimum ratio of the pause after a compaction to its duration
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +58,10 @@ class SessionTable:
         self._expiring = asyncio.Lock()
         self._expired_ms = 0  # sessions that had expired by then were reported
         self._reported_ms = 0  # the same when the database was opened
+        self._repeated: list[Repeating] = []
+        self._swept_keys = 0  # since the last compaction
+        self._next_compaction_s = 0.0
+        self._compacted_bytes = 0  # the size after the last compaction
         self.database = Database(
             path,
             sync=sync,
@@ -68,8 +80,25 @@ class SessionTable:
             in_slices(self.watches.keys(), self.watches.changed, WAKE_STEP)
             guarded(self.on_lost)
 
+    async def open(self, interval_ms: int) -> None:
+        """Open the database and start the background work. Expired sessions are deleted at an interval.
+
+        A long sweep or compaction does not delay the removal from listings.
+        """
+        await self.database.open()
+        self.clock.advance_to(self.memory.latest_ms)
+        self._repeated.append(Repeating(lambda: self.expire_due(self.clock.now_ms()), EXPIRY_PAUSE_S))
+        for work in (self.sweep_all, self.keep_time):
+            self._repeated.append(Repeating(functools.partial(self._run, work), interval_ms / 1000))
+
+    async def _run(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
+        with contextlib.suppress(Unavailable):  # the database has logged the reason; the next call retries
+            await work()
+
     async def close(self) -> None:
-        """Write the time and close the database."""
+        """Stop the background work, write the time and close the database."""
+        for repeated in self._repeated:
+            await repeated.stop()
         now_ms = self.clock.now_ms()
         await self.expire_due(now_ms)
         with contextlib.suppress(Unavailable):  # the time continues from the last change
@@ -78,28 +107,30 @@ class SessionTable:
 
     def commit(
         self,
-        tokens: list[LockToken],
+        locks: Sequence[SessionLock],
         change: Change,
         apply: Callable[[], None],
         *,
         now_ms: int | None = None,
     ) -> "asyncio.Future[None]":
-        """Commit a change and hold the locks of its sessions until it is committed or has failed.
+        """Commit a change, which releases the locks of its sessions when it is committed or has failed.
 
-        The future is done after the commit, or fails with Unavailable. `tokens` are empty for a session that no other
-        request can know yet. `apply` updates the memory after the commit. `now_ms`, by which the change was decided, is
+        The future is done after the commit, or fails with Unavailable. `locks` are empty for a change that only
+        appends. `apply` updates the memory after the commit. `now_ms`, by which the change was decided, is
         written, so that no later process decides by an earlier one. It is None if the change affects neither times
         nor serials.
         """
-        memory, locks = self.memory, self.locks
         if now_ms is not None:
+            memory = self.memory
             memory.latest_ms = max(memory.latest_ms, now_ms)
             counters = StoreCounters(memory.latest_ms, memory.serial)
             change.puts.append((layout.COUNTERS_KEY, layout.pack_counters(counters)))
-        locks.enter(tokens)
+        for lock in locks:
+            lock.writing = True
 
         def on_committed(committed: bool) -> None:
-            locks.release(tokens)
+            for lock in locks:
+                lock.release()
             if committed:
                 apply()
 
@@ -125,12 +156,10 @@ class SessionTable:
         async with self._expiring:
             until_s = time.monotonic() + STEP_S
             while (record := self.memory.due(now_ms)) is not None:
-                if self.locks.held(record.key):
-                    # Wait for the change. A refresh that began before the expiry extends the session.
-                    await self.locks.acquire(record.key)
-                    if self.memory.due(now_ms) is not record:
-                        continue
-                self._expire(record, now_ms)
+                # Wait for a change of it. A refresh that began before the expiry extends the session.
+                with await self.locks.acquire(record.key):
+                    if self.memory.due(now_ms) is record:
+                        self._expire(record, now_ms)
                 if time.monotonic() >= until_s:
                     await asyncio.sleep(0)
                     until_s = time.monotonic() + STEP_S
@@ -152,23 +181,22 @@ class SessionTable:
         memory.removals.forget(now_ms - self.timeout_ms)
         until_s = time.monotonic() + STEP_S
         deletes: list[bytes] = []
-        tokens: list[LockToken] = []
+        locks: list[SessionLock] = []
         whole: list[Record] = []  # completely deleted
-        for record in list(itertools.islice(memory.expired, STEP)):
-            token = self.locks.try_acquire(record.key)
-            if token is None:
-                continue
-            keys = memory.expired.pop(record)
-            some = list(itertools.islice(keys, STEP))
-            if len(some) < STEP:
-                whole.append(record)
-            else:
-                memory.expired[record] = keys
-            tokens.append(token)
-            deletes += some
-            if len(deletes) >= STEP or time.monotonic() >= until_s:
-                break
-        if tokens:
+        with contextlib.ExitStack() as stack:
+            for record in list(itertools.islice(memory.expired, STEP)):
+                if self.locks.held(record.key):
+                    continue
+                locks.append(stack.enter_context(await self.locks.acquire(record.key)))
+                keys = memory.expired.pop(record)
+                some = list(itertools.islice(keys, STEP))
+                if len(some) < STEP:
+                    whole.append(record)
+                else:
+                    memory.expired[record] = keys
+                deletes += some
+                if len(deletes) >= STEP or time.monotonic() >= until_s:
+                    break
 
             def applied() -> None:
                 self.metrics.swept += len(whole)
@@ -176,5 +204,41 @@ class SessionTable:
                     memory.remove(record)
                     self.watches.changed(record.key)
 
-            await self.commit(tokens, Change([], deletes), applied, now_ms=now_ms)
+            if locks:
+                await self.commit(locks, Change([], deletes), applied, now_ms=now_ms)
         return len(deletes)
+
+    async def sweep_all(self) -> None:
+        """Delete all expired sessions in steps. The pause after each step is as long as the step, for requests."""
+        begun_s = began_s = time.monotonic()
+        before = self._swept_keys
+        while deleted := await self.sweep(self.clock.now_ms()):
+            self._swept_keys += deleted
+            await asyncio.sleep(time.monotonic() - began_s)
+            began_s = time.monotonic()
+        if self._swept_keys > before:
+            log.debug("swept %d keys", self._swept_keys - before)
+        self.database.metrics.sweeps.observe(time.monotonic() - begun_s)
+        hurry_s = COMPACT_PAUSE_S - COMPACT_FULL_PAUSE_S if self.database.space.full else 0.0
+        if self._swept_keys and time.monotonic() >= self._next_compaction_s - hurry_s:
+            await self._compact()
+
+    async def _compact(self) -> None:
+        size_bytes = self.database.size_bytes()
+        if size_bytes < COMPACT_MIN_BYTES:
+            return
+        if not self.database.space.full and size_bytes < COMPACT_GROWTH * self._compacted_bytes:
+            return
+        self._swept_keys = 0
+        began_s = time.monotonic()
+        await self.database.compact()
+        ended_s = time.monotonic()
+        self.database.metrics.compactions.observe(ended_s - began_s)
+        self._next_compaction_s = ended_s + max(COMPACT_PAUSE_S, COMPACT_SHARE * (ended_s - began_s))
+        self._compacted_bytes = self.database.size_bytes()
+        log.info("compacted the store to %d bytes in %.1f s", self._compacted_bytes, ended_s - began_s)
+
+    async def keep_time(self) -> None:
+        """Write the store's time while it is ahead of the wall clock, by which a killed server would start again."""
+        if self.clock.ahead_s() >= 1:
+            await self.write_time(self.clock.now_ms())

@@ -1,17 +1,19 @@
 """The store on LevelDB.
 
-Every change is decided against committed sessions in memory, without an `await` between the decision and the request
-to write. A change of a session waits until the one before is committed, unless that only appends candidates. So
-one of two simultaneous answers wins, and no acknowledgement depends on a change that can still fail.
+Every change is decided against committed sessions in memory, and holds the lock of its session until it is committed.
+So one of two simultaneous answers wins, and no acknowledgement depends on a change that can still fail. A change that
+only appends candidates holds no lock: there is no `await` between its decision and the request to write.
 """
 
 import asyncio
 import contextlib
 import functools
+import heapq
 import logging
+import operator
 import os
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -46,16 +48,15 @@ from ...session import (
     utf8_length,
 )
 from ...system.clock import Clock
-from ...system.loop import guarded
+from ...system.loop import guarded, slices
 from ..quotas import Quotas
 from ..watches import Watch
 from . import layout, records
 from .database import Change
-from .locks import LockToken
+from .locks import SessionLock
 from .memory import ANY_SERIAL, Memory, Record
 from .session_table import SessionTable
 from .space import Space
-from .sweeper import Sweeper
 
 ORIGINS_STEP = 1000  # counted per event-loop iteration
 REMOVALS_STEP = 1000
@@ -106,7 +107,7 @@ class LevelDBStore:
         self.database = self.table.database
         self.locks, self.watches = self.table.locks, self.table.watches
         self.metrics = self.table.metrics
-        self.sweeper = Sweeper(self.table, sweep_interval_ms)  # the background work
+        self._sweep_interval_ms = sweep_interval_ms
         self._hold_grace_s = hold_grace_ms / 1000
         self._abandoned: asyncio.Task[None] | None = None
         self._clock = clock
@@ -116,9 +117,7 @@ class LevelDBStore:
         self._publishing: Counter[str] = Counter()  # sessions that are being written, by origin
 
     async def open(self) -> None:
-        await self.database.open()
-        self._clock.advance_to(self.memory.latest_ms)
-        self.sweeper.start()
+        await self.table.open(self._sweep_interval_ms)
         held = [record for record in self.memory.sessions.values() if record.leases]
         if abandoned := [(record, lease) for record in held for lease in split_leases(record.leases)]:
             self._abandoned = asyncio.create_task(self._release_abandoned(abandoned))
@@ -127,7 +126,6 @@ class LevelDBStore:
         if self._abandoned is not None:
             self._abandoned.cancel()
             await asyncio.wait((self._abandoned,))
-        await self.sweeper.stop()
         await self.table.close()
 
     @property
@@ -180,13 +178,11 @@ class LevelDBStore:
         return self.memory.listed, self.memory.topic_count
 
     async def largest_origins(self, max_items: int) -> list[tuple[str, int, int]]:
-        memory = self.memory
-        origins = list(memory.origins)
-        chosen: list[str] = []
-        for at in range(0, len(origins), ORIGINS_STEP):
-            chosen = [origin for origin, _, _ in memory.largest([*chosen, *origins[at : at + ORIGINS_STEP]], max_items)]
-            await asyncio.sleep(0)
-        return memory.largest(chosen, max_items)
+        largest: list[tuple[str, int, int]] = []
+        async for origins in slices(self.memory.origins.values(), ORIGINS_STEP):
+            counts = [(each.name, each.count, len(each.topics)) for each in origins]
+            largest = heapq.nlargest(max_items, [*largest, *counts], key=operator.itemgetter(1))
+        return largest
 
     # Publishing and connecting
 
@@ -205,84 +201,81 @@ class LevelDBStore:
         self.space.admit(utf8_length(offer) + utf8_length(info), self.memory.size_bytes)
         timeout_ms = max(ttl_ms or self._timeout_ms, MIN_HELD_MS if lease else 0)
         await self.table.expire_due(now_ms)
-        tokens: list[LockToken] = []
-        ended: Record | None = None
-        if self._codes == "random":
-            code = make_uuid(os.urandom(16), 4)
-        else:
-            code = content_code(origin, [topic], offer)
-            tokens.append(await self.locks.acquire(layout.pack_session_prefix(origin, code)))
-            ended = self._readable.sessions.get(tokens[0].key)
-        if ended is not None and now_ms < ended.expires_ms:
-            if not owns(ended.offer_hash, secret_hash):
-                raise SessionNotFound
-            if ended.answer_number:
-                return code, ended.expires_ms
-            leases = add_lease(ended.leases, lease) if lease else b""
-            return code, (await self._move(tokens[0], ended, now_ms, leases, announce=True))[0]
-        memory = self._readable
-        its = memory.origins.get(origin)
-        if (its.count if its else 0) + self._publishing[origin] >= self._quotas.sessions_per_origin:
-            raise TooMany("sessions of an origin", FULL_RETRY_S)
-        self._publishing[origin] += 1
-        try:
-            created_ms = memory.latest_ms = max(memory.latest_ms, now_ms)
-            expires_ms = created_ms + timeout_ms
-            serial = memory.next_serial()
-            session = Session(code, topic, info, created_ms, expires_ms, timeout_ms, serial, secret_hash)
-            key = layout.pack_session_prefix(origin, code)
-            record = Record(key, created_ms, expires_ms, serial, secret_hash)
-            data = offer.encode()
-            record.send(OFFERER, 1, len(data))
-            puts = [
-                (key + layout.HEAD, layout.pack_head(session)),
-                (key + layout.OFFER, data),
-                (layout.pack_listing_key(origin, topic, created_ms, serial), code),
-            ]
-            if lease:
-                record.leases = lease
-                puts.append((key + layout.LEASES, lease))
-            # The same content was published before, and has expired.
-            deletes = [] if ended is None else [*memory.expired.pop(ended, ended.keys())]
+        by_content = self._codes == "content"
+        code = content_code(origin, [topic], offer) if by_content else make_uuid(os.urandom(16), 4)
+        key = layout.pack_session_prefix(origin, code)
+        with await self.locks.acquire(key) as lock:
+            memory = self._readable
+            ended = memory.sessions.get(key)
+            if ended is not None and now_ms < ended.expires_ms:
+                if not owns(ended.offer_hash, secret_hash):
+                    raise SessionNotFound
+                if ended.answer_number:
+                    return code, ended.expires_ms
+                leases = add_lease(ended.leases, lease) if lease else b""
+                return code, (await self._move(lock, ended, now_ms, leases, announce=True))[0]
+            its = memory.origins.get(origin)
+            if (its.count if its else 0) + self._publishing[origin] >= self._quotas.sessions_per_origin:
+                raise TooMany("sessions of an origin", FULL_RETRY_S)
+            self._publishing[origin] += 1
+            try:
+                created_ms = memory.latest_ms = max(memory.latest_ms, now_ms)
+                expires_ms = created_ms + timeout_ms
+                serial = memory.next_serial()
+                session = Session(code, topic, info, created_ms, expires_ms, timeout_ms, serial, secret_hash)
+                record = Record(key, created_ms, expires_ms, serial, secret_hash)
+                data = offer.encode()
+                record.send(OFFERER, 1, len(data))
+                puts = [
+                    (key + layout.HEAD, layout.pack_head(session)),
+                    (key + layout.OFFER, data),
+                    (layout.pack_listing_key(origin, topic, created_ms, serial), code),
+                ]
+                if lease:
+                    record.leases = lease
+                    puts.append((key + layout.LEASES, lease))
+                # The same content was published before, and has expired.
+                deletes = [] if ended is None else [*memory.expired.pop(ended, ended.keys())]
 
-            def applied() -> None:
-                self.metrics.created += 1
-                if ended is not None:
-                    memory.remove(ended)
-                memory.add(record, origin, topic)
-                self.watches.changed(layout.pack_listing_prefix(origin, topic))
-                # An earlier session can have had the same content-derived code, and watches can still wait for it.
-                self.watches.changed(key)
-                self.table.report("created", origin, topic, record)
+                def applied() -> None:
+                    self.metrics.created += 1
+                    if ended is not None:
+                        memory.remove(ended)
+                    memory.add(record, origin, topic)
+                    self.watches.changed(layout.pack_listing_prefix(origin, topic))
+                    # An earlier session can have had the same content-derived code, and watches can still wait for it.
+                    self.watches.changed(key)
+                    self.table.report("created", origin, topic, record)
 
-            await self.table.commit(tokens, Change(puts, deletes), applied, now_ms=now_ms)
-        finally:
-            self._publishing[origin] -= 1
-            if not self._publishing[origin]:
-                del self._publishing[origin]
-        return code, expires_ms
+                await self.table.commit([lock], Change(puts, deletes), applied, now_ms=now_ms)
+            finally:
+                self._publishing[origin] -= 1
+                if not self._publishing[origin]:
+                    del self._publishing[origin]
+            return code, expires_ms
 
     async def answer(self, origin: str, code: bytes, answer: str, *, secret_hash: bytes = b"") -> None:
         now_ms = self._clock.now_ms()
         self.space.admit(utf8_length(answer))
-        token, record = await self._acquire(origin, code, ANSWERER, secret_hash, now_ms)
-        if not changes_answer(self.database.read(records.find_answer, record), answer):
-            return
-        number = self._take_numbers(record, ANSWERER, [answer], candidates=False)
-        topic, key, memory = record.topic, record.key, self.memory
-        assert topic is not None
-        deletes = [topic.key_of(record), *([key + layout.LEASES] if record.leases else [])]
-        puts = [(key + layout.ANSWER, layout.pack_answer(Answer(answer, number, secret_hash)))]
+        with await self._lock(origin, code) as lock:
+            record = self._find(lock.key, ANSWERER, secret_hash, now_ms)
+            if not changes_answer(self.database.read(records.find_answer, record), answer):
+                return
+            number = self._take_numbers(record, ANSWERER, [answer], candidates=False)
+            topic, key, memory = record.topic, record.key, self.memory
+            assert topic is not None
+            deletes = [topic.key_of(record), *([key + layout.LEASES] if record.leases else [])]
+            puts = [(key + layout.ANSWER, layout.pack_answer(Answer(answer, number, secret_hash)))]
 
-        def applied() -> None:
-            self.metrics.offers_waited.observe(max(0, now_ms - record.created_ms) / 1000)
-            record.answer_hash, record.answer_number, record.leases = secret_hash, number, b""
-            memory.delist(record, topic, Reason.ANSWERED, now_ms)
-            self.watches.changed(topic.prefix)
-            self.watches.changed(key)
-            self.table.report("answered", origin, topic.name.decode(), record)
+            def applied() -> None:
+                self.metrics.offers_waited.observe(max(0, now_ms - record.created_ms) / 1000)
+                record.answer_hash, record.answer_number, record.leases = secret_hash, number, b""
+                memory.delist(record, topic, Reason.ANSWERED, now_ms)
+                self.watches.changed(topic.prefix)
+                self.watches.changed(key)
+                self.table.report("answered", origin, topic.name.decode(), record)
 
-        await self.table.commit([token], Change(puts, deletes), applied, now_ms=now_ms)
+            await self.table.commit([lock], Change(puts, deletes), applied, now_ms=now_ms)
 
     async def add_candidates(
         self, origin: str, code: bytes, side: Side, candidates: Sequence[str], *, secret_hash: bytes = b""
@@ -290,13 +283,14 @@ class LevelDBStore:
         now_ms = self._clock.now_ms()
         self.space.admit(sum(map(utf8_length, candidates)))
         key = layout.pack_session_prefix(origin, code)
-        # A coroutine for a lock that is free would cost 2 % of the request.
-        token = self.locks.try_acquire(key, appends=True) or await self.locks.acquire(key, appends=True)
+        if self.locks.held(key):
+            with await self.locks.acquire(key):
+                pass  # the next change begins after the next `await`
         record = self._find(key, side, secret_hash, now_ms)
         first = self._take_numbers(record, side, candidates, candidates=True)
         prefix = key + layout.CANDIDATE[side]
         puts = [(prefix + layout.pack_number(number), text.encode()) for number, text in enumerate(candidates, first)]
-        await self.table.commit([token], Change(puts, []), functools.partial(self.watches.changed, key))
+        await self.table.commit((), Change(puts, []), functools.partial(self.watches.changed, key))
 
     async def read(
         self,
@@ -316,39 +310,42 @@ class LevelDBStore:
 
     async def withdraw(self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"") -> None:
         now_ms = self._clock.now_ms()
-        token, record = await self._acquire(origin, code, side, secret_hash, now_ms)
-        await self._withdraw(origin, token, record, now_ms)
+        with await self._lock(origin, code) as lock:
+            await self._withdraw(origin, lock, self._find(lock.key, side, secret_hash, now_ms), now_ms)
 
     async def refresh(
         self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"", announce: bool = True
     ) -> Refreshed:
         now_ms = self._clock.now_ms()
-        token, record = await self._acquire(origin, code, side, secret_hash, now_ms)
-        size = record.offerer_bytes
-        expires_ms, announced = await self._move(token, record, now_ms, announce=announce)
-        return Refreshed(expires_ms, size if announced else 0)
+        with await self._lock(origin, code) as lock:
+            record = self._find(lock.key, side, secret_hash, now_ms)
+            size = record.offerer_bytes
+            expires_ms, announced = await self._move(lock, record, now_ms, announce=announce)
+            return Refreshed(expires_ms, size if announced else 0)
 
     # Holding offers
 
     async def hold(self, origin: str, code: bytes, lease: bytes, *, secret_hash: bytes = b"") -> int:
         now_ms = self._clock.now_ms()
-        token, record = await self._acquire(origin, code, OFFERER, secret_hash, now_ms)
-        return (await self._move(token, record, now_ms, b"" if record.answer_number else lease))[0]
+        with await self._lock(origin, code) as lock:
+            record = self._find(lock.key, OFFERER, secret_hash, now_ms)
+            return (await self._move(lock, record, now_ms, b"" if record.answer_number else lease))[0]
 
     async def renew(self, origin: str, code: bytes, lease: bytes) -> int:
         now_ms = self._clock.now_ms()
-        token, record = await self._acquire_held(origin, code, lease, now_ms)
-        return (await self._move(token, record, now_ms))[0]
+        with await self._lock(origin, code) as lock:
+            return (await self._move(lock, self._find_held(lock.key, lease, now_ms), now_ms))[0]
 
     async def release(self, origin: str, code: bytes, lease: bytes) -> None:
         now_ms = self._clock.now_ms()
-        token, record = await self._acquire_held(origin, code, lease, now_ms)
-        rest = b"".join(drop_leases(record.leases, lease))
-        if not rest:
-            await self._withdraw(origin, token, record, now_ms)
-            return
-        applied = functools.partial(setattr, record, "leases", rest)
-        await self.table.commit([token], Change([(token.key + layout.LEASES, rest)], []), applied)
+        with await self._lock(origin, code) as lock:
+            record = self._find_held(lock.key, lease, now_ms)
+            rest = b"".join(drop_leases(record.leases, lease))
+            if not rest:
+                await self._withdraw(origin, lock, record, now_ms)
+                return
+            applied = functools.partial(setattr, record, "leases", rest)
+            await self.table.commit([lock], Change([(lock.key + layout.LEASES, rest)], []), applied)
 
     async def _release_abandoned(self, abandoned: list[tuple[Record, bytes]]) -> None:
         """Release the leases of an earlier process whose holders have not held their offers again in time."""
@@ -402,10 +399,9 @@ class LevelDBStore:
         listed = self._readable.topic(origin, topic)
         # A removal lowers the number, unless sessions were added since, which have greater serials.
         serial, live = (listed.sessions[-1].serial, len(listed.sessions)) if listed else (0, 0)
-        changes_ms = listed.first_expiry_ms if listed else None
         position = Position(self.identity, serial, live)
         changed = live > 0 if since is None else serial > since.event or live != since.listed
-        return ListingState(changed, position, changes_ms)
+        return ListingState(changed, position)
 
     # Events of a topic
 
@@ -493,20 +489,16 @@ class LevelDBStore:
             raise SessionNotFound
         return record
 
-    async def _acquire(
-        self, origin: str, code: bytes, side: Side, secret_hash: bytes, now_ms: int
-    ) -> tuple[LockToken, Record]:
-        """Wait until a side can change a session."""
-        token = await self.locks.acquire(layout.pack_session_prefix(origin, code))
-        return token, self._find(token.key, side, secret_hash, now_ms)
+    def _lock(self, origin: str, code: bytes) -> Awaitable[SessionLock]:
+        """Wait until a session can be changed."""
+        return self.locks.acquire(layout.pack_session_prefix(origin, code))
 
-    async def _acquire_held(self, origin: str, code: bytes, lease: bytes, now_ms: int) -> tuple[LockToken, Record]:
-        """Wait until a live offer with this lease can be changed."""
-        token = await self.locks.acquire(layout.pack_session_prefix(origin, code))
-        record = self._find(token.key, None, b"", now_ms)
+    def _find_held(self, key: bytes, lease: bytes, now_ms: int) -> Record:
+        """Return a live offer with this lease."""
+        record = self._find(key, None, b"", now_ms)
         if lease not in split_leases(record.leases):
             raise SessionNotFound
-        return token, record
+        return record
 
     def _topic_of(self, record: Record) -> str:
         if record.topic is not None:
@@ -527,7 +519,7 @@ class LevelDBStore:
         record.send(side, last, size)
         return last - len(texts) + 1
 
-    async def _withdraw(self, origin: str, token: LockToken, record: Record, now_ms: int) -> None:
+    async def _withdraw(self, origin: str, lock: SessionLock, record: Record, now_ms: int) -> None:
         listed, deletes = record.topic, list(record.keys())
         if listed is not None:
             deletes.append(listed.key_of(record))
@@ -542,10 +534,10 @@ class LevelDBStore:
             self.watches.changed(record.key)
             self.table.report("withdrawn", origin, topic, record)
 
-        await self.table.commit([token], Change([], deletes), applied, now_ms=now_ms)
+        await self.table.commit([lock], Change([], deletes), applied, now_ms=now_ms)
 
     async def _move(
-        self, token: LockToken, record: Record, now_ms: int, leases: bytes = b"", *, announce: bool = False
+        self, lock: SessionLock, record: Record, now_ms: int, leases: bytes = b"", *, announce: bool = False
     ) -> tuple[int, bool]:
         """Set a session's expiry to `now_ms` plus its timeout, and its leases if given.
 
@@ -570,5 +562,5 @@ class LevelDBStore:
                 memory.removals.add(topic.prefix, record, None, now_ms)
                 self.watches.changed(topic.prefix)
 
-        await self.table.commit([token], Change(puts, []), applied, now_ms=now_ms)
+        await self.table.commit([lock], Change(puts, []), applied, now_ms=now_ms)
         return after.expires_ms, topic is not None

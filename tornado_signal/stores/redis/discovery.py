@@ -195,7 +195,7 @@ class Discovery:
         self._watching.expects(partition.topic_channel(topic), changes_ms)
         position = Position(identity.decode(), int(serial), live) if live else self._identity.nowhere
         changed = live > 0 if since is None else position != since
-        return ListingState(changed, position, int(changes_ms) if changes_ms else None)
+        return ListingState(changed, position)
 
     # Events of a topic
 
