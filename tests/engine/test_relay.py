@@ -10,17 +10,15 @@ import time
 import pytest
 from support import redis_servers
 from support.rpc import until
-from support.stores import Inbox
+from support.stores import Inbox, redis_store
 
 from tornado_signal.errors import Unavailable
-from tornado_signal.redis.nodes import Acknowledgement
 from tornado_signal.redis.slots import key_slot
 from tornado_signal.relay import COUNTED, Channel, JoinResult, Lease, open_relay
 from tornado_signal.relay import redis as redis_relay
 from tornado_signal.relay.memory import MAX_BACKLOG_BYTES, RECEIVER_BYTES, SLICE, MemoryRelay
 from tornado_signal.relay.redis import PROCESS_BYTES
 from tornado_signal.relay.types import SENT_BYTES_PER_UNIT
-from tornado_signal.stores.redis.store import RedisStore
 
 CHANNEL = Channel("scope", "channel")
 GROUP = Channel("scope", "group")
@@ -38,7 +36,7 @@ async def result_of(value):
 
 def make_store(backend, prefix):
     addresses = [("127.0.0.1", int(port)) for port in re.findall(":([0-9]+)", server(backend == "cluster").address)]
-    return RedisStore(addresses, prefix=prefix, timeout_ms=1000, acknowledgement=Acknowledgement("os"))
+    return redis_store(addresses, prefix=prefix, timeout_ms=1000)
 
 
 @pytest.fixture(params=["memory", "redis", "cluster"])

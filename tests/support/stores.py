@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from tornado_signal.redis.client import RedisClient
 from tornado_signal.redis.connections import Credentials
 from tornado_signal.redis.nodes import Acknowledgement
 from tornado_signal.session import Removed, Side, content_code
@@ -117,11 +118,11 @@ class Redis:
     async def open(self, name, **options):
         # The clock of a server must not be set back.
         self._clock.ms = self._latest_ms
-        options = {"timeout_ms": TIMEOUT_MS, "acknowledgement": Acknowledgement("os"), **options}
+        # On a busy machine a node can need seconds.
+        options = {"timeout_ms": TIMEOUT_MS, "access": Credentials(timeout_s=30), **options}
         addresses = [("127.0.0.1", int(port)) for port in re.findall(":([0-9]+)", self._server.address)]
         prefix = f"{self._prefix}{name}:"
-        options = {"access": Credentials(timeout_s=30), **options}  # on a busy machine a node can need seconds
-        store = Alternating([RedisStore(addresses, prefix=prefix, **options) for _ in range(self.processes)])
+        store = Alternating([redis_store(addresses, prefix=prefix, **options) for _ in range(self.processes)])
         await store.open()
         return store
 
@@ -139,7 +140,7 @@ class Redis:
 
     async def settled(self, store):
         for each in store.stores:
-            await received(each.watching.change_feed)
+            await received(each.change_feed)
         await turns()
 
     async def sweep_some(self, store):
@@ -269,10 +270,18 @@ def _fields(record):
     return (topic, *(getattr(record, name) for name in Record.__slots__ if name != "topic"))
 
 
+def redis_store(
+    addresses, *, timeout_ms=60_000, acknowledgement=None, access=None, prefix="tornado-signal:", **options
+):
+    """Return a store on nodes of Redis, which is not open yet."""
+    acknowledgement = acknowledgement or Acknowledgement("os")
+    client = RedisClient(addresses, access=access, acknowledgement=acknowledgement, prefix=prefix)
+    return RedisStore(client, timeout_ms=timeout_ms, **options)
+
+
 async def open_on(node, **options):
     """Open a store on a node of Redis."""
-    options = {"acknowledgement": Acknowledgement("os"), "timeout_ms": 60_000, **options}
-    store = RedisStore([(node.host, node.port)], **options)
+    store = redis_store([(node.host, node.port)], **options)
     await store.open()
     return store
 
@@ -355,9 +364,9 @@ class Under:
 async def sweep(store):
     """Sweep until nothing is left to do. Return the number of keys deleted in each step."""
     if isinstance(store, Alternating):  # the watches of a topic sweep it when they are woken
-        for watching in (each.watching for each in store.stores):
-            for channel in list(watching._expiring):
-                watching.watches.changed(channel)
+        for each in store.stores:
+            for channel in list(each._discovery._expiries):
+                each.watches.changed(channel)
         return []
     steps = []
     while deleted := await store.table.sweep(store.now_ms()):

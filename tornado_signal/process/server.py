@@ -257,7 +257,8 @@ class ServingProcess:
         service.ice = resources.ice
         self.admin_policy.use(resources.admin_token, settings.admin_hosts)
         service.store.allow(quotas_of(settings))
-        service.store.use_passwords(*resources.redis_passwords)
+        if service.store.shared_redis is not None:
+            service.store.shared_redis.use_passwords(*resources.redis_passwords)
         service.limits.apply(settings)
         self._limit_connections(settings)
         self.webhooks.use(resources.webhooks, settings)

@@ -6,12 +6,12 @@ import logging
 import math
 import os
 from collections import Counter
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Any, Final
 
 from ..errors import Unavailable
 from .connections import Address, Command, Credentials, ErrorReply, Failure
-from .nodes import HISTORY, Node, NodeLost, NotReplicated, Pipeline, advised
+from .nodes import HISTORY, Acknowledgement, Node, NodeLost, NotReplicated, Pipeline, advised
 from .scripts import Call, Script
 from .slots import key_slot
 from .topology import Topology
@@ -34,11 +34,27 @@ OF_SLOT: Final = frozenset({"CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK"})  # they 
 
 
 class RedisClient:
-    """Calls to the primary of a slot. `access.timeout_s` limits a call with all its retries."""
+    """Calls to the primary of a slot. `access.timeout_s` limits a call with all its retries.
 
-    def __init__(self, topology: Topology, access: Credentials, prefix: str) -> None:
-        self.topology, self.metrics = topology, topology.metrics
-        self.access = access
+    `Topology` describes the addresses. All keys and channels begin with `prefix`.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[Address],
+        *,
+        sentinel: str = "",
+        access: Credentials | None = None,
+        sentinel_access: Credentials | None = None,
+        acknowledgement: Acknowledgement | None = None,
+        prefix: str = "tornado-signal:",
+    ) -> None:
+        self.access = access = access or Credentials()
+        self._sentinel_access = sentinel_access or Credentials(timeout_s=access.timeout_s)
+        self.topology = Topology(
+            addresses, sentinel, access, self._sentinel_access, acknowledgement or Acknowledgement()
+        )
+        self.metrics = self.topology.metrics
         self.prefix = prefix
         self.process_id = os.urandom(8)  # the identifier of this process
         self._loop = asyncio.get_running_loop()
@@ -63,6 +79,11 @@ class RedisClient:
         if self._clock_reading is not None:
             self._clock_reading.cancel()
             await asyncio.wait((self._clock_reading,))
+
+    def use_passwords(self, password: str | None, sentinel_password: str | None) -> None:
+        """Use these passwords for new connections to nodes and to Sentinels."""
+        self.access.password = password
+        self._sentinel_access.password = sentinel_password
 
     @property
     def memory_full(self) -> bool:

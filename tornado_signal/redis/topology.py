@@ -77,7 +77,7 @@ class Topology:
         self._sentinel = sentinel
         self._access = access
         self._sentinel_access = sentinel_access
-        self._acknowledgement = acknowledgement
+        self.acknowledgement = acknowledgement
         self._nodes: dict[Address, Node] = {}
         self._by_slot: list[Node] = []
         self.primaries: list[Node] = []  # all primaries
@@ -120,7 +120,7 @@ class Topology:
             raise OperatorError(f"Redis cannot be used: {problem}; see --redis-nodes and the credentials")
         self._announced = self.primaries[:]
         if self._sentinel:
-            self._acknowledgement.outlast(max(report.down_after_s for report in self._reports))
+            self.acknowledgement.outlast(max(report.down_after_s for report in self._reports))
         else:
             await self._read_node_timeout()
 
@@ -129,13 +129,13 @@ class Topology:
         replies = [await node.reads.submit((b"CONFIG", b"GET", b"cluster-node-timeout")) for node in self.primaries]
         timeouts = [int(reply[1]) for reply in replies if isinstance(reply, list) and len(reply) == 2]
         if len(timeouts) == len(replies):
-            self._acknowledgement.outlast(max(timeouts) / 1000)
+            self.acknowledgement.outlast(max(timeouts) / 1000)
 
     def node_at(self, address: Address) -> Node:
         node = self._nodes.get(address)
         if node is None:
             confirm = self._confirm if self._sentinel else None
-            node = self._nodes[address] = Node(address, self._access, self._acknowledgement, confirm)
+            node = self._nodes[address] = Node(address, self._access, self.acknowledgement, confirm)
         return node
 
     def node(self, slot: int) -> Node:

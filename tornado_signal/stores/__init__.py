@@ -77,9 +77,6 @@ class Store(Protocol):
     def observe(self, observer: Observer | None) -> None:
         """Report the events of sessions to an observer, or to none. Each is reported by one process of the store."""
 
-    def use_passwords(self, password: str | None, sentinel_password: str | None) -> None:
-        """Use these passwords of the engine and of its Sentinels for new connections, if it has any."""
-
     def metric_families(self) -> Iterator[Family]:
         """Yield the engine's own metrics."""
 

@@ -6,7 +6,7 @@ import contextlib
 import pytest
 from support.forwarding import RedisProxy
 from support.redis_servers import RedisServer, with_hand_clock
-from support.stores import received
+from support.stores import received, redis_store
 from support.waiting import until
 
 from tornado_signal.errors import Unavailable
@@ -17,7 +17,6 @@ from tornado_signal.redis.slots import key_slot
 from tornado_signal.session import Reason, Side, TopicRange
 from tornado_signal.stores.redis import discovery, scripts
 from tornado_signal.stores.redis.check import flaws
-from tornado_signal.stores.redis.store import RedisStore
 
 KEY = b"key"
 PATIENT = Credentials(timeout_s=30)  # on a busy machine a node can need seconds
@@ -33,8 +32,7 @@ def redis():
 
 @contextlib.asynccontextmanager
 async def opened(*addresses, **options):
-    options = {"acknowledgement": Acknowledgement("os"), "timeout_ms": 60_000, "access": PATIENT, **options}
-    store = RedisStore(addresses, **options)
+    store = redis_store(addresses, **{"access": PATIENT, **options})
     await store.open()
     try:
         yield store
@@ -230,7 +228,7 @@ async def test_channels_are_subscribed_in_batches(redis):
         await asyncio.sleep(0.2)  # all would have come
         assert proxy.subscribed == channels.IN_FLIGHT
         proxy.open.set()
-        await received(store.watching.change_feed)
+        await received(store.change_feed)
         assert proxy.subscribed == count == redis.ask("INFO", "stats")["pubsubshard_channels"]
         for watch in watches:
             watch.close()
@@ -239,7 +237,7 @@ async def test_channels_are_subscribed_in_batches(redis):
 async def test_lost_connection_with_many_channels_is_handled_in_pieces(redis, monkeypatch):
     monkeypatch.setattr(channels, "PIECE", 50)
     async with opened((redis.host, redis.port)) as store:
-        feed, pieces = store.watching.change_feed, []
+        feed, pieces = store.change_feed, []
         watches = [store.watch_topic("https://one.example", str(number)) for number in range(1000)]
         await received(feed)
         miss = feed._miss
@@ -348,7 +346,7 @@ async def test_evicted_session_is_skipped_until_it_expires(under, monkeypatch, r
 async def test_only_unwatched_channels_are_unsubscribed_and_only_after_a_while(redis, under, monkeypatch):
     monkeypatch.setattr(channels, "KEPT_S", 0.5)
     async with opened((redis.host, redis.port)) as store:
-        one, feed = under(store), store.watching.change_feed
+        one, feed = under(store), store.change_feed
         with store.watch_topic(one.origin, "topic") as stays:
             with store.watch_topic(one.origin, "other") as left:
                 await asyncio.gather(stays.opened(), left.opened())
@@ -364,7 +362,7 @@ async def test_only_unwatched_channels_are_unsubscribed_and_only_after_a_while(r
 
 async def test_channels_that_come_and_go_leave_no_command_in_flight(redis):
     async with opened((redis.host, redis.port)) as store:
-        feed = store.watching.change_feed
+        feed = store.change_feed
         with store.watch_topic("https://app.example", "stays") as watch:
             await watch.opened()
             (subscriber,) = feed._subscribers.values()

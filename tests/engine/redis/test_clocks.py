@@ -5,13 +5,12 @@ import asyncio
 import pytest
 from support.redis_servers import RedisCluster
 from support.service import ORIGIN
+from support.stores import redis_store
 
 from tornado_signal.errors import SessionNotFound
-from tornado_signal.redis.nodes import Acknowledgement
 from tornado_signal.service.waiting import next_read_s
 from tornado_signal.session import Side
 from tornado_signal.stores.redis.checks import check_clocks
-from tornado_signal.stores.redis.store import RedisStore
 
 
 @pytest.fixture
@@ -37,7 +36,7 @@ async def wait_for_the_end(store, code):
 
 
 async def test_node_with_a_fast_clock_causes_no_busy_waits_and_is_reported(addresses, under, caplog):
-    store = RedisStore(addresses, acknowledgement=Acknowledgement("os"), timeout_ms=2500)
+    store = redis_store(addresses, timeout_ms=2500)
     await store.open()
     one = under(store, ORIGIN)
     topics = [str(number) for number in range(20)]

@@ -5,13 +5,11 @@ import contextlib
 
 import pytest
 from support.redis_servers import KINDS, RedisCluster
-from support.stores import Inbox, unlimited
+from support.stores import Inbox, redis_store, unlimited
 
 from tornado_signal.redis import channels, topology
-from tornado_signal.redis.nodes import Acknowledgement
 from tornado_signal.redis.slots import key_slot
 from tornado_signal.relay import Channel, open_relay
-from tornado_signal.stores.redis.store import RedisStore
 
 CHANNEL = Channel("scope", "channel")
 
@@ -27,7 +25,7 @@ def cluster(request):
 async def opened(cluster):
     """Open a store and its relay."""
     nodes = [(server.host, server.port) for server in cluster.servers]
-    store = RedisStore(nodes, timeout_ms=60_000, acknowledgement=Acknowledgement("os"))
+    store = redis_store(nodes)
     await store.open()
     relay = open_relay(store.shared_redis, unlimited)
     try:

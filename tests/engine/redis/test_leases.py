@@ -5,13 +5,12 @@ import time
 
 import pytest
 from support.redis_servers import KINDS, RedisServer
+from support.stores import redis_store
 
 from tornado_signal.errors import SessionNotFound
 from tornado_signal.redis.client import RedisClient
-from tornado_signal.redis.nodes import Acknowledgement
 from tornado_signal.session import Side
 from tornado_signal.stores.redis import leases
-from tornado_signal.stores.redis.store import RedisStore
 
 GRACE_MS = 500
 
@@ -24,8 +23,7 @@ def node(request):
 
 
 async def open_on(node):
-    options = {"acknowledgement": Acknowledgement("os"), "timeout_ms": 300_000, "hold_grace_ms": GRACE_MS}
-    store = RedisStore([(node.host, node.port)], **options)
+    store = redis_store([(node.host, node.port)], timeout_ms=300_000, hold_grace_ms=GRACE_MS)
     await store.open()
     return store
 

@@ -8,16 +8,14 @@ import subprocess
 import pytest
 from support.documents import blocks
 from support.redis_servers import KINDS, Move, RedisCluster
-from support.stores import Under, unlimited
+from support.stores import Under, redis_store, unlimited
 
 from tornado_signal.errors import Unavailable
 from tornado_signal.redis.connections import Credentials
-from tornado_signal.redis.nodes import Acknowledgement
 from tornado_signal.redis.slots import key_slot
 from tornado_signal.relay import Channel, Lease, open_relay
 from tornado_signal.session import Side
 from tornado_signal.stores.redis.check import flaws
-from tornado_signal.stores.redis.store import RedisStore
 
 ORIGIN = "https://one.example"
 LEASE = bytes(12)
@@ -33,8 +31,7 @@ def cluster(request):
 @contextlib.asynccontextmanager
 async def opened(cluster, prefix, **access):
     addresses = [(server.host, server.port) for server in cluster.servers]
-    options = {"access": Credentials(**access), "acknowledgement": Acknowledgement("os")}
-    store = RedisStore(addresses, timeout_ms=3_600_000, prefix=prefix, **options)
+    store = redis_store(addresses, timeout_ms=3_600_000, prefix=prefix, access=Credentials(**access))
     await store.open()
     try:
         yield store

@@ -2,14 +2,12 @@
 
 import pytest
 from support.redis_servers import RedisCluster
-from support.stores import unlimited
+from support.stores import redis_store, unlimited
 
 from tornado_signal.redis.connections import Credentials
-from tornado_signal.redis.nodes import Acknowledgement
 from tornado_signal.redis.slots import key_slot
 from tornado_signal.relay import Channel, Lease, open_relay
 from tornado_signal.relay import redis as relay_module
-from tornado_signal.stores.redis.store import RedisStore
 
 GROUPS = [Channel("scope", f"group {number}") for number in range(40)]
 
@@ -25,7 +23,7 @@ async def test_silent_node_does_not_delay_the_renewal_at_others(cluster, until, 
     monkeypatch.setattr(relay_module, "RENEWED_AT_ONCE", 10)
     nodes = [(server.host, server.port) for server in cluster.servers]
     access = Credentials(timeout_s=3600)  # calls of the silent node do not end
-    store = RedisStore(nodes, timeout_ms=60_000, acknowledgement=Acknowledgement("os"), access=access)
+    store = redis_store(nodes, access=access)
     await store.open()
     relay = open_relay(store.shared_redis, unlimited)
     for group in GROUPS:

@@ -5,10 +5,9 @@ import contextlib
 
 import pytest
 from support.redis_servers import RedisServer
+from support.stores import redis_store
 
-from tornado_signal.redis.nodes import Acknowledgement
 from tornado_signal.stores.redis import counts
-from tornado_signal.stores.redis.store import RedisStore
 
 
 @pytest.fixture
@@ -19,7 +18,7 @@ def redis():
 
 @contextlib.asynccontextmanager
 async def opened(redis):
-    store = RedisStore([(redis.host, redis.port)], acknowledgement=Acknowledgement("os"), timeout_ms=60_000)
+    store = redis_store([(redis.host, redis.port)])
     await store.open()
     try:
         yield store

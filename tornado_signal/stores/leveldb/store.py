@@ -159,9 +159,6 @@ class LevelDBStore:
     def observe(self, observer: Observer | None) -> None:
         self.table.observer = observer and functools.partial(guarded, observer)
 
-    def use_passwords(self, password: str | None, sentinel_password: str | None) -> None:
-        """Do nothing: a directory has no password."""
-
     @property
     def full(self) -> str:
         return self.space.full

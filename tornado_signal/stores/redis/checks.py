@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable
 
 from ...errors import OperatorError
-from ...redis.connections import Credentials, ErrorReply
+from ...redis.client import RedisClient
+from ...redis.connections import ErrorReply
 from ...redis.nodes import Acknowledgement, Node, advised, parse_info, text_of
 from .permissions import check_permissions
 
@@ -39,14 +40,12 @@ async def _setting(node: Node, name: str) -> str:
     return text_of(reply[1]) if isinstance(reply, list) and len(reply) == 2 else ""
 
 
-async def check_node(
-    node: Node, acknowledgement: Acknowledgement, access: Credentials, prefix: str
-) -> tuple[bool, int]:
+async def check_node(client: RedisClient, node: Node) -> tuple[bool, int]:
     """Check a primary, and its replicas, which can become primaries.
 
     Return whether it syncs each write before the reply, if the durability needs that, and its memory limit in bytes.
     """
-    where = "{}:{}".format(*node.address)
+    where, acknowledgement = "{}:{}".format(*node.address), client.topology.acknowledgement
     reply = await node.reads.submit((b"INFO",))
     if isinstance(reply, ErrorReply):
         raise OperatorError(f"Redis at {where} refuses: {reply}; see --redis-user and --redis-password-file")
@@ -54,7 +53,7 @@ async def check_node(
         raise OperatorError(f"Redis at {where} does not answer: {reply}")
     info = parse_info(reply)
     always = await _check_sound(node, info, acknowledgement)
-    await check_permissions(node, prefix, access, acknowledgement)
+    await check_permissions(client, node)
     matches = [_REPLICA.match(value) for name, value in info.items() if re.fullmatch("slave[0-9]+", name)]
     online = [(match[1], int(match[2])) for match in matches if match]
     if acknowledgement.waits and len(online) < acknowledgement.replicas:
@@ -67,23 +66,21 @@ async def check_node(
             "Redis at %s has no spare replica: while one is unavailable no write is acknowledged; add a replica",
             where,
         )
-    replicas = [
-        _check_replica(Node(replica, access, acknowledgement), acknowledgement, access, prefix) for replica in online
-    ]
+    replicas = [_check_replica(client, Node(address, client.access, acknowledgement)) for address in online]
     always &= all(await asyncio.gather(*replicas))
     capacity_bytes = int(info.get("maxmemory", "0")) or int(info.get("total_system_memory", "0")) // 2
     return always, capacity_bytes or 2**30
 
 
-async def _check_replica(node: Node, acknowledgement: Acknowledgement, access: Credentials, prefix: str) -> bool:
+async def _check_replica(client: RedisClient, node: Node) -> bool:
     """Check a replica as `_check_sound` and `check_permissions` do. One that does not respond passes."""
     try:
         reply = await node.reads.submit((b"INFO",))
         if isinstance(reply, Exception):
             log.warning("Redis at %s:%d, a replica, is not checked: %s", *node.address, advised(str(reply)))
             return True
-        await check_permissions(node, prefix, access, acknowledgement)
-        return await _check_sound(node, parse_info(reply), acknowledgement)
+        await check_permissions(client, node)
+        return await _check_sound(node, parse_info(reply), client.topology.acknowledgement)
     finally:
         await node.close()
 

@@ -24,14 +24,15 @@ from ...session import (
     TopicRange,
 )
 from ..quotas import UNLIMITED
+from ..watches import Watches
 from . import records, scripts
 from .partitions import Partition, Partitions
 from .positions import StoreIdentity
-from .watching import Watching
 
 LISTING_STEP = 50  # sessions of a listing read in parallel
 EVENTS_STEP = 50
 TOPICS_STEP = 256  # topics read from a partition at once
+EXPIRY_DELAY_S = 0.005  # delay after an expiry, because clocks are not read at the same instant
 END = b"\xff"  # above all names
 
 Bounds: TypeAlias = tuple[tuple[bytes, bytes], ...]
@@ -70,18 +71,24 @@ class Discovery:
         self,
         client: RedisClient,
         partitions: Partitions,
-        watching: Watching,
+        watches: Watches,
         identity: StoreIdentity,
         metrics: SessionMetrics,
         timeout_ms: int,
     ) -> None:
         self._client = client
         self._partitions = partitions
-        self._watching = watching
+        self._watches = watches
         self._identity = identity
         self._metrics = metrics
         self._timeout_ms = timeout_ms
-        self._expiring = asyncio.Lock()
+        self._removing = asyncio.Lock()  # of expired sessions
+        self._expiries: dict[bytes, tuple[int, asyncio.TimerHandle]] = {}  # the next one, by channel
+
+    def close(self) -> None:
+        for _, timer in self._expiries.values():
+            timer.cancel()
+        self._expiries.clear()
 
     async def topics(
         self, origin: str, offset: int, limit: int, ranges: Sequence[TopicRange] | None = None
@@ -134,7 +141,7 @@ class Discovery:
         if again:
             # Many have expired. Remove a few at a time, and pause twice as long so that the node can serve others.
             loop = asyncio.get_running_loop()
-            async with self._expiring:
+            async with self._removing:
                 while again:
                     began_s = loop.time()
                     again, *reply = await self._run_once(partition, call, *more)
@@ -192,7 +199,7 @@ class Discovery:
     async def listing_state(self, origin: str, topic: str, since: Position | None = None) -> ListingState:
         partition = self._partitions.of_topic(origin, topic)
         identity, serial, live, changes_ms = await self._run("listing_state", partition, topic=topic.encode())
-        self._watching.expects(partition.topic_channel(topic), changes_ms)
+        self._expect(partition, topic, changes_ms)
         position = Position(identity.decode(), int(serial), live) if live else self._identity.nowhere
         changed = live > 0 if since is None else position != since
         return ListingState(changed, position)
@@ -262,11 +269,30 @@ class Discovery:
         known = {"departed_serial": serial, "listed_serial": listed, "max_items": max_items}
         reply = await self._run("topic_step", partition, topic=topic.encode(), **known)
         identity, newest, removals, refreshes, additions, first, forgotten, history = reply
-        self._watching.expects(partition.topic_channel(topic), first)
+        self._expect(partition, topic, first)
         identity = self._identity.in_history(identity, history)
         return Step(identity, int(newest), removals, refreshes, additions, int(forgotten), empty=not first)
 
     # Expired sessions
+
+    def _expect(self, partition: Partition, topic: str, expires: bytes) -> None:
+        """Wake the watches of a topic when a session in it expires, because an expiry publishes no message."""
+        channel = partition.topic_channel(topic)
+        if not expires or not self._watches.watched(channel):
+            return
+        expires_ms = int(expires)
+        scheduled = self._expiries.get(channel)
+        if scheduled is not None:
+            if scheduled[0] == expires_ms:
+                return
+            scheduled[1].cancel()
+        wait_s = max(0, expires_ms - self._client.now_ms(partition.slot)) / 1000 + EXPIRY_DELAY_S
+        timer = asyncio.get_running_loop().call_later(wait_s, self._expire, channel)
+        self._expiries[channel] = expires_ms, timer
+
+    def _expire(self, channel: bytes) -> None:
+        del self._expiries[channel]
+        self._watches.changed(channel)
 
     async def _run(self, script: str, partition: Partition, **arguments: bytes | int) -> list[Any]:
         """Run a script of a topic until no session is left that has expired. Return its last reply."""

@@ -8,8 +8,9 @@ import os
 from typing import Final
 
 from ...errors import OperatorError
-from ...redis.connections import Command, Credentials, ErrorReply
-from ...redis.nodes import Acknowledgement, Node, Pipeline, text_of
+from ...redis.client import RedisClient
+from ...redis.connections import Command, ErrorReply
+from ...redis.nodes import Node, Pipeline, text_of
 
 KEPT_MS: Final = 1000  # the lifetime of the key, if the last command fails
 
@@ -30,14 +31,14 @@ WITHOUT_KEY: Final[tuple[Command, ...]] = (
 )
 
 
-async def check_permissions(node: Node, prefix: str, access: Credentials, acknowledgement: Acknowledgement) -> None:
+async def check_permissions(client: RedisClient, node: Node) -> None:
     """Check that the user may run each command that the scripts and the server need."""
-    key = f"{prefix}permissions:{os.urandom(8).hex()}".encode()
+    key = client.key(f"permissions:{os.urandom(8).hex()}")
     commands = [*WITHOUT_KEY]
     commands += [(name.encode(), key, *arguments) for name, arguments in WITH_KEY.items()]
-    if (wait := acknowledgement.command(0, 1)) is not None:
+    if (wait := client.topology.acknowledgement.command(0, 1)) is not None:
         commands.insert(0, wait)
-    pipeline = Pipeline(node.address, access)  # its own, because a subscription changes the connection
+    pipeline = Pipeline(node.address, client.access)  # its own, because a subscription changes the connection
     try:
         replies = await asyncio.gather(*map(pipeline.submit, commands))
     finally:

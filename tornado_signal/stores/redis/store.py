@@ -5,7 +5,6 @@ and a few counts, so all processes respond alike. The time is that of the nodes.
 """
 
 import asyncio
-import dataclasses
 import functools
 import logging
 import os
@@ -14,11 +13,11 @@ from typing import Any, Literal
 
 from ...errors import AlreadyAnswered, OperatorError, SessionNotFound, StalePosition, TooMany, Unavailable
 from ...metrics import Family, SessionMetrics
+from ...redis.channels import ChangeFeed
 from ...redis.client import RedisClient
-from ...redis.connections import Address, Credentials
+from ...redis.connections import Credentials
 from ...redis.nodes import Acknowledgement, Node
 from ...redis.slots import key_slot
-from ...redis.topology import Topology
 from ...session import (
     MIN_HELD_MS,
     Observer,
@@ -34,7 +33,7 @@ from ...session import (
 from ...settings.settings import Settings
 from ...system.loop import guarded, in_slices
 from ..quotas import Quotas
-from ..watches import Watch
+from ..watches import Watch, Watches
 from . import records, scripts
 from .checks import check_clocks, check_node
 from .counts import Counts
@@ -43,7 +42,6 @@ from .leases import Leases
 from .partitions import MAX_PARTITIONS, Partition, Partitions
 from .positions import StoreIdentity
 from .probes import Probes
-from .watching import Watching
 
 log = logging.getLogger(__name__)
 
@@ -64,13 +62,8 @@ class RedisStore:
 
     def __init__(
         self,
-        addresses: Sequence[Address],
+        client: RedisClient,
         *,
-        sentinel: str = "",
-        access: Credentials | None = None,
-        sentinel_access: Credentials | None = None,
-        acknowledgement: Acknowledgement = Acknowledgement(),  # noqa: B008 (it never changes)
-        prefix: str = "tornado-signal:",
         partitions: int = 16,
         timeout_ms: int,
         codes: Literal["random", "content"] = "random",
@@ -81,23 +74,20 @@ class RedisStore:
             raise ValueError(partitions)
         self.metrics = SessionMetrics()  # metrics of the sessions that this process changed
         self.capacity_bytes = 0
-        self._access = access = access or Credentials()
-        self._sentinel_access = sentinel_access or Credentials(timeout_s=access.timeout_s)
-        self._acknowledgement = dataclasses.replace(acknowledgement)
-        self.partitions = Partitions(prefix, partitions)  # the partitions of each origin
+        self.partitions = Partitions(client.prefix, partitions)  # the partitions of each origin
         self._timeout_ms = timeout_ms
         self._codes = codes
         self._quotas = quotas
-        self.topology = Topology(addresses, sentinel, access, self._sentinel_access, self._acknowledgement)
-        self.client = client = RedisClient(self.topology, access, prefix)
-        self.shared_redis, self.process_id = client, client.process_id
-        self.watching = Watching(client)  # subscriptions, and watches of sessions and topics
+        self.client = self.shared_redis = client
+        self.topology, self.process_id = client.topology, client.process_id
+        self.watches = Watches()  # by the channels of sessions and topics
+        self.change_feed = ChangeFeed(client, self.watches)
         self._identity = StoreIdentity()
         self.secret = b""
         self.on_lost: Callable[[], object] = lambda: None
         self._observer: Observer | None = None
         self._discovery = discovery = Discovery(
-            client, self.partitions, self.watching, self._identity, self.metrics, timeout_ms
+            client, self.partitions, self.watches, self._identity, self.metrics, timeout_ms
         )
         self.topics, self.sessions = discovery.topics, discovery.sessions
         self.listing_state = discovery.listing_state
@@ -112,11 +102,8 @@ class RedisStore:
     async def open(self) -> None:
         try:
             await self.topology.open()
-            checks = [
-                await check_node(node, self._acknowledgement, self._access, self.client.prefix)
-                for node in self.topology.primaries
-            ]
-            self._acknowledgement.always = all(always for always, _ in checks)
+            checks = [await check_node(self.client, node) for node in self.topology.primaries]
+            self.topology.acknowledgement.always = all(always for always, _ in checks)
             self.capacity_bytes = sum(capacity_bytes for _, capacity_bytes in checks)
             await self.client.open()
             check_clocks(self.topology.primaries)
@@ -173,14 +160,14 @@ class RedisStore:
         self._identity.name = identity
 
     async def close(self) -> None:
-        self.watching.close()
+        self._discovery.close()
         await self._probes.stop()
         await self._counts.close()
         await self._leases.close()
         for task in self._asides:
             task.cancel()
         await self.client.close()
-        await self.watching.change_feed.close()
+        await self.change_feed.close()
         await self.topology.close()
 
     def now_ms(self, watch: Watch | None = None) -> int:
@@ -203,10 +190,6 @@ class RedisStore:
             topic, created_ms, expires_ms = (known[0].decode(), int(known[1]), int(known[2])) if known else (None,) * 3
             self._observer(outcome, origin, code, topic, created_ms, expires_ms)
 
-    def use_passwords(self, password: str | None, sentinel_password: str | None) -> None:
-        self._access.password = password
-        self._sentinel_access.password = sentinel_password
-
     @property
     def available(self) -> bool:
         return self.topology.available and not self._probes.problem
@@ -225,7 +208,7 @@ class RedisStore:
             await self._claim()
         except OperatorError as error:
             log.error("the store on Redis is not the one of before: %s", error)
-        in_slices(self.watching.watches.keys(), self.watching.watches.changed, WAKE_STEP)
+        in_slices(self.watches.keys(), self.watches.changed, WAKE_STEP)
         guarded(self.on_lost)
 
     # Publishing and connecting
@@ -417,14 +400,22 @@ class RedisStore:
 
     def watch_session(self, origin: str, code: bytes) -> Watch:
         partition = self.partitions.of_code(origin, code)
-        return self.watching.watch(partition.session(code), partition.slot)
+        return self._watch(partition.session(code), partition.slot)
 
     def watch_topic(self, origin: str, topic: str) -> Watch:
         partition = self.partitions.of_topic(origin, topic)
-        return self.watching.watch(partition.topic_channel(topic), partition.slot)
+        return self._watch(partition.topic_channel(topic), partition.slot)
+
+    def _watch(self, channel: bytes, slot: int) -> Watch:
+        """Open a watch. Its `opened` waits until the channel is subscribed."""
+        self.change_feed.want(channel, slot)
+        watch = self.watches.watch(channel)
+        if channel in self.change_feed.pending:
+            watch.opening = functools.partial(self.change_feed.subscribed, channel)
+        return watch
 
     def end_watches(self) -> None:
-        self.watching.watches.end()
+        self.watches.end()
 
     # Positions
 
@@ -442,7 +433,7 @@ def make_redis_store(
     """Return the store as configured, with the passwords for Redis and for its Sentinels."""
     ca = str(settings.redis_ca) if settings.redis_ca else None
     timeout_s = settings.redis_timeout_ms / 1000
-    return RedisStore(
+    client = RedisClient(
         settings.redis_nodes,
         sentinel=settings.redis_sentinel,
         access=Credentials(settings.redis_user or None, password, settings.redis_tls, ca, timeout_s),
@@ -451,6 +442,9 @@ def make_redis_store(
         ),
         acknowledgement=Acknowledgement(settings.durability, settings.redis_replicas),
         prefix=settings.redis_prefix,
+    )
+    return RedisStore(
+        client,
         partitions=settings.redis_partitions,
         timeout_ms=settings.session_timeout_ms,
         codes=settings.codes,
