@@ -14,11 +14,11 @@ from support.stores import Inbox, redis_store
 
 from tornado_signal.errors import Unavailable
 from tornado_signal.redis.slots import key_slot
-from tornado_signal.relay import COUNTED, Channel, JoinResult, Lease, open_relay
+from tornado_signal.relay import COUNTED, SENT_BYTES_PER_UNIT, Channel, JoinResult, Lease
 from tornado_signal.relay import redis as redis_relay
 from tornado_signal.relay.memory import MAX_BACKLOG_BYTES, RECEIVER_BYTES, SLICE, MemoryRelay
+from tornado_signal.relay.opening import open_relay
 from tornado_signal.relay.redis import PROCESS_BYTES
-from tornado_signal.relay.types import SENT_BYTES_PER_UNIT
 
 CHANNEL = Channel("scope", "channel")
 GROUP = Channel("scope", "group")

@@ -16,8 +16,8 @@ from websockets.exceptions import ConnectionClosed
 from tornado_signal.errors import Unavailable
 from tornado_signal.protocols import godot, rooms
 from tornado_signal.protocols.endpoint import make_scope
-from tornado_signal.relay import COUNTED, Channel, JoinResult, Lease, MemoryRelay
-from tornado_signal.relay.memory import MAX_BACKLOG_BYTES
+from tornado_signal.relay import COUNTED, Channel, JoinResult, Lease
+from tornado_signal.relay.memory import MAX_BACKLOG_BYTES, MemoryRelay
 
 FOLDER = TESTS / "http" / "transcripts"
 QUIET_S = 0.05  # in which nothing may come

@@ -23,7 +23,7 @@ from tornado_signal.operator.control import Control
 from tornado_signal.operator.handlers import make_application as make_admin_application
 from tornado_signal.process.resources import read_resources
 from tornado_signal.process.server import all_routes
-from tornado_signal.relay import open_relay
+from tornado_signal.relay.opening import open_relay
 from tornado_signal.service import wire
 from tornado_signal.service.operations import SUBSCRIPTIONS, declare
 from tornado_signal.service.request_log import RequestLog

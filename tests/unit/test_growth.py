@@ -28,7 +28,6 @@ from tornado_signal.relay import Channel, Lease
 from tornado_signal.relay.memory import MemoryRelay
 from tornado_signal.session import TopicRange
 from tornado_signal.settings.settings import Settings
-from tornado_signal.stores.leveldb.layout import StoreCounters
 from tornado_signal.stores.leveldb.locks import SessionLocks
 from tornado_signal.stores.leveldb.memory import ANY_SERIAL, Memory, Record, Removals
 from tornado_signal.stores.watches import Watches
@@ -224,7 +223,7 @@ async def append_to_one_session(count):
 
 
 async def list_sessions(count, topic_of, look):
-    memory = Memory(bytes(38), StoreCounters(0, 0))
+    memory = Memory(bytes(38))
     records = [Record(b"S" + serial.to_bytes(16, "big"), 0, serial // 4, serial, b"") for serial in range(1, count)]
     with Standstill() as standstill:
         for record in records:

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from tornado_signal.errors import DatabaseError
 from tornado_signal.session import Answer, Session, Side
 from tornado_signal.stores.leveldb import layout
-from tornado_signal.stores.leveldb.layout import StoreCounters
 
 # Mostly awkward characters: the terminator, its escape, and both ends of every range.
 awkward = st.sampled_from("\x00\x01ab/\x7f\x80\xff\u0100\ud7ff\ue000\uffff\U00010000\U0010ffff")
@@ -33,8 +32,7 @@ TOPIC = b"t\xc3\xb6\x00\xff\x00\x00"  # the packed topic of SESSION
         (layout.IDENTITY_KEY, b"I"),
         (layout.pack_number(layout.FORMAT), bytes(7) + b"\x02"),
         (layout.COUNTERS_KEY, b"M"),
-        (layout.pack_counters(StoreCounters(1, 259)), bytes(7) + b"\x01" + bytes(6) + b"\x01\x03"),
-        (layout.NO_COUNTERS, bytes(16)),
+        (layout.pack_counters(1, 259), bytes(7) + b"\x01" + bytes(6) + b"\x01\x03"),
         (layout.pack_session_prefix("https://o", SESSION.code), b"S" + PACKED + SESSION.code),
         (
             layout.pack_head(SESSION),
@@ -118,10 +116,11 @@ def test_session_values_unpack(session):
     assert layout.unpack_head_access(layout.pack_head(session)) == access
 
 
-@given(st.builds(StoreCounters, numbers, numbers), st.builds(Answer, topics, numbers, hashes))
+@given(st.tuples(numbers, numbers), st.builds(Answer, topics, numbers, hashes))
 def test_counters_and_answers_unpack(counters, answer):
     for further in (b"", bytes(8)):  # the number of an earlier version
-        assert layout.unpack_counters(layout.pack_counters(counters) + further) == counters
+        assert layout.unpack_counters(layout.pack_counters(*counters) + further) == counters
+    assert layout.unpack_counters(None) == (0, 0)
     assert layout.unpack_answer(layout.pack_answer(answer)) == answer
 
 

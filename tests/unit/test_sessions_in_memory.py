@@ -7,7 +7,6 @@ import pytest
 
 from tornado_signal.session import Reason
 from tornado_signal.stores.leveldb import layout, memory
-from tornado_signal.stores.leveldb.layout import StoreCounters
 from tornado_signal.stores.leveldb.memory import Memory, Record, Removals
 
 
@@ -22,7 +21,7 @@ def listed(its, topic, serial, origin="null", hashed=b"", lease=b""):
 
 @pytest.fixture
 def its():
-    return Memory(bytes(38), StoreCounters(0, 0))
+    return Memory(bytes(38))
 
 
 @pytest.mark.parametrize("topics", [1, 1000])

@@ -24,7 +24,8 @@ from ..operator.fullness import CHECK_S, describe_full
 from ..outgoing.turn_refresher import Refresher
 from ..outgoing.webhooks import Webhooks
 from ..protocols.routes import protocol_routes
-from ..relay import Relay, open_relay
+from ..relay import Relay
+from ..relay.opening import open_relay
 from ..service.operations import Operation
 from ..service.request_log import RequestLog
 from ..service.service import Service

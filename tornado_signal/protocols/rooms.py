@@ -4,7 +4,8 @@ import asyncio
 from typing import Final
 
 from .. import errors
-from ..relay import COUNTED, Channel, Deliveries, JoinResult, Lease, Relay, units_of_receivers
+from ..relay import COUNTED, Channel, JoinResult, Lease, Relay, units_of_receivers
+from ..relay.memory import Deliveries
 from ..service.client_connection import Client
 from ..service.request_context import RequestContext
 from .connection import MAX_MEMBERS, RETRY_S, ProtocolConnection, confirm

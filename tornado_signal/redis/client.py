@@ -5,7 +5,6 @@ import contextlib
 import logging
 import math
 import os
-from collections import Counter
 from collections.abc import Awaitable, Sequence
 from typing import Any, Final
 
@@ -75,7 +74,6 @@ class RedisClient:
     async def close(self) -> None:
         """Stop reading the clocks. Further calls fail."""
         self._closed = True
-        self._refusals.close()
         if self._clock_reading is not None:
             self._clock_reading.cancel()
             await asyncio.wait((self._clock_reading,))
@@ -254,29 +252,23 @@ class Refusals:
     """Log of the errors of nodes: the first at once, repetitions as a count at intervals."""
 
     def __init__(self) -> None:
-        self._repeated: Counter[tuple[Address, str]] = Counter()
-        self._timers: dict[tuple[Address, str], asyncio.TimerHandle] = {}
+        self._repeated: dict[tuple[Address, str], int] = {}  # the number since the last line
 
     def log(self, address: Address, kind: str, refused: str) -> None:
         """Log what is refused with an error of a kind, or count it."""
         key = address, kind
-        if key in self._timers:
+        if key in self._repeated:
             self._repeated[key] += 1
-            return
-        log.error("Redis at %s:%d refuses %s", *address, refused)
-        self._wait(key)
+        else:
+            log.error("Redis at %s:%d refuses %s", *address, refused)
+            self._count(key)
 
-    def _wait(self, key: tuple[Address, str]) -> None:
-        self._timers[key] = asyncio.get_running_loop().call_later(REPEATED_S, self._report, key)
+    def _count(self, key: tuple[Address, str]) -> None:
+        self._repeated[key] = 0
+        asyncio.get_running_loop().call_later(REPEATED_S, self._report, key)
 
     def _report(self, key: tuple[Address, str]) -> None:
-        del self._timers[key]
-        if number := self._repeated.pop(key, 0):
+        if number := self._repeated.pop(key):
             (host, port), kind = key
             log.error("Redis at %s:%d has refused %d more commands in %d s: %s", host, port, number, REPEATED_S, kind)
-            self._wait(key)
-
-    def close(self) -> None:
-        """Stop logging."""
-        for timer in self._timers.values():
-            timer.cancel()
+            self._count(key)

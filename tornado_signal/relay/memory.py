@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from operator import methodcaller
 from typing import Final, Generic, TypeVar
 
-from .types import Channel, JoinResult, Lease, Members, Receiver
+from . import Channel, JoinResult, Lease, Members, Receiver
 
 log = logging.getLogger(__name__)
 

@@ -21,8 +21,8 @@ from ..redis.connections import ErrorReply, Failure
 from ..redis.scripts import Script, make_script
 from ..redis.slots import key_slot
 from ..system.loop import Repeating, guarded
+from . import COUNTED, Channel, Charge, JoinResult, Lease, Members, Receiver, units_of_receivers
 from .memory import MemoryRelay
-from .types import COUNTED, Channel, Charge, JoinResult, Lease, Members, Receiver, units_of_receivers
 
 LIFETIME_MS: Final = 25_000  # of a process in a group; the leases of a lost process end within 30 s
 RENEW_S: Final = 8.0

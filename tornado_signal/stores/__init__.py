@@ -259,8 +259,14 @@ def quotas_of(settings: Settings) -> Quotas:
     )
 
 
-def make_store(settings: Settings, clock: Clock) -> Store:
-    """Return the configured store, not open yet. Only its engine is imported."""
+async def open_store(settings: Settings, clock: Clock) -> Store:
+    """Open the configured store. Only its engine is imported."""
+    store = _make_store(settings, clock)
+    await store.open()
+    return store
+
+
+def _make_store(settings: Settings, clock: Clock) -> Store:
     quotas = quotas_of(settings)
     if settings.store == "redis":
         with engine_of_redis():
@@ -305,9 +311,3 @@ def check_unused(settings: Settings) -> None:
         from .leveldb.directory import check_unused
 
         check_unused(settings.data_dir)
-
-
-async def open_store(settings: Settings, clock: Clock) -> Store:
-    store = make_store(settings, clock)
-    await store.open()
-    return store

@@ -160,8 +160,9 @@ async def test_damage_anywhere_in_a_table_is_refused_or_harmless(io_loop, tmp_pa
 
 
 def change_counters(db, **fields):
-    counters = layout.unpack_counters(db.get(layout.COUNTERS_KEY))
-    db.put(layout.COUNTERS_KEY, layout.pack_counters(counters._replace(**fields)))
+    latest_ms, serial = layout.unpack_counters(db.get(layout.COUNTERS_KEY))
+    counters = {"latest_ms": latest_ms, "serial": serial, **fields}
+    db.put(layout.COUNTERS_KEY, layout.pack_counters(counters["latest_ms"], counters["serial"]))
 
 
 def harm_listing(db, key, session):

@@ -9,7 +9,8 @@ from support.stores import Inbox, redis_store, unlimited
 
 from tornado_signal.redis import channels, topology
 from tornado_signal.redis.slots import key_slot
-from tornado_signal.relay import Channel, open_relay
+from tornado_signal.relay import Channel
+from tornado_signal.relay.opening import open_relay
 
 CHANNEL = Channel("scope", "channel")
 

@@ -13,7 +13,8 @@ from support.stores import Under, redis_store, unlimited
 from tornado_signal.errors import Unavailable
 from tornado_signal.redis.connections import Credentials
 from tornado_signal.redis.slots import key_slot
-from tornado_signal.relay import Channel, Lease, open_relay
+from tornado_signal.relay import Channel, Lease
+from tornado_signal.relay.opening import open_relay
 from tornado_signal.session import Side
 from tornado_signal.stores.redis.check import flaws
 

@@ -6,8 +6,9 @@ from support.stores import redis_store, unlimited
 
 from tornado_signal.redis.connections import Credentials
 from tornado_signal.redis.slots import key_slot
-from tornado_signal.relay import Channel, Lease, open_relay
+from tornado_signal.relay import Channel, Lease
 from tornado_signal.relay import redis as relay_module
+from tornado_signal.relay.opening import open_relay
 
 GROUPS = [Channel("scope", f"group {number}") for number in range(40)]
 

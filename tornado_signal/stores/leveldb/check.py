@@ -26,7 +26,7 @@ def problems(view: Any, memory: Memory, now_ms: int) -> list[str]:
     """
     issues: list[str] = []
     numbers: set[tuple[bytes, Side, int]] = set()
-    counters = records.counters(view)
+    latest_ms, serial = records.counters(view)
     with view.iterator(prefix=layout.SESSIONS) as parts:
         for key, value in parts:
             _, code, part = layout.unpack_session_key(key)
@@ -38,7 +38,7 @@ def problems(view: Any, memory: Memory, now_ms: int) -> list[str]:
     for record in memory.sessions.values():
         name = f"session {record.code.hex()}"
         topic = None if record.topic is None else record.topic.name.decode()
-        if record.created_ms > counters.latest_ms:
+        if record.created_ms > latest_ms:
             issues.append(f"{name} is newer than the counters")
         if topic is not None and records.find(view, record).topic != topic:
             issues.append(f"{name} is listed in another topic")
@@ -48,6 +48,6 @@ def problems(view: Any, memory: Memory, now_ms: int) -> list[str]:
             if record.leases and topic is None:
                 issues.append(f"{name} is held and not listed")
     serials = {record.serial for record in memory.sessions.values()}
-    if len(serials) < len(memory.sessions) or max(serials, default=0) > counters.serial:
+    if len(serials) < len(memory.sessions) or max(serials, default=0) > serial:
         issues.append("serials are not distinct or are beyond the counters")
     return issues

@@ -25,7 +25,7 @@ the number of L entries to the counters.
 import functools
 import struct
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 from ...errors import DatabaseError
 from ...session import Answer, Session, Side
@@ -95,20 +95,14 @@ def pack_origin(origin: str) -> bytes:
     return pack_string(origin.encode("latin-1"))
 
 
-# Key: M   Value: newest time, last serial
-class StoreCounters(NamedTuple):
-    """The counters of the whole store."""
-
-    latest_ms: int  # the latest time that the store has seen. No session is newer. 0 for none
-    serial: int  # the serial of the newest event, 0 for none
+# Key: M   Value: the latest time that the store has seen in Unix milliseconds, serial of the newest session
+pack_counters = _TWO_NUMBERS.pack
 
 
-def pack_counters(counters: StoreCounters) -> bytes:
-    return _TWO_NUMBERS.pack(*counters)
-
-
-def unpack_counters(value: bytes) -> StoreCounters:
-    return StoreCounters(*_TWO_NUMBERS.unpack_from(value))
+def unpack_counters(value: bytes | None) -> tuple[int, int]:
+    """Return zeros for a new store."""
+    latest_ms, serial = _TWO_NUMBERS.unpack_from(value) if value is not None else (0, 0)
+    return latest_ms, serial
 
 
 # Key: S origin code part [serial]
@@ -188,9 +182,6 @@ def unpack_listing_key(key: bytes) -> tuple[str, str, int, int]:
     topic, at = unpack_string(key, at)
     created, serial = _TWO_NUMBERS.unpack_from(key, at)
     return origin.decode("latin-1"), topic.decode(), _LAST - created, _LAST - serial
-
-
-NO_COUNTERS: Final = pack_counters(StoreCounters(0, 0))
 
 
 def check_format(value: bytes | None, path: str) -> int:

@@ -17,7 +17,6 @@ from sortedcontainers import SortedDict, SortedKeyList
 
 from ...session import ANSWERER, OFFERER, Reason, Side, TopicRange
 from . import layout
-from .layout import StoreCounters
 
 ANY_SERIAL: Final = 2**64  # greater than every serial
 SESSION_BYTES: Final = 1000  # upper bound of the memory of a session, without the lengths of origin and topic
@@ -220,12 +219,12 @@ class Memory:
         expired: the sessions to delete, each with its keys that are left.
     """
 
-    def __init__(self, identity: bytes, counters: StoreCounters) -> None:
+    def __init__(self, identity: bytes = b"", latest_ms: int = 0, serial: int = 0) -> None:
         self.identity = identity[: layout.IDENTITY_BYTES].hex()
         self.secret = identity[layout.IDENTITY_BYTES :]
         self.generation = os.urandom(layout.IDENTITY_BYTES).hex()
-        self.latest_ms, self.serial = counters
-        self.newest = self.serial
+        self.latest_ms = latest_ms
+        self.serial = self.newest = serial
         self.sessions: dict[bytes, Record] = {}
         self.origins: dict[str, Origin] = {}
         self.removals = Removals()

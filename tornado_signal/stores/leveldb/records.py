@@ -8,7 +8,6 @@ from typing import Any
 from ...errors import DamagedListing
 from ...session import OFFERER, Answer, ListedSession, Session, SessionUpdate, Side
 from . import layout
-from .layout import StoreCounters
 from .memory import Memory, Record
 
 # Bounds of the reads in one event-loop iteration, for a millisecond or two.
@@ -45,8 +44,9 @@ def find(view: Any, record: Record) -> Session:
     return layout.unpack_head(record.code, view.get(record.key + layout.HEAD))
 
 
-def counters(view: Any) -> StoreCounters:
-    return layout.unpack_counters(view.get(layout.COUNTERS_KEY, layout.NO_COUNTERS))
+def counters(view: Any) -> tuple[int, int]:
+    """Return the latest time that the store has seen, and the serial of the newest session."""
+    return layout.unpack_counters(view.get(layout.COUNTERS_KEY))
 
 
 def find_answer(view: Any, record: Record) -> Answer | None:
@@ -124,7 +124,7 @@ def load(db: Any) -> Memory:
 
 def _load(db: Any) -> Memory:
     _verify(db)
-    memory = Memory(db.get(layout.IDENTITY_KEY, verify_checksums=True), counters(db))
+    memory = Memory(db.get(layout.IDENTITY_KEY, verify_checksums=True), *counters(db))
     with db.iterator(prefix=layout.SESSIONS, fill_cache=False) as parts:
         memory.fill(_sessions(parts))
     with db.iterator(prefix=layout.LISTING, fill_cache=False, reverse=True) as entries:

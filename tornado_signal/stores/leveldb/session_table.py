@@ -17,7 +17,6 @@ from ...system.loop import Repeating, guarded, in_slices
 from ..watches import Watches
 from . import layout, records
 from .database import Change, Database
-from .layout import StoreCounters
 from .locks import SessionLock, SessionLocks
 from .memory import Memory, Record
 from .space import Space
@@ -52,7 +51,7 @@ class SessionTable:
         self.metrics = SessionMetrics()
         self.watches = Watches()
         self.locks = SessionLocks()
-        self.memory = Memory(b"", StoreCounters(0, 0))
+        self.memory = Memory()
         self.observer: Observer | None = None
         self.on_lost: Callable[[], object] = lambda: None
         self._expiring = asyncio.Lock()
@@ -123,8 +122,7 @@ class SessionTable:
         if now_ms is not None:
             memory = self.memory
             memory.latest_ms = max(memory.latest_ms, now_ms)
-            counters = StoreCounters(memory.latest_ms, memory.serial)
-            change.puts.append((layout.COUNTERS_KEY, layout.pack_counters(counters)))
+            change.puts.append((layout.COUNTERS_KEY, layout.pack_counters(memory.latest_ms, memory.serial)))
         for lock in locks:
             lock.writing = True
 

@@ -27,7 +27,6 @@ from ..quotas import UNLIMITED
 from ..watches import Watches
 from . import records, scripts
 from .partitions import Partition, Partitions
-from .positions import StoreIdentity
 
 LISTING_STEP = 50  # sessions of a listing read in parallel
 EVENTS_STEP = 50
@@ -72,14 +71,12 @@ class Discovery:
         client: RedisClient,
         partitions: Partitions,
         watches: Watches,
-        identity: StoreIdentity,
         metrics: SessionMetrics,
         timeout_ms: int,
     ) -> None:
         self._client = client
         self._partitions = partitions
         self._watches = watches
-        self._identity = identity
         self._metrics = metrics
         self._timeout_ms = timeout_ms
         self._removing = asyncio.Lock()  # of expired sessions
@@ -200,7 +197,7 @@ class Discovery:
         partition = self._partitions.of_topic(origin, topic)
         identity, serial, live, changes_ms = await self._run("listing_state", partition, topic=topic.encode())
         self._expect(partition, topic, changes_ms)
-        position = Position(identity.decode(), int(serial), live) if live else self._identity.nowhere
+        position = Position(identity.decode(), int(serial), live) if live else self._partitions.nowhere
         changed = live > 0 if since is None else position != since
         return ListingState(changed, position)
 
@@ -211,7 +208,7 @@ class Discovery:
         step = await self._step(partition, topic, 0, 0, 1)
         if since is not None:
             known = since.store == step.identity and since.listed <= since.event <= step.serial
-            if (known and since.event >= step.forgotten) or since == self._identity.nowhere:
+            if (known and since.event >= step.forgotten) or since == self._partitions.nowhere:
                 return since, True
         return Position(step.identity, step.serial, 0), False
 
@@ -238,7 +235,7 @@ class Discovery:
                 return EventBatch(events, Position(identity, serial, listed), more=True)
             listed = int.from_bytes(name[:8], "big")  # also of an evicted session, whose entry expires
         if step.empty:
-            return EventBatch(events, self._identity.nowhere, more=False)
+            return EventBatch(events, self._partitions.nowhere, more=False)
         more = len(additions) == EVENTS_STEP
         # Sessions up to here count as known, so that removed ones that the reader never got are not reported.
         return EventBatch(events, Position(identity, serial, listed if more else serial), more)
@@ -270,7 +267,7 @@ class Discovery:
         reply = await self._run("topic_step", partition, topic=topic.encode(), **known)
         identity, newest, removals, refreshes, additions, first, forgotten, history = reply
         self._expect(partition, topic, first)
-        identity = self._identity.in_history(identity, history)
+        identity = self._partitions.identity_in_history(identity, history)
         return Step(identity, int(newest), removals, refreshes, additions, int(forgotten), empty=not first)
 
     # Expired sessions

@@ -1,19 +1,21 @@
-"""Partitions of origins, each in one hash slot, and the names of their keys.
+"""Partitions of origins, each in one hash slot, the names of their keys, and the identities in positions.
 
 The hash of a topic selects its partition. The code of a session contains the number of its partition.
 """
 
 import hashlib
+import os
 import re
 import zlib
 from base64 import urlsafe_b64encode
 from functools import lru_cache
 
 from ...redis.slots import key_slot
-from ...session import Session
+from ...session import Position, Session
 
 MAX_PARTITIONS = 1024
 PARTITIONS_KEPT = 10_000
+STORE_DIGITS = 4  # hexadecimal digits of the store in the identity of a partition
 # The keys of a script in order: a session, its tombstone, and the shared keys of the partition.
 KEY_NAMES = ("session", "tomb", "meta", "listing", "expiries", "due", "topics", "departed", "forgetting")
 _KEY = re.compile(rb"\{([\w-]+)\.[0-9a-f]+\}:(?:m|s:([0-9a-f]{32}))$")
@@ -69,10 +71,15 @@ class Partition:
 
 
 class Partitions:
-    """All partitions of a store. Each origin has `count`."""
+    """All partitions of a store. Each origin has `count`.
+
+    `identity` is that of the store: 12 hexadecimal digits, or empty until it is open. Each partition has one that
+    derives from it, and changes if the partition is lost.
+    """
 
     def __init__(self, prefix: str, count: int) -> None:
         self.count = count
+        self.identity = ""
         name = prefix.encode()
         # Most origins use few of their partitions.
         self._partition = lru_cache(PARTITIONS_KEPT)(lambda origin, number: Partition(name, origin, number))
@@ -98,6 +105,31 @@ class Partitions:
     def number(self, text: str) -> int:
         """Return the partition number of a topic, or of another text to distribute."""
         return zlib.crc32(text.encode("utf-8", "surrogatepass")) % self.count
+
+    # Identities
+
+    def make_identity(self) -> str:
+        """Return an identity for a new partition."""
+        return self.identity[:STORE_DIGITS] + os.urandom(4).hex()
+
+    @property
+    def nowhere(self) -> Position:
+        """The position of readers that know no session, because the topic was empty."""
+        return Position(self.identity[:STORE_DIGITS].ljust(12, "0"), 0, 0)
+
+    def identity_in_history(self, identity: bytes, history: bytes) -> str:
+        """Return the identity of a partition for streams.
+
+        It also depends on the history of the node, because another primary can lack sessions that the reader knows.
+        """
+        if not identity:
+            return self.nowhere.store
+        digest = hashlib.blake2b(identity + history, digest_size=4).hexdigest()
+        return identity.decode()[:STORE_DIGITS] + digest
+
+    def covers(self, identity: str) -> bool:
+        """Return whether an identity can belong to a partition of this store."""
+        return identity[:STORE_DIGITS] == self.identity[:STORE_DIGITS]
 
 
 def parse_key(key: bytes) -> tuple[bytes, bytes] | None:

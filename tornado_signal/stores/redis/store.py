@@ -40,7 +40,6 @@ from .counts import Counts
 from .discovery import Discovery
 from .leases import Leases
 from .partitions import MAX_PARTITIONS, Partition, Partitions
-from .positions import StoreIdentity
 from .probes import Probes
 
 log = logging.getLogger(__name__)
@@ -82,13 +81,10 @@ class RedisStore:
         self.topology, self.process_id = client.topology, client.process_id
         self.watches = Watches()  # by the channels of sessions and topics
         self.change_feed = ChangeFeed(client, self.watches)
-        self._identity = StoreIdentity()
         self.secret = b""
         self.on_lost: Callable[[], object] = lambda: None
         self._observer: Observer | None = None
-        self._discovery = discovery = Discovery(
-            client, self.partitions, self.watches, self._identity, self.metrics, timeout_ms
-        )
+        self._discovery = discovery = Discovery(client, self.partitions, self.watches, self.metrics, timeout_ms)
         self.topics, self.sessions = discovery.topics, discovery.sessions
         self.listing_state = discovery.listing_state
         self.begin_topic, self.topic_step = discovery.begin_topic, discovery.topic_step
@@ -157,7 +153,7 @@ class RedisStore:
                 f"the sessions on Redis lie in {partitions} partitions; set --redis-partitions to {partitions}, "
                 "or another --redis-prefix"
             )
-        self._identity.name = identity
+        self.partitions.identity = identity
 
     async def close(self) -> None:
         self._discovery.close()
@@ -241,7 +237,7 @@ class RedisStore:
                 lifetime_ms=ttl_ms or self._timeout_ms,
                 secret_hash=secret_hash,
                 max_sessions=self._quotas.sessions_per_origin - others,
-                identity=self._identity.make(),
+                identity=self.partitions.make_identity(),
                 by_content=int(by_content),
                 lease=lease,
             )
@@ -421,10 +417,10 @@ class RedisStore:
 
     @property
     def identity(self) -> str:
-        return self._identity.name
+        return self.partitions.identity
 
     def knows(self, identity: str) -> bool:
-        return self._identity.covers(identity)
+        return self.partitions.covers(identity)
 
 
 def make_redis_store(
