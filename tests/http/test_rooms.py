@@ -126,9 +126,7 @@ class Member:
 
     def __init__(self, name, work):
         self.name = name
-        self.client = SimpleNamespace(
-            service=SimpleNamespace(start=lambda each: work.append(asyncio.ensure_future(each)))
-        )
+        self.service = SimpleNamespace(start=lambda each: work.append(asyncio.ensure_future(each)))
         self.known = set()
 
     def member_changed(self, room, member_id, data):

@@ -41,11 +41,11 @@ MAY_IMPORT = {
         "auth errors limits metrics session settings stores stores.watches system "
         "system.hourly system.lifecycle orjson tornado"
     ),
-    "service.client_connection": "auth limits service transport",
+    "service.client_connection": "limits service transport",
     "http": "auth errors limits service settings system tornado",
-    "http.upgrade": "auth errors http service.client_connection tornado transport",
+    "http.upgrade": "auth errors http tornado transport",
     "websocket": "errors service service.client_connection session system.loop transport",
-    "websocket.routes": "http http.upgrade service service.client_connection websocket",
+    "websocket.routes": "http http.upgrade service websocket",
     "protocols": ("errors http http.upgrade relay service service.client_connection transport btclib_secp256k1 orjson"),
     "operator": (
         "auth errors limits metrics relay service service.client_connection session settings stores "

@@ -43,11 +43,8 @@ class Handler(web.RequestHandler):
     def admit(self) -> None:
         """Admit the request. Errors that Tornado finds before `prepare` also need it."""
         request = self.request
-        service = request.service
-        request.request_id = service.log.request_id(request.headers, request.remote_ip)
-        request.traceparent = service.log.traceparent(request.headers)
-        request.admit(self.find_origin, request.received_bytes)
-        if self.action and service.authority is not None and request.method != "OPTIONS":
+        request.admit_request(self.find_origin)
+        if self.action and request.service.authority is not None and request.method != "OPTIONS":
             request.authorize(self.action, self.find_token())
 
     def find_origin(self) -> str:
@@ -56,8 +53,7 @@ class Handler(web.RequestHandler):
 
     def find_token(self) -> str:
         """Return the token of the header `Authorization`, or an empty text."""
-        scheme, _, token = self.request.headers.get("Authorization", "").partition(" ")
-        return token.strip() if scheme.lower() == "bearer" else ""
+        return self.request.find_token()
 
     def options(self, *path_args: str) -> None:
         """Respond to a preflight request on any path (docs/decisions.md#cors)."""

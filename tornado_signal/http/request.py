@@ -3,6 +3,7 @@
 import functools
 import logging
 import re
+from collections.abc import Callable
 from time import perf_counter
 from typing import Any, Final
 
@@ -101,6 +102,17 @@ class Request(httputil.HTTPServerRequest, RequestContext):
         return perf_counter() - self.began_s
 
     # The context of the operation
+
+    def admit_request(self, find_origin: Callable[[], str]) -> None:
+        """Set the ids of the request, and admit it."""
+        self.request_id = self.service.log.request_id(self.headers, self.remote_ip)
+        self.traceparent = self.service.log.traceparent(self.headers)
+        self.admit(find_origin, self.received_bytes)
+
+    def find_token(self) -> str:
+        """Return the token of the header `Authorization`, or an empty text."""
+        scheme, _, token = self.headers.get("Authorization", "").partition(" ")
+        return token.strip() if scheme.lower() == "bearer" else ""
 
     def find_origin(self) -> str:
         """Return the Origin. Raise InvalidParameter without a valid one (docs/decisions.md#missing-origin)."""

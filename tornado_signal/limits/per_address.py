@@ -335,6 +335,10 @@ class Limits(ConnectionCounts):
             return None
         return CountedConnection(reject_status, self, client)
 
+    def is_forwarded(self, client: ClientCounts, remote_ip: str) -> bool:
+        """Return whether a client's connection is that of a proxy, which has another address."""
+        return client.name != remote_ip and client is not self.client(remote_ip)
+
     def admit_forwarded(self, client: ClientCounts) -> None:
         """Check that a proxy can keep one more connection open for a client.
 

@@ -13,12 +13,14 @@ from typing import Any, ClassVar, Final, TypeVar
 import orjson
 
 from .. import errors
+from ..http.request import Request
 from ..relay import Channel, Relay, units_of_receivers
-from ..service.client_connection import Client, ClientConnection, MessageContext
+from ..service.client_connection import ClientConnection, MessageContext
 from ..service.refusals import close_reason
 from ..service.request_context import RequestContext
 from ..service.statuses import OK, STATUS
 from ..transport.frames import CloseCode
+from ..transport.websocket import WebSocket
 from .endpoint import find_scope
 
 T = TypeVar("T")
@@ -45,8 +47,8 @@ class ProtocolConnection(ClientConnection):
 
     __slots__ = ("_acquired", "_channels", "owner", "relay", "scope")
 
-    def __init__(self, relay: Relay, client: Client, *scope_parts: str) -> None:
-        super().__init__(client)
+    def __init__(self, relay: Relay, handshake: Request, socket: WebSocket, *scope_parts: str) -> None:
+        super().__init__(handshake, socket)
         self.relay = relay
         self.scope = self.find_scope(*scope_parts)
         self.owner = os.urandom(8).hex()  # of its leases
@@ -68,20 +70,20 @@ class ProtocolConnection(ClientConnection):
         return None
 
     def find_scope(self, *parts: str) -> str:
-        return find_scope(self.client.service, self.protocol, self.client.origin, *parts)
+        return find_scope(self.service, self.protocol, self.origin, *parts)
 
     def send(self, message: Any) -> None:
-        self.client.socket.send(encode(message))
+        self.socket.send(encode(message))
 
     def relayed(self, message: bytes) -> None:
-        self.client.socket.send(message)
+        self.socket.send(message)
 
     def acquire(self, count: int = 1) -> None:
         """Count channels or memberships of groups, until `release`."""
         for _ in range(count):
             if self._acquired >= MAX_CHANNELS:
                 raise errors.TooMany("channels of a connection")
-            self.client.service.limits.acquire_hold(self.counts)
+            self.service.limits.acquire_hold(self.counts)
             self._acquired += 1
 
     def release(self, count: int = 1) -> None:
@@ -92,14 +94,14 @@ class ProtocolConnection(ClientConnection):
         """Count a membership of a group, until `release_peer`. An address has at most a tenth of a group."""
         self.acquire()
         try:
-            self.client.service.limits.acquire_peer(self.counts, group, MAX_MEMBERS_PER_ADDRESS)
+            self.service.limits.acquire_peer(self.counts, group, MAX_MEMBERS_PER_ADDRESS)
         except errors.TooMany:
             self.release()
             raise
 
     def release_peer(self, group: Channel) -> None:
         self.release()
-        self.client.service.limits.release_peer(self.counts, group)
+        self.service.limits.release_peer(self.counts, group)
 
     def authorize_signal(self, context: RequestContext) -> None:
         """Check that the token covers offers and answers, because a signal is opaque."""
@@ -127,7 +129,7 @@ class ProtocolConnection(ClientConnection):
         units = units_of_receivers(self.relay.receivers(channel), len(message))
         if units:
             context.charge(units)
-        return self.relay.publish(channel, message, self.client.address if self.counts.limited else "")
+        return self.relay.publish(channel, message, self.client_address if self.counts.limited else "")
 
     async def until_available(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Return the result of an attempt, which is repeated while Redis does not respond, for 20 s at most."""
@@ -160,7 +162,7 @@ class ProtocolConnection(ClientConnection):
         try:
             await self.complete(work, context)
         finally:
-            self.client.socket.message_done(size)
+            self.socket.message_done(size)
             if not self.overlapping:
                 self.process_next()
 
@@ -182,16 +184,16 @@ class ProtocolConnection(ClientConnection):
 
     def _close_with_error(self, error: BaseException, context: RequestContext) -> None:
         if isinstance(error, Rejected):
-            self.client.socket.close(self.rejection_code, str(error))
+            self.socket.close(self.rejection_code, str(error))
             return
         context.count_error(error)
         context.status = STATUS.get(type(error), HTTPStatus.SERVICE_UNAVAILABLE)
         if isinstance(error, errors.TooMany):
-            self.client.socket.close(CloseCode.POLICY_VIOLATION, close_reason(error))
+            self.socket.close(CloseCode.POLICY_VIOLATION, close_reason(error))
         elif isinstance(error, errors.Unauthorized | errors.NotAllowed):
-            self.client.socket.close(CloseCode.POLICY_VIOLATION, str(error).lower())
+            self.socket.close(CloseCode.POLICY_VIOLATION, str(error).lower())
         else:
-            self.client.socket.close(CloseCode.TRY_AGAIN_LATER)
+            self.socket.close(CloseCode.TRY_AGAIN_LATER)
 
 
 def encode(message: Any) -> bytes:
@@ -238,7 +240,10 @@ def parse(message: bytes) -> Any:
                 message.decode(), parse_float=_number, parse_int=_number, parse_constant=_reject_constant
             )
         # `replace` searches for the brackets several times as fast as `count`.
-        if 2 * len(message) - len(message.replace(b"{", b"")) - len(message.replace(b"[", b"")) > MAX_DEPTH:
+        if (
+            len(message) > 2 * MAX_DEPTH
+            and 2 * len(message) - len(message.replace(b"{", b"")) - len(message.replace(b"[", b"")) > MAX_DEPTH
+        ):
             dump(decoded)
     except (TypeError, ValueError, RecursionError):
         return None

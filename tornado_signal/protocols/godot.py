@@ -6,10 +6,11 @@ import secrets
 from collections.abc import Coroutine
 from typing import Any, Final
 
+from ..http.request import Request
 from ..relay import Channel, JoinResult, Lease, Relay
-from ..service.client_connection import Client
 from ..service.request_context import RequestContext
 from ..transport.frames import CloseCode
+from ..transport.websocket import WebSocket
 from .connection import MAX_MEMBERS, Rejected, encode, is_name
 from .rooms import MemberConnection, Room
 
@@ -31,9 +32,12 @@ class GodotConnection(MemberConnection):
 
     __slots__ = ("_timer",)
 
-    def __init__(self, relay: Relay, rooms: dict[Channel, Room], client: Client) -> None:
-        super().__init__(relay, rooms, client, HOST)
+    def __init__(self, relay: Relay, rooms: dict[Channel, Room], handshake: Request, socket: WebSocket) -> None:
+        super().__init__(relay, rooms, handshake, socket)
         self._close_later(JOIN_S, self.rejection_code, "Have not joined lobby yet")
+
+    def make_id(self) -> str:
+        return HOST
 
     def received(self, message: Any, context: RequestContext) -> Coroutine[None, None, None] | None:
         self.refuse_other_protocol(message)
@@ -96,7 +100,7 @@ class GodotConnection(MemberConnection):
         elif host is not None:
             self._post(PEER_DISCONNECT if data is None else PEER_CONNECT, member_id)
         if host is None or (host == SEALED and member_id == self.id and data == GUEST):
-            self.client.socket.close(self.rejection_code, "Lobby is sealed" if host else "Room host has disconnected")
+            self.socket.close(self.rejection_code, "Lobby is sealed" if host else "Room host has disconnected")
 
     def disconnected(self) -> None:
         self._timer.cancel()
@@ -106,7 +110,7 @@ class GodotConnection(MemberConnection):
         self.relayed(_encode(kind, member_id, data))
 
     def _close_later(self, wait_s: float, code: int, reason: str) -> None:
-        self._timer = asyncio.get_running_loop().call_later(wait_s, self.client.socket.close, code, reason)
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self.socket.close, code, reason)
 
 
 def _whole(value: Any) -> int:

@@ -8,16 +8,17 @@ from typing import Any, Final
 
 from .. import errors
 from ..http.fields import topic_of
+from ..http.request import Request
 from ..relay import Channel, JoinResult, Lease, Relay
-from ..service.client_connection import Client, MessageContext
+from ..service.client_connection import MessageContext
 from ..service.request_context import RequestContext
+from ..transport.websocket import WebSocket
 from .connection import MAX_MEMBERS, RETRY_S, encode, is_name
-from .endpoint import ProtocolUpgrade
+from .endpoint import ProtocolHandshake
 from .rooms import REFUSED, MemberConnection, Room
 
 PATH: Final = "/matchbox/{room}"
 PREFIX: Final = "/matchbox/"
-ROOM: Final = "room"  # the name of the room among the fields of the query
 FIRST: Final = "first"  # the only member of a group. Its token and data are the id of the host or first client
 
 
@@ -32,15 +33,18 @@ class MatchboxConnection(MemberConnection):
 
     __slots__ = ("_first", "_is_hosted", "_next", "_room")
 
-    def __init__(self, relay: Relay, rooms: dict[Channel, Room], client: Client) -> None:
-        query = client.query  # before it is dropped
-        super().__init__(relay, rooms, client, str(uuid.UUID(int=time.time_ns() << 64 | uuid.uuid4().int >> 64)))
+    def __init__(self, relay: Relay, rooms: dict[Channel, Room], handshake: Request, socket: WebSocket) -> None:
+        query = handshake.query_arguments
+        super().__init__(relay, rooms, handshake, socket)
         count = query.get("next", [b""])[0]
         self._next = min(int(count[:9]), MAX_MEMBERS) if count.isdigit() else 0
         self._is_hosted = not self._next and query.get("host") == [b"1"]
         kind = f"next {self._next}" if self._next else "host" if self._is_hosted else "all"
-        self._room = Channel(f"{kind} {self.scope}", query[ROOM][0].decode())
+        self._room = Channel(f"{kind} {self.scope}", find_room(handshake) or "")
         self._first = ""  # the id of the host, or of the first client of a batch that is not complete
+
+    def make_id(self) -> str:
+        return str(uuid.UUID(int=time.time_ns() << 64 | uuid.uuid4().int >> 64))
 
     async def opened(self) -> None:
         context = MessageContext(self, self.pattern)
@@ -74,7 +78,7 @@ class MatchboxConnection(MemberConnection):
         return joined not in REFUSED
 
     def _disown(self) -> None:
-        self.client.service.start(self.relay.leave(self._room, FIRST, self.owner))
+        self.service.start(self.relay.leave(self._room, FIRST, self.owner))
 
     def member_changed(self, room: Room, member_id: str, data: str | None) -> None:
         if member_id == self.id:
@@ -90,7 +94,7 @@ class MatchboxConnection(MemberConnection):
             self._first = ""
             self._disown()
         elif self._next and self._first and data is None:
-            self.client.service.start(self.until_available(partial(self._own, self._first)))
+            self.service.start(self.until_available(partial(self._own, self._first)))
 
     def received(self, message: Any, context: RequestContext) -> None:
         signal = message.get("Signal") if type(message) is dict and len(message) == 1 else None
@@ -109,12 +113,15 @@ class MatchboxConnection(MemberConnection):
             asyncio.get_running_loop().call_later(RETRY_S if self._next else 0, self._disown)
 
 
-class MatchboxUpgrade(ProtocolUpgrade):
+class MatchboxHandshake(ProtocolHandshake):
     """GET /matchbox/ROOM."""
 
-    def get(self) -> None:
-        name = topic_of(self.request.path[len(PREFIX) :])
-        if name is None or not is_name(name):
-            raise errors.PathNotFound()
-        self.request.query_arguments |= {ROOM: [name.encode()]}
-        super().get()
+    def admit(self) -> None:
+        super().admit()
+        if self.request.method != "OPTIONS" and not is_name(find_room(self.request)):
+            raise errors.PathNotFound
+
+
+def find_room(request: Request) -> str | None:
+    """Return the name of the room in the path, or None if it is not UTF-8."""
+    return topic_of(request.path[len(PREFIX) :])

@@ -13,12 +13,13 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from .. import errors
+from ..http.request import Request
+from ..http.upgrade import Upgrade
 from ..relay import Channel, Relay
-from ..service.client_connection import Client
 from ..service.request_context import RequestContext, units_of
 from ..transport.websocket import WebSocket
 from .connection import MAX_CHANNELS, MAX_NAME, ProtocolConnection, confirm, encode, is_name, parse
-from .endpoint import ProtocolUpgrade
+from .endpoint import ProtocolHandshake
 
 try:
     from btclib_secp256k1 import ssa
@@ -107,8 +108,8 @@ class NostrConnection(ProtocolConnection):
 
     __slots__ = ("_subscriptions",)
 
-    def __init__(self, relay: Relay, client: Client) -> None:
-        super().__init__(relay, client)
+    def __init__(self, relay: Relay, handshake: Request, socket: WebSocket) -> None:
+        super().__init__(relay, handshake, socket)
         self._subscriptions: dict[bytes, Subscription] = {}  # by the id as JSON
 
     @property
@@ -175,8 +176,8 @@ class NostrConnection(ProtocolConnection):
 
         The awaitables complete when the subscription is effective.
         """
-        earlier = self._subscriptions.get(name, Subscription(self.client.socket, name, ()))
-        subscription = Subscription(self.client.socket, name, filters)
+        earlier = self._subscriptions.get(name, Subscription(self.socket, name, ()))
+        subscription = Subscription(self.socket, name, filters)
         context.charge(subscription.values + earlier.values - 1)
         self.release(earlier.values)
         self.acquire(subscription.values)
@@ -202,24 +203,24 @@ class NostrConnection(ProtocolConnection):
         for number, topic in enumerate(topics):
             self.publish(self.channel_of(topic), b"%d%b%b" % (event["kind"], b" " * number, content), context)
         # In one write with the event if the publisher also subscribes to it.
-        self.client.socket.post(encode(["OK", event["id"], True, ""]))
+        self.socket.post(encode(["OK", event["id"], True, ""]))
 
 
-class NostrUpgrade(ProtocolUpgrade):
+class NostrHandshake(ProtocolHandshake):
     """GET /nostr: the handshake, or the document of NIP-11 for clients that accept it."""
 
     @property
-    def is_page(self) -> bool:
+    def is_page(self) -> bool:  # type: ignore[override]
         headers = self.request.headers
         return "Upgrade" not in headers and DOCUMENT_TYPE in headers.get("Accept", "").lower()
 
-    def admit(self) -> None:
-        self.needs_token = not self.is_page
-        super().admit()
+    @property
+    def needs_token(self) -> bool:  # type: ignore[override]
+        return not self.is_page
 
-    def write_page(self) -> None:
-        self.set_header("Content-Type", DOCUMENT_TYPE)
-        self.write(
+    def write_page(self, handler: Upgrade) -> None:
+        handler.set_header("Content-Type", DOCUMENT_TYPE)
+        handler.write(
             encode(
                 {
                     "name": "tornado-signal",

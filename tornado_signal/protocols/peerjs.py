@@ -12,14 +12,17 @@ from typing import Any, Final
 
 from .. import errors
 from ..http.fields import topic_of
+from ..http.handlers import Handler
+from ..http.request import Request
 from ..relay import Channel, JoinResult, Lease, Relay
 from ..service import wire
-from ..service.client_connection import Client, MessageContext
+from ..service.client_connection import MessageContext
 from ..service.request_context import RequestContext
 from ..service.statuses import STATUS
 from ..transport.frames import CloseCode
+from ..transport.websocket import WebSocket
 from .connection import MAX_NAME, ProtocolConnection, confirm, encode, hash_owner, is_utf8
-from .endpoint import ProtocolHandler, ProtocolUpgrade, find_scope
+from .endpoint import ProtocolHandshake, find_client_origin, find_scope, find_token
 
 PATH: Final = "/peerjs"
 GROUPS: Final = 16  # of the ids of a scope, so that several nodes of Redis share them
@@ -81,11 +84,11 @@ class PeerJsConnection(ProtocolConnection):
         "_unconfirmed",
     )
 
-    def __init__(self, relay: Relay, client: Client) -> None:
+    def __init__(self, relay: Relay, handshake: Request, socket: WebSocket) -> None:
         peer_id, token, key = (
-            client.query.get(name, [b""])[0].decode("utf-8", "replace") for name in ("id", "token", "key")
+            handshake.query_arguments.get(name, [b""])[0].decode("utf-8", "replace") for name in ("id", "token", "key")
         )
-        super().__init__(relay, client, key)
+        super().__init__(relay, handshake, socket, key)
         self._flaw = ""  # why the query is refused, or empty
         if not (peer_id and token and key):
             self._flaw = "No id, token, or key supplied to websocket server"
@@ -110,7 +113,7 @@ class PeerJsConnection(ProtocolConnection):
 
     def do(self, work: Coroutine[None, None, None]) -> None:
         """Do work for the id. It waits only for other servers."""
-        service = self.client.service
+        service = self.service
         (service.start if self.relay.shared else service.finish)(work)
 
     async def opened(self) -> None:
@@ -165,7 +168,7 @@ class PeerJsConnection(ProtocolConnection):
 
     def _reject(self, kind: str, text: str) -> None:
         self.send({"type": kind, "payload": {"msg": text}})
-        self.client.socket.close(None)
+        self.socket.close(None)
 
     @property
     def _group(self) -> Channel:
@@ -187,19 +190,19 @@ class PeerJsConnection(ProtocolConnection):
             self._stop_keeping(peer_id)
         if not self._member:
             return None
-        grace_s = self.client.service.settings.hold_grace_ms / 1000
-        return self._leave() if self.client.socket.closed_by_client else self._leave_later(grace_s)
+        grace_s = self.service.settings.hold_grace_ms / 1000
+        return self._leave() if self.socket.closed_by_client else self._leave_later(grace_s)
 
     async def _leave_later(self, grace_s: float) -> None:
         """Keep the id for a reconnection with the same token. The task ends at once, because a drain waits for it."""
-        service = self.client.service
+        service = self.service
         asyncio.get_running_loop().call_later(grace_s, lambda: service.start(self._leave()))
 
     # Messages
 
     def relayed(self, message: bytes) -> None:
         if self._early is None and message.startswith(b"{") and not self.relay.shared:
-            self.client.socket.send(message)
+            self.socket.send(message)
         elif self._early is not None:
             early_bytes = sum(map(len, self._early)) + len(message)
             if (len(self._early) < MAX_KEPT and early_bytes <= MAX_KEPT_BYTES) or message.startswith(TAKEN_OVER):
@@ -207,7 +210,7 @@ class PeerJsConnection(ProtocolConnection):
         elif not message.startswith(TAKEN_OVER):
             self._receive(message)
         elif message != TAKEN_OVER + self.owner.encode():
-            self.client.service.start(self._check_owner())
+            self.service.start(self._check_owner())
 
     def _receive(self, message: bytes) -> None:
         """Send a message to the client, unless it is a repetition."""
@@ -218,7 +221,7 @@ class PeerJsConnection(ProtocolConnection):
             if repeated and hash(content) in recent:
                 return
             recent.append(hash(content))
-        self.client.socket.send(content)
+        self.socket.send(content)
 
     async def _check_owner(self) -> None:
         """Close the connection if another one owns the id. The latest message can be of an earlier owner.
@@ -230,14 +233,14 @@ class PeerJsConnection(ProtocolConnection):
         try:
             lease = await self.relay.find(self._group, self._peer_id)
         except errors.Unavailable:
-            service = self.client.service
+            service = self.service
             asyncio.get_running_loop().call_later(RETRY_S, lambda: service.start(self._check_owner()))
             return
         if lease is None or lease.owner != self.owner:
             self._lose()
 
     def _lose(self) -> None:
-        self.client.socket.close(CloseCode.NORMAL_CLOSURE, "taken over")
+        self.socket.close(CloseCode.NORMAL_CLOSURE, "taken over")
 
     def received(self, message: Any, context: RequestContext) -> Awaitable[None] | None:
         kind = message.get("type") if type(message) is dict else None
@@ -310,7 +313,7 @@ class PeerJsConnection(ProtocolConnection):
             return
         absent = self._absent[peer_id] = Absent(self, peer_id)
         self._keep(absent, message)
-        self.client.service.start(self._deliver(absent, peer_id))
+        self.service.start(self._deliver(absent, peer_id))
 
     def _may_keep(self, message: bytes) -> bool:
         kept = sum(len(absent.messages) for absent in self._absent.values())
@@ -322,7 +325,7 @@ class PeerJsConnection(ProtocolConnection):
 
     def _count_kept(self, size: int) -> None:
         self._kept_bytes += size
-        self.client.socket.add_kept(size)
+        self.socket.add_kept(size)
 
     async def _deliver(self, absent: Absent, peer_id: str) -> None:
         """Publish the kept messages in order, each until it is received, when the id arrives and from time to time."""
@@ -366,7 +369,7 @@ async def _after(earlier: Awaitable[None], send: Callable[[], Awaitable[None] | 
         await work
 
 
-class PeerJsUpgrade(ProtocolUpgrade):
+class PeerJsHandshake(ProtocolHandshake):
     """The handshake of PeerJS. Its `token` is a JSON Web Token if it has the form of one."""
 
     def find_token(self) -> str:
@@ -374,10 +377,18 @@ class PeerJsUpgrade(ProtocolUpgrade):
         return token if token.count(".") == 2 else ""
 
 
-class PeerIdHandler(ProtocolHandler):
-    """GET /{key}/id: a new id as text."""
+class PeerJsHandler(Handler):
+    """Base handler of the paths of PeerJS that have no WebSocket."""
 
-    protocol = PeerJsConnection.protocol
+    def find_origin(self) -> str:
+        return find_client_origin(self.request, PeerJsConnection.protocol)
+
+    def find_token(self) -> str:
+        return find_token(self.request)
+
+
+class PeerIdHandler(PeerJsHandler):
+    """GET /{key}/id: a new id as text."""
 
     def get(self, key: str) -> None:
         self.set_header("Content-Type", "text/plain; charset=utf-8")
@@ -386,11 +397,10 @@ class PeerIdHandler(ProtocolHandler):
     head = get
 
 
-class PeersHandler(ProtocolHandler):
+class PeersHandler(PeerJsHandler):
     """GET /{key}/peers: the connected ids, if the operator allows it."""
 
     action = "list"
-    protocol = PeerJsConnection.protocol
 
     def initialize(self, relay: Relay) -> None:
         self.relay = relay
@@ -404,7 +414,7 @@ class PeersHandler(ProtocolHandler):
         name = topic_of(key)
         if name is None:
             raise errors.InvalidParameter("key")
-        scope = find_scope(self.request.service, self.protocol, self.request.origin, name)
+        scope = find_scope(self.request.service, PeerJsConnection.protocol, self.request.origin, name)
         groups = await asyncio.gather(
             *(self.relay.members(id_group(scope, number), MAX_LISTED // GROUPS) for number in range(GROUPS))
         )

@@ -4,10 +4,11 @@ import asyncio
 from typing import Final
 
 from .. import errors
+from ..http.request import Request
 from ..relay import COUNTED, Channel, JoinResult, Lease, Relay, units_of_receivers
 from ..relay.memory import Deliveries
-from ..service.client_connection import Client
 from ..service.request_context import RequestContext
+from ..transport.websocket import WebSocket
 from .connection import MAX_MEMBERS, RETRY_S, ProtocolConnection, confirm
 
 NOTIFIED_BYTES: Final = 40  # of a member, in what the others get
@@ -72,7 +73,7 @@ class Room:
         elif kind != COUNTED or (self.users == len(self.own) and (self._missed or int(name) != len(self.members))):
             self._missed += 1
             if self.own and not self._listing.locked():
-                next(iter(self.own.values())).client.service.start(self._list())
+                next(iter(self.own.values())).service.start(self._list())
 
     def _change(self, member_id: str, data: str | None) -> None:
         """Add a member, give it new data, or remove it without data. Notify the others."""
@@ -106,15 +107,18 @@ class MemberConnection(ProtocolConnection):
 
     __slots__ = ("_rooms", "id", "joined")
 
-    def __init__(self, relay: Relay, rooms: dict[Channel, Room], client: Client, own_id: str) -> None:
-        super().__init__(relay, client)
+    def __init__(self, relay: Relay, rooms: dict[Channel, Room], handshake: Request, socket: WebSocket) -> None:
+        super().__init__(relay, handshake, socket)
         self._rooms = rooms
-        self.id = own_id
+        self.id = self.make_id()
         self.joined: list[Room] = []
 
     @property
     def names(self) -> list[str]:
         return [room.channel.name for room in self.joined]
+
+    def make_id(self) -> str:
+        raise NotImplementedError
 
     def member_changed(self, room: Room, member_id: str, data: str | None) -> None:
         """Notify the client that a member, first itself, has joined, has new data, or has left, which is None."""

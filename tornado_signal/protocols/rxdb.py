@@ -4,8 +4,7 @@ import os
 from collections.abc import Coroutine
 from typing import Any, Final
 
-from ..relay import Channel, Relay, units_of_receivers
-from ..service.client_connection import Client
+from ..relay import Channel, units_of_receivers
 from ..service.request_context import RequestContext
 from .connection import Rejected, encode, is_name
 from .rooms import NOTIFIED_BYTES, MemberConnection, Room
@@ -21,8 +20,8 @@ class RxdbConnection(MemberConnection):
 
     __slots__ = ()
 
-    def __init__(self, relay: Relay, rooms: dict[Channel, Room], client: Client) -> None:
-        super().__init__(relay, rooms, client, os.urandom(6).hex())
+    def make_id(self) -> str:
+        return os.urandom(6).hex()
 
     def opened(self) -> None:
         self.send({"type": "init", "yourPeerId": self.id})

@@ -6,10 +6,11 @@ from typing import Any, Final
 
 from .. import errors
 from ..http.fields import query_token
+from ..http.request import Request
 from ..relay import Channel, JoinResult, Lease, Relay
-from ..service.client_connection import Client
 from ..service.request_context import RequestContext
 from ..service.statuses import STATUS
+from ..transport.websocket import WebSocket
 from .connection import MAX_MEMBERS, ProtocolConnection, encode, hash_owner
 
 PATH: Final = "/tracker"
@@ -49,14 +50,14 @@ class TrackerConnection(ProtocolConnection):
 
     __slots__ = ("_swarms", "_token")
 
-    def __init__(self, relay: Relay, client: Client) -> None:
-        token = query_token(client.query)
-        super().__init__(relay, client)
+    def __init__(self, relay: Relay, handshake: Request, socket: WebSocket) -> None:
+        token = query_token(handshake.query_arguments)
+        super().__init__(relay, handshake, socket)
         # The subject of a token binds its peers. Without it a client that comes back is known by address or token.
         if self.grant is not None and self.grant.subject:
             self._token = hash_owner("subject", self.grant.subject)
         else:
-            address = hash_owner("address", client.service.limits.client(client.address).name)
+            address = hash_owner("address", self.counts.name)
             self._token = f"{address},{hash_owner('token', token)}" if token else address
         self._swarms: dict[str, dict[str, Lease]] = {}  # by info_hash, the own peers by id
 

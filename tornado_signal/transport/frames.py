@@ -37,7 +37,8 @@ _KEY_BYTES: Final = 4
 _CODE: Final = struct.Struct("!H")
 # By the first length: the longer length, the size of the head before the key, and the least valid length.
 _LONGER: Final = {126: (_CODE, 4, 126), 127: (struct.Struct("!Q"), 10, 1 << 16)}
-_MEDIUM: Final = struct.Struct("!BBH")
+_HEAD: Final = struct.Struct("!BBH")
+_MASKED_MEDIUM: Final = _MASKED | 126  # followed by a length of two bytes
 _LARGE: Final = struct.Struct("!BBQ")
 
 
@@ -100,19 +101,19 @@ class FrameReader:
 
     def read_text(self, data: bytes) -> bytes | None:
         """Return the message of new data that is just one short text frame in ASCII, otherwise None."""
-        if len(data) < 6 or data[0] != _WHOLE_TEXT or self.data or self._message is not None:
+        size = len(data)
+        if size < 6 or self.data or self._message is not None:
             return None
-        length, begin = len(data) - 6, 6
-        if length <= MAX_CONTROL_BYTES:
-            announced = data[1] - _MASKED
+        first, short, medium = _HEAD.unpack_from(data)
+        if short == _MASKED_MEDIUM and medium == size - 8 > MAX_CONTROL_BYTES:
+            key, masked = data[4:8], data[8:]
+        elif short == size - 6 + _MASKED < _MASKED_MEDIUM:
+            key, masked = data[2:6], data[6:]
         else:
-            length, begin = length - 2, 8
-            announced = data[2] << 8 | data[3] if data[1] == _MASKED | 126 else -1
-            if length <= MAX_CONTROL_BYTES:  # not in its shortest form
-                return None
-        if length != announced or length > self._max_message_bytes:
             return None
-        message = unmask(data[begin - _KEY_BYTES : begin], data[begin:])
+        if first != _WHOLE_TEXT or size > self._max_message_bytes:  # at the limit without the head, `next` reads it
+            return None
+        message = unmask(key, masked)
         return message if message.isascii() else None
 
     def clear(self) -> None:
@@ -226,4 +227,4 @@ def make_frame(opcode: int, data: bytes = b"", *, last: bool = True) -> bytes:
     first, size = opcode | _FIN if last else opcode, len(data)
     if size <= MAX_CONTROL_BYTES:
         return b"%c%c%b" % (first, size, data)
-    return (_MEDIUM.pack(first, 126, size) if size < 1 << 16 else _LARGE.pack(first, 127, size)) + data
+    return (_HEAD.pack(first, 126, size) if size < 1 << 16 else _LARGE.pack(first, 127, size)) + data

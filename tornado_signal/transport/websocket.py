@@ -1,10 +1,10 @@
 """A connection after its upgrade to a WebSocket (RFC 6455): text messages in and out, pings, and its end."""
 
 import asyncio
-import base64
 import functools
 import hashlib
 import re
+from binascii import b2a_base64
 from collections.abc import Callable
 from typing import Final, Protocol, cast
 
@@ -42,6 +42,7 @@ WEBSOCKET_VERSION: Final = "13"
 
 _PING: Final = make_frame(frames.PING)
 _KEY: Final = re.compile(rb"[A-Za-z0-9+/]{21}[AQgw]==")  # 16 bytes
+_ACCEPTED: Final = b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: %b\r\n"
 _GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455, 1.3
 
 
@@ -193,7 +194,7 @@ class WebSocket(asyncio.Protocol):
             self._parse()
         elif not self.receiver.message_received(message):  # it is in progress
             self._count(message)
-            if self._running_bytes >= SMALL_BYTES and not self._closing:
+            if self._running_bytes >= SMALL_BYTES:
                 self._update_unfinished()
 
     def _count(self, message: bytes) -> None:
@@ -268,10 +269,11 @@ class WebSocket(asyncio.Protocol):
     def unfinished_bytes(self) -> int:
         return self._frames.buffered_bytes + self._running_bytes
 
-    def send(self, *messages: bytes) -> "asyncio.Future[None]":
+    def send(self, message: bytes, *more: bytes) -> "asyncio.Future[None]":
         """Send text messages. Return a future that is done when more may be sent, or the connection is closed."""
-        if messages and not self._closing:
-            self._flush(make_text(messages[0]) if len(messages) == 1 else b"".join(map(make_text, messages)))
+        if not self._closing:
+            frame = make_frame(frames.TEXT, message)
+            self._flush(b"".join((frame, *map(make_text, more))) if more else frame)
         return self.drained or self.state.done
 
     def post(self, message: bytes) -> None:
@@ -406,11 +408,11 @@ class WebSocket(asyncio.Protocol):
             self._transport.resume_reading()
 
 
-def accept(headers: Headers, version: str, subprotocol: str) -> list[tuple[str, str]] | None:
+def accept(headers: Headers, version: str, subprotocol: str) -> bytes | None:
     """Check a handshake, a GET (RFC 6455, 4.2). No extension is accepted.
 
-    Return the headers of the 101 response, or None if the request is not a handshake. `version` is that of HTTP.
-    `subprotocol` is chosen if the client offers it.
+    Return the headers of the 101 response, each ending its line, or None if the request is not a handshake.
+    `version` is that of HTTP. `subprotocol` is chosen if the client offers it.
     """
     sent = headers.sent
     if version != "HTTP/1.1" or sent.get(b"sec-websocket-version") != WEBSOCKET_VERSION.encode():
@@ -422,15 +424,12 @@ def accept(headers: Headers, version: str, subprotocol: str) -> list[tuple[str, 
     key = sent.get(b"sec-websocket-key", b"")
     if not _KEY.fullmatch(key):
         return None
-    answer = [("Upgrade", "websocket"), ("Connection", "Upgrade"), ("Sec-WebSocket-Accept", _accept_key(key))]
+    digest = hashlib.sha1(key + _GUID, usedforsecurity=False).digest()
+    answer = _ACCEPTED % b2a_base64(digest, newline=False)
     # Compared exactly, unlike the tokens of HTTP.
     if subprotocol and subprotocol.encode() in _tokens(sent.get(b"sec-websocket-protocol", b"")):
-        answer.append(("Sec-WebSocket-Protocol", subprotocol))
+        answer += b"Sec-WebSocket-Protocol: %b\r\n" % subprotocol.encode()
     return answer
-
-
-def _accept_key(key: bytes) -> str:
-    return base64.b64encode(hashlib.sha1(key + _GUID, usedforsecurity=False).digest()).decode()
 
 
 def _tokens(value: bytes) -> list[bytes]:

@@ -9,10 +9,11 @@ from typing import Any, Final, NamedTuple
 
 from .. import errors
 from ..service import wire
-from ..service.client_connection import Client, ClientConnection, MessageContext
+from ..service.client_connection import ClientConnection, MessageContext
 from ..service.operations import SUBSCRIPTIONS, SUCCESS, Operation, Pieces, check, encode_published, publish
 from ..service.parameters import CODE, SECRET, check_optional_string
 from ..service.refusals import CLOSED_BY_OPERATOR, close_reason
+from ..service.request_context import RequestContext
 from ..service.statuses import OK, STATUS
 from ..service.tracer import Tracer
 from ..service.waiting import Feed
@@ -82,7 +83,7 @@ class RpcRequestContext(MessageContext):
         return self._rpc_method
 
     def disconnect(self) -> bool:
-        socket = self.connection.client.socket
+        socket = self.connection.socket
         if socket.drops_messages:  # it is closed already
             return False
         socket.close(CloseCode.POLICY_VIOLATION, CLOSED_BY_OPERATOR)
@@ -98,7 +99,7 @@ class RpcRequestContext(MessageContext):
             watch.close()
         elif watch.over and not self.gone:
             # The server stops: who has been answered asks again, and the answer would come at once.
-            self.connection.client.socket.close()
+            self.connection.socket.close()
 
     def ended(self) -> None:
         if self in self.connection.waiting:
@@ -135,8 +136,10 @@ class RpcConnection(ClientConnection):
         "waiting",
     )
 
-    def __init__(self, client: Client, methods: Mapping[str, Method], presence: Presence) -> None:
-        super().__init__(client)
+    def __init__(
+        self, methods: Mapping[str, Method], presence: Presence, handshake: RequestContext, socket: WebSocket
+    ) -> None:
+        super().__init__(handshake, socket)
         self.waiting: list[RpcRequestContext] = []  # the waiting requests, including subscriptions
         self.cancellable: dict[bytes, RpcRequestContext] = {}  # the requests in progress that can wait, by their ids
         self.held: list[Hold] = []
@@ -158,7 +161,7 @@ class RpcConnection(ClientConnection):
         self._presence.end(self)
 
     def reconnect(self) -> None:
-        self.client.socket.close(CloseCode.SERVICE_RESTART, "held offers are gone")
+        self.socket.close(CloseCode.SERVICE_RESTART, "held offers are gone")
 
     # Requests
 
@@ -168,7 +171,7 @@ class RpcConnection(ClientConnection):
         self.overlapping = not batch
         if isinstance(requests[0], bytes) and self.refuse_other_protocol(rpc.decode(message)):
             return None
-        receipt = Receipt(self.client.socket, len(message))
+        receipt = Receipt(self.socket, len(message))
         if batch:
             return self._process_batch(requests, receipt)
         response = self._begin(requests[0], receipt)
@@ -195,14 +198,14 @@ class RpcConnection(ClientConnection):
 
     async def _turn(self) -> bool:
         """Wait for the client's next turn. Return whether the connection is still served."""
-        await self.client.service.queue.turn(self.counts, next_=True)
-        return not self.client.socket.drops_messages
+        await self.service.queue.turn(self.counts, next_=True)
+        return not self.socket.drops_messages
 
     async def _keep(self, response: "RpcResponse | Awaitable[RpcResponse]") -> "RpcResponse":
         """Store a response of a batch until the others are complete."""
         if not isinstance(response, RpcResponse):
             response = await response
-        self.client.socket.add_kept(len(response.text))
+        self.socket.add_kept(len(response.text))
         return response
 
     async def _respond(self, work: "Awaitable[RpcResponse]", receipt: Receipt) -> None:
@@ -240,7 +243,7 @@ class RpcConnection(ClientConnection):
             code = code.lower()
             earlier = self._writes.get(code)
             if method.writes:
-                written = self._writes[code] = self.client.socket.state.loop.create_future()
+                written = self._writes[code] = self.socket.state.loop.create_future()
                 written.add_done_callback(lambda written: self._written(code, written))
             if earlier is not None:
                 return self._complete(id_, context, self._perform_after(earlier, method, params, context), written)
@@ -309,7 +312,7 @@ class RpcConnection(ClientConnection):
 
     def _failed(self, id_: bytes, context: RpcRequestContext, error: BaseException) -> "RpcResponse":
         if isinstance(error, errors.TooMany) and error.persists:
-            self.client.socket.close(CloseCode.POLICY_VIOLATION, close_reason(error))
+            self.socket.close(CloseCode.POLICY_VIOLATION, close_reason(error))
         context.count_error(error)
         context.status, text = failure(id_, error)
         context.ended()
@@ -329,7 +332,7 @@ class RpcConnection(ClientConnection):
         visible = [response for response in responses if response.text]
         long = any(response.more is not None for response in visible)
         if long and not batch:
-            self.client.socket.add_kept(len(visible[0].text))
+            self.socket.add_kept(len(visible[0].text))
         try:
             if long:
                 await self._send_fragmented(visible, b"[" if batch else b"", b"]" if batch else b"")
@@ -344,24 +347,24 @@ class RpcConnection(ClientConnection):
                 if response.on_sent is not None:
                     response.on_sent()
             if long or batch:
-                self.client.socket.add_kept(-sum(len(response.text) for response in responses))
+                self.socket.add_kept(-sum(len(response.text) for response in responses))
 
     async def _send_fragmented(self, responses: list["RpcResponse"], between: bytes, end: bytes) -> None:
         if self._fragment_lock is None:
             self._fragment_lock = asyncio.Lock()
         async with self._fragment_lock:
-            self._fragmented_sent = self.client.socket.state.loop.create_future()
-            self.client.socket.begin_message()
+            self._fragmented_sent = self.socket.state.loop.create_future()
+            self.socket.begin_message()
             try:
                 for response in responses:
-                    await self.client.socket.send_more(between + response.text, last=False)
+                    await self.socket.send_more(between + response.text, last=False)
                     between = b","
                     if response.more is not None and response.context is not None:
                         await self._send_more(response.more, response.context)
             except (Exception, asyncio.CancelledError):
-                self.client.socket.close(CloseCode.INTERNAL_ERROR)  # the message is incomplete
+                self.socket.close(CloseCode.INTERNAL_ERROR)  # the message is incomplete
             finally:
-                self.client.socket.send_more(end, last=True)
+                self.socket.send_more(end, last=True)
                 self._send_queued()
 
     async def _send_more(self, more: Pieces, context: RpcRequestContext) -> None:
@@ -371,7 +374,7 @@ class RpcConnection(ClientConnection):
                 if self.closed:
                     break
                 await context.turn()
-            await self.client.socket.send_more(b"}", last=False)
+            await self.socket.send_more(b"}", last=False)
         except (Exception, asyncio.CancelledError) as error:
             context.count_error(error)
             raise
@@ -383,25 +386,26 @@ class RpcConnection(ClientConnection):
             return None
         piece, _ = following
         context.sent_bytes += len(piece)
-        return self.client.socket.send_more(piece, last=False)
+        return self.socket.send_more(piece, last=False)
 
     def _send(self, *messages: bytes) -> "asyncio.Future[None]":
         """Send messages after the current long one. The result is done when more can be sent."""
         if self._fragmented_sent is None:
-            return self.client.socket.send(*messages)
+            return self.socket.send(*messages)
         size = sum(map(len, messages))
         self._queued_messages += messages
         self._queued_bytes += size
-        self.client.socket.add_kept(size)
+        self.socket.add_kept(size)
         return self._fragmented_sent
 
     def _send_queued(self) -> None:
         """Send the messages that have waited for the end of a long one."""
         sent, self._fragmented_sent = self._fragmented_sent, None
         queued, self._queued_messages = self._queued_messages, []
-        self.client.socket.add_kept(-self._queued_bytes)
+        self.socket.add_kept(-self._queued_bytes)
         self._queued_bytes = 0
-        self.client.socket.send(*queued)
+        if queued:
+            self.socket.send(*queued)
         if sent is not None:
             sent.set_result(None)
 
@@ -417,7 +421,7 @@ class RpcConnection(ClientConnection):
         token = params.get("token")
         if type(token) is not str or not token:
             raise errors.InvalidParameter("token")
-        authority = self.client.service.authority
+        authority = self.service.authority
         if authority is None or self._bearer is None:
             return wire.encode({"expiresAt": None})
         earlier = authority.rights(self._bearer.grant)
@@ -427,7 +431,7 @@ class RpcConnection(ClientConnection):
         if not (self.waiting or self.held or self.reserved) or grant.includes(earlier):
             self._bearer.renew(grant)
         else:
-            context.on_sent = lambda: self.client.socket.close(CloseCode.POLICY_VIOLATION, "token with fewer rights")
+            context.on_sent = lambda: self.socket.close(CloseCode.POLICY_VIOLATION, "token with fewer rights")
         return wire.encode({"expiresAt": round(grant.ends_s * 1000)})
 
     # Presence
@@ -499,7 +503,7 @@ class RpcConnection(ClientConnection):
 
         def run() -> None:
             subscription_context.span = context.span  # known since the response was recorded
-            self.client.service.start(self._run_subscription(subscription_context, feed))
+            self.service.start(self._run_subscription(subscription_context, feed))
 
         context.on_sent = run
         return wire.encode({"subscription": subscription_context.subscription})
@@ -524,7 +528,7 @@ class RpcConnection(ClientConnection):
             except (Exception, asyncio.CancelledError) as error:
                 context.count_error(error)
                 context.status = STATUS.get(type(error), 500)
-                self.client.socket.close(CloseCode.TRY_AGAIN_LATER)  # the client comes back with the last cursor
+                self.socket.close(CloseCode.TRY_AGAIN_LATER)  # the client comes back with the last cursor
         if context.subscription:  # otherwise `unsubscribe` has counted it
             self._uncount_subscription()
 
