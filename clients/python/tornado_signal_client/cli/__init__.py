@@ -48,20 +48,12 @@ def make_parser() -> Parser:
     sessions = add(
         "discovery", "sessions", "list the sessions of a topic", "List the sessions of a topic, newest first."
     )
-    sessions.add_argument("topic", metavar="TOPIC", type=TOPIC)
     watch = add(
         "discovery",
         "watch",
         "follow the sessions of a topic",
         "Follow the sessions of a topic, or the list of topics, until interrupted. It reconnects after a network "
         "failure or a restart of the server.",
-    )
-    watch.add_argument(
-        "topic",
-        metavar="TOPIC",
-        nargs="?",
-        type=TOPIC,
-        help="the topic to follow (default: the list of topics)",
     )
     offer = add(
         "signaling",
@@ -70,48 +62,18 @@ def make_parser() -> Parser:
         "Publish standard input as an offer, wait for the answer and print it. If the command ends earlier, it "
         "withdraws the offer.",
     )
-    offer.add_argument("topic", metavar="TOPIC", type=TOPIC)
-    offer.add_argument("--info", type=INFO, default="shell", help="the session's info (default: %(default)s)")
     answer = add(
         "signaling",
         "answer",
         "print an offer and answer it",
         "Print an offer and close standard output. Then send standard input as the answer.",
     )
-    answer.add_argument(
-        "target",
-        metavar="TOPIC|CODE",
-        type=TOPIC,
-        help="the code of a session, or a topic whose oldest session to answer",
-    )
-    for parser, event in (offer, "an answer"), (answer, "an offer"):
-        parser.add_argument(
-            "--candidate",
-            type=CANDIDATE,
-            action="append",
-            default=[],
-            metavar="TEXT",
-            help="a candidate to send; may be repeated",
-        )
-        parser.add_argument(
-            "--wait",
-            type=SECONDS,
-            metavar="S",
-            help=f"seconds to wait for {event} (default: until interrupted)",
-        )
     ping = add(
         "ping",
         "ping",
         "measure how fast offers are answered",
         "Repeatedly publish an offer, answer it, and measure the time until the offerer has the answer. All offers are "
         "withdrawn.",
-    )
-    ping.add_argument(
-        "--count",
-        type=COUNT,
-        default=10,
-        metavar="N",
-        help="number of measurements (default: %(default)s)",
     )
     check_ice = add(
         "check_ice",
@@ -121,28 +83,33 @@ def make_parser() -> Parser:
         "public address, a TURN server must relay a message. The exit status is 1 if a check fails. "
         "Needs the extra [peer].",
     )
+    for parser in (sessions, offer):
+        parser.add_argument("topic", metavar="TOPIC", type=TOPIC)
+    followed = "the topic to follow (default: the list of topics)"
+    watch.add_argument("topic", metavar="TOPIC", nargs="?", type=TOPIC, help=followed)
+    offer.add_argument("--info", type=INFO, default="shell", help="the session's info (default: %(default)s)")
+    target = "the code of a session, or a topic whose oldest session to answer"
+    answer.add_argument("target", metavar="TOPIC|CODE", type=TOPIC, help=target)
+    for parser, event in (offer, "an answer"), (answer, "an offer"):
+        several = {"action": "append", "default": [], "help": "a candidate to send; may be repeated"}
+        parser.add_argument("--candidate", type=CANDIDATE, metavar="TEXT", **several)
+        limit = f"seconds to wait for {event} (default: until interrupted)"
+        parser.add_argument("--wait", type=SECONDS, metavar="S", help=limit)
+    count = "number of measurements (default: %(default)s)"
+    ping.add_argument("--count", type=COUNT, default=10, metavar="N", help=count)
+    url = (
+        "URL of the server, or several separated by commas, of which the first available one is used "
+        f"(environment: {URL_VARIABLE}; default: {DEFAULT_URL})"
+    )
+    origin = f"origin of the sessions (environment: {ORIGIN_VARIABLE}; default: the origin of the server)"
+    token = (
+        f"file with the token to present, which is read again when the token expires (environment: {TOKEN_VARIABLE})"
+    )
     for parser in (topics, sessions, watch, offer, answer, ping, check_ice):
-        parser.add_argument(
-            "--url",
-            type=servers,
-            metavar="URL",
-            help="URL of the server, or several separated by commas, of which the first available one is used "
-            f"(environment: {URL_VARIABLE}; default: {DEFAULT_URL})",
-        )
-        parser.add_argument(
-            "--origin",
-            type=ORIGIN,
-            metavar="ORIGIN",
-            help=f"origin of the sessions (environment: {ORIGIN_VARIABLE}; default: the origin of the server)",
-        )
+        parser.add_argument("--url", type=servers, metavar="URL", help=url)
+        parser.add_argument("--origin", type=ORIGIN, metavar="ORIGIN", help=origin)
         parser.add_argument("--json", action="store_true", help="print JSON, one object per line, also on a terminal")
-        parser.add_argument(
-            "--token-file",
-            type=Path,
-            metavar="FILE",
-            help="file with the token to present, which is read again when the token expires "
-            f"(environment: {TOKEN_VARIABLE})",
-        )
+        parser.add_argument("--token-file", type=Path, metavar="FILE", help=token)
     completion = group.add_parser(
         "completion",
         help="print completion for a shell",
