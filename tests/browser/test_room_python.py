@@ -242,10 +242,11 @@ def test_member_with_a_wrong_clock_corrects_it(python):
         members[info].evaluate(f"setattr(sys.modules['time'], 'time_ns', {ahead})")
     for member in members.values():
         member.evaluate("enter('game', max=3)")
-        until(lambda member=member: member.evaluate("room._entry_ms < 2**53"))
+        until(lambda member=member: member.evaluate("room._settled.is_set()"))
     all_together(members)
     # All agree on the order of the entries.
-    orders = "sorted([[room._entry_ms, room.id], *([each.entry_ms, each.id] for each in room._members.values())])"
+    others = "[[*each.order] for each in room._roster.members.values()]"
+    orders = f"sorted([[room._mail.current.entry_ms, room.id], *{others}])"
     first, *others = [member.evaluate(orders) for member in members.values()]
     assert others == [first] * 2
     assert [id for _, id in first] == [member.evaluate("room.id") for member in members.values()]
@@ -405,7 +406,7 @@ def test_unsigned_messages_of_named_members_are_ignored(python):
     signed = f"Identity(sys.argv[2], 'room~lobby', 'Bob', 'of Bob').seal({mail}, {second!r}, {code!r})"
     mallory.evaluate(f"peers.client.candidates({code!r}, 'answerer', [{signed}])")
     # An offer of Bob starts an attempt, but the open connection stays until the new one is open.
-    until(lambda: alice.evaluate(f"room._members[{first!r}].attempt") == "another")
+    until(lambda: alice.evaluate(f"room._roster.members[{first!r}].peer._attempt") == "another")
     bob.evaluate("room.send('still here')")
     sees(alice, ("Message", "b", "still here"))
     assert nobody_left(alice, bob)
@@ -456,7 +457,7 @@ def test_members_say_that_a_connection_is_closed_and_replace_it(page, python, or
         return sorted(each["connection"] for each in found if each.get("closed") is True)
 
     until(lambda: closed() == ["of p", "of t"])
-    connection = program.evaluate(f"room._members[{leads.id!r}].connected")
+    connection = program.evaluate(f"room.peers[{leads.id!r}]._attempt")
     send(follows, leads, "t", connection=connection, closed=True)
     until(lambda: program.evaluate("[name for name, *_ in seen]") == ["Joined", "Left", "Joined"])
     all_together({"t": tab, "p": program})
@@ -716,7 +717,7 @@ def test_copies_of_a_beacon_take_no_place(python):
     first.evaluate("room.leave()")
     for member in (alice, bob):
         member.evaluate("enter('game', password='p', max=2)")
-        until(lambda member=member: member.evaluate("room._mailbox is not None"))
+        until(lambda member=member: member.evaluate("room._mail.current is not None"))
     # The copy has the earliest entry, so that bob waits until it is known that nobody is there.
     all_together({"a": alice, "b": bob})
     mallory.evaluate(copy)

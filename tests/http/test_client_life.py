@@ -104,8 +104,7 @@ class Busy(Handler):
 
 @pytest.mark.needs("aiortc")
 async def test_unreachable_server_is_reported_and_ends_what_has_a_timeout(unusable, caplog):
-    from tornado_signal_client.peers import Peers
-    from tornado_signal_client.room import ServerUnreachable
+    from tornado_signal_client import Peers, ServerUnreachable
 
     async def use(why, url):
         cause = why.partition(".*")[2]
@@ -301,10 +300,8 @@ async def test_new_member_connects_to_one_with_frozen_connections(websocket, bou
 
 @pytest.mark.needs("aiortc")
 async def test_late_attempt_that_is_connected_is_not_ended_for_one_with_a_dead_member(service, monkeypatch):
-    from tornado_signal_client import room as room_module
+    from tornado_signal_client import Joined, Message, Peer, Peers, attempts, room_peer
     from tornado_signal_client.names import Identity
-    from tornado_signal_client.peers import Peers
-    from tornado_signal_client.room_peer import Peer
 
     def join_late(peer):
         """The channel is open here a second after it is open on the other side."""
@@ -312,8 +309,8 @@ async def test_late_attempt_that_is_connected_is_not_ended_for_one_with_a_dead_m
 
     join = Peer._join
     monkeypatch.setattr(Peer, "_join", join_late)
-    monkeypatch.setattr(room_module, "MAX_ATTEMPTS", 1)
-    monkeypatch.setattr(room_module, "LATE_S", 0.5)
+    monkeypatch.setattr(attempts, "MAX_ATTEMPTS", 1)
+    monkeypatch.setattr(room_peer, "LATE_S", 0.5)
     leads, follows = sorted(("one", "two"), key=lambda secret: Identity("", "", None, secret).id)
     url = f"http://127.0.0.1:{service.port}"
     async with (
@@ -323,12 +320,12 @@ async def test_late_attempt_that_is_connected_is_not_ended_for_one_with_a_dead_m
         others.room("lobby", secret=follows) as follower,
     ):
         seen = aiter(follower)
-        assert isinstance(await asyncio.wait_for(anext(seen), BOUND_S), room_module.Joined)
+        assert isinstance(await asyncio.wait_for(anext(seen), BOUND_S), Joined)
         beacon = {"v": 2, "id": "~dead", "at": 1, "now": service.clock.ms}
         await others.client.offer("room~lobby", "dead", json.dumps(beacon))
-        assert isinstance(await asyncio.wait_for(anext(aiter(leader)), BOUND_S), room_module.Joined)
+        assert isinstance(await asyncio.wait_for(anext(aiter(leader)), BOUND_S), Joined)
         await leader.send("hello")
-        assert isinstance(await asyncio.wait_for(anext(seen), BOUND_S), room_module.Message)
+        assert isinstance(await asyncio.wait_for(anext(seen), BOUND_S), Message)
 
 
 @pytest.mark.needs("aiortc")
@@ -337,11 +334,10 @@ async def test_late_attempt_that_is_connected_is_not_ended_for_one_with_a_dead_m
 )
 async def test_room_obeys_lower_limits_of_a_server(limit, size, start, monkeypatch):
     """The session of a beacon takes no more mail, before its member has received what it takes for the maximum."""
-    from tornado_signal_client import room as room_module
+    from tornado_signal_client import Joined, Peers, mailbox
     from tornado_signal_client.names import Identity
-    from tornado_signal_client.peers import Peers
 
-    monkeypatch.setattr(room_module, "ALIVE_S", 0.2)
+    monkeypatch.setattr(mailbox, "ALIVE_S", 0.2)
     leads, follows = sorted(("one", "two"), key=lambda secret: Identity("", "", None, secret).id)
     url = start(*limit).url
     async with (
@@ -353,7 +349,7 @@ async def test_room_obeys_lower_limits_of_a_server(limit, size, start, monkeypat
         for _ in range(16):
             await others.client.candidates(beacon, "answerer", ["j" * size])
         async with others.room("lobby", secret=leads):
-            assert isinstance(await asyncio.wait_for(anext(aiter(room)), BOUND_S), room_module.Joined)
+            assert isinstance(await asyncio.wait_for(anext(aiter(room)), BOUND_S), Joined)
 
 
 @pytest.mark.needs("aiortc")

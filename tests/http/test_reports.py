@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import dataclasses
 import ipaddress
 import itertools
 import re
@@ -173,18 +172,18 @@ async def meet_under_a_topic(peers, others):
 @pytest.mark.parametrize("outcome", ["connected", "failed"])
 @pytest.mark.parametrize("websocket", [True, False], ids=["websocket", "http"])
 async def test_python_client_reports_each_attempt(meet, outcome, websocket, start_service, monkeypatch):
-    from tornado_signal_client import Peers, link, room, room_peer
+    from tornado_signal_client import Peers, link, room_peer
 
     async def without_candidates(connection, description):
-        sdp = re.sub("a=candidate.*\r\n", "", description.sdp)
-        await set_remote_description(connection, dataclasses.replace(description, sdp=sdp))
+        sdp = re.sub("a=candidate.*\r\n", "", description["sdp"])
+        await set_remote_description(connection, {**description, "sdp": sdp})
 
     service = await start_service(connection_reports=True, stun_servers=())
     if outcome == "failed":
         set_remote_description = link.set_remote_description
         for module in (link, room_peer):
             monkeypatch.setattr(module, "set_remote_description", without_candidates)
-    for module, name in (room, "PAIR_S"), (room, "LATE_S"), (link, "OPEN_S"):
+    for module, name in (room_peer, "PAIR_S"), (room_peer, "LATE_S"), (link, "OPEN_S"):
         monkeypatch.setattr(module, name, 0.2 if outcome == "failed" else 600)
     sent, call = [], SignalClient._report
 

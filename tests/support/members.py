@@ -19,7 +19,7 @@ import ast, asyncio, gc, hashlib, inspect, json, logging, resource, secrets, sys
 from tornado_signal_client.names import Identity
 from pathlib import Path
 from tornado_signal_client import FileOffered, Full, Joined, Message, Peers, Room, ServerUnreachable, SignalError
-from tornado_signal_client.room import Member
+from tornado_signal_client.room_peer import Member
 
 async def enter(topic="lobby", **options):
     global room

@@ -42,13 +42,9 @@ async def test_items_beyond_the_limit_are_dropped_and_counted(data, small, caplo
 
 @pytest.mark.needs("aiortc")
 async def test_room_drops_messages_and_refuses_files_and_keeps_who_joined_and_left(small):
-    from tornado_signal_client.room import FileOffered, Joined, Left, Member, Message
+    from tornado_signal_client import FileOffered, Joined, Left, Message
 
-    room = make_room()
-    peer = SimpleNamespace(id="a", connection=SimpleNamespace(connectionState="connected"))
-    room._members["a"] = Member("a", "", None)
-    room._connecting.append(peer)
-    refused = []
+    room, peer, refused = make_room(), SimpleNamespace(), []
     file = SimpleNamespace(name="a file", type="", cancel=lambda: refused.append(None))
     room._on_event(Joined(peer))
     for _ in range(1000):
@@ -65,7 +61,7 @@ async def test_room_drops_messages_and_refuses_files_and_keeps_who_joined_and_le
 
 @pytest.mark.needs("aiortc")
 async def test_messages_of_a_room_are_those_of_its_events_and_files_are_refused():
-    from tornado_signal_client.room import FileOffered, Full, Joined, Left, Message
+    from tornado_signal_client import FileOffered, Full, Joined, Left, Message
 
     room = make_room()
     peer, refused = SimpleNamespace(), []

@@ -7,7 +7,8 @@ import pytest
 
 from tornado_signal_client import SignalError
 from tornado_signal_client.names import Identity, topic_of
-from tornado_signal_client.records import decode_beacon, decode_mail
+from tornado_signal_client.records import Mail, decode_beacon
+from tornado_signal_client.shapes import checked
 from tornado_signal_client.verification import verification
 
 VECTORS = json.loads((Path(__file__).parents[1] / "room-vectors.json").read_text())
@@ -72,7 +73,7 @@ def unseal_vector(vector, origin=ORIGIN):
 
     def decode(fields):
         if vector["kind"] == "mail":
-            return decode_mail(fields) and fields
+            return checked(fields, Mail)
         info = None if "info" in fields else "info of the session"
         return decode_beacon(fields, "code", info, vector["createdAt"]) and fields
 

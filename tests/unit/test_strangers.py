@@ -5,6 +5,7 @@ import dataclasses
 import json
 import math
 from types import SimpleNamespace
+from typing import NotRequired, get_args, get_origin, get_type_hints, is_typeddict
 
 import pytest
 from hypothesis import given
@@ -68,8 +69,6 @@ def check(record):
     elif isinstance(record, list | tuple):
         for value in record:
             check(value)
-    elif isinstance(record, dict):
-        assert {type(value) for value in record.values()} <= {bool, str, type(None)}
     elif isinstance(record, int | float) and not isinstance(record, bool):
         assert abs(record) < 2**53
     else:
@@ -81,27 +80,34 @@ def read_beacon(text):
 
 
 def read_mail(text):
-    return READER.unseal(text, "from", records.decode_mail)
+    return declared(READER.unseal(text, "from", lambda fields: shapes.checked(fields, records.Mail)), records.Mail)
 
 
-def read_control(text):
-    fields = records.decode_control(parse_object(text))
-    return {name: fields.get(name) for name in CONTROL}
+def declared(value, shape):
+    """Return the values of the fields that a program can read from an object of JSON, in their order."""
+    if get_origin(shape) is NotRequired:
+        return None if value is None else declared(value, get_args(shape)[0])
+    if get_origin(shape) is list:
+        return [declared(each, get_args(shape)[0]) for each in value]
+    if not is_typeddict(shape):
+        return value
+    fields = get_type_hints(shape, include_extras=True)
+    return None if value is None else [declared(value.get(name), each) for name, each in fields.items()]
 
 
-def read(decode):
-    return lambda text: decode(parse_object(text))
+def read(shape):
+    return lambda text: declared(shapes.checked(parse_object(text), shape), shape)
 
 
 READERS = {
     "beacon": (read_beacon, BEACON),
     "mail": (read_mail, MAIL),
-    "negotiation": (read(records.decode_signal), SIGNAL),
-    "description": (read(records.decode_description), DESCRIPTION),
-    "candidate": (read(records.decode_candidate), CANDIDATE),
-    "message in parts": (read(records.decode_parts), {"size": 10, "text": True}),
-    "file": (read(records.decode_file), FILE),
-    "message about a file": (read_control, CONTROL),
+    "negotiation": (read(records.Signal), SIGNAL),
+    "description": (read(records.Description), DESCRIPTION),
+    "candidate": (read(records.Candidate), CANDIDATE),
+    "message in parts": (read(records.Parts), {"size": 10, "text": True}),
+    "file": (read(records.File), FILE),
+    "message about a file": (read(records.Control), CONTROL),
 }
 
 
@@ -128,7 +134,7 @@ def test_message_of_a_server_is_typed_or_foreign(value, data):
         connection = RpcConnection("", SimpleNamespace(recv=asyncio.Event().wait, heard_s=math.inf))
         queue = connection._subscriptions[1] = asyncio.Queue()
         pending = asyncio.get_running_loop().create_future()
-        connection._pending[1] = call = _PendingRequest(pending, 0, "sessions", {}, None, None)
+        connection._pending[1] = call = _PendingRequest(pending, 0, "sessions", {}, None)
         connection._last_id = 1
         try:
             connection._process(parse_json(text), len(text))
@@ -149,7 +155,8 @@ def test_message_of_a_server_is_typed_or_foreign(value, data):
 def room():
     """A room that is not connected to a server, with its event loop and the code of its beacon."""
     from tornado_signal_client import SignalClient
-    from tornado_signal_client.room import Mailbox, Room
+    from tornado_signal_client.mailbox import Mailbox
+    from tornado_signal_client.room import Room
     from tornado_signal_client.types import Token
 
     async def never(*args):
@@ -159,7 +166,8 @@ def room():
         client = SignalClient("http://127.0.0.1:9", retry_timeout_s=0)
         room = Room(client, never, "lobby", "", "b", "b", None, True, 2, None, lambda room: None)
         room.own_code = Token(CODE, "http://127.0.0.1:9")
-        room._mailbox = Mailbox(room.own_code, never)
+        room._mail.current = Mailbox(room.own_code, NOW_MS, 0)
+        room._mail.current.reading = asyncio.create_task(never())
         return room
 
     async def close(room):
@@ -175,24 +183,23 @@ def room():
 
 def handlers(room):
     """Return the handlers of everything that other peers send, each with an example of what they handle."""
-    from tornado_signal_client.files import IncomingFile, IncomingFiles, OutgoingFile
+    from tornado_signal_client.files import IncomingFile, OutgoingFile, on_header
     from tornado_signal_client.link import Connection
     from tornado_signal_client.messages import MARK, PARTS, Messages, decode
-    from tornado_signal_client.room_peer import Peer
+    from tornado_signal_client.room_peer import Member, Peer
 
     def nothing(*args):
         pass
 
-    async def post(mail):
+    async def send(mail, member):
         pass
 
     channel = SimpleNamespace(
         on=nothing, once=nothing, send=nothing, close=nothing, readyState="open", protocol="", bufferedAmount=0
     )
-    peer = Peer("!", "", None, [], False, 60.0, 60.0, post, nothing, nothing, nothing, nothing, READER)
+    peer = Peer(Member("!", "", None), "1", [], READER, send, nothing, nothing, nothing)
     connection = Connection([], "offerer")
     room.closers = [peer._finish, connection.close]
-    files = IncomingFiles(peer.connection, nothing)
     outgoing = OutgoingFile(SimpleNamespace(createDataChannel=lambda *args, **options: channel))
     messages = Messages(peer.connection, channel)
 
@@ -205,7 +212,7 @@ def handlers(room):
         "negotiation": (peer._receive_description, SIGNAL),
         "message in parts": (lambda text: messages.take(PARTS + text), {"size": 10, "text": True}),
         "message": (lambda text: decode(MARK + text), [1]),
-        "header of a file": (lambda text: files._on_header(channel, text), FILE),
+        "header of a file": (lambda text: on_header(channel, nothing, text), FILE),
         "received file": (lambda text: IncomingFile(channel, "a", "", 9)._receive(text), CONTROL),
         "sent file": (outgoing._on_message, CONTROL),
         "candidate": (add, CANDIDATE),
@@ -226,4 +233,4 @@ def test_no_text_of_a_peer_raises_in_its_handler(room):
     all_handlers = room.runner.run(start())
     for kind, (_, value) in all_handlers.items():
         given(st.just(kind), texts(value))(lambda kind, text: room.runner.run(handle(kind, text)))()
-    assert "!" in room._members
+    assert "!" in room._roster.members

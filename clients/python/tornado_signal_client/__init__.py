@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from .files import IncomingFile
     from .link import Connection
     from .peers import Peers
-    from .room import FileOffered, Full, Joined, Left, Message, Peer, Room, ServerUnreachable
+    from .room import Room
+    from .room_peer import FileOffered, Full, Joined, Left, Message, Peer, ServerUnreachable
     from .types import Event, Listing, Session, SessionUpdate, Side, Token
 
 _MODULES = {
@@ -21,6 +22,7 @@ _MODULES = {
     "IncomingFile": "files",
     "Connection": "link",
     "Peers": "peers",
+    "Room": "room",
 }
 _MODULES |= dict.fromkeys(("Event", "Listing", "Session", "SessionUpdate", "Side", "Token"), "types")
 
@@ -50,4 +52,4 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_MODULES.get(name, 'room')}", __name__), name)
+    return getattr(importlib.import_module(f".{_MODULES.get(name, 'room_peer')}", __name__), name)

@@ -75,12 +75,8 @@ class SignalClient(Closable):
 
     async def close(self) -> None:
         """Close all connections to the servers. Later requests raise RuntimeError."""
-        self._leases.close()
+        await self._leases.close()
         await self._servers.close()
-
-    def _check_usable(self) -> None:
-        """Raise RuntimeError if the client is closed, or belongs to another event loop."""
-        self._servers.life.check()
 
     def check(self) -> None:
         """Ask the servers for a sign of life, for example after a change of the network.
@@ -122,10 +118,6 @@ class SignalClient(Closable):
     @retry_timeout_s.setter
     def retry_timeout_s(self, retry_timeout_s: float) -> None:
         self._servers.retry_timeout_s = retry_timeout_s
-
-    async def wait_for_preferred_server(self, server: str) -> None:
-        """Wait until a server that precedes `server` in `servers` works again. It is tried first from then on."""
-        await self._servers.wait_for_preferred_server(server)
 
     async def version(self) -> str:
         """Send GET / and return the commit that the server was built from."""

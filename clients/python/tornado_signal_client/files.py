@@ -9,6 +9,7 @@ import re
 import tempfile
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -16,7 +17,8 @@ from aiortc import RTCDataChannel, RTCPeerConnection
 
 from .errors import SignalError
 from .parsing import parse_object
-from .records import decode_control, decode_file
+from .records import Control, File, is_size
+from .shapes import checked
 
 PROTOCOL = "tornado-signal-file"  # of the data channels
 CHUNK = 65_536  # bytes, which every implementation accepts
@@ -94,7 +96,7 @@ class IncomingFile:
 
     def _receive(self, data: str | bytes) -> None:
         if isinstance(data, str):
-            if decode_control(parse_object(data)).get("cancel"):
+            if (control := checked(parse_object(data), Control)) and control.get("cancel"):
                 self._channel.close()
                 self._end(_failure("cancelled"))
         elif not self._ended:
@@ -161,31 +163,40 @@ class _Chunks:
         self._file.close()
 
 
-class IncomingFiles:
-    """The files that the other side of a connection sends."""
+def on_channels(
+    connection: RTCPeerConnection, protocol: str, most: int, use: Callable[[RTCDataChannel], object]
+) -> None:
+    """Use the channels of a protocol that the other side opens, at most `most` at a time."""
+    used: set[RTCDataChannel] = set()
 
-    def __init__(self, connection: RTCPeerConnection, on_file: Callable[[IncomingFile], None]) -> None:
-        self._on_file = on_file
-        self._open: set[RTCDataChannel] = set()
-        connection.on("datachannel", self._on_channel)
-
-    def _on_channel(self, channel: RTCDataChannel) -> None:
-        if channel.protocol != PROTOCOL:
-            return
-        if len(self._open) >= MAX_INCOMING:
+    def on_channel(channel: RTCDataChannel) -> None:
+        if channel.protocol == protocol and len(used) < most:
+            used.add(channel)
+            channel.on("close", lambda: used.discard(channel))
+            use(channel)
+        elif channel.protocol == protocol:
             channel.close()
-            return
-        self._open.add(channel)
-        channel.on("close", lambda: self._open.discard(channel))
-        channel.once("message", lambda header: self._on_header(channel, header))
 
-    def _on_header(self, channel: RTCDataChannel, header: str | bytes) -> None:
-        if file := decode_file(parse_object(header)):
-            name, type, size = file
-            harmless = HARMLESS.match(type)
-            self._on_file(IncomingFile(channel, name, harmless[0].lower() if harmless else UNKNOWN, size))
-        else:
-            channel.close()
+    connection.on("datachannel", on_channel)
+
+
+def receive_files(connection: RTCPeerConnection, on_file: Callable[[IncomingFile], None]) -> None:
+    """Call a function with each file that the other side of a connection sends."""
+
+    def wait_for_header(channel: RTCDataChannel) -> None:
+        channel.once("message", partial(on_header, channel, on_file))
+
+    on_channels(connection, PROTOCOL, MAX_INCOMING, wait_for_header)
+
+
+def on_header(channel: RTCDataChannel, on_file: Callable[[IncomingFile], None], header: str | bytes) -> None:
+    file = checked(parse_object(header), File)
+    if file and is_size(file["size"]):
+        harmless = HARMLESS.match(file["type"])
+        type = harmless[0].lower() if harmless else UNKNOWN
+        on_file(IncomingFile(channel, file["name"], type, int(file["size"])))
+    else:
+        channel.close()
 
 
 class OutgoingFile:
@@ -241,7 +252,7 @@ class OutgoingFile:
             raise self._error
 
     def _on_message(self, data: str | bytes) -> None:
-        fields = decode_control(parse_object(data))
+        fields = checked(parse_object(data), Control) or {}
         self._accepted = self._accepted or bool(fields.get("accept"))
         self._received = self._received or bool(fields.get("received"))
         if self._received or fields.get("cancel"):

@@ -34,6 +34,7 @@ from .errors import (
 )
 from .parsing import MAX_VALUES, parse_json
 from .shapes import is_result
+from .tasks import Tasks
 from .types import Fields
 
 # httpx logs every URL at INFO, and the query can contain a secret.
@@ -71,13 +72,12 @@ class HttpClient:
         self._clients: dict[str | None, httpx.AsyncClient] = {}  # by proxy
         self._waits: set[asyncio.Timeout] = set()  # of requests that wait for something new
         self._replaced: set[httpx.AsyncClient] = set()  # that are closed soon
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing = Tasks()
         self._known: set[str] = set()  # the servers that have responded
 
     async def close(self) -> None:
         """Close all connections."""
-        for task in self._closing:
-            task.cancel()
+        await self._closing.cancel()
         for client in [*self._clients.values(), *self._replaced]:
             await client.aclose()
 
@@ -94,9 +94,7 @@ class HttpClient:
             self._replaced.difference_update(clients)
 
         self._replaced.update(self._clients.values())
-        task = asyncio.create_task(close(self._clients.values()))
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+        self._closing.start(close(self._clients.values()))
         self._clients = {}
 
     @contextlib.asynccontextmanager

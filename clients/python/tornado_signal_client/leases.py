@@ -3,12 +3,13 @@
 import asyncio
 import contextlib
 import functools
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 
 from .errors import SignalError
 from .pacing import back_off_s, retry
 from .rpc import RpcConnection
 from .servers import Servers
+from .tasks import Tasks
 from .types import Token
 
 REFRESH_S = 40.0
@@ -22,31 +23,23 @@ class LeaseManager:
 
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._tasks = Tasks()  # by code
 
     def keep(self, code: Token, secret: str | None, connection: RpcConnection | None) -> None:
         """Maintain the lease of a published offer."""
-        self._start(code, self._maintain(code, secret, connection))
+        self._tasks.start(self._maintain(code, secret, connection), code)
 
     def withdraw_later(self, code: str, withdraw: Callable[[], Awaitable[object]]) -> None:
         """Repeat a withdrawal until the server responds, or the client is closed."""
-        self._start(code, self._retry_withdrawal(withdraw))
+        self._tasks.start(self._retry_withdrawal(withdraw), code)
 
     def release(self, code: str) -> None:
         """Stop maintaining an offer that is answered or removed."""
-        task = self._tasks.pop(code, None)
-        if task is not None:
-            task.cancel()
+        self._tasks.end(code)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Release all offers."""
-        for code in list(self._tasks):
-            self.release(code)
-
-    def _start(self, code: str, coroutine: Coroutine[None, None, None]) -> None:
-        self.release(code)
-        task = self._tasks[code] = asyncio.create_task(coroutine)
-        task.add_done_callback(lambda task: self._tasks.get(code) is task and self._tasks.pop(code))
+        await self._tasks.cancel()
 
     async def _retry_withdrawal(self, withdraw: Callable[[], Awaitable[object]]) -> None:
         await asyncio.sleep(back_off_s(0))

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 try:
     from aiortc import RTCConfiguration, RTCDataChannel, RTCIceServer, RTCPeerConnection, RTCSessionDescription
+    from aiortc.rtcicetransport import parse_stun_turn_uri
     from aiortc.sdp import candidate_from_sdp
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
@@ -19,11 +20,12 @@ except ModuleNotFoundError as error:
 
 from .api import SignalClient
 from .errors import SignalError
-from .files import PROTOCOL, IncomingFile, IncomingFiles
+from .files import PROTOCOL, IncomingFile, receive_files
 from .inbox import Inbox
 from .messages import MAX_MESSAGE, Messages, announce_joins, decode, encode
 from .parsing import parse_object
-from .records import Candidate, Description, decode_candidate, decode_description
+from .records import Candidate, Description
+from .shapes import checked
 from .types import Closable, Fields, IceServer, Side
 from .verification import without_other_hashes
 
@@ -44,7 +46,7 @@ class Connection(Closable):
         self.code = ""
         self.channel: RTCDataChannel
         self._inbox: Inbox[str | bytes | None] = Inbox()
-        IncomingFiles(self.peer, IncomingFile.cancel)  # files need a room
+        receive_files(self.peer, IncomingFile.cancel)  # files need a room
         self._open, self._closed = asyncio.Event(), asyncio.Event()
         self._has_remote_description = False
         self._answer: RTCSessionDescription | None = None  # this side's answer
@@ -147,12 +149,11 @@ class Connection(Closable):
                 await self._add_candidates(update.candidates)
 
     async def _set_remote_description(self, description: str) -> None:
-        decoded = decode_description(parse_object(description))
+        decoded = checked(parse_object(description), Description)
         if decoded is None:
             raise ValueError("the other side sent another text than a description")
         await set_remote_description(self.peer, decoded)
-        if decoded.info is not None:
-            self.info = decoded.info
+        self.info = decoded.get("info") or self.info
         self._has_remote_description = True
 
     async def _add_candidates(self, candidates: list[str]) -> None:
@@ -161,7 +162,7 @@ class Connection(Closable):
             if text in self._added:
                 continue
             self._added.add(text)
-            if candidate := decode_candidate(parse_object(text)):
+            if candidate := checked(parse_object(text), Candidate):
                 await add_candidate(self.peer, candidate)
 
     def _use_channel(self, channel: RTCDataChannel) -> None:
@@ -215,12 +216,12 @@ def report(connection: RTCPeerConnection, start_s: float, *, connected: bool) ->
     return fields
 
 
-async def usable_ice_servers(servers: list[IceServer]) -> list[IceServer]:
+def usable_ice_servers(servers: list[IceServer]) -> list[IceServer]:
     """Return ICE servers without the addresses that aiortc cannot parse, such as those with IPv6 addresses."""
     usable: list[IceServer] = []
     for server in servers:
         addresses = [server["urls"]] if isinstance(server["urls"], str) else server["urls"]
-        known = [address for address in addresses if await _can_parse(address)]
+        known = [address for address in addresses if _can_parse(address)]
         if known == addresses:
             usable.append(server)
         elif known:
@@ -228,15 +229,10 @@ async def usable_ice_servers(servers: list[IceServer]) -> list[IceServer]:
     return usable
 
 
-async def _can_parse(address: str) -> bool:
-    connection = new_connection([{"urls": address}])
-    try:
-        connection.createDataChannel("data")
-    except ValueError:
-        return False
-    finally:
-        await connection.close()
-    return True
+def _can_parse(address: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return bool(parse_stun_turn_uri(address))
+    return False
 
 
 def description_fields(description: RTCSessionDescription) -> Fields:
@@ -246,16 +242,16 @@ def description_fields(description: RTCSessionDescription) -> Fields:
 
 async def set_remote_description(connection: RTCPeerConnection, description: Description) -> None:
     """Set the remote description."""
-    announce_joins(connection, description.joins)
-    await connection.setRemoteDescription(RTCSessionDescription(sdp=description.sdp, type=description.type))
+    announce_joins(connection, int(description.get("joins") or 0))
+    await connection.setRemoteDescription(RTCSessionDescription(sdp=description["sdp"], type=description["type"]))
 
 
 async def add_candidate(connection: RTCPeerConnection, received: Candidate) -> None:
     """Add a candidate in the form that browsers send. Ignore it if it is invalid."""
     with contextlib.suppress(Exception):  # untrusted input, and aiortc has no common error class for it
-        if line := received.line.removeprefix("candidate:"):  # an empty candidate marks the last one
+        if line := received["candidate"].removeprefix("candidate:"):  # an empty candidate marks the last one
             candidate = candidate_from_sdp(line)
-            candidate.sdpMid, candidate.sdpMLineIndex = received.mid, received.index
+            candidate.sdpMid, candidate.sdpMLineIndex = received.get("sdpMid"), received.get("sdpMLineIndex")
             await connection.addIceCandidate(candidate)
 
 

@@ -12,7 +12,8 @@ from aiortc import InvalidStateError, RTCDataChannel, RTCPeerConnection
 
 from .errors import SignalError
 from .parsing import parse_json, parse_object
-from .records import decode_parts
+from .records import Parts, is_size
+from .shapes import checked
 
 MARK = "\x1e"  # precedes JSON, as in RFC 7464. Text that begins with it is also sent as JSON
 PARTS = MARK + MARK  # precedes the JSON header of a message in parts
@@ -158,8 +159,9 @@ def announce_joins(connection: RTCPeerConnection, size: int) -> None:
 
 def _header(text: str) -> tuple[int, bool] | None:
     """Return the size and whether it is text, if this is the header of a message in parts."""
-    header = decode_parts(parse_object(text[len(PARTS) :])) if text.startswith(PARTS) else None
-    return None if header is None or header[0] > MAX_MESSAGE else header
+    header = checked(parse_object(text[len(PARTS) :]), Parts) if text.startswith(PARTS) else None
+    is_header = header is not None and is_size(header["size"]) and header["size"] <= MAX_MESSAGE
+    return (int(header["size"]), header["text"]) if header and is_header else None
 
 
 def encode(data: Any) -> tuple[str | bytes, int]:

@@ -5,13 +5,13 @@ They are compatible with the browser module: descriptions and candidates have We
 
 import asyncio
 import contextlib
-import enum
 import logging
 import random
 import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
+from types import EllipsisType
 from typing import Any
 
 from .api import SignalClient
@@ -21,6 +21,7 @@ from .link import Connection, usable_ice_servers
 from .offers import new_secret, publish_held, withdraw
 from .pacing import retry
 from .room import Room
+from .tasks import Tasks
 from .types import Closable, IceServer, Session, check_type
 
 __all__ = ["Connection", "Peers", "Publication", "new_secret"]
@@ -30,12 +31,6 @@ log = logging.getLogger(__name__)
 MAX_INFO = 1024
 RENEW_S = 600.0  # maximum age of an offer or a TURN password when it is used
 MAX_ICE_SERVERS = 20  # of a server
-
-
-class Absent(enum.Enum):
-    """The value of a parameter that is not given, where None would be a mistake of the program."""
-
-    ABSENT = enum.auto()
 
 
 class Peers(Closable):
@@ -84,17 +79,13 @@ class Peers(Closable):
         self._open.add(publication)
         return publication
 
-    def _discard(self, closed: "Publication | Room") -> None:
-        """Remove a closed publication or room."""
-        self._open.discard(closed)
-
     def room(
         self,
         topic: str,
         *,
         me: str | None = None,
         secret: str | None = None,
-        password: str | Absent = Absent.ABSENT,
+        password: str | EllipsisType = ...,
         files: bool = False,
         max: int | None = None,
         timeout: float | None = None,
@@ -119,11 +110,11 @@ class Peers(Closable):
         check_type("secret", secret, str, None)
         check_type("files", files, bool)
         check_type("max", max, int, None)
-        if password is not Absent.ABSENT and not check_type("password", password, str):
+        if password == "":
             raise ValueError("a password is not empty")
-        cipher = None if password is Absent.ABSENT else password
+        key = None if password is ... else check_type("password", password, str)  # None would be a mistake
         room = Room(
-            self.client, self.ice_servers, topic, self.info, me, secret, cipher, files, max, timeout, self._discard
+            self.client, self.ice_servers, topic, self.info, me, secret, key, files, max, timeout, self._open.discard
         )
         self._open.add(room)
         return room
@@ -136,7 +127,7 @@ class Peers(Closable):
         """Check arguments, and that the client can be used."""
         check_type("topic", topic, str)
         check_type("timeout", timeout, float, None)
-        self.client._check_usable()
+        self.client._servers.life.check()
 
     async def join(self, topic: str, *, timeout: float | None = None) -> Connection:
         """Connect to a peer of a topic as soon as one is available.
@@ -182,13 +173,13 @@ class Peers(Closable):
     async def ice_servers(self) -> list[IceServer]:
         """Return the ICE servers for a new connection. They are requested again before their credentials expire."""
         if time.monotonic() >= self._ice_refresh_at_s and self._own_ice_servers is not None:
-            self._ice_servers = await usable_ice_servers(self._own_ice_servers)
+            self._ice_servers = usable_ice_servers(self._own_ice_servers)
             if self._ice_servers != self._own_ice_servers:
                 raise ValueError(f"aiortc cannot use all of the ICE servers {self._own_ice_servers}")
             self._ice_refresh_at_s = float("inf")
         elif time.monotonic() >= self._ice_refresh_at_s:
             response = await self.client.ice_servers()
-            self._ice_servers = await usable_ice_servers(response["iceServers"][:MAX_ICE_SERVERS] if response else [])
+            self._ice_servers = usable_ice_servers(response["iceServers"][:MAX_ICE_SERVERS] if response else [])
             remaining_s = response["expiresAt"] / 1000 - time.time() if response else RENEW_S
             self._ice_refresh_at_s = time.monotonic() + min(RENEW_S, max(0.0, remaining_s / 2))
         return self._ice_servers
@@ -202,7 +193,8 @@ class Publication(Closable):
         self._peers = peers
         self._ready: asyncio.Queue[Connection | BaseException | None] = asyncio.Queue()
         self._has_listener = False
-        self._tasks = {asyncio.create_task(self._publish())}
+        self._tasks = Tasks()
+        self._tasks.start(self._publish())
 
     async def __aiter__(self) -> AsyncIterator[Connection]:
         """Yield the connections as they open."""
@@ -214,10 +206,8 @@ class Publication(Closable):
 
     async def close(self) -> None:
         """Withdraw the offer. Open connections stay open."""
-        self._peers._discard(self)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._peers._open.discard(self)
+        await self._tasks.cancel()
         self._ready.put_nowait(None)
 
     async def _publish(self) -> None:
@@ -231,9 +221,7 @@ class Publication(Closable):
                     finally:
                         self._peers._own_offers.discard(offer)
                     if is_answered:
-                        opening = asyncio.create_task(self._open(connection, secret))
-                        self._tasks.add(opening)
-                        opening.add_done_callback(self._tasks.discard)
+                        self._tasks.start(self._open(connection, secret))
         except Exception as error:
             if not self._has_listener:
                 log_unheard(log, f"the publication under {self.topic!r}", error)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any
 from aiortc import RTCDataChannel
 
 from .errors import SignalError
-from .files import IncomingFile, IncomingFiles, OutgoingFile
+from .files import IncomingFile, OutgoingFile, on_channels, receive_files
 from .link import (
     add_candidate,
     description_fields,
@@ -26,14 +27,77 @@ from .link import (
 from .messages import Messages, encode
 from .names import Identity
 from .parsing import parse_object
-from .records import Signal, decode_signal
-from .types import Fields, IceServer, check_type
+from .records import Beacon, Mail, Signal
+from .shapes import checked
+from .types import Fields, IceServer, Token, check_type
 from .verification import Verification, verification, without_other_hashes
 
 CHANNEL = "tornado-signal-channel"  # the protocol of the channels of `Room.channel`
 MAX_CHANNELS = 100  # that the other side opens
 MAX_MAILS = 100  # of the other side that wait. An attempt needs a few
 OFFER_S = 15.0  # timeout for gathering this side's candidates and sending them
+PAIR_S = 5.0  # for which the other side may send nothing in the first attempt. Later ones have a multiple of it
+LATE_S = 1.5  # after this time the first attempt may be replaced. Later ones have a multiple of it
+MAX_TRIES = 4  # the largest multiple of both
+REMOTE_ATTEMPT_S = 30.0  # for which the other side may send nothing in an attempt that it leads
+
+
+class Member:
+    """The state of another member.
+
+    Attributes:
+        entry_ms: the time at which the member entered, by the server's clock. Infinity if only its mail is known.
+        named_ms: the time at which the member was first seen with its name, by the server's clock.
+        beacon: the beacon that is used, or None without a listed one.
+        beacons: all listed beacons of the member by their codes.
+        tries: the number of attempts since the last connection.
+        attempts: the ids of all attempts.
+        later_offer: the mail, attempt and own code of an offer that waits until the current attempt is late, or None.
+        peer: the current attempt, or the open connection.
+        backing_off: whether the next attempt has to wait.
+        listed: set while the beacon is listed.
+    """
+
+    def __init__(self, id: str, info: str, name: str | None) -> None:
+        self.id, self.info, self.name = id, info, name
+        self.entry_ms = self.named_ms = math.inf
+        self.beacon: Beacon | None = None
+        self.beacons: dict[str, Beacon] = {}
+        self.tries = 0
+        self.attempts: set[str] = set()
+        self.later_offer: tuple[Mail, str, Token] | None = None
+        self.peer: Peer | None = None
+        self.backing_off = False
+        self.listed = asyncio.Event()
+        self._code: Token | None = None
+
+    @property
+    def order(self) -> tuple[float, str]:
+        """The order in which members get the places of a room."""
+        return self.entry_ms, self.id
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the member was asked for a sign of life in vain."""
+        return self.beacon is not None and self.beacon.life == "silent"
+
+    @property
+    def claim(self) -> tuple[bool, float, str]:
+        """The order in which members own a name."""
+        return self.is_silent, self.named_ms, self.id
+
+    @property
+    def code(self) -> Token | None:
+        """The code of the member's beacon, or None without a beacon."""
+        return self._code
+
+    @code.setter
+    def code(self, code: Token | None) -> None:
+        self._code = code
+        if code is None:
+            self.listed.clear()
+        else:
+            self.listed.set()
 
 
 class Peer:
@@ -44,40 +108,36 @@ class Peer:
     `connection`.
 
     Args:
-        silence_timeout_s: how long the other side may send nothing before the data channel is open.
-        late_s: the age at which the attempt is `late`.
-        post: sends mail to the other side through the server, and returns once it is sent.
+        identity: of this side.
+        send: sends mail to a member through the server, and returns once it is sent.
         on_event: called with `Joined` once the channel is open, with each `FileOffered` and `Message`, and with `Left`
             after `Joined`. The data of a message is not decoded yet.
+        on_late: called when the attempt may be replaced.
+        on_end: called at the end, and with whether the attempt did not connect two members in time.
     """
 
     def __init__(
         self,
-        id: str,
-        info: str,
-        name: str | None,
+        member: Member,
+        attempt: str,
         ice_servers: list[IceServer],
-        leads: bool,
-        silence_timeout_s: float,
-        late_s: float,
-        post: Callable[[Fields], Awaitable[None]],
-        on_event: Callable[["Event"], None],
-        on_late: Callable[[], None],
-        on_end: Callable[["Peer"], None],
-        send_report: Callable[[Fields], None],
         identity: Identity,
+        send: Callable[[Fields, Member], Awaitable[None]],
+        on_event: Callable[["Event"], None],
+        on_late: Callable[["Peer"], None],
+        on_end: Callable[["Peer", bool], None],
     ) -> None:
-        self.id, self.info, self.name = id, info, name
+        self.id = member.id
         self.connection = new_connection(ice_servers)
         self.channel = self.connection.createDataChannel("room", negotiated=True, id=0)
+        self._member, self._attempt, self._identity = member, attempt, identity
+        self._leads, self._is_late = identity.id < member.id, False
+        self._times = min(MAX_TRIES, member.tries)
+        self._send_mail, self._on_event, self._on_late, self._on_end = send, on_event, on_late, on_end
         self._messages = Messages(self.connection, self.channel)
         self._negotiation = self.connection.createDataChannel("negotiation", negotiated=True, id=1)
-        self._leads, self._is_late = leads, False
-        self._start_s, self._send_report = time.monotonic(), send_report
+        self._start_s = time.monotonic()
         self._connected_s: float | None = None
-        self._silence_timeout_s, self._late_s = silence_timeout_s, late_s
-        self._post, self._on_event, self._on_late, self._on_end = post, on_event, on_late, on_end
-        self._identity = identity  # of this side
         self._joined = False
         self._ended, self._closed = asyncio.Event(), asyncio.Event()
         self._offers = 0.0  # the largest offer number of the other side
@@ -87,12 +147,19 @@ class Peer:
         self.channel.on("message", partial(self._receive, self._messages, None))
         self.channel.on("close", self._end)
         self._negotiation.on("message", self._receive_description)
-        IncomingFiles(self.connection, self._receive_file)
+        receive_files(self.connection, self._receive_file)
+        on_channels(self.connection, CHANNEL, MAX_CHANNELS, self._on_channel)
         self._channels: dict[str, Messages] = {}  # that this side has opened, by name
-        self._incoming_channels = 0
-        self.connection.on("datachannel", self._on_channel)
         self.connection.on("connectionstatechange", self._on_connection_state)
         self._negotiating = asyncio.create_task(self._negotiate())
+
+    @property
+    def info(self) -> str:
+        return self._member.info
+
+    @property
+    def name(self) -> str | None:
+        return self._member.name
 
     @property
     def verification(self) -> Verification:
@@ -140,24 +207,26 @@ class Peer:
         with contextlib.suppress(asyncio.QueueFull):
             self._inbox.put_nowait(signal)
 
-    def _check(self) -> None:
-        """End the attempt unless it is connected. Called when the other member is no longer listed."""
-        if self.connection.connectionState != "connected":
-            self._end()
-
     def _end(self, *, failed: bool = False) -> None:
         """End the attempt or connection immediately. `failed` is whether it did not connect two members in time."""
         if self._ended.is_set():
             return
         self._ended.set()
-        if failed and not self._joined and self.connection.remoteDescription is not None:
-            self._send_report(report(self.connection, self._start_s, connected=False))
         self._cancel_timer()
         self._negotiating.cancel()
         self._closing = asyncio.create_task(self._close())
         if self._joined:
             self._on_event(Left(self))
-        self._on_end(self)
+        self._on_end(self, failed and not self._joined)
+
+    @property
+    def _is_connecting(self) -> bool:
+        """Whether this is an attempt that is neither connected nor ended."""
+        return not self._joined and not self._ended.is_set()
+
+    def _report(self, *, connected: bool) -> Fields:
+        """Return the report of the attempt."""
+        return report(self.connection, self._start_s, connected=connected)
 
     async def _finish(self) -> None:
         """Send pending messages, then end the connection."""
@@ -174,14 +243,12 @@ class Peer:
     def _restart_timer(self) -> None:
         self._cancel_timer()
         if not self._joined:
-            self._timer = asyncio.get_running_loop().call_later(self._silence_timeout_s, self._fail)
-
-    def _fail(self) -> None:
-        self._end(failed=True)
+            timeout_s = PAIR_S * self._times if self._leads else REMOTE_ATTEMPT_S
+            self._timer = asyncio.get_running_loop().call_later(timeout_s, partial(self._end, failed=True))
 
     def _mark_late(self) -> None:
         self._is_late = True
-        self._on_late()
+        self._on_late(self)
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:
@@ -191,7 +258,6 @@ class Peer:
         if not self._joined and not self._ended.is_set():
             self._cancel_timer()
             self._joined = True
-            self._send_report(report(self.connection, self._start_s, connected=True))
             self._on_event(Joined(self))
 
     def _named(self, name: str, options: Fields) -> Messages:
@@ -202,24 +268,14 @@ class Peer:
         return self._channels[name]
 
     def _on_channel(self, channel: RTCDataChannel) -> None:
-        if channel.protocol != CHANNEL:
-            return
-        if self._incoming_channels == MAX_CHANNELS:
-            channel.close()
-            return
-        self._incoming_channels += 1
-        channel.on("close", self._on_channel_close)
         channel.on("message", partial(self._receive, Messages(self.connection, channel), channel.label))
-
-    def _on_channel_close(self) -> None:
-        self._incoming_channels -= 1
 
     def _receive(self, messages: Messages, name: str | None, data: str | bytes) -> None:
         """Receive data over the channel with a name, or over `channel`."""
         self._join()
         message = messages.take(data)
         if message is not None and not self._ended.is_set():
-            self._on_event(Message(self, message) if name is None else NamedMessage(self, name, message))
+            self._on_event(Message(self, message, name))
 
     def _receive_file(self, file: IncomingFile) -> None:
         self._join()
@@ -227,7 +283,7 @@ class Peer:
             self._on_event(FileOffered(self, file))
 
     def _receive_description(self, text: str | bytes) -> None:
-        if signal := decode_signal(parse_object(text)):
+        if signal := checked(parse_object(text), Signal):
             self._deliver(signal)
 
     def _on_connection_state(self) -> None:
@@ -247,7 +303,7 @@ class Peer:
         except Exception:  # aiortc has no common error class
             return self._end()
         self._restart_timer()
-        asyncio.get_running_loop().call_later(self._late_s, self._mark_late)
+        asyncio.get_running_loop().call_later(LATE_S * self._times, self._mark_late)
         while True:
             signal = await self._inbox.get()
             # The contents are untrusted, and aiortc has no common error class for invalid input.
@@ -255,19 +311,19 @@ class Peer:
                 await self._apply(signal)
 
     async def _apply(self, signal: Signal) -> None:
-        offer_number, description = signal.offer_number, signal.description
+        offer_number, description = signal.get("of") or 0, signal.get("description")
         if description is not None:
             state = self.connection.signalingState
-            if description.type == "offer" and offer_number > self._offers and state == "stable":
+            if description["type"] == "offer" and offer_number > self._offers and state == "stable":
                 self._offers = offer_number
                 await set_remote_description(self.connection, description)
                 answer = await self.connection.createAnswer()
                 await gather_candidates(self.connection.setLocalDescription(answer))
                 await self._send(offer_number)
-            elif description.type == "answer" and offer_number == 1 and state == "have-local-offer":
+            elif description["type"] == "answer" and offer_number == 1 and state == "have-local-offer":
                 await set_remote_description(self.connection, description)
         if self.connection.remoteDescription is not None:
-            for candidate in signal.candidates:
+            for candidate in signal.get("candidates") or ():
                 await add_candidate(self.connection, candidate)
 
     async def _send(self, offer_number: float) -> None:
@@ -276,7 +332,7 @@ class Peer:
         if self._negotiation.readyState == "open" and self.connection.connectionState == "connected":
             self._negotiation.send(json.dumps(mail))
         else:
-            await self._post(mail)
+            await self._send_mail({"connection": self._attempt, **mail}, self._member)
 
 
 def peer_left(id: str) -> SignalError:
@@ -300,10 +356,11 @@ class Left:
 
 @dataclass(frozen=True)
 class Message:
-    """The event of a received message."""
+    """The event of a received message. Those with a channel are for `Room.channel`."""
 
     peer: Peer
     data: Any
+    channel: str | None = None
 
 
 @dataclass(frozen=True)
@@ -328,13 +385,4 @@ class ServerUnreachable:
     error: SignalError
 
 
-@dataclass(frozen=True)
-class NamedMessage:
-    """A message over a channel of `Room.channel`, which gets it."""
-
-    peer: Peer
-    name: str
-    data: str | bytes
-
-
-Event = Joined | Left | Message | FileOffered | NamedMessage
+Event = Joined | Left | Message | FileOffered

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
 from typing import Any, Final, NamedTuple, cast
 
 from websockets.asyncio.client import ClientConnection
@@ -26,6 +26,7 @@ from .errors import (
 )
 from .parsing import parse_json
 from .shapes import ERROR, NOTIFICATION, conforms, is_result
+from .tasks import Tasks
 from .types import Fields, StreamEvent
 
 QUIET_S: Final = 10.0  # without a byte, after which the server is asked for a sign of life
@@ -51,6 +52,10 @@ class RequestTooLong(Unreachable):
     """A request too long for the WebSocket: a server may close the connection, but over HTTP it reports an error."""
 
 
+_Queue = asyncio.Queue[tuple[StreamEvent, int] | None]
+"""The events of a subscription with their sizes, and None at its end."""
+
+
 class _PendingRequest(NamedTuple):
     """A sent request without a response."""
 
@@ -59,8 +64,7 @@ class _PendingRequest(NamedTuple):
     size: int  # the size of the request in bytes
     method: str
     params: Fields
-    queue: asyncio.Queue[tuple[StreamEvent, int] | None] | None  # receives the events of a subscription
-    undo: Callable[[Fields], None] | None  # called with a result that arrives after the caller has stopped waiting
+    queue: _Queue | None  # receives the events of a subscription
 
     def accepts(self, response: Fields) -> bool:
         """Return whether a response is one that a server of this API sends."""
@@ -80,13 +84,13 @@ class RpcConnection:
         self._socket = socket
         self._last_id = 0
         self._pending: dict[int, _PendingRequest] = {}
-        self._subscriptions: dict[int, asyncio.Queue[tuple[StreamEvent, int] | None]] = {}
+        self._subscriptions: dict[int, _Queue] = {}
         self._unread_bytes = 0
         self._is_foreign = False  # whether it was closed because of a message that no server of this API sends
         self._subscription_count = 0  # including pending `subscribe` requests
         self._held_count = 0
         self._rejected_bytes: int | None = None  # size of the request for which the server closed the connection
-        self._notifications: set[asyncio.Task[None]] = set()
+        self._notifications = Tasks()
         self._suspected = asyncio.Event()  # set to ask for a sign of life
         self._reader = asyncio.create_task(self._read())
         self._watcher = asyncio.create_task(self._watch())
@@ -125,17 +129,6 @@ class RpcConnection:
         self._watcher.cancel()
         await asyncio.gather(self._reader, self._watcher, *self._notifications, return_exceptions=True)
 
-    async def call(self, method: str, params: Fields) -> Fields:
-        """Call a method and return its result."""
-
-        def withdraw(result: Fields) -> None:
-            # Without a caller for its code, a held offer would exist as long as the connection.
-            if params.get("hold"):
-                secret = {"secret": params["secret"]} if "secret" in params else {}
-                self._notify("withdraw", {"code": result["code"], "side": "offerer", **secret})
-
-        return await self._call(method, params, undo=withdraw)
-
     @contextlib.asynccontextmanager
     async def subscribe(self, fields: Fields) -> AsyncIterator[AsyncGenerator[StreamEvent, None]]:
         """Subscribe to a topic or session and return its events.
@@ -143,10 +136,10 @@ class RpcConnection:
         Raises:
             SignalError: the subscription is refused. Reading the events raises it once the connection is closed.
         """
-        queue: asyncio.Queue[tuple[StreamEvent, int] | None] = asyncio.Queue()
+        queue: _Queue = asyncio.Queue()
         self._subscription_count += 1
         try:
-            subscribed = await self._call("subscribe", fields, queue=queue, undo=self._unsubscribe)
+            subscribed = await self.call("subscribe", fields, queue)
             try:
                 yield self._events(queue)
             finally:
@@ -157,14 +150,8 @@ class RpcConnection:
         finally:
             self._subscription_count -= 1
 
-    async def _call(
-        self,
-        method: str,
-        params: Fields,
-        *,
-        queue: asyncio.Queue[tuple[StreamEvent, int] | None] | None = None,
-        undo: Callable[[Fields], None] | None = None,
-    ) -> Fields:
+    async def call(self, method: str, params: Fields, queue: _Queue | None = None) -> Fields:
+        """Call a method and return its result. If it is a subscription, `queue` receives the events."""
         if self.closed.is_set():
             raise unreachable(self._server, HUNG_UP, sent=False)
         id_ = self._last_id + 1
@@ -173,7 +160,7 @@ class RpcConnection:
             raise RequestTooLong(f"{method} is too long", sent=False)
         self._last_id = id_
         response_future: asyncio.Future[Fields | None] = asyncio.get_running_loop().create_future()
-        call = self._pending[id_] = _PendingRequest(response_future, len(text), method, params, queue, undo)
+        call = self._pending[id_] = _PendingRequest(response_future, len(text), method, params, queue)
         try:
             async with asyncio.timeout(RESPONSE_S + params.get("wait", 0)):
                 try:
@@ -204,7 +191,7 @@ class RpcConnection:
             raise _error_of(response["error"])
         return cast(Fields, response["result"])
 
-    async def _events(self, queue: asyncio.Queue[tuple[StreamEvent, int] | None]) -> AsyncGenerator[StreamEvent, None]:
+    async def _events(self, queue: _Queue) -> AsyncGenerator[StreamEvent, None]:
         while (received := await queue.get()) is not None:
             event, size = received
             self._unread_bytes -= size
@@ -227,9 +214,7 @@ class RpcConnection:
             with contextlib.suppress(ConnectionClosed):
                 await sending
 
-        task = asyncio.create_task(send())
-        self._notifications.add(task)
-        task.add_done_callback(self._notifications.discard)
+        self._notifications.start(send())
 
     def _break(self) -> None:
         """Fail all requests at once. The other side may not respond to the closing handshake."""
@@ -307,9 +292,15 @@ class RpcConnection:
         if not call.response.done():
             call.response.set_result(message)
 
-    def _undo(self, call: _PendingRequest, response: dict[str, Any] | None) -> None:
-        if call.undo is not None and response is not None and "result" in response and call.accepts(response):
-            call.undo(response["result"])
+    def _undo(self, call: _PendingRequest, response: Fields | None) -> None:
+        """End a subscription or held offer that nobody waits for. It would exist as long as the connection."""
+        if response is None or "result" not in response or not call.accepts(response):
+            return
+        if call.method == "subscribe":
+            self._unsubscribe(response["result"])
+        elif call.params.get("hold"):
+            secret = {name: call.params[name] for name in ("secret",) if name in call.params}
+            self._notify("withdraw", {"code": response["result"]["code"], "side": "offerer", **secret})
 
     def _on_closed(self) -> None:
         """Give None to all that wait. Note what makes the caller use HTTP instead."""

@@ -20,6 +20,7 @@ from .life import Life, Outage, awake_s
 from .pacing import back_off_s
 from .polls import polled
 from .rpc import RequestTooLong, RpcConnection
+from .tasks import Tasks
 from .types import Fields, StreamEvent, Token, check_type
 from .websocket import WebSocket
 
@@ -76,14 +77,13 @@ class Servers:
         self.life, self.outage = Life(self.check), Outage()
         self._checked_s = -math.inf
         self.wants_reports = False  # according to the latest ICE servers
-        self._reports: set[asyncio.Task[None]] = set()
+        self._reports = Tasks()
 
     async def close(self) -> None:
         """Close all connections."""
         if self.life.end():
             self.outage.end()
-            for task in self._reports:
-                task.cancel()
+            await self._reports.cancel()
             while self._websockets:
                 await self._websockets.popitem()[1].close()
             await self._http.close()
@@ -149,9 +149,7 @@ class Servers:
                 await self._send(self.urls[0], "report", fields)
 
         if self.wants_reports:
-            task = asyncio.create_task(send())
-            self._reports.add(task)
-            task.add_done_callback(self._reports.discard)
+            self._reports.start(send())
 
     async def connection(self, server: str, *, open_if_closed: bool = True) -> RpcConnection | None:
         """Return the WebSocket connection to a server, or None if HTTP has to be used."""

@@ -1,52 +1,61 @@
-"""The shapes of results and events. They are checked before a program gets them."""
+"""The shapes of JSON values, which are checked before a program gets them. A shape is a type, or a dict of shapes."""
 
-from typing import Any, Final
+import functools
+from typing import (
+    Any,
+    Final,
+    Literal,
+    NotRequired,
+    TypedDict,
+    TypeVar,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
+
+from .types import Health, IceServers, Session, Topics
+
+T = TypeVar("T")
+Shape = Any
 
 MAX_NUMBER: Final = 2**53  # what a JavaScript number counts to
 
-Shape = Any
-"""`str`, `int` for numbers, `bool`, `None` if null or missing, a list or dict of shapes, or a tuple of alternatives."""
 
-_TEXT_OR_NONE: Final = (str, None)
-_SESSION: Final = {
-    "code": str,
-    "info": str,
-    "offer": str,
-    "offerCandidates": [str],
-    "createdAt": int,
-    "expiresAt": int,
-}
-_ICE_SERVER: Final = {"urls": (str, [str]), "username": _TEXT_OR_NONE, "credential": _TEXT_OR_NONE}
-_PAGINATION: Final = {"page": int, "limit": int, "total": int, "hasMore": bool}
+class _Retry(TypedDict):
+    retryAfter: NotRequired[int]
+
+
 _UPDATES: Final = {
-    "offerer": {"answer": _TEXT_OR_NONE, "answerCandidates": [str], "cursor": _TEXT_OR_NONE},
-    "answerer": {"offer": str, "offerCandidates": [str], "cursor": _TEXT_OR_NONE},
+    "offerer": {"answer": NotRequired[str], "answerCandidates": list[str], "cursor": NotRequired[str]},
+    "answerer": {"offer": str, "offerCandidates": list[str], "cursor": NotRequired[str]},
 }
 _RESULTS: Final[dict[str, Shape]] = {
     "version": {"version": str},
-    "health": {"status": str, "timestamp": int},
-    "iceServers": {"iceServers": [_ICE_SERVER], "expiresAt": int, "reports": (bool, None)},
-    "report": ({}, None),
+    "health": Health,
+    "iceServers": IceServers,
+    "report": NotRequired[dict],
     "nearby": {"topic": str},
-    "topics": {"topics": [{"topic": str, "count": int}], "pagination": _PAGINATION},
-    "sessions": {"sessions": [_SESSION], "cursor": _TEXT_OR_NONE},
+    "topics": Topics,
+    "sessions": {"sessions": list[Session], "cursor": NotRequired[str]},
     "offer": {"code": str},
     "refresh": {"expiresAt": int},
     "subscribe": {"subscription": int},
 }
-ERROR: Final = {"code": int, "message": str, "data": ({"retryAfter": (int, None)}, None)}
-NOTIFICATION: Final = {"subscription": int, "type": _TEXT_OR_NONE, "data": ({}, None), "cursor": str}
+ERROR: Final = {"code": int, "message": str, "data": NotRequired[_Retry]}
+NOTIFICATION: Final = {"subscription": int, "type": NotRequired[str], "data": NotRequired[dict], "cursor": str}
 TOPIC_EVENTS: Final[dict[str, Shape]] = {
-    "session": _SESSION,
-    "gone": {"code": str, "reason": _TEXT_OR_NONE},
+    "session": Session,
+    "gone": {"code": str, "reason": NotRequired[str]},
     "reset": {},
 }
 SESSION_EVENTS: Final[dict[str, Shape]] = {
-    "offer": {"offer": str},
-    "answer": {"answer": str},
-    "candidate": {"candidate": str},
-    "gone": {"code": _TEXT_OR_NONE, "reason": _TEXT_OR_NONE},
+    **{name: {name: str} for name in ("offer", "answer", "candidate")},
+    "gone": {"code": NotRequired[str], "reason": NotRequired[str]},
 }
+
+_fields_of = functools.cache(functools.partial(get_type_hints, include_extras=True))
 
 
 def is_result(operation: str, fields: dict[str, Any], value: object) -> bool:
@@ -54,17 +63,27 @@ def is_result(operation: str, fields: dict[str, Any], value: object) -> bool:
     return conforms(value, _UPDATES[fields["side"]] if operation == "poll" else _RESULTS.get(operation, {}))
 
 
+def checked(value: object, shape: type[T]) -> T | None:
+    """Return a value that has the shape of a TypedDict, or None for another one."""
+    return cast(T, value) if conforms(value, shape) else None
+
+
 def conforms(value: object, shape: Shape) -> bool:
-    """Return whether a value of JSON has a shape. Objects can have further fields."""
-    match shape:
-        case tuple():
-            return any(conforms(value, each) for each in shape)
-        case dict():
-            return isinstance(value, dict) and all(conforms(value.get(name), each) for name, each in shape.items())
-        case list():
-            return isinstance(value, list) and all(conforms(each, shape[0]) for each in value)
-        case None:
-            return value is None
+    """Return whether a value of JSON has a shape.
+
+    Objects can have further fields. Fields that are not required can be null. `int` is any number.
+    """
+    if isinstance(shape, dict) or is_typeddict(shape):
+        fields = shape if isinstance(shape, dict) else _fields_of(shape)
+        return isinstance(value, dict) and all(conforms(value.get(name), each) for name, each in fields.items())
     if shape is int:
         return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < MAX_NUMBER
-    return isinstance(value, shape)
+    kinds = get_args(shape)
+    origin: Any = get_origin(shape)
+    if origin is list:
+        return isinstance(value, list) and all(conforms(each, kinds[0]) for each in value)
+    if origin is Literal:
+        return value in kinds
+    if origin is NotRequired:
+        return value is None or conforms(value, kinds[0])
+    return any(conforms(value, each) for each in kinds) if kinds else isinstance(value, shape)
