@@ -14,10 +14,12 @@ import pytest
 from support.certificates import make_pair
 from support.command import Server
 from support.forwarding import Proxy
+from support.members import SECRETS
 from support.rpc import until
 from support.service import ORIGIN
 from support.waiting import Handler, LocalServer
 
+import tornado_signal_client as lazy  # what needs aiortc is imported when it is used
 from tornado_signal_client import SignalClient, http, life, rpc, servers
 from tornado_signal_client.life import awake_s
 
@@ -64,7 +66,6 @@ async def test_client_works_in_one_thread(service):
         await client.sessions("lobby", wait_s=0)
 
 
-@pytest.mark.parametrize("websocket", [True, False])
 async def test_closed_client_opens_no_connections(websocket, service):
     async with Proxy(service) as proxy:
         async with SignalClient(proxy.url, ORIGIN, websocket=websocket) as client:
@@ -78,6 +79,11 @@ async def test_closed_client_opens_no_connections(websocket, service):
             with pytest.raises(RuntimeError, match="the client is closed"):
                 await use
         assert len(proxy.paths) == opened
+
+
+@pytest.fixture(params=[True, False])
+def websocket(request):
+    return request.param
 
 
 @pytest.fixture
@@ -104,14 +110,12 @@ class Busy(Handler):
 
 @pytest.mark.needs("aiortc")
 async def test_unreachable_server_is_reported_and_ends_what_has_a_timeout(unusable, caplog):
-    from tornado_signal_client import Peers, ServerUnreachable
-
     async def use(why, url):
         cause = why.partition(".*")[2]
-        async with Peers(url, ORIGIN) as peers, peers.room("lobby") as room:
+        async with lazy.Peers(url, ORIGIN) as peers, peers.room("lobby") as room:
             began_s = time.monotonic()
             event = await asyncio.wait_for(anext(aiter(room)), BOUND_S)
-            assert isinstance(event, ServerUnreachable)
+            assert isinstance(event, lazy.ServerUnreachable)
             assert event.error.code == ("server-busy" if "429" in why else "server-unreachable")
             assert re.search(cause, str(event.error))
             assert time.monotonic() - began_s > life.OUTAGE_S
@@ -147,9 +151,7 @@ async def test_unreachable_server_is_reported_and_ends_what_has_a_timeout(unusab
     ],
 )
 async def test_wrong_option_opens_no_room(error, option):
-    from tornado_signal_client.peers import Peers
-
-    async with Peers(NOBODY, ORIGIN) as peers:
+    async with lazy.Peers(NOBODY, ORIGIN) as peers:
         with pytest.raises(error):
             peers.room(**{"topic": "lobby", **option})
         async with peers.room("lobby") as room:
@@ -174,10 +176,8 @@ async def test_wrong_option_opens_no_room(error, option):
     ],
 )
 def test_wrong_option_makes_no_client(error, option):
-    from tornado_signal_client.peers import Peers
-
     with pytest.raises(error):
-        Peers(**{"servers": NOBODY, **option})
+        lazy.Peers(**{"servers": NOBODY, **option})
 
 
 @pytest.mark.parametrize(
@@ -202,11 +202,9 @@ async def test_value_that_is_not_a_string_is_not_sent(name, call):
 @pytest.mark.needs("aiortc")
 @pytest.mark.parametrize("listens", [True, False])
 async def test_error_that_nobody_listens_to_is_logged_with_its_code(listens, caplog):
-    from tornado_signal_client import Peers, SignalError
-
-    async with Peers(NOBODY, ORIGIN) as peers, peers.room("lobby", timeout=0.1) as room:
+    async with lazy.Peers(NOBODY, ORIGIN) as peers, peers.room("lobby", timeout=0.1) as room:
         if listens:
-            with pytest.raises(SignalError) as caught:
+            with pytest.raises(lazy.SignalError) as caught:
                 await asyncio.wait_for(room.ready(), BOUND_S)
             assert (caught.value.code, caught.value.retryable) == ("timeout", True)
         else:
@@ -220,9 +218,7 @@ async def test_error_that_nobody_listens_to_is_logged_with_its_code(listens, cap
 
 @pytest.mark.needs("aiortc")
 async def test_leaving_a_room_without_await_is_a_warning():
-    from tornado_signal_client.peers import Peers
-
-    async with Peers(NOBODY, ORIGIN) as peers, peers.room("lobby") as room:
+    async with lazy.Peers(NOBODY, ORIGIN) as peers, peers.room("lobby") as room:
         with pytest.warns(RuntimeWarning, match=r"'Room\.leave' was never awaited"):
             room.leave()
 
@@ -273,10 +269,7 @@ async def test_frozen_connections_are_replaced(websocket, bound_s, service):
 @pytest.mark.parametrize(("websocket", "bound_s"), [(True, WEBSOCKET_S), (False, HTTP_S)])
 async def test_new_member_connects_to_one_with_frozen_connections(websocket, bound_s, service):
     """The new member leads: it has begun several attempts before the other one reads the first mail."""
-    from tornado_signal_client.names import Identity
-    from tornado_signal_client.peers import Peers
-
-    first, second = sorted(("one", "two"), key=lambda secret: Identity("", "", None, secret).id)
+    first, second = SECRETS
     url = f"http://127.0.0.1:{service.port}"
 
     async def meet(topic, event):
@@ -290,8 +283,8 @@ async def test_new_member_connects_to_one_with_frozen_connections(websocket, bou
 
     async with (
         Proxy(service) as proxy,
-        Peers(proxy.url, ORIGIN, websocket=websocket, ice_servers=[]) as frozen,
-        Peers(url, ORIGIN, ice_servers=[]) as new,
+        lazy.Peers(proxy.url, ORIGIN, websocket=websocket, ice_servers=[]) as frozen,
+        lazy.Peers(url, ORIGIN, ice_servers=[]) as new,
     ):
         usual_s = await meet("another", lambda: None)
         await until(lambda: not service.shared.log.metrics.waiting.total())
@@ -300,32 +293,31 @@ async def test_new_member_connects_to_one_with_frozen_connections(websocket, bou
 
 @pytest.mark.needs("aiortc")
 async def test_late_attempt_that_is_connected_is_not_ended_for_one_with_a_dead_member(service, monkeypatch):
-    from tornado_signal_client import Joined, Message, Peer, Peers, attempts, room_peer
-    from tornado_signal_client.names import Identity
+    from tornado_signal_client import attempts, room_peer
 
     def join_late(peer):
         """The channel is open here a second after it is open on the other side."""
         asyncio.get_running_loop().call_later(1 if peer._leads else 0, join, peer)
 
-    join = Peer._join
-    monkeypatch.setattr(Peer, "_join", join_late)
+    join = lazy.Peer._join
+    monkeypatch.setattr(lazy.Peer, "_join", join_late)
     monkeypatch.setattr(attempts, "MAX_ATTEMPTS", 1)
     monkeypatch.setattr(room_peer, "LATE_S", 0.5)
-    leads, follows = sorted(("one", "two"), key=lambda secret: Identity("", "", None, secret).id)
+    leads, follows = SECRETS
     url = f"http://127.0.0.1:{service.port}"
     async with (
-        Peers(url, ORIGIN, ice_servers=[]) as peers,
-        Peers(url, ORIGIN, ice_servers=[]) as others,
+        lazy.Peers(url, ORIGIN, ice_servers=[]) as peers,
+        lazy.Peers(url, ORIGIN, ice_servers=[]) as others,
         peers.room("lobby", secret=leads) as leader,
         others.room("lobby", secret=follows) as follower,
     ):
         seen = aiter(follower)
-        assert isinstance(await asyncio.wait_for(anext(seen), BOUND_S), Joined)
+        assert isinstance(await asyncio.wait_for(anext(seen), BOUND_S), lazy.Joined)
         beacon = {"v": 2, "id": "~dead", "at": 1, "now": service.clock.ms}
         await others.client.offer("room~lobby", "dead", json.dumps(beacon))
-        assert isinstance(await asyncio.wait_for(anext(aiter(leader)), BOUND_S), Joined)
+        assert isinstance(await asyncio.wait_for(anext(aiter(leader)), BOUND_S), lazy.Joined)
         await leader.send("hello")
-        assert isinstance(await asyncio.wait_for(anext(seen), BOUND_S), Message)
+        assert isinstance(await asyncio.wait_for(anext(seen), BOUND_S), lazy.Message)
 
 
 @pytest.mark.needs("aiortc")
@@ -334,32 +326,29 @@ async def test_late_attempt_that_is_connected_is_not_ended_for_one_with_a_dead_m
 )
 async def test_room_obeys_lower_limits_of_a_server(limit, size, start, monkeypatch):
     """The session of a beacon takes no more mail, before its member has received what it takes for the maximum."""
-    from tornado_signal_client import Joined, Peers, mailbox
-    from tornado_signal_client.names import Identity
+    from tornado_signal_client import mailbox
 
     monkeypatch.setattr(mailbox, "ALIVE_S", 0.2)
-    leads, follows = sorted(("one", "two"), key=lambda secret: Identity("", "", None, secret).id)
+    leads, follows = SECRETS
     url = start(*limit).url
     async with (
-        Peers(url, ORIGIN, ice_servers=[]) as peers,
-        Peers(url, ORIGIN, ice_servers=[]) as others,
+        lazy.Peers(url, ORIGIN, ice_servers=[]) as peers,
+        lazy.Peers(url, ORIGIN, ice_servers=[]) as others,
         peers.room("lobby", secret=follows) as room,
     ):
         beacon = (await anext(others.client.topic_events("room~lobby"))).data["code"]
         for _ in range(16):
             await others.client.candidates(beacon, "answerer", ["j" * size])
         async with others.room("lobby", secret=leads):
-            assert isinstance(await asyncio.wait_for(anext(aiter(room)), BOUND_S), Joined)
+            assert isinstance(await asyncio.wait_for(anext(aiter(room)), BOUND_S), lazy.Joined)
 
 
 @pytest.mark.needs("aiortc")
 async def test_mail_that_the_server_refuses_is_a_warning(start, caplog):
-    from tornado_signal_client.peers import Peers
-
     url = start("--max-offer", 600).url
     async with (
-        Peers(url, ORIGIN, ice_servers=[]) as peers,
-        Peers(url, ORIGIN, ice_servers=[]) as others,
+        lazy.Peers(url, ORIGIN, ice_servers=[]) as peers,
+        lazy.Peers(url, ORIGIN, ice_servers=[]) as others,
         peers.room("lobby"),
         others.room("lobby"),
     ):
@@ -367,7 +356,6 @@ async def test_mail_that_the_server_refuses_is_a_warning(start, caplog):
         await asyncio.wait_for(until(lambda: warning in caplog.text), BOUND_S)
 
 
-@pytest.mark.parametrize("websocket", [True, False])
 @pytest.mark.parametrize("wakes", [True, False])
 async def test_frozen_connections_are_replaced_soon_after_a_check(wakes, websocket, service, monkeypatch):
     """The computer has slept, or a program knows that the network has changed. Nothing else ends the connections.
@@ -391,7 +379,6 @@ async def test_frozen_connections_are_replaced_soon_after_a_check(wakes, websock
         await notice(proxy, service, websocket, freeze)
 
 
-@pytest.mark.parametrize("websocket", [True, False])
 async def test_check_of_live_connections_keeps_them(websocket, service, monkeypatch):
     monkeypatch.setattr(rpc, "SIGN_OF_LIFE_S", 2)
 
@@ -426,13 +413,11 @@ async def test_cancelled_gathering_leaves_no_socket(monkeypatch):
 
 @pytest.mark.needs("aiortc")
 async def test_ice_servers_that_aiortc_cannot_parse_are_left_out(start):
-    from tornado_signal_client.peers import Peers
-
     urls = ["stun:[2001:db8::1]", "stun:stun.example:3478"]
     server = start("--stun-servers", ",".join(urls))
-    async with Peers(server.url, ORIGIN) as peers:
+    async with lazy.Peers(server.url, ORIGIN) as peers:
         assert await peers.ice_servers() == [{"urls": urls[1:]}]
-    async with Peers(server.url, ORIGIN, ice_servers=[{"urls": urls}]) as peers:
+    async with lazy.Peers(server.url, ORIGIN, ice_servers=[{"urls": urls}]) as peers:
         for start_waiting in (lambda: anext(aiter(peers.room("lobby"))), lambda: anext(aiter(peers.publish("lobby")))):
             with pytest.raises(ValueError, match=r"aiortc cannot use all of the ICE servers .*db8"):
                 await start_waiting()
@@ -442,8 +427,6 @@ async def test_ice_servers_that_aiortc_cannot_parse_are_left_out(start):
 @pytest.mark.parametrize("leads", [True, False])
 async def test_new_connection_of_a_room_uses_new_ice_servers(leads, start, tmp_path, monkeypatch):
     from tornado_signal_client import room_peer
-    from tornado_signal_client.names import Identity
-    from tornado_signal_client.peers import Peers
 
     def new_connection(ice_servers):
         used.append(ice_servers)
@@ -454,10 +437,10 @@ async def test_new_connection_of_a_room_uses_new_ice_servers(leads, start, tmp_p
     (tmp_path / "secret").write_text("a secret of TURN")
     turn = "--turn-servers", "turn:turn.example", "--turn-secret-file", tmp_path / "secret"
     url = start("--stun-servers", "none", *turn).url
-    own, other = sorted(("one", "two"), key=lambda secret: Identity("", "", None, secret).id, reverse=not leads)
+    own, other = SECRETS if leads else reversed(SECRETS)
     async with (
-        Peers(url, ORIGIN) as peers,
-        Peers(url, ORIGIN, ice_servers=[]) as others,
+        lazy.Peers(url, ORIGIN) as peers,
+        lazy.Peers(url, ORIGIN, ice_servers=[]) as others,
         peers.room("lobby", secret=own) as room,
     ):
         await room.ready()

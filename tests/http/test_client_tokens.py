@@ -29,6 +29,11 @@ def protected(start_service, tmp_path, monkeypatch):
     return start
 
 
+@pytest.fixture(params=[True, False])
+def websocket(request):
+    return request.param
+
+
 def make(life_s=60, **claims):
     return make_token({"exp": time.time() + life_s, **claims})
 
@@ -60,7 +65,6 @@ async def from_coroutine():
     return make()
 
 
-@pytest.mark.parametrize("websocket", [True, False])
 @pytest.mark.parametrize("source", ["text", from_function, from_coroutine], ids=["text", "function", "coroutine"])
 async def test_token_is_a_string_or_a_function(source, websocket, protected):
     service = await protected()
@@ -71,7 +75,6 @@ async def test_token_is_a_string_or_a_function(source, websocket, protected):
     assert ("WS" in {method for _, method, _ in [*metrics.requests, *metrics.waits]}) == websocket
 
 
-@pytest.mark.parametrize("websocket", [True, False])
 async def test_refused_token_is_an_error(websocket, protected):
     service = await protected()
     for token in (None, "nonsense", lambda: "nonsense"):
@@ -89,7 +92,6 @@ async def check_refusals(service, token, websocket):
                 await anext(events)
 
 
-@pytest.mark.parametrize("websocket", [True, False])
 async def test_redirect_to_another_host_gets_no_token(websocket, protected):
     other = await protected()
 
@@ -112,7 +114,6 @@ async def test_redirect_to_another_host_gets_no_token(websocket, protected):
     assert not metrics.requests
 
 
-@pytest.mark.parametrize("websocket", [True, False])
 async def test_topic_that_is_not_covered_is_an_error(websocket, protected):
     service = await protected()
     async with connect(service, make(topics=["attic"]), websocket=websocket) as client:
@@ -122,7 +123,6 @@ async def test_topic_that_is_not_covered_is_an_error(websocket, protected):
         assert (refused.value.status, refused.value.text) == (403, "Not allowed by the token")
 
 
-@pytest.mark.parametrize("websocket", [True, False])
 async def test_function_is_called_again_after_a_refusal(websocket, protected):
     service = await protected()
     made = [make_token({"exp": time.time() + 60}, b"a secret that the server does not have"), make()]
@@ -131,7 +131,6 @@ async def test_function_is_called_again_after_a_refusal(websocket, protected):
     assert service.shared.log.metrics.tokens["token with another signature"] >= 1
 
 
-@pytest.mark.parametrize("websocket", [True, False])
 async def test_function_is_called_once_after_a_refusal_even_if_its_tokens_differ(websocket, protected):
     service = await protected()
     made = []

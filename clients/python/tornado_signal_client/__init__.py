@@ -16,40 +16,15 @@ if TYPE_CHECKING:
     from .room_peer import FileOffered, Full, Joined, Left, Message, Peer, ServerUnreachable
     from .types import Event, Listing, Session, SessionUpdate, Side, Token
 
-_MODULES = {
-    "SignalClient": "api",
-    "SignalError": "errors",
-    "IncomingFile": "files",
-    "Connection": "link",
-    "Peers": "peers",
-    "Room": "room",
-}
-_MODULES |= dict.fromkeys(("Event", "Listing", "Session", "SessionUpdate", "Side", "Token"), "types")
-
-__all__ = [
-    "Connection",
-    "Event",
-    "FileOffered",
-    "Full",
-    "IncomingFile",
-    "Joined",
-    "Left",
-    "Listing",
-    "Message",
-    "Peer",
-    "Peers",
-    "Room",
-    "ServerUnreachable",
-    "Session",
-    "SessionUpdate",
-    "Side",
-    "SignalClient",
-    "SignalError",
-    "Token",
-]
+__all__ = ["Connection", "IncomingFile", "Peers", "Room", "SignalClient", "SignalError"]
+__all__ += ["FileOffered", "Full", "Joined", "Left", "Message", "Peer", "ServerUnreachable"]
+__all__ += ["Event", "Listing", "Session", "SessionUpdate", "Side", "Token"]
+_MODULES = ("types", "errors", "api", "files", "link", "room_peer", "room", "peers")  # each may import those before it
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_MODULES.get(name, 'room_peer')}", __name__), name)
+    if name in __all__:
+        for module in _MODULES:
+            if hasattr(found := importlib.import_module(f".{module}", __name__), name):
+                return getattr(found, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

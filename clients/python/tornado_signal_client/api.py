@@ -12,7 +12,7 @@ from .errors import SignalError, TimeLimit, refused
 from .events import follow
 from .leases import LeaseManager
 from .names import room_of, topic_of
-from .pacing import POLL_S, WAIT_S, Pace, back_off_s
+from .pacing import WAIT_S, Pace
 from .polls import MAX_LISTING, shrink
 from .servers import Response, Servers
 from .types import (
@@ -250,7 +250,7 @@ class SignalClient(Closable):
         other = "answer" if side == "offerer" else "offer"
         if response.result.get("answer") is not None:
             self._leases.release(code)
-        return SessionUpdate(response.result[other], response.result[f"{other}Candidates"], _cursor(response))
+        return SessionUpdate(response.result.get(other), response.result[f"{other}Candidates"], _cursor(response))
 
     async def withdraw(self, code: str, side: Side, *, secret: str | None = None) -> None:
         """Send POST /withdraw to remove the session.
@@ -336,12 +336,9 @@ class SignalClient(Closable):
         listing = await self.sessions(topic, wait_s=0, limit=limit)
         while True:
             yield listing
-            await pace.wait()
-            if listing.cursor is None:
-                await asyncio.sleep(back_off_s(0, POLL_S))
-            listing = await self.sessions(
-                topic, wait_s=WAIT_S if listing.cursor else 0, since=listing.cursor, limit=limit
-            )
+            await pace.wait(listing.cursor)
+            wait_s = WAIT_S if listing.cursor else 0
+            listing = await self.sessions(topic, wait_s=wait_s, since=listing.cursor, limit=limit)
 
     async def news(self, code: str, side: Side, *, secret: str | None = None) -> AsyncGenerator[SessionUpdate, None]:
         """Yield what the other side sends, from a subscription, long polling or polling.

@@ -38,7 +38,6 @@ class Attempts:
         self,
         client: SignalClient,
         ice_servers: Callable[[], Awaitable[list[IceServer]]],
-        roster: Roster,
         mail: Mailboxes,
         tasks: Tasks,
         may_connect: Callable[[Member], bool],
@@ -47,8 +46,9 @@ class Attempts:
     ) -> None:
         self.peers: dict[str, Peer] = {}
         self._client, self._get_ice_servers = client, ice_servers
-        self._roster, self._mail, self._tasks = roster, mail, tasks
+        self._mail, self._tasks = mail, tasks
         self._may_connect, self._emit, self._on_left = may_connect, on_event, on_left
+        self.roster = self._roster = Roster(self._on_owner)
         self._ice_servers: list[IceServer] = []
         self._peers: list[Peer] = []  # all attempts and connections until they are closed, the oldest first
         self._ended = False
@@ -58,7 +58,7 @@ class Attempts:
         self._ice_servers = await self._get_ice_servers()
 
     async def renew_ice_servers(self) -> None:
-        """Do the same, but continue with the previous ones if there is an error."""
+        """Do the same, but continue with the previous ones after an error."""
         with contextlib.suppress(SignalError):
             await self.get_ice_servers()
 
@@ -69,6 +69,10 @@ class Attempts:
     async def finish(self) -> None:
         """Close all connections after pending messages."""
         await asyncio.gather(*(peer._finish() for peer in self._peers))
+
+    def _on_owner(self, previous: Member, owner: Member) -> None:
+        self.disconnect(previous)
+        self.start(owner)
 
     def disconnect(self, member: Member) -> None:
         """End the attempt and the connection with a member."""

@@ -46,7 +46,10 @@ class IncomingFile:
         self.name, self.type, self.size = name, type, size
         self.received = 0
         self._channel = channel
-        self._chunks: _Chunks | None = None  # once the file is accepted
+        # The received bytes that the program has not read, once the file is accepted. aiortc cannot pause a sender.
+        self._unread: tempfile.SpooledTemporaryFile[bytes] | None = None
+        self._read_at = self._write_at = 0
+        self._changed = asyncio.Event()
         self._error: SignalError | None = None
         self._ended = False
         channel.on("message", self._receive)
@@ -54,22 +57,32 @@ class IncomingFile:
 
     async def __aiter__(self) -> AsyncGenerator[bytes, None]:
         """Receive the file and yield its bytes in chunks."""
-        if self._chunks is not None:
+        if self._unread is not None:
             raise RuntimeError("a file can be received only once")
-        self._chunks = chunks = _Chunks()
-        if self._ended:
-            chunks.end()
-        else:
-            _send_control(self._channel, accept=True)
-            self._finish()
-        try:
-            while (chunk := await chunks.get()) is not None:
-                yield chunk
-        finally:
-            self.cancel()
-            chunks.close()
+        with tempfile.SpooledTemporaryFile(MAX_UNREAD_BYTES) as self._unread:
+            try:
+                if not self._ended:
+                    _send_control(self._channel, accept=True)
+                    self._finish()
+                while chunk := await self._next_chunk(self._unread):
+                    yield chunk
+            finally:
+                self.cancel()
         if self._error is not None:
             raise self._error
+
+    async def _next_chunk(self, unread: tempfile.SpooledTemporaryFile[bytes]) -> bytes:
+        """Wait for the next bytes, and remove them. There are none at the end."""
+        while not self._write_at and not self._ended:
+            self._changed.clear()
+            await self._changed.wait()
+        unread.seek(self._read_at)
+        chunk = unread.read(min(READ, self._write_at - self._read_at))
+        self._read_at += len(chunk)
+        if self._read_at == self._write_at:
+            unread.truncate(0)
+            self._read_at = self._write_at = 0
+        return chunk
 
     async def read(self) -> bytes:
         """Receive the file and return its bytes."""
@@ -91,7 +104,7 @@ class IncomingFile:
     def cancel(self) -> None:
         """Refuse the file, or cancel the transfer. At the other side, `send_file` or `sendFile` fails."""
         if not self._ended:
-            _send_control(self._channel, cancel="refused" if self._chunks is None else "cancelled")
+            _send_control(self._channel, cancel="refused" if self._unread is None else "cancelled")
             self._end(_failure("cancelled"))
 
     def _receive(self, data: str | bytes) -> None:
@@ -101,13 +114,16 @@ class IncomingFile:
                 self._end(_failure("cancelled"))
         elif not self._ended:
             # Nothing is kept that this side has not accepted.
-            if self._chunks is None or self.received + len(data) > self.size:
+            if self._unread is None or self.received + len(data) > self.size:
                 return self.cancel()
             try:
-                self._chunks.put(data)
+                self._unread.seek(self._write_at)
+                self._write_at += self._unread.write(data)
+                self._unread.flush()
             except OSError:  # the disk of the temporary file is full
                 return self.cancel()
             self.received += len(data)
+            self._changed.set()
             self._finish()
 
     def _finish(self) -> None:
@@ -117,50 +133,8 @@ class IncomingFile:
 
     def _end(self, error: SignalError | None) -> None:
         if not self._ended:
-            self._ended = True
-            self._error = error
-            if self._chunks is not None:
-                self._chunks.end()
-
-
-class _Chunks:
-    """Received bytes of a file until the program reads them, in memory or on the disk. aiortc cannot pause a sender."""
-
-    def __init__(self) -> None:
-        self._file = tempfile.SpooledTemporaryFile(MAX_UNREAD_BYTES)  # noqa: SIM115 (`close` closes it)
-        self._read_at = self._write_at = 0
-        self._ended = False
-        self._changed = asyncio.Event()
-
-    def put(self, chunk: bytes) -> None:
-        """Add a chunk."""
-        self._file.seek(self._write_at)
-        self._write_at += self._file.write(chunk)
-        self._file.flush()
-        self._changed.set()
-
-    def end(self) -> None:
-        self._ended = True
-        self._changed.set()
-
-    async def get(self) -> bytes | None:
-        """Wait for the next bytes, and remove them. Return None at the end."""
-        while not self._write_at and not self._ended:
-            self._changed.clear()
-            await self._changed.wait()
-        if not self._write_at:
-            return None
-        self._file.seek(self._read_at)
-        block = self._file.read(min(READ, self._write_at - self._read_at))
-        self._read_at += len(block)
-        if self._read_at == self._write_at:
-            self._file.truncate(0)
-            self._read_at = self._write_at = 0
-        return block
-
-    def close(self) -> None:
-        """Delete the temporary file."""
-        self._file.close()
+            self._ended, self._error = True, error
+            self._changed.set()
 
 
 def on_channels(

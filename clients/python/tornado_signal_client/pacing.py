@@ -43,8 +43,9 @@ class Pace:
     def __init__(self) -> None:
         self._next_s = 0.0
 
-    async def wait(self) -> None:
-        """Wait until the next poll is due."""
+    async def wait(self, cursor: str | None) -> None:
+        """Wait until the next poll is due. A server that sent no cursor responds to it at once."""
         now_s = time.monotonic()
         self._next_s = max(self._next_s, now_s - POLL_BURST * MIN_POLL_S) + MIN_POLL_S
-        await asyncio.sleep(max(0.0, self._next_s - now_s))
+        pause_s = 0.0 if cursor else back_off_s(0, POLL_S)
+        await asyncio.sleep(max(pause_s, self._next_s - now_s))

@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
+from functools import partial
 from types import EllipsisType
 from typing import Any
 
@@ -214,51 +215,42 @@ class Publication(Closable):
         try:
             async with self._peers.client._time_limit(self._timeout_s) as limit:
                 while True:
-                    connection, secret, offer = await retry(self._offer)
-                    limit.reschedule(None)
-                    try:
-                        is_answered = await self._wait_for_answer(connection, secret)
-                    finally:
-                        self._peers._own_offers.discard(offer)
-                    if is_answered:
-                        self._tasks.start(self._open(connection, secret))
+                    if answered := await retry(partial(self._offer, limit)):
+                        self._tasks.start(self._open(*answered))
         except Exception as error:
             if not self._has_listener:
                 log_unheard(log, f"the publication under {self.topic!r}", error)
             self._ready.put_nowait(error)
 
-    async def _offer(self) -> tuple[Connection, str, str]:
-        """Publish an offer. Return its connection, its secret and its text."""
-        client, info = self._peers.client, self._peers.info
-        connection = Connection(await self._peers.ice_servers(), "offerer")
-        secret = new_secret()
-        async with contextlib.AsyncExitStack() as cleanup:
-            cleanup.push_async_callback(connection.close)
-            offer = await connection.offer()
-            self._peers._own_offers.add(offer)
-            cleanup.callback(self._peers._own_offers.discard, offer)
-            connection.code = await publish_held(client, self.topic, info, offer, secret)
-            cleanup.pop_all()
-        return connection, secret, offer
+    async def _offer(self, limit: asyncio.Timeout) -> tuple[Connection, str] | None:
+        """Publish an offer, and return its connection and secret once it is answered.
 
-    async def _wait_for_answer(self, connection: Connection, secret: str) -> bool:
-        """Return whether the offer was answered before it became too old or was removed. Otherwise withdraw it."""
-        client, code = self._peers.client, connection.code
+        An offer that becomes too old is withdrawn, and the result is None, as for one that was removed.
+        """
+        client, info, own_offers = self._peers.client, self._peers.info, self._peers._own_offers
+        connection = Connection(await self._peers.ice_servers(), "offerer")
+        secret, offer = new_secret(), ""
         async with contextlib.AsyncExitStack() as cleanup:
             cleanup.push_async_callback(connection.close)
-            cleanup.push_async_callback(withdraw, client, code, secret)
             try:
-                async with asyncio.timeout(RENEW_S), aclosing(client.news(code, "offerer", secret=secret)) as updates:
-                    async for update in updates:
-                        if update.description is not None:
-                            cleanup.pop_all()
-                            return True
-            except TimeoutError:
-                pass
+                offer = await connection.offer()
+                own_offers.add(offer)
+                connection.code = await publish_held(client, self.topic, info, offer, secret)
+                limit.reschedule(None)
+                cleanup.push_async_callback(withdraw, client, connection.code, secret)
+                updates = client.news(connection.code, "offerer", secret=secret)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(RENEW_S), aclosing(updates):
+                        async for update in updates:
+                            if update.description is not None:
+                                cleanup.pop_all()
+                                return connection, secret
             except SignalError as error:
-                if error.status != 404 and not error.retryable:
+                if not connection.code or (error.status != 404 and not error.retryable):
                     raise
-        return False
+            finally:
+                own_offers.discard(offer)
+        return None
 
     async def _open(self, connection: Connection, secret: str) -> None:
         try:

@@ -7,14 +7,7 @@ from .names import SKEW_MS, VERSION
 from .shapes import conforms
 from .types import Fields, Token
 
-_BEACON: Final = {
-    "v": int,
-    "id": str,
-    "at": int,
-    "now": int,
-    "since": NotRequired[int],
-    "info": NotRequired[str],
-}
+_BEACON: Final = {"v": int, "id": str, "at": int, "now": int, "since": NotRequired[int], "info": NotRequired[str]}
 
 
 class Description(TypedDict):

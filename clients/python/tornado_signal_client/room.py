@@ -26,7 +26,6 @@ from .names import Identity, T, topic_of
 from .pacing import back_off_s
 from .records import Beacon
 from .room_peer import Event, FileOffered, Full, Member, Message, Peer, ServerUnreachable, peer_left
-from .roster import Roster
 from .tasks import Tasks
 from .types import Closable, Fields, IceServer, Session, Token, check_type
 
@@ -77,18 +76,10 @@ class Room(Closable):
         self._seats: set[str] = set()  # the ids of the members with places
         self._spare = False  # whether there are more places than members
         self._tasks = Tasks()
-        self._roster = Roster(self._on_owner)
         self._mail = Mailboxes(client, identity, topic, info, self._take)
-        self._attempts = Attempts(
-            client,
-            ice_servers,
-            self._roster,
-            self._mail,
-            self._tasks,
-            self._may_connect,
-            self._on_event,
-            self._assign_places,
-        )
+        calls = self._may_connect, self._on_event, self._assign_places
+        self._attempts = Attempts(client, ice_servers, self._mail, self._tasks, *calls)
+        self._roster = self._attempts.roster
         self.peers: dict[str, Peer] = self._attempts.peers
         self._unchecked: OrderedDict[str, Session] = OrderedDict()  # listed sessions that are not verified yet
         self._changed = asyncio.Event()  # set when something of the listing has changed
@@ -415,10 +406,6 @@ class Room(Closable):
         member.beacon, member.code, member.info, member.backing_off = beacon, beacon.code, beacon.info, False
         if member.peer is None:
             self._attempts.start(member)
-
-    def _on_owner(self, previous: Member, owner: Member) -> None:
-        self._attempts.disconnect(previous)
-        self._attempts.start(owner)
 
     async def _take(self, text: str, own_code: Token) -> bool:
         """Process mail to this member's beacon with `own_code`. Return whether a member has sent it."""

@@ -166,16 +166,20 @@ class Servers:
         """Open the events of a topic or session at the first available server: a subscription, or long polls."""
         last_error: SignalError | None = None
         for server in self._servers_to_try(at):
-            params = _params_for(fields, server)
             since = last[1] if last and last[0] == server else None
+            params = _params_for({**fields, "since": since}, server)
+
+            async def poll(operation: str, fields: Fields, server: str = server) -> Fields:
+                return (await self._send(server, operation, fields)).result
+
             async with contextlib.AsyncExitStack() as stack:
                 try:
                     with self.outage.watch(server):
                         connection = await self.connection(server)
                         if connection is not None and connection.can_subscribe:
-                            stream = connection.subscribe({**params, **({"since": since} if since else {})})
+                            stream = connection.subscribe(params)
                         else:
-                            stream = polled(functools.partial(self._send, server), params, since)
+                            stream = polled(poll, params)
                         events = await stack.enter_async_context(stream)
                 except SignalError as error:
                     self._on_error(server, error)

@@ -1,19 +1,8 @@
 """The shapes of JSON values, which are checked before a program gets them. A shape is a type, or a dict of shapes."""
 
 import functools
-from typing import (
-    Any,
-    Final,
-    Literal,
-    NotRequired,
-    TypedDict,
-    TypeVar,
-    cast,
-    get_args,
-    get_origin,
-    get_type_hints,
-    is_typeddict,
-)
+import typing
+from typing import Any, Final, Literal, NotRequired, TypedDict, TypeVar, cast
 
 from .types import Health, IceServers, Session, Topics
 
@@ -55,7 +44,7 @@ SESSION_EVENTS: Final[dict[str, Shape]] = {
     "gone": {"code": NotRequired[str], "reason": NotRequired[str]},
 }
 
-_fields_of = functools.cache(functools.partial(get_type_hints, include_extras=True))
+_fields_of = functools.cache(functools.partial(typing.get_type_hints, include_extras=True))
 
 
 def is_result(operation: str, fields: dict[str, Any], value: object) -> bool:
@@ -73,13 +62,13 @@ def conforms(value: object, shape: Shape) -> bool:
 
     Objects can have further fields. Fields that are not required can be null. `int` is any number.
     """
-    if isinstance(shape, dict) or is_typeddict(shape):
+    if isinstance(shape, dict) or typing.is_typeddict(shape):
         fields = shape if isinstance(shape, dict) else _fields_of(shape)
         return isinstance(value, dict) and all(conforms(value.get(name), each) for name, each in fields.items())
     if shape is int:
         return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < MAX_NUMBER
-    kinds = get_args(shape)
-    origin: Any = get_origin(shape)
+    kinds = typing.get_args(shape)
+    origin: Any = typing.get_origin(shape)
     if origin is list:
         return isinstance(value, list) and all(conforms(each, kinds[0]) for each in value)
     if origin is Literal:
