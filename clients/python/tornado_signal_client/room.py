@@ -35,7 +35,7 @@ ASKS = 2  # how often a beacon is asked for a sign of life
 REPLY_S = 4.0  # between two signs of life for one beacon
 MAX_CLAIMANTS = 10  # members with this one's name that are asked
 MAX_REPLIES = 200  # within `REPLY_S`
-MAX_PAUSES = 3  # the longest pause after beacons that were soon replaced is that after so many
+MAX_PAUSES = 3  # beacons that were soon replaced, after which the pauses grow no longer
 
 
 class Room(Closable):
