@@ -40,8 +40,8 @@ def javascript_comments(source):
     for match in JAVASCRIPT_COMMENT.finditer(source):
         first = source.count("\n", 0, match.start()) + 1
         for number, line in enumerate((match["block"] or match["line"]).split("\n"), first):
-            text = re.sub(r"^\s*\* ?", "", line)
-            if not DIRECTIVE.match(text.strip()) and not DOC_TAG.match(text):
+            text = DOC_TAG.split(re.sub(r"^\s*\* ?", "", line))[0]  # tags follow the description
+            if text and not DIRECTIVE.match(text.strip()):
                 yield number, text
 
 

@@ -2,9 +2,9 @@
 
 import { servedBy } from "./client/signal-client.js";
 
+export { SignalError } from "./client/errors.js";
 export { join, pair, publish } from "./client/publish.js";
 export { nearby, room } from "./client/room.js";
 export { SignalClient } from "./client/signal-client.js";
-export { SignalError } from "./client/timing.js";
 
 servedBy(import.meta.url);

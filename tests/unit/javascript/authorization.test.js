@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { authorizationOf } from "../../../tornado_signal/web/client/authorization.js";
-import { passing, refused } from "../../../tornado_signal/web/client/timing.js";
+import { passing, refused } from "../../../tornado_signal/web/client/errors.js";
 
 const part = (fields) => Buffer.from(JSON.stringify(fields)).toString("base64url");
 /** A token with an expiry, in seconds from now. A subject with this letter has all characters of base64url. */

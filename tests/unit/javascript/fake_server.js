@@ -1,7 +1,8 @@
 /** A server in memory, and connections to peers in this process: as much of both as pairing and rooms use. */
 
+import { refused } from "../../../tornado_signal/web/client/errors.js";
 import { SignalClient } from "../../../tornado_signal/web/client/signal-client.js";
-import { onAbort, refused } from "../../../tornado_signal/web/client/timing.js";
+import { onAbort } from "../../../tornado_signal/web/client/timing.js";
 import "./virtual_time.js";
 import { FakeChannel, FakeConnection } from "./fake_rtc.js";
 

@@ -1,9 +1,10 @@
 import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
 import { join, pair } from "../../../tornado_signal/web/client/connect.js";
+import { refused, unreachable } from "../../../tornado_signal/web/client/errors.js";
 import { listedHere } from "../../../tornado_signal/web/client/link.js";
 import { publish } from "../../../tornado_signal/web/client/publish.js";
-import { PAIR_MS, refused, unreachable } from "../../../tornado_signal/web/client/timing.js";
+import { PAIR_MS } from "../../../tornado_signal/web/client/timing.js";
 import { FakeServer, LinkedConnection } from "./fake_server.js";
 
 const TOPIC = "pair~test";

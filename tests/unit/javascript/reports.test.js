@@ -3,9 +3,10 @@
 import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
 import { join } from "../../../tornado_signal/web/client/connect.js";
+import { refused } from "../../../tornado_signal/web/client/errors.js";
 import { publish } from "../../../tornado_signal/web/client/publish.js";
 import { room } from "../../../tornado_signal/web/client/room.js";
-import { PAIR_MS, refused } from "../../../tornado_signal/web/client/timing.js";
+import { PAIR_MS } from "../../../tornado_signal/web/client/timing.js";
 import { FakeServer, LinkedConnection } from "./fake_server.js";
 
 let server, reports;

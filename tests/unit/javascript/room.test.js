@@ -1,7 +1,8 @@
 import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
+import { refused, unreachable } from "../../../tornado_signal/web/client/errors.js";
 import { room } from "../../../tornado_signal/web/client/room.js";
-import { PAIR_MS, refused, unreachable } from "../../../tornado_signal/web/client/timing.js";
+import { PAIR_MS } from "../../../tornado_signal/web/client/timing.js";
 import { FakeServer, LinkedConnection } from "./fake_server.js";
 
 let server;

@@ -3,6 +3,7 @@
 import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
 import { heed, Messages } from "../../../tornado_signal/web/client/data.js";
+import { refused } from "../../../tornado_signal/web/client/errors.js";
 import { receiveFile } from "../../../tornado_signal/web/client/files.js";
 import { Identity, scopeOf, seal, VERSION } from "../../../tornado_signal/web/client/identity.js";
 import { Link } from "../../../tornado_signal/web/client/link.js";
@@ -11,7 +12,6 @@ import { Negotiation } from "../../../tornado_signal/web/client/negotiation.js";
 import { room } from "../../../tornado_signal/web/client/room.js";
 import { SignalClient } from "../../../tornado_signal/web/client/signal-client.js";
 import { read } from "../../../tornado_signal/web/client/text.js";
-import { refused } from "../../../tornado_signal/web/client/timing.js";
 import { FakeServer, LinkedConnection } from "./fake_server.js";
 
 const TOPIC = "room~test";
@@ -155,7 +155,7 @@ test("candidates and answers of a session with any value at any place only fail 
     });
     const options = { RTCPeerConnection: LinkedConnection };
     const link = new Link(client, "offerer", { iceServers: [], until: 0 }, options, new AbortController().signal);
-    await link.use(await link.describe());
+    await link.peerConnection.setLocalDescription(await link.describe());
     assert.equal(await link.news(), true);
     assert.ok(["undefined", "string"].includes(typeof link.info));
     link.fail(new Error("done"));

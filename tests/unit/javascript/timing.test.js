@@ -3,18 +3,10 @@ import { createServer } from "node:net";
 import { test } from "node:test";
 import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
+import { passing, refused, taken, unreachable } from "../../../tornado_signal/web/client/errors.js";
 import { iceFailure } from "../../../tornado_signal/web/client/negotiation.js";
 import { SignalClient } from "../../../tornado_signal/web/client/signal-client.js";
-import {
-  Deadline,
-  makePace,
-  passing,
-  refused,
-  retry,
-  taken,
-  unreachable,
-  withTimeout,
-} from "../../../tornado_signal/web/client/timing.js";
+import { Deadline, makePace, retry, withTimeout } from "../../../tornado_signal/web/client/timing.js";
 
 const never = new Promise(() => {});
 

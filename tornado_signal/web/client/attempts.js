@@ -1,13 +1,13 @@
 /* Attempts to connect to the members of a room, and what goes over the connections. A room loads this file when it begins. */
 
 import { send, toEach } from "./data.js";
+import { SignalError, taken } from "./errors.js";
 import { checkFile, sendFile } from "./files.js";
 import { isProven, random } from "./identity.js";
 import { Contact } from "./peer.js";
-import { now, onAbort, PAIR_MS, PAUSE_MS, retry, SignalError, STAGGER_MS, sleep, taken } from "./timing.js";
+import { later, now, onAbort, PAIR_MS, PAUSE_MS, retry, STAGGER_MS } from "./timing.js";
 
-/** @import { FileOptions, Peer, Progress } from "../client.d.ts" */
-/** @import { Mail, Member, Records, RoomSide } from "./types.d.ts" */
+/** @import { FileOptions, Mail, Member, Peer, Progress, Records, RoomSide } from "./types.d.ts" */
 
 const MAX_ATTEMPTS = 50; // that a room begins at once, and others begin: a page may have 500 connections
 const MAX_TRIES = 8; // with a member that replace each other at once
@@ -17,13 +17,11 @@ const MAX_UNREAD = 2 ** 24; // bytes of the messages that an iteration has not r
 export class Attempts {
   #roster;
   // The peers that have not joined: first those that the other side leads, then those that this side leads.
-  /** @type {Set<Contact>[]} */
-  #attempts = [new Set(), new Set()];
+  /** @type {Set<Contact>[]} */ #attempts = [new Set(), new Set()];
   #peerCount = 0; // the number of peers created so far
   // biome-ignore lint/correctness/noUnusedPrivateClassMembers: kept in a field so that bundlers do not drop the allocation
   #garbage = 0;
-  /** @type {Promise<void> | undefined} */
-  #replying; // that a connection is closed
+  /** @type {Promise<void> | undefined} */ #replying; // that a connection is closed
   #paused = false; // because a connection could not be created
 
   /** @param {RoomSide} room */
@@ -38,11 +36,7 @@ export class Attempts {
     return new Set(members.flatMap(({ peer, open }) => [peer ?? [], open ?? []].flat()));
   }
 
-  /**
-   * The connections to the peers that `to` names; all if it is undefined. Fails if `to` is somebody else.
-   *
-   * @param {Peer<unknown> | string} [to]
-   */
+  /** The connections to `to`, or to all peers. Fails if it is somebody else. @param {Peer<unknown> | string} [to] */
   #recipients(to) {
     const isOpen = (/** @type {Member} */ { open }) => (open?.channel.readyState === "open" ? open : []);
     const all = [...this.#roster.members.values()].flatMap(isOpen);
@@ -54,10 +48,7 @@ export class Attempts {
 
   /**
    * Send a message, over the channel with a name if there is one.
-   *
-   * @param {unknown} data
-   * @param {Peer<unknown> | string} [to]
-   * @param {string} [name]
+   * @param {unknown} data @param {Peer<unknown> | string} [to] @param {string} [name]
    * @param {RTCDataChannelInit} [init]
    */
   send(data, to, name, init) {
@@ -65,10 +56,7 @@ export class Attempts {
     return send(data, choose, to === undefined && "message-incomplete");
   }
 
-  /**
-   * @param {Blob & { name?: string }} file
-   * @param {FileOptions<Progress> & { to?: Peer<unknown> | string }} options
-   */
+  /** @param {Blob & { name?: string }} file @param {FileOptions<Progress> & { to?: Peer<unknown> | string }} options */
   async sendFile(file, { to, ...options }) {
     const recipients = this.#recipients(to);
     checkFile(file, options);
@@ -79,14 +67,10 @@ export class Attempts {
     });
   }
 
-  /**
-   * @param {AbortSignal} [signal]
-   * @returns {AsyncGenerator<{ peer: Peer<unknown>, data: unknown }, void, void>}
-   */
+  /** @param {AbortSignal} [signal] @returns {AsyncGenerator<{ peer: Peer<unknown>, data: unknown }, void, void>} */
   async *messages(signal) {
     const { target, ended } = this.room;
-    /** @type {{ peer: Peer<unknown>, data: unknown, size: number }[]} */
-    const unread = [];
+    /** @type {{ peer: Peer<unknown>, data: unknown, size: number }[]} */ const unread = [];
     let sum = 0;
     let wake = () => {};
     const awake = () => wake();
@@ -126,11 +110,7 @@ export class Attempts {
     return (this.room.target.id ?? "") < id;
   }
 
-  /**
-   * Whether an attempt with a member may begin: both have places, and no other member used its name first.
-   *
-   * @param {Member} member
-   */
+  /** Whether an attempt may begin: both have places, and no other member used the name first. @param {Member} member */
   #mayConnect(member) {
     const { mayConnect, options } = this.room;
     return mayConnect(member) && !this.#roster.conflicts(member, options.me);
@@ -164,11 +144,7 @@ export class Attempts {
         .then(() => void (this.#replying = undefined));
   }
 
-  /**
-   * Queue a member if it needs an attempt, and begin attempts.
-   *
-   * @param {Member} [member]
-   */
+  /** Queue a member if it needs an attempt, and begin attempts. @param {Member} [member] */
   begin(member) {
     const due = member && this.#leads(member) && member.code && !member.peer && !member.resting;
     if (due && this.#mayConnect(member)) this.#roster.enqueue(member);
@@ -180,7 +156,6 @@ export class Attempts {
 
   /**
    * Whether another attempt may begin. Any number of members can be listed, so an attempt that is late ends for it.
-   *
    * @param {boolean} leads
    */
   #admits(leads) {
@@ -195,9 +170,7 @@ export class Attempts {
 
   /**
    * Begin an attempt, which replaces the current one. An open connection stays until the new one is open.
-   *
-   * @param {Member} member
-   * @param {unknown} connection
+   * @param {Member} member @param {unknown} connection
    */
   #connect(member, connection) {
     this.#roster.dequeue(member);
@@ -237,19 +210,13 @@ export class Attempts {
     this.begin();
   }
 
-  /**
-   * @param {Contact} contact
-   * @param {Error} error
-   */
+  /** @param {Contact} contact @param {Error} error */
   unreachable(contact, error) {
     this.#count(contact, false);
     if (contact.tries > 1 && !contact.member.open) this.room.report(error); // the first time, the device may be slow
   }
 
-  /**
-   * @param {Contact} contact
-   * @param {boolean} connected
-   */
+  /** @param {Contact} contact @param {boolean} connected */
   #count({ peerConnection, beganMs }, connected) {
     this.room.ice().report(peerConnection, now() - beganMs, connected);
   }
@@ -265,23 +232,16 @@ export class Attempts {
 
   /**
    * Change something after a delay, and then begin attempts.
-   *
-   * @param {number} ms
-   * @param {() => void} change
-   * @param {Member} [member]
+   * @param {number} ms @param {() => void} change @param {Member} [member]
    */
   #later(ms, change, member) {
-    const begin = () => {
+    later(ms, this.room.signal, () => {
       change();
       this.begin(member);
-    };
-    sleep(0, this.room.signal, ms).then(begin, () => {});
+    });
   }
 
-  /**
-   * @param {Contact} contact
-   * @param {boolean} joined
-   */
+  /** @param {Contact} contact @param {boolean} joined */
   ended(contact, joined) {
     const { target, tell, use, left } = this.room;
     const { member } = contact;
@@ -311,10 +271,7 @@ export class Attempts {
 
   /**
    * Send mail about a connection. Returns false if it has to be sent again when the member has another beacon.
-   *
-   * @param {Contact} contact
-   * @param {Mail} mail
-   * @param {AbortSignal} signal
+   * @param {Contact} contact @param {Mail} mail @param {AbortSignal} signal
    */
   async post({ member, connection }, mail, signal) {
     const { id, code } = member;

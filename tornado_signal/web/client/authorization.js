@@ -1,40 +1,31 @@
 /* Tokens (docs/authorization.md), and the headers of requests. */
 
+import { refusal } from "./errors.js";
 import { notLoaded } from "./parts.js";
-import { now, refusal } from "./timing.js";
+import { now } from "./timing.js";
 
 /** @import { TokenSource } from "../client.d.ts" */
 /** @import { Socket } from "./socket.js" */
 
 export const JSON_BODY = { "Content-Type": "application/json" };
 
-/**
- * @param {string} token
- * @returns {Record<string, string>}
- */
+/** @param {string} token @returns {Record<string, string>} */
 export const bearer = (token) => (token ? { Authorization: `Bearer ${token}` } : {});
 
 /** The current token of all clients with the same source of tokens. */
 export class Authorization {
   #source;
   #renewAtMs = 0;
-  /** @type {Promise<void> | undefined} */
-  #renewing;
+  /** @type {Promise<void> | undefined} */ #renewing;
   token = "";
-  /** @type {Map<string, Socket>} */
-  sockets = new Map(); // by the URL of the server
+  /** @type {Map<string, Socket>} */ sockets = new Map(); // by the URL of the server
 
   /** @param {TokenSource} source */
   constructor(source) {
     this.#source = source;
   }
 
-  /**
-   * Run `task(token)`, and once more with a new token if the server refuses the first one with 401.
-   *
-   * @template T
-   * @param {(token: string) => Promise<T>} task
-   */
+  /** Run a task, and again with a new token after a 401. @template T @param {(token: string) => Promise<T>} task */
   async use(task) {
     if (now() >= this.#renewAtMs) await this.#renew();
     const { token } = this;
@@ -67,10 +58,8 @@ export class Authorization {
 }
 
 const without = new Authorization("");
-/** @type {Map<string, Authorization>} */
-const texts = new Map();
-/** @type {WeakMap<() => string | Promise<string>, Authorization>} */
-const functions = new WeakMap();
+/** @type {Map<string, Authorization>} */ const texts = new Map();
+/** @type {WeakMap<() => string | Promise<string>, Authorization>} */ const functions = new WeakMap();
 
 /** @param {TokenSource} [source] */
 export function authorizationOf(source) {

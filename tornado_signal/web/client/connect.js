@@ -1,46 +1,24 @@
 /* Connections of two pages, for `publish`, `join` and `pair`, which load this file when they need it. */
 
 import { announce } from "./data.js";
+import { dispatch, report, SignalError, taken, temporary } from "./errors.js";
 import { ownInfo, topicOf } from "./identity.js";
 import { CHOSEN, createOffer, Link, listedHere, waitForAnswer } from "./link.js";
 import { MAX_PEERS, OFFER_OPTIONS, Servers } from "./servers.js";
-import {
-  Deadline,
-  deferred,
-  dispatch,
-  makePace,
-  now,
-  onAbort,
-  PAUSE_MS,
-  report,
-  retry,
-  SignalError,
-  STAGGER_MS,
-  sleep,
-  taken,
-  temporary,
-  WAIT_S,
-} from "./timing.js";
+import { Deadline, deferred, makePace, now, onAbort, PAUSE_MS, retry, STAGGER_MS, sleep, WAIT_S } from "./timing.js";
 
-/** @import { PeerOptions, Session } from "../client.d.ts" */
 /** @import { Connection } from "./link.js" */
 /** @import { SignalClient } from "./signal-client.js" */
-/** @import { LinkOptions, Results } from "./types.d.ts" */
+/** @import { LinkOptions, PeerOptions, Results, Session } from "./types.d.ts" */
 
 const AGAIN_MS = 2000; // in which a peer that was taken publishes its next offer
 const JOIN_OPTIONS = { onstep: "function", choose: "function", wait: "boolean" };
 const PAIR = "pair~"; // the prefix of the topic of a pair on the server
 
-/**
- * @param {EventTarget} publication
- * @param {string} topic
- * @param {LinkOptions} options
- * @param {Servers} servers
- */
+/** @param {EventTarget} publication @param {string} topic @param {LinkOptions} options @param {Servers} servers */
 export async function offerAll(publication, topic, options, servers) {
   const { signal } = servers;
-  /** @type {Link | undefined} */
-  let listed; // the link that waits for its answer
+  /** @type {Link | undefined} */ let listed; // the link that waits for its answer
   const withdraw = () => {
     if (listed) listed.client.leave(listed.code, "offerer", listed.own);
   };
@@ -64,17 +42,14 @@ export async function offerAll(publication, topic, options, servers) {
 }
 
 /**
- * @param {string} topic
- * @param {PeerOptions & { choose?: (sessions: Session[]) => Session[], wait?: boolean }} options
+ * @param {string} topic @param {PeerOptions & { choose?: (sessions: Session[]) => Session[], wait?: boolean }} options
  */
 export async function join(topic, options = {}) {
   const { info = ownInfo(), choose = (sessions) => sessions, wait = true, onstep = () => {} } = options;
   const { signal = new AbortController().signal } = options;
   const servers = new Servers(options, signal, (error) => onstep("failed", error), JOIN_OPTIONS);
-  /** @type {Set<string>} */
-  const triedCodes = new Set();
-  /** @type {Map<SignalClient, string | undefined>} */
-  const cursors = new Map();
+  /** @type {Set<string>} */ const triedCodes = new Set();
+  /** @type {Map<SignalClient, string | undefined>} */ const cursors = new Map();
   const pace = makePace();
   for (let untilMs = 0; ; ) {
     const leftS = Math.ceil(Math.max(0, untilMs - now()) / 1000);
@@ -100,21 +75,15 @@ export async function join(topic, options = {}) {
 /**
  * Answer one session after the other until a connection opens; if one is silent, the next one in parallel. `late` is
  * whether another peer was faster with one of them.
- *
- * @param {Session[]} sessions
- * @param {SignalClient} client
- * @param {LinkOptions} options
- * @param {Servers} servers
+ * @param {Session[]} sessions @param {SignalClient} client @param {LinkOptions} options @param {Servers} servers
  */
 export async function connectToFirst(sessions, client, options, servers) {
   const { signal } = servers;
   const { onstep = () => {} } = options;
   const iceServers = await servers.iceServers(client);
-  /** @type {Link[]} */
-  const links = [];
+  /** @type {Link[]} */ const links = [];
   let late = false;
-  /** @type {Connection | undefined} */
-  let connection;
+  /** @type {Connection | undefined} */ let connection;
   const { promise: open, resolve } = deferred();
   /** @param {Session} session */
   const attempt = async (session) => {
@@ -149,11 +118,7 @@ export async function connectToFirst(sessions, client, options, servers) {
 
 /**
  * Answer a session; fails if another peer was faster, or if the peer cannot be reached.
- *
- * @param {Link} link
- * @param {Session} session
- * @param {string} answererInfo
- * @param {number} tries
+ * @param {Link} link @param {Session} session @param {string} answererInfo @param {number} tries
  */
 async function accept(link, { code, info, offer, offerCandidates }, answererInfo, tries) {
   link.info = info;
@@ -164,7 +129,7 @@ async function accept(link, { code, info, offer, offerCandidates }, answererInfo
   link.step("accepted");
   try {
     // Not earlier: if two peers send to one offer, neither can connect for a long time.
-    await link.use(description);
+    await link.peerConnection.setLocalDescription(description);
     link.add(offerCandidates);
     link.begin(code);
     link.connect();
@@ -175,35 +140,25 @@ async function accept(link, { code, info, offer, offerCandidates }, answererInfo
   }
 }
 
-/**
- * Return a list in random order, so that peers that join at the same time try different ones.
- *
- * @template T
- * @param {T[]} list
- */
+/** Return a list in random order, so that simultaneous peers try different ones. @template T @param {T[]} list */
 export const shuffled = (list) =>
   list
     .map((each) => /** @type {const} */ ([Math.random(), each]))
     .sort(([a], [b]) => a - b)
     .map(([, each]) => each);
 
-/**
- * @param {string} topic
- * @param {PeerOptions & { channel?: RTCDataChannelInit }} [options]
- */
+/** @param {string} topic @param {PeerOptions & { channel?: RTCDataChannelInit }} [options] */
 export async function pair(topic, options = {}) {
-  const stop = new AbortController();
+  const stop = new Deadline();
   const { signal } = stop;
   const servers = new Servers(options, signal, (error) => options.onstep?.("failed", error), OFFER_OPTIONS);
-  const end = () => stop.abort(options.signal?.reason);
-  globalThis.addEventListener?.("pagehide", end, { signal });
-  if (options.signal) onAbort(signal, onAbort(options.signal, end));
-  if (options.signal?.aborted) end();
+  stop.follow(options.signal);
+  globalThis.addEventListener?.("pagehide", () => stop.end(), { signal });
   try {
     const all = { ...options, pair: true };
     return await servers.first((client) => matchPair(client, topicOf(PAIR, topic), all, servers));
   } finally {
-    stop.abort();
+    stop.end();
   }
 }
 
@@ -211,23 +166,16 @@ export async function pair(topic, options = {}) {
  * Pair with one server. In the order of the offers, the second one answers the first, the fourth the third, and so on. The
  * others wait, unless nothing happens. A side takes back its own offer, so that no other can answer it, before it answers
  * another one.
- *
- * @param {SignalClient} client
- * @param {string} topic
- * @param {LinkOptions} options
- * @param {Servers} servers
+ * @param {SignalClient} client @param {string} topic @param {LinkOptions} options @param {Servers} servers
  */
 async function matchPair(client, topic, options, servers) {
   const { signal } = servers;
   const pace = makePace();
-  /** @type {Set<string>} */
-  const triedCodes = new Set();
-  /** @type {Link | undefined} */
-  let link; // of the offer that is listed
+  /** @type {Set<string>} */ const triedCodes = new Set();
+  /** @type {Link | undefined} */ let link; // of the offer that is listed
   let answered = Promise.resolve(false); // whether the offer is, when it no longer waits
   let settled = false; // whether `answered` is
-  /** @type {string | undefined} */
-  let cursor;
+  /** @type {string | undefined} */ let cursor;
   let others = 0; // listed sessions
   let deadline = new Deadline(signal); // of the current request
 
@@ -280,8 +228,7 @@ async function matchPair(client, topic, options, servers) {
   }
 
   /**
-   * Wait for the next listing or an answer, and react. Returns the connection, if there is one.
-   *
+   * Wait for the next listing or an answer, and react. Returns a connection if it opens one.
    * @param {AbortSignal} stay
    */
   async function round(stay) {
@@ -289,8 +236,7 @@ async function matchPair(client, topic, options, servers) {
     deadline = new Deadline(stay);
     const wait = others ? 1 + Math.round(2 * Math.random()) : WAIT_S;
     const query = { ...(link && { wait, since: cursor }), limit: MAX_PEERS, signal: deadline.signal };
-    /** @type {Results["sessions"] | void} */
-    const listing = await client
+    /** @type {Results["sessions"] | void} */ const listing = await client
       .sessions(topic, query)
       .catch((error) => {
         if (!settled) throw error;

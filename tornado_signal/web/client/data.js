@@ -1,11 +1,11 @@
 /* The messages of an application over one data channel. */
 
+import { SignalError, temporary } from "./errors.js";
 import { BUFFER, CHUNK, transmit } from "./files.js";
 import { parse, read, utf8 } from "./text.js";
-import { onAbort, SignalError, temporary } from "./timing.js";
+import { onAbort } from "./timing.js";
 
-/** @import { ErrorCode, Peer as PublicPeer } from "../client.d.ts" */
-/** @import { Description } from "./types.d.ts" */
+/** @import { Description, ErrorCode, Peer as PublicPeer } from "./types.d.ts" */
 
 const MARK = "\u001e"; // precedes JSON, as in RFC 7464. Text that begins with it is also sent as JSON
 const TEXT = new TextDecoder("utf-8", { ignoreBOM: true });
@@ -20,18 +20,12 @@ const MAX_CLOSE_MS = 60_000; // for it to receive all
 /** @type {WeakMap<RTCPeerConnection, number>} */
 const announced = new WeakMap(); // bytes of the largest message that the other side joins from parts
 
-/**
- * The fields of a description for the other side.
- *
- * @param {RTCSessionDescriptionInit} description
- */
+/** The fields of a description for the other side. @param {RTCSessionDescriptionInit} description */
 export const announce = ({ type, sdp }) => ({ type, sdp, joins: MAX_MESSAGE });
 
 /**
  * Read what the other side announces, and return its description. Fail if it has not sent one.
- *
- * @param {RTCPeerConnection} connection
- * @param {Description} [description]
+ * @param {RTCPeerConnection} connection @param {Description} [description]
  */
 export function heed(connection, description) {
   if (!description) throw new SyntaxError("The other side sent no description");
@@ -41,15 +35,11 @@ export function heed(connection, description) {
 
 /**
  * Run a task for each recipient. Rejects when all have ended, with an error of this code or with that of the only one.
- *
- * @template {{ peer?: PublicPeer }} Each
- * @param {Each[]} recipients
- * @param {(each: Each) => Promise<void>} task
+ * @template {{ peer?: PublicPeer }} Each @param {Each[]} recipients @param {(each: Each) => Promise<void>} task
  * @param {ErrorCode | false} [code]
  */
 export function toEach(recipients, task, code) {
-  /** @type {Error[]} */
-  const errors = [];
+  /** @type {Error[]} */ const errors = [];
   const tasks = recipients.map((each) =>
     task(each).catch((error) => errors.push(Object.assign(error, { peer: each.peer }))),
   );
@@ -63,11 +53,8 @@ export function toEach(recipients, task, code) {
 
 /**
  * Send a message as described in client.d.ts. An error of the arguments rejects as well.
- *
- * @param {unknown} data
- * @param {() => { messages: Messages, peer?: PublicPeer }[]} choose
- * @param {ErrorCode | false} [code]
- * @returns {Promise<void>}
+ * @param {unknown} data @param {() => { messages: Messages, peer?: PublicPeer }[]} choose
+ * @param {ErrorCode | false} [code] @returns {Promise<void>}
  */
 export function send(data, choose, code) {
   try {
@@ -79,8 +66,7 @@ export function send(data, choose, code) {
       const text = `The message has ${size} bytes, more than ${limit}: use sendFile`;
       if (size > limit) throw new SignalError("message-too-large", text);
     }
-    /** @type {Blob | undefined} */
-    let copy;
+    /** @type {Blob | undefined} */ let copy;
     const copied = () => (copy ??= message instanceof Blob ? message : new Blob([/** @type {string} */ (message)]));
     return toEach(recipients, ({ messages }) => messages.send(message, size, copied), code);
   } catch (error) {
@@ -102,8 +88,7 @@ export class Messages {
   #incomplete; // received so far; the bytes have room for more
 
   /**
-   * @param {RTCPeerConnection} connection
-   * @param {RTCDataChannel} channel
+   * @param {RTCPeerConnection} connection @param {RTCDataChannel} channel
    * @param {AbortSignal} over aborted when the connection has ended
    * @param {(error: SignalError) => void} slow called when messages are lost because too many wait
    */
@@ -140,10 +125,7 @@ export class Messages {
 
   /**
    * Send a message at once if there is space, otherwise after the earlier ones.
-   *
-   * @param {string | Blob | ArrayBuffer | ArrayBufferView} message
-   * @param {number} size
-   * @param {() => Blob} copy
+   * @param {string | Blob | ArrayBuffer | ArrayBufferView} message @param {number} size @param {() => Blob} copy
    */
   async send(message, size, copy) {
     if (size <= SMALL && size > this.#announced) return; // a peer that takes less must not silence the others
@@ -161,12 +143,7 @@ export class Messages {
     }
   }
 
-  /**
-   * @param {string | Blob} message
-   * @param {number} size
-   * @param {boolean} isWhole
-   * @param {boolean} text
-   */
+  /** @param {string | Blob} message @param {number} size @param {boolean} isWhole @param {boolean} text */
   #enqueue(message, size, isWhole, text) {
     if (this.#waiting > MAX_WAITING) {
       const error = temporary(new SignalError("peer-slow", "More than 64 MiB wait for the peer"));
@@ -215,11 +192,7 @@ export class Messages {
     }
   }
 
-  /**
-   * Take a string or bytes of the other side. Returns the `data` of a message, or undefined while parts are missing.
-   *
-   * @param {string | ArrayBuffer} data
-   */
+  /** Take received data. Returns a message, or undefined while parts are missing. @param {string | ArrayBuffer} data */
   take(data) {
     let message = this.#incomplete;
     this.#incomplete = undefined; // also by another message in the middle
@@ -268,10 +241,7 @@ function sizeOf(message) {
   return "size" in message ? message.size : message.byteLength;
 }
 
-/**
- * @param {unknown} data
- * @returns {unknown}
- */
+/** @param {unknown} data @returns {unknown} */
 function decode(data) {
   if (typeof data !== "string" || !data.startsWith(MARK)) return data;
   try {

@@ -1,11 +1,11 @@
 /* Files over a data channel each. */
 
+import { dispatch, SignalError } from "./errors.js";
 import { checkOptions } from "./signal-client.js";
 import { read } from "./text.js";
-import { deferred, dispatch, onAbort, SignalError } from "./timing.js";
+import { deferred, onAbort } from "./timing.js";
 
-/** @import { FileOptions, IncomingFile as PublicFile } from "../client.d.ts" */
-/** @import { Fields, Records } from "./types.d.ts" */
+/** @import { Fields, FileOptions, IncomingFile as PublicFile, Records } from "./types.d.ts" */
 
 export const CHUNK = 65_536; // bytes, which every data channel accepts
 export const BUFFER = 2 ** 20; // bytes that all files, or all messages, of a connection may have in the buffers
@@ -20,18 +20,12 @@ const UNKNOWN = "application/octet-stream";
 /** @param {"refused" | "cancelled" | "interrupted"} reason */
 const failure = (reason) => new SignalError(`file-${reason}`, `The file transfer was ${reason}`);
 
-/**
- * @param {RTCDataChannel} channel
- * @param {Fields} message
- */
+/** @param {RTCDataChannel} channel @param {Fields} message */
 function post(channel, message) {
   if (channel.readyState === "open") channel.send(JSON.stringify(message));
 }
 
-/**
- * @param {Blob} file
- * @param {object} options
- */
+/** @param {Blob} file @param {object} options */
 export function checkFile(file, options) {
   if (typeof file?.arrayBuffer !== "function") {
     throw new SignalError("argument-invalid", "`sendFile` takes a File or a Blob; make one with `new Blob([data])`");
@@ -40,9 +34,7 @@ export function checkFile(file, options) {
 }
 
 /**
- * @template {object} Context
- * @param {Files} files those of the connection
- * @param {Blob & { name?: string }} file
+ * @template {object} Context @param {Files} files those of the connection @param {Blob & { name?: string }} file
  * @param {FileOptions<Context & { loaded: number, total: number }>} options
  * @param {Context} context fields of the progress
  */
@@ -52,8 +44,7 @@ export async function sendFile(files, file, options, context) {
   const { over } = files;
   if (over.aborted) throw failure("interrupted");
   const channel = files.connection.createDataChannel("file", { protocol: FILE_PROTOCOL });
-  /** @type {Records["transfer"]} */
-  const state = {}; // what the other side has sent
+  /** @type {Records["transfer"]} */ const state = {}; // what the other side has sent
   let wake = () => {};
   /** @param {() => unknown} condition */
   const until = async (condition) => {
@@ -97,25 +88,17 @@ export async function sendFile(files, file, options, context) {
 }
 
 /**
- * @param {unknown} cause
- * @returns {never}
- */
-const unreadable = (cause) => {
-  throw new SignalError("file-unreadable", "The file can no longer be read", { cause });
-};
-
-/**
- * @param {RTCDataChannel} channel
- * @param {Blob} blob
- * @param {() => Promise<void>} ready waits for space in the channel's buffer
- * @param {(loaded: number) => void} report
+ * @param {RTCDataChannel} channel @param {Blob} blob
+ * @param {() => Promise<void>} ready waits for space in the channel's buffer @param {(loaded: number) => void} report
  */
 export async function transmit(channel, blob, ready, report = () => {}) {
   for (let start = 0; start < blob.size; start += READ) {
     const block = await blob
       .slice(start, start + READ)
       .arrayBuffer()
-      .catch(unreadable);
+      .catch((cause) => {
+        throw new SignalError("file-unreadable", "The file can no longer be read", { cause });
+      });
     for (let at = 0; at < block.byteLength; at += CHUNK) {
       await ready();
       const chunk = new Uint8Array(block, at, Math.min(CHUNK, block.byteLength - at));
@@ -132,8 +115,7 @@ export class Files {
   sending = 0; // files that are being sent
 
   /**
-   * @param {RTCPeerConnection} connection
-   * @param {AbortSignal} over aborted when the connection has ended
+   * @param {RTCPeerConnection} connection @param {AbortSignal} over aborted when the connection has ended
    * @param {(offer: Offer) => unknown} receive called with each file that the other side offers
    */
   constructor(connection, over, receive) {
@@ -155,11 +137,7 @@ export class Files {
   }
 }
 
-/**
- * @param {RTCDataChannel} channel
- * @param {AbortSignal} over
- * @param {(offer: Offer) => unknown} receive
- */
+/** @param {RTCDataChannel} channel @param {AbortSignal} over @param {(offer: Offer) => unknown} receive */
 export function receiveFile(channel, over, receive) {
   channel.onmessage = ({ data }) => {
     const header = read(data, "file");
@@ -178,19 +156,13 @@ class IncomingFile extends EventTarget {
   #channel;
   #accepted = false;
   #stop = new AbortController(); // aborted when the transfer has ended
-  /** @type {BlobPart[]} */
-  #parts = [];
-  /** @type {ArrayBuffer[]} */
-  #chunks = []; // received after the last part
-  /** @type {ReturnType<typeof deferred<File>>} */
-  #file = deferred();
+  /** @type {BlobPart[]} */ #parts = [];
+  /** @type {ArrayBuffer[]} */ #chunks = []; // received after the last part
+  /** @type {ReturnType<typeof deferred<File>>} */ #file = deferred();
   received = 0;
 
   /**
-   * @param {RTCDataChannel} channel
-   * @param {AbortSignal} over
-   * @param {string} name
-   * @param {string} type
+   * @param {RTCDataChannel} channel @param {AbortSignal} over @param {string} name @param {string} type
    * @param {number} size
    */
   constructor(channel, over, name, type, size) {

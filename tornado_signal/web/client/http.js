@@ -1,31 +1,14 @@
 /* Requests over HTTP, events by long polls, and what a browser needs for them. Loaded in the background. */
 
 import { bearer, JSON_BODY } from "./authorization.js";
+import { foreign, nonsense, refusal, refused, unreachable } from "./errors.js";
 import { mistakes } from "./parts.js";
 import { conforms, counter, MAX_LISTING, MAX_SIZE, TOO_LARGE } from "./text.js";
-import {
-  Deadline,
-  doubt,
-  doubtedMs,
-  foreign,
-  makePace,
-  nonsense,
-  now,
-  PAUSE_MS,
-  refusal,
-  refused,
-  SIGN_MS,
-  sleep,
-  unreachable,
-  WAIT_S,
-  watch,
-  withTimeout,
-} from "./timing.js";
+import { Deadline, doubt, doubtMs, makePace, PAUSE_MS, SIGN_MS, sleep, WAIT_S, watch, withTimeout } from "./timing.js";
 
-/** @import { News } from "../client.d.ts" */
 /** @import { Authorization } from "./authorization.js" */
 /** @import { SignalClient } from "./signal-client.js" */
-/** @import { Fields, RawEvent, Results, StreamFields, Transport } from "./types.d.ts" */
+/** @import { Fields, News, RawEvent, Results, StreamFields, Transport } from "./types.d.ts" */
 
 const LONG_REQUESTS = 4; // of all pages of an origin; a browser has six connections to a server over HTTP/1.1
 const HTTP_WAIT_S = 12; // of a request: without a response a connection is found dead
@@ -38,21 +21,14 @@ const PATHS = { version: "", iceServers: "ice-servers", hold: "refresh" }; // wh
 /** The calls and subscriptions of a client over HTTP. */
 export class Http {
   #client;
-  #url;
   #headers;
   #authorization;
-  #provenMs = -Infinity; // when the server gave a sign of life
-  /** @type {Promise<void> | undefined} */
-  #proving;
+  #provenMs = -Infinity; // the time of the last doubt after which the server gave a sign of life
+  /** @type {Promise<void> | undefined} */ #proving;
 
-  /**
-   * @param {SignalClient} client
-   * @param {Record<string, string>} headers
-   * @param {Authorization} authorization
-   */
+  /** @param {SignalClient} client @param {Record<string, string>} headers @param {Authorization} authorization */
   constructor(client, headers, authorization) {
     this.#client = client;
-    this.#url = client.url;
     this.#headers = headers;
     this.#authorization = authorization;
   }
@@ -60,21 +36,24 @@ export class Http {
   /** @type {Transport["call"]} */
   async call(method, { topic, ...others }, deadline) {
     const { wait = 0 } = others;
-    const last = PATHS[method] ?? method;
+    const reads = READS.includes(method);
     /** @param {AbortSignal} signal */
     const send = async (signal) => {
+      const url = this.#client.url + pathOf(topic, PATHS[method] ?? method, reads ? others : {});
       // Chromium makes equal requests wait for each other if their responses could be cached.
-      const sent = READS.includes(method)
-        ? this.#request(pathOf(topic, last, others), { cache: "no-store" }, signal)
-        : this.#request(
-            pathOf(topic, last),
-            { method: "POST", headers: JSON_BODY, body: JSON.stringify(others) },
-            signal,
-          );
-      return json(await sent);
+      /** @type {RequestInit} */
+      const init = reads ? { cache: "no-store" } : { method: "POST", body: JSON.stringify(others) };
+      if (doubtMs() !== this.#provenMs) {
+        await (this.#proving ??= this.#prove().finally(() => (this.#proving = undefined)));
+      }
+      const response = await this.#authorization.use((token) => {
+        const headers = { ...(reads ? {} : JSON_BODY), ...this.#headers, ...bearer(token) };
+        return request(url, { ...init, headers, signal });
+      });
+      return json(response);
     };
     if (!wait) return send(deadline.signal);
-    const release = await reserve(this.#url);
+    const release = await reserve(this.#client.url);
     try {
       others.wait = release ? Math.min(wait, HTTP_WAIT_S) : 0;
       if (!release && others.since) await sleep(PAUSE_MS, deadline.signal);
@@ -90,57 +69,32 @@ export class Http {
     return updates(this.#client, fields, deadline);
   }
 
-  /**
-   * Wait for a sign of life. The browser can use dead connections first, so several requests are sent one after the other.
-   */
+  /** Wait for a sign of life. The browser can use dead connections first, so further requests follow. */
   async #prove() {
-    /** @type {Promise<unknown>[]} */
-    const tries = [];
+    const doubtedMs = doubtMs();
+    /** @type {Promise<unknown>[]} */ const tries = [];
     await withTimeout(SIGN_MS, null, async ({ signal }) => {
       for (let found; !found; ) {
-        tries.push(request(`${this.#url}/health`, { signal, cache: "no-store" }));
+        tries.push(request(`${this.#client.url}/health`, { signal, cache: "no-store" }));
         found = await Promise.race([...tries, sleep(0, signal, PROBE_MS)]);
       }
     });
-    this.#provenMs = now();
-  }
-
-  /**
-   * @param {string} path
-   * @param {{ method?: string, headers?: Record<string, string>, body?: string, cache?: RequestCache }} init
-   * @param {AbortSignal} signal
-   */
-  async #request(path, init, signal) {
-    if (doubtedMs() > this.#provenMs) {
-      await (this.#proving ??= this.#prove().finally(() => (this.#proving = undefined)));
-    }
-    return this.#authorization.use((token) => {
-      const headers = { ...init.headers, ...this.#headers, ...bearer(token) };
-      return request(this.#url + path, { ...init, headers, signal });
-    });
+    this.#provenMs = doubtedMs;
   }
 }
 
-/**
- * @param {string | undefined} topic
- * @param {string} last
- * @param {Fields} fields
- */
-function pathOf(topic, last, fields = {}) {
+/** @param {string | undefined} topic @param {string} last @param {Fields} fields */
+function pathOf(topic, last, fields) {
   const given = /** @type {[string, string][]} */ (Object.entries(fields).filter(([, value]) => value != null));
   const query = String(new URLSearchParams(given));
   return `${topic === undefined ? "" : `/${encodeURIComponent(topic)}`}/${last}${query && `?${query}`}`;
 }
 
-/**
- * @param {string} url
- * @param {RequestInit} init
- */
+/** @param {string} url @param {RequestInit} init */
 export async function request(url, init) {
   // A redirect would send the token and the secrets to another host. A malformed token fails here, not as a lost network.
   // Behind a proxy that changes Host, the server takes the origin of a page from the Referer.
-  /** @type {RequestInit} */
-  const options = { ...init, redirect: "manual", referrerPolicy: "same-origin" };
+  /** @type {RequestInit} */ const options = { ...init, redirect: "manual", referrerPolicy: "same-origin" };
   new Request(url, options);
   // A Request of its own could be collected in Node.js, and `signal` would no longer end the response.
   const response = await fetch(url, options).catch((error) => {
@@ -165,11 +119,7 @@ export async function request(url, init) {
   throw refused(response.status, conforms(error, "string") ? error : response.statusText, retryAfterMs);
 }
 
-/**
- * Read and parse the JSON of a response within the limits of `parsed`. A few compressed bytes can be a body of any size.
- *
- * @param {Response} response
- */
+/** Parse the JSON of a response, within bounds: a few bytes can unpack to any size. @param {Response} response */
 export async function json({ body, url, status }) {
   try {
     const reader = body?.getReader();
@@ -194,15 +144,11 @@ export async function json({ body, url, status }) {
 }
 
 /**
- * @param {SignalClient} client
- * @param {string} topic
- * @param {Set<string>} codes
- * @param {Deadline} deadline
+ * @param {SignalClient} client @param {string} topic @param {Set<string>} codes @param {Deadline} deadline
  * @returns {AsyncGenerator<RawEvent, void, void>}
  */
 async function* listings(client, topic, codes, { signal }) {
-  /** @type {string | undefined} */
-  let since;
+  /** @type {string | undefined} */ let since;
   const pace = makePace();
   for (;;) {
     const { sessions, cursor } = await client.sessions(topic, {
@@ -222,17 +168,14 @@ async function* listings(client, topic, codes, { signal }) {
 }
 
 /**
- * @param {SignalClient} client
- * @param {StreamFields} fields
- * @param {Deadline} deadline
+ * @param {SignalClient} client @param {StreamFields} fields @param {Deadline} deadline
  * @returns {AsyncGenerator<RawEvent, void, void>}
  */
 async function* updates(client, { code = "", side = "offerer", secret, since }, { signal }) {
   const pace = makePace();
   let seen = 0; // candidates, for a server without cursors
   for (let wait = 0; ; wait = WAIT_S) {
-    /** @type {News} */
-    let news;
+    /** @type {News} */ let news;
     try {
       news = await client.poll(code, side, { wait, since, secret, signal });
     } catch (error) {
@@ -253,9 +196,7 @@ async function* updates(client, { code = "", side = "offerer", secret, since }, 
 
 /**
  * Reserve a connection for a long request. Returns a function that releases it, or undefined if too few are left.
- *
- * @param {string} url
- * @returns {Promise<(() => void) | undefined>}
+ * @param {string} url @returns {Promise<(() => void) | undefined>}
  */
 async function reserve(url, number = 0) {
   if (!globalThis.location) return () => {}; // only browsers limit their connections
@@ -271,25 +212,18 @@ async function reserve(url, number = 0) {
 
 /**
  * Send a request that waits, and again if its connection can have died.
- *
- * @template T
- * @param {(signal: AbortSignal) => Promise<T>} send
- * @param {number} ms
- * @param {AbortSignal} signal
+ * @template T @param {(signal: AbortSignal) => Promise<T>} send @param {number} ms @param {AbortSignal} signal
  * @returns {Promise<T>}
  */
 async function waitFor(send, ms, signal) {
   const deadline = new Deadline(signal);
-  let doubted = false;
-  const unwatch = watch((doubtful) => {
-    doubted ||= doubtful;
-    if (doubtful) deadline.end();
-  });
+  const doubtedMs = doubtMs();
+  const unwatch = watch((doubtful) => doubtful && deadline.end());
   try {
     return await deadline.within(ms, send(deadline.signal));
   } catch (error) {
     if (deadline.passed) doubt();
-    if (!doubted || signal.aborted) throw error;
+    if (doubtMs() === doubtedMs || signal.aborted) throw error;
   } finally {
     unwatch();
     deadline.end();

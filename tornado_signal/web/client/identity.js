@@ -1,7 +1,7 @@
 /* Topics of rooms and pairs, random names, and names with keys that prove them. */
 
+import { SignalError } from "./errors.js";
 import { base64, read, unbase64, utf8 } from "./text.js";
-import { SignalError } from "./timing.js";
 
 /** @import { Fields, Records } from "./types.d.ts" */
 
@@ -11,15 +11,12 @@ export const SKEW_MS = 60_000; // by which the clock of a beacon's author may di
 export const random = (parts = 8) =>
   Array.from(crypto.getRandomValues(new Uint32Array(parts)), (part) => part.toString(36)).join("-");
 
-/** @type {string | undefined} */
-let pageInfo; // created on first use: not every version of Node.js has `crypto`
+/** @type {string | undefined} */ let pageInfo; // created on first use: not every version of Node.js has `crypto`
 export const ownInfo = () => (pageInfo ??= random());
 
 /**
  * Return the topic of a room or pair. Proxies change or refuse some characters in a path, so these are escaped.
- *
- * @param {string} prefix
- * @param {string} name
+ * @param {string} prefix @param {string} name
  */
 export function topicOf(prefix, name) {
   const code = (/** @type {string} */ each) => `~${each.codePointAt(0)?.toString(16)}~`;
@@ -49,26 +46,17 @@ const jwkOf = (x) => ({ kty: "EC", crv: "P-256", x: base64Of(x), y: base64Of(yOf
  * made from a secret that the program gives (named.js), and `$` for P-256, made from a random secret of the page.
  */
 export class Identity {
-  /** @type {CryptoKey | Promise<CryptoKey>} */
-  #key;
+  /** @type {CryptoKey | Promise<CryptoKey>} */ #key;
   #algorithm;
 
-  /**
-   * @param {CryptoKey | Promise<CryptoKey>} key
-   * @param {string | typeof P256} algorithm
-   * @param {string} id
-   */
+  /** @param {CryptoKey | Promise<CryptoKey>} key @param {string | typeof P256} algorithm @param {string} id */
   constructor(key, algorithm, id) {
     this.id = id;
     this.#key = key;
     this.#algorithm = algorithm;
   }
 
-  /**
-   * Return the identity for a random secret; undefined where the browser cannot sign.
-   *
-   * @param {string} secret
-   */
+  /** Return the identity for a random secret; undefined where the browser cannot sign. @param {string} secret */
   static ofPage(secret) {
     if (!crypto.subtle) return undefined;
     const { x, privateKey } = keyPair(integer(utf8(secret)));
@@ -82,11 +70,7 @@ export class Identity {
     return base64(await crypto.subtle.sign(this.#algorithm, await this.#key, utf8(text)));
   }
 
-  /**
-   * @param {string} id
-   * @param {string} signature
-   * @param {string} text
-   */
+  /** @param {string} id @param {string} signature @param {string} text */
   static async signed(id, signature, text) {
     try {
       const x = id.slice(1);
@@ -104,32 +88,23 @@ export class Identity {
 }
 
 /**
- * Whether no other member can have an id: texts with it are verified. Pages over plain HTTP cannot verify texts.
- *
+ * Whether texts with an id are verified, so no other member can have it. Over plain HTTP none are.
  * @param {string} id
  */
 export const isProven = (id) => /^[@$]/.test(id) && crypto.subtle !== undefined;
 
-/**
- * @param {unknown} me
- * @returns {me is string}
- */
+/** @param {unknown} me @returns {me is string} */
 export const isName = (me) => typeof me === "string" && me !== "" && me.length <= MAX_NAME;
 
 /**
  * Return the first lines of what members sign: the version of the format, the application's origin, and the topic.
- *
- * @param {string} origin
- * @param {string} topic
+ * @param {string} origin @param {string} topic
  */
 export const scopeOf = (origin, topic) => `tornado-signal room ${VERSION}\n${origin}\n${topic}`;
 
 /**
  * Encode what a member sends to all, or to another member's beacon; signed if it has an identity.
- *
- * @param {Identity | undefined} identity
- * @param {string} scope
- * @param {Fields} fields
+ * @param {Identity | undefined} identity @param {string} scope @param {Fields} fields
  */
 export async function seal(identity, scope, fields, to = "", code = "") {
   const json = JSON.stringify(fields);
@@ -140,14 +115,8 @@ export async function seal(identity, scope, fields, to = "", code = "") {
  * Decode what a member has sent; undefined if it is malformed, outdated, or not signed by its id.
  *
  * A browser that cannot verify accepts an id from a random secret, without a name.
- *
- * @template {"beacon" | "mail"} Kind
- * @param {string} scope
- * @param {string} text
- * @param {Kind} kind
- * @param {string} [to]
- * @param {string} [code]
- * @param {number} [createdAt] when the server got the beacon
+ * @template {"beacon" | "mail"} Kind @param {string} scope @param {string} text @param {Kind} kind @param {string} [to]
+ * @param {string} [code] @param {number} [createdAt] when the server got the beacon
  * @returns {Promise<Records[Kind] | undefined>}
  */
 export async function unseal(scope, text, kind, to = "", code = "", createdAt = 0) {
@@ -173,11 +142,7 @@ const ORDER = 0xffffffff00000000ffffffffffffffffbce6faada7179e84f3b9cac2fc632551
 const BASE_X = 0x6b17d1f2e12c4247f8bce6e563a440f277037d812deb33a0f4a13945d898c296n;
 const B = 0x5ac635d8aa3a93e7b3ebbd55769886bc651d06b0cc53b0f63bce3c3e27d2604bn;
 
-/**
- * @param {bigint} base
- * @param {bigint} exponent
- * @param {bigint} modulus
- */
+/** @param {bigint} base @param {bigint} exponent @param {bigint} modulus */
 export function power(base, exponent, modulus) {
   let result = 1n;
   for (let left = exponent, square = base; left; left >>= 1n, square = square ** 2n % modulus) {
@@ -186,21 +151,13 @@ export function power(base, exponent, modulus) {
   return result;
 }
 
-/**
- * Return the even y of the point with this x.
- *
- * @param {bigint} x
- */
+/** Return the even y of the point with this x. @param {bigint} x */
 export function yOf(x) {
   const y = power((x ** 3n - 3n * x + B) % P, (P + 1n) / 4n, P);
   return y & 1n ? P - y : y;
 }
 
-/**
- * Return a private key whose public key has an even y, and the x of the public key.
- *
- * @param {bigint} number
- */
+/** Return a private key whose public key has an even y, and the x of the public key. @param {bigint} number */
 export function keyPair(number) {
   const privateKey = (number % (ORDER - 1n)) + 1n;
   const baseY = yOf(BASE_X);

@@ -1,34 +1,17 @@
 /* One side of one session, from its description to the open channel. */
 
 import { announce, heed, Messages, send } from "./data.js";
+import { dispatch, passing, refusal, SignalError, taken } from "./errors.js";
 import { Files, sendFile } from "./files.js";
 import { ownInfo, random } from "./identity.js";
 import { iceFailure, isDescribed, keepMessages, kept, Negotiation, newConnection } from "./negotiation.js";
 import { publishHeld } from "./servers.js";
 import { read } from "./text.js";
-import {
-  backOff,
-  deferred,
-  dispatch,
-  doubt,
-  makePace,
-  now,
-  onAbort,
-  PAIR_MS,
-  PAUSE_MS,
-  passing,
-  refusal,
-  retry,
-  SignalError,
-  sleep,
-  taken,
-  WAIT_S,
-} from "./timing.js";
+import { backOff, deferred, doubt, makePace, now, onAbort, PAIR_MS, PAUSE_MS, retry, sleep, WAIT_S } from "./timing.js";
 
-/** @import { Connection as PublicConnection, Side } from "../client.d.ts" */
 /** @import { Servers } from "./servers.js" */
 /** @import { SignalClient } from "./signal-client.js" */
-/** @import { IceServers, LinkOptions, Mail } from "./types.d.ts" */
+/** @import { Connection as PublicConnection, IceServers, LinkOptions, Mail, Side } from "./types.d.ts" */
 
 const CONNECT_MS = 20_000; // from the answer to the open channel
 const GIVE_UP_MS = 3000; // after the end of the session
@@ -41,10 +24,7 @@ export const listedHere = new Set(); // the codes of this page's offers. `join` 
 
 /**
  * Use the first channel with a label. A page can open others in `prepare`.
- *
- * @param {RTCPeerConnection} connection
- * @param {string} label
- * @param {(channel: RTCDataChannel) => void} use
+ * @param {RTCPeerConnection} connection @param {string} label @param {(channel: RTCDataChannel) => void} use
  */
 function whenOpened(connection, label, use) {
   const stop = new AbortController();
@@ -58,41 +38,31 @@ function whenOpened(connection, label, use) {
 
 /** One side of one session, from its description to the open channel. */
 export class Link {
-  /** @type {Set<string>} */
-  #received = new Set(); // candidates
+  /** @type {Set<string>} */ #received = new Set(); // candidates
   #polled = false;
   #pace = makePace();
-  /** @type {string | undefined} */
-  #since;
+  /** @type {string | undefined} */ #since;
   #stop = new AbortController();
-  /** @type {ReturnType<typeof setTimeout> | undefined} */
-  #timer;
+  /** @type {ReturnType<typeof setTimeout> | undefined} */ #timer;
   #endMs = 0; // when it is given up, from the time at which both sides are described
   #open = false;
   #pairs;
   #report;
   #wanted = deferred(); // until both sides are described
-  /** @type {ReturnType<typeof deferred<Connection>>} */
-  #opened = deferred();
+  /** @type {ReturnType<typeof deferred<Connection>>} */ #opened = deferred();
   opened = this.#opened.promise;
-  /** @type {ReturnType<typeof deferred<Connection>>} */
-  #listening = deferred(); // until the page can listen
+  /** @type {ReturnType<typeof deferred<Connection>>} */ #listening = deferred(); // until the page can listen
   #negotiation;
   over = new AbortController(); // aborted when the connection is closed
   code = ""; // once the session belongs to this side
-  /** @type {string | undefined} */
-  info;
-  /** @type {(() => Promise<void>) | undefined} */
-  keep;
+  /** @type {string | undefined} */ info;
+  /** @type {(() => Promise<void>) | undefined} */ keep;
   secret = random();
   opening = this.#stop.signal; // aborted when it is open, or has failed
   own = { secret: this.secret, signal: this.opening };
 
   /**
-   * @param {SignalClient} client
-   * @param {Side} side
-   * @param {IceServers} ice
-   * @param {LinkOptions} options
+   * @param {SignalClient} client @param {Side} side @param {IceServers} ice @param {LinkOptions} options
    * @param {AbortSignal} signal
    */
   constructor(client, side, { iceServers, until, report }, options, signal) {
@@ -189,11 +159,7 @@ export class Link {
     this.peerConnection.close();
   }
 
-  /**
-   * Describe this side, after the offer of the other side if there is one.
-   *
-   * @param {string} [offer]
-   */
+  /** Describe this side, after the offer of the other side if there is one. @param {string} [offer] */
   async describe(offer) {
     const connection = this.peerConnection;
     if (offer) await connection.setRemoteDescription(heed(connection, read(offer, "description")));
@@ -202,20 +168,7 @@ export class Link {
     return description;
   }
 
-  /**
-   * Use the description that `describe` has made: candidates are found from now on, and an answerer connects.
-   *
-   * @param {RTCSessionDescriptionInit} description
-   */
-  use(description) {
-    return this.peerConnection.setLocalDescription(description);
-  }
-
-  /**
-   * Send the candidates found so far: the session now belongs to this side.
-   *
-   * @param {string} code
-   */
+  /** Send the candidates found so far: the session now belongs to this side. @param {string} code */
   begin(code) {
     this.code = code;
     this.#negotiation.post();
@@ -244,11 +197,7 @@ export class Link {
     }
   }
 
-  /**
-   * Use each candidate of the other side once, after it has described itself.
-   *
-   * @param {string[]} texts
-   */
+  /** Use each candidate of the other side once, after it has described itself. @param {string[]} texts */
   add(texts) {
     const unseen = texts.filter((each) => !this.#received.has(each) && this.#received.add(each));
     if (unseen.length) this.#wait();
@@ -257,9 +206,7 @@ export class Link {
 
   /**
    * Poll, and use what the other side has sent. Returns whether it has described itself. Each try begins with `keep`.
-   *
-   * @param {number} [tries]
-   * @param {() => Promise<void>} [keep]
+   * @param {number} [tries] @param {() => Promise<void>} [keep]
    */
   async news(tries, keep) {
     await (this.#polled && !this.#since ? sleep(PAUSE_MS, this.opening) : this.#pace(this.opening));
@@ -314,10 +261,7 @@ export class Connection extends EventTarget {
   #link;
   #messages;
 
-  /**
-   * @param {Link} link
-   * @param {RTCDataChannel} channel
-   */
+  /** @param {Link} link @param {RTCDataChannel} channel */
   constructor(link, channel) {
     super();
     const { peerConnection, over } = link;
@@ -371,18 +315,13 @@ export class Connection extends EventTarget {
   }
 }
 
-/**
- * @param {SignalClient} client
- * @param {string} topic
- * @param {LinkOptions} options
- * @param {Servers} servers
- */
+/** @param {SignalClient} client @param {string} topic @param {LinkOptions} options @param {Servers} servers */
 export async function createOffer(client, topic, options, servers) {
   const { signal } = servers;
   const link = new Link(client, "offerer", await servers.iceServers(client), options, signal);
   try {
     const offer = await link.describe();
-    await link.use(offer);
+    await link.peerConnection.setLocalDescription(offer); // from now on candidates are found
     const fields = { info: options.info ?? ownInfo(), offer: JSON.stringify(announce(offer)), secret: link.secret };
     const { code, keep } = await publishHeld(client, topic, fields);
     listedHere.add(code);
@@ -399,12 +338,7 @@ export async function createOffer(client, topic, options, servers) {
   return link;
 }
 
-/**
- * Keep a link's offer listed until it is answered (true) or must be replaced by another (false).
- *
- * @param {Link} link
- * @param {Servers} servers
- */
+/** Keep an offer listed until it is answered (true) or outdated (false). @param {Link} link @param {Servers} servers */
 export async function waitForAnswer(link, servers) {
   const { client, code, keep } = link;
   try {

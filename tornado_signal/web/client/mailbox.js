@@ -1,15 +1,15 @@
 /* The beacons of this page in a room, the mail to them, and how both are sealed. */
 
+import { taken } from "./errors.js";
 import { ownInfo, random, scopeOf, seal, unseal, VERSION } from "./identity.js";
 import { publishHeld } from "./servers.js";
-import { backOff, Deadline, makePace, retry, sleep, taken, WAIT_S } from "./timing.js";
+import { backOff, Deadline, makePace, retry, sleep, WAIT_S } from "./timing.js";
 
-/** @import { Session } from "../client.d.ts" */
 /** @import { Identity } from "./identity.js" */
 /** @import { Cipher } from "./secret.js" */
 /** @import { Servers } from "./servers.js" */
 /** @import { SignalClient } from "./signal-client.js" */
-/** @import { Fields, Mailbox, RoomSide } from "./types.d.ts" */
+/** @import { Fields, Mailbox, RoomSide, Session } from "./types.d.ts" */
 
 const MAX_MAILS = 250; // valid ones to one beacon; a quarter of the server's limit
 const MAX_TEXTS = 750; // to one beacon, with those that are not valid
@@ -19,10 +19,8 @@ const CLOCK_MS = 30_000; // by which this page's clock may differ from the serve
 
 /** The beacons of this page, of which the last one counts. */
 export class Mailboxes {
-  /** @type {Identity | undefined} */
-  identity;
-  /** @type {Cipher | undefined} */
-  cipher; // of a room with a password
+  /** @type {Identity | undefined} */ identity;
+  /** @type {Cipher | undefined} */ cipher; // of a room with a password
   since = 0; // when this page entered, by the server's clock; 0 if it does not know that yet
   #room;
   #secret = random(); // of the beacons
@@ -30,18 +28,11 @@ export class Mailboxes {
   #clockMs = 0; // what this page's clock lacks, compared with the server's
   #corrections = 0; // of it, one after another
   #sinceSent = false; // whether the beacon contains `since`
-  /** @type {Map<string, number>} */
-  #offers = new Map(); // of the beacons, and the times in them until they are seen
-  /** @type {Set<Mailbox>} */
-  #all = new Set();
-  /** @type {Mailbox | undefined} */
-  #current;
+  /** @type {Map<string, number>} */ #offers = new Map(); // of the beacons, and the times in them until they are seen
+  /** @type {Set<Mailbox>} */ #all = new Set();
+  /** @type {Mailbox | undefined} */ #current;
 
-  /**
-   * @param {string} origin
-   * @param {string} topic
-   * @param {RoomSide} room
-   */
+  /** @param {string} origin @param {string} topic @param {RoomSide} room */
   constructor(origin, topic, room) {
     this.origin = origin;
     this.topic = topic;
@@ -53,12 +44,7 @@ export class Mailboxes {
     return scopeOf(this.origin, this.topic);
   }
 
-  /**
-   * Publish a beacon, which replaces the others.
-   *
-   * @param {SignalClient} client
-   * @param {AbortSignal} signal
-   */
+  /** Publish a beacon, which replaces the others. @param {SignalClient} client @param {AbortSignal} signal */
   async publish(client, signal) {
     const { target, options } = this.#room;
     const { me, info = ownInfo() } = options;
@@ -72,8 +58,7 @@ export class Mailboxes {
     const fields = { info: this.cipher ? "-" : info, offer, secret: this.#secret };
     const held = await publishHeld(client, this.topic, fields);
     const replaced = [...this.#all];
-    /** @type {Mailbox} */
-    const mailbox = {
+    /** @type {Mailbox} */ const mailbox = {
       ...held,
       client,
       offer,
@@ -110,10 +95,8 @@ export class Mailboxes {
   }
 
   /**
-   * Read the mail to one beacon after another, from the one that is published.
-   *
-   * @param {Servers} servers
-   * @param {AbortSignal} signal
+   * Read the mail to the current beacon, and then to the next one.
+   * @param {Servers} servers @param {AbortSignal} signal
    */
   async receive(servers, signal) {
     for (;;) {
@@ -128,16 +111,12 @@ export class Mailboxes {
     }
   }
 
-  /**
-   * @param {Mailbox} mailbox
-   * @param {Servers} servers
-   */
+  /** @param {Mailbox} mailbox @param {Servers} servers */
   async #read(mailbox, servers) {
     const { client, code, keep, deadline, nonces } = mailbox;
     const { signal } = deadline;
     const pace = makePace();
-    /** @type {string | undefined} */
-    let since;
+    /** @type {string | undefined} */ let since;
     const poll = async () => {
       await pace(signal);
       await keep();
@@ -192,8 +171,7 @@ export class Mailboxes {
   }
 
   /**
-   * Whether a session is a beacon of this page, or a copy of one. The first time, it shows the time of the server.
-   *
+   * Whether a session is a beacon of this page, or a copy. The first one shows the server's time.
    * @param {Session} session
    */
   see({ offer, createdAt }) {
@@ -211,11 +189,7 @@ export class Mailboxes {
     return true;
   }
 
-  /**
-   * @param {string | undefined} id of its member
-   * @param {string} code
-   * @param {Fields} fields
-   */
+  /** @param {string | undefined} id of its member @param {string} code @param {Fields} fields */
   async send(id, code, fields, signal = this.#room.signal) {
     const { target, options } = this.#room;
     const { me, info = ownInfo() } = options;
@@ -226,10 +200,7 @@ export class Mailboxes {
 
   /**
    * Encode what is sent to a member, whose beacon has a code, or to all.
-   *
-   * @param {Fields} fields
-   * @param {string} [to]
-   * @param {string} [code]
+   * @param {Fields} fields @param {string} [to] @param {string} [code]
    */
   async #seal(fields, to, code) {
     const text = await seal(this.identity, this.scope, fields, to, code);
@@ -238,10 +209,7 @@ export class Mailboxes {
 
   /**
    * Decode what a member has sent to this member, whose beacon has a code, or to all.
-   *
-   * @template {"beacon" | "mail"} Kind
-   * @param {string} text
-   * @param {Kind} kind
+   * @template {"beacon" | "mail"} Kind @param {string} text @param {Kind} kind
    * @param {{ to?: string, code?: string, createdAt?: number, nonces?: Set<string> }} fields
    */
   async unseal(text, kind, { to, code, createdAt, nonces }) {

@@ -4,8 +4,7 @@
 
 export class Media {
   #contact;
-  /** @type {Map<MediaStreamTrack, RTCRtpTransceiver>} */
-  #transceivers = new Map(); // by the track that is sent
+  /** @type {Map<MediaStreamTrack, RTCRtpTransceiver>} */ #transceivers = new Map(); // by the track that is sent
   /** @type {RTCRtpTransceiver[]} */
   #unused = []; // transceivers that can be used again. `addTrack` does not, so descriptions would grow without limit
 
@@ -30,11 +29,7 @@ export class Media {
     if (isJoined()) this.#contact.tell("stream", { stream });
   }
 
-  /**
-   * Send the tracks of a stream that are not sent yet.
-   *
-   * @param {MediaStream} stream
-   */
+  /** Send the tracks of a stream that are not sent yet. @param {MediaStream} stream */
   add(stream) {
     const connection = this.#contact.peerConnection;
     const tracks = connection.getSenders().map(({ track }) => track);

@@ -1,14 +1,13 @@
 /* Errors and hints that name a mistake of a page or of its server. Loaded when something is wrong. */
 
-import { foreign, SignalError, sleep } from "./timing.js";
+import { foreign, SignalError } from "./errors.js";
+import { sleep } from "./timing.js";
 
 const HINT_MS = 10_000; // alone in a room
 
 /**
  * Make the error for a redirect. Browsers hide its target, so a request without a token and a secret follows it.
- *
- * @param {string} url
- * @param {RequestInit} init
+ * @param {string} url @param {RequestInit} init
  */
 export async function redirected(url, { signal }) {
   const [path] = url.split("?");
@@ -39,10 +38,7 @@ export const originMissing = () =>
 
 /**
  * Name the origin on a loopback address, unless there are members after some seconds.
- *
- * @param {string} topic
- * @param {Map<string, unknown>} members
- * @param {AbortSignal} signal
+ * @param {string} topic @param {Map<string, unknown>} members @param {AbortSignal} signal
  */
 export async function hintAtOrigin(topic, members, signal) {
   await sleep(0, signal, HINT_MS);

@@ -1,24 +1,19 @@
 /* The identity of a member with a name, or whose program gives its secret. Loaded when a page enters a room with one. */
 
+import { SignalError } from "./errors.js";
 import { Identity, integer, isName, MAX_NAME, power, random } from "./identity.js";
 import { base64, unbase64, utf8 } from "./text.js";
-import { SignalError } from "./timing.js";
 
 /**
  * Import a key from PKCS #8, which has a prefix before the key's bytes.
- *
- * @param {string} name
- * @param {string} prefix
- * @param {Uint8Array} bytes
- * @param {KeyUsage} use
+ * @param {string} name @param {string} prefix @param {Uint8Array} bytes @param {KeyUsage} use
  */
 const privateKey = (name, prefix, bytes, use) =>
   crypto.subtle.importKey("pkcs8", Uint8Array.of(...unbase64(prefix), ...bytes), name, true, [use]);
 
 const STORED = "tornado-signal secret"; // the key of the tab's secret in sessionStorage
 const RELEASE_MS = 1000; // for a page that is being reloaded to release its secret
-/** @type {Promise<string> | undefined} */
-let tabSecret;
+/** @type {Promise<string> | undefined} */ let tabSecret;
 
 /**
  * Return the secret of this tab, which survives a reload. A copy of a tab has a copy of its storage, so a lock shows
@@ -35,9 +30,7 @@ async function ownSecret() {
 
 /**
  * Lock a secret while the page is shown, since browsers do not cache pages with locks. Returns whether no other tab uses it.
- *
- * @param {string} secret
- * @returns {Promise<boolean>}
+ * @param {string} secret @returns {Promise<boolean>}
  */
 const locked = (secret) =>
   new Promise((resolve) => {
@@ -51,12 +44,7 @@ const locked = (secret) =>
     addEventListener("pageshow", ({ persisted }) => persisted && request().catch(() => {}));
   });
 
-/**
- * Return the identity for a secret, or for this tab. A name must be valid.
- *
- * @param {string} [secret]
- * @param {string} [me]
- */
+/** Return the identity for a secret, or for this tab. Checks the name. @param {string} [secret] @param {string} [me] */
 export async function named(secret, me) {
   if (me !== undefined && !isName(me))
     throw new SignalError("name-invalid", `A name has one to ${MAX_NAME} characters`);
@@ -73,9 +61,7 @@ export async function named(secret, me) {
 
 /**
  * Compute the public key, which Firefox does not export: that of X25519 on another curve, with a sign.
- *
- * @param {Uint8Array<ArrayBuffer>} seed
- * @param {Identity} identity
+ * @param {Uint8Array<ArrayBuffer>} seed @param {Identity} identity
  */
 async function publicKey(seed, identity) {
   const { subtle } = crypto;

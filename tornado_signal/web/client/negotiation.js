@@ -1,16 +1,13 @@
 /* Negotiation on one RTCPeerConnection. */
 
 import { announce, heed } from "./data.js";
+import { SignalError } from "./errors.js";
 import { read } from "./text.js";
-import { PAUSE_MS, SignalError, sleep } from "./timing.js";
+import { PAUSE_MS, sleep } from "./timing.js";
 
-/** @import { PeerOptions } from "../client.d.ts" */
-/** @import { Mail, Way } from "./types.d.ts" */
+/** @import { Mail, PeerOptions, Way } from "./types.d.ts" */
 
-/**
- * @param {RTCIceServer[]} iceServers
- * @param {PeerOptions} options
- */
+/** @param {RTCIceServer[]} iceServers @param {PeerOptions} options */
 export function newConnection(iceServers, { rtc, RTCPeerConnection = globalThis.RTCPeerConnection }) {
   try {
     return new RTCPeerConnection({ iceServers, ...rtc });
@@ -20,16 +17,12 @@ export function newConnection(iceServers, { rtc, RTCPeerConnection = globalThis.
 }
 
 /**
- * Whether the other side has described itself. Without a description node-datachannel has an empty one.
- *
+ * Whether the other side is described. node-datachannel has an empty description.
  * @param {RTCPeerConnection} connection
  */
 export const isDescribed = ({ remoteDescription }) => Boolean(remoteDescription?.type);
 
-/**
- * @param {string} peer
- * @param {RTCPeerConnection} connection
- */
+/** @param {string} peer @param {RTCPeerConnection} connection */
 export const iceFailure = (peer, connection) =>
   new SignalError(
     /"turn/.test(JSON.stringify(connection.getConfiguration?.())) ? "ice-failed" : "no-relay",
@@ -43,12 +36,10 @@ export const kept = new WeakSet(); // events that are delivered later, also wher
 /**
  * Buffer the messages that arrive before a page can listen. The function that is returned delivers them after the
  * current event-loop iteration, and then calls `then`.
- *
  * @param {RTCDataChannel} channel
  */
 export function keepMessages(channel) {
-  /** @type {unknown[]} */
-  const buffer = [];
+  /** @type {unknown[]} */ const buffer = [];
   /** @param {MessageEvent} event */
   const keep = (event) => {
     event.stopImmediatePropagation?.();
@@ -82,8 +73,7 @@ export class Negotiation {
   #connection;
   #way;
   #channel;
-  /** @type {RTCIceCandidate[]} */
-  #outbox = []; // candidates that still must be sent
+  /** @type {RTCIceCandidate[]} */ #outbox = []; // candidates that still must be sent
   #described = false; // whether the description still must be sent
   #offers = 0;
   #of = 0;
@@ -91,14 +81,9 @@ export class Negotiation {
   #making = false; // whether an offer is being made
   #posting = false;
   #taking = Promise.resolve();
-  /** @type {RTCIceCandidateInit[]} */
-  #inbox = []; // candidates of the other side, until it has described itself
+  /** @type {RTCIceCandidateInit[]} */ #inbox = []; // candidates of the other side, until it has described itself
 
-  /**
-   * @param {RTCPeerConnection} connection
-   * @param {number} id
-   * @param {Way} way
-   */
+  /** @param {RTCPeerConnection} connection @param {number} id @param {Way} way */
   constructor(connection, id, way) {
     this.#connection = connection;
     this.#way = way;
@@ -132,7 +117,7 @@ export class Negotiation {
 
   /** Look for another way through the network. */
   restart() {
-    this.#renew();
+    this.#way.renew?.();
     try {
       this.#connection.restartIce();
     } catch {
@@ -140,14 +125,6 @@ export class Negotiation {
     }
     // In other states the browser fires `negotiationneeded`.
     if (this.#connection.signalingState === "have-local-offer") this.#offer();
-  }
-
-  #renew() {
-    try {
-      this.#way.renew?.();
-    } catch {
-      // Some implementations cannot, and use the earlier ones.
-    }
   }
 
   async #offer() {
@@ -168,8 +145,7 @@ export class Negotiation {
     if (this.#posting) return;
     this.#posting = true;
     const { signal } = this.#way;
-    /** @type {Mail & { candidates: RTCIceCandidate[] }} */
-    let message = { candidates: [] };
+    /** @type {Mail & { candidates: RTCIceCandidate[] }} */ let message = { candidates: [] };
     try {
       while (!signal.aborted && (this.#direct || this.#way.listed) && (this.#describes || this.#outbox.length)) {
         message = { candidates: this.#outbox.splice(0, MAX_BATCH) };
@@ -192,11 +168,7 @@ export class Negotiation {
     }
   }
 
-  /**
-   * Process a message of the other side, after the earlier ones.
-   *
-   * @param {Mail} [message]
-   */
+  /** Process a message of the other side, after the earlier ones. @param {Mail} [message] */
   take(message = {}) {
     this.#taking = this.#taking.then(() => this.#take(message)).catch(() => {}); // an unusable message is ignored
   }
@@ -215,7 +187,7 @@ export class Negotiation {
       if (stands && (this.#making || (this.#offers && connection.signalingState !== "stable"))) return;
       this.#seen = of;
       this.#described = false; // the offer of this side is void
-      this.#renew(); // it can restart ICE
+      this.#way.renew?.(); // it can restart ICE
       try {
         await connection.setRemoteDescription(description);
       } catch {

@@ -1,14 +1,14 @@
 /* One connection to another member of a room. */
 
 import { Messages, send } from "./data.js";
+import { dispatch, SignalError } from "./errors.js";
 import { Files, sendFile } from "./files.js";
 import { Media } from "./media.js";
 import { iceFailure, isDescribed, Negotiation, newConnection } from "./negotiation.js";
-import { dispatch, doubt, now, PAIR_MS, SignalError } from "./timing.js";
+import { doubt, now, PAIR_MS } from "./timing.js";
 
-/** @import { FileOptions, Peer as PublicPeer, PeerEvents } from "../client.d.ts" */
 /** @import { Attempts } from "./attempts.js" */
-/** @import { EventFields, Mail, Member } from "./types.d.ts" */
+/** @import { EventFields, FileOptions, Mail, Member, Peer as PublicPeer, PeerEvents } from "./types.d.ts" */
 
 const RECONNECT_MS = 15_000; // of an interruption, after which another connection is made
 const CHANNEL = "tornado-signal-channel"; // the protocol of the channels of `room.channel`
@@ -17,13 +17,9 @@ const MAX_CHANNELS = 100; // that the other side opens
 /** @implements {PublicPeer} */
 class Peer extends EventTarget {
   #contact;
-  /** @type {MediaStream[]} */
-  streams = []; // sent by the other side
+  /** @type {MediaStream[]} */ streams = []; // sent by the other side
 
-  /**
-   * @param {Contact} contact
-   * @param {Member} member
-   */
+  /** @param {Contact} contact @param {Member} member */
   constructor(contact, { id, name, info }) {
     super();
     this.#contact = contact;
@@ -60,24 +56,18 @@ export class Contact {
   #negotiation;
   #joined = false;
   #interrupted = false;
-  /** @type {ReturnType<typeof setTimeout> | undefined} */
-  #timer;
+  /** @type {ReturnType<typeof setTimeout> | undefined} */ #timer;
   #stop = new AbortController();
   #mail = new AbortController(); // aborted when messages can go over the data channel again
-  /** @type {Media | undefined} */
-  #media; // once there is a stream
-  /** @type {Map<string, Messages>} */
-  #channels = new Map(); // that this side has opened, by name
+  /** @type {Media | undefined} */ #media; // once there is a stream
+  /** @type {Map<string, Messages>} */ #channels = new Map(); // that this side has opened, by name
   #incoming = 0; // those that the other side has opened
   late = false; // whether it ends when another attempt needs its place
-  /** @type {number | undefined} */
-  connectedMs; // for some seconds from then on it does not end for another one
+  /** @type {number | undefined} */ connectedMs; // for some seconds from then on it does not end for another one
   beganMs = now();
 
   /**
-   * @param {Attempts} attempts
-   * @param {Member} member
-   * @param {unknown} connection the name of the connection
+   * @param {Attempts} attempts @param {Member} member @param {unknown} connection the name of the connection
    * @param {boolean} leads
    */
   constructor(attempts, member, connection, leads) {
@@ -115,7 +105,11 @@ export class Contact {
       renew: () => {
         if (iceServers === room.ice().iceServers) return; // it has them
         iceServers = room.ice().iceServers;
-        this.peerConnection.setConfiguration({ iceServers, ...options.rtc });
+        try {
+          this.peerConnection.setConfiguration({ iceServers, ...options.rtc });
+        } catch {
+          // Some implementations cannot, and use the earlier ones.
+        }
       },
       send: (mail) => attempts.post(this, mail, this.#mail.signal),
     });
@@ -171,8 +165,7 @@ export class Contact {
   }
 
   /**
-   * @param {RTCDataChannel} channel
-   * @param {Messages} messages
+   * @param {RTCDataChannel} channel @param {Messages} messages
    * @param {(received: { data: unknown, size: number }) => void} use
    */
   #receive(channel, messages, use) {
@@ -184,10 +177,7 @@ export class Contact {
     });
   }
 
-  /**
-   * @param {string} name
-   * @param {RTCDataChannelInit} [init]
-   */
+  /** @param {string} name @param {RTCDataChannelInit} [init] */
   named(name, init) {
     const known = this.#channels.get(name);
     if (known) return { messages: known, peer: this.peer };
@@ -196,11 +186,7 @@ export class Contact {
     return { messages, peer: this.peer };
   }
 
-  /**
-   * @template {keyof PeerEvents} Name
-   * @param {Name} name
-   * @param {EventFields<PeerEvents[Name]>} fields
-   */
+  /** @template {keyof PeerEvents} Name @param {Name} name @param {EventFields<PeerEvents[Name]>} fields */
   tell(name, fields) {
     dispatch(this.peer, name, fields);
     this.room.tell(name, /** @type {any} */ ({ peer: this.peer, ...fields }));
@@ -246,8 +232,7 @@ export class Contact {
   }
 
   /**
-   * Restart ICE, and again after longer and longer pauses: a browser is slow to notice another network.
-   *
+   * Restart ICE, after longer and longer pauses: a browser is slow to notice another network.
    * @param {number} leftMs
    */
   #reconnect(leftMs, pauseMs = leftMs / 15) {
@@ -272,11 +257,7 @@ export class Contact {
     this.#negotiation.take(mail);
   }
 
-  /**
-   * Call something with the media of this connection, unless it is closed.
-   *
-   * @param {(media: Media) => void} use
-   */
+  /** Call something with the media of this connection, unless it is closed. @param {(media: Media) => void} use */
   media(use) {
     try {
       if (!this.#stop.signal.aborted) use((this.#media ??= new Media(this)));

@@ -8,9 +8,7 @@ const PATIENCE_MS = 5000; // in which a member that has a place may connect befo
 
 /**
  * The order in which members get places, for sorting.
- *
- * @param {{ id: string, entry?: number }} one
- * @param {{ id: string, entry?: number }} other
+ * @param {{ id: string, entry?: number }} one @param {{ id: string, entry?: number }} other
  */
 const compareEntries = ({ id, entry = Infinity }, other) =>
   entry - (other.entry ?? Infinity) || (id < other.id ? -1 : Number(id > other.id));
@@ -21,30 +19,22 @@ export class Places {
   #established = false; // whether this page has had a place since it was last without one
   #againMs = 0;
   #vacant = true; // whether there are fewer members than places
-  /** @type {Set<{ id: string }>} */
-  #members = new Set(); // those with a place
-  /** @type {Set<{ id: string }>} */
-  #known = new Set();
+  /** @type {Set<{ id: string }>} */ #members = new Set(); // those with a place
+  /** @type {Set<{ id: string }>} */ #known = new Set();
 
   /** @param {number} max */
   constructor(max) {
     this.#max = max;
   }
 
-  /**
-   * Whether a member has a place. One that is known only from its mail comes last.
-   *
-   * @param {Member} member
-   */
+  /** Whether a member has a place. One that is known only from its mail comes last. @param {Member} member */
   has(member) {
     return this.#members.has(member) || (this.#vacant && !this.#known.has(member));
   }
 
   /**
    * Assign the places. Returns the members to ask for a sign of life, and whether to assign again in five seconds.
-   *
-   * @param {{ id: string, entry: number }} own
-   * @param {Member[]} members
+   * @param {{ id: string, entry: number }} own @param {Member[]} members
    */
   assign(own, members) {
     let counted = 0; // members that are not silent

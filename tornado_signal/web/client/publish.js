@@ -1,8 +1,9 @@
 /* `publish`, `join` and `pair`: a room needs nothing else of them. */
 
+import { dispatch, report } from "./errors.js";
 import { loadPart } from "./parts.js";
 import { OFFER_OPTIONS, Servers } from "./servers.js";
-import { dispatch, onAbort, report } from "./timing.js";
+import { Deadline, onAbort } from "./timing.js";
 
 /** @import * as Api from "../client.d.ts" */
 /** @import { LinkOptions } from "./types.d.ts" */
@@ -17,36 +18,33 @@ const load = ({ onstep, signal } = {}) =>
 
 /** Offers under a topic, one unanswered at a time; events `connection`, `error` and `close`. */
 class Publication extends EventTarget {
-  #stop = new AbortController();
+  #stop = new Deadline();
 
-  /**
-   * @param {string} topic
-   * @param {LinkOptions} options
-   */
+  /** @param {string} topic @param {LinkOptions} options */
   constructor(topic, options) {
     super();
     const { signal } = this.#stop;
     const fail = (/** @type {any} */ error) => report(this, error);
-    const close = () => this.close();
+    const closed = () => dispatch(this, "close");
     const servers = new Servers(options, signal, fail, OFFER_OPTIONS);
-    if (options.signal) onAbort(signal, onAbort(options.signal, close));
-    // Later, so that the caller can listen for the event.
-    if (options.signal?.aborted) queueMicrotask(close);
-    else
-      load({ onstep: (_, error) => fail(error), signal })
-        .then(({ offerAll }) => offerAll(this, topic, options, servers))
-        .catch((error) => {
-          if (signal.aborted) return;
-          fail(error);
-          close();
-        });
+    this.#stop.follow(options.signal);
+    if (signal.aborted) {
+      queueMicrotask(closed); // so that the caller can listen for the event
+      return;
+    }
+    onAbort(signal, closed);
+    load({ onstep: (_, error) => fail(error), signal })
+      .then(({ offerAll }) => offerAll(this, topic, options, servers))
+      .catch((error) => {
+        if (signal.aborted) return;
+        fail(error);
+        this.close();
+      });
   }
 
   /** Withdraw the offer. Connections that are open stay. */
   close() {
-    if (this.#stop.signal.aborted) return;
-    this.#stop.abort();
-    dispatch(this, "close");
+    this.#stop.end();
   }
 }
 

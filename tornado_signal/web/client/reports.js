@@ -6,11 +6,7 @@ const STEP_MS = 100; // of the time in a report
 
 /**
  * Report an attempt to connect two peers. A report that is refused or lost is not repeated.
- *
- * @param {SignalClient} client
- * @param {RTCPeerConnection} connection
- * @param {number} ms
- * @param {boolean} connected
+ * @param {SignalClient} client @param {RTCPeerConnection} connection @param {number} ms @param {boolean} connected
  */
 export async function report(client, connection, ms, connected) {
   const none = () => new Map();

@@ -1,9 +1,10 @@
+import { dispatch, report, SignalError } from "./errors.js";
 import { Identity, ROOM, random, topicOf } from "./identity.js";
 import { ALIVE_MS, Mailboxes } from "./mailbox.js";
 import { advise, loadPart, notLoaded } from "./parts.js";
 import { Roster } from "./roster.js";
 import { Servers } from "./servers.js";
-import { backOff, Deadline, deferred, dispatch, now, onAbort, report, SignalError, sleep, watch } from "./timing.js";
+import { backOff, Deadline, deferred, later, now, onAbort, sleep, watch } from "./timing.js";
 
 /** @import { Channel as PublicChannel, Peer, Room as PublicRoom, RoomOptions, Session } from "../client.d.ts" */
 /** @import { Attempts } from "./attempts.js" */
@@ -30,27 +31,21 @@ class Channel extends EventTarget {
  * Everybody under a topic, connected to everybody. docs/room-protocol.md describes beacons, mail, signs of life and places.
  */
 class Room extends EventTarget {
-  /** @type {string | undefined} */
-  id;
+  /** @type {string | undefined} */ id;
   listed = false;
   full = false;
   dropped = 0; // messages that no iteration of `messages` has kept
-  /** @type {Map<string, Peer<unknown>>} */
-  peers = new Map();
+  /** @type {Map<string, Peer<unknown>>} */ peers = new Map();
   #ready = deferred();
   ready = this.#ready.promise;
   #end = deferred();
   closed = this.#end.promise;
-  /** @type {unknown} */
-  #reason; // why it closes, unless the page has called `leave`
-  /** @type {Map<string, Channel>} */
-  #channels = new Map(); // by name
+  /** @type {unknown} */ #reason; // why it closes, unless the page has called `leave`
+  /** @type {Map<string, Channel>} */ #channels = new Map(); // by name
   #roster = new Roster();
-  /** @type {Attempts | undefined} */
-  #attempts; // once their part has loaded
+  /** @type {Attempts | undefined} */ #attempts; // once their part has loaded
   #loading;
-  /** @type {Set<MediaStream>} */
-  #streams = new Set();
+  /** @type {Set<MediaStream>} */ #streams = new Set();
   #options;
   #mail;
   /** @type {Map<string, Beacon>} */
@@ -59,22 +54,16 @@ class Room extends EventTarget {
   /** @type {{ session: Session, earlier: boolean }[]} */
   #unchecked = []; // of these, those whose signature still must be checked
   #checks = 0; // that are running
-  /** @type {Set<Beacon>} */
-  #namesakes = new Set(); // beacons with this page's name that may give a sign of life
+  /** @type {Set<Beacon>} */ #namesakes = new Set(); // beacons with this page's name that may give a sign of life
   #settling = deferred(); // until all members that entered before are known
   #settled = false;
-  /** @type {Places | undefined} */
-  #places; // of a room with a maximum
+  /** @type {Places | undefined} */ #places; // of a room with a maximum
   #ice = /** @type {() => IceServers} */ (() => ({})); // of the server that is used, before the first attempt
   #stop = new AbortController();
-  /** @type {Promise<void> | undefined} */
-  #leaving;
+  /** @type {Promise<void> | undefined} */ #leaving;
   #closed = false;
 
-  /**
-   * @param {string} topic
-   * @param {RoomOptions} options
-   */
+  /** @param {string} topic @param {RoomOptions} options */
   constructor(topic, options) {
     super();
     this.#options = options;
@@ -185,9 +174,7 @@ class Room extends EventTarget {
 
   /**
    * Send at once if the part for connections has loaded, since bytes can change later. Before, nobody is connected.
-   *
-   * @param {Parameters<Attempts["send"]>} message
-   * @returns {Promise<void>}
+   * @param {Parameters<Attempts["send"]>} message @returns {Promise<void>}
    */
   #send(...message) {
     return this.#attempts
@@ -236,10 +223,7 @@ class Room extends EventTarget {
     this.leave();
   }
 
-  /**
-   * @template T
-   * @param {() => Promise<T>} part
-   */
+  /** @template T @param {() => Promise<T>} part */
   #load(part) {
     return loadPart(part, this.#stop.signal, (error) => this.#report(error));
   }
@@ -273,12 +257,7 @@ class Room extends EventTarget {
     }
   }
 
-  /**
-   * Be in the room at one server.
-   *
-   * @param {SignalClient} client
-   * @param {Servers} servers
-   */
+  /** Be in the room at one server. @param {SignalClient} client @param {Servers} servers */
   async #attend(client, servers) {
     const deadline = new Deadline(this.#stop.signal);
     const { signal } = deadline;
@@ -310,10 +289,7 @@ class Room extends EventTarget {
     this.#tell("listed");
   }
 
-  /**
-   * @param {SignalClient} client
-   * @param {AbortSignal} signal
-   */
+  /** @param {SignalClient} client @param {AbortSignal} signal */
   async #watch(client, signal) {
     for await (const { type, data } of client.events(this.#mail.topic, { signal })) {
       if (type === "gone") {
@@ -358,10 +334,7 @@ class Room extends EventTarget {
     for (const each of this.#rivals.values()) if (each.since > since) this.#ask(this.id, each);
   }
 
-  /**
-   * @param {Session} session
-   * @param {boolean} earlier whether it was listed before this page's first beacon
-   */
+  /** @param {Session} session @param {boolean} earlier whether it was listed before this page's first beacon */
   async #see({ code, offer, createdAt, ...session }, earlier) {
     const fields = await this.#mail.unseal(offer, "beacon", { createdAt });
     const info = this.#mail.cipher ? fields?.info : session.info;
@@ -383,12 +356,7 @@ class Room extends EventTarget {
     this.#assignPlaces();
   }
 
-  /**
-   * Ask a listed beacon twice for a sign of life.
-   *
-   * @param {string | undefined} id
-   * @param {Beacon} beacon
-   */
+  /** Ask a listed beacon twice for a sign of life. @param {string | undefined} id @param {Beacon} beacon */
   async #ask(id, beacon) {
     if (beacon.asked || beacon.alive) return;
     beacon.asked = true;
@@ -405,20 +373,12 @@ class Room extends EventTarget {
     this.#assignPlaces();
   }
 
-  /**
-   * The listed beacon of a member, or of another page with the same secret.
-   *
-   * @param {string} id
-   * @param {string} code
-   */
+  /** The listed beacon of a member, or of another page with the same secret. @param {string} id @param {string} code */
   #beacon(id, code) {
     return id === this.id ? this.#rivals.get(code) : this.#roster.members.get(id)?.beacons.get(code);
   }
 
-  /**
-   * @param {string} id
-   * @param {Beacon} beacon
-   */
+  /** @param {string} id @param {Beacon} beacon */
   #onAlive(id, beacon) {
     Object.assign(beacon, { alive: true, silent: false });
     if (id === this.id && this.#mail.since && beacon.since > this.#mail.since) {
@@ -429,12 +389,7 @@ class Room extends EventTarget {
     this.#assignPlaces();
   }
 
-  /**
-   * Give a sign of life to a listed beacon. Returns whether it is listed.
-   *
-   * @param {string} id
-   * @param {string} code
-   */
+  /** Give a sign of life to a listed beacon. Returns whether it is listed. @param {string} id @param {string} code */
   #reply(id, code) {
     const beacon = this.#beacon(id, code);
     const nowMs = now();
@@ -445,10 +400,7 @@ class Room extends EventTarget {
     return beacon !== undefined;
   }
 
-  /**
-   * @param {Member} member
-   * @param {Beacon} beacon
-   */
+  /** @param {Member} member @param {Beacon} beacon */
   #use(member, beacon) {
     const { code, info, me } = beacon;
     this.#begin(this.#roster.add(member, me));
@@ -474,11 +426,7 @@ class Room extends EventTarget {
     else this.#remove(member);
   }
 
-  /**
-   * Use the best beacon of a member. Returns whether it has one.
-   *
-   * @param {Member} member
-   */
+  /** Use the best beacon of a member. Returns whether it has one. @param {Member} member */
   #useBest(member) {
     const best = this.#roster.best(member);
     if (best && best !== member.beacon) this.#use(member, best);
@@ -492,11 +440,7 @@ class Room extends EventTarget {
     const members = [...this.#roster.members.values()];
     const { ask, again } = places.assign({ id: this.id ?? "", entry: this.#mail.since }, members);
     for (const { id, beacon } of ask) if (beacon) this.#ask(id, beacon);
-    if (again)
-      sleep(0, this.#stop.signal, ALIVE_MS).then(
-        () => this.#assignPlaces(),
-        () => {},
-      );
+    if (again) later(ALIVE_MS, this.#stop.signal, () => this.#assignPlaces());
     for (const member of members) {
       if (!places.full && places.has(member)) continue;
       this.#roster.dequeue(member);
@@ -528,22 +472,14 @@ class Room extends EventTarget {
     this.#attempts?.begin(member);
   }
 
-  /**
-   * Take valid mail to one of this page's beacons. Returns whether it counts.
-   *
-   * @param {Records["mail"]} mail
-   */
+  /** Take valid mail to one of this page's beacons. Returns whether it counts. @param {Records["mail"]} mail */
   #take(mail) {
     if (this.#stop.signal.aborted) return false;
     const { from, code, connection, alive } = mail;
     const beacon = this.#beacon(from, code);
     if (beacon && !beacon.alive) this.#onAlive(from, beacon);
     // Its beacon can be on its way.
-    if (alive === "ask" && !this.#reply(from, code))
-      sleep(0, this.#stop.signal, ASK_MS).then(
-        () => this.#reply(from, code),
-        () => {},
-      );
+    if (alive === "ask" && !this.#reply(from, code)) later(ASK_MS, this.#stop.signal, () => this.#reply(from, code));
     if (from !== this.id && connection) this.#attempts?.take(mail);
     return true;
   }
@@ -553,16 +489,12 @@ class Room extends EventTarget {
     if (!this.#closed) report(this, /** @type {Error} */ (error));
   }
 
-  /** @type {TellRoom} */
-  #tell = (name, fields) => {
+  /** @type {TellRoom} */ #tell = (name, fields) => {
     if (!this.#closed) dispatch(this, name, fields);
   };
 }
 
-/**
- * @param {string} topic
- * @param {RoomOptions} options
- */
+/** @param {string} topic @param {RoomOptions} options */
 export const room = (topic, options = {}) => new Room(topic, options);
 
 /** @param {RoomOptions} [options] */

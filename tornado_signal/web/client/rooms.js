@@ -11,10 +11,7 @@ export const roomOf = (topic) =>
     .slice(ROOM.length)
     .replace(/~([\da-f]{1,5}|10[\da-f]{4})~/g, (_, point) => String.fromCodePoint(Number.parseInt(point, 16)));
 
-/**
- * @param {SignalClient} client
- * @param {{ page?: number, limit?: number, prefix?: string } & Stoppable} options
- */
+/** @param {SignalClient} client @param {{ page?: number, limit?: number, prefix?: string } & Stoppable} options */
 export async function rooms(client, { prefix = "", ...options }) {
   const { topics, pagination } = await client.topics({ ...options, prefix: prefix ? topicOf(ROOM, prefix) : ROOM });
   return { rooms: topics.map(({ topic, count }) => ({ name: roomOf(topic), members: count })), pagination };

@@ -5,9 +5,7 @@
 /**
  * Whether a beacon is used instead of another one of the same member. A silent one is used last. The page that entered
  * last counts, and its last beacon. Of equal beacons, the later one is a copy that a stranger has made.
- *
- * @param {Beacon} one
- * @param {Beacon} [other]
+ * @param {Beacon} one @param {Beacon} [other]
  */
 const supersedes = (one, other) =>
   !other ||
@@ -17,12 +15,9 @@ const supersedes = (one, other) =>
     other.createdAt - one.createdAt) > 0;
 
 export class Roster {
-  /** @type {Map<string, Member>} */
-  members = new Map(); // by id
-  /** @type {Member[][]} */
-  #queues = [[], [], [], [], []]; // members that wait for an attempt, by their tries
-  /** @type {Map<string, Member>} */
-  #byBeacon = new Map(); // by the codes of their beacons
+  /** @type {Map<string, Member>} */ members = new Map(); // by id
+  /** @type {Member[][]} */ #queues = [[], [], [], [], []]; // members that wait for an attempt, by their tries
+  /** @type {Map<string, Member>} */ #byBeacon = new Map(); // by the codes of their beacons
   /** @type {Map<string | undefined, Set<Member>>} */
   #byName = new Map(); // the members that use a name, which belongs to the first one
 
@@ -38,22 +33,16 @@ export class Roster {
   }
 
   /**
-   * Return the member with an id, or a new one that is not added yet.
-   *
-   * @param {string} id
-   * @param {string} info
-   * @param {string} [name]
-   * @returns {Member}
+   * Return a member, or a new one that is not added yet.
+   * @param {string} id @param {string} info @param {string} [name] @returns {Member}
    */
   member(id, info, name) {
     return this.members.get(id) ?? { id, info, name, tries: 0, beacons: new Map() };
   }
 
   /**
-   * Add a member, or rename it. Returns the next owner of its name before, if there is one.
-   *
-   * @param {Member} member
-   * @param {string} [name]
+   * Add or rename a member. Returns the next owner of its old name, if any.
+   * @param {Member} member @param {string} [name]
    */
   add(member, name) {
     if (this.members.get(member.id) === member && member.name === name) return undefined;
@@ -64,10 +53,8 @@ export class Roster {
   }
 
   /**
-   * Remove a member. Returns the next owner of its name, if there is one.
-   *
-   * @param {Member} member
-   * @returns {Member | undefined}
+   * Remove a member. Returns the next owner of its name, if any.
+   * @param {Member} member @returns {Member | undefined}
    */
   remove(member) {
     this.dequeue(member);
@@ -82,9 +69,7 @@ export class Roster {
 
   /**
    * Whether a member uses the name of this page, or one that another member used first.
-   *
-   * @param {Member} member
-   * @param {string | undefined} me
+   * @param {Member} member @param {string | undefined} me
    */
   conflicts({ id, name }, me) {
     const [owner] = this.#byName.get(name) ?? [];
@@ -92,10 +77,8 @@ export class Roster {
   }
 
   /**
-   * Add a beacon of a member. Returns whether it is better than the one that is used.
-   *
-   * @param {Member} member
-   * @param {Beacon} beacon
+   * Add a beacon of a member. Returns whether it is better than the used one.
+   * @param {Member} member @param {Beacon} beacon
    */
   list(member, beacon) {
     member.beacons.set(beacon.code, beacon);
@@ -103,11 +86,7 @@ export class Roster {
     return supersedes(beacon, member.beacon);
   }
 
-  /**
-   * Remove a beacon. Returns it and its member, if they are known.
-   *
-   * @param {string} code
-   */
+  /** Remove a beacon. Returns it and its member, if they are known. @param {string} code */
   unlist(code) {
     const member = this.#byBeacon.get(code);
     const beacon = member?.beacons.get(code);
@@ -116,11 +95,7 @@ export class Roster {
     return { member, beacon };
   }
 
-  /**
-   * Have a member wait for an attempt, after those that were tried less often.
-   *
-   * @param {Member} member
-   */
+  /** Have a member wait for an attempt, after those that were tried less often. @param {Member} member */
   enqueue(member) {
     this.dequeue(member);
     member.waiting = this.#queues[Math.min(4, member.tries)];
@@ -135,11 +110,7 @@ export class Roster {
     member.waiting = undefined;
   }
 
-  /**
-   * Return the member whose attempt is next: of the least tried ones, any.
-   *
-   * @returns {Member | undefined}
-   */
+  /** Return the member whose attempt is next: of the least tried ones, any. @returns {Member | undefined} */
   get next() {
     const waiting = this.#queues.find(({ length }) => length) ?? [];
     return waiting[Math.floor(Math.random() * waiting.length)];
@@ -147,8 +118,7 @@ export class Roster {
 
   /** @param {Member} member */
   best({ beacons }) {
-    /** @type {Beacon | undefined} */
-    let best;
+    /** @type {Beacon | undefined} */ let best;
     for (const beacon of beacons.values()) if (supersedes(beacon, best)) best = beacon;
     return best;
   }

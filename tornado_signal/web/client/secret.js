@@ -1,8 +1,8 @@
 /* Rooms with a password: their topics and their encryption. `room` loads this file when it needs it. */
 
+import { SignalError } from "./errors.js";
 import { VERSION } from "./identity.js";
 import { base64, unbase64, utf8 } from "./text.js";
-import { SignalError } from "./timing.js";
 
 const PBKDF2_ITERATIONS = 600_000; // of PBKDF2; about a third of a second on a laptop
 const NONCE = 12; // bytes
@@ -14,10 +14,7 @@ export class Cipher {
   ignored = 0; // texts that could not be decrypted, or that were repeated
   #key;
 
-  /**
-   * @param {string} topic
-   * @param {CryptoKey} key
-   */
+  /** @param {string} topic @param {CryptoKey} key */
   constructor(topic, key) {
     this.topic = topic;
     this.#key = key;
@@ -25,10 +22,7 @@ export class Cipher {
 
   /**
    * Derive the topic on the server and the key from an application, a room's topic and its password.
-   *
-   * @param {string} origin
-   * @param {string} topic
-   * @param {unknown} password
+   * @param {string} origin @param {string} topic @param {unknown} password
    */
   static async of(origin, topic, password) {
     const subtle = globalThis.crypto?.subtle;
@@ -47,12 +41,7 @@ export class Cipher {
     return new Cipher(topic.replace(/~.*/s, `~${base64(await mac(topic))}`), key);
   }
 
-  /**
-   * Encrypt a beacon, or mail to the beacon with a code.
-   *
-   * @param {string} text
-   * @param {string} [code]
-   */
+  /** Encrypt a beacon, or mail to the beacon with a code. @param {string} text @param {string} [code] */
   async seal(text, code) {
     const iv = crypto.getRandomValues(new Uint8Array(NONCE));
     const sealed = await crypto.subtle.encrypt(parameters(iv, code), this.#key, utf8(text));
@@ -61,10 +50,7 @@ export class Cipher {
 
   /**
    * Decrypt a beacon, or mail to the beacon with a code; `""` for anything else.
-   *
-   * @param {string} text
-   * @param {string} [code]
-   * @param {Set<string>} nonces those of the mail received at the beacon
+   * @param {string} text @param {string} [code] @param {Set<string>} nonces those of the mail received at the beacon
    */
   async unseal(text, code, nonces = new Set()) {
     try {
@@ -83,9 +69,7 @@ export class Cipher {
 
 /**
  * Return the parameters of AES-GCM. A text is valid only as what it was encrypted for.
- *
- * @param {Uint8Array<ArrayBuffer>} iv
- * @param {string} [code]
+ * @param {Uint8Array<ArrayBuffer>} iv @param {string} [code]
  */
 const parameters = (iv, code) => ({
   name: "AES-GCM",

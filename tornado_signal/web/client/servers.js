@@ -1,10 +1,10 @@
 /* Several servers, of which the first available one is used, and offers that stay listed. */
 
+import { passing, SignalError } from "./errors.js";
 import { CLIENT_OPTIONS, checkOptions, SignalClient } from "./signal-client.js";
-import { now, passing, retry, SignalError, sleep } from "./timing.js";
+import { now, retry, sleep } from "./timing.js";
 
-/** @import { Owned, PeerOptions } from "../client.d.ts" */
-/** @import { IceServers, Results } from "./types.d.ts" */
+/** @import { IceServers, Owned, PeerOptions, Results } from "./types.d.ts" */
 
 export const MAX_PEERS = 100; // of a listing
 const TTL_MS = 120_000; // how long an offer outlives a page that vanished without withdrawing it
@@ -29,9 +29,7 @@ const OPTIONS = {
 /** The servers of a publication or of a peer that joins. The first available one is used. */
 export class Servers {
   /**
-   * @param {PeerOptions} options
-   * @param {AbortSignal} signal
-   * @param {(error: Error) => void} report
+   * @param {PeerOptions} options @param {AbortSignal} signal @param {(error: Error) => void} report
    * @param {Record<string, string>} types of further options
    */
   constructor(options, signal, report, types) {
@@ -59,12 +57,7 @@ export class Servers {
     this.ice = new Map();
   }
 
-  /**
-   * Run a task with the first server with which it succeeds.
-   *
-   * @template T
-   * @param {(client: SignalClient) => Promise<T>} task
-   */
+  /** Run a task with the first server that can. @template T @param {(client: SignalClient) => Promise<T>} task */
   first(task) {
     /** @param {SignalClient} client */
     const failing = (client) => Number(now() - (this.failed.get(client) ?? -FAILED_MS) < FAILED_MS);
@@ -83,10 +76,7 @@ export class Servers {
     }, this.signal);
   }
 
-  /**
-   * @param {SignalClient} client
-   * @param {unknown} error
-   */
+  /** @param {SignalClient} client @param {unknown} error */
   fail(client, error) {
     this.failed.set(client, now());
     this.report(/** @type {Error} */ (error));
@@ -94,9 +84,7 @@ export class Servers {
 
   /**
    * Wait until a server before `client` in the list works again: new peers will use that one.
-   *
-   * @param {SignalClient} client
-   * @param {AbortSignal} signal
+   * @param {SignalClient} client @param {AbortSignal} signal
    */
   async preferred(client, signal) {
     for (;;) {
@@ -113,9 +101,7 @@ export class Servers {
 
   /**
    * Return the ICE servers of a server, requested again before their password expires; none if it has none.
-   *
-   * @param {SignalClient} client
-   * @returns {Promise<IceServers>}
+   * @param {SignalClient} client @returns {Promise<IceServers>}
    */
   async iceServers(client) {
     const cached = this.ice.get(client);
@@ -127,8 +113,7 @@ export class Servers {
     });
     const leftMs = Math.max(0, expiresAt - Date.now()); // the server's clock can differ much
     const until = now() + Math.min(RENEW_MS, leftMs / 2);
-    /** @type {IceServers["report"]} */
-    const report = (...attempt) => {
+    /** @type {IceServers["report"]} */ const report = (...attempt) => {
       if (reports) import("./reports.js").then((part) => part.report(client, ...attempt)).catch(() => {});
     };
     const ice = { iceServers, until, report };
@@ -139,9 +124,7 @@ export class Servers {
 
 /**
  * Publish an offer. Returns its code and a function that keeps it listed, to be called before each poll.
- *
- * @param {SignalClient} client
- * @param {string} topic
+ * @param {SignalClient} client @param {string} topic
  * @param {{ info: string, offer: string, secret: string } & Owned} fields
  */
 export async function publishHeld(client, topic, fields) {

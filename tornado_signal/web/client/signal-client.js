@@ -1,26 +1,11 @@
 /* The API of one server, call by call. */
 
 import { authorizationOf, bearer, JSON_BODY } from "./authorization.js";
+import { nonsense, passing, refusal, SignalError } from "./errors.js";
 import { advise, notLoaded } from "./parts.js";
 import { hidden, loadHttp, socketTo, withdrawals } from "./socket.js";
 import { EVENTS, filtered, isTooLarge, MAX_LISTING, SHAPES } from "./text.js";
-import {
-  backOff,
-  Deadline,
-  doubt,
-  MAX_PAUSE_MS,
-  nonsense,
-  now,
-  PAUSE_MS,
-  passing,
-  REQUEST_MS,
-  refusal,
-  retry,
-  SignalError,
-  sleep,
-  watch,
-  withTimeout,
-} from "./timing.js";
+import { backOff, Deadline, doubt, now, PAUSE_MS, REQUEST_MS, retry, sleep, withTimeout } from "./timing.js";
 
 /** @import { ClientOptions, SessionEvent, Side, SignalClient as Api, SignalEvent, Stoppable, TopicEvent } from "../client.d.ts" */
 /** @import { Fields, Results, StreamFields, Transport } from "./types.d.ts" */
@@ -37,11 +22,7 @@ export function servedBy(url) {
   [, DEFAULT_SERVER] = /^(http[^?#]*\/)client(?:-\w+)?\.js(?:\?|#|$)/.exec(url) ?? [];
 }
 
-/**
- * Check the URL of a server. A browser would take an address without a scheme for a path.
- *
- * @param {string | URL} [url]
- */
+/** Check the URL of a server. A browser takes an address without a scheme for a path. @param {string | URL} [url] */
 function checked(url) {
   const text = String(url);
   if (url !== undefined && /^(https?:\/\/|\.{0,2}(\/|$))/i.test(text)) return text.replace(/\/+$/, "");
@@ -53,8 +34,7 @@ function checked(url) {
 }
 
 /**
- * Check a topic. Half of a surrogate pair has no UTF-8, and browsers remove `.` and `..` from a path.
- *
+ * Check a topic. Half a surrogate pair has no UTF-8, and browsers remove `.` and `..` from paths.
  * @param {string} [topic]
  */
 function checkTopic(topic = "") {
@@ -65,9 +45,7 @@ function checkTopic(topic = "") {
 
 /**
  * Check the names and the types of options. An empty type is checked where the option is used.
- *
- * @param {object} options
- * @param {Record<string, string>} types
+ * @param {object} options @param {Record<string, string>} types
  */
 export function checkOptions(options, types) {
   for (const [name, value] of Object.entries(options)) {
@@ -81,18 +59,13 @@ export function checkOptions(options, types) {
 
 /** The API of one server. Nothing is retried here. */
 export class SignalClient {
-  /** @type {Record<string, string>} */
-  #headers;
+  /** @type {Record<string, string>} */ #headers;
   #authorization;
   #socket;
   #maxListing = MAX_LISTING; // or what fits into a response
-  /** @type {Transport | undefined} */
-  #http; // once it is used
+  /** @type {Transport | undefined} */ #http; // once it is used
 
-  /**
-   * @param {string | URL} [url]
-   * @param {ClientOptions} [options]
-   */
+  /** @param {string | URL} [url] @param {ClientOptions} [options] */
   constructor(url = DEFAULT_SERVER, options = {}) {
     checkOptions(options, CLIENT_OPTIONS);
     const { origin, socket = true, token } = options;
@@ -223,32 +196,24 @@ export class SignalClient {
   }
 
   /**
-   * @overload
-   * @param {string | { topic: string }} about
-   * @param {Stoppable} [options]
+   * @overload @param {string | { topic: string }} about @param {Stoppable} [options]
    * @returns {AsyncGenerator<TopicEvent, void, void>}
    */
   /**
-   * @overload
-   * @param {{ code: string, side: Side, secret?: string }} about
-   * @param {Stoppable} [options]
+   * @overload @param {{ code: string, side: Side, secret?: string }} about @param {Stoppable} [options]
    * @returns {AsyncGenerator<SessionEvent, void, void>}
    */
   /**
-   * @param {string | StreamFields} about
-   * @param {Stoppable} options
-   * @returns {AsyncGenerator<SignalEvent, void, void>}
+   * @param {string | StreamFields} about @param {Stoppable} options @returns {AsyncGenerator<SignalEvent, void, void>}
    */
   async *events(about, options = {}) {
     checkOptions(options, SIGNAL);
     const { signal = new AbortController().signal } = options;
-    /** @type {StreamFields} */
-    const fields = typeof about === "string" ? { topic: about } : about;
+    /** @type {StreamFields} */ const fields = typeof about === "string" ? { topic: about } : about;
     checkTopic(fields.topic);
     let id = "";
     let begun = false;
-    /** @type {Set<string>} */
-    const codes = new Set(); // of the sessions under the topic
+    /** @type {Set<string>} */ const codes = new Set(); // of the sessions under the topic
     /** @type {Set<string> | undefined} */
     let missing; // of these, those that a listing that replaces them has not contained so far
     const restart = () => {
@@ -259,11 +224,6 @@ export class SignalClient {
       const deadline = new Deadline(signal);
       const beganMs = now();
       let leastMs = 0;
-      let doubted = false; // whether the connection may have died
-      const unwatch = watch((doubtful) => {
-        doubted = doubtful && !this.#socket?.isOpen;
-        if (doubted) deadline.end();
-      });
       try {
         const transport = await deadline.within(REQUEST_MS, this.#transport());
         const stream = transport.subscribe({ ...fields, since: id || undefined }, deadline, codes);
@@ -294,7 +254,6 @@ export class SignalClient {
           restart(); // the server no longer knows the id
           continue;
         }
-        if (doubted) continue;
         if (!begun || !passing(error)) throw error;
         if (deadline.passed) {
           doubt();
@@ -302,21 +261,17 @@ export class SignalClient {
         }
         leastMs = refusal(error).retryAfterMs ?? 0;
       } finally {
-        unwatch();
         deadline.end();
       }
       if (missing) restart(); // the listing is incomplete
-      if (now() - beganMs > MAX_PAUSE_MS) failures = 0;
+      if (now() - beganMs > backOff(Infinity)) failures = 0; // after the longest pause
       await sleep(Math.max(PAUSE_MS, backOff(failures)), signal, Math.max(PAUSE_MS, leastMs));
     }
   }
 
   /**
-   * @template {keyof Results} Method
-   * @param {Method} method
-   * @param {Fields & { topic?: string, wait?: number }} fields
-   * @param {Stoppable} [options]
-   * @returns {Promise<Results[Method]>}
+   * @template {keyof Results} Method @param {Method} method @param {Fields & { topic?: string, wait?: number }} fields
+   * @param {Stoppable} [options] @returns {Promise<Results[Method]>}
    */
   async #call(method, fields, options = {}) {
     checkOptions(options, SIGNAL);

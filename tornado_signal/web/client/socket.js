@@ -1,7 +1,8 @@
 /* The WebSocket to a server, and what happens to it when the page is closed. */
 
+import { nonsense, refused, unreachable } from "./errors.js";
 import { conforms, filtered, MAX_SIZE, parseBounded, SHAPES } from "./text.js";
-import { nonsense, now, REQUEST_MS, refused, SIGN_MS, unreachable, watch, withTimeout } from "./timing.js";
+import { now, REQUEST_MS, SIGN_MS, watch, withTimeout } from "./timing.js";
 
 /** @import { Authorization } from "./authorization.js" */
 /** @import { Call, Fields, Frame, RawEvent, Results } from "./types.d.ts" */
@@ -27,26 +28,19 @@ export class Socket {
   #url;
   #authorization;
   #token = ""; // that the server has accepted
-  /** @type {Promise<WebSocket | undefined> | undefined} */
-  #opening;
-  /** @type {WebSocket | undefined} */
-  #socket; // set while it is open
+  /** @type {Promise<WebSocket | undefined> | undefined} */ #opening;
+  /** @type {WebSocket | undefined} */ #socket; // set while it is open
   #unwatch = () => {};
   #asking = false; // whether it is being checked
-  /** @type {Map<number, Call>} */
-  #calls = new Map(); // by request id
-  /** @type {Map<number, ReadableStreamDefaultController<RawEvent>>} */
-  #streams = new Map(); // by subscription number
+  /** @type {Map<number, Call>} */ #calls = new Map(); // by request id
+  /** @type {Map<number, ReadableStreamDefaultController<RawEvent>>} */ #streams = new Map(); // by subscription number
   #lastId = 0;
   #heardMs = 0; // when the last message arrived
   #works = false; // whether a message has ever arrived
   #failed = false; // whether the last attempt to open it failed
   #httpUntilMs = 0;
 
-  /**
-   * @param {string} url
-   * @param {Authorization} authorization
-   */
+  /** @param {string} url @param {Authorization} authorization */
   constructor(url, authorization) {
     this.#url = url;
     this.#authorization = authorization;
@@ -54,7 +48,6 @@ export class Socket {
 
   /**
    * Return the WebSocket, or undefined where HTTP is to be used. Fails like a request if the server is unavailable.
-   *
    * @returns {Promise<WebSocket | undefined> | undefined}
    */
   open() {
@@ -71,8 +64,7 @@ export class Socket {
   }
 
   async #open() {
-    /** @type {Promise<void> | undefined} */
-    let checked;
+    /** @type {Promise<void> | undefined} */ let checked;
     const check = () => (checked ??= withTimeout(REQUEST_MS, null, (deadline) => this.#checkServer(deadline)));
     for (let tries = this.#works ? 2 : 1; ; tries -= 1) {
       // Browsers hide the reason why a WebSocket did not open.
@@ -80,8 +72,7 @@ export class Socket {
       if (!tries) return this.#avoid();
       const opening = this.#connect();
       opening.catch(() => {}); // it can reject while nothing waits for it
-      /** @type {ReturnType<typeof setTimeout> | undefined} */
-      let timer;
+      /** @type {ReturnType<typeof setTimeout> | undefined} */ let timer;
       const pause = new Promise((resolve) => (timer = setTimeout(resolve, BESIDE_MS)));
       // If the server responds over HTTP first, that is used. A WebSocket that opens later replaces it.
       const beside = pause.then(check).then(
@@ -150,8 +141,7 @@ export class Socket {
   }
 
   /**
-   * Close it if it is unused. Otherwise ask for a sign of life after some silence, or if it can have died.
-   *
+   * Close it if it is unused. Otherwise check it after some silence, or if it can have died.
    * @param {boolean} doubtful
    */
   #look(doubtful) {
@@ -167,10 +157,7 @@ export class Socket {
     this.#authorize().catch(() => {}); // without a new token the server closes the connection
   }
 
-  /**
-   * @param {Frame} frame
-   * @param {number} size
-   */
+  /** @param {Frame} frame @param {number} size */
   #take({ id, result: value, error, params }, size) {
     const result = value ?? {}; // of a method without a result
     this.#heardMs = now();
@@ -226,13 +213,8 @@ export class Socket {
 
   /**
    * Call a method over the open WebSocket and return its result. Its events, if it has any, go into `stream`.
-   *
-   * @template {keyof Results} Method
-   * @param {Method} method
-   * @param {Fields} params
-   * @param {Deadline} deadline
-   * @param {ReadableStreamDefaultController<RawEvent>} [stream]
-   * @returns {Promise<Results[Method]>}
+   * @template {keyof Results} Method @param {Method} method @param {Fields} params @param {Deadline} deadline
+   * @param {ReadableStreamDefaultController<RawEvent>} [stream] @returns {Promise<Results[Method]>}
    */
   call(method, params, deadline, stream) {
     return new Promise((resolve, reject) => {
@@ -250,10 +232,8 @@ export class Socket {
   }
 
   /**
-   * Send a notification, which has no response, if the WebSocket is open. Returns whether it is.
-   *
-   * @param {string} method
-   * @param {Fields} params
+   * Send a notification if the WebSocket is open. Returns whether it is.
+   * @param {string} method @param {Fields} params
    */
   tell(method, params) {
     const open = this.#socket?.readyState === 1;
@@ -268,14 +248,10 @@ export class Socket {
 
   /**
    * Yield the events of a subscription; first an empty one, when it has begun.
-   *
-   * @param {Fields} params
-   * @param {Deadline} deadline
-   * @returns {AsyncGenerator<RawEvent, void, void>}
+   * @param {Fields} params @param {Deadline} deadline @returns {AsyncGenerator<RawEvent, void, void>}
    */
   async *subscribe(params, deadline) {
-    /** @type {ReadableStreamDefaultController<RawEvent> | undefined} */
-    let stream;
+    /** @type {ReadableStreamDefaultController<RawEvent> | undefined} */ let stream;
     /** @type {QueuingStrategy<RawEvent>} */
     const strategy = { highWaterMark: MAX_SIZE, size: (event) => event?.size ?? 1 };
     const reader = new ReadableStream({ start: (controller) => (stream = controller) }, strategy).getReader();
@@ -298,8 +274,7 @@ export class Socket {
   }
 }
 
-/** @type {Set<Socket>} */
-const opened = new Set();
+/** @type {Set<Socket>} */ const opened = new Set();
 /** @type {Set<() => void>} */
 export const withdrawals = new Set(); // functions that send the withdrawals without a response so far
 
@@ -316,24 +291,17 @@ globalThis.addEventListener?.("online", () => {
   for (const socket of opened) socket.end();
 });
 
-/**
- * @param {string} url
- * @param {Authorization} authorization
- */
+/** @param {string} url @param {Authorization} authorization */
 export function socketTo(url, authorization) {
   const socket = authorization.sockets.get(url) ?? new Socket(url, authorization);
   authorization.sockets.set(url, socket);
   return socket;
 }
 
-/**
- * @param {string} url
- * @returns {Promise<WebSocket | undefined>}
- */
+/** @param {string} url @returns {Promise<WebSocket | undefined>} */
 const openWebSocket = (url) =>
   new Promise((resolve) => {
-    /** @type {WebSocket | undefined} */
-    let socket;
+    /** @type {WebSocket | undefined} */ let socket;
     const end = () => {
       clearTimeout(timer);
       if (socket) socket.onclose = socket.onerror = null; // in Node.js `close` fires `error` again

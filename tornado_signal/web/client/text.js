@@ -10,8 +10,7 @@ const CANDIDATE = {
   "usernameFragment?": "string",
 };
 const NEGOTIATION = { "description?": DESCRIPTION, "of?": "number", "candidates?": [CANDIDATE] };
-/** @type {Record<keyof Records, Shape>} */
-const RECORDS = {
+/** @type {Record<keyof Records, Shape>} */ const RECORDS = {
   description: DESCRIPTION,
   candidate: CANDIDATE,
   negotiation: NEGOTIATION,
@@ -32,10 +31,7 @@ const RECORDS = {
 
 /**
  * Whether a value of JSON has a shape. Objects can have more fields. Those with `?` can be null or missing.
- *
- * @param {unknown} value
- * @param {Shape} [shape]
- * @returns {boolean}
+ * @param {unknown} value @param {Shape} [shape] @returns {boolean}
  */
 export function conforms(value, shape = {}) {
   if (typeof value === "number") return shape === "number" && Math.abs(value) <= Number.MAX_SAFE_INTEGER;
@@ -51,10 +47,7 @@ export function conforms(value, shape = {}) {
 
 /**
  * Remove the elements of lists, and the optional fields, that have another shape. Returns whether the rest of it conforms.
- *
- * @param {any} value
- * @param {Shape} [shape]
- * @returns {boolean}
+ * @param {any} value @param {Shape} [shape] @returns {boolean}
  */
 export function filtered(value, shape = {}) {
   for (const [key, each] of Object.entries(value ? shape : {})) {
@@ -69,20 +62,12 @@ export function filtered(value, shape = {}) {
 // The group is half of a surrogate pair without the other half.
 const ESCAPE = /\\(?:ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}|(ud[89a-f][0-9a-f]{2})|.)/gis;
 
-/**
- * Parse JSON of another peer. Half of a surrogate pair becomes the replacement character, U+FFFD.
- *
- * @param {string} text
- */
+/** Parse JSON of another peer. Half of a surrogate pair becomes U+FFFD. @param {string} text */
 export const parse = (text) => JSON.parse(text.replace(ESCAPE, (all, half) => (half ? "\\ufffd" : all)));
 
 /**
  * Read JSON of another peer as a record of a kind; undefined if it is anything else.
- *
- * @template {keyof Records} Kind
- * @param {unknown} text
- * @param {Kind} kind
- * @returns {Records[Kind] | undefined}
+ * @template {keyof Records} Kind @param {unknown} text @param {Kind} kind @returns {Records[Kind] | undefined}
  */
 export function read(text, kind) {
   try {
@@ -170,11 +155,7 @@ export function counter() {
   };
 }
 
-/**
- * Parse JSON. Throws a SyntaxError also if it is too large, or would need much more memory than its text.
- *
- * @param {string} text
- */
+/** Parse JSON. A text that is too large, or needs too much memory, is a SyntaxError as well. @param {string} text */
 export function parseBounded(text) {
   if (text.length > MAX_SIZE || counter()(text)) throw new SyntaxError(TOO_LARGE);
   return JSON.parse(text);

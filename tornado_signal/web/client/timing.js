@@ -1,79 +1,12 @@
-/* Errors, deadlines, pauses and repetition. */
+/* Deadlines, pauses and repetition. */
 
-/** @import { ErrorCode } from "../client.d.ts" */
+import { passing, refusal, SignalError, temporary } from "./errors.js";
 
-/** An error of the module. docs/browser-client.md lists the codes. */
-export class SignalError extends Error {
-  name = "SignalError";
-  retryable = false; // whether the same call may succeed later
-  /** @type {number | undefined} */
-  status;
-  /** @type {number | undefined} */
-  retryAfterMs;
-  /** @type {SignalError[] | undefined} */
-  errors;
-  /** @type {object | undefined} */
-  peer;
-
-  /**
-   * @param {ErrorCode} code
-   * @param {string} message
-   * @param {ErrorOptions} [options]
-   */
-  constructor(code, message, options) {
-    super(message, options);
-    this.code = code;
-  }
-}
-
-/**
- * Dispatch an event with fields. Returns whether a listener has read the field with the name of the event.
- *
- * @param {EventTarget} target
- * @param {string} name
- * @param {object} [fields]
- */
-export function dispatch(target, name, fields) {
-  let isRead = false;
-  const event = Object.assign(new Event(name), fields);
-  const value = /** @type {any} */ (event)[name];
-  if (value) Object.defineProperty(event, name, { get: () => (isRead = true) && value });
-  target.dispatchEvent(event);
-  return isRead;
-}
-
-/**
- * Dispatch an `error` event. An error that no listener reads is written to the console.
- *
- * @param {EventTarget} target
- * @param {Error & { code?: string, retryable?: boolean }} error
- */
-export function report(target, error) {
-  if (dispatch(target, "error", { error })) return;
-  console[error.retryable ? "warn" : "error"](`tornado-signal: ${error.code} (docs/browser-client.md#errors)`, error);
-}
-
-/** @type {Record<number, ErrorCode>} */
-const CODES = {
-  401: "unauthorized",
-  403: "origin-not-allowed",
-  404: "not-found",
-  409: "already-answered",
-  429: "server-busy",
-};
-/** @param {SignalError} error */
-export const temporary = (error) => Object.assign(error, { retryable: true });
-
-/**
- * Return a promise and the functions that settle it. Nothing has to wait for it when it rejects.
- *
- * @template [T=void]
- */
+/** Return a promise and the functions that settle it. Nothing has to wait for it when it rejects. @template [T=void] */
 export function deferred() {
   let resolve = /** @type {(value: T) => void} */ (() => {});
   let reject = /** @type {(reason: unknown) => void} */ (() => {});
-  /** @type {Promise<T>} */
-  const promise = new Promise((...settle) => ([resolve, reject] = settle));
+  /** @type {Promise<T>} */ const promise = new Promise((...settle) => ([resolve, reject] = settle));
   promise.catch(() => {});
   return { promise, resolve, reject };
 }
@@ -81,84 +14,16 @@ export function deferred() {
 /** The time in milliseconds by a clock that is never set. */
 export const now = () => performance.now();
 
-const MAX_RETRY_MS = 3_600_000; // timers of more than 24 days fire at once
-const NOT_ALLOWED = "Not allowed by the token";
-
-/**
- * @param {number} status
- * @param {string} message
- * @param {number} [retryAfterMs]
- */
-export function refused(status, message, retryAfterMs = 0) {
-  const code = CODES[status] ?? (status < 500 ? "invalid-request" : "server-busy");
-  const busy = code === "server-busy" ? `The server responds but refuses requests: ${status} ` : "";
-  const error = new SignalError(message === NOT_ALLOWED ? "not-allowed" : code, busy + message);
-  error.retryable = busy !== "";
-  error.status = status;
-  if (retryAfterMs > 0) error.retryAfterMs = Math.min(retryAfterMs, MAX_RETRY_MS);
-  return error;
-}
-
-/**
- * @param {string} url
- * @param {unknown} [cause]
- */
-export function unreachable(url, cause) {
-  const origin = globalThis.location?.origin;
-  const advice = origin ? `, allows the origin ${origin}, and has an https: URL if that has one` : "";
-  const message = `No response from ${url}. Check that the server runs with this scheme${advice}`;
-  return temporary(new SignalError("server-unreachable", message, { cause }));
-}
-
-/**
- * Make the error for a response of something else than the server.
- *
- * @param {string} url
- */
-export const foreign = (url, why = "is not a tornado-signal server") =>
-  temporary(new SignalError("not-a-server", `${url} ${why}`));
-
-/**
- * Make the error for a response that no server of this API sends. Unlike a foreign one it is not retried.
- *
- * @param {string} url
- * @param {unknown} [cause]
- */
-export const nonsense = (url, cause) => new SignalError("not-a-server", foreign(url).message, { cause });
-
-/**
- * The fields of an error that can be a SignalError. Otherwise its `status` is undefined, which equals no number.
- *
- * @param {unknown} error
- */
-export const refusal = (error) => /** @type {SignalError} */ (error);
-
-/**
- * Whether the same request may succeed later or at another server: no network, a timeout, or an overloaded server.
- *
- * @param {unknown} error
- */
-export const passing = (error) => error instanceof SignalError && error.retryable;
-
-/**
- * Whether another peer has answered a session. With secrets, the server reports such a session as not found.
- *
- * @param {unknown} error
- */
-export const taken = (error) => [404, 409].includes(refusal(error).status ?? 0);
-
-/** @type {Set<(doubtful: boolean, certain?: boolean) => void>} */
-const watching = new Set();
-/** @type {ReturnType<typeof setInterval> | undefined} */
-let ticking;
+/** @type {Set<(doubtful: boolean, certain?: boolean) => void>} */ const watching = new Set();
+/** @type {ReturnType<typeof setInterval> | undefined} */ let ticking;
 let tickedMs = 0; // by the wall clock: the other one can stand still while a machine sleeps
 let latestDoubtMs = -Infinity;
-export const doubtedMs = () => latestDoubtMs;
+/** The time at which connections could last have died. */
+export const doubtMs = () => latestDoubtMs;
 
 /**
  * Call a function every two seconds, and with `true` when connections can have died. The second argument is whether the
  * page slept or the network was away. Returns a function that ends this.
- *
  * @param {(doubtful: boolean, certain?: boolean) => void} look
  */
 export function watch(look) {
@@ -199,16 +64,13 @@ export const WAIT_S = 45; // the server ends longer waits, because many proxies 
 export const PAIR_MS = 5000; // for two peers to connect, or for the other one to send a candidate
 export const STAGGER_MS = 1500; // about: after this time another peer is tried in parallel with a silent one
 export const PAUSE_MS = 1000; // between two polls of a server that does not support waiting
-export const MAX_PAUSE_MS = 10_000;
+const MAX_PAUSE_MS = 10_000;
 
-/** @type {WeakMap<AbortSignal, Set<() => void>>} */
-const onAborts = new WeakMap();
+/** @type {WeakMap<AbortSignal, Set<() => void>>} */ const onAborts = new WeakMap();
 
 /**
  * Call a function when a signal fires. Returns a function that ends this. Node.js warns of more than ten listeners.
- *
- * @param {AbortSignal} signal
- * @param {() => void} end
+ * @param {AbortSignal} signal @param {() => void} end
  */
 export function onAbort(signal, end) {
   const ends = onAborts.get(signal) ?? new Set();
@@ -225,6 +87,11 @@ export class Deadline {
 
   /** @param {AbortSignal | null} [outer] */
   constructor(outer) {
+    this.follow(outer);
+  }
+
+  /** @param {AbortSignal | null} [outer] */
+  follow(outer) {
     const abort = () => this.end(outer?.reason);
     if (outer?.aborted) abort();
     else if (outer) this.#unfollow = onAbort(outer, abort);
@@ -234,11 +101,7 @@ export class Deadline {
     return this.#stop.signal;
   }
 
-  /**
-   * @template T
-   * @param {number | undefined} ms
-   * @param {Promise<T>} promise
-   */
+  /** @template T @param {number | undefined} ms @param {Promise<T>} promise */
   async within(ms, promise) {
     const { signal } = this;
     const late = () => {
@@ -278,9 +141,7 @@ export class Deadline {
 }
 
 /**
- * @template T
- * @param {number} ms
- * @param {AbortSignal | null | undefined} signal
+ * @template T @param {number} ms @param {AbortSignal | null | undefined} signal
  * @param {(deadline: Deadline) => Promise<T>} task
  */
 export async function withTimeout(ms, signal, task) {
@@ -294,11 +155,7 @@ export async function withTimeout(ms, signal, task) {
 
 /**
  * Sleep for `leastMs` plus up to `ms` of jitter, so that clients do not return at the same moment.
- *
- * @param {number} ms
- * @param {AbortSignal} signal
- * @param {number} [leastMs]
- * @returns {Promise<void>}
+ * @param {number} ms @param {AbortSignal} signal @param {number} [leastMs] @returns {Promise<void>}
  */
 export const sleep = (ms, signal, leastMs = ms / 2) =>
   new Promise((resolve, reject) => {
@@ -314,6 +171,12 @@ export const sleep = (ms, signal, leastMs = ms / 2) =>
     const awake = onAbort(signal, end);
     globalThis.addEventListener?.("online", end); // the network is available again
   });
+
+/**
+ * Call a function after a time, unless the signal fires.
+ * @param {number} ms @param {AbortSignal} signal @param {() => void} task
+ */
+export const later = (ms, signal, task) => void sleep(0, signal, ms).then(task, () => {});
 
 const MIN_POLL_MS = 100; // between two polls, after a burst
 const POLL_BURST = 20;
@@ -332,11 +195,7 @@ export function makePace() {
 /** @param {number} attempt */
 export const backOff = (attempt) => Math.min(MAX_PAUSE_MS, 200 * 2 ** attempt);
 
-/**
- * @template T
- * @param {() => Promise<T>} task
- * @param {AbortSignal} signal
- */
+/** @template T @param {() => Promise<T>} task @param {AbortSignal} signal */
 export async function retry(task, signal, tries = Infinity) {
   for (let attempt = 1; ; attempt += 1) {
     try {

@@ -1,13 +1,11 @@
 /* Tokens that a function of the page returns. Loaded when a page has such a function. */
 
-import { now, passing, REQUEST_MS, SignalError, temporary, withTimeout } from "./timing.js";
+import { passing, SignalError, temporary } from "./errors.js";
+import { now, REQUEST_MS, withTimeout } from "./timing.js";
 
 const RENEW_MS = 60_000; // before its expiry; timers of a hidden page fire once a minute
 
-/**
- * @param {() => string | Promise<string>} source
- * @param {string} previous the token before, or "" for none
- */
+/** @param {() => string | Promise<string>} source @param {string} previous the token before, or "" for none */
 export async function ask(source, previous) {
   try {
     return await withTimeout(REQUEST_MS, null, async () => source());
@@ -18,11 +16,7 @@ export async function ask(source, previous) {
   }
 }
 
-/**
- * Return when to replace a token. Infinity if it has no expiry, or has expired by this clock, which can be wrong.
- *
- * @param {string} token
- */
+/** Return when to replace a token: Infinity if it has no expiry, or if this clock is past it. @param {string} token */
 export function renewalMs(token) {
   try {
     const [, payload = ""] = token.split(".");

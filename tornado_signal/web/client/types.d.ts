@@ -6,6 +6,8 @@ import type { Roster } from "./roster.js";
 import type { SignalClient } from "./signal-client.js";
 import type { Deadline } from "./timing.js";
 
+export type * from "../client.d.ts";
+
 /** The fields of JSON, in which anything can be. */
 export type Fields = Record<string, unknown>;
 
@@ -14,8 +16,7 @@ export interface RawEvent {
   type?: string;
   data?: unknown;
   id?: string;
-  /** The number of characters of the message, if it came over a WebSocket. */
-  size?: number;
+  size?: number; // the number of characters of the message, if it came over a WebSocket
 }
 
 type Calls = Omit<Api, "url" | "open" | "events" | "leave" | "candidate" | "candidates" | "rooms" | "report">;
@@ -45,13 +46,7 @@ export interface Frame {
 }
 
 /** The scope of a stream: a topic, or one side of a session. It begins after the event with the id `since`. */
-export interface StreamFields {
-  topic?: string;
-  code?: string;
-  side?: Side;
-  secret?: string;
-  since?: string;
-}
+export type StreamFields = { topic?: string; code?: string; side?: Side; secret?: string; since?: string };
 
 /** The two ways to a server. Results are unchecked. */
 export interface Transport {
@@ -62,8 +57,7 @@ export interface Transport {
 
 export interface IceServers {
   iceServers: IceServer[];
-  /** The time at which to request them again, in milliseconds of `performance.now()`. */
-  until: number;
+  until: number; // the time at which to request them again, in milliseconds of `performance.now()`
   /** Report an attempt and its duration, where the server wants that. */
   report: (connection: RTCPeerConnection, ms: number, connected: boolean) => void;
 }
@@ -73,10 +67,8 @@ export interface Mail {
   description?: Description | null;
   of?: number | null;
   candidates?: RTCIceCandidateInit[] | null;
-  /** A request for a sign of life, or the response to one. */
-  alive?: "ask" | "yes";
-  /** Whether the sender does not have the connection, which the recipient has asked about. */
-  closed?: boolean | null;
+  alive?: "ask" | "yes"; // a request for a sign of life, or the response to one
+  closed?: boolean | null; // whether the sender does not have the connection, which the recipient has asked about
 }
 
 export type Description = RTCSessionDescriptionInit & { joins?: number | null; info?: string | null };
@@ -91,32 +83,26 @@ export interface Records {
     v: number;
     id: string;
     at: number;
-    /** When it was made, by the server's clock as its author knows it. */
-    now: number;
+    now: number; // when it was made, by the server's clock as its author knows it
     since?: number | null;
     info?: string | null;
     me?: string;
   };
   mail: Mail & { from: string; info: string; code: string; connection?: string | null; me?: string };
-  /** The header of a message in parts. */
-  parts: { size: number; text: boolean };
+  parts: { size: number; text: boolean }; // the header of a message in parts
   file: { name: string; type: string; size: number };
-  /** A message about a file. */
-  transfer: { accept?: boolean | null; received?: boolean | null; cancel?: string | null };
+  transfer: { accept?: boolean | null; received?: boolean | null; cancel?: string | null }; // a message about a file
 }
 
 /** The transport of the messages of a negotiation. */
 export interface Way {
   signal: AbortSignal;
   leads: boolean;
-  /** Whether this side may make the first offer. */
-  begins?: boolean;
+  begins?: boolean; // whether this side may make the first offer
   readonly direct: boolean;
   readonly listed?: unknown;
-  /** Whether `send` takes no descriptions. */
-  candidatesOnly?: boolean;
-  /** Set the ICE servers for an ICE restart. */
-  renew?: () => void;
+  candidatesOnly?: boolean; // whether `send` takes no descriptions
+  renew?: () => void; // set the ICE servers for an ICE restart
   send?: (mail: Mail) => Promise<boolean>;
   refused?: () => void;
 }
@@ -131,19 +117,14 @@ export interface Beacon {
   code: string;
   info: string;
   me?: string;
-  /** When the member made it, by its own clock. */
-  at: number;
-  /** When the member entered, by the server's clock; 0 in a first beacon. */
-  since: number;
+  at: number; // when the member made it, by its own clock
+  since: number; // when the member entered, by the server's clock; 0 in a first beacon
   createdAt: number;
-  /** When this page has seen it, by `performance.now`. */
-  seenMs: number;
-  /** Whether it was asked for a sign of life, has given one, or has not given one in time. */
-  asked?: boolean;
+  seenMs: number; // when this page has seen it, by `performance.now`
+  asked?: boolean; // whether it was asked for a sign of life, has given one, or has not given one in time
   alive?: boolean;
   silent?: boolean;
-  /** When this page has given it a sign of life, by `performance.now`. */
-  repliedMs?: number;
+  repliedMs?: number; // when this page has given it a sign of life, by `performance.now`
 }
 
 /** A beacon of this page, with the mail to it. */
@@ -152,14 +133,11 @@ export interface Mailbox {
   code: string;
   offer: string;
   keep: () => Promise<void>;
-  /** Ends when it is withdrawn. */
-  deadline: Deadline;
-  /** The nonces of the mail received so far. */
-  nonces: Set<string>;
+  deadline: Deadline; // ends when it is withdrawn
+  nonces: Set<string>; // the nonces of the mail received so far
   /** The number of texts received since this page last tested whether the server takes more. -1 before its own one. */
   untested: number;
-  /** Called when it must be replaced. */
-  full: () => void;
+  full: () => void; // called when it must be replaced
 }
 
 /** A member of a room, whether connected or not. */
@@ -167,23 +145,16 @@ export interface Member {
   id: string;
   name?: string;
   info: string;
-  /** The code of its beacon; undefined while the server does not list one. */
-  code?: string;
-  /** When it entered, by the server's clock; undefined if only its mail is known. */
-  entry?: number;
-  /** The beacon that is used, and all that are listed, by their codes. */
-  beacon?: Beacon;
+  code?: string; // the code of its beacon; undefined while the server does not list one
+  entry?: number; // when it entered, by the server's clock; undefined if only its mail is known
+  beacon?: Beacon; // the beacon that is used, and all that are listed, by their codes
   beacons: Map<string, Beacon>;
-  /** The current attempt. */
-  connection?: unknown;
+  connection?: unknown; // the current attempt
   peer?: Contact;
-  /** The open connection, which stays until another one is open. */
-  open?: Contact;
+  open?: Contact; // the open connection, which stays until another one is open
   tries: number;
-  /** Whether the pause after an attempt is not over. */
-  resting?: boolean;
-  /** Its list in the queue, and the place in it. */
-  waiting?: Member[];
+  resting?: boolean; // whether the pause after an attempt is not over
+  waiting?: Member[]; // its list in the queue, and the place in it
   place?: number;
 }
 
@@ -192,31 +163,22 @@ export interface RoomSide {
   target: EventTarget & { id?: string; dropped: number; peers: Map<string, Peer<unknown>> };
   roster: Roster;
   options: RoomOptions;
-  /** Fires when the page leaves. */
-  signal: AbortSignal;
+  signal: AbortSignal; // fires when the page leaves
   streams: Set<MediaStream>;
-  /** Those of `room.channel`, by their names. */
-  channels: Map<string, EventTarget>;
+  channels: Map<string, EventTarget>; // those of `room.channel`, by their names
   ice: () => IceServers;
-  /** Called with each new beacon. */
-  published: () => void;
-  /** Called when mail to a beacon can arrive, and when the time of entry is known. */
-  reading: () => void;
-  /** Returns whether the mail counts for the limit of a beacon. */
-  take: (mail: Records["mail"]) => boolean;
+  published: () => void; // called with each new beacon
+  reading: () => void; // called when mail to a beacon can arrive, and when the time of entry is known
+  take: (mail: Records["mail"]) => boolean; // returns whether the mail counts for the limit of a beacon
   mayConnect: (member: Member) => boolean;
   mail: (id: string, code: string, fields: Fields, signal?: AbortSignal) => Promise<unknown>;
   verify: (peer: Peer<unknown>) => ReturnType<Peer["verification"]>;
   tell: TellRoom;
   report: (error: unknown) => void;
-  /** Close the room because of an error. */
-  fail: (error: unknown) => void;
-  /** Use the best beacon of a member. */
-  use: (member: Member) => void;
-  /** Remove a member. */
-  left: (member: Member) => void;
-  /** Whether the page has left. Fails if something else has closed the room. */
-  ended: () => boolean;
+  fail: (error: unknown) => void; // close the room because of an error
+  use: (member: Member) => void; // use the best beacon of a member
+  left: (member: Member) => void; // remove a member
+  ended: () => boolean; // whether the page has left. Fails if something else has closed the room
 }
 
 export type TellRoom = <Name extends keyof RoomEvents>(name: Name, fields?: EventFields<RoomEvents[Name]>) => void;

@@ -1,7 +1,7 @@
 /* Numbers that two people compare to exclude somebody in between. Loaded on first use. */
 
+import { SignalError } from "./errors.js";
 import { utf8 } from "./text.js";
-import { SignalError } from "./timing.js";
 
 /** @import { Peer } from "../client.d.ts" */
 
@@ -10,11 +10,7 @@ const EMOJI = [
   ..."👓🔧🎅👍☔⌛⏰🎁💡📕🎈📎🎲🔒🔑🔨📷🏁🚂🚲⛵🚀🏆⚽🎸🎺🔔⚓🎧📁📌😀",
 ];
 
-/**
- * Return the only fingerprint of a description. With several, it would not be known which of them has been checked.
- *
- * @param {string} sdp
- */
+/** Return the only fingerprint of a description. Of several, it is unknown which was checked. @param {string} sdp */
 function fingerprintOf(sdp) {
   const [one = "", ...others] = new Set(
     [...sdp.matchAll(/^a=fingerprint:(.*?)\s*$/gim)].map(([, it]) => it.toUpperCase()),
@@ -29,9 +25,7 @@ function fingerprintOf(sdp) {
 
 /**
  * Return the number of a connection (docs/room-protocol.md#verification), the same whatever the order of its members.
- *
- * @param {string} scope
- * @param {{ id: string, sdp: string | undefined }[]} members
+ * @param {string} scope @param {{ id: string, sdp: string | undefined }[]} members
  */
 export async function verification(scope, members) {
   if (!crypto.subtle) throw new SignalError("insecure-context", "Verification needs a page with HTTPS");
@@ -48,8 +42,7 @@ export async function verification(scope, members) {
 }
 
 /**
- * @param {Peer<unknown>} peer
- * @param {string} scope the first lines of what members of the room sign
+ * @param {Peer<unknown>} peer @param {string} scope the first lines of what members of the room sign
  * @param {string} ownId
  */
 export function verify({ id, peerConnection: { localDescription, remoteDescription } }, scope, ownId) {
