@@ -83,6 +83,11 @@ def publish(site):
 
 
 @pytest.fixture
+def page(server, connect_page):
+    return connect_page(server)
+
+
+@pytest.fixture
 def alice(server, connect_page):
     return connect_page(server)
 

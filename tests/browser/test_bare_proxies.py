@@ -4,7 +4,7 @@ import re
 
 import pytest
 from support.browsers import Site, until
-from support.demo import connected, enter
+from support.demo import meet
 from support.proxies import BareApache, BareNginx, BareNginxPath
 
 VERDICT = "document.getElementById('verdict').textContent"
@@ -35,10 +35,7 @@ def bare(request, start, tmp_path):
 
 def test_pages_find_each_other_in_any_room_and_the_check_agrees(bare, profiles, open_demo, connect_page):
     server, proxy = bare
-    pages = [open_demo(proxy, name) for name in ("Alice", "Bob")]
-    enter(*pages)
-    for page, other in zip(pages, ("Bob", "Alice"), strict=True):
-        connected(page, other)
+    meet(**{name: open_demo(proxy, name) for name in ("Alice", "Bob")})
     page = profiles.open(f"{proxy.url}/demo#check")
     until(lambda: page.evaluate(VERDICT) not in ("", "Checking …"))
     results = page.evaluate(RESULTS)

@@ -80,7 +80,7 @@ def result(client, method, **params):
     return response["result"]
 
 
-def told(client, number):
+def received(client, number):
     """Wait for events that are more than a cursor. Return type, data and cursor of each."""
 
     def found():
@@ -109,7 +109,7 @@ def test_bare_websocket_resumes_and_holds_after_a_stop_and_a_kill(client, start)
     result(client, "subscribe", topic="lobby")
     code = result(client, "offer", **OFFER | {"offer": "é😀" * 20_000}, secret=SECRET, hold=True)["code"]
     other = publish()
-    events = told(client, 2)
+    events = received(client, 2)
     assert [data["code"] for _, data, _ in events] == [code, other]
     assert events[0][1]["offer"] == "é😀" * 20_000
     cursor, known = events[-1][2], [code, other]
@@ -122,13 +122,13 @@ def test_bare_websocket_resumes_and_holds_after_a_stop_and_a_kill(client, start)
         assert "expiresAt" in result(client, "hold", code=code, secret=SECRET)
         result(client, "subscribe", topic="lobby", since=cursor)
         known.append(missed)
-        (kind, *_), *events = told(client, 1 + len(known))  # after a restart the listing follows
+        (kind, *_), *events = received(client, 1 + len(known))  # after a restart the listing follows
         assert (kind, {data["code"] for _, data, _ in events}) == ("reset", {*known})
         cursor = events[-1][2]
     result(client, "subscribe", code=code, side="offerer", secret=SECRET)
     answer = {"code": code, "side": "answerer", "answer": "a"}
     assert server.call("/answer", answer, origin=client.origin)[0] == 200
-    found = {(kind, data.get("answer", data.get("code"))) for kind, data, _ in told(client, 3 + len(known))}
+    found = {(kind, data.get("answer", data.get("code"))) for kind, data, _ in received(client, 3 + len(known))}
     assert found >= {("gone", code), ("answer", "a")}
     left = result(client, "offer", **OFFER, hold=True)["code"]
     client.send_bytes()
@@ -149,7 +149,7 @@ def test_bare_websocket_works_from_a_page_over_http2(kind, start, profiles, tmp_
         assert client.connect(proxy.url.replace("http", "ws", 1) + "/ws") == "signal.v1"
         result(client, "subscribe", topic="lobby")
         code = result(client, "offer", **OFFER)["code"]
-        assert told(client, 1)[0][1]["code"] == code
+        assert received(client, 1)[0][1]["code"] == code
         server.stop()
         assert client.ended() == 1012
     finally:

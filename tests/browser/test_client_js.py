@@ -148,8 +148,7 @@ def test_policy_and_integrity_of_the_documentation_let_the_module_in(server, sit
     open_page(b"\n").wait_for_function("() => window.refused")
 
 
-def test_types_declare_exactly_what_the_module_exports(server, connect_page):
-    page = connect_page(server)
+def test_types_declare_exactly_what_the_module_exports(page):
     declared = set(re.findall(r"^export (?:declare )?(?:class|function) (\w+)", TYPES, re.MULTILINE))
     assert set(page.evaluate("Object.keys(client)")) == declared
     body = re.search(r"^export class SignalClient \{\n(.*?)^\}", TYPES, re.MULTILINE | re.DOTALL)[1]
@@ -193,8 +192,7 @@ def test_calls_return_the_responses_of_their_endpoints(server, reached, connect_
     assert got["refresh"]["expiresAt"] > 0
 
 
-def test_refusals_and_a_missing_server_are_signal_errors(server, connect_page):
-    page = connect_page(server)
+def test_refusals_and_a_missing_server_are_signal_errors(server, page):
     fail = "([call, ...rest]) => failure(new SignalClient(location.search.slice(1))[call](...rest))"
     gone = page.evaluate(fail, ["poll", "00000000-0000-4000-8000-000000000000", "offerer"])
     message = "Session not found, expired, or origin mismatch"
@@ -231,8 +229,7 @@ def test_every_call_can_be_aborted(server, reached, connect_page):
     assert [each["name"] for each in found] == ["AbortError"] * 4
 
 
-def test_text_and_megabytes_arrive_and_both_sides_close(server, connect_page):
-    alice, bob = connect_page(server), connect_page(server)
+def test_text_and_megabytes_arrive_and_both_sides_close(alice, bob):
     alice.evaluate("listen('lobby', {info: 'alice'})")
     assert bob.evaluate("call('lobby', {info: 'bob'})") == ["alice", "alice: hello"]
     bob.evaluate("() => { window.bytes = new Uint8Array(200_000).map((_, index) => index * 31); }")
@@ -260,8 +257,7 @@ def test_one_offer_is_always_listed(server, site, connect_page):
     assert [page.evaluate("say('still there')") for page in others] == ["alice: still there"] * 2
 
 
-def test_secret_protects_the_sessions_of_a_page(server, site, connect_page):
-    alice = connect_page(server)
+def test_secret_protects_the_sessions_of_a_page(server, site, alice):
     alice.evaluate("listen('lobby', {info: 'alice'})")
     code = published(server, site)["code"]
     for path, fields in (("/withdraw", {}), ("/poll", {}), ("/answer", {"candidate": "c"})):
@@ -270,8 +266,7 @@ def test_secret_protects_the_sessions_of_a_page(server, site, connect_page):
             assert server.call(path, fields | secret, origin=site.origin)[0] == 404
 
 
-def test_nothing_is_sent_before_the_answer_is_accepted(server, publish, site, connect_page):
-    alice, bob = connect_page(server), connect_page(server)
+def test_nothing_is_sent_before_the_answer_is_accepted(server, publish, site, alice, bob):
     sdp = alice.evaluate(
         """async () => {
           const connection = new RTCPeerConnection();
@@ -361,8 +356,7 @@ def test_reloaded_page_withdraws_its_offer_and_closes(server, reached, site, con
     assert bob.evaluate("call('lobby', {})") == ["alice again", "alice again: hello"]
 
 
-def test_offer_is_refreshed_over_http_and_renewed_after_ten_minutes(over, server, site, connect_page):
-    alice = connect_page(server)
+def test_offer_is_refreshed_over_http_and_renewed_after_ten_minutes(over, server, site, alice):
     alice.clock.install()
     alice.evaluate("over => listen('lobby', {info: 'alice', socket: over === 'socket'})", over)
     first = published(server, site)

@@ -1,10 +1,10 @@
 """The WebSocket of the browser module: what goes over it, and what happens when it breaks or does not open."""
 
-import json
 import signal
 import socket
 
-from support.browsers import listed, until
+from support.browsers import Traffic, listed, until
+from support.processes import stopped
 from support.scraping import scrape
 
 API = "new SignalClient(location.search.slice(1))"
@@ -12,34 +12,16 @@ OPEN = f"(async () => (await {API}.open())?.readyState ?? null)()"
 # The events of a topic: the type, the session and the reason.
 WATCH = """
   (topic) => {
-    window.told = [];
+    window.received = [];
     window.stop = new AbortController();
     const {signal} = stop;
     (async () => {
       for await (const {type, data} of new SignalClient(location.search.slice(1)).events(topic, {signal})) {
-        told.push([type, data.code, data.reason]);
+        received.push([type, data.code, data.reason]);
       }
-    })().catch(({name}) => told.push([name]));
+    })().catch(({name}) => received.push([name]));
   }
 """
-
-
-class Traffic:
-    """Record the requests of a page from now on: HTTP requests, WebSockets, and the calls over these."""
-
-    def __init__(self, page):
-        self.page, self.requests, self.sockets, self.methods = page, [], [], []
-        page.on("request", lambda request: self.requests.append(request.url))
-        page.on("websocket", self._opened)
-
-    def _opened(self, found):
-        self.sockets.append(found)
-        found.on("framesent", lambda text: self.methods.append(json.loads(text)["method"]))
-
-    def now(self):
-        """All of it up to now: events come while the page is asked for something."""
-        self.page.evaluate("0")
-        return self
 
 
 def held(server):
@@ -58,17 +40,16 @@ def later(server, site, first):
     )[0]
 
 
-def test_one_websocket_carries_all_requests_of_a_page(server, site, connect_page):
-    alice, bob = connect_page(server), connect_page(server)
+def test_one_websocket_carries_all_requests_of_a_page(server, site, alice, bob):
     traffic = Traffic(alice)
     assert alice.evaluate(OPEN) == 1
     alice.evaluate(WATCH, "lobby")
     alice.evaluate("listen('lobby', {info: 'alice'})")
     assert bob.evaluate("call('lobby', {info: 'bob'})") == ["alice", "alice: hello"]
-    alice.wait_for_function("() => told.length >= 3")
+    alice.wait_for_function("() => received.length >= 3")
     alice.evaluate("publication.close()")
     until(lambda: not listed(server, site.origin))
-    assert [type for type, *_ in alice.evaluate("told")][:2] == ["session", "gone"]
+    assert [type for type, *_ in alice.evaluate("received")][:2] == ["session", "gone"]
     until(lambda: "withdraw" in traffic.now().methods)
     assert {"subscribe", "iceServers", "offer", "poll"} < set(traffic.now().methods)
     assert "refresh" not in traffic.now().methods
@@ -76,13 +57,12 @@ def test_one_websocket_carries_all_requests_of_a_page(server, site, connect_page
     assert not [each for each in traffic.now().requests if "/client/" not in each]  # but for parts of the module
 
 
-def test_idle_websocket_is_closed(server, connect_page, publish):
-    page = connect_page(server)
+def test_idle_websocket_is_closed(server, publish, page):
     page.clock.install()
     traffic = Traffic(page)
     publish(server)
     page.evaluate(WATCH, "lobby")
-    page.wait_for_function("() => told.length")  # subscribed: otherwise its time ends in the next step
+    page.wait_for_function("() => received.length")  # subscribed: otherwise its time ends in the next step
     page.evaluate(f"async () => {{ window.api = {API}; await api.version(); }}")
     page.evaluate("() => { window.waiting = failure(api.sessions('empty', {wait: 45, signal: stop.signal})); }")
     page.clock.fast_forward(20_000)
@@ -94,7 +74,7 @@ def test_idle_websocket_is_closed(server, connect_page, publish):
         "({onmessage}, id) => ['result', 'error'].map((key) => onmessage({data: JSON.stringify({id, [key]: {}})}))"
     )
     page.evaluate(f"async () => [1, 2, 3].map(({crossing}).bind(null, await api.open()))")
-    assert [name for name, *_ in page.evaluate("told")] == ["session", "AbortError"]
+    assert [name for name, *_ in page.evaluate("received")] == ["session", "AbortError"]
     until(lambda: page.clock.fast_forward(20_000) or traffic.now().sockets[0].is_closed())
     assert page.evaluate("api.health()")["status"] == "ok"
     assert [each.is_closed() for each in traffic.now().sockets] == [True, False]
@@ -118,19 +98,15 @@ def test_too_large_requests_are_refused_like_over_http(start, connect_page):
     assert (first["name"], second["status"], health["status"]) == ("SignalError", 413, "ok")
 
 
-def test_held_offer_whose_caller_no_longer_waits_is_withdrawn(server, site, connect_page):
-    page = connect_page(server)
+def test_held_offer_whose_caller_no_longer_waits_is_withdrawn(server, site, page):
     traffic = Traffic(page)
     page.evaluate(f"async () => {{ window.api = {API}; await api.open(); window.stop = new AbortController(); }}")
-    server.process.send_signal(signal.SIGSTOP)
-    try:
+    with stopped([server.process.pid]):
         fields = "{info: 'i', offer: 'o', secret: '0123456789abcdef', hold: true, signal: stop.signal}"
         page.evaluate(f"() => {{ window.asked = failure(api.offer('lobby', {fields})); }}")
         until(lambda: "offer" in traffic.now().methods)
         page.evaluate("stop.abort()")
         assert page.evaluate("asked")["name"] == "AbortError"
-    finally:
-        server.process.send_signal(signal.SIGCONT)
     until(lambda: "withdraw" in traffic.now().methods)
     until(lambda: listed(server, site.origin) == [])
 
@@ -147,8 +123,7 @@ def test_offer_closed_while_the_server_is_away_is_withdrawn_later(start, reached
     until(lambda: listed(server, site.origin) == [])
 
 
-def test_six_publications_leave_connections_for_other_requests(server, site, connect_page):
-    alice = connect_page(server)
+def test_six_publications_leave_connections_for_other_requests(server, site, alice):
     topics = [f"topic {number}" for number in range(6)]
     alice.evaluate("topics => topics.forEach((topic) => listen(topic, {info: topic}))", topics)
     until(lambda: {each["topic"] for each in server.call("/topics", origin=site.origin)[1]["topics"]} == set(topics))
@@ -203,31 +178,27 @@ def test_offer_of_a_killed_browser_ends_after_the_grace_period(start, connect_pa
     bob.evaluate(WATCH, "lobby")
     alice, browser = windowed(server)
     alice.evaluate("listen('lobby', {info: 'alice'})")
-    bob.wait_for_function("() => told.length === 1")
+    bob.wait_for_function("() => received.length === 1")
     browser.kill()
-    bob.wait_for_function("() => told.length === 2")
-    (_, code, _), gone = bob.evaluate("told")
+    bob.wait_for_function("() => received.length === 2")
+    (_, code, _), gone = bob.evaluate("received")
     assert gone == ["gone", code, "withdrawn"]  # its time ends later
 
 
-def test_silent_websocket_is_replaced(server, publish, connect_page):
-    page = connect_page(server)
+def test_silent_websocket_is_replaced(server, publish, page):
     page.clock.install()
     traffic = Traffic(page)
     page.evaluate(WATCH, "lobby")
     found = [publish(server)]
-    page.wait_for_function("() => told.length === 1")
-    server.process.send_signal(signal.SIGSTOP)
-    try:
+    page.wait_for_function("() => received.length === 1")
+    with stopped([server.process.pid]):
         page.clock.fast_forward(70_000)  # it is asked whether it is there
         until(lambda: "health" in traffic.now().methods)
         page.clock.fast_forward(16_000)
         until(lambda: page.clock.fast_forward(1000) or len(traffic.now().sockets) > 1)
-    finally:
-        server.process.send_signal(signal.SIGCONT)
     found.append(publish(server))
-    until(lambda: page.clock.fast_forward(1000) or len(page.evaluate("told")) == 2)
-    assert [told[:2] for told in page.evaluate("told")] == [["session", code] for code in found]
+    until(lambda: page.clock.fast_forward(1000) or len(page.evaluate("received")) == 2)
+    assert [each[:2] for each in page.evaluate("received")] == [["session", code] for code in found]
 
 
 def test_refused_upgrade_is_retried_after_minutes(server, blocking, site, connect_page, connect_firefox):
@@ -255,12 +226,12 @@ def test_events_and_offers_continue_over_http(start, publish, site, connect_page
     page.evaluate("listen('lobby', {info: 'alice'})")
     (first,) = until(lambda: listed(server, site.origin))
     found = [publish(server, "other")]
-    page.wait_for_function("() => told.length === 1")
+    page.wait_for_function("() => received.length === 1")
     traffic = Traffic(page)
     page.evaluate(f"async () => {{ const open = await {API}.open(); WebSocket = null; open.close(); }}")
     found.append(publish(server, "other"))
-    page.wait_for_function("() => told.length === 2")
-    assert [told[:2] for told in page.evaluate("told")] == [["session", code] for code in found]
+    page.wait_for_function("() => received.length === 2")
+    assert [each[:2] for each in page.evaluate("received")] == [["session", code] for code in found]
     assert later(server, site, first)["code"] == first["code"]
     assert any("/other/sessions?" in each for each in traffic.now().requests)
     assert page.evaluate("errors") == []
@@ -276,8 +247,7 @@ SLOW = """
 """
 
 
-def test_http_is_used_until_a_slow_websocket_opens(server, connect_page):
-    page = connect_page(server)
+def test_http_is_used_until_a_slow_websocket_opens(page):
     page.evaluate(f"() => {{ window.api = {API}; }}")
     page.clock.install()
     page.evaluate(SLOW)
@@ -306,8 +276,7 @@ def test_http_is_used_at_once_if_a_policy_forbids_websockets(server, site, profi
     assert page.evaluate(f"{API}.health()")["status"] == "ok"
 
 
-def test_websocket_can_be_disabled(server, connect_page):
-    page = connect_page(server)
+def test_websocket_can_be_disabled(page):
     traffic = Traffic(page)
     page.evaluate("listen('lobby', {info: 'alice', socket: false})")
     assert page.evaluate("call('lobby', {info: 'bob', socket: false})") == ["alice", "alice: hello"]

@@ -32,10 +32,10 @@ LISTEN = """
     });
   };
   globalThis.stop = new AbortController();
-  globalThis.told = {};
+  globalThis.received = {};
   globalThis.ended = {};
   globalThis.listen = (name, url, about, origin, way) => {
-    const events = (told[`${name} ${way}`] = []);
+    const events = (received[`${name} ${way}`] = []);
     ended[`${name} ${way}`] = (async () => {
       const client = new SignalClient(url, globalThis.document ? {socket: way === "socket"} : {origin});
       for await (const {type, data} of client.events(about, {signal: stop.signal})) {
@@ -94,7 +94,7 @@ class Peers:
         assert all(each == first for each in others)
         return first
 
-    def told(self, name, expected):
+    def received(self, name, expected):
         """Wait until a stream has reported these events and no others.
 
         Missed removals precede missed additions. A poll has a description before the candidates, and does not repeat
@@ -102,8 +102,8 @@ class Peers:
         """
         for (runtime, each), way in itertools.product(self.runtimes.items(), self.ways):
             stream = f"{name} {way}"
-            until(lambda each=each, stream=stream: distinct(each.evaluate("told")[stream]) >= distinct(expected))
-            found = each.evaluate("told")[stream]
+            until(lambda each=each, stream=stream: distinct(each.evaluate("received")[stream]) >= distinct(expected))
+            found = each.evaluate("received")[stream]
             assert distinct(found) == distinct(expected), (runtime, way)
 
 
@@ -121,8 +121,8 @@ def test_streams_lose_nothing_while_the_server_is_away(number, runtimes, start, 
     answerer = {"code": first, "side": "answerer"}
     peers.call("/answer", **answerer, candidates=["1", "2"])
     topic, session = [["session", first]], [["candidate", "1"], ["candidate", "2"]]
-    peers.told("topic", topic)
-    peers.told("session", session)
+    peers.received("topic", topic)
+    peers.received("session", session)
     second = peers.come()
     server.stop(number)
     until(lambda: all(each.evaluate("failures") >= 5 for each in peers.runtimes.values()))  # one of the streams twice
@@ -132,13 +132,13 @@ def test_streams_lose_nothing_while_the_server_is_away(number, runtimes, start, 
     peers.call("/answer", **answerer, answer="a")
     topic += [["session", second], ["session", third], ["gone", first]]
     session += [["candidate", "3"], ["answer", "a"]]
-    peers.told("topic", topic)
-    peers.told("session", session)
+    peers.received("topic", topic)
+    peers.received("session", session)
     peers.call("/withdraw", **answerer)
     assert peers.ended("session") == "through"
-    peers.told("session", [*session, ["gone", first]])
+    peers.received("session", [*session, ["gone", first]])
     peers.call("/withdraw", code=third, side="offerer")
-    peers.told("topic", [*topic, ["gone", third]])
+    peers.received("topic", [*topic, ["gone", third]])
     peers.evaluate("stop.abort()")
     assert peers.ended("topic") == ["AbortError", None]
 
@@ -150,7 +150,7 @@ def test_streams_restart_or_end_after_the_server_lost_its_data(runtimes, start, 
     for name, code in codes.items():
         peers.listen(name, {"code": code, "side": "offerer"})
         peers.call("/answer", code=code, side="answerer", candidate="old")
-        peers.told(name, [["candidate", "old"]])
+        peers.received(name, [["candidate", "old"]])
     peers.evaluate("(keepOut(), 0)")
     server.stop(signal.SIGKILL)
     peers.server = start("--codes", "content", port=server.url.rpartition(":")[2])
@@ -159,7 +159,7 @@ def test_streams_restart_or_end_after_the_server_lost_its_data(runtimes, start, 
     assert peers.come(offer="kept") == codes["kept"]
     peers.call("/answer", code=codes["kept"], side="answerer", candidate="new")
     peers.evaluate("(admit(), 0)")
-    peers.told("kept", [["candidate", "old"], ["candidate", "new"]])
+    peers.received("kept", [["candidate", "old"], ["candidate", "new"]])
     assert peers.ended("left") == ["SignalError", 404]
     peers.evaluate("stop.abort()")
 
@@ -170,7 +170,7 @@ def test_sessions_that_another_store_does_not_have_are_reported_as_gone(runtimes
     left, kept = peers.come(offer="left"), peers.come(offer="kept")
     peers.listen("topic", "lobby")
     topic = [["session", left], ["session", kept]]
-    peers.told("topic", topic)
+    peers.received("topic", topic)
     peers.evaluate("(keepOut(), 0)")
     server.stop()
     peers.server = start("--codes", "content", port=server.url.rpartition(":")[2], data="other")
@@ -178,9 +178,9 @@ def test_sessions_that_another_store_does_not_have_are_reported_as_gone(runtimes
     new = peers.come()
     peers.evaluate("(admit(), 0)")
     topic += [["session", kept], ["gone", left], ["session", new]]
-    peers.told("topic", topic)
+    peers.received("topic", topic)
     peers.call("/withdraw", code=kept, side="offerer")
-    peers.told("topic", [*topic, ["gone", kept]])
+    peers.received("topic", [*topic, ["gone", kept]])
     peers.evaluate("stop.abort()")
 
 

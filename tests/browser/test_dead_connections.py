@@ -85,12 +85,12 @@ def test_page_whose_connections_are_forgotten_is_found_again(server, site, reque
         for case in sorted(networks, key=lambda case: DEATHS[case[1]]):
             networks[case].freeze()
             frozen_s[case] = time.monotonic()
-            is_told = case[1][1]
-            if is_told:
+            is_online = case[1][1]
+            if is_online:
                 pages[case].evaluate("void dispatchEvent(new Event('offline')), dispatchEvent(new Event('online'))")
             for other, secret in zip(others[case], (FIRST, LAST), strict=True):
                 enter(other, "other", str(case), secret=secret)
-            if is_told:
+            if is_online:
                 took_s[case] = found_s(others[case], frozen_s.pop(case))
         took_s |= {case: found_s(others[case], began_s) for case, began_s in frozen_s.items()}
         judge(took_s, max(usual_s, newcomer_s(before, case)), DEATHS, FORGOTTEN)

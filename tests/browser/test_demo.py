@@ -9,8 +9,8 @@ import subprocess
 from urllib.parse import urlsplit
 
 import pytest
-from support.browsers import FLAGS, until
-from support.demo import FOCUSED, PHONE, connected, enter, receive, said, send_files, told
+from support.browsers import FLAGS, reach, until
+from support.demo import FOCUSED, PHONE, connected, enter, meet, receive, said, send_files, shows
 from support.documents import pages, sections
 from support.needs import require
 
@@ -61,10 +61,8 @@ def test_chat_and_files_both_ways(server, open_demo, tmp_path):
         page.on("request", lambda request: asked.add(request.url))
         page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
         page.evaluate(WATCH_FILES)
-    enter(alice, bob)
-    connected(alice, "Bob")
-    connected(bob, "Alice")
-    told(bob, "Direct")
+    meet(Alice=alice, Bob=bob)
+    shows(bob, "Direct")
     alice.get_by_label("Message").fill("Hello Bob <b>&amp;")
     alice.keyboard.press("Enter")
     said(bob, "Alice", "Hello Bob <b>&amp;")
@@ -91,7 +89,7 @@ def test_chat_and_files_both_ways(server, open_demo, tmp_path):
         alice.get_by_role("link", name="Save a photo.jpg (6.5 MB)").click()
     got = download.value.path().read_bytes()
     assert hashlib.sha256(got).digest() == hashlib.sha256(data).digest()
-    told(bob, "sent a photo.jpg (6.5 MB)")
+    shows(bob, "sent a photo.jpg (6.5 MB)")
     assert 0 < bob.evaluate("most") <= 1024 * 1024 + 64 * 1024
     for page in (alice, bob):
         seen = page.evaluate("bars")
@@ -102,9 +100,9 @@ def test_chat_and_files_both_ways(server, open_demo, tmp_path):
     alice.get_by_role("link", name="Save empty.txt").wait_for()
 
     bob.get_by_role("button", name="Leave").tap()
-    told(alice, "Bob has left.")
+    shows(alice, "Bob has left.")
     until(lambda: bob.evaluate(FOCUSED) == "enter")
-    told(alice, "Waiting for somebody")
+    shows(alice, "Waiting for somebody")
     # Everything goes over the WebSocket, but for parts of the module, which load in the background.
     assert {urlsplit(each).scheme for each in asked if "/client/" not in each} <= {"blob"}
     assert complaints == []
@@ -114,7 +112,7 @@ def test_failed_files_are_reported(server, open_demo, tmp_path):
     alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob")
     enter(alice)
     send_files(alice, __file__)
-    told(alice, "test_demo.py was not sent: no other page is here.")
+    shows(alice, "test_demo.py was not sent: no other page is here.")
     enter(bob)
     connected(bob, "Alice")
     connected(alice, "Bob")
@@ -127,7 +125,7 @@ def test_failed_files_are_reported(server, open_demo, tmp_path):
     alice.evaluate("release()")
     receive(bob, "first", "second")
     said(bob, "Alice", "Save first (4.0 MB)")
-    told(alice, "second did not get to Bob. The file can no longer be read.")
+    shows(alice, "second did not get to Bob. The file can no longer be read.")
     send_files(bob, tmp_path / "third")
     receive(alice, "third")
     said(alice, "Bob", "receiving third")
@@ -136,15 +134,14 @@ def test_failed_files_are_reported(server, open_demo, tmp_path):
     said(bob, "Alice", "receiving fourth")
     bob.get_by_role("button", name="Leave").click()
     said(alice, "Bob", "third (400.0 MB) did not arrive. The file transfer was interrupted.")
-    told(alice, "fourth did not get to Bob. The file transfer was interrupted.")
+    shows(alice, "fourth did not get to Bob. The file transfer was interrupted.")
     assert alice.locator("progress").count() == 0
 
 
 def test_camera_microphone_and_screen_are_shown_until_the_next_press(server, open_demo):
     names = ("Alice", "Bob", "Carol")
     alice, bob, carol = (open_demo(server, name, permissions=["microphone", "camera"]) for name in names)
-    enter(alice, bob)
-    connected(bob, "Alice")
+    meet(Alice=alice, Bob=bob)
     for name in ("Camera", "Microphone"):
         alice.get_by_role("button", name=name).click()
     enter(carol)
@@ -159,11 +156,9 @@ def test_camera_microphone_and_screen_are_shown_until_the_next_press(server, ope
     carol.get_by_role("button", name="Screen").click()
     alice.get_by_label("What Carol sends").wait_for(state="detached")
     alice.get_by_role("button", name="Camera").click()
-    for page in (bob, carol):
-        until(lambda page=page: page.evaluate(pictures) == [False])
+    reach((bob, carol), pictures, [False])
     alice.get_by_role("button", name="Leave").click()
-    for page in (bob, carol):
-        until(lambda page=page: page.evaluate(pictures) == [])
+    reach((bob, carol), pictures, [])
     assert alice.get_by_role("button", name="Microphone", include_hidden=True).get_attribute("aria-pressed") == "false"
 
 
@@ -185,7 +180,7 @@ def test_guest_is_in_the_room_after_one_press(server, open_demo, profiles):
     bob.emulate_media(reduced_motion="reduce")
     alice.keyboard.type("typed at once")
     alice.keyboard.press("Enter")
-    told(bob, "typed at once")
+    shows(bob, "typed at once")
     moving = "document.getAnimations().length"
     assert bob.evaluate(moving) == 0
     box = bob.get_by_role("button", name="Invite").bounding_box()
@@ -200,20 +195,19 @@ def test_files_wait_for_a_click_and_take_no_memory_afterwards(server, open_demo,
         URL.createObjectURL = (file) => (urls++, createObjectURL(file));
         URL.revokeObjectURL = (href) => (urls--, revokeObjectURL(href));
     }""")
-    enter(alice, bob)
-    connected(bob, "Alice")
+    meet(Alice=alice, Bob=bob)
     paths = [tmp_path / f"file {letter}" for letter in "abcd"]
     for path in paths:
         path.write_text("content")
     send_files(bob, *paths)
     until(lambda: alice.get_by_role("button", name="Receive").count() == 4)
     alice.get_by_role("button", name="Refuse").first.click()
-    told(bob, "file a did not get to Alice. The file transfer was refused.")
+    shows(bob, "file a did not get to Alice. The file transfer was refused.")
     receive(alice, "file b", "file c")
     until(lambda: alice.evaluate("urls") == 2)
     alice.get_by_role("button", name="Leave").click()
     until(lambda: alice.evaluate("urls") == 0)
-    told(bob, "file d did not get to Alice. The file transfer was")
+    shows(bob, "file d did not get to Alice. The file transfer was")
 
 
 def test_made_room_is_shared_by_its_link(server, open_demo):
@@ -228,7 +222,7 @@ def test_made_room_is_shared_by_its_link(server, open_demo):
     alice.keyboard.press("f")
     until(lambda: alice.get_by_role("button", name="Enlarge Bob", pressed=True).count() == 1)
     bob.get_by_role("button", name="Leave").click()
-    told(alice, "Waiting for somebody")
+    shows(alice, "Waiting for somebody")
     enter(open_demo(server, "Carol", topic=link.partition("=")[2]))
     alice.get_by_role("button", name="Enlarge Carol", pressed=False).wait_for()
 
@@ -250,8 +244,7 @@ def test_windows_of_the_quickstart_are_in_one_room_after_one_press(server, profi
     for page in windows:
         page.get_by_role("button", name="Camera", exact=True).click()
     pictures = "[...document.querySelectorAll('video')].filter((each) => each.videoWidth > 2).length"
-    for page in windows:
-        until(lambda page=page: page.evaluate(pictures) == 2)
+    reach(windows, pictures, 2)
     link = one.locator("#link").text_content()
     third = profiles.open(f"{server.url}/demo#topic=another")
     third.evaluate("(link) => { location.href = link; }", link)  # the page is open already, at another room
@@ -267,22 +260,21 @@ def test_shown_code_connects_pages(server, open_demo, profiles, site):
     for page in pages:
         page.set_content(code)
     for page in pages:
-        told(page, "somebody is here")
-        told(page, "Hello")
+        shows(page, "somebody is here")
+        shows(page, "Hello")
 
 
 def test_reload_comes_back_and_a_dead_server_is_reported(start, open_demo):
     server = start()
     alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob")
-    enter(alice, bob)
-    connected(bob, "Alice")
+    meet(Alice=alice, Bob=bob)
     alice.reload()
-    told(bob, "Alice has left.")
+    shows(bob, "Alice has left.")
     connected(bob, "Alice")
     server.process.kill()
     server.wait()
     for page in (alice, bob):
-        told(page, f"No response from {server.url}")
+        shows(page, f"No response from {server.url}")
     alice.get_by_label("Message").fill("without a server")
     alice.keyboard.press("Enter")
     said(bob, "Alice", "without a server")
@@ -299,13 +291,13 @@ def test_reload_comes_back_and_a_dead_server_is_reported(start, open_demo):
 
 def test_refused_origin_is_explained(start, open_demo):
     server = start("--allowed-origins", "https://app.example")
-    told(open_demo(server, "Alice"), "The server does not allow this page's origin (--allowed-origins).")
+    shows(open_demo(server, "Alice"), "The server does not allow this page's origin (--allowed-origins).")
 
 
 def test_insecure_context_is_explained(server, profiles):
     page = profiles.open(f"{server.url.replace('127.0.0.1', 'demo.example')}/demo")
-    told(page, "Over plain HTTP a page at this address gets no camera")
-    told(page, "Open this page over HTTPS")
+    shows(page, "Over plain HTTP a page at this address gets no camera")
+    shows(page, "Open this page over HTTPS")
     for name in ("Start a room", "Devices near me", "Enter a room by name"):
         assert page.get_by_role("button", name=name).is_disabled()
 
@@ -329,7 +321,7 @@ def test_relayed_connection_is_marked(coturn, start, open_demo, secret_file):
         page.evaluate(ONLY_RELAY)
     enter(alice, bob)
     for page in (alice, bob):
-        told(page, "Relayed")
+        shows(page, "Relayed")
 
 
 def code_of(page, path):
@@ -362,7 +354,7 @@ def test_qr_code_is_the_link_to_the_room(public, open_demo, tmp_path):
     alice.keyboard.type("a/b ü")
     alice.keyboard.press("Enter")
     alice.get_by_role("heading", name="a/b ü").wait_for()  # Enter does that
-    told(alice, "Waiting for somebody")
+    shows(alice, "Waiting for somebody")
     assert alice.locator("#qr").is_visible()
     link = until(lambda: "topic=a%2Fb" in (found := alice.locator("#link").text_content()) and found)
     assert code_of(alice, tmp_path / "qr.png") == link
@@ -388,16 +380,16 @@ def test_loopback_name_has_no_code(server, open_demo):
     server.url = server.url.replace("127.0.0.1", "localhost")
     alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob")
     enter(alice)
-    told(alice, "“localhost” and “127.0.0.1” are two different origins.")
+    shows(alice, "“localhost” and “127.0.0.1” are two different origins.")
     alice.get_by_role("button", name="Invite").click()
-    told(alice, "A phone cannot open this page, because localhost is this device itself.")
+    shows(alice, "A phone cannot open this page, because localhost is this device itself.")
     assert not alice.locator("#qr").is_visible()
     with alice.expect_popup() as window:
         alice.locator("#link").click()
     enter(window.value)
     alice.get_by_role("button", name="Close").click()
     enter(bob)
-    told(bob, "here, direct")
+    shows(bob, "here, direct")
     assert not alice.get_by_text("two different origins").is_visible()
 
 
@@ -408,8 +400,8 @@ def test_open_rooms_are_entered_by_click(server, open_demo):
     bob.get_by_role("button", name="chess (1)").click()
     connected(bob, "Alice")
     alice.get_by_role("button", name="Leave").click()
-    told(bob, "Alice has left.")
-    told(bob, "Waiting for somebody")
+    shows(bob, "Alice has left.")
+    shows(bob, "Waiting for somebody")
     assert bob.get_by_role("heading", level=1).inner_text() == "chess"
     enter(alice)
     assert alice.get_by_role("heading", level=1).inner_text() not in ("chess", "")
@@ -429,7 +421,7 @@ def test_hostile_rooms_and_messages_do_not_stop_the_page(server, open_demo):
     bob.wait_for_function("() => window.here?.peers.size > 0")
     deep = "'\\u001e' + '['.repeat(20_000) + ']'.repeat(20_000)"
     bob.evaluate(f"() => [...here.peers.values()][0].channel.send({deep})")
-    told(alice, "(not a text)")
+    shows(alice, "(not a text)")
     bob.evaluate("here.send('x'.repeat(3_000_000))")
     line = alice.locator("#lines li", has_text="3,000,000 characters")
     line.wait_for()
@@ -449,8 +441,7 @@ def test_long_name_is_one_line(server, open_demo):
 
 def test_files_are_dropped_onto_the_page(server, open_demo, tmp_path):
     alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob")
-    enter(alice, bob)
-    connected(alice, "Bob")
+    meet(Alice=alice, Bob=bob)
     devtools = alice.context.new_cdp_session(alice)
 
     def drop(target, size, entered="#log li >> nth=0"):
@@ -470,7 +461,7 @@ def test_files_are_dropped_onto_the_page(server, open_demo, tmp_path):
         bob.get_by_role("button", name="Receive").first.click()
     for size, shown in sizes.items():
         bob.get_by_role("link", name=f"Save {size} bytes ({shown})", exact=True).wait_for()
-        told(alice, f"sent {size} bytes ({shown})")
+        shows(alice, f"sent {size} bytes ({shown})")
     alice.get_by_role("button", name="Leave").click()
     alice.get_by_role("button", name="Start a room").wait_for()
     drop("#start", 7, "#entry")  # not opened instead of the page
@@ -499,7 +490,7 @@ def test_focus_is_never_lost(server, open_demo):
     bob.get_by_role("button", name="Leave").click()
     until(lambda: bob.evaluate(FOCUSED) == "enter")
     bob.keyboard.press("Enter")
-    told(bob, "Waiting for somebody")
+    shows(bob, "Waiting for somebody")
     assert bob.evaluate(FOCUSED) == "message"
 
 
@@ -522,7 +513,7 @@ def test_missing_and_forbidden_devices(server, chromium, flags, text):
         enter(page)
         for name in ("Camera", "Microphone"):
             page.get_by_role("button", name=name).click()
-            told(page, text.format(name))
+            shows(page, text.format(name))
         page.evaluate("delete MediaDevices.prototype.getDisplayMedia")  # as on phones
         page.get_by_role("button", name="Screen").click()
-        told(page, "Screen not supported by this browser.")
+        shows(page, "Screen not supported by this browser.")

@@ -2,7 +2,7 @@
 
 import pytest
 from support.browsers import until
-from support.demo import PHONE, connected, enter, receive, send_files, told
+from support.demo import PHONE, connected, enter, receive, send_files, shows
 
 NAMES = ("Alice", "Bob", "Carol", "Dave " * 12, "Erin", "Frank", "Grace", "Heidi")
 SIZES = {
@@ -55,11 +55,11 @@ def test_eight_people_on_every_screen(server, open_demo):
         assert alice.evaluate(COVERED) == [], size
         assert alice.get_by_text("Waiting for somebody").is_visible()
     enter(*pages[1:])
-    told(alice, "8 here, direct")
+    shows(alice, "8 here, direct")
     for number in range(20):
         bob.get_by_label("Message").fill(f"message {number}")
         bob.keyboard.press("Enter")
-    told(alice, "message 19")
+    shows(alice, "message 19")
     assert alice.evaluate(AT_END)
     for page in (alice, bob):
         page.get_by_role("button", name="Camera").click()
@@ -98,7 +98,7 @@ def test_axe_has_no_findings(server, open_demo, findings, scheme):
         page.keyboard.press("Enter")
         send_files(page, __file__)
     receive(alice, "test_demo_layout.py")
-    told(alice, "Save test_demo_layout.py")
+    shows(alice, "Save test_demo_layout.py")
     alice.get_by_role("button", name="Microphone").click()
     alice.get_by_role("button", name="Microphone", pressed=True).wait_for()
     for size in SIZES if scheme == "light" else ():  # the other one has the same places and other colors

@@ -1,12 +1,9 @@
 """The demo page comes back: from a suspended tab, from a locked phone, and from a time without a network."""
 
-import os
-import signal
-
 import pytest
 from support.browsers import Windowed, until
-from support.demo import connected, enter, said, told
-from support.processes import family
+from support.demo import connected, enter, meet, said, shows
+from support.processes import family, stopped
 
 RECORD = """
   () => {
@@ -41,8 +38,7 @@ def test_suspended_tab(start, open_demo, tab):
     server = start()
     alice, browser = tab(server, "Alice")
     bob, carol = open_demo(server, "Bob"), open_demo(server, "Carol")
-    enter(alice, bob)
-    connected(alice, "Bob")
+    meet(Alice=alice, Bob=bob)
     browser.context.new_page().bring_to_front()
     until(lambda: alice.evaluate("document.visibilityState") == "hidden")
     devtools = browser.context.new_cdp_session(alice)
@@ -67,18 +63,11 @@ def test_locked_phone(start, open_demo, tab):
     server = start()
     alice, browser = tab(server, "Alice")
     bob = open_demo(server, "Bob")
-    enter(alice, bob)
-    connected(alice, "Bob")
-    stopped = family(browser.process.pid)
-    try:
-        for process in stopped:
-            os.kill(process, signal.SIGSTOP)
-        told(bob, "Alice has left.")
+    meet(Alice=alice, Bob=bob)
+    with stopped(family(browser.process.pid)):
+        shows(bob, "Alice has left.")
         say(bob, "nobody reads this")
-        told(bob, "No other page is here to read it.")
-    finally:
-        for process in stopped:
-            os.kill(process, signal.SIGCONT)
+        shows(bob, "No other page is here to read it.")
     connected(bob, "Alice")
     connected(alice, "Bob")
     say(bob, "welcome back")
@@ -90,10 +79,9 @@ def test_locked_phone(start, open_demo, tab):
 @pytest.mark.slow
 def test_time_without_a_network(server, open_demo):
     alice, bob, carol = (open_demo(server, name) for name in ("Alice", "Bob", "Carol"))
-    enter(alice, bob)
-    connected(alice, "Bob")
+    meet(Alice=alice, Bob=bob)
     alice.context.set_offline(True)
-    told(alice, f"No response from {server.url}")
+    shows(alice, f"No response from {server.url}")
     say(bob, "still connected")
     said(alice, "Bob", "still connected")
     alice.context.set_offline(False)

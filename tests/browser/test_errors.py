@@ -16,11 +16,6 @@ CODES = set(
 CATCH = "async (call) => { try { await call(); } catch ({code, message}) { return [code, message]; } }"
 
 
-@pytest.fixture
-def page(server, connect_page):
-    return connect_page(server)
-
-
 def error(page, call):
     return page.evaluate(f"({CATCH})(() => {call})")
 

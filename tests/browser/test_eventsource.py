@@ -58,8 +58,8 @@ class Peers:
 
     def see(self, page):
         """Wait until the page knows the sessions that are listed, from events that do not repeat what it knows."""
-        page.wait_for_function("last => told.includes(last)", arg=self.expected[-1])
-        assert applied(page.evaluate("told")) == applied(self.expected)
+        page.wait_for_function("last => received.includes(last)", arg=self.expected[-1])
+        assert applied(page.evaluate("received")) == applied(self.expected)
 
     def restart(self, start, number):
         self.server.stop(number)

@@ -12,7 +12,7 @@ import sys
 import pytest
 from bench import npm
 from support import npm_package
-from support.browsers import until
+from support.browsers import reach, until
 from support.documents import ADDRESS, blocks
 from support.paths import ROOT, TESTS
 from support.redis_servers import free_port
@@ -218,8 +218,7 @@ def test_bundled_by_esbuild(application, server, site, profiles):
         script = npm_package.run("esbuild", "main.js", "--bundle", f"--format={format}", cwd=application)
         site.pages[f"/{format}"] = f"<!doctype html><script {attribute}>{script}</script>"
         pages.append(profiles.open(f"{site.origin}/{format}"))
-    for page in pages:
-        until(lambda page=page: page.evaluate("lobby.peers.size") == 1)
+    reach(pages, "lobby.peers.size", 1)
 
 
 def test_versions():

@@ -1,6 +1,6 @@
 """Objects of the browser module that a page no longer needs: the browser frees them while others continue."""
 
-from support.browsers import until
+from support.browsers import reach, until
 
 # Each kind is counted by weak references. `kept` shows that the count sees what is referenced. `lasting` is the signal
 # of all calls, as in an application that has one signal for its life.
@@ -26,10 +26,10 @@ TRACK = """
     };
     window.api = new SignalClient(location.search.slice(1));
     window.follow = async (topic) => {
-      window.told = 0;
+      window.received = 0;
       for await (const {data} of api.events(topic, {signal: lasting})) {
         track("event", data);
-        told += 1;
+        received += 1;
       }
     };
   })()
@@ -89,8 +89,7 @@ def test_ended_objects_are_freed_while_the_page_continues(server, site, connect_
         page.evaluate(TRACK)
         page.evaluate("void follow('news')")
         page.evaluate("(() => { window.here = watch('lobby'); })()")
-    for page in pages:
-        until(lambda page=page: page.evaluate("here.peers.size") == 1)
+    reach(pages, "here.peers.size", 1)
     for number in range(3):
         fields = {"info": "i", "offer": str(number)}
         assert server.call("/news/offer", fields, origin=site.origin)[0] == 200
@@ -98,8 +97,7 @@ def test_ended_objects_are_freed_while_the_page_continues(server, site, connect_
     for script in (ROOM, PUBLICATION, PAIR):
         for _ in range(2):
             bob.evaluate(script)
-    for page in pages:
-        until(lambda page=page: page.evaluate("told") == 3 and page.evaluate("here.peers.size") == 1)
+    reach(pages, "[received, here.peers.size]", [3, 1])
     kinds = {kind for page in pages for kind, _ in page.evaluate("alive()")}
     assert kinds == {"kept", "peer", "event", *FREED}
     # Three objects belong to the peer that is still in the room. The last event belongs to the loop. Publications are

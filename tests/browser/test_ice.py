@@ -74,7 +74,7 @@ def test_password_is_renewed_after_half_of_its_time(start, site, connect_page, s
     alice.clock.install()
     alice.evaluate("listen('lobby', {info: 'alice'})")
 
-    def told(number):
+    def published(number):
         """Wait until the page has published `number` offers."""
         until(lambda: alice.evaluate("steps.filter(([name]) => name === 'published').length") == number)
         return len(asked)
@@ -84,12 +84,12 @@ def test_password_is_renewed_after_half_of_its_time(start, site, connect_page, s
         found = server.call("/lobby/sessions", origin=site.origin)[1]["sessions"][0]
         server.call("/answer", {"code": found["code"], "side": "answerer", "answer": "nonsense"}, origin=site.origin)
 
-    assert told(1) == 1
+    assert published(1) == 1
     answer()
-    assert told(2) == 1
+    assert published(2) == 1
     alice.clock.fast_forward(310_000)
     answer()
-    assert told(3) == 2
+    assert published(3) == 2
 
 
 def test_pages_report_their_connection_over_the_websocket_and_over_http(start, connect_page):

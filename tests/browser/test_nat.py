@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 from support.browser_fixtures import serve_turn
-from support.browsers import SELECTED, launch_in, open_connect, until
+from support.browsers import SELECTED, launch_in, open_connect, reach, until
 from support.members import messages
 from support.networks import Lan, own_network
 
@@ -52,8 +52,7 @@ def open_homes(chromium, start, tmp_path, secret_file):
 
 def connects(pages):
     """Wait until two pages are connected and a message arrives each way. Return the types of their candidates."""
-    for page in pages:
-        until(lambda page=page: page.evaluate("here.peers.size") == 1)
+    reach(pages, "here.peers.size", 1)
     for number, page in enumerate(pages):
         page.evaluate(f"here.send('from {number}')")
     for number, page in enumerate(pages):

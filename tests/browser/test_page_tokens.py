@@ -1,11 +1,10 @@
 """Tokens of the browser module: rooms, publications and calls, renewal, refusals (docs/authorization.md)."""
 
-import json
 import signal
 import time
 
 import pytest
-from support.browsers import listed, until
+from support.browsers import Traffic, listed, until
 from support.tokens import SECRET, make_token, write_secret
 
 API = "new SignalClient(location.search.slice(1), {socket: %s, token: makeToken})"
@@ -75,54 +74,48 @@ def test_refused_tokens_are_errors_with_codes(socket, protected, open_page):
         assert [type for type, *_ in page.evaluate("seen")] == ["error", "close"], claims
 
 
-def subscribe(page, responses):
-    """Subscribe to a topic, and wait for the response. Without one, the request fails when the clock is advanced."""
-    before = len(responses)
-    page.evaluate("async () => { window.events = api.events('lobby'); window.waiting = events.next(); }")
-    until(lambda: page.evaluate("0") or len(responses) > before)
+@pytest.fixture
+def subscribed(protected, open_page):
+    """A function that opens a page which subscribes to a topic, and returns the page and its traffic.
+
+    It waits for the response. Without one, the request fails when the clock is advanced.
+    """
+
+    def opening(make):
+        page = open_page(protected, make)
+        traffic = Traffic(page)
+        page.clock.install()
+        page.evaluate(f"async () => {{ window.api = {API % 'true'}; await api.topics(); }}")
+        before = len(traffic.now().received)
+        page.evaluate("async () => { window.events = api.events('lobby'); window.waiting = events.next(); }")
+        until(lambda: len(traffic.now().received) > before)
+        return page, traffic
+
+    return opening
 
 
-def test_websocket_is_authorized_again_before_the_expiry(protected, open_page):
-    page = open_page(protected, make)
-    sockets, sent, responses = [], [], []
-
-    def opened(found):
-        sockets.append(found)
-        found.on("framesent", lambda text: sent.append(json.loads(text)))
-        found.on("framereceived", lambda text: responses.append(text))
+def test_websocket_is_authorized_again_before_the_expiry(subscribed):
+    page, traffic = subscribed(make)
 
     def authorized():
-        return [each["params"]["token"] for each in sent if each["method"] == "authorize"]
+        return [each["params"]["token"] for each in traffic.now().sent if each["method"] == "authorize"]
 
-    page.on("websocket", opened)
-    page.clock.install()
-    page.evaluate(f"async () => {{ window.api = {API % 'true'}; await api.topics(); }}")
-    subscribe(page, responses)
     page.clock.fast_forward(530_000)
     page.evaluate("api.topics()")
     assert len(page.made) == 1
     page.clock.fast_forward(20_000)
-    until(lambda: page.evaluate("0") or len(authorized()) == 2)
+    until(lambda: len(authorized()) == 2)
     assert authorized() == page.made
-    assert len(sockets) == 1
+    assert len(traffic.sockets) == 1
 
 
-def test_token_with_fewer_rights_opens_another_websocket(protected, open_page):
-    page = open_page(protected, lambda: make(topics=["lobby"]) if page.made else make())
-    sockets, responses = [], []
-
-    def opened(found):
-        sockets.append(found)
-        found.on("framereceived", lambda text: responses.append(text))
-
-    page.on("websocket", opened)
-    page.clock.install()
-    page.evaluate(f"async () => {{ window.api = {API % 'true'}; await api.topics(); }}")
-    subscribe(page, responses)
+def test_token_with_fewer_rights_opens_another_websocket(subscribed):
+    tokens = iter([make(), make(topics=["lobby"])])
+    page, traffic = subscribed(lambda: next(tokens))
     page.clock.fast_forward(550_000)
-    until(lambda: page.evaluate("0") or sockets[0].is_closed())
+    until(lambda: traffic.now().sockets[0].is_closed())
     page.evaluate("api.topics()")
-    until(lambda: page.evaluate("0") or len(sockets) == 2)
+    until(lambda: len(traffic.now().sockets) == 2)
     assert len(page.made) == 2
 
 

@@ -99,8 +99,7 @@ def test_fifth_of_five_pages_waits_for_a_sixth(server, site, connect_page):
     assert all(page.evaluate("connection.channel.readyState") == "open" for page in pages)
 
 
-def test_dead_offers_delay_no_pair(server, site, dead, connect_page):
-    alice, bob = connect_page(server), connect_page(server)
+def test_dead_offers_delay_no_pair(server, site, dead, alice, bob):
     dead(server, alice)
     meet([alice], "strangers")
     until(lambda: [each["info"] for each in listed(server, site.origin, STRANGERS)] in (["0"], []))
@@ -146,8 +145,7 @@ def test_pairs_meet_at_the_first_server_again(start, connect_page):
     assert [page.evaluate("met")[1] for page in (alice, bob)] == ["0", "0"]
 
 
-def test_page_that_reloads_is_not_listed(server, site, connect_page):
-    page = connect_page(server)
+def test_page_that_reloads_is_not_listed(server, site, page):
     meet([page], "strangers")
     until(lambda: listed(server, site.origin, STRANGERS))
     page.reload()
@@ -170,8 +168,7 @@ def test_tracks_are_added_to_an_open_connection(server, connect_page, connect_fi
         assert each.evaluate("heard") == width
 
 
-def test_join_finds_the_live_peer_among_dead_ones(server, site, dead, connect_page):
-    alice, bob = connect_page(server), connect_page(server)
+def test_join_finds_the_live_peer_among_dead_ones(server, site, dead, alice, bob):
     alice.evaluate("listen('lobby', {info: 'alice'})")
     until(lambda: listed(server, site.origin))
     dead(server, bob, 2, "lobby")

@@ -52,8 +52,7 @@ def test_nothing_that_the_server_gets_or_shows_identifies_the_room(start, site, 
         assert found == []
 
 
-def test_password_needs_a_secure_context(server, site, connect_page):
-    page = connect_page(server)
+def test_password_needs_a_secure_context(server, site, page):
     page.evaluate("void Object.defineProperty(crypto, 'subtle', {value: undefined})")
     listener = "here.addEventListener('error', ({error}) => { window.code = error.code; })"
     page.evaluate(f"void (enter('lobby', {{password: 'p'}}), {listener}, here.closed.then(() => (window.over = true)))")
@@ -77,8 +76,7 @@ def test_part_that_does_not_load_is_an_error_and_requested_again(part, option, v
     assert "close" not in [name for name, *_ in page.evaluate("seen")]
 
 
-def test_deriving_the_key_does_not_block_the_page(server, connect_page):
-    page = connect_page(server)
+def test_deriving_the_key_does_not_block_the_page(page):
     ticks = page.evaluate(
         """async () => {
           let ticks = 0;

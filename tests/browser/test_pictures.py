@@ -6,7 +6,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from support.browsers import until
+from support.browsers import reach
 from support.documents import DOCS
 from support.traffic import hammer
 
@@ -40,8 +40,7 @@ def test_picture_of_the_demo(server, profiles, folder):
         page.get_by_role("button", name="Join").click()
         windows.append(page)
     alice, bob, carol = windows
-    for page in windows:
-        until(lambda page=page: page.locator(".tile").count() == 3)
+    reach(windows, "document.querySelectorAll('.tile').length", 3)
     for page, text in (
         (carol, "Hello Alice and Bob"),
         (bob, "Hello, I can see you"),
@@ -54,8 +53,7 @@ def test_picture_of_the_demo(server, profiles, folder):
     for page in (alice, bob):
         page.get_by_role("button", name="Camera").click()
     shown = "[...document.querySelectorAll('video')].filter((each) => each.videoWidth > 2).length === 2"
-    for page in windows:
-        until(lambda page=page: page.evaluate(shown))
+    reach(windows, shown)
     save(profiles, folder, "demo.png", [page.screenshot() for page in (alice, bob)])
 
 

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from support.browsers import listed, until
+from support.browsers import listed, reach, until
 from support.documents import ADDRESS, blocks, sections
 
 TEXT = "document.body.innerText"
@@ -48,8 +48,7 @@ def test_all_recipes_are_tried():
 def test_cursors_are_shared(open_recipe):
     pages = open_recipe("Shared cursors")
     cursors = "Array.from(document.querySelectorAll('.cursor'), ({style}) => style.left).sort()"
-    for page in pages:
-        until(lambda page=page: len(page.evaluate(cursors)) == 2)
+    reach(pages, f"{cursors}.length", 2)
     for share, page in enumerate(pages, 1):
         event = f"new PointerEvent('pointermove', {{clientX: innerWidth * {share} / 4, clientY: 0}})"
         page.evaluate(f"void document.dispatchEvent({event})")
@@ -57,8 +56,7 @@ def test_cursors_are_shared(open_recipe):
         expected = [f"{25 * share}vw" for share in (1, 2, 3) if share != own]
         until(lambda page=page, expected=expected: page.evaluate(cursors) == expected)
     pages[0].close()
-    for page in pages[1:]:
-        until(lambda page=page: len(page.evaluate(cursors)) == 1)
+    reach(pages[1:], f"{cursors}.length", 1)
 
 
 # Noise in all pixels, which no PNG compresses: the picture has 2.4 MB.
@@ -137,11 +135,9 @@ def test_call_of_three(open_recipe):
         page.evaluate("document.querySelector('button').click()")
     videos = "[...document.querySelectorAll('video')]"
     playing = f"{videos}.filter(({{videoWidth, paused}}) => videoWidth > 2 && !paused).length"
-    for page in pages:
-        until(lambda page=page: page.evaluate(playing) == 3, 180)
+    reach(pages, playing, 3, 180)
     pages[0].close()
-    for page in pages[1:]:
-        until(lambda page=page: page.evaluate(f"{videos}.length") == 2)
+    reach(pages[1:], f"{videos}.length", 2)
 
 
 def test_game_is_played_to_the_end_and_reports_a_player_that_leaves(open_recipe, site):
@@ -230,8 +226,7 @@ def test_private_chat_is_for_those_with_the_password(open_recipe):
 def test_devices_nearby_greet_each_other(open_recipe):
     pages = open_recipe("Devices nearby")
     items = "document.querySelectorAll('li')"
-    for page in pages:
-        until(lambda page=page: page.evaluate(f"{items}.length") == 2)
+    reach(pages, f"{items}.length", 2)
     names = [page.evaluate("document.querySelector('p').textContent").removeprefix("This is ") for page in pages]
     pages[0].evaluate(f"[...{items}].find((each) => each.textContent === {names[2]!r}).click()")
     shows(pages[2], f"{names[0]}: Hello")

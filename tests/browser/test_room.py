@@ -6,7 +6,7 @@ import string
 import time
 
 import pytest
-from support.browsers import launch_in, listed, open_connect, until
+from support.browsers import launch_in, listed, open_connect, reach, until
 from support.members import SECRETS, enter, happened, with_others
 from support.networks import Lan, own_network
 from support.searches import some
@@ -85,8 +85,7 @@ def test_two_simultaneous_members_connect_exactly_once(server, reached, site, co
     until(lambda: server.call("/topics", origin=site.origin)[1]["topics"] == [])
 
 
-def test_rooms_and_offers_of_one_topic_are_separate(server, connect_page):
-    alice, bob = connect_page(server), connect_page(server)
+def test_rooms_and_offers_of_one_topic_are_separate(server, alice, bob):
     enter(alice, "alice")
     until(lambda: server.call("/topics", origin=alice.evaluate("origin"))[1]["topics"])
     assert bob.evaluate("join('lobby', {wait: false})") is None
@@ -97,8 +96,7 @@ def test_rooms_and_offers_of_one_topic_are_separate(server, connect_page):
     assert alice.evaluate("connections.length") == 1
 
 
-def test_messages_before_leaving_arrive(server, site, connect_page):
-    alice, bob = connect_page(server), connect_page(server)
+def test_messages_before_leaving_arrive(server, site, alice, bob):
     together([alice, bob], "lobby")
     alice.evaluate("() => { here.send('x'.repeat(200_000)); here.send('bye'); here.leave(); }")
     until(lambda: happened(bob)[-2:] == [["message", "0", "bye"], ["leave", "0", None]])
@@ -316,8 +314,7 @@ def test_repeated_streams_do_not_enlarge_the_description(server, connect_page, c
     for page, info in zip(pages, "ab", strict=True):
         enter(page, info)
         page.evaluate("(() => { window.sent = picture(200); window.peer = () => [...here.peers.values()][0]; })()")
-    for page in pages:
-        until(lambda page=page: page.evaluate("here.peers.size") == 1)
+    reach(pages, "here.peers.size", 1)
     sizes = []
     for _ in range(5):
         for page in pages:
@@ -327,8 +324,7 @@ def test_repeated_streams_do_not_enlarge_the_description(server, connect_page, c
             assert page.evaluate("shown(peer().streams[0])") == 200
         for page in pages:
             page.evaluate("here.removeStream(sent)")
-        for page in pages:
-            until(lambda page=page: page.evaluate("peer().streams.length") == 0)
+        reach(pages, "peer().streams.length", 0)
         sizes.append(pages[0].evaluate("peer().peerConnection.getTransceivers().length"))
     assert max(sizes) <= 2
     assert [happened(page, "leave", "error") for page in pages] == [[], []]
@@ -341,8 +337,7 @@ def test_streams_whose_offers_cross_are_shown(numbers, server, connect_page, con
     pages = [connect_page(server), connect_firefox(server)]
     for page, number in zip(pages, numbers, strict=True):
         page.evaluate(ENTER_AS % number)
-    for page in pages:
-        until(lambda page=page: page.evaluate("here.peers.size") == 1)
+    reach(pages, "here.peers.size", 1)
     pages[0].evaluate(HOLD)
     pages[0].evaluate("here.addStream(picture(300))")
     until(lambda: pages[0].evaluate("held.length"))

@@ -3,7 +3,7 @@
 import json
 
 from support.browsers import until
-from support.demo import connected, told
+from support.demo import connected, shows
 
 ENTER = """async (info) => {
   window.here = await client.nearby({info});
@@ -23,8 +23,7 @@ def test_pages_of_one_network_meet_without_a_name(server, site, connect_page):
     assert topic["topic"] == f"room~{server.call('/nearby', origin=site.origin)[1]['topic']}"
 
 
-def test_the_next_server_is_asked_if_one_is_unavailable(server, connect_page):
-    page = connect_page(server)
+def test_the_next_server_is_asked_if_one_is_unavailable(server, page):
     urls = json.dumps(["http://127.0.0.1:9", server.url])
     page.evaluate(f"async () => {{ window.here = await client.nearby({{url: {urls}}}); }}")
     until(lambda: page.evaluate("here.listed"))
@@ -39,7 +38,7 @@ def test_a_server_without_it_is_an_error_with_a_code(start, connect_page):
 def test_button_of_the_demo_connects_the_devices_of_a_network(server, open_demo):
     alice, bob = (open_demo(server, name, "") for name in ("Alice", "Bob"))
     alice.get_by_role("button", name=BUTTON).click()
-    told(alice, "Waiting for somebody")
+    shows(alice, "Waiting for somebody")
     assert alice.get_by_role("heading", level=1).filter(has_text=BUTTON).is_visible()
     bob.get_by_text("Open rooms").click()
     bob.evaluate("() => new Promise((resolve) => setTimeout(resolve, 0))")
@@ -50,11 +49,11 @@ def test_button_of_the_demo_connects_the_devices_of_a_network(server, open_demo)
     bob.reload()
     connected(alice, "Bob")
     bob.get_by_role("button", name="Leave").click()
-    told(alice, "Bob has left.")
+    shows(alice, "Bob has left.")
     assert "nearby-" not in alice.locator("#elsewhere").inner_text()
 
 
 def test_button_of_the_demo_explains_a_server_without_it(start, open_demo):
     page = open_demo(start("--nearby=false"), "Alice", "")
     page.get_by_role("button", name=BUTTON).click()
-    told(page, "This server does not show which devices are in one network.")
+    shows(page, "This server does not show which devices are in one network.")

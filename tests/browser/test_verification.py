@@ -3,7 +3,7 @@
 import re
 
 from support.browsers import until
-from support.demo import PHONE, connected, enter
+from support.demo import PHONE, meet
 from support.members import enter_together, messages
 
 NUMBER = "async () => { const [peer] = here.peers.values(); return JSON.stringify(await peer.verification()); }"
@@ -45,9 +45,7 @@ def test_demo_shows_the_number_in_a_call(start, open_demo, findings):
     server = start()
     names = {"Alice": {}, "Bob": PHONE, "Carol": {}}
     pages = {name: open_demo(server, name, **options) for name, options in names.items()}
-    enter(*pages.values())
-    for name, page in pages.items():
-        connected(page, *(other for other in names if other != name))
+    meet(**pages)
 
     def number(page, other):
         page.locator(".tile", has_text=other).locator(".way").click()

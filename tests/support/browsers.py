@@ -211,6 +211,29 @@ class Firefox:
         self.process.wait(BOUND_MS / 1000)
 
 
+class Traffic:
+    """Record the requests of a page from now on: HTTP requests, WebSockets, and the messages over these."""
+
+    def __init__(self, page):
+        self.page, self.requests, self.sockets, self.sent, self.received = page, [], [], [], []
+        page.on("request", lambda request: self.requests.append(request.url))
+        page.on("websocket", self._opened)
+
+    def _opened(self, found):
+        self.sockets.append(found)
+        found.on("framesent", lambda text: self.sent.append(json.loads(text)))
+        found.on("framereceived", lambda text: self.received.append(text))
+
+    @property
+    def methods(self):
+        return [each["method"] for each in self.sent]
+
+    def now(self):
+        """All of it up to now: events arrive while the page evaluates something."""
+        self.page.evaluate("0")
+        return self
+
+
 @contextlib.contextmanager
 def before(page, method, action):
     """Run an action with the parameters of each request for a method, before the page's WebSocket sends it."""
@@ -232,3 +255,9 @@ def before(page, method, action):
 
 def listed(server, origin, topic="lobby"):
     return server.call(f"/{topic}/sessions", origin=origin)[1]["sessions"]
+
+
+def reach(pages, expression, wanted=True, bound_s=60):
+    """Wait until an expression has a value on all pages."""
+    for page in pages:
+        until(lambda page=page: page.evaluate(expression) == wanted, bound_s)

@@ -22,7 +22,15 @@ def connected(page, *names):
     until(lambda: sorted((status.get_attribute("title") or "").split(", ")) == wanted)
 
 
-def told(page, text):
+def meet(**pages):
+    """Enter the room with pages by their names, and wait until each is connected with all others."""
+    enter(*pages.values())
+    for name, page in pages.items():
+        connected(page, *(pages.keys() - {name}))
+
+
+def shows(page, text):
+    """Wait for a text on a page."""
     page.get_by_text(text).first.wait_for()
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -18,6 +19,18 @@ def family(pid):
     for member in members:
         members += [child for child, parent in parents.items() if parent == member]
     return members
+
+
+@contextlib.contextmanager
+def stopped(pids):
+    """Keep processes from running for the duration of the block."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
 
 
 def stat(place):
