@@ -133,12 +133,14 @@ class ProtocolConnection(ClientConnection):
 
     async def until_available(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Return the result of an attempt, which is repeated while Redis does not respond, for 20 s at most."""
-        until_s = asyncio.get_running_loop().time() + AVAILABLE_S
+        until_s = 0.0  # read when it is needed
         while True:
             try:
                 return await attempt()
             except errors.Unavailable:
-                if self.closed or asyncio.get_running_loop().time() > until_s:
+                now_s = asyncio.get_running_loop().time()
+                until_s = until_s or now_s + AVAILABLE_S
+                if self.closed or now_s > until_s:
                     raise
                 await asyncio.sleep(RETRY_S)
 
@@ -146,11 +148,11 @@ class ProtocolConnection(ClientConnection):
 
     def process(self, message: bytes) -> Coroutine[None, None, None] | None:
         context = MessageContext(self, self.pattern)
-        work = None
         try:
             context.admit(size=len(message))
             work = self.received(parse(message), context)
         except Exception as error:
+            work = None
             self._close_with_error(error, context)
         if work is not None:
             return self._complete_message(work, context, len(message))

@@ -3,6 +3,7 @@
 import asyncio
 import time
 import uuid
+from collections.abc import Awaitable
 from functools import partial
 from typing import Any, Final
 
@@ -46,9 +47,9 @@ class MatchboxConnection(MemberConnection):
     def make_id(self) -> str:
         return str(uuid.UUID(int=time.time_ns() << 64 | uuid.uuid4().int >> 64))
 
-    async def opened(self) -> None:
+    def opened(self) -> Awaitable[None]:
         context = MessageContext(self, self.pattern)
-        await self.complete(self._start(context), context)
+        return self.complete(self._start(context), context)
 
     async def _start(self, context: RequestContext) -> None:
         context.authorize("list")

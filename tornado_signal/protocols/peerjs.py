@@ -14,7 +14,7 @@ from .. import errors
 from ..http.fields import topic_of
 from ..http.handlers import Handler
 from ..http.request import Request
-from ..relay import Channel, JoinResult, Lease, Relay
+from ..relay import RENEWED, TAKEN, Channel, JoinResult, Lease, Relay
 from ..service import wire
 from ..service.client_connection import MessageContext
 from ..service.request_context import RequestContext
@@ -38,6 +38,7 @@ TAKEN_OVER: Final = b"taken over by "  # begins a message to the earlier owner o
 ARRIVED: Final = b"arrived"  # a message to connections that keep messages for an id
 REPEATED: Final = b"\n"  # begins a message that can have arrived before. JSON may begin with it, for earlier versions
 
+OPEN: Final = b'{"type":"OPEN"}'
 KEPT_TYPES: Final = ("OFFER", "ANSWER", "CANDIDATE")
 FORWARDED_TYPES: Final = (*KEPT_TYPES, "LEAVE", "EXPIRE")
 
@@ -116,9 +117,9 @@ class PeerJsConnection(ProtocolConnection):
         service = self.service
         (service.start if self.relay.shared else service.finish)(work)
 
-    async def opened(self) -> None:
+    def opened(self) -> Awaitable[None]:
         context = MessageContext(self, self.pattern)
-        await self.complete(self._claim(context), context)
+        return self.complete(self._claim(context), context)
 
     def _admit_id(self, context: RequestContext) -> None:
         """Check that the token covers the id, which is also the `info` of the token if it has that claim."""
@@ -138,7 +139,7 @@ class PeerJsConnection(ProtocolConnection):
             context.status = STATUS[type(error)]
             self._reject("ERROR", str(error))
             return
-        await self.until_available(self._join)
+        joined = await self.until_available(self._join)
         if not self._member:
             self.unsubscribe(inbox(self.scope, self._peer_id))
             self._reject("ID-TAKEN", "ID is taken")
@@ -146,14 +147,15 @@ class PeerJsConnection(ProtocolConnection):
         if self.closed:
             await self._leave()
             return
-        await self._publish(inbox(self.scope, self._peer_id), TAKEN_OVER + self.owner.encode())
-        self.send({"type": "OPEN"})
+        if joined is RENEWED or self.relay.shared:
+            await self._publish(inbox(self.scope, self._peer_id), TAKEN_OVER + self.owner.encode())
+        self.socket.send(OPEN)
         early, self._early = self._early or [], None
         for message in early:
             self.relayed(message)
         await self._publish(Channel(self.scope, f"arrival {self._peer_id}"), ARRIVED)
 
-    async def _join(self) -> None:
+    async def _join(self) -> JoinResult:
         # Subscribe first. Otherwise two connections that claim the id at once would not notice each other.
         if (opening := self.subscribe(inbox(self.scope, self._peer_id))) is not None:
             await opening
@@ -161,10 +163,11 @@ class PeerJsConnection(ProtocolConnection):
         try:
             lease = Lease(self._peer_id, self.owner, self._token)
             joined = await self.relay.join(self._group, lease, UNLIMITED, self._lose)
-            self._member = joined is not JoinResult.TAKEN
+            self._member = joined is not TAKEN
         finally:
             if not self._member:
                 self.release()
+        return joined
 
     def _reject(self, kind: str, text: str) -> None:
         self.send({"type": kind, "payload": {"msg": text}})

@@ -49,6 +49,9 @@ class JoinResult(Enum):
     FULL = "full"
 
 
+NEW, RENEWED, TAKEN, FULL = JoinResult  # an enumeration finds its members slowly
+
+
 class Members(NamedTuple):
     """The members of a group."""
 

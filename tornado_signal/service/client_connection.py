@@ -25,10 +25,19 @@ class MessageContext(RequestContext):
     __slots__ = ("_number", "connection")
 
     def __init__(self, connection: "ClientConnection", pattern: str) -> None:
-        RequestContext.__init__(self, connection.service, connection.counts, connection.client_address, METHOD, pattern)
+        RequestContext.__init__(
+            self,
+            connection.service,
+            connection.counts,
+            connection.client_address,
+            METHOD,
+            pattern,
+            connection.origin,
+            connection.grant,
+            connection.traceparent,
+        )
         self.connection = connection
         self._number = connection.last_number = connection.last_number + 1
-        self.origin, self.grant, self.traceparent = connection.origin, connection.grant, connection.traceparent
 
     @property
     def request_id(self) -> str:  # type: ignore[override]

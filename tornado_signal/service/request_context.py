@@ -30,7 +30,7 @@ class RequestContext:
     """The context of one request. End it by `ended`, or use it as a context manager.
 
     `client` is also the client's key in queues. `origin` is the isolation scope, empty before admission and for
-    anonymous requests. `now_ms` is set on admission, and after a wait, which sets `waited`. `sent_bytes` is the size of
+    anonymous requests. `now_ms` is set on admission, and after a wait. `sent_bytes` is the size of
     the response so far. `traceparent` and `span` are the spans of the caller and of the request, empty if they are not
     recorded.
     """
@@ -53,22 +53,33 @@ class RequestContext:
         "span",
         "status",
         "traceparent",
-        "waited",
         "waits_since_s",
     )
 
     request_id: str
 
-    def __init__(self, service: Service, client: ClientCounts, client_address: str, method: str, pattern: str) -> None:
+    def __init__(
+        self,
+        service: Service,
+        client: ClientCounts,
+        client_address: str,
+        method: str,
+        pattern: str,
+        origin: str = "",
+        grant: Grant | None = None,
+        traceparent: str = "",
+    ) -> None:
         self.service = service
         self.client_address = client_address
         self.method = method
         self.pattern = pattern
         self.client = client
-        self.origin = self.refusal_reason = self.traceparent = self.span = ""
+        self.origin = origin
+        self.grant = grant
+        self.traceparent = traceparent
+        self.refusal_reason = self.span = ""
         self.now_ms = self.status = self.sent_bytes = 0
-        self.waited = self.gone = self._ended = False
-        self.grant: Grant | None = None
+        self.gone = self._ended = False
         self._watch: Watch | None = None
         self.began_s = perf_counter()
         service.running += 1
@@ -166,7 +177,6 @@ class RequestContext:
             raise
         watch.on_close = self._release_wait
         self._watch = watch
-        self.waited = True
         self.waits_since_s = perf_counter()
         self.service.log.metrics.waiting[self.pattern] += 1
         self.service.waits[self] = topic
@@ -220,7 +230,7 @@ class RequestContext:
         service, status, seconds = self.service, self.status, perf_counter() - self.began_s
         log, settings = service.log, service.live.current
         kind = (self.pattern, self.method, status)
-        if self.waited:
+        if self._watch is not None:
             del service.waits[self]
             log.metrics.waiting[self.pattern] -= 1
             log.metrics.waits[kind].observe(seconds)
@@ -262,7 +272,7 @@ class RequestContext:
     def _record_span(self, tracer: Tracer) -> None:
         now_s, now_ns = perf_counter(), time_ns()  # together: the start of a span is the difference
         stream = bool(self.span)
-        waited_s = now_s - self.waits_since_s if self.waited and self._ended else 0.0
+        waited_s = now_s - self.waits_since_s if self._watch is not None and self._ended else 0.0
         self.span = tracer.record(
             Span(
                 self.method,

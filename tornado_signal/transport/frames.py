@@ -1,7 +1,6 @@
 """WebSocket frames: what a client sends into messages, and messages into frames (RFC 6455, 5 to 8). No I/O."""
 
 import struct
-from enum import IntEnum
 from typing import Final
 
 try:
@@ -38,25 +37,26 @@ _CODE: Final = struct.Struct("!H")
 # By the first length: the longer length, the size of the head before the key, and the least valid length.
 _LONGER: Final = {126: (_CODE, 4, 126), 127: (struct.Struct("!Q"), 10, 1 << 16)}
 _HEAD: Final = struct.Struct("!BBH")
+_MASKED_HEAD: Final = struct.Struct("!BBH4s")
 _MASKED_MEDIUM: Final = _MASKED | 126  # followed by a length of two bytes
 _LARGE: Final = struct.Struct("!BBQ")
 
 
-class CloseCode(IntEnum):
-    """Code of a close frame (RFC 6455, 7.4). The last two mark connections that were closed without one."""
+class CloseCode:
+    """Codes of close frames (RFC 6455, 7.4). The last two mark connections that were closed without one."""
 
-    NORMAL_CLOSURE = 1000
-    GOING_AWAY = 1001
-    PROTOCOL_ERROR = 1002
-    UNSUPPORTED_DATA = 1003
-    INVALID_DATA = 1007
-    POLICY_VIOLATION = 1008
-    MESSAGE_TOO_BIG = 1009
-    INTERNAL_ERROR = 1011
-    SERVICE_RESTART = 1012
-    TRY_AGAIN_LATER = 1013
-    NO_STATUS_RCVD = 1005
-    ABNORMAL_CLOSURE = 1006
+    NORMAL_CLOSURE: Final = 1000
+    GOING_AWAY: Final = 1001
+    PROTOCOL_ERROR: Final = 1002
+    UNSUPPORTED_DATA: Final = 1003
+    INVALID_DATA: Final = 1007
+    POLICY_VIOLATION: Final = 1008
+    MESSAGE_TOO_BIG: Final = 1009
+    INTERNAL_ERROR: Final = 1011
+    SERVICE_RESTART: Final = 1012
+    TRY_AGAIN_LATER: Final = 1013
+    NO_STATUS_RCVD: Final = 1005
+    ABNORMAL_CLOSURE: Final = 1006
 
 
 def _is_valid(code: int) -> bool:
@@ -67,7 +67,7 @@ def _is_valid(code: int) -> bool:
 class InvalidFrame(Exception):
     """A client violates the protocol or sends a message that is not accepted."""
 
-    def __init__(self, code: CloseCode, reason: str) -> None:
+    def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)
         self.code = code  # the code to close the connection with
         self.reason = reason  # the reason for the close frame
@@ -102,11 +102,11 @@ class FrameReader:
     def read_text(self, data: bytes) -> bytes | None:
         """Return the message of new data that is just one short text frame in ASCII, otherwise None."""
         size = len(data)
-        if size < 6 or self.data or self._message is not None:
+        if size < 8 or self.data or self._message is not None:
             return None
-        first, short, medium = _HEAD.unpack_from(data)
+        first, short, medium, key = _MASKED_HEAD.unpack_from(data)
         if short == _MASKED_MEDIUM and medium == size - 8 > MAX_CONTROL_BYTES:
-            key, masked = data[4:8], data[8:]
+            masked = data[8:]
         elif short == size - 6 + _MASKED < _MASKED_MEDIUM:
             key, masked = data[2:6], data[6:]
         else:

@@ -88,10 +88,9 @@ class WebSocket(asyncio.Protocol):
         "_running",
         "_running_bytes",
         "_stalled_s",
-        "_taken_bytes",
         "_transport",
+        "_unread_bytes",
         "_wakes",
-        "_written_bytes",
         "client_address",
         "closed_by_client",
         "deadline_s",
@@ -136,8 +135,7 @@ class WebSocket(asyncio.Protocol):
         self.drained: asyncio.Future[None] | None = None  # while the client reads too slowly
         self._kept_bytes = 0
         self._stalled_s = 0.0  # time of the last read by a client that reads too slowly
-        self._written_bytes = 0  # total
-        self._taken_bytes = 0  # of these, taken by the client at the last check
+        self._unread_bytes = 0  # of such a client at the last check, and written since
         self._close_code: int = CloseCode.ABNORMAL_CLOSURE  # of the first close frame
         self._closing = False  # whether nothing more is to be sent or understood
 
@@ -158,8 +156,10 @@ class WebSocket(asyncio.Protocol):
         self.state.websockets -= 1
         self.state.remove(self)
         self._admission.release()
-        self.resume_writing()
-        self._forget()
+        if self.drained is not None:
+            self.resume_writing()
+        self._frames.clear()
+        self._posted = b""
         self.receiver.client_gone()
         if self.on_closed is not None:
             self.on_closed(self._close_code)
@@ -173,7 +173,7 @@ class WebSocket(asyncio.Protocol):
             return
         self.drained = self.state.loop.create_future()
         self._stalled_s = self.state.loop.time()
-        self._taken_bytes = self._written_bytes - self._transport.get_write_buffer_size()
+        self._unread_bytes = self._transport.get_write_buffer_size()
 
     def resume_writing(self) -> None:
         if is_full(self._transport):
@@ -188,8 +188,8 @@ class WebSocket(asyncio.Protocol):
         if self._closing:
             return
         self._heard_s = self.state.loop.time()
-        has_room = not self._running or self._has_room()
-        if not has_room or (message := self._frames.read_text(data)) is None:
+        message = self._frames.read_text(data) if not self._running or self._has_room() else None
+        if message is None:
             self._frames.receive(data)
             self._parse()
         elif not self.receiver.message_received(message):  # it is in progress
@@ -328,8 +328,8 @@ class WebSocket(asyncio.Protocol):
     def deadline_passed(self) -> None:
         now_s = self.state.loop.time()
         unsent = self._transport.get_write_buffer_size()
-        if self.drained is not None and self._written_bytes - unsent > self._taken_bytes:
-            self._taken_bytes = self._written_bytes - unsent
+        if self.drained is not None and unsent < self._unread_bytes:
+            self._unread_bytes = unsent
             self._stalled_s = self._heard_s = now_s
         stalled_s = now_s - self._stalled_s if self.drained is not None else 0.0
         if self._closing or stalled_s >= SILENT_S or now_s >= self._heard_s + SILENT_S:
@@ -360,8 +360,8 @@ class WebSocket(asyncio.Protocol):
         if self._posted:
             data, self._posted = self._posted + data, b""
         self._transport.write(data)
-        self._written_bytes += len(data)
         if self.drained is not None:
+            self._unread_bytes += len(data)
             self._update_unsent()
             if self._transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
                 self.deadline_s = min(self.deadline_s, self.state.loop.time() + UNREAD_S)
@@ -377,6 +377,8 @@ class WebSocket(asyncio.Protocol):
 
     def _update_unfinished(self) -> None:
         """Report the size of unprocessed input to the budget `unfinished`."""
+        if self._closing:  # it is over soon
+            return
         if self._frames.buffered_bytes or self._running_bytes >= SMALL_BYTES:
             self._is_unfinished = True
             self.state.unfinished.grown(self, self.unfinished_bytes)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
@@ -45,16 +46,11 @@ class Method(NamedTuple):
 class Receipt:
     """A received message that is in progress, until it is done or one of its requests waits."""
 
-    __slots__ = ("_size", "_socket", "_uncharged_bytes")
+    __slots__ = ("_size", "_socket")
 
     def __init__(self, socket: WebSocket, size: int) -> None:
         self._socket: WebSocket | None = socket
-        self._size = self._uncharged_bytes = size
-
-    def take_uncharged(self) -> int:
-        """Return the bytes that are not charged yet, which the caller charges."""
-        size, self._uncharged_bytes = self._uncharged_bytes, 0
-        return size
+        self._size = size
 
     def done(self) -> None:
         """Let another message be read. Further calls do nothing."""
@@ -119,7 +115,6 @@ class RpcConnection(ClientConnection):
     pattern = PATTERN
 
     __slots__ = (
-        "_fragment_lock",
         "_fragmented_sent",
         "_last_subscription",
         "_methods",
@@ -144,16 +139,15 @@ class RpcConnection(ClientConnection):
         self.cancellable: dict[bytes, RpcRequestContext] = {}  # the requests in progress that can wait, by their ids
         self.held: list[Hold] = []
         self.reserved = 0  # the number of reserved places for held offers
-        self.lease = presence.make_lease()  # the lease of its offers in the store
+        self.lease = b""  # the lease of its offers in the store, once it has some
         self._methods = methods
         self._presence = presence
         self._last_subscription = 0
         self._subscriptions = 0  # that exist or are about to
         self._writes: dict[str, asyncio.Future[None]] = {}  # the last change of each session, while it is under way
-        self._fragment_lock: asyncio.Lock | None = None  # held while a fragmented message is sent
+        self._fragmented_sent: asyncio.Future[None] | None = None  # done when the current long message has been sent
         self._queued_messages: list[bytes] = []  # messages that are sent after it
         self._queued_bytes = 0
-        self._fragmented_sent: asyncio.Future[None] | None = None  # done when it has been sent
 
     def disconnected(self) -> None:
         for context in list(self.waiting):
@@ -173,19 +167,20 @@ class RpcConnection(ClientConnection):
             return None
         receipt = Receipt(self.socket, len(message))
         if batch:
-            return self._process_batch(requests, receipt)
-        response = self._begin(requests[0], receipt)
+            return self._process_batch(requests, receipt, len(message))
+        response = self._begin(requests[0], receipt, len(message))
         if not isinstance(response, RpcResponse):
             return self._respond(response, receipt)
         self._send_whole(response)
         return None
 
-    async def _process_batch(self, requests: list[rpc.RpcRequest | bytes], receipt: Receipt) -> None:
+    async def _process_batch(self, requests: list[rpc.RpcRequest | bytes], receipt: Receipt, size: int) -> None:
         """Begin each request at its own turn. Other messages wait, so that little is parsed at a time."""
         responses: list[Awaitable[RpcResponse]] = []
         try:
             while requests and await self._turn():
-                responses.append(asyncio.create_task(self._keep(self._begin(requests.pop(0), receipt))))
+                responses.append(asyncio.create_task(self._keep(self._begin(requests.pop(0), receipt, size))))
+                size = 0  # the first request is charged for all bytes
         except (Exception, asyncio.CancelledError) as error:
             self.fail(error)
         self.process_next()
@@ -222,60 +217,57 @@ class RpcConnection(ClientConnection):
             receipt.done()
 
     def _begin(
-        self, request: rpc.RpcRequest | bytes, receipt: Receipt
+        self, request: rpc.RpcRequest | bytes, receipt: Receipt, size: int
     ) -> "RpcResponse | Coroutine[None, None, RpcResponse]":
-        """Perform a request that waits for nothing. Return its response, or the work that completes it."""
+        """Perform a request that waits for nothing. Return its response, or the work that completes it.
+
+        `size` is that of the bytes to charge for it.
+        """
         if isinstance(request, bytes):
-            self.charge_frame(receipt.take_uncharged())
+            self.charge_frame(size)
             return RpcResponse(request)
         id_, name, params = request
         method = self._methods.get(name)
         if method is None:
-            self.charge_frame(receipt.take_uncharged())
+            self.charge_frame(size)
             return RpcResponse(rpc.method_not_found(id_) if id_ else b"")
         context = RpcRequestContext(self, method.pattern, receipt, name)
         if id_ and "wait" in params:
             context.id = id_
             self.cancellable[id_] = context
-        written = None
         code = params.get("code")
-        if type(code) is str and len(code) == CODE_LENGTH:
-            code = code.lower()
-            earlier = self._writes.get(code)
-            if method.writes:
-                written = self._writes[code] = self.socket.state.loop.create_future()
-                written.add_done_callback(lambda written: self._written(code, written))
-            if earlier is not None:
-                return self._complete(id_, context, self._perform_after(earlier, method, params, context), written)
+        session = code.lower() if type(code) is str and len(code) == CODE_LENGTH else ""
+        earlier, written = self._writes.get(session), None
         try:
-            work = self._perform(method, params, context)
-            if not isinstance(work, bytes):
-                return self._complete(id_, context, work, written)
-            response = self._done(id_, context, work)
+            perform = self._perform if earlier is None else partial(self._perform_after, earlier)
+            work = perform(method, params, context, size)
+            if isinstance(work, bytes):
+                return self._done(id_, context, work)
         except Exception as error:
-            response = self._failed(id_, context, error)
-        if written is not None:
-            written.set_result(None)
-        return response
-
-    def _written(self, code: str, done: "asyncio.Future[None]") -> None:
-        if self._writes.get(code) is done:
-            del self._writes[code]
+            return self._failed(id_, context, error)
+        if method.writes and session:
+            written = self._writes[session] = self.socket.state.loop.create_future()
+        return self._complete(id_, context, work, session, written)
 
     def _perform(
-        self, method: Method, params: dict[str, Any], context: RpcRequestContext
+        self, method: Method, params: dict[str, Any], context: RpcRequestContext, size: int
     ) -> bytes | Awaitable[bytes | Pieces]:
-        context.admit(size=context.receipt.take_uncharged())
+        context.admit(size=size)
         context.grant = self.grant
         context.authorize(method.action)
         return method.perform(context, params)
 
     async def _perform_after(
-        self, earlier: "asyncio.Future[None]", method: Method, params: dict[str, Any], context: RpcRequestContext
+        self,
+        earlier: "asyncio.Future[None]",
+        method: Method,
+        params: dict[str, Any],
+        context: RpcRequestContext,
+        size: int,
     ) -> bytes | Pieces:
         """Perform a method after an earlier change of the same session."""
         await earlier
-        work = self._perform(method, params, context)
+        work = self._perform(method, params, context, size)
         del params
         return work if isinstance(work, bytes) else await work
 
@@ -284,6 +276,7 @@ class RpcConnection(ClientConnection):
         id_: bytes,
         context: RpcRequestContext,
         work: Awaitable[bytes | Pieces],
+        session: str,
         written: "asyncio.Future[None] | None",
     ) -> "RpcResponse":
         try:
@@ -296,6 +289,8 @@ class RpcConnection(ClientConnection):
         finally:
             if written is not None:
                 written.set_result(None)
+                if self._writes.get(session) is written:
+                    del self._writes[session]
         if last or not id_ or context.gone:
             await result.aclose()
             return self._done(id_, context, first)
@@ -350,22 +345,21 @@ class RpcConnection(ClientConnection):
                 self.socket.add_kept(-sum(len(response.text) for response in responses))
 
     async def _send_fragmented(self, responses: list["RpcResponse"], between: bytes, end: bytes) -> None:
-        if self._fragment_lock is None:
-            self._fragment_lock = asyncio.Lock()
-        async with self._fragment_lock:
-            self._fragmented_sent = self.socket.state.loop.create_future()
-            self.socket.begin_message()
-            try:
-                for response in responses:
-                    await self.socket.send_more(between + response.text, last=False)
-                    between = b","
-                    if response.more is not None and response.context is not None:
-                        await self._send_more(response.more, response.context)
-            except (Exception, asyncio.CancelledError):
-                self.socket.close(CloseCode.INTERNAL_ERROR)  # the message is incomplete
-            finally:
-                self.socket.send_more(end, last=True)
-                self._send_queued()
+        while self._fragmented_sent is not None:
+            await asyncio.wait([self._fragmented_sent])
+        self._fragmented_sent = self.socket.state.loop.create_future()
+        self.socket.begin_message()
+        try:
+            for response in responses:
+                await self.socket.send_more(between + response.text, last=False)
+                between = b","
+                if response.more is not None and response.context is not None:
+                    await self._send_more(response.more, response.context)
+        except (Exception, asyncio.CancelledError):
+            self.socket.close(CloseCode.INTERNAL_ERROR)  # the message is incomplete
+        finally:
+            self.socket.send_more(end, last=True)
+            self._send_queued()
 
     async def _send_more(self, more: Pieces, context: RpcRequestContext) -> None:
         try:
@@ -580,14 +574,10 @@ def make_methods(operations: Sequence[Operation]) -> dict[str, Method]:
 
         return Method(operation.pattern, perform, operation.writes, operation.action)
 
+    def own(name: str, action: str = "", *, writes: bool = False) -> Method:
+        return Method(name, lambda context, params: getattr(context.connection, name)(context, params), writes, action)
+
     methods = {operation.name: method(operation) for operation in operations}
-    methods["authorize"] = Method("authorize", lambda context, params: context.connection.authorize(context, params))
-    methods["hold"] = Method(
-        "hold", lambda context, params: context.connection.hold(context, params), writes=True, action="offer"
-    )
-    methods["cancel"] = Method("cancel", lambda context, params: context.connection.cancel(context, params))
-    methods["subscribe"] = Method("subscribe", lambda context, params: context.connection.subscribe(context, params))
-    methods["unsubscribe"] = Method(
-        "unsubscribe", lambda context, params: context.connection.unsubscribe(context, params)
-    )
+    methods |= {name: own(name) for name in ("authorize", "cancel", "subscribe", "unsubscribe")}
+    methods["hold"] = own("hold", "offer", writes=True)
     return methods

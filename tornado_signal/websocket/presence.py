@@ -73,7 +73,7 @@ class Presence:
         self._loop = asyncio.get_running_loop()
         self._store.on_lost = self._check_all
 
-    def make_lease(self) -> bytes:
+    def _make_lease(self) -> bytes:
         """Return a lease for one more connection."""
         number = next(self._numbers) % 2**32
         return self._store.process_id + number.to_bytes(LEASE_BYTES - len(self._store.process_id), "big")
@@ -88,6 +88,7 @@ class Presence:
             raise TooMany("held offers of a connection", 5)
         self._service.limits.acquire_hold(holder.counts)
         holder.reserved += 1
+        holder.lease = holder.lease or self._make_lease()
 
     def cancel(self, holder: Holder) -> None:
         """Give a reserved place back."""

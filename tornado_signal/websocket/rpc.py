@@ -9,6 +9,7 @@ from ..service import wire
 
 MAX_BATCH: Final = 100
 MAX_ID_BYTES: Final = 128  # as JSON; an id stays in memory while its request waits
+ID_TYPES: Final = (str, int, float, type(None))
 MAX_FLOAT_ID: Final = 2.0**53  # the parser rounds larger numbers, or makes them infinite
 
 PARSE_ERROR: Final = -32700
@@ -66,7 +67,7 @@ def _request(request: Any) -> RpcRequest | bytes:
 
 def encode_id(value: Any) -> bytes | None:
     """Return an id as JSON, or None if it is too long or cannot be sent back unchanged."""
-    if type(value) not in (str, int, float, type(None)) or (type(value) is float and abs(value) >= MAX_FLOAT_ID):
+    if type(value) not in ID_TYPES or (type(value) is float and abs(value) >= MAX_FLOAT_ID):
         return None
     try:
         id_ = wire.encode(value)
