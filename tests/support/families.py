@@ -135,7 +135,7 @@ FAMILIES = {
         "tornado_signal/system/terminal.py tornado_signal/web/client*",
     ),
     "full disks": (
-        "system/test_full_store.py system/test_disk_full.py",
+        "system/test_disk_full.py",
         "tests/support/disks.py tests/support/writers.py tornado_signal/stores/*.py "
         "tornado_signal/stores/leveldb tornado_signal/operator/fullness.py",
     ),

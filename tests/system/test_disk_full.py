@@ -1,95 +1,137 @@
-"""A disk that is full, fails or is read-only: nothing acknowledged is lost, refusals are honest, service comes back."""
+"""A disk that is full, fails or is read-only, and a bounded store.
+
+Nothing acknowledged is lost, refusals are honest, and service comes back.
+"""
 
 import base64
 import json
 import os
 import random
+import signal
 import subprocess
 import time
 
 import pytest
 from support import writers
-from support.command import BOUND_S, ORIGIN, Server
+from support.command import BOUND_S, ORIGIN, Server, run
 from support.disks import fill_up, injected
+from support.maintenance import run_ok
 from support.scraping import scrape
 from support.waiting import until
 
 from tornado_signal.operator.fullness import RESOURCES
+from tornado_signal.stores.leveldb import files
 
-OFFER = base64.b64encode(random.Random(1).randbytes(45_000)).decode()  # LevelDB cannot compress it
+MIB = 1 << 20
+OFFER = base64.b64encode(random.Random(1).randbytes(150_000)).decode()  # LevelDB cannot compress it
+# Where the disk fails before the server knows that it is full, clients come back sooner.
+FAILING = {"offer": OFFER[:60_000], "waits": ("1", "10")}
 # Root can write everywhere. Without this capability it can write only to its own directories, like other users.
 AS_A_USER = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
 
 
-def publish_until(server, kept, done, limit=2000):
-    """Publish offers until `done(status)`, add the acknowledged ones to `kept`, and return the last headers."""
-    for _ in range(limit):
-        number = len(kept)
-        body = {"info": str(number), "offer": f"{number} {OFFER}"}
-        status, headers, response = server.exchange("/lobby/offer", body)
+class Publisher:
+    """Publishes offers at a server, and knows those that were acknowledged."""
+
+    def __init__(self, server, offer=OFFER, waits=("10",)):
+        self.server, self.offer, self.waits = server, offer, waits
+        self.kept = {}  # the numbers of the acknowledged offers, by code
+
+    def publish(self):
+        """Publish an offer, check the response, and return its status."""
+        number = len(self.kept)
+        body = {"info": str(number), "offer": f"{number} {self.offer}"}
+        status, headers, content = self.server.exchange("/lobby/offer", body)
+        found = json.loads(content)
+        assert headers["Access-Control-Allow-Origin"] == ORIGIN
         if status == 200:
-            kept[json.loads(response)["code"]] = number
+            self.kept[found["code"]] = number
         else:
-            assert (status, json.loads(response)) == (503, {"error": "Service unavailable"})
-            time.sleep(0.01)  # the server measures free space only periodically
-        if done(status):
-            return headers
-    raise AssertionError(f"not reached after {limit} offers")
+            assert (status, found) == (503, {"error": "Service unavailable"})
+            assert headers["Retry-After"] in self.waits
+        return status
+
+    def until(self, status):
+        until(lambda: self.publish() == status, pause_s=0.2 if status == 200 else 0)
+
+    def more(self, count):
+        """Publish until as many more are acknowledged."""
+        wanted = len(self.kept) + count
+        until(lambda: self.publish() and len(self.kept) == wanted, pause_s=0)
+
+    def check(self, server=None):
+        """Check that all acknowledged sessions are listed in order, and that refused ones are complete or absent."""
+        sessions = (server or self.server).call("/lobby/sessions")[1]["sessions"]
+        numbers = {session["code"]: session["info"] for session in sessions}
+        assert all(numbers[code] == str(number) for code, number in self.kept.items())
+        assert all(each["offer"] == f"{each['info']} {self.offer}" for each in sessions)
+        created = [session["createdAt"] for session in sessions]
+        assert created == sorted(created, reverse=True)
+
+
+@pytest.fixture
+def serve(small_disk, start):
+    """A function that starts a server on that disk, with an admin listener."""
+    return lambda *arguments: start("--admin-port", 0, *arguments, data=small_disk / "data")
+
+
+def readiness(server):
+    return server.call("/readyz", base=server.admin_url, origin=None)
 
 
 def wait_until_ready(server):
-    until(lambda: server.call("/readyz", base=server.admin_url, origin=None)[0] == 200, BOUND_S)
+    until(lambda: readiness(server)[0] == 200, BOUND_S)
 
 
-def check(server, kept):
-    """Check that all acknowledged sessions are listed in order, and that refused ones are complete or absent."""
-    sessions = server.call("/lobby/sessions")[1]["sessions"]
-    numbers = {session["code"]: session["info"] for session in sessions}
-    assert all(numbers[code] == str(number) for code, number in kept.items())
-    assert all(each["offer"] == f"{each['info']} {OFFER}" for each in sessions)
-    created = [session["createdAt"] for session in sessions]
-    assert created == sorted(created, reverse=True)
+def failures(server):
+    """Stop the server, and return the failures in its log. Being full does not count."""
+    assert server.stop() == 0
+    lines = [line for line in server.log if "operator.fullness: " not in line]
+    return [line for line in lines if "ERROR" in line or "WARNING" in line or "Traceback" in line]
+
+
+def gauge(server, name, *labels):
+    return scrape(server.admin_url).one(name, *labels)
+
+
+def check_log_of_fullness(server):
+    """Check that the log names the full disk, and says when it has room again."""
+    said = [line.partition("operator.fullness: ")[2] for line in server.log if "operator.fullness: " in line]
+    assert said[0] == f"clients are refused: {RESOURCES['disk']}\n"
+    assert said[-1].startswith("clients are served again: disk had no room for ")
 
 
 @pytest.mark.parametrize("durability", ["fsync", "os"])
-def test_writes_resume_after_a_full_disk_has_space(durability, small_disk, start):
+def test_writes_resume_after_a_full_disk_has_space(durability, small_disk, serve, start):
     ballast = small_disk / "ballast"
-    ballast.write_bytes(b"\0" * (40 << 20))
-    server = start("--durability", durability, "--admin-port", 0, data=small_disk / "data")
-    kept = {}
-    headers = publish_until(server, kept, lambda status: status == 503)
-    assert int(headers["Retry-After"]) >= 1
-    assert headers["Access-Control-Allow-Origin"] == ORIGIN
-    assert server.process.poll() is None
-    before = len(kept)
-    assert before > 10
-
+    ballast.write_bytes(bytes(40 * MIB))
+    server = serve("--durability", durability)
+    publisher = Publisher(server, **FAILING)
+    publisher.until(503)
+    assert len(publisher.kept) > 10
     ballast.unlink()
     wait_until_ready(server)
-    publish_until(server, kept, lambda status: len(kept) == before + 20)
-    check(server, kept)
+    publisher.more(20)
+    publisher.check()
     assert server.stop() == 0
-
     again = start(data=small_disk / "data")
-    check(again, kept)
+    publisher.check(again)
     assert again.stop() == 0
 
 
-def test_full_disk_without_a_reserve_is_named(small_disk, start):
-    server = start("--admin-port", 0, "--min-free-bytes", 0, data=small_disk / "data")
+def test_full_disk_without_a_reserve_is_named(small_disk, serve):
+    server = serve("--min-free-bytes", 0)
     fill_up(small_disk / "ballast")
-    kept = {}
-    publish_until(server, kept, lambda status: status == 503)
-    until(lambda: scrape(server.admin_url).one("full", "disk"))
+    publisher = Publisher(server, **FAILING)
+    publisher.until(503)
+    until(lambda: gauge(server, "full", "disk"))
     (small_disk / "ballast").unlink()
     wait_until_ready(server)
-    publish_until(server, kept, lambda status: status == 200)
-    check(server, kept)
-    until(lambda: not scrape(server.admin_url).one("full", "disk"))
+    publisher.until(200)
+    publisher.check()
+    until(lambda: not gauge(server, "full", "disk"))
     assert server.stop() == 0
-    begin, end = (line for line in server.log if "operator.fullness: " in line)
-    assert RESOURCES["disk"] in begin
-    assert "clients are served again: disk had no room" in end
+    check_log_of_fullness(server)
 
 
 def test_nothing_acknowledged_is_lost_over_three_full_disks(small_disk, start):
@@ -120,14 +162,14 @@ def test_nothing_acknowledged_is_lost_over_three_full_disks(small_disk, start):
 @pytest.mark.needs("strace")
 def test_failed_sync_refuses_writes(start):
     server = start("--admin-port", 0)
-    kept = {}
-    publish_until(server, kept, lambda status: len(kept) == 5)
+    publisher = Publisher(server, **FAILING)
+    publisher.more(5)
     with injected(server.process, "error=EIO"):
-        publish_until(server, kept, lambda status: status == 503)
-        publish_until(server, kept, lambda status: status == 503)
+        publisher.until(503)
+        publisher.until(503)
     wait_until_ready(server)
-    publish_until(server, kept, lambda status: len(kept) == 10)
-    check(server, kept)
+    publisher.more(5)
+    publisher.check()
     assert server.stop() == 0
     assert any("refusing requests until it is reopened" in line for line in server.log)
 
@@ -140,32 +182,118 @@ def remount(path, how):
 
 def test_read_only_disk_refuses_writes_and_loses_nothing(small_disk, start):
     data = small_disk / "data"
-    server = Server("--data-dir", data, "--admin-port", 0, prefix=AS_A_USER)
-    kept = {}
-    try:
-        publish_until(server, kept, lambda status: len(kept) == 20)
+    with Server("--data-dir", data, "--admin-port", 0, prefix=AS_A_USER) as server:
+        publisher = Publisher(server, **FAILING)
+        publisher.more(20)
         data.chmod(0o555)
-        # Open files can still be written. LevelDB fails when it needs its next file.
-        headers = publish_until(server, kept, lambda status: status == 503)
-        assert int(headers["Retry-After"]) >= 1
-        assert headers["Access-Control-Allow-Origin"].startswith("https://")
+        publisher.until(503)  # open files can still be written. LevelDB fails when it needs its next file
         remount(small_disk, "ro")
-        for _ in range(3):
-            publish_until(server, kept, lambda status: status == 503, limit=1)
-        assert server.call("/readyz", base=server.admin_url, origin=None)[0] == 503
+        assert [publisher.publish() for _ in range(3)] == [503] * 3
+        assert readiness(server)[0] == 503
         assert server.call("/healthz", base=server.admin_url, origin=None)[0] == 200
         assert server.call("/health")[0] == 200
         remount(small_disk, "rw")
-        publish_until(server, kept, lambda status: status == 503, limit=1)
+        assert publisher.publish() == 503
         data.chmod(0o755)
         wait_until_ready(server)
-        before = len(kept)
-        publish_until(server, kept, lambda status: len(kept) == before + 20)
-        check(server, kept)
+        publisher.more(20)
+        publisher.check()
         assert server.stop() == 0
         assert any("still refusing requests" in line for line in server.log)
-    finally:
-        server.end()
     again = start(data=data)
-    check(again, kept)
+    publisher.check(again)
     assert again.stop() == 0
+
+
+def test_own_sessions_do_not_fill_the_disk(small_disk, serve):
+    server = serve("--session-timeout-ms", 5000)
+    publisher = Publisher(server)
+    publisher.until(503)
+    code, number = [*publisher.kept.items()][-1]
+    assert number > 20
+    assert gauge(server, "store_full") == 1
+    assert server.call("/poll", {"code": code, "side": "answerer"})[1]["offer"] == f"{number} {OFFER}"
+    assert code in server.codes()
+    assert server.call("/refresh", {"code": code, "side": "offerer"})[0] == 200
+    assert server.call("/withdraw", {"code": code, "side": "offerer"})[0] == 200
+    until(lambda: readiness(server) == (200, {"status": "ok", "full": ["disk"]}))
+    assert gauge(server, "full", "disk") == 1
+    publisher.until(200)
+    for _ in range(3):  # under pressure that does not end
+        publisher.until(503)
+        publisher.until(200)
+    until(lambda: not gauge(server, "full", "disk"))
+    assert gauge(server, "store_full") == 0
+    assert failures(server) == []
+    check_log_of_fullness(server)
+    assert run_ok("check", "--data-dir", small_disk / "data").endswith("is sound\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_full_store_is_intact_and_full_after_a_restart(number, small_disk, serve):
+    server = serve()
+    publisher = Publisher(server)
+    publisher.until(503)
+    server.stop(number)
+    run_ok("check", "--data-dir", small_disk / "data")
+    server = serve()
+    assert sorted(server.codes()) == sorted(publisher.kept)
+    Publisher(server).until(503)
+    assert failures(server) == []
+
+
+@pytest.mark.parametrize("command", ["serve", "check"])
+def test_ballast_is_released_on_a_full_disk(command, small_disk, serve):
+    server = serve("--session-timeout-ms", 3000)
+    Publisher(server).more(20)
+    server.stop(signal.SIGKILL)
+    assert (small_disk / "data" / files.BALLAST).exists()
+    fill_up(small_disk / "others")
+    if command != "serve":
+        ended = run(command, "--data-dir", small_disk / "data")
+        assert ended.returncode == 0, ended
+        assert "No space" not in ended.stderr  # but the ballast may be back, if what was deleted has made room for it
+    time.sleep(3)
+    server = serve("--session-timeout-ms", 3000)
+    assert Publisher(server).publish() == 503
+    assert server.codes() == []
+    assert readiness(server)[0] in (200, 503)
+    (small_disk / "others").unlink()
+    Publisher(server).until(200)
+    until((small_disk / "data" / files.BALLAST).exists)
+    assert server.stop() == 0
+
+
+def test_withdrawals_work_while_others_fill_the_disk(small_disk, serve):
+    server = serve()
+    publisher = Publisher(server)
+    publisher.more(20)
+    fill_up(small_disk / "others")
+    for code in publisher.kept:
+        owner = {"code": code, "side": "offerer"}
+        assert until(lambda owner=owner: (found := server.call("/withdraw", owner)[0]) != 503 and found) == 200
+    publisher.until(503)  # the first write that does not fit makes the server delete the ballast
+    (small_disk / "others").unlink()
+    publisher.until(200)
+    assert server.stop() == 0
+
+
+def test_store_stays_near_its_bound(tmp_path, start):
+    most = 8 * MIB
+    server = start("--admin-port", 0, "--max-store-bytes", most, "--session-timeout-ms", 3000)
+    publisher = Publisher(server)
+    assert gauge(server, "store_max_bytes") == most
+    largest, before, changes = 0, 200, 0
+    until(lambda: publisher.publish() == 503 and gauge(server, "full", "store"))
+    end_s = time.monotonic() + 2 * BOUND_S
+    while changes < 3:  # full, and back, and full
+        assert time.monotonic() < end_s
+        status = publisher.publish()
+        changes += status != before
+        before = status
+        largest = max(largest, files.size_bytes(tmp_path / "data"))
+        if status == 503:
+            time.sleep(0.05)
+    assert largest < 3 * most  # what is being merged is there twice
+    publisher.until(200)
+    assert failures(server) == []
