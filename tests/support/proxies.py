@@ -160,8 +160,24 @@ class Nginx(Proxy):
         return [shutil.which("nginx"), "-p", self.directory, "-c", self.directory / "nginx.conf", "-e", "stderr"]
 
 
-class Blocking(Nginx):
-    """An nginx for plain HTTP that blocks WebSockets. Handshakes are forwarded to the port `handshakes` instead."""
+class Plain(Proxy):
+    """A proxy for plain HTTP. Its configuration is `SITE`, in which the names of its attributes stand for their values.
+
+    Below `PATH` its URL is that of the server.
+    """
+
+    PATH = ""
+
+    def __init__(self, directory, upstream):
+        super().__init__(directory, None, upstream)
+
+    def configure(self):
+        self.url = f"http://{HOST}:{self.port}{self.PATH}"
+        return self.command(self.SITE.format(**vars(self)))
+
+
+class Blocking(Plain, Nginx):
+    """An nginx that blocks WebSockets. Handshakes are forwarded to the port `handshakes` instead."""
 
     SITE = """
 server {{
@@ -178,63 +194,43 @@ server {{
 
     def __init__(self, directory, upstream, handshakes=None):
         self.handshakes = handshakes or upstream
-        super().__init__(directory, None, upstream)
-
-    def configure(self):
-        self.url = f"http://{HOST}:{self.port}"
-        return self.command(self.SITE.format(port=self.port, upstream=self.upstream, handshakes=self.handshakes))
+        super().__init__(directory, upstream)
 
 
-class BareNginx(Nginx):
-    """An nginx for plain HTTP with the only line that its tutorials have."""
+class BareNginx(Plain, Nginx):
+    """An nginx with the only line that its tutorials have."""
 
     SITE = """
 upstream server {{ server {server}; }}
 server {{
     listen 127.0.0.1:{port};
-    location {location} {{ proxy_pass http://{name}{path}; }}
+    location / {{ proxy_pass http://{host}; }}
     access_log off;
 }}
 """
 
-    location = "/"
-
-    def __init__(self, directory, upstream):
-        super().__init__(directory, None, upstream)
-
     def configure(self):
-        self.url = f"http://{HOST}:{self.port}{self.location}".rstrip("/")
         tcp = isinstance(self.upstream, int)
-        name = f"127.0.0.1:{self.upstream}" if tcp else "server"
-        server = "127.0.0.1:9" if tcp else f"unix:{self.upstream}"
-        path = "" if self.location == "/" else "/"
-        values = {"port": self.port, "location": self.location, "name": name, "path": path, "server": server}
-        return self.command(self.SITE.format(**values))
+        self.host = f"127.0.0.1:{self.upstream}" if tcp else "server"
+        self.server = "127.0.0.1:9" if tcp else f"unix:{self.upstream}"
+        return super().configure()
 
 
 class BareNginxPath(BareNginx):
     """The same for the paths below /signal/."""
 
-    location = "/signal/"
+    PATH = "/signal"
+    SITE = BareNginx.SITE.replace(
+        "location / {{ proxy_pass http://{host}", "location /signal/ {{ proxy_pass http://{host}/"
+    )
 
 
-class PlainProxy(Proxy):
-    """A proxy for plain HTTP: Debian's defaults, and the few lines of its tutorials, with those for WebSockets.
+class PlainProxy(Plain):
+    """A proxy with Debian's defaults, and the few lines of its tutorials, with those for WebSockets."""
 
-    `SITE` is the file of its configuration, named `FILE`, and `ARGUMENTS` are those of its command.
-    """
-
-    FILE = "proxy.conf"
-
-    def __init__(self, directory, upstream):
-        super().__init__(directory, None, upstream)
-
-    def configure(self):
-        self.url = f"http://{HOST}:{self.port}"
-        values = {"port": self.port, "upstream": self.upstream, "directory": self.directory}
-        (self.directory / self.FILE).write_text(self.SITE.format(**values))
-        arguments = [argument.format(**values) for argument in self.ARGUMENTS]
-        return [shutil.which(self.name), *arguments]
+    def command(self, site):
+        (self.directory / "proxy.conf").write_text(site)
+        return [shutil.which(self.name), *(argument.format(**vars(self)) for argument in self.ARGUMENTS)]
 
 
 class BareApache(PlainProxy):
@@ -335,7 +331,7 @@ class PlainApache(BareApache):
     SITE = BareApache.SITE.replace("{upstream}/", "{upstream}/ upgrade=websocket")
 
 
-class PlainNginx(PlainProxy, Nginx):
+class PlainNginx(Plain, Nginx):
     SITE = """
 map $http_upgrade $connection_upgrade {{ default upgrade; "" close; }}
 server {{
@@ -350,10 +346,6 @@ server {{
 }}
 """
 
-    def configure(self):
-        self.url = f"http://{HOST}:{self.port}"
-        return self.command(self.SITE.format(port=self.port, upstream=self.upstream))
-
 
 PLAIN = {
     "nginx": PlainNginx,
@@ -365,22 +357,22 @@ PLAIN = {
 }
 
 
-class NginxPath(PlainProxy, Nginx):
-    """An nginx for plain HTTP that forwards /signal/ to the server, as the documentation says."""
+class NginxPath(Plain, Nginx):
+    """An nginx that forwards /signal/ to the server, as the documentation says."""
 
     SITE = """
-map $http_upgrade $connection_upgrade { default upgrade; "" ""; }
-server {
-    listen 127.0.0.1:%s;
+map $http_upgrade $connection_upgrade {{ default upgrade; "" ""; }}
+server {{
+    listen 127.0.0.1:{port};
     access_log off;
-    %s
-}
+    {lines}
+}}
 """
 
     def configure(self):
-        self.url = f"http://{HOST}:{self.port}"
         (location,) = blocks("proxies", "A sub-path", "nginx")
-        return self.command(self.SITE % (self.port, put(location, [(":3000/", f":{self.upstream}/")])))
+        self.lines = put(location, [(":3000/", f":{self.upstream}/")])
+        return super().configure()
 
 
 # Those that ingress-nginx sends without `use-forwarded-headers`, its default.
@@ -392,18 +384,19 @@ INGRESS_HEADERS = {
 }
 
 
-class Ingress(NginxPath):
+class Ingress(Plain, Nginx):
     """An nginx as ingress-nginx configures it for the annotations of the Helm chart."""
 
+    SITE = NginxPath.SITE
+
     def configure(self):
-        self.url = f"http://{HOST}:{self.port}"
         values = (ROOT / "examples/kubernetes/tornado-signal/values.yaml").read_text()
         annotated = dict(re.findall(r'nginx\.ingress\.kubernetes\.io/(proxy-[a-z-]+): "?([^"\n]+)"?', values))
         lines = [f"client_max_body_size {annotated.pop('proxy-body-size')};"]
         lines += [f"{name.replace('-', '_')} {value};" for name, value in annotated.items()]
         lines += [f"proxy_set_header {name} {value};" for name, value in INGRESS_HEADERS.items()]
-        lines += [f"location / {{ proxy_pass http://127.0.0.1:{self.upstream}; }}"]
-        return self.command(self.SITE % (self.port, "\n    ".join(lines)))
+        self.lines = "\n    ".join([*lines, f"location / {{ proxy_pass http://127.0.0.1:{self.upstream}; }}"])
+        return super().configure()
 
 
 class Caddy(Proxy):
