@@ -1,4 +1,4 @@
-"""Parameters of operations: valid and invalid values in JSON bodies, paths and queries."""
+"""Parameters of operations: valid values in JSON bodies, paths and queries. Invalid ones are those of test_refusals."""
 
 import urllib.parse
 from types import SimpleNamespace
@@ -7,15 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tornado_signal.errors import InvalidParameter
 from tornado_signal.http.fields import query_fields, topic_of
-from tornado_signal.service import parameters, schemas, wire
+from tornado_signal.service import parameters, schemas
 from tornado_signal.settings.settings import Settings
 
 encodable = st.text(st.characters(exclude_categories=["Cs"]))
 ASTRAL = "\U0001f600"
 CALL = SimpleNamespace(service=SimpleNamespace(settings=Settings(session_timeout_ms=300_000)))
-INFO = parameters.string("info", schemas.MAX_INFO)
 PAGE = parameters.number("page", 7, schemas.positive())
 WAIT = parameters.WAIT
 
@@ -24,25 +22,9 @@ def check(parameter, fields):
     return parameter.check(fields, CALL)
 
 
-def is_refused(parameter, fields):
-    """Return whether fields are refused with the documented text and the name of the parameter."""
-    try:
-        check(parameter, fields)
-    except InvalidParameter as error:
-        return str(error) == str(InvalidParameter(parameter.name))
-    return False
-
-
 def from_query(parameter, *texts):
     query = {parameter.name: [text.encode() for text in texts]} if texts else {}
     return query_fields(query, [parameter])
-
-
-def test_lone_surrogate_is_refused_for_its_parameter_only():
-    fields = wire.parse_body(b'{"info": "\\ud800", "offer": "fine", "pair": "\\ud83d\\ude00"}')
-    assert is_refused(INFO, fields)
-    assert check(parameters.string("offer"), fields) == "fine"
-    assert check(parameters.string("pair"), fields) == ASTRAL
 
 
 @given(encodable.filter(lambda text: 0 < len(text) <= 256))

@@ -1,4 +1,4 @@
-"""JSON of the operations: parsing bodies, encoding results, and HTTP events (docs/http-api.md#event-streams)."""
+"""JSON of the operations: bodies and codes."""
 
 import contextlib
 import json
@@ -10,10 +10,7 @@ from hypothesis import strategies as st
 from support.json_vectors import messages
 
 from tornado_signal.errors import InvalidParameter, SessionNotFound
-from tornado_signal.http.streams import encode
 from tornado_signal.service import wire
-
-encodable = st.text(st.characters(exclude_categories=["Cs"]))
 
 
 def outcome(parse, *arguments):
@@ -37,28 +34,6 @@ def test_body_must_be_a_json_object(unusual):
     assert wire.parse_body(b'\xef\xbb\xbf{"code": "x"}') == {"code": "x"}
 
 
-@given(st.dictionaries(encodable, st.none() | st.booleans() | st.integers(-(2**53), 2**53) | encodable))
-def test_any_json_object_round_trips(fields):
-    for ascii_only in (True, False):
-        assert wire.parse_body(json.dumps(fields, ensure_ascii=ascii_only).encode()) == fields
-    assert json.loads(wire.encode(fields)) == fields
-
-
-@given(st.binary(max_size=60) | st.text('[]{}":,\\u d8NaInfity0123.e-').map(str.encode))
-def test_any_bytes_are_a_json_object_or_refused(body):
-    result = outcome(wire.parse_body, body)
-    if isinstance(result, InvalidParameter):
-        assert result.parameter == "body"
-    else:
-        assert json.loads(body) == result
-
-
-@given(st.uuids())
-def test_codes_are_lower_case_uuids(code):
-    assert wire.format_code(code.bytes) == str(code)
-    assert wire.parse_code(str(code)) == wire.parse_code(str(code).upper()) == code.bytes
-
-
 def test_malformed_codes_are_not_cached():
     cache_info = wire._parse_uuid.cache_info()
     for length in (0, 35, 37, 100_000):
@@ -72,12 +47,3 @@ def test_any_text_is_a_uuid_or_not_found(text):
     with contextlib.suppress(SessionNotFound):
         code = wire.parse_code(text)
         assert uuid.UUID(text).bytes == code
-
-
-@given(st.dictionaries(st.sampled_from(["code", "offer", "a\nb"]), encodable))
-def test_event_is_three_lines_and_an_empty_one(fields):
-    lines = encode("session", wire.encode(fields), "1.2.ab").split(b"\n")
-    assert lines[:2] == [b"event: session", b"id: 1.2.ab"]
-    assert lines[2].startswith(b"data: ")
-    assert json.loads(lines[2].removeprefix(b"data: ")) == fields
-    assert (lines[3:], b"\r" in lines[2]) == ([b"", b""], False)
