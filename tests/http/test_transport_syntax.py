@@ -6,8 +6,7 @@ Each test runs all requests and reports those that fail, because thousands of sm
 import contextlib
 
 import pytest
-from support.http_corpus import CORPUS, GOOD, LAST
-from support.http_verdicts import DIFFERENT, ENDS, LAXER, REFUSED, STRICTER
+from support.http_corpus import CORPUS, DIFFERENT, ENDS, GOOD, LAST, LAXER, REFUSED, STRICTER
 from support.raw_http import Answer, answers, chopping, read_all, serving
 
 TORNADO_REFUSES = b"HTTP/1.1 400 Bad Request\r\n\r\n"  # it has no length; the connection ends there

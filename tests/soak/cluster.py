@@ -6,8 +6,8 @@ turns, and so are primaries of the cluster.
 
 import argparse
 import asyncio
+import contextlib
 import itertools
-import os
 import random
 import re
 import signal
@@ -22,6 +22,7 @@ import redis
 from bench.processes import ROOT, Server, tornado_signal
 from faults.trials import OPTIONS
 from hostile.watcher import look
+from support.processes import cpu_s
 from support.redis_servers import RedisCluster, RedisServer
 
 from . import protocols
@@ -39,7 +40,6 @@ SETTLED_S = 15.0  # after an outage of Redis: leases that a new primary lacks ar
 REDIS_TIMEOUT_MS = 5000  # a busy machine can stall a node for a second, which is not a failure
 SAMPLES = 1200
 TASKS = re.compile(r"^tornado_signal_tasks (\S+)$", re.MULTILINE)
-TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class SharedWorld(World):
@@ -222,11 +222,8 @@ class ClusterSoak:
         }
         for name, pids in current.items():
             for pid in pids:
-                try:
-                    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
-                except OSError:  # killed a moment ago
-                    continue
-                self._cpu_s[name][pid] = sum(map(int, fields[11:13])) / TICKS
+                with contextlib.suppress(OSError):  # killed a moment ago
+                    self._cpu_s[name][pid] = cpu_s(pid)
         return {name: sum(used_s.values()) for name, used_s in self._cpu_s.items()} | {"peers": time.process_time()}
 
     async def _count_keys(self) -> int:

@@ -308,3 +308,8 @@ KINDS = [
 ]
 CORPUS = {name: raw for kind in KINDS for name, raw in kind.requests.items()}
 assert len(CORPUS) == sum(len(kind.requests) for kind in KINDS)
+STRICTER = {name: kind.stricter for kind in KINDS if kind.stricter for name in kind.requests}
+LAXER = {name: kind.laxer for kind in KINDS if kind.laxer for name in kind.requests}
+DIFFERENT = {name: kind.different for kind in KINDS if kind.different for name in kind.requests}
+REFUSED = {name: kind.status for kind in KINDS if kind.status for name in kind.requests}
+ENDS = {name for kind in KINDS if kind.ends for name in kind.requests}
