@@ -1,17 +1,16 @@
 """Attacks over the protocols of other libraries."""
 
 import asyncio
-import contextlib
 import hashlib
 import itertools
 import json
 import random
-import socket
+from collections.abc import Awaitable
 
 from bench.sockets import UPGRADE, frame
 
 from .attacker import BIG, CONNECTIONS, HOLD_S, ORIGIN, SMALL_ROOM, Attacker, attack
-from .attacks_websockets import Attacked
+from .attacks_websockets import Attacked, hold
 from .wire import request
 
 CROWD = 900
@@ -29,8 +28,8 @@ Y_WEBRTC, TRACKER, NOSTR = map(upgrading, ("/y-webrtc", "/tracker", "/nostr"))
 MATCHBOX, RXDB, GODOT = map(upgrading, ("/matchbox/crowd", "/rxdb", "/godot"))
 
 
-def peerjs(number: int) -> bytes:
-    return upgrading(f"/peerjs?key=peerjs&id=peer-{number}&token=token")
+def peerjs() -> bytes:
+    return upgrading(f"/peerjs?key=peerjs&id=peer-{next(NUMBERS)}&token=token")
 
 
 def text(**fields: object) -> bytes:
@@ -56,29 +55,25 @@ def announcement(number: int, **fields: object) -> bytes:
 async def claim_ids(attacker: Attacker) -> None:
     """As many PeerJS ids as an address may have connections, each with messages to absent ids."""
 
-    async def claim(connected: socket.socket) -> None:
-        opened = await Attacked(attacker, connected).upgrade(peerjs(next(NUMBERS)))
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(HOLD_S):
-                for number in itertools.count():
-                    await attacker.pace.take()
-                    payload = LARGE if number % 2 else {"sdp": "v=0"}
-                    await opened.send(text(type="OFFER", dst=f"absent-{number}", payload=payload))
+    async def claim(opened: Attacked) -> None:
+        for number in itertools.count():
+            await attacker.pace.take()
+            payload = LARGE if number % 2 else {"sdp": "v=0"}
+            await opened.send(text(type="OFFER", dst=f"absent-{number}", payload=payload))
 
-    await attacker.hold(CONNECTIONS, claim)
+    await hold(attacker, CONNECTIONS, claim, peerjs, for_s=HOLD_S)
 
 
 @attack()
 async def join_rooms(attacker: Attacker) -> None:
     """As many rooms of y-webrtc as an address may join, in messages with a thousand names each."""
 
-    async def join(connected: socket.socket) -> None:
-        opened = await Attacked(attacker, connected).upgrade(Y_WEBRTC)
+    async def join(opened: Attacked) -> None:
         first = next(NUMBERS) * ROOMS
         await opened.send(text(type="subscribe", topics=[f"{number:0256}" for number in range(first, first + ROOMS)]))
-        await attacker.swallow(connected, HOLD_S)
+        await opened.swallow()
 
-    await attacker.hold(CONNECTIONS, join)
+    await hold(attacker, CONNECTIONS, join, Y_WEBRTC)
 
 
 @attack()
@@ -86,16 +81,13 @@ async def subscribe_to_topics(attacker: Attacker) -> None:
     """As many topics of Nostr as an address may have, each in a filter with 500 kinds."""
     kinds = [*range(20_000, 20_500)]
 
-    async def subscribe(connected: socket.socket) -> None:
-        opened = await Attacked(attacker, connected).upgrade(NOSTR)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(HOLD_S):
-                while True:
-                    filters = [{"#x": [f"{next(NUMBERS):0256}"], "kinds": kinds} for _ in range(75)]
-                    await attacker.pace.take(len(filters) + 15)
-                    await opened.send(nostr("REQ", str(next(NUMBERS)), *filters))
+    async def subscribe(opened: Attacked) -> None:
+        while True:
+            filters = [{"#x": [f"{next(NUMBERS):0256}"], "kinds": kinds} for _ in range(75)]
+            await attacker.pace.take(len(filters) + 15)
+            await opened.send(nostr("REQ", str(next(NUMBERS)), *filters))
 
-    await attacker.hold(CONNECTIONS, subscribe)
+    await hold(attacker, CONNECTIONS, subscribe, NOSTR, for_s=HOLD_S)
 
 
 @attack()
@@ -103,34 +95,29 @@ async def publish_wrong_events(attacker: Attacker) -> None:
     """Events with wrong signatures, and large ones with many subscribers, of which some do not read."""
     events = [event("crowd", content) for content in ("", "small", LARGE)]
 
-    async def publish(connected: socket.socket) -> None:
-        opened = await Attacked(attacker, connected).upgrade(NOSTR)
+    async def publish(opened: Attacked) -> None:
         await opened.send(nostr("REQ", "a" * 64, {"#x": ["crowd"]}))
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(HOLD_S):
-                for data in itertools.cycle(events):
-                    await attacker.pace.take()
-                    await opened.send(data)
+        for data in itertools.cycle(events):
+            await attacker.pace.take()
+            await opened.send(data)
 
-    await attacker.hold(CROWD, publish, SMALL_ROOM)
+    await hold(attacker, CROWD, publish, NOSTR, room=SMALL_ROOM, for_s=HOLD_S)
 
 
 async def crowd(attacker: Attacker, *, reads: bool) -> None:
     join = text(type="subscribe", topics=["crowd"])
 
-    async def belong(connected: socket.socket) -> None:
-        opened = await Attacked(attacker, connected).upgrade(Y_WEBRTC)
+    async def belong(opened: Attacked) -> None:
         await opened.send(join)
-        await (attacker.swallow(connected, HOLD_S) if reads else asyncio.sleep(HOLD_S))
+        await (opened.swallow() if reads else asyncio.sleep(HOLD_S))
 
-    async def publish(connected: socket.socket) -> None:
-        opened = await Attacked(attacker, connected).upgrade(Y_WEBRTC)
+    async def publish(opened: Attacked) -> None:
         for data in itertools.cycle([BIG, "small"]):
             await attacker.pace.take()
             await opened.send(text(type="publish", topic="crowd", data=data))
 
     room = None if reads else SMALL_ROOM
-    await asyncio.gather(attacker.hold(CROWD, belong, room), attacker.hold(20, publish))
+    await asyncio.gather(hold(attacker, CROWD, belong, Y_WEBRTC, room=room), hold(attacker, 20, publish, Y_WEBRTC))
 
 
 @attack()
@@ -150,17 +137,12 @@ async def announce_in_swarms(attacker: Attacker) -> None:
     """Announcements with ten large offers in swarms of the attacker's own connections."""
     offers = [{"offer": {"type": "offer", "sdp": LARGE[:20_000]}, "offer_id": f"{number:020}"} for number in range(10)]
 
-    async def announce(connected: socket.socket) -> None:
-        opened = await Attacked(attacker, connected).upgrade(TRACKER)
-        number = next(NUMBERS)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(HOLD_S):
-                while True:
-                    await attacker.pace.take(11)
-                    await opened.send(announcement(number, offers=offers))
-                    number += 50
+    async def announce(opened: Attacked) -> None:
+        for number in itertools.count(next(NUMBERS), 50):
+            await attacker.pace.take(11)
+            await opened.send(announcement(number, offers=offers))
 
-    await attacker.hold(CROWD, announce)
+    await hold(attacker, CROWD, announce, TRACKER, for_s=HOLD_S)
 
 
 @attack()
@@ -169,15 +151,16 @@ async def enter_and_leave_rooms(attacker: Attacker) -> None:
     join = {MATCHBOX: text(), RXDB: text(type="join", room="crowded"), GODOT: text(type=0, id=0, data="")}
     sent = text(Signal={"receiver": "nobody", "data": LARGE})
 
-    async def belong(connected: socket.socket, held_s: float = HOLD_S) -> None:
-        path = random.choice([*join])
-        opened = await Attacked(attacker, connected).upgrade(path)
-        for data in (join[path], *([sent] if path is MATCHBOX else [])):
-            await attacker.pace.take()
-            await opened.send(data)
-        await attacker.swallow(connected, held_s)
+    def belonging(path: bytes, count: int, held_s: float) -> Awaitable[None]:
+        async def belong(opened: Attacked) -> None:
+            for data in (join[path], *([sent] if path is MATCHBOX else [])):
+                await attacker.pace.take()
+                await opened.send(data)
+            await opened.swallow(held_s)
 
-    await asyncio.gather(attacker.hold(CROWD, belong), attacker.hold(20, lambda connected: belong(connected, 0.2)))
+        return hold(attacker, count, belong, path)
+
+    await asyncio.gather(*(belonging(path, *each) for path in join for each in ((CROWD // 3, HOLD_S), (7, 0.2))))
 
 
 BROKEN = [
@@ -201,12 +184,12 @@ BROKEN = [
 async def broken_messages_of_protocols(attacker: Attacker) -> None:
     """Malformed and huge messages to all protocols. Nothing may fail in the server."""
 
-    async def send_all(connected: socket.socket) -> None:
-        path = random.choice([peerjs(next(NUMBERS)), Y_WEBRTC, TRACKER, NOSTR, MATCHBOX, RXDB, GODOT])
-        opened = await Attacked(attacker, connected).upgrade(path)
+    async def send_all(opened: Attacked) -> None:
         for data in random.sample(BROKEN, len(BROKEN)):
             await attacker.pace.take()
             await opened.send(frame(data))
-        await attacker.swallow(connected, 0.2)
+        await opened.swallow(0.2)
 
-    await attacker.hold(50, send_all)
+    await hold(
+        attacker, 50, send_all, lambda: random.choice([peerjs(), Y_WEBRTC, TRACKER, NOSTR, MATCHBOX, RXDB, GODOT])
+    )

@@ -8,6 +8,7 @@ import json
 import random
 import socket
 import struct
+from collections.abc import Awaitable, Callable
 
 from bench.sockets import CLOSE, PING, TEXT, UPGRADE, frame, take_frame
 
@@ -71,26 +72,29 @@ BROKEN_FRAMES = [
 
 
 class Attacked:
-    def __init__(self, attacker: Attacker, connected: socket.socket) -> None:
-        self._attacker = attacker
-        self.connected = connected
-        self._received = b""
+    """A WebSocket of an attacker."""
 
-    async def upgrade(self, upgrading: bytes = UPGRADING) -> "Attacked":
+    def __init__(self, attacker: Attacker, connected: socket.socket) -> None:
+        self._attacker, self._connected, self._received = attacker, connected, b""
+
+    async def upgrade(self, upgrading: bytes) -> None:
         await self._attacker.pace.take()
-        await self._attacker.send(self.connected, upgrading)
+        await self._attacker.send(self._connected, upgrading)
         async with asyncio.timeout(PATIENCE_S):
             while b"\r\n\r\n" not in self._received:
                 await self._read()
         head, _, self._received = self._received.partition(b"\r\n\r\n")
         if not head.startswith(b"HTTP/1.1 101"):
             raise ConnectionRefusedError(head.split(b"\r\n")[0])
-        return self
 
     async def send(self, data: bytes) -> None:
         """Send frames, even if the server has closed the connection."""
         with contextlib.suppress(ConnectionError):
-            await self._attacker.send(self.connected, data)
+            await self._attacker.send(self._connected, data)
+
+    async def swallow(self, for_s: float = HOLD_S) -> None:
+        """Read and discard data until the connection is closed, or for some time."""
+        await self._attacker.swallow(self._connected, for_s)
 
     async def text(self) -> bytes:
         async with asyncio.timeout(PATIENCE_S):
@@ -131,10 +135,31 @@ class Attacked:
         return kind, payload
 
     async def _read(self) -> None:
-        data = await self._attacker.loop.sock_recv(self.connected, 65536)
+        data = await self._attacker.loop.sock_recv(self._connected, 65536)
         if not data:
             raise ConnectionResetError("the end")
         self._received += data
+
+
+async def hold(
+    attacker: Attacker,
+    count: int,
+    misuse: Callable[[Attacked], Awaitable[object]],
+    upgrading: bytes | Callable[[], bytes] = UPGRADING,
+    *,
+    room: int | None = None,
+    for_s: float | None = None,
+) -> None:
+    """Keep a number of WebSockets open, each misused in this way, for a limited time if given, and then reopened."""
+
+    async def treat(connected: socket.socket) -> None:
+        opened = Attacked(attacker, connected)
+        await opened.upgrade(upgrading() if callable(upgrading) else upgrading)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(for_s):
+                await misuse(opened)
+
+    await attacker.hold(count, treat, room)
 
 
 def call(method: str, count: int = 1, **params: object) -> bytes:
@@ -147,26 +172,24 @@ async def broken_frames(attacker: Attacker) -> None:
     """Frames that break each rule, each on a separate connection. The close code must report the violation."""
     frames = itertools.cycle(BROKEN_FRAMES)
 
-    async def break_rules(connected: socket.socket) -> None:
-        opened = await Attacked(attacker, connected).upgrade()
+    async def break_rules(opened: Attacked) -> None:
         data, code = next(frames)
         await opened.send(data)
         # A fragment counts as a request. At the hard limit it closes the connection before the violation is read.
         await opened.closed(code, *((1008,) if data[0] == FIRST else ()))
 
-    await attacker.hold(50, break_rules)
+    await hold(attacker, 50, break_rules)
 
 
 @attack()
 async def endless_fragments(attacker: Attacker) -> None:
     """Unfinished messages in fragments of no, one or many bytes."""
 
-    async def go_on(connected: socket.socket) -> None:
-        opened = await Attacked(attacker, connected).upgrade()
+    async def go_on(opened: Attacked) -> None:
         await opened.send(frame(b"{", FIRST))
         await opened.flood(frame(b"x" * random.choice([0, 1, 1000]), 0x00) * 100, 1008, 1009, None)
 
-    await attacker.hold(50, go_on)
+    await hold(attacker, 50, go_on)
 
 
 @attack()
@@ -174,14 +197,11 @@ async def unfinished_messages(attacker: Attacker) -> None:
     """Messages of 250 KB without the last byte, on as many connections as an address may open."""
     raw = frame(b" " * 250_000)[:-1]
 
-    async def wait(connected: socket.socket) -> None:
-        opened = await Attacked(attacker, connected).upgrade()
+    async def wait(opened: Attacked) -> None:
         await opened.send(raw)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(HOLD_S):
-                await opened.closed(None)
+        await opened.closed(None)
 
-    await attacker.hold(CONNECTIONS, wait)
+    await hold(attacker, CONNECTIONS, wait, for_s=HOLD_S)
 
 
 @attack("--max-connections-per-address", "12000", "--rate-per-address", "5000")
@@ -213,11 +233,10 @@ async def flood_of_pongs(attacker: Attacker) -> None:
 async def flood_of(attacker: Attacker, connections: int, *floods: bytes) -> None:
     chosen = itertools.cycle(floods)
 
-    async def flood(connected: socket.socket) -> None:
-        opened = await Attacked(attacker, connected).upgrade()
+    async def flood(opened: Attacked) -> None:
         await opened.flood(next(chosen), 1008, None)
 
-    await attacker.hold(connections, flood)
+    await hold(attacker, connections, flood)
 
 
 @attack()
@@ -245,14 +264,13 @@ async def large_waits(attacker: Attacker) -> None:
     code = (await attacker.must(offer("waited")))["code"]
     unused = [str(number) for number in range(30_000)]
 
-    async def wait(connected: socket.socket) -> None:
-        opened = await Attacked(attacker, connected).upgrade()
+    async def wait(opened: Attacked) -> None:
         for _ in range(20):
             await attacker.pace.take()
             await opened.send(call("poll", code=code, side="offerer", wait=60, unused=unused))
-        await attacker.swallow(connected, attacker.seconds)
+        await opened.swallow(attacker.seconds)
 
-    await attacker.hold(50, wait)
+    await hold(attacker, 50, wait)
 
 
 @attack()
@@ -262,41 +280,37 @@ async def store_in_batches(attacker: Attacker) -> None:
     large = small | {"method": "offer", "params": {"topic": "batches", "info": "i", "offer": "x" * 200_000}}
     data = frame(json.dumps([large, *[small] * 99]).encode())
 
-    async def publish(connected: socket.socket) -> None:
-        opened = await Attacked(attacker, connected).upgrade()
+    async def publish(opened: Attacked) -> None:
         while True:
             await attacker.pace.take(100)
             await opened.send(data)
             await opened.text()
 
-    await attacker.hold(8, publish)
+    await hold(attacker, 8, publish)
 
 
 @attack()
 async def flood_of_subscriptions(attacker: Attacker) -> None:
     """As many subscriptions to one topic as an address may have, half of them repeatedly renewed, and offers there."""
 
-    async def subscribe(connected: socket.socket) -> None:
-        opened = await Attacked(attacker, connected).upgrade()
+    async def subscribe(opened: Attacked) -> None:
         await attacker.pace.take(9)
         await opened.send(call("subscribe", 9, topic="watched"))
-        await attacker.swallow(connected, attacker.seconds)
+        await opened.swallow(attacker.seconds)
 
-    async def come_and_go(connected: socket.socket) -> None:
-        opened = await Attacked(attacker, connected).upgrade()
+    async def come_and_go(opened: Attacked) -> None:
         for number in itertools.count(1):
             await attacker.pace.take(2)
             await opened.send(call("subscribe", topic="watched") + call("unsubscribe", subscription=number))
-            await attacker.swallow(connected, 0.1)
+            await opened.swallow(0.1)
 
-    async def publish(connected: socket.socket) -> None:
-        opened = await Attacked(attacker, connected).upgrade()
+    async def publish(opened: Attacked) -> None:
         while True:
             await attacker.pace.take()
             await opened.send(call("offer", topic="watched", info="i", offer="o"))
             await opened.text()
 
-    await asyncio.gather(attacker.hold(100, subscribe), attacker.hold(5, come_and_go), attacker.hold(2, publish))
+    await asyncio.gather(hold(attacker, 100, subscribe), hold(attacker, 5, come_and_go), hold(attacker, 2, publish))
 
 
 @attack("--hold-grace-ms", "500")
@@ -314,15 +328,14 @@ async def hold_with_short_lifetimes(attacker: Attacker) -> None:
 async def hold_offers(attacker: Attacker, connections: int, for_s: float) -> None:
     together = int(BURST * 0.8)
 
-    async def hold(connected: socket.socket) -> None:
-        opened = await Attacked(attacker, connected).upgrade()
+    async def publish(opened: Attacked) -> None:
         for _ in range(together // connections // 40):
             await attacker.pace.take(40)
             await opened.send(call("offer", 40, topic="held", info="i", offer="o", ttl=1000, hold=True))
             await opened.text()
-        await attacker.swallow(connected, for_s)
+        await opened.swallow(for_s)
 
-    await attacker.hold(connections, hold)
+    await hold(attacker, connections, publish)
 
 
 @attack()
@@ -331,14 +344,13 @@ async def take_over(attacker: Attacker) -> None:
     secret = "a secret of the attacker"
     codes = [(await attacker.must(offer("held", secret=secret)))["code"] for _ in range(20)]
 
-    async def take(connected: socket.socket) -> None:
-        opened = await Attacked(attacker, connected).upgrade()
+    async def take(opened: Attacked) -> None:
         for _ in range(20):
             await attacker.pace.take()
             await opened.send(call("hold", code=random.choice(codes), secret=secret))
             await opened.text()
 
-    await attacker.hold(10, take)
+    await hold(attacker, 10, take)
 
 
 @attack()
@@ -358,14 +370,13 @@ async def do_not_read_websockets(attacker: Attacker) -> None:
     ]
     turns = itertools.cycle(messages)
 
-    async def wait(connected: socket.socket) -> None:
+    async def wait(opened: Attacked) -> None:
         data, requests = next(turns)
         await attacker.pace.take(requests)
-        opened = await Attacked(attacker, connected).upgrade()
         await opened.send(data)
         await asyncio.sleep(HOLD_S)
 
-    await attacker.hold(CONNECTIONS - 10, wait, SMALL_ROOM)
+    await hold(attacker, CONNECTIONS - 10, wait, room=SMALL_ROOM)
 
 
 @attack("--hold-grace-ms", "500")
@@ -397,14 +408,13 @@ async def come_without_a_token(attacker: Attacker) -> None:
         if await attacker.ask(client, raw) is not None or attacker.answers["101"]:
             attacker.answers["wrong: accepted"] += 1
 
-    async def stay(connected: socket.socket) -> None:
-        opened = await Attacked(attacker, connected).upgrade()
+    async def stay(opened: Attacked) -> None:
         if next(numbers) % 2:
-            await attacker.swallow(connected, HOLD_S)
+            await opened.swallow()
             return
         await attacker.pace.take()
         await opened.send(call("authorize", token=forged(8000)))
         if "error" not in json.loads(await opened.text()):  # 401, or 429 and 503 beyond the limits
             attacker.answers["wrong: authorized"] += 1
 
-    await asyncio.gather(attacker.often(16, ask), attacker.hold(CONNECTIONS - 16, stay))
+    await asyncio.gather(attacker.often(16, ask), hold(attacker, CONNECTIONS - 16, stay))
