@@ -154,7 +154,7 @@ class RedisProxy(Proxy):
         subscribed: the number of subscriptions meanwhile.
     """
 
-    losing, lost, holding, subscribed = None, 0, False, 0
+    host, losing, lost, holding, subscribed = "127.0.0.1", None, 0, False, 0
 
     @property
     def address(self):

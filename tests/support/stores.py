@@ -1,6 +1,7 @@
 """A manual clock, the storage engines, and a store from the view of one origin."""
 
 import asyncio
+import contextlib
 import itertools
 import re
 
@@ -279,11 +280,21 @@ def redis_store(
     return RedisStore(client, timeout_ms=timeout_ms, **options)
 
 
-async def open_on(node, **options):
-    """Open a store on a node of Redis."""
-    store = redis_store([(node.host, node.port)], **options)
+async def open_on(*nodes, **options):
+    """Open a store on nodes of Redis."""
+    store = redis_store([(node.host, node.port) for node in nodes], **options)
     await store.open()
     return store
+
+
+@contextlib.asynccontextmanager
+async def opened_on(*nodes, **options):
+    """Open a store on nodes of Redis for the duration of the block."""
+    store = await open_on(*nodes, **options)
+    try:
+        yield store
+    finally:
+        await store.close()
 
 
 class Under:

@@ -170,14 +170,16 @@ async def test_every_sweep_step_reads_the_clock(store, one, clock, monkeypatch):
     assert left == {b"F", b"I", b"M"}
 
 
-async def test_settling_does_not_wait_for_a_sweep(store, one, clock):
-    position = await one.begin()
+async def test_expiry_wakes_the_readers_of_a_topic_without_a_sweep(store, one, clock):
     code = await one.create()
-    (arrival,) = await one.events(position)
-    clock.ms += TIMEOUT_MS
-    await store.table.expire_due(clock.ms)
+    position = await one.knowing()
+    with store.watch_topic(one.origin, "topic") as watch:
+        waiting = watch.wait(watch.now_s() + 60)
+        clock.ms += TIMEOUT_MS
+        assert await waiting
+        assert watch.woken_s  # by the change
     assert await store.counts() == (0, 0)
-    assert await one.news(arrival[0]) == [(code, Reason.EXPIRED)]
+    assert await one.news(position) == [(code, Reason.EXPIRED)]
     assert sum(store.database.metrics.sweeps.counts) == 0
 
 

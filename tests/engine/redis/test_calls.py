@@ -2,11 +2,12 @@
 
 import asyncio
 import contextlib
+import functools
 
 import pytest
 from support.forwarding import RedisProxy
 from support.redis_servers import RedisServer, with_hand_clock
-from support.stores import received, redis_store
+from support.stores import opened_on, received
 from support.waiting import until
 
 from tornado_signal.errors import Unavailable
@@ -30,14 +31,7 @@ def redis():
     server.kill()
 
 
-@contextlib.asynccontextmanager
-async def opened(*addresses, **options):
-    store = redis_store(addresses, **{"access": PATIENT, **options})
-    await store.open()
-    try:
-        yield store
-    finally:
-        await store.close()
+opened = functools.partial(opened_on, access=PATIENT)
 
 
 def calls(redis, name):
@@ -69,7 +63,7 @@ async def test_call_behind_a_replica_wait_keeps_its_deadline(redis):
     redis.wait(lambda: redis.replicas() == 1)
     timeout_s = 1.0
     options = {"acknowledgement": Acknowledgement("replicated"), "access": Credentials(timeout_s=timeout_s)}
-    async with opened((redis.host, redis.port), **options) as store:
+    async with opened(redis, **options) as store:
         replica.freeze()
         first = asyncio.create_task(store.client.call(SLOT, (b"SET", KEY, b"1"), write=True))
         await asyncio.sleep(0.05 * timeout_s)
@@ -96,7 +90,7 @@ async def test_commands_after_a_stall_are_sent_in_batches(redis):
 
 async def test_replication_is_awaited_once_for_each_batch(redis, under, monkeypatch):
     monkeypatch.setattr(nodes, "HISTORY_S", 3600)
-    async with opened((redis.host, redis.port)) as store:
+    async with opened(redis) as store:
         one = under(store)
         code = await one.create()
         await one.add(code, Side.OFFERER, "first")
@@ -106,7 +100,7 @@ async def test_replication_is_awaited_once_for_each_batch(redis, under, monkeypa
 
 
 async def test_repeated_change_differs_from_another_call(redis, under):
-    async with opened((redis.host, redis.port)) as store:
+    async with opened(redis) as store:
         one = under(store)
         partition = store.partitions.of_topic(one.origin, "topic")
 
@@ -138,7 +132,7 @@ def slot_away(slot):
 
 async def test_slot_redirected_in_a_circle_is_retried_with_pauses():
     with slot_away(SLOT) as owner:
-        async with opened((owner.host, owner.port), prefix="redirected:", access=Credentials()) as store:
+        async with opened(owner, prefix="redirected:", access=Credentials()) as store:
             with pytest.raises(Unavailable):
                 await store.client.call(SLOT, (b"GET", KEY), write=False)
             assert 2 < store.client.metrics.retries.total() < 50
@@ -153,7 +147,7 @@ def topics_of_all_partitions(store):
 async def test_topics_wait_for_a_slot_that_is_away(under, until):
     cluster, _ = with_hand_clock("redis", True)
     node = cluster.primaries[0]
-    async with opened((node.host, node.port), prefix="returning:", access=Credentials(timeout_s=60)) as store:
+    async with opened(node, prefix="returning:", access=Credentials(timeout_s=60)) as store:
         one = under(store)
         names = topics_of_all_partitions(store)
         await asyncio.gather(*(one.create(topic=name) for name in names[1:]))
@@ -169,7 +163,7 @@ async def test_topics_without_a_slot_are_refused_in_the_time_of_one_call_and_the
     cluster, _ = with_hand_clock("redis", True)
     node = cluster.primaries[0]
     timeout_s = 1.0
-    async with opened((node.host, node.port), prefix="away:", access=Credentials(timeout_s=timeout_s)) as store:
+    async with opened(node, prefix="away:", access=Credentials(timeout_s=timeout_s)) as store:
         one = under(store)
         slot = store.partitions.of_topic(one.origin, "topic").slot
         with slot_away(slot):
@@ -187,7 +181,7 @@ async def test_topics_without_a_slot_are_refused_in_the_time_of_one_call_and_the
 
 async def test_primary_that_is_slow_to_respond_is_searched_again_although_nobody_calls_it(redis, monkeypatch):
     monkeypatch.setattr(client, "CLOCK_READ_S", 0.01)
-    async with opened((redis.host, redis.port)) as store:
+    async with opened(redis) as store:
         responds, searched = asyncio.Event(), asyncio.Event()
         monkeypatch.setattr(nodes.Node, "read_clock", lambda self: responds.wait())
         monkeypatch.setattr(store.topology, "refresh_soon", searched.set)
@@ -197,7 +191,7 @@ async def test_primary_that_is_slow_to_respond_is_searched_again_although_nobody
 
 
 async def test_reads_do_not_wait_for_the_subscription_of_another_client(redis, under):
-    async with RedisProxy(redis) as proxy, opened(("127.0.0.1", proxy.port)) as store:
+    async with RedisProxy(redis) as proxy, opened(proxy) as store:
         proxy.holding = True
         proxy.open.clear()
         one = under(store, "https://one.example")
@@ -220,7 +214,7 @@ async def test_reads_do_not_wait_for_the_subscription_of_another_client(redis, u
 
 async def test_channels_are_subscribed_in_batches(redis):
     count = 5 * channels.IN_FLIGHT
-    async with RedisProxy(redis) as proxy, opened(("127.0.0.1", proxy.port)) as store:
+    async with RedisProxy(redis) as proxy, opened(proxy) as store:
         proxy.holding = True
         proxy.open.clear()
         watches = [store.watch_topic("https://one.example", str(number)) for number in range(count)]
@@ -236,7 +230,7 @@ async def test_channels_are_subscribed_in_batches(redis):
 
 async def test_lost_connection_with_many_channels_is_handled_in_pieces(redis, monkeypatch):
     monkeypatch.setattr(channels, "PIECE", 50)
-    async with opened((redis.host, redis.port)) as store:
+    async with opened(redis) as store:
         feed, pieces = store.change_feed, []
         watches = [store.watch_topic("https://one.example", str(number)) for number in range(1000)]
         await received(feed)
@@ -263,7 +257,7 @@ async def test_lost_connection_with_many_channels_is_handled_in_pieces(redis, mo
 
 
 async def test_page_reads_few_more_topics_than_those_up_to_it(redis, under):
-    async with opened((redis.host, redis.port)) as store:
+    async with opened(redis) as store:
         one = under(store)
         names = [f"topic-{number:04}" for number in range(6000)]
         for at in range(0, len(names), 500):
@@ -302,7 +296,7 @@ def before_listing(store, change):
 
 
 async def test_session_that_is_withdrawn_while_it_is_read_is_omitted(redis, under, ran):
-    async with opened((redis.host, redis.port)) as store:
+    async with opened(redis) as store:
         one = under(store)
         codes = [await one.create() for _ in range(3)]
         position = await one.begin()
@@ -313,7 +307,7 @@ async def test_session_that_is_withdrawn_while_it_is_read_is_omitted(redis, unde
 
 
 async def test_session_that_is_replaced_while_its_refresh_is_read_is_reported_once(redis, under):
-    async with opened((redis.host, redis.port), codes="content") as store:
+    async with opened(redis, codes="content") as store:
         one = under(store)
         code = await one.create()
         position = await one.knowing()
@@ -331,7 +325,7 @@ async def test_session_that_is_replaced_while_its_refresh_is_read_is_reported_on
 async def test_evicted_session_is_skipped_until_it_expires(under, monkeypatch, ran):
     monkeypatch.setattr(discovery, "EVENTS_STEP", 10)
     redis, clock = with_hand_clock("redis")
-    async with opened((redis.host, redis.port), prefix="evicted:", timeout_ms=60_000) as store:
+    async with opened(redis, prefix="evicted:", timeout_ms=60_000) as store:
         one = under(store)
         codes = [await one.create() for _ in range(25)]
         position = await one.begin()
@@ -345,7 +339,7 @@ async def test_evicted_session_is_skipped_until_it_expires(under, monkeypatch, r
 
 async def test_only_unwatched_channels_are_unsubscribed_and_only_after_a_while(redis, under, monkeypatch):
     monkeypatch.setattr(channels, "KEPT_S", 0.5)
-    async with opened((redis.host, redis.port)) as store:
+    async with opened(redis) as store:
         one, feed = under(store), store.change_feed
         with store.watch_topic(one.origin, "topic") as stays:
             with store.watch_topic(one.origin, "other") as left:
@@ -361,7 +355,7 @@ async def test_only_unwatched_channels_are_unsubscribed_and_only_after_a_while(r
 
 
 async def test_channels_that_come_and_go_leave_no_command_in_flight(redis):
-    async with opened((redis.host, redis.port)) as store:
+    async with opened(redis) as store:
         feed = store.change_feed
         with store.watch_topic("https://app.example", "stays") as watch:
             await watch.opened()
@@ -375,7 +369,7 @@ async def test_channels_that_come_and_go_leave_no_command_in_flight(redis):
 
 
 async def test_partition_of_an_earlier_version_does_not_know_its_removals(redis, under):
-    async with opened((redis.host, redis.port)) as store:
+    async with opened(redis) as store:
         one = under(store)
         await one.create()
         position, partition = await one.knowing(), store.partitions.of_topic(one.origin, "topic")

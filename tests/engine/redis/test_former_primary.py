@@ -5,7 +5,7 @@ import contextlib
 
 import pytest
 from support.redis_servers import KINDS, RedisCluster
-from support.stores import Inbox, redis_store, unlimited
+from support.stores import Inbox, opened_on, unlimited
 
 from tornado_signal.redis import channels, topology
 from tornado_signal.redis.slots import key_slot
@@ -25,15 +25,12 @@ def cluster(request):
 @contextlib.asynccontextmanager
 async def opened(cluster):
     """Open a store and its relay."""
-    nodes = [(server.host, server.port) for server in cluster.servers]
-    store = redis_store(nodes)
-    await store.open()
-    relay = open_relay(store.shared_redis, unlimited)
-    try:
-        yield relay
-    finally:
-        await relay.close()
-        await store.close()
+    async with opened_on(*cluster.servers) as store:
+        relay = open_relay(store.shared_redis, unlimited)
+        try:
+            yield relay
+        finally:
+            await relay.close()
 
 
 def subscribers(node, key):

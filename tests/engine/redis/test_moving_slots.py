@@ -1,14 +1,13 @@
 """Every script runs while its slot moves to another node, and its changes are reported."""
 
 import asyncio
-import contextlib
 import random
 import subprocess
 
 import pytest
 from support.documents import blocks
 from support.redis_servers import KINDS, Move, RedisCluster
-from support.stores import Under, redis_store, unlimited
+from support.stores import Under, opened_on, unlimited
 
 from tornado_signal.errors import Unavailable
 from tornado_signal.redis.connections import Credentials
@@ -29,15 +28,9 @@ def cluster(request):
     made.kill()
 
 
-@contextlib.asynccontextmanager
-async def opened(cluster, prefix, **access):
-    addresses = [(server.host, server.port) for server in cluster.servers]
-    store = redis_store(addresses, timeout_ms=3_600_000, prefix=prefix, access=Credentials(**access))
-    await store.open()
-    try:
-        yield store
-    finally:
-        await store.close()
+def opened(cluster, prefix, **access):
+    options = {"timeout_ms": 3_600_000, "prefix": prefix, "access": Credentials(**access)}
+    return opened_on(*cluster.servers, **options)
 
 
 async def use(one):

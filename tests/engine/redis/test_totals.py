@@ -1,11 +1,10 @@
 """Counting what is on Redis takes a small share of the time, however many origins there are."""
 
 import asyncio
-import contextlib
 
 import pytest
 from support.redis_servers import RedisServer
-from support.stores import redis_store
+from support.stores import opened_on
 
 from tornado_signal.stores.redis import counts
 
@@ -16,18 +15,8 @@ def redis():
         yield server
 
 
-@contextlib.asynccontextmanager
-async def opened(redis):
-    store = redis_store([(redis.host, redis.port)])
-    await store.open()
-    try:
-        yield store
-    finally:
-        await store.close()
-
-
 async def test_long_count_pauses_and_keeps_the_previous_counts(redis, under, monkeypatch):
-    async with opened(redis) as store:
+    async with opened_on(redis) as store:
         for number in range(counts.STEP):
             await under(store, f"https://{number}.example").create()
         while (total := await store.counts()) is None:  # it waits for half a second at most
@@ -46,7 +35,7 @@ async def test_long_count_pauses_and_keeps_the_previous_counts(redis, under, mon
 
 async def test_processes_take_turns_in_counting_and_share_the_result(redis, under, monkeypatch):
     monkeypatch.setattr(counts, "LIMIT_S", 60)
-    async with opened(redis) as one, opened(redis) as two, opened(redis) as three:
+    async with opened_on(redis) as one, opened_on(redis) as two, opened_on(redis) as three:
         for number in range(40):
             await under(one, f"https://{number % 39}.example").create(f"topic {number}")
         await under(one, "https://empty.example").withdraw(await under(one, "https://empty.example").create())
@@ -67,7 +56,7 @@ async def test_processes_take_turns_in_counting_and_share_the_result(redis, unde
 async def test_long_count_keeps_its_claim_and_is_used_for_as_long_as_it_took(redis, under, monkeypatch):
     monkeypatch.setattr(counts, "WORK_S", -1)  # a pause before each step
     monkeypatch.setattr(counts, "PAUSES", 0)
-    async with opened(redis) as store:
+    async with opened_on(redis) as store:
         for number in range(3 * counts.STEP):
             await under(store, f"https://{number}.example").create()
         sent, call_key, count_all = [], store.client.call_key, store._counts._count_all

@@ -4,13 +4,12 @@ The memory follows committed changes and is never ahead of the database. It is f
 opened. Only removals from listings are nowhere else. No I/O.
 """
 
-import heapq
 import itertools
 import operator
 import os
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from sortedcontainers import SortedDict, SortedKeyList
@@ -351,9 +350,3 @@ class Memory:
             page += names[start + skipped : min(end, start + skipped + limit - len(page))]
             total += end - start
         return [(name.decode(), len(its.topics[name].sessions)) for name in page], total
-
-    def largest(self, origins: Iterable[str], max_items: int) -> list[tuple[str, int, int]]:
-        """Return those of some origins with the most sessions: origin, number of sessions, and number of topics."""
-        held = (self.origins[origin] for origin in origins if origin in self.origins)
-        counts = ((each.name, each.count, len(each.topics)) for each in held)
-        return heapq.nlargest(max_items, counts, key=operator.itemgetter(1))

@@ -106,7 +106,8 @@ class Space:
         with contextlib.suppress(OSError):
             disk = shutil.disk_usage(self._path)
             self.reserve_bytes = min(self.wanted_bytes, disk.total // 4)
-            self._ballast_bytes = self.reserve_bytes // 2
+            # Systems without this function, such as macOS, are for development only.
+            self._ballast_bytes = self.reserve_bytes // 2 if hasattr(os, "posix_fallocate") else 0
             if self._ballast_bytes and disk.free >= self.reserve_bytes + 2 * self._ballast_bytes:
                 with contextlib.suppress(OSError):  # the measurement does not depend on the ballast
                     self._load_ballast()
@@ -121,7 +122,7 @@ class Space:
             self._ballast.unlink()
         with self._ballast.open("xb") as file:
             try:
-                _allocate(file.fileno(), self._ballast_bytes)
+                os.posix_fallocate(file.fileno(), 0, self._ballast_bytes)
             except OSError:
                 self._ballast.unlink()
                 raise
@@ -131,13 +132,3 @@ class Space:
         with contextlib.suppress(FileNotFoundError):  # the directory was removed
             if shutil.disk_usage(self._path).free < self.reserve_bytes:
                 files.remove_ballast(self._path)
-
-
-def _allocate(descriptor: int, size: int) -> None:
-    """Reserve disk space for an empty file. Systems without `posix_fallocate`, such as macOS, write it."""
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(descriptor, 0, size)
-        return
-    written = 0
-    while written < size:
-        written += os.write(descriptor, bytes(min(size - written, 2**20)))

@@ -347,10 +347,8 @@ class LevelDBStore:
     async def _release_abandoned(self, abandoned: list[tuple[Record, bytes]]) -> None:
         """Release the leases of an earlier process whose holders have not held their offers again in time."""
         await asyncio.sleep(COME_BACK_S + self._hold_grace_s)
-        for at in range(0, len(abandoned), RELEASED_AT_ONCE):
-            await asyncio.gather(
-                *(self._release_one(record.key, lease) for record, lease in abandoned[at : at + RELEASED_AT_ONCE])
-            )
+        async for some in slices(abandoned, RELEASED_AT_ONCE):
+            await asyncio.gather(*(self._release_one(record.key, lease) for record, lease in some))
 
     async def _release_one(self, key: bytes, lease: bytes) -> None:
         origin, code, _ = layout.unpack_session_key(key)

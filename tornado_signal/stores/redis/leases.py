@@ -43,14 +43,14 @@ class Leases:
 
     def start(self) -> None:
         """Start the heartbeat, and separately the release of the offers of lost processes, which can take long."""
-        self._repeated = [Repeating(self._beat, BEAT_S), Repeating(self._release_lost, BEAT_S)]
+        self._repeated = [Repeating(self._show_alive, BEAT_S), Repeating(self._release_lost, BEAT_S)]
 
     async def close(self) -> None:
         """Send the last heartbeat. The grace period of the holders starts now."""
         if self._repeated:
             for each in self._repeated:
                 await each.stop()
-            with contextlib.suppress(Unavailable, TimeoutError):
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(BEAT_S):
                     await self._show_alive()
 
@@ -58,8 +58,7 @@ class Leases:
         """Record that this process holds an offer until its expiry. Without the record, it lives until then."""
         if not self._holds:
             self._holds = True
-            with contextlib.suppress(Unavailable):  # the next heartbeat follows soon
-                await self._show_alive()
+            await self._show_alive()
         with contextlib.suppress(Unavailable):
             member = code + origin.encode("utf-8", "surrogatepass")
             await self._client.call_key(b"ZADD", self._held, expires_ms, member)
@@ -67,16 +66,13 @@ class Leases:
     def _held_key(self, process_id: bytes) -> bytes:
         return self._client.key(f"held:{process_id.hex()}")
 
-    async def _beat(self) -> None:
-        with contextlib.suppress(Unavailable):
-            await self._show_alive()
-
     async def _show_alive(self) -> None:
         if self._holds:
             now_ms = self._client.now_ms()
-            await self._client.call_key(b"ZADD", self._processes, now_ms, self._client.process_id)
-            await self._client.call_key(b"ZREMRANGEBYSCORE", self._held, b"-inf", now_ms)
-            await self._client.call_key(b"PEXPIRE", self._held, self._note_ms)
+            with contextlib.suppress(Unavailable):  # the next heartbeat follows soon
+                await self._client.call_key(b"ZADD", self._processes, now_ms, self._client.process_id)
+                await self._client.call_key(b"ZREMRANGEBYSCORE", self._held, b"-inf", now_ms)
+                await self._client.call_key(b"PEXPIRE", self._held, self._note_ms)
 
     async def _release_lost(self) -> None:
         """Release the offers of processes whose heartbeats are overdue, one process at a time.
