@@ -55,7 +55,7 @@ class Authority:
 
         `origin` is None for any. `now_s` is the Unix time.
         """
-        digest = hashlib.sha256(token.encode(errors="surrogatepass")).digest()
+        digest = hashlib.blake2b(token.encode(errors="surrogatepass"), digest_size=32).digest()
         if digest in self._cache:
             grant, _ = self._cache[digest]
         else:
