@@ -74,8 +74,8 @@ class Group:
         """A batch for one further change, which is appended when it is complete."""
         return self._db.write_batch()
 
-    def add(self, change: Change, on_committed: OnCommitted, waiter: "asyncio.Future[None]") -> None:
-        """Add a change. If LevelDB refuses a part of it, the group contains nothing of it."""
+    def add(self, change: Change, on_committed: OnCommitted, waiter: "asyncio.Future[None]") -> int:
+        """Add a change and return its size. If LevelDB refuses a part of it, the group contains nothing of it."""
         first = not self.changes  # and most often the only one
         batch = self._batch if first else self._next
         size = 0
@@ -94,6 +94,7 @@ class Group:
             batch.clear()
         self.size += size
         self.changes.append((on_committed, waiter))
+        return size
 
     def write(self) -> None:
         """Write the changes, in any thread."""
@@ -218,9 +219,7 @@ class Database:
             waiter.set_exception(Unavailable("the database is being reopened or closed"))
             return waiter
         try:
-            before = self._group.size
-            self._group.add(change, on_committed, waiter)
-            self.space.submitted(self._group.size - before)
+            self.space.submitted(self._group.add(change, on_committed, waiter))
         except BaseException:
             on_committed(False)
             raise

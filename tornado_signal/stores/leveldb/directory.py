@@ -145,14 +145,15 @@ class Snapshot:
     Otherwise LevelDB returns the content of a damaged block, or misses entries in it.
     """
 
-    __slots__ = ("close", "get", "iterator", "raw_iterator")
+    __slots__ = ("_snapshot", "close")
 
     def __init__(self, db: Any) -> None:
-        snapshot = db.snapshot()
-        self.get = functools.partial(snapshot.get, verify_checksums=True)
-        self.iterator = functools.partial(snapshot.iterator, verify_checksums=True)
-        self.raw_iterator = functools.partial(snapshot.raw_iterator, verify_checksums=True)
-        self.close = snapshot.close
+        self._snapshot = db.snapshot()
+        self.close = self._snapshot.close
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a method that reads. Most snapshots are never read, because each write makes another one."""
+        return functools.partial(getattr(self._snapshot, name), verify_checksums=True)
 
 
 def unusable(path: Path, error: Exception) -> DatabaseError:

@@ -34,6 +34,7 @@ class Space:
     def __init__(self, path: Path, max_bytes: int = UNLIMITED, reserve_bytes: int = 0) -> None:
         self.max_bytes = max_bytes
         self.size_bytes = self.free_bytes = self.reserve_bytes = 0
+        self.capacity_bytes = 0  # the maximum size of the database
         self._path = path
         self.wanted_bytes = reserve_bytes
         self._submitted_bytes = 0  # total, counted on the loop
@@ -42,11 +43,6 @@ class Space:
         self._exhausted, self._exhausted_s = "", -math.inf
         self._ballast = path / files.BALLAST
         self._ballast_bytes = 0
-
-    @property
-    def capacity_bytes(self) -> int:
-        """The maximum size of the database. Half of the free space is left to LevelDB's merges."""
-        return min(self.max_bytes, self.size_bytes + max(0, self.free_bytes - self.reserve_bytes) // 2)
 
     @property
     def full(self) -> str:
@@ -79,11 +75,11 @@ class Space:
         """Return what has no room for `size` more bytes: `store`, `disk`, or empty."""
         added = self._submitted_bytes - self._measured_bytes + size
         held = self.size_bytes + added
-        # LevelDB moves the log to a table, and both exist for a while.
-        remaining = self.free_bytes - 2 * added - min(held, MERGE_BYTES)
         if held > self.max_bytes:
             return "store"
-        return "disk" if self.wanted_bytes and remaining < self.reserve_bytes else ""
+        # LevelDB moves the log to a table, and both exist for a while.
+        needed = 2 * added + (held if held < MERGE_BYTES else MERGE_BYTES)
+        return "disk" if self.wanted_bytes and self.free_bytes - needed < self.reserve_bytes else ""
 
     # In the writer's thread
 
@@ -113,6 +109,9 @@ class Space:
                     self._load_ballast()
                 disk = shutil.disk_usage(self._path)
             self.size_bytes, self.free_bytes = files.size_bytes(self._path), disk.free
+            # Half of the free space is left to LevelDB's merges.
+            free_bytes = max(0, self.free_bytes - self.reserve_bytes)
+            self.capacity_bytes = min(self.max_bytes, self.size_bytes + free_bytes // 2)
             self._measured_bytes = written
 
     def _load_ballast(self) -> None:

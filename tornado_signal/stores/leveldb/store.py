@@ -252,13 +252,14 @@ class LevelDBStore:
             return code, expires_ms
 
     async def answer(self, origin: str, code: bytes, answer: str, *, secret_hash: bytes = b"") -> None:
-        now_ms = self._clock.now_ms()
-        self.space.admit(utf8_length(answer))
+        now_ms, size = self._clock.now_ms(), utf8_length(answer)
+        self.space.admit(size)
         with await self._lock(origin, code) as lock:
             record = self._find(lock.key, ANSWERER, secret_hash, now_ms)
             if not changes_answer(self.database.read(records.find_answer, record), answer):
                 return
-            number = self._take_numbers(record, ANSWERER, [answer], candidates=False)
+            number = record.answerer_last + 1
+            record.send(ANSWERER, number, record.answerer_bytes + size)
             topic, key, memory = record.topic, record.key, self.memory
             assert topic is not None
             deletes = [topic.key_of(record), *([key + layout.LEASES] if record.leases else [])]
@@ -278,15 +279,23 @@ class LevelDBStore:
         self, origin: str, code: bytes, side: Side, candidates: Sequence[str], *, secret_hash: bytes = b""
     ) -> None:
         now_ms = self._clock.now_ms()
-        self.space.admit(sum(map(utf8_length, candidates)))
+        texts = list(map(str.encode, candidates))
+        size = sum(map(len, texts))
+        self.space.admit(size)
         key = layout.pack_session_prefix(origin, code)
         if self.locks.held(key):
             with await self.locks.acquire(key):
                 pass  # the next change begins after the next `await`
         record = self._find(key, side, secret_hash, now_ms)
-        first = self._take_numbers(record, side, candidates, candidates=True)
+        described = side is OFFERER or record.answer_number > 0  # the offer or the answer also has a number
+        last, sent_bytes = record.sent(side)  # those of uncommitted messages included
+        if last + len(texts) - described > self._quotas.candidates:
+            raise TooMany("candidates of a session", self._timeout_ms // 1000 or 1)
+        if sent_bytes + size > self._quotas.side_bytes:
+            raise TooMany("bytes of a session", self._timeout_ms // 1000 or 1)
+        record.send(side, last + len(texts), sent_bytes + size)
         prefix = key + layout.CANDIDATE[side]
-        puts = [(prefix + layout.pack_number(number), text.encode()) for number, text in enumerate(candidates, first)]
+        puts = [(prefix + layout.pack_number(number), text) for number, text in enumerate(texts, last + 1)]
         await self.table.commit((), Change(puts, []), functools.partial(self.watches.changed, key))
 
     async def read(
@@ -499,20 +508,6 @@ class LevelDBStore:
         if record.topic is not None:
             return record.topic.name.decode()
         return self.database.read(records.find, record).topic
-
-    def _take_numbers(self, record: Record, side: Side, texts: Sequence[str], *, candidates: bool) -> int:
-        """Return the first of the next numbers of a side. Uncommitted messages have numbers already."""
-        last, size = record.sent(side)
-        last += len(texts)
-        size += sum(map(utf8_length, texts))
-        if candidates:
-            described = side is OFFERER or record.answer_number > 0  # the offer or the answer also has a number
-            if last - described > self._quotas.candidates:
-                raise TooMany("candidates of a session", self._timeout_ms // 1000 or 1)
-            if size > self._quotas.side_bytes:
-                raise TooMany("bytes of a session", self._timeout_ms // 1000 or 1)
-        record.send(side, last, size)
-        return last - len(texts) + 1
 
     async def _withdraw(self, origin: str, lock: SessionLock, record: Record, now_ms: int) -> None:
         listed, deletes = record.topic, list(record.keys())
