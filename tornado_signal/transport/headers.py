@@ -19,8 +19,11 @@ class Headers(Mapping[str, str]):
     are decoded when they are first read, because most of them never are.
     """
 
+    __slots__ = ("_decoded", "_repeated", "replaced", "sent")
+
     def __init__(self, fields: list[tuple[bytes, bytes]]) -> None:
         self.sent = dict(fields)  # the raw values by lower-case name
+        self.replaced: dict[bytes, str] = {}  # the values that replace some of those
         self._repeated: dict[bytes, list[bytes]] = {}
         self._decoded: dict[str, str] = {}
         if len(self.sent) < len(fields):
@@ -30,10 +33,10 @@ class Headers(Mapping[str, str]):
             self._repeated = {name: values for name, values in every.items() if len(values) > 1}
             self.sent |= {name: b",".join(values) for name, values in self._repeated.items()}
 
-    def with_values(self, values: dict[bytes, bytes]) -> "Headers":
-        """Return the headers with other values, by names in lower case."""
+    def with_values(self, values: dict[bytes, str]) -> "Headers":
+        """Return the headers with other values of names that they have, by names in lower case."""
         headers = object.__new__(Headers)
-        headers.sent, headers._repeated = {**self.sent, **values}, self._repeated
+        headers.sent, headers._repeated, headers.replaced = self.sent, self._repeated, values
         headers._decoded = {} if b"host" in values else self._decoded
         return headers
 
@@ -54,7 +57,9 @@ class Headers(Mapping[str, str]):
     def get(self, name: str, default: str | None = None) -> str | None:  # type: ignore[override]
         text = self._decoded.get(name)
         if text is None:
-            value = self.sent.get(key := _key(name))
+            if (key := _key(name)) in self.replaced:
+                return self.replaced[key]
+            value = self.sent.get(key)
             if value is None:
                 return default
             text = value.decode("latin-1")

@@ -8,7 +8,7 @@ import httptools
 from tornado import httputil
 
 from .headers import Headers
-from .syntax import BadRequest, check_target, find_request, keep_line, parse_head, split_fields
+from .syntax import BadRequest, KnownHead, check_target, find_request, keep_line, parse_head, split_fields
 
 MAX_HEAD_BYTES: Final = 32 * 1024  # request line and headers, or whatever else comes between two pieces of a body
 _METHOD: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,32}(?= |\Z)")
@@ -47,6 +47,7 @@ class RequestParser:
         "_chunked",
         "_framing",
         "_idle",
+        "_known",
         "_method",
         "_method_cut",
         "_parser",
@@ -69,6 +70,7 @@ class RequestParser:
         self._chunked = False
         self._after_chunked = False  # whether the latest request with complete headers has chunks
         self._idle = True  # whether another request can begin
+        self._known: KnownHead | None = None  # the head of the latest request, if it is known
         self._method_cut = False  # whether the input ends within an unknown method
         self._method = b""  # an unknown one, for which llhttp reads GET
         self.in_head = False  # whether the request line has begun and the headers have not ended
@@ -95,9 +97,9 @@ class RequestParser:
         Raise BadRequest if the input is not valid HTTP or exceeds a limit, or if the sink refuses the request.
         """
         taken = len(piece)
-        if self._idle and (known := find_request(piece)) is not None:
+        if self._idle and (found := find_request(piece, self._known)) is not None:
             self._silent_bytes, self._after_chunked = 0, False
-            start_line, headers, body = known
+            start_line, headers, body, self._known = found
             try:
                 self._sink.request_received(start_line, headers, True, body)
             except BadRequest:
@@ -200,7 +202,7 @@ class RequestParser:
         version, headers = parse_head(read[at + len(line) : end])
         self._chunked = self._after_chunked = b"transfer-encoding" in headers.sent
         if host and "Host" in headers:
-            headers = headers.with_values({b"host": host})
+            headers = headers.with_values({b"host": host.decode("latin-1")})
         if parser.should_upgrade():
             for name in ("Content-Length", "Transfer-Encoding"):
                 if name in headers:

@@ -3,7 +3,7 @@
 import asyncio
 import http
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Final
 
 from tornado import httputil
 from tornado.iostream import StreamClosedError
@@ -61,7 +61,7 @@ class HTTPStream(httputil.HTTPConnection):
         self._begun = True
         connection = self.context
         delegate = self._delegate = connection.state.application.start_request(connection, self)
-        work = delegate.headers_received(self.start_line, cast(httputil.HTTPHeaders, self.headers))
+        work = delegate.headers_received(self.start_line, self.headers)  # type: ignore[arg-type]
         if work is not None:
             connection.hold(work)
         self.go_on()
@@ -71,7 +71,7 @@ class HTTPStream(httputil.HTTPConnection):
         if self.context.held is not None:
             return
         if not self.complete:
-            length = self.headers.sent.get(b"content-length")
+            length = self.headers.get("Content-Length")
             if length is not None and int(length) > self._max_body_bytes and self._delegate is not None:
                 raise BodyTooLarge
             if not self._continued and b"expect" in self.headers.sent:

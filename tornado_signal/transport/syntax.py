@@ -2,7 +2,7 @@
 
 import http
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
 from tornado import httputil
@@ -28,10 +28,15 @@ _TARGET: Final = re.compile(rb"[!\"$-~\x80-\xff]+")  # a fragment stays with the
 _ABSOLUTE: Final = re.compile(rb"https?://([^/?#]+)", re.IGNORECASE)
 _HOST: Final = re.compile(rb"(?:([A-Za-z0-9._~!$&'()*+;=-]|%[0-9A-Fa-f]{2})*|\[[0-9A-Fa-f:.]+\])(:[0-9]*)?")
 _LENGTH: Final = re.compile(rb"[0-9]{1,20}")  # larger than any body; Python refuses to parse thousands of digits
-_TOKEN: Final = re.compile(rb"Bearer [A-Za-z0-9._~+/=-]+")
+_BEARER: Final = re.compile(rb"Bearer [A-Za-z0-9._~+/=-]+")
 _BEFORE_LENGTH: Final = b"\r\nContent-Length: "
 _BEFORE_TOKEN: Final = b"\r\nAuthorization: "
+_TOKEN: Final = re.compile(rb"%b(%b)(?=\r|\Z)" % (_BEFORE_TOKEN, _BEARER.pattern))
+# The values that differ between requests which share everything else.
+_VARYING: Final = re.compile(rb"%b(%b)(?=\r|\Z)|%b" % (_BEFORE_LENGTH, _LENGTH.pattern, _TOKEN.pattern))
+_CHECKS: Final = ((LENGTH, 20, bytes.isdigit), (AUTHORIZATION, MAX_CACHED_BYTES, _BEARER.fullmatch))
 _VERSION_LINE: Final = b" HTTP/1.1\r\n"
+_HEAD_END: Final = b"\r\n\r\n"
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -86,8 +91,8 @@ def parse_head(head: bytes) -> tuple[str, Headers]:
     Return the version, such as `HTTP/1.1`, and the headers, which repeated heads share. Raise BadRequest with the
     fitting status if there are too many headers, or one is ambiguous.
     """
-    if (known := find_head(head)) is not None:
-        return HTTP_1_1, known
+    if (known := find_head(head)) is not None and (found := known.match(head + _HEAD_END, 0)) is not None:
+        return HTTP_1_1, found[0]
     first, *lines = head.split(b"\r\n")
     if len(lines) > MAX_HEADERS:
         raise BadRequest(http.HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
@@ -100,46 +105,67 @@ def parse_head(head: bytes) -> tuple[str, Headers]:
     return version, headers
 
 
+class KnownHead:
+    """A head that llhttp has accepted, and all that differ from it only in Content-Length and token."""
+
+    __slots__ = ("_end", "_values", "headers")
+
+    def __init__(self, head: bytes, headers: Headers) -> None:
+        self.headers = headers  # without the token
+        # For each value: what precedes it, its name, its maximum length and the check of its syntax.
+        self._values: list[tuple[bytes, bytes, int, Callable[[bytes], object]]] = []
+        at = 0
+        for value in _VARYING.finditer(head):
+            number = value.lastindex or 1
+            self._values.append((head[at : value.start(number)], *_CHECKS[number - 1]))
+            at = value.end(number)
+        self._end = head[at:] + _HEAD_END
+
+    def match(self, data: bytes, at: int) -> tuple[Headers, int] | None:
+        """Return the headers of such a head that begins there, and where its body begins, or None for another head."""
+        values = self.headers.replaced.copy()
+        for before, name, most, valid in self._values:
+            begin = at + len(before)
+            end = data.find(b"\r", begin, begin + most + 1)
+            value = data[begin:end]
+            if data[at:begin] != before or end < 0 or not valid(value):
+                return None
+            values[name] = value.decode()
+            at = end
+        end = at + len(self._end)
+        if data[at:end] != self._end:
+            return None
+        return self.headers.with_values(values) if self._values else self.headers, end
+
+
 def keep_head(head: bytes, headers: Headers) -> None:
     """Have `find_head` know a head, if its connection stays open and only its Content-Length says what follows."""
     sent = headers.sent
     if not sent.keys().isdisjoint(NOT_KEPT) or sent.get(b"connection", KEPT_ALIVE).lower() != KEPT_ALIVE:
         return
-    key, _ = _cut(head, _BEFORE_LENGTH, _LENGTH)
+    # `find_request` reads the length there, also one that is a part of the head because its name is in lower case.
+    kept = headers.with_values({LENGTH: headers["Content-Length"]} if LENGTH in sent else {})
     if AUTHORIZATION in sent:
-        key, token = _cut(key, _BEFORE_TOKEN, _TOKEN)
-        if not token or headers.has_several(AUTHORIZATION):
+        if headers.has_several(AUTHORIZATION) or not _TOKEN.search(head):
             return
-        headers = headers.with_values({AUTHORIZATION: b""})
-    if key:
-        keep(_heads, key, headers, CACHED_HEADS)
+        kept.sent = sent | {AUTHORIZATION: b""}
+    keep(_heads, _key(head), KnownHead(head, kept), CACHED_HEADS)
 
 
-def find_head(head: bytes) -> Headers | None:
-    """Return the headers of a head that is known but for its Content-Length and its token, otherwise None."""
-    key, length = _cut(head, _BEFORE_LENGTH, _LENGTH)
-    headers = _heads.get(key)
-    if headers is None:
-        key, token = _cut(key, _BEFORE_TOKEN, _TOKEN)
-        headers = _heads.get(key) if token else None
-        if headers is None:
-            return None
-        values = {AUTHORIZATION: token}
-        return headers.with_values(values | {LENGTH: length} if length else values)
-    if length and headers.sent[LENGTH] != length:
-        headers = _heads[key] = headers.with_values({LENGTH: length})
-    return headers
+def find_head(head: bytes) -> KnownHead | None:
+    """Return what may `match` a head, which is known but for the values that differ."""
+    return _heads.get(_key(head))
 
 
-def _cut(head: bytes, before: bytes, valid: re.Pattern[bytes]) -> tuple[bytes, bytes]:
-    """Return a head without the value that follows something, and the value. Both are empty if it is not valid."""
-    begin = head.find(before)
-    if begin < 0:
-        return head, b""
-    begin += len(before)
-    end = head.find(b"\r\n", begin)
-    value = head[begin:end] if end >= 0 else head[begin:]
-    return (head[:begin] + head[begin + len(value) :], value) if valid.fullmatch(value) else (b"", b"")
+def _key(head: bytes) -> bytes:
+    """Return a head without the values that differ."""
+    for before in (_BEFORE_LENGTH, _BEFORE_TOKEN):
+        begin = head.find(before)
+        if begin >= 0:
+            begin += len(before)
+            end = head.find(b"\r", begin)
+            head = head[:begin] + head[end:] if end >= 0 else head[:begin]
+    return head
 
 
 def keep_line(line: bytes, start_line: httputil.RequestStartLine) -> None:
@@ -148,24 +174,32 @@ def keep_line(line: bytes, start_line: httputil.RequestStartLine) -> None:
         keep(_lines, line, start_line, CACHED_LINES)
 
 
-def find_request(data: bytes) -> tuple[httputil.RequestStartLine, Headers, bytes] | None:
-    """Return line, headers and body of data that is one whole request, otherwise None.
+def find_request(
+    data: bytes, latest: KnownHead | None
+) -> tuple[httputil.RequestStartLine, Headers, bytes, KnownHead] | None:
+    """Return line, headers and body of data that is one whole request, and its known head, otherwise None.
 
-    llhttp has accepted the line and the rest of its head before, and neither depends on the other.
+    `latest` is the known head of the request before it, which most often matches. llhttp has accepted the line and the
+    rest of the head before, and neither depends on the other.
     """
     begin = data.find(_VERSION_LINE) + 1
     line = _lines.get(data[:begin])
     if line is None:
         return None
-    end = data.find(b"\r\n\r\n", begin)
-    headers = find_head(data[begin:end])
-    if headers is None or end < 0 or int(headers.sent.get(LENGTH, 0)) != len(data) - end - 4:
+    found = None if latest is None else latest.match(data, begin)
+    if found is None:
+        latest = find_head(data[begin : data.find(_HEAD_END, begin)])
+        found = None if latest is None else latest.match(data, begin)
+    if found is None or latest is None:
         return None
-    return line, headers, data[end + 4 :]
+    headers, end = found
+    if int(headers.replaced.get(LENGTH, 0)) != len(data) - end:
+        return None
+    return line, headers, data[end:], latest
 
 
 _lines: Final[dict[bytes, httputil.RequestStartLine]] = {}
-_heads: Final[dict[bytes, Headers]] = {}  # by heads after their lines, without Content-Length and token
+_heads: Final[dict[bytes, KnownHead]] = {}  # by heads after their lines, without Content-Length and token
 _fields: Final[dict[bytes, tuple[bytes, bytes]]] = {}
 
 
