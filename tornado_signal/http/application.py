@@ -109,10 +109,10 @@ class Application(web.Application):
         A `Handshake` is a delegate itself.
         """
         route, segments = self._find_route(request)
-        cast(Request, request).pattern = route.pattern
+        request.pattern = route.pattern  # type: ignore[attr-defined]
         if route.delegate is not None:
             return route.delegate(self, request, **route.arguments)
-        return self.get_handler_delegate(request, route.handler, route.arguments, cast(Any, segments))
+        return self.get_handler_delegate(request, route.handler, route.arguments, segments)  # type: ignore[arg-type]
 
     def _find_route(self, request: httputil.HTTPServerRequest) -> tuple[Route, list[str]]:
         path = request.path
@@ -171,13 +171,13 @@ class RequestReader(httputil.HTTPMessageDelegate):
         Raise HTTPInputError if the query has too many fields, which Tornado would copy before admission.
         """
         assert isinstance(start_line, httputil.RequestStartLine)
-        _, target, _ = start_line
-        if target.count("&") >= MAX_QUERY_FIELDS:
+        if start_line[1].count("&") >= MAX_QUERY_FIELDS:
             raise httputil.HTTPInputError("too many fields in the query")
         self._start_line, self._headers = start_line, headers
-        self._length = int(headers.get("Content-Length", "0"))
-        if self._length > self._max_bytes:
-            self._refuse_body()
+        if (length := headers.get("Content-Length")) is not None:
+            self._length = int(length)
+            if self._length > self._max_bytes:
+                self._refuse_body()
 
     def _refuse_body(self) -> None:
         cast(Any, self._connection).set_max_body_size(math.inf)  # the server would refuse it without a handler

@@ -31,6 +31,10 @@ class Request(httputil.HTTPServerRequest, RequestContext):
     remote_ip: str
     files: dict[str, list[httputil.HTTPFile]]
     body_arguments: dict[str, list[bytes]]
+    body = b""
+    body_error: errors.SignalError | None = None  # the reason why the body was not kept, or None
+    received_bytes = 0  # of the body, also if it was not kept
+    _bearer: Bearer | None = None
 
     def __init__(
         self,
@@ -45,7 +49,6 @@ class Request(httputil.HTTPServerRequest, RequestContext):
             self.method = UNKNOWN_METHOD
         self.path, _, self.query = self.uri.partition("?")
         self.headers = headers
-        self.body = b""
         self.connection: Any = connection  # both ours and Tornado's have more than the documented interface
         context = connection.context  # type: ignore[attr-defined]
         self.remote_ip = context.remote_ip or ""
@@ -59,10 +62,7 @@ class Request(httputil.HTTPServerRequest, RequestContext):
             service.report_proxy(self.remote_ip)
         RequestContext.__init__(self, service, client, client_address, self.method, "unknown")
         self.request_id = ""  # until it is admitted
-        self.body_error: errors.SignalError | None = None  # the reason why the body was not kept, or None
-        self.received_bytes = 0  # of the body, also if it was not kept
         self.begun = False  # whether a part of the response has been sent
-        self._bearer: Bearer | None = None
 
     # Attributes of Tornado's requests
 

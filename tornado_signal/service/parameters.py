@@ -88,7 +88,10 @@ def check_side(fields: Fields, context: RequestContext) -> Side:
 
 def check_secret(fields: Fields, context: RequestContext) -> bytes:
     """Return the hash of a side's secret, or an empty value (docs/http-api.md#secrets)."""
-    return hash_secret(check_optional_string(fields.get("secret"), "secret", schemas.MIN_SECRET, schemas.MAX_SECRET))
+    secret = fields.get("secret")
+    if secret is None:
+        return b""
+    return hash_secret(check_string(secret, "secret", schemas.MIN_SECRET, schemas.MAX_SECRET))
 
 
 def check_ttl(fields: Fields, context: RequestContext) -> int | None:
@@ -138,12 +141,13 @@ def candidates(most: int) -> Parameter:
 
 def one_of(name: str, *alternatives: Parameter) -> Parameter:
     """Return the parameter for one of several. Its value is name and value (docs/decisions.md#answer-or-candidate)."""
+    checks = {alternative.name: alternative.check for alternative in alternatives}
 
     def check(fields: Fields, context: RequestContext) -> tuple[str, Any]:
-        present = [alternative for alternative in alternatives if fields.get(alternative.name) is not None]
+        present = [name for name in checks if fields.get(name) is not None]
         if len(present) != 1:
             raise InvalidParameter("answer or candidate")
-        return present[0].name, present[0].check(fields, context)
+        return present[0], checks[present[0]](fields, context)
 
     return Parameter(name, check, {}, required=True, alternatives=alternatives)
 

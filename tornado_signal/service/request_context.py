@@ -239,9 +239,9 @@ class RequestContext:
         # Requests with a refused origin are in `refused_origins`.
         origin = self.origin if self.origin or self.refusal_reason != OriginNotAllowed.reason else None
         served = self.client.name, origin, status
-        if served in service.served:
+        try:
             service.served[served] += 1
-        else:
+        except KeyError:
             service.begin_count(served)
         allowed = settings.allowed_origins
         if allowed is not None and (entry := allowed.find(self.origin)) is not None:

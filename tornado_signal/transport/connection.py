@@ -130,9 +130,9 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
+        self._waiting = b""
         self.state.remove(self)
         self._release()
-        self._keep(b"")
         # An exception that has been raised refers to what raised it: kept here, it would keep the request and its
         # response for as long as the garbage collector likes.
         drained, self._drained = self._drained, None
@@ -299,9 +299,10 @@ class Connection(asyncio.Protocol):
 
     def stream_finished(self, stream: httputil.HTTPConnection) -> None:
         """Start the next stream, become idle or close, because the current response is complete."""
-        if not self._streams or self._streams[0] is not stream or self._closing:
+        streams = self._streams
+        if not streams or streams[0] is not stream or self._closing:
             return
-        first, rest = self._streams[0], self._streams[1:]
+        first, rest = streams[0], streams[1:]
         more = rest or self._waiting
         if not first.keep_alive or ((self._ended or self.state.closing_idle) and not more):
             # Input after the last request may still arrive.
