@@ -49,24 +49,25 @@ class ConnectionCounts:
 
 
 class CountedConnection:
-    """A counted connection, until `release`."""
+    """A counted connection, in total and of its client, until `release`."""
 
-    __slots__ = ("_counts", "reject_status")
+    __slots__ = ("_client", "_total", "reject_status")
 
-    def __init__(self, reject_status: int, *counts: ConnectionCounts) -> None:
+    def __init__(self, reject_status: int, total: ConnectionCounts, client: ConnectionCounts) -> None:
         self.reject_status = reject_status  # 0 if it is served, else the HTTP status for refusing it
-        self._counts = counts
+        self._total, self._client = total, client
         self._count(1)
 
     def release(self) -> None:
         self._count(-1)
 
     def _count(self, by: int) -> None:
-        for each in self._counts:
-            if self.reject_status:
-                each.refused += by
-            else:
-                each.connections += by
+        if self.reject_status:
+            self._total.refused += by
+            self._client.refused += by
+        else:
+            self._total.connections += by
+            self._client.connections += by
 
 
 class AdminConnectionLimiter(ConnectionCounts):
@@ -85,7 +86,7 @@ class AdminConnectionLimiter(ConnectionCounts):
             self._full["admin"] += 1
         if reject_status and self.refused >= SPARE_CONNECTIONS_PER_CLIENT:
             return None
-        return CountedConnection(reject_status, self)
+        return CountedConnection(reject_status, self, ConnectionCounts())
 
 
 class TokenBucket:

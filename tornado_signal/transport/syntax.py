@@ -91,7 +91,8 @@ def parse_head(head: bytes) -> tuple[str, Headers]:
     Return the version, such as `HTTP/1.1`, and the headers, which repeated heads share. Raise BadRequest with the
     fitting status if there are too many headers, or one is ambiguous.
     """
-    if (known := find_head(head)) is not None and (found := known.match(head + _HEAD_END, 0)) is not None:
+    key = _key(head)
+    if (known := _heads.get(key)) is not None and (found := known.match(head + _HEAD_END, 0)) is not None:
         return HTTP_1_1, found[0]
     first, *lines = head.split(b"\r\n")
     if len(lines) > MAX_HEADERS:
@@ -101,7 +102,7 @@ def parse_head(head: bytes) -> tuple[str, Headers]:
     version, headers = _LATER_VERSION.sub(HTTP_1_1, first.decode()), Headers(split_fields(lines))
     check_headers(headers, version)
     if len(head) <= MAX_CACHED_BYTES and first.decode() == HTTP_1_1:
-        keep_head(head, headers)
+        keep_head(key, head, headers)
     return version, headers
 
 
@@ -126,39 +127,35 @@ class KnownHead:
         values = self.headers.replaced.copy()
         for before, name, most, valid in self._values:
             begin = at + len(before)
-            end = data.find(b"\r", begin, begin + most + 1)
-            value = data[begin:end]
-            if data[at:begin] != before or end < 0 or not valid(value):
+            precedes = data[at:begin] == before
+            at = data.find(b"\r", begin, begin + most + 1)  # a longer value is not valid with what follows it
+            value = data[begin:at]
+            if not (precedes and valid(value)):
                 return None
             values[name] = value.decode()
-            at = end
         end = at + len(self._end)
         if data[at:end] != self._end:
             return None
         return self.headers.with_values(values) if self._values else self.headers, end
 
 
-def keep_head(head: bytes, headers: Headers) -> None:
-    """Have `find_head` know a head, if its connection stays open and only its Content-Length says what follows."""
+def keep_head(key: bytes, head: bytes, headers: Headers) -> None:
+    """Have `find_request` know a head, if its connection stays open and only its Content-Length says what follows."""
     sent = headers.sent
     if not sent.keys().isdisjoint(NOT_KEPT) or sent.get(b"connection", KEPT_ALIVE).lower() != KEPT_ALIVE:
         return
     # `find_request` reads the length there, also one that is a part of the head because its name is in lower case.
-    kept = headers.with_values({LENGTH: headers["Content-Length"]} if LENGTH in sent else {})
+    values = {LENGTH: sent[LENGTH].decode()} if LENGTH in sent else {}
+    kept = headers.with_values(values) if values or AUTHORIZATION in sent else headers
     if AUTHORIZATION in sent:
         if headers.has_several(AUTHORIZATION) or not _TOKEN.search(head):
             return
         kept.sent = sent | {AUTHORIZATION: b""}
-    keep(_heads, _key(head), KnownHead(head, kept), CACHED_HEADS)
-
-
-def find_head(head: bytes) -> KnownHead | None:
-    """Return what may `match` a head, which is known but for the values that differ."""
-    return _heads.get(_key(head))
+    keep(_heads, key, KnownHead(head, kept), CACHED_HEADS)
 
 
 def _key(head: bytes) -> bytes:
-    """Return a head without the values that differ."""
+    """Return a head without the values that can differ."""
     for before in (_BEFORE_LENGTH, _BEFORE_TOKEN):
         begin = head.find(before)
         if begin >= 0:
@@ -188,7 +185,7 @@ def find_request(
         return None
     found = None if latest is None else latest.match(data, begin)
     if found is None:
-        latest = find_head(data[begin : data.find(_HEAD_END, begin)])
+        latest = _heads.get(_key(data[begin : data.find(_HEAD_END, begin)]))
         found = None if latest is None else latest.match(data, begin)
     if found is None or latest is None:
         return None

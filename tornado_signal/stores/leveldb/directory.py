@@ -145,15 +145,17 @@ class Snapshot:
     Otherwise LevelDB returns the content of a damaged block, or misses entries in it.
     """
 
-    __slots__ = ("_snapshot", "close")
+    __slots__ = ("_snapshot", "close", "get", "iterator", "raw_iterator")
 
     def __init__(self, db: Any) -> None:
         self._snapshot = db.snapshot()
         self.close = self._snapshot.close
 
     def __getattr__(self, name: str) -> Any:
-        """Return a method that reads. Most snapshots are never read, because each write makes another one."""
-        return functools.partial(getattr(self._snapshot, name), verify_checksums=True)
+        """Make a method that reads. Most snapshots are never read, because each write makes another one."""
+        method = functools.partial(getattr(self._snapshot, name), verify_checksums=True)
+        setattr(self, name, method)
+        return method
 
 
 def unusable(path: Path, error: Exception) -> DatabaseError:
