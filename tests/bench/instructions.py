@@ -219,26 +219,26 @@ async def lobby(base: str) -> AsyncIterator[Perform]:
 
 # Pairs that are also counted at a server that requires tokens.
 KEPT = (
-    Operation("pair over HTTP, kept connections", 5300, kept_pair, 4),
-    Operation("pair over /ws, kept connections", 4200, partial(_new, Kept), 4),
+    Operation("pair over HTTP, kept connections", 4300, kept_pair, 4),
+    Operation("pair over /ws, kept connections", 3250, partial(_new, Kept), 4),
 )
 OPERATIONS = (
-    Operation("health, kept connection", 240, health),
-    Operation("poll", 320, poll),
-    Operation("report of a connection", 350, report, options={"connection-reports": "true"}),
-    Operation(f"poll behind a proxy with {PROXIED} clients in turn", 350, proxied_poll, options=BEHIND_PROXY),
-    Operation("health, new connection and new headers", 600, new_connection),
-    Operation("pair over HTTP, new connections", 5700, partial(_new, Polled), 4),
+    Operation("health, kept connection", 185, health),
+    Operation("poll", 275, poll),
+    Operation("report of a connection", 305, report, options={"connection-reports": "true"}),
+    Operation(f"poll behind a proxy with {PROXIED} clients in turn", 285, proxied_poll, options=BEHIND_PROXY),
+    Operation("health, new connection and new headers", 400, new_connection),
+    Operation("pair over HTTP, new connections", 4700, partial(_new, Polled), 4),
     *KEPT,
-    Operation("pair over /ws, new connections", 4200, partial(_new, Socketed), 4),
-    Operation("PeerJS pair", 2100, partial(_new, Meeting), 4),
-    Operation(f"y-webrtc message to {protocols.SUBSCRIBERS} subscribers", 320, room_message),
+    Operation("pair over /ws, new connections", 4000, partial(_new, Socketed), 4),
+    Operation("PeerJS pair", 2000, partial(_new, Meeting), 4),
+    Operation(f"y-webrtc message to {protocols.SUBSCRIBERS} subscribers", 195, room_message),
     *(
-        Operation(f"{name}: a signal to each of {protocols.SUBSCRIBERS} members", 2000, partial(signals, name))
+        Operation(f"{name}: a signal to each of {protocols.SUBSCRIBERS} members", 1110, partial(signals, name))
         for name in protocols.ROOMS
     ),
-    Operation(f"matchbox: a room of {protocols.LOBBY}, with two signals of each pair", 16_000, lobby, 4),
-    Operation(f"Nostr event to {protocols.SUBSCRIBERS} subscribers", 1050, event),
+    Operation(f"matchbox: a room of {protocols.LOBBY}, with two signals of each pair", 11_400, lobby, 4),
+    Operation(f"Nostr event to {protocols.SUBSCRIBERS} subscribers", 1010, event),
 )
 
 
