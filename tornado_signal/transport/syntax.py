@@ -144,7 +144,7 @@ def keep_head(key: bytes, head: bytes, headers: Headers) -> None:
     sent = headers.sent
     if not sent.keys().isdisjoint(NOT_KEPT) or sent.get(b"connection", KEPT_ALIVE).lower() != KEPT_ALIVE:
         return
-    # `find_request` reads the length there, also one that is a part of the head because its name is in lower case.
+    # `find_request` reads the length there. With a name in lower case, the length is a part of the head.
     values = {LENGTH: sent[LENGTH].decode()} if LENGTH in sent else {}
     kept = headers.with_values(values) if values or AUTHORIZATION in sent else headers
     if AUTHORIZATION in sent:
