@@ -103,7 +103,7 @@ async def test_messages_sent_while_a_client_breaks_the_rules_are_dropped(service
     def process(self, opcode, data):
         sockets.append(self)
         self.send(b"before")
-        self.begin_message()
+        self.send_part(b"", first=True)
         self.receiver.frame_received()
 
     monkeypatch.setattr(websocket.WebSocket, "_process", process)
@@ -112,7 +112,7 @@ async def test_messages_sent_while_a_client_breaks_the_rules_are_dropped(service
         await connection.send(frame(PING) + violation)
         await until(lambda: sockets and sockets[0]._closing)
         sockets[0].send(b"after")
-        sockets[0].send_more(b"after", last=True)
+        sockets[0].send_part(b"after", last=True)
         sockets[0].post(b"after")
         received = await asyncio.wait_for(connection.reader.read(), BOUND_S)
         assert received.startswith(b"\x81\x06before\x01\x00\x88")

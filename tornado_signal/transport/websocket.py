@@ -287,15 +287,10 @@ class WebSocket(asyncio.Protocol):
         if self._posted and not self._closing:
             self._flush()
 
-    def begin_message(self) -> None:
-        """Begin a text message whose parts follow in `send_more`. Until the last one no other message may be sent."""
+    def send_part(self, part: bytes, *, first: bool = False, last: bool = False) -> "asyncio.Future[None]":
+        """Send a part of a text message. Until the last one no other message may be sent. See `send` for the result."""
         if not self._closing:
-            self._flush(make_frame(frames.TEXT, last=False))
-
-    def send_more(self, part: bytes, *, last: bool) -> "asyncio.Future[None]":
-        """Send another part of a message. See `send` for the result."""
-        if not self._closing:
-            self._flush(make_frame(frames.CONTINUATION, part, last=last))
+            self._flush(make_frame(frames.TEXT if first else frames.CONTINUATION, part, last=last))
         return self.drained or self.state.done
 
     def add_kept(self, size: int) -> None:

@@ -60,17 +60,24 @@ class Receipt:
 
 
 class RpcRequestContext(MessageContext):
-    """One request of a client. Its `id` is empty unless it can be cancelled, and `subscription` 0 unless it is one."""
+    """One request of a client. Its `id` is JSON, and empty for no response. `subscription` is 0 unless it is one.
 
-    __slots__ = ("_rpc_method", "id", "on_sent", "receipt", "subscription")
+    `written` is done at the end of a change, for the next one of the same `session`.
+    """
+
+    __slots__ = ("_rpc_method", "id", "on_sent", "receipt", "session", "subscription", "written")
 
     connection: "RpcConnection"
 
-    def __init__(self, connection: "RpcConnection", pattern: str, receipt: Receipt, rpc_method: str = "") -> None:
+    def __init__(
+        self, connection: "RpcConnection", pattern: str, receipt: Receipt, rpc_method: str = "", id_: bytes = b""
+    ) -> None:
         MessageContext.__init__(self, connection, pattern)
         self._rpc_method = rpc_method
         self.receipt = receipt
-        self.id = b""
+        self.id = id_
+        self.session = ""
+        self.written: asyncio.Future[None] | None = None
         self.subscription = 0
         self.on_sent: Callable[[], object] | None = None  # called after its response has been sent or queued
 
@@ -98,10 +105,16 @@ class RpcRequestContext(MessageContext):
             self.connection.socket.close()
 
     def ended(self) -> None:
-        if self in self.connection.waiting:
-            self.connection.waiting.remove(self)
-        if self.id and self.connection.cancellable.get(self.id) is self:
-            del self.connection.cancellable[self.id]
+        connection = self.connection
+        if connection.waiting and self in connection.waiting:
+            connection.waiting.remove(self)
+        if connection.cancellable and connection.cancellable.get(self.id) is self:
+            del connection.cancellable[self.id]
+        if self.written is not None:
+            self.written.set_result(None)
+            if connection.writes.get(self.session) is self.written:
+                del connection.writes[self.session]
+            self.written = None
         MessageContext.ended(self)
 
     def _record_span(self, tracer: Tracer) -> None:
@@ -122,13 +135,13 @@ class RpcConnection(ClientConnection):
         "_queued_bytes",
         "_queued_messages",
         "_subscriptions",
-        "_writes",
         "cancellable",
         "held",
         "lease",
         "overlapping",
         "reserved",
         "waiting",
+        "writes",
     )
 
     def __init__(
@@ -137,6 +150,7 @@ class RpcConnection(ClientConnection):
         super().__init__(handshake, socket)
         self.waiting: list[RpcRequestContext] = []  # the waiting requests, including subscriptions
         self.cancellable: dict[bytes, RpcRequestContext] = {}  # the requests in progress that can wait, by their ids
+        self.writes: dict[str, asyncio.Future[None]] = {}  # the last change of each session, while it is under way
         self.held: list[Hold] = []
         self.reserved = 0  # the number of reserved places for held offers
         self.lease = b""  # the lease of its offers in the store, once it has some
@@ -144,7 +158,6 @@ class RpcConnection(ClientConnection):
         self._presence = presence
         self._last_subscription = 0
         self._subscriptions = 0  # that exist or are about to
-        self._writes: dict[str, asyncio.Future[None]] = {}  # the last change of each session, while it is under way
         self._fragmented_sent: asyncio.Future[None] | None = None  # done when the current long message has been sent
         self._queued_messages: list[bytes] = []  # messages that are sent after it
         self._queued_bytes = 0
@@ -231,23 +244,23 @@ class RpcConnection(ClientConnection):
         if method is None:
             self.charge_frame(size)
             return RpcResponse(rpc.method_not_found(id_) if id_ else b"")
-        context = RpcRequestContext(self, method.pattern, receipt, name)
+        context = RpcRequestContext(self, method.pattern, receipt, name, id_)
         if id_ and "wait" in params:
-            context.id = id_
             self.cancellable[id_] = context
-        code = params.get("code")
-        session = code.lower() if type(code) is str and len(code) == CODE_LENGTH else ""
-        earlier, written = self._writes.get(session), None
+        code, earlier = params.get("code"), None
+        if type(code) is str and len(code) == CODE_LENGTH:
+            context.session = code.lower()
+            earlier = self.writes.get(context.session)
         try:
             perform = self._perform if earlier is None else partial(self._perform_after, earlier)
             work = perform(method, params, context, size)
             if isinstance(work, bytes):
-                return self._done(id_, context, work)
+                return self._done(context, work)
         except Exception as error:
-            return self._failed(id_, context, error)
-        if method.writes and session:
-            written = self._writes[session] = self.socket.state.loop.create_future()
-        return self._complete(id_, context, work, session, written)
+            return self._failed(context, error)
+        if method.writes and context.session:
+            context.written = self.writes[context.session] = self.socket.state.loop.create_future()
+        return self._complete(context, work)
 
     def _perform(
         self, method: Method, params: dict[str, Any], context: RpcRequestContext, size: int
@@ -271,47 +284,35 @@ class RpcConnection(ClientConnection):
         del params
         return work if isinstance(work, bytes) else await work
 
-    async def _complete(
-        self,
-        id_: bytes,
-        context: RpcRequestContext,
-        work: Awaitable[bytes | Pieces],
-        session: str,
-        written: "asyncio.Future[None] | None",
-    ) -> "RpcResponse":
+    async def _complete(self, context: RpcRequestContext, work: Awaitable[bytes | Pieces]) -> "RpcResponse":
         try:
             result = await work
             if isinstance(result, bytes):
-                return self._done(id_, context, result)
+                return self._done(context, result)
             first, last = await anext(result)
         except (Exception, asyncio.CancelledError) as error:
-            return self._failed(id_, context, error)
-        finally:
-            if written is not None:
-                written.set_result(None)
-                if self._writes.get(session) is written:
-                    del self._writes[session]
-        if last or not id_ or context.gone:
+            return self._failed(context, error)
+        if last or not context.id or context.gone:
             await result.aclose()
-            return self._done(id_, context, first)
+            return self._done(context, first)
         context.status = OK
         context.sent_bytes = len(first)
-        return RpcResponse(rpc.begin_result(id_) + first, result, context)
+        return RpcResponse(rpc.begin_result(context.id) + first, result, context)
 
-    def _done(self, id_: bytes, context: RpcRequestContext, result: bytes) -> "RpcResponse":
+    def _done(self, context: RpcRequestContext, result: bytes) -> "RpcResponse":
         context.status = OK
         context.sent_bytes = len(result)
         context.ended()
         on_sent, context.on_sent = context.on_sent, None  # it can refer to the context, and a cycle would outlive both
-        return RpcResponse(rpc.result(id_, result) if id_ and not context.gone else b"", on_sent=on_sent)
+        return RpcResponse(rpc.result(context.id, result) if context.id and not context.gone else b"", on_sent=on_sent)
 
-    def _failed(self, id_: bytes, context: RpcRequestContext, error: BaseException) -> "RpcResponse":
+    def _failed(self, context: RpcRequestContext, error: BaseException) -> "RpcResponse":
         if isinstance(error, errors.TooMany) and error.persists:
             self.socket.close(CloseCode.POLICY_VIOLATION, close_reason(error))
         context.count_error(error)
-        context.status, text = failure(id_, error)
+        context.status, text = failure(context.id, error)
         context.ended()
-        return RpcResponse(text if id_ and not context.gone else b"")
+        return RpcResponse(text if context.id and not context.gone else b"")
 
     # Sending
 
@@ -348,17 +349,17 @@ class RpcConnection(ClientConnection):
         while self._fragmented_sent is not None:
             await asyncio.wait([self._fragmented_sent])
         self._fragmented_sent = self.socket.state.loop.create_future()
-        self.socket.begin_message()
+        self.socket.send_part(b"", first=True)
         try:
             for response in responses:
-                await self.socket.send_more(between + response.text, last=False)
+                await self.socket.send_part(between + response.text)
                 between = b","
                 if response.more is not None and response.context is not None:
                     await self._send_more(response.more, response.context)
         except (Exception, asyncio.CancelledError):
             self.socket.close(CloseCode.INTERNAL_ERROR)  # the message is incomplete
         finally:
-            self.socket.send_more(end, last=True)
+            self.socket.send_part(end, last=True)
             self._send_queued()
 
     async def _send_more(self, more: Pieces, context: RpcRequestContext) -> None:
@@ -368,7 +369,7 @@ class RpcConnection(ClientConnection):
                 if self.closed:
                     break
                 await context.turn()
-            await self.socket.send_more(b"}", last=False)
+            await self.socket.send_part(b"}")
         except (Exception, asyncio.CancelledError) as error:
             context.count_error(error)
             raise
@@ -380,7 +381,7 @@ class RpcConnection(ClientConnection):
             return None
         piece, _ = following
         context.sent_bytes += len(piece)
-        return self.socket.send_more(piece, last=False)
+        return self.socket.send_part(piece)
 
     def _send(self, *messages: bytes) -> "asyncio.Future[None]":
         """Send messages after the current long one. The result is done when more can be sent."""
