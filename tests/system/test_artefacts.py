@@ -122,8 +122,7 @@ def test_installed_packages_serve_and_report_their_version(installed, built, tmp
     served = assets.CLIENT | assets.READABLE | assets.VERSIONED | assets.MAPS | assets.DEMO | assets.OPERATOR
     compressed = {f"{name}.br" for name, _ in assets.VERSIONED.values()}
     assert files == {name for name, _ in served.values()} | compressed | {"client/types.d.ts"}
-    server = Server("--data-dir", tmp_path / "data", command=installed)
-    try:
+    with Server("--data-dir", tmp_path / "data", command=installed) as server:
         assert server.call("/") == (200, {"version": commit})
         server.offer()
         application = tmp_path / "application"
@@ -133,8 +132,6 @@ def test_installed_packages_serve_and_report_their_version(installed, built, tmp
         asking = ["node", "--input-type=module", "--eval", ASK, server.url, ORIGIN]
         said = subprocess.run(asking, cwd=application, capture_output=True, text=True, check=True)
         assert (said.stdout, said.stderr) == (f"{commit}\n", "")
-    finally:
-        server.end()
 
 
 def test_client_works_without_what_the_server_needs(installed, built, tmp_path):

@@ -332,14 +332,12 @@ def test_image_runs_alone_in_a_cluster_and_in_a_pod(place, subtests):
     commit = place.build()
     with subtests.test("image"):
         check_the_image(place, commit)
-    with subtests.test("one server"):
-        check_one_server(place)
-    with subtests.test("not healthy"):
-        check_a_container_that_does_not_serve(place)
+    for check in (check_one_server, check_a_container_that_does_not_serve):
+        with subtests.test(check.__name__):
+            check(place)
     cluster = start_cluster(place)
     with subtests.test("three servers"):
         check_three_servers(place, cluster)
-    with subtests.test("workers"):
-        check_workers(place)
-    with subtests.test("probes"):
-        check_probes(place)
+    for check in (check_workers, check_probes):
+        with subtests.test(check.__name__):
+            check(place)

@@ -136,8 +136,7 @@ def test_full_disk_without_a_reserve_is_named(small_disk, serve):
 
 def test_nothing_acknowledged_is_lost_over_three_full_disks(small_disk, start):
     server = start(data=small_disk / "data")
-    peers = writers.Writers(server.url, "full", padding=OFFER[:10_000])
-    try:
+    with writers.Writers(server.url, "full", padding=OFFER[:10_000]) as peers:
         for _ in range(3):
             fill_up(small_disk / "ballast")
             for _ in range(30):
@@ -149,11 +148,7 @@ def test_nothing_acknowledged_is_lost_over_three_full_disks(small_disk, start):
                 assert peers.acknowledgements.acquire(timeout=BOUND_S), peers.wrong
             while peers.refusals.acquire(blocking=False):
                 pass
-        peers.stop()
-        assert server.stop() == 0
-    finally:
-        server.end()
-        peers.stop()
+    assert server.stop() == 0
     assert peers.wrong == []
     known, _ = writers.compare_stopped(small_disk / "data", peers.sessions)
     assert known > 3 * 50 / 8

@@ -5,14 +5,13 @@
 
 import json
 import shutil
-import subprocess
 import sys
 
 import jsonschema_rs
 import pytest
 from support import npm_package
+from support.checkout import run
 from support.command import Server
-from support.needs import require
 from support.paths import TESTS
 
 from tornado_signal.http import openapi
@@ -32,28 +31,18 @@ post_hooks: []
 RUN = 'const {main} = await import("./out/program.js"); await main(...process.argv.slice(1));'
 
 
-def run(*command, cwd):
-    """Run a program that must succeed, and return its output."""
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    done = subprocess.run([*map(str, command)], cwd=cwd, check=False, **pipes)
-    assert done.returncode == 0, done.stdout
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     path = tmp_path_factory.mktemp("generated")
     (path / "secret").write_text("a secret that nobody knows")
     stun, turn = "stun:stun.example:3478", "turn:turn.example:3478"
     ice = ("--stun-servers", stun, "--turn-servers", turn, "--turn-secret-file", path / "secret")
-    started = Server("--data-dir", path / "data", "--durability", "os", *ice)
-    yield started
-    started.end()
+    with Server("--data-dir", path / "data", "--durability", "os", *ice) as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
 def node_modules():
-    require("node")
     return npm_package.node_modules()
 
 

@@ -481,15 +481,12 @@ def test_server_runs_with_leveldb_and_secrets(tmp_path):
     variables = mount(release, secrets, tmp_path / "root") | LOCAL
     done = run("serve", "--check", **variables)
     assert done.returncode == 0, done.stderr
-    server = Server(port=None, **variables)
-    try:
+    with Server(port=None, **variables) as server:
         context = probe_all(release, server)
         public = urllib.request.Request(f"{server.url}/metrics", headers={"Origin": "https://a.example.com"})
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(public, timeout=BOUND_S, context=context)
         assert server.stop() == 0
-    finally:
-        server.end()
     assert (tmp_path / "root/data/sessions/CURRENT").exists()
 
 
@@ -505,17 +502,12 @@ def test_servers_share_sessions_with_the_values_for_redis(tmp_path, redis_server
     variables["TORNADO_SIGNAL_ALLOWED_ORIGINS"] += f",{ORIGIN}"
     done = run("serve", "--check", **variables)
     assert done.returncode == 0, done.stderr
-    servers = []
-    try:
-        for _ in range(2):
-            servers.append(Server(port=None, **variables))
-            probe_all(release, servers[-1])
-        code = servers[0].offer("lobby")
-        assert servers[1].codes("lobby") == [code]
-        assert [each.stop() for each in servers] == [0, 0]
-    finally:
-        for each in servers:
-            each.end()
+    with Server(port=None, **variables) as one, Server(port=None, **variables) as other:
+        for server in (one, other):
+            probe_all(release, server)
+        code = one.offer("lobby")
+        assert other.codes("lobby") == [code]
+        assert (one.stop(), other.stop()) == (0, 0)
 
 
 def test_documented_commands_name_what_exists():

@@ -26,26 +26,25 @@ def script(tmp_path):
     return lambda name: ["node", "--import", tmp_path / "native.mjs", tmp_path / name]
 
 
-@pytest.mark.parametrize(("name", "more"), [("bittorrent-tracker", ["2\n"]), ("p2pt", [])])
-def test_clients_of_trackers_meet(name, more, start, script):
-    server = start("--shared-protocols", "tracker")
-    command = [*script(f"{name}.mjs"), server.url.replace("http", "ws") + "/tracker"]
+REFUSAL = "blocked: only the ephemeral kinds 20000 to 29999 are relayed\n"
+
+
+@pytest.mark.parametrize(
+    ("protocol", "name", "more"),
+    [
+        ("tracker", "bittorrent-tracker", ["2\n"]),
+        ("tracker", "p2pt", []),
+        ("nostr", "nostr-tools", [REFUSAL, "1,11\n"]),
+        ("nostr", "ndk", [REFUSAL]),
+    ],
+)
+def test_clients_of_trackers_and_nostr_meet(protocol, name, more, start, script):
+    server = start("--shared-protocols", protocol)
+    command = [*script(f"{name}.mjs"), f"{server.url.replace('http', 'ws')}/{protocol}"]
     with end_all(subprocess.Popen, kill) as open_process:
         clients = [open_process([*command, each], stdout=subprocess.PIPE, text=True) for each in "ab"]
         for client, other in zip(clients, "ba", strict=True):
             for line in [f"{other}\n", *more]:
-                assert client.stdout.readline() == line
-
-
-@pytest.mark.parametrize(("name", "more"), [("nostr-tools", ["1,11\n"]), ("ndk", [])])
-def test_clients_of_nostr_meet(name, more, start, script):
-    server = start("--shared-protocols", "nostr")
-    command = [*script(f"{name}.mjs"), server.url.replace("http", "ws") + "/nostr"]
-    refusal = "blocked: only the ephemeral kinds 20000 to 29999 are relayed\n"
-    with end_all(subprocess.Popen, kill) as open_process:
-        clients = [open_process([*command, each], stdout=subprocess.PIPE, text=True) for each in "ab"]
-        for client, other in zip(clients, "ba", strict=True):
-            for line in [f"{other}\n", refusal, *more]:
                 assert client.stdout.readline() == line
 
 

@@ -44,14 +44,11 @@ def test_each_python_installs_and_opens_the_data_of_the_previous_one(tmp_path, t
         assert do(command.with_name("python"), "-I", "-c", says) == f"{python.version} {binding}\n"
         # Deprecations are errors.
         flags = ("--data-dir", tmp_path / "data", "--session-timeout-ms", "3600000")
-        server = Server(*flags, command=command, PYTHONWARNINGS="error")
-        try:
+        with Server(*flags, command=command, PYTHONWARNINGS="error") as server:
             assert server.codes() == codes
             codes.insert(0, server.offer())
             assert server.stop() == 0
             assert "Warning" not in "".join(server.log)
-        finally:
-            server.end()
 
 
 @pytest.mark.parametrize("machine", MACHINES)
