@@ -7,8 +7,6 @@ import struct
 from typing import Final
 from urllib.parse import urlsplit
 
-import orjson
-
 from . import messages
 from .processes import BenchError
 
@@ -97,63 +95,6 @@ class WebSocket(asyncio.Protocol):
             self.opened.set_exception(BenchError("a server has closed a connection"))
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_exception(BenchError("a server has closed a connection"))
-
-
-class Rpc:
-    """JSON-RPC over a WebSocket. Responses arrive in any order, and events arrive between them."""
-
-    def __init__(self, socket: WebSocket) -> None:
-        self._socket = socket
-        self._ids = itertools.count(1)
-        self._asked: dict[int, asyncio.Future[dict]] = {}
-        self._events: asyncio.Queue[dict | None] = asyncio.Queue()
-        self._reading = asyncio.create_task(self._read())
-
-    @property
-    def ended(self) -> bool:
-        return self._reading.done()
-
-    async def ask(self, method: str, params: dict) -> dict:
-        """Return the response to a request. Raise ConnectionError if the connection is closed before."""
-        number = next(self._ids)
-        future = self._asked[number] = asyncio.get_running_loop().create_future()
-        self._socket.send(frame(orjson.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params})))
-        try:
-            await asyncio.wait([future, self._reading], return_when=asyncio.FIRST_COMPLETED)
-            if not future.done():
-                raise ConnectionError(f"closed with {self._socket.code}")
-            return future.result()
-        finally:
-            del self._asked[number]
-
-    async def call(self, method: str, params: dict) -> tuple[int, dict]:
-        """Return the same as over HTTP: the status and the result or the error."""
-        reply = await self.ask(method, params)
-        if "result" in reply:
-            return 200, reply["result"]
-        return reply["error"]["code"], {"error": reply["error"]["message"]}
-
-    async def event(self) -> dict:
-        """Return the parameters of the next event. Raise ConnectionError if the connection is closed."""
-        event = await self._events.get()
-        if event is None:
-            self._events.put_nowait(None)
-            raise ConnectionError(f"closed with {self._socket.code}")
-        return event
-
-    def close(self) -> None:
-        self._socket.abort()
-
-    async def _read(self) -> None:
-        try:
-            while True:
-                message = orjson.loads(await self._socket.next())
-                if "id" not in message:
-                    self._events.put_nowait(message["params"])
-                elif (future := self._asked.get(message["id"])) is not None:
-                    future.set_result(message)
-        except BenchError:
-            self._events.put_nowait(None)
 
 
 def take_frame(received: bytes) -> tuple[int, bytes, bytes] | None:

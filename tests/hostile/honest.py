@@ -14,10 +14,10 @@ from collections import defaultdict
 from collections.abc import Awaitable
 
 import uvloop
-from bench.processes import BenchError
-from bench.sockets import UPGRADE, Rpc, open_socket
+from support.rpc import RpcClient, outcome
+from websockets.exceptions import WebSocketException
 
-from .wire import BROKEN, HONEST, Client, Place, request
+from .wire import BROKEN, HONEST, Client, Place
 
 ORIGIN = "https://honest.example"
 PAIRS = 5
@@ -183,10 +183,12 @@ class Peers:
         began_s = time.monotonic()
         try:
             async with asyncio.timeout(PATIENCE_S):
-                upgrading = request("GET", "/ws", origin=ORIGIN, headers=UPGRADE + self._place.authorization)
-                address = ("127.0.0.1", self._place.port, HONEST, upgrading)
-                rpc = Rpc(await open_socket(*address, self._place.context()))
-        except (*BROKEN, BenchError) as error:
+                tls = {"ssl": context} if (context := self._place.context()) else {}
+                url = f"{'wss' if tls else 'ws'}://127.0.0.1:{self._place.port}/ws"
+                token = {"Authorization": f"Bearer {self._place.token}"} if self._place.token else {}
+                options = {"local_addr": (HONEST, 0), "additional_headers": token, "open_timeout": None, **tls}
+                rpc = await RpcClient(url, ORIGIN, **options).__aenter__()
+        except (*BROKEN, WebSocketException) as error:
             raise self._fail(began_s, f"WebSocket: {error!r}") from error
         with contextlib.closing(rpc), contextlib.closing(self._client()) as other:
             fields = {"topic": "honest-held", "info": "h", "offer": OFFER, "hold": True}
@@ -197,13 +199,16 @@ class Peers:
                 await self._call(rpc, "poll", code | {"side": "offerer"})
                 await self._hear(rpc, other, code | {"side": "answerer", "candidate": str(number)})
 
-    async def _call(self, rpc: Rpc, what: str, params: dict) -> dict:
-        return await self._timed(f"WebSocket, {what}", rpc.call(what, params))
+    async def _call(self, rpc: RpcClient, what: str, params: dict) -> dict:
+        async def call() -> tuple[int, dict]:
+            return outcome(await rpc.send(what, **params))
 
-    async def _hear(self, rpc: Rpc, other: Client, sent: dict) -> None:
+        return await self._timed(f"WebSocket, {what}", call())
+
+    async def _hear(self, rpc: RpcClient, other: Client, sent: dict) -> None:
 
         async def hear() -> float:
-            while (await rpc.event()).get("data") != {"candidate": sent["candidate"]}:
+            while (await rpc.any_event()).get("data") != {"candidate": sent["candidate"]}:
                 pass
             return time.monotonic()
 

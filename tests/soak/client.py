@@ -8,13 +8,14 @@ from collections.abc import Callable
 from urllib.parse import parse_qsl
 
 from bench.processes import BenchError
-from bench.sockets import UPGRADE, Rpc, open_socket
 from hostile import wire
+from support.rpc import RpcClient, outcome
+from websockets.exceptions import WebSocketException
 
 from .tally import Broken, Tally
 
 PATIENCE_S = 60.0  # response timeout, in addition to the time for which the request itself waits
-BREAKS = (*wire.BROKEN, BenchError)
+BREAKS = (*wire.BROKEN, BenchError, WebSocketException)
 
 
 class Peer:
@@ -99,7 +100,7 @@ class SocketPeer(Peer):
 
     protocol = "WebSocket"
     opened_s = float("inf")
-    _rpc: Rpc | None = None
+    _rpc: RpcClient | None = None
 
     @property
     def open(self) -> bool:
@@ -116,7 +117,7 @@ class SocketPeer(Peer):
         began_s, rpc = time.monotonic(), self._rpc
         try:
             while True:
-                event = await rpc.event()
+                event = await rpc.any_event()
                 if event["subscription"] != subscription["subscription"]:
                     continue
                 fields = {"id": event["cursor"]} | ({"event": event["type"]} if "type" in event else {})
@@ -128,7 +129,7 @@ class SocketPeer(Peer):
             raise self._broken(f"a subscription: {error!r}", began_s) from error
         finally:
             with contextlib.suppress(ConnectionError):  # the connection may be closed already
-                await rpc.ask("unsubscribe", subscription)
+                await rpc.send("unsubscribe", **subscription)
 
     def close(self) -> None:
         super().close()
@@ -139,10 +140,10 @@ class SocketPeer(Peer):
     async def _exchange(self, method: str, path: str, fields: dict | None) -> tuple[int, dict]:
         if self._rpc is None:
             self.opened_s = time.monotonic()
-            upgrade = wire.request("GET", "/ws", origin=self._origin, headers=UPGRADE)
-            self._rpc = Rpc(await open_socket("127.0.0.1", self._tally.port, None, upgrade))
+            url = f"ws://127.0.0.1:{self._tally.port}/ws"
+            self._rpc = await RpcClient(url, self._origin, open_timeout=None).__aenter__()
         name, params = call_of(path, fields or {})
-        return await self._rpc.call(name, params)
+        return outcome(await self._rpc.send(name, **params))
 
 
 def call_of(path: str, fields: dict) -> tuple[str, dict]:

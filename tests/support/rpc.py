@@ -8,7 +8,7 @@ import json
 
 from websockets.asyncio.client import connect
 
-from .service import ORIGIN
+from .command import ORIGIN
 
 BOUND_S = 30
 
@@ -18,6 +18,13 @@ async def until(condition):
     async with asyncio.timeout(BOUND_S):
         while not (await result if inspect.isawaitable(result := condition()) else result):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
+
+
+def outcome(response):
+    """Return the same as over HTTP: the status, and the result or the error."""
+    if "result" in response:
+        return 200, response["result"]
+    return response["error"]["code"], {"error": response["error"]["message"]}
 
 
 def open_socket(server, origin=ORIGIN, **options):
@@ -44,6 +51,14 @@ class RpcClient:
         await self.socket.close()
         await self._reading
 
+    @property
+    def ended(self):
+        return self._reading.done()
+
+    def close(self):
+        """Lose the connection without a closing handshake."""
+        self.socket.transport.abort()
+
     async def _read(self):
         with contextlib.suppress(Exception):
             async for text in self.socket:
@@ -56,6 +71,7 @@ class RpcClient:
                     self._waiting[key].set_result(message)
         for waiting in self._waiting.values():
             self._fail(waiting)
+        self.events.put_nowait(None)
 
     def _fail(self, waiting):
         if not waiting.done():
@@ -92,9 +108,17 @@ class RpcClient:
     async def event(self, bound_s=BOUND_S):
         """Return type, data and cursor of the next event, ignoring events with only a cursor."""
         while True:
-            params = await asyncio.wait_for(self.events.get(), bound_s)
+            params = await asyncio.wait_for(self.any_event(), bound_s)
             if "type" in params:
                 return params["type"], params["data"], params["cursor"]
+
+    async def any_event(self):
+        """Return the parameters of the next event. Raise ConnectionError if the connection is closed."""
+        params = await self.events.get()
+        if params is None:
+            self.events.put_nowait(None)
+            raise ConnectionError(self.socket.close_code)
+        return params
 
     async def closed(self):
         await asyncio.wait_for(self.socket.wait_closed(), BOUND_S)
