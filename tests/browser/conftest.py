@@ -1,5 +1,6 @@
 """Fixtures of several files of this folder."""
 
+import contextlib
 import functools
 import shutil
 
@@ -7,6 +8,7 @@ import pytest
 from support.browser_fixtures import *  # noqa: F403
 from support.browsers import FLAGS, Windowed, until
 from support.needs import require
+from support.networks import Lan, own_network
 from support.waiting import end_all
 
 
@@ -29,6 +31,14 @@ def chromium(playwright):
         yield functools.cache(lambda number: launch(executable_path=program, headless=True, args=FLAGS))
 
 
+@pytest.fixture
+def launch(chromium):
+    """A function that starts a browser of its own with flags."""
+    program = shutil.which("chromium-headless-shell")
+    with end_all(chromium(0).browser_type.launch, lambda browser: browser.close()) as launching:
+        yield lambda flags: launching(executable_path=program, args=flags)
+
+
 @pytest.fixture(params=["socket", "http"])
 def over(request):
     return request.param
@@ -38,6 +48,13 @@ def over(request):
 def reached(over, blocking):
     """A function: a server as pages reach it, itself or a proxy that refuses the upgrade to a WebSocket."""
     return blocking if over == "http" else lambda server: server
+
+
+@pytest.fixture
+def lan():
+    """A network of simulated machines, which ends before what a test lists earlier."""
+    with own_network(), contextlib.closing(Lan()) as lan:
+        yield lan
 
 
 @pytest.fixture

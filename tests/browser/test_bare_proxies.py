@@ -3,17 +3,9 @@
 import re
 
 import pytest
-from support.browsers import Site, until
-from support.demo import meet
+from support.browsers import Site
+from support.demo import checked, meet
 from support.proxies import BareApache, BareNginx, BareNginxPath
-
-VERDICT = "document.getElementById('verdict').textContent"
-RESULTS = """
-  Object.fromEntries([...document.querySelectorAll("#results li")].map((item) => [
-    item.querySelector("h2").textContent, item.querySelector("strong").textContent,
-  ]))
-"""
-
 
 ODD = r"a/b\c %2F d;e+f?g#h:i@j&k=l\"m~n🎉.."
 KINDS = {"apache": BareApache, "nginx below /signal/": BareNginxPath}
@@ -36,10 +28,8 @@ def bare(request, start, tmp_path):
 def test_pages_find_each_other_in_any_room_and_the_check_agrees(bare, profiles, open_demo, connect_page):
     server, proxy = bare
     meet(**{name: open_demo(proxy, name) for name in ("Alice", "Bob")})
-    page = profiles.open(f"{proxy.url}/demo#check")
-    until(lambda: page.evaluate(VERDICT) not in ("", "Checking …"))
-    results = page.evaluate(RESULTS)
-    assert (results["HTTP"], results["Signaling"]) == ("ok", "ok"), page.evaluate(VERDICT)
+    results = checked(profiles.open(f"{proxy.url}/demo#check"))
+    assert results["HTTP"][0] == results["Signaling"][0] == "ok", results
     pages = [connect_page(proxy) for _ in range(2)]
     for page in pages:
         page.evaluate("(name) => { window.lobby = room(name, {url: location.search.slice(1)}); }", ODD)

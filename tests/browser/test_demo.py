@@ -1,10 +1,8 @@
 """The page to try the server, as people use it: two browsers, a keyboard, a server that goes away."""
 
-import contextlib
 import hashlib
 import random
 import re
-import shutil
 import subprocess
 from urllib.parse import urlsplit
 
@@ -505,15 +503,13 @@ def test_focus_is_never_lost(server, open_demo):
     ],
     ids=["missing", "forbidden"],
 )
-def test_missing_and_forbidden_devices(server, chromium, flags, text):
-    program = shutil.which("chromium-headless-shell")
-    with contextlib.closing(chromium(0).browser_type.launch(executable_path=program, args=flags)) as browser:
-        page = browser.new_context().new_page()
-        page.goto(f"{server.url}/demo")
-        enter(page)
-        for name in ("Camera", "Microphone"):
-            page.get_by_role("button", name=name).click()
-            shows(page, text.format(name))
-        page.evaluate("delete MediaDevices.prototype.getDisplayMedia")  # as on phones
-        page.get_by_role("button", name="Screen").click()
-        shows(page, "Screen not supported by this browser.")
+def test_missing_and_forbidden_devices(server, launch, flags, text):
+    page = launch(flags).new_page()
+    page.goto(f"{server.url}/demo")
+    enter(page)
+    for name in ("Camera", "Microphone"):
+        page.get_by_role("button", name=name).click()
+        shows(page, text.format(name))
+    page.evaluate("delete MediaDevices.prototype.getDisplayMedia")  # as on phones
+    page.get_by_role("button", name="Screen").click()
+    shows(page, "Screen not supported by this browser.")

@@ -5,21 +5,14 @@ import socket
 
 import pytest
 from support.browsers import TURN_SECRET, until
+from support.demo import VERDICT, checked
 
-RESULTS = """
-  [...document.querySelectorAll("#results li")].map((item) => [
-    item.querySelector("h2").textContent,
-    item.querySelector("strong").textContent,
-    item.querySelector("p").textContent,
-  ])
-"""
-VERDICT = "document.getElementById('verdict').textContent"
 REPORT = "document.getElementById('report').textContent"
 
 
 @pytest.fixture(params=["chromium", "firefox"])
 def check(request, profiles):
-    """Return a function that opens the check of a server, and returns the page after the last result."""
+    """Return a function that opens the check of a server, and returns the page and the results."""
 
     def checking(server):
         if request.param == "chromium":
@@ -27,8 +20,7 @@ def check(request, profiles):
         else:
             page = request.getfixturevalue("firefox")
             page.goto(f"{server.url}/demo#check")
-        until(lambda: page.evaluate(VERDICT) not in ("", "Checking …"))
-        return page
+        return page, checked(page)
 
     return checking
 
@@ -46,15 +38,10 @@ def reports_errors(page):
     return page.evaluate("'onicecandidateerror' in RTCPeerConnection.prototype")
 
 
-def results_of(page):
-    return {name: (result, detail) for name, result, detail in page.evaluate(RESULTS)}
-
-
 def test_working_servers(check, start, coturn, secret_file):
     stun, turn = f"stun:127.0.0.1:{coturn[0]}", f"turn:127.0.0.1:{coturn[0]}"
     server = start("--stun-servers", stun, "--turn-servers", turn, "--turn-secret-file", secret_file)
-    page = check(server)
-    results = results_of(page)
+    page, results = check(server)
     assert page.evaluate(VERDICT) == "Everything works.", results
     assert results.keys() == {"HTTP", "Signaling", "WebSocket", "ICE servers", stun, turn}
     assert {result for name, (result, _) in results.items() if name != stun} == {"ok"}
@@ -73,8 +60,7 @@ def test_working_servers(check, start, coturn, secret_file):
 
 def test_servers_without_a_response(check, start, silent, secret_file):
     stun, turn = f"stun:127.0.0.1:{silent}", f"turn:127.0.0.1:{silent}"
-    page = check(start("--stun-servers", stun, "--turn-servers", turn, "--turn-secret-file", secret_file))
-    results = results_of(page)
+    page, results = check(start("--stun-servers", stun, "--turn-servers", turn, "--turn-secret-file", secret_file))
     if reports_errors(page):
         assert page.evaluate(VERDICT) == f"These do not work: {stun}, {turn}"
         assert results[stun][0] == "failed"
@@ -91,8 +77,8 @@ def test_servers_without_a_response(check, start, silent, secret_file):
 def test_unknown_name_and_wrong_secret(check, start, coturn, tmp_path):
     (tmp_path / "other").write_text("another secret of thirty characters")
     stun, turn = "stun:nowhere.invalid", f"turn:127.0.0.1:{coturn[0]}"
-    page = check(start("--stun-servers", stun, "--turn-servers", turn, "--turn-secret-file", tmp_path / "other"))
-    results = results_of(page)
+    flags = ("--stun-servers", stun, "--turn-servers", turn, "--turn-secret-file", tmp_path / "other")
+    page, results = check(start(*flags))
     assert results[turn][1].startswith("no relay; ")
     if reports_errors(page):
         assert "error 701" in results[stun][1]
@@ -106,7 +92,7 @@ def test_no_ice_servers_and_no_websocket(start, blocking, profiles):
     page = profiles.open(f"{blocking(server).url}/demo")
     page.get_by_role("link", name="Check my connection").click()
     page.get_by_text("These do not work: WebSocket, ICE servers").wait_for()
-    results = results_of(page)
+    results = checked(page)
     assert results["HTTP"][0] == results["Signaling"][0] == "ok"
     assert "requests use HTTP" in results["WebSocket"][1]
     assert "--stun-servers" in results["ICE servers"][1]
@@ -121,7 +107,7 @@ def test_check_is_a_view_with_a_way_back(start, coturn, profiles):
         page.evaluate("location.hash = 'check'")
         page.get_by_text("Everything works.").wait_for()
         assert page.evaluate("document.activeElement.id") == "check-title"
-        assert results_of(page)["TURN"][0] == "not checked"
+        assert checked(page)["TURN"][0] == "not checked"
         page.go_back()
         page.get_by_role("heading", name="You are invited to chess").wait_for()
         until(lambda: page.evaluate("document.activeElement.id") == "name")

@@ -6,7 +6,6 @@ import pytest
 from support.browser_fixtures import serve_turn
 from support.browsers import SELECTED, launch_in, open_connect, reach, until
 from support.members import messages
-from support.networks import Lan, own_network
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.needs("root", "ip", "nft", "turnserver")]
 
@@ -22,11 +21,9 @@ ERRORS = "seen.filter(([name]) => name === 'error').map(([, message]) => message
 
 
 @pytest.fixture
-def open_homes(chromium, start, tmp_path, secret_file):
+def open_homes(chromium, start, secret_file, lan, tmp_path):
     """A function that opens two pages for each row of `HOMES`, which enter a room of their own."""
-    with own_network(), contextlib.ExitStack() as stack:
-        lan = Lan()
-        stack.callback(lan.close)
+    with contextlib.ExitStack() as stack:
         port, _ = stack.enter_context(serve_turn(tmp_path, lan.address))
         stun = ("--stun-servers", f"stun:{lan.address}:{port}")
         turn = (*stun, "--turn-servers", f"turn:{lan.address}:{port}", "--turn-secret-file", secret_file)

@@ -37,6 +37,22 @@ def open_operator(profiles):
 
 
 @pytest.fixture
+def guarded(start, tmp_path):
+    """A function that starts a server with an admin listener and its token."""
+    (tmp_path / "token").write_text(TOKEN)
+    return lambda *flags: start("--admin-port", "0", "--admin-token-file", tmp_path / "token", *flags)
+
+
+@pytest.fixture
+def start_shared(start):
+    """A function that starts servers which share a Redis."""
+    redis = RedisServer("redis")
+    flags = ("--admin-port", "0", "--store", "redis", "--redis-nodes", redis.address, "--durability", "os")
+    yield lambda *more: start(*flags, *more)
+    redis.kill()
+
+
+@pytest.fixture
 def busy(start):
     """A server with an admin listener, sessions of two origins, and a refused request."""
     server = start("--admin-port", "0")
@@ -87,15 +103,13 @@ def test_page_shows_the_state_of_the_server_and_follows_it(busy, open_operator, 
     assert traffic.locator(".line").get_attribute("d").count(",") >= 1
 
 
-def test_charts_have_thresholds_and_events(start, open_operator):
-    redis = RedisServer("redis")
-    flags = ("--admin-port", "0", "--store", "redis", "--redis-nodes", redis.address, "--durability", "os")
-    server = start(*flags)
+def test_charts_have_thresholds_and_events(start_shared, open_operator):
+    server = start_shared()
     page = open_operator(server)
     figure = page.get_by_role("listitem").filter(has_text="Trouble")
     assert figure.locator("svg .limit").count() == 1
     assert figure.locator("svg").bounding_box()["height"] >= 50
-    other = start(*flags)
+    other = start_shared()
     until(lambda: ticks(figure) == 2)
     assert (
         call("admin", "block", "--address", "192.0.2.1", "--for", "1m", "--admin-url", server.admin_url).returncode == 0
@@ -107,13 +121,10 @@ def test_charts_have_thresholds_and_events(start, open_operator):
         assert sum(part in event for event in events) >= number
     assert ticks(figure) == len(events)
     server.stop()
-    redis.kill()
 
 
-def test_operator_at_night_learns_cause_time_and_address_and_blocks_it(start, open_operator, findings, tmp_path):
-    (tmp_path / "token").write_text(TOKEN)
-    flags = ("--admin-port", "0", "--admin-token-file", tmp_path / "token", "--trusted-proxies", "127.0.0.1")
-    server = start(*flags)
+def test_operator_at_night_learns_cause_time_and_address_and_blocks_it(guarded, open_operator, findings):
+    server = guarded("--trusted-proxies", "127.0.0.1")
     hammer(server, "192.0.2.7", 300)
     for number in range(4):
         hammer(server, f"2001:db8:1:{number}::7", 10)
@@ -171,9 +182,8 @@ def test_page_returns_when_the_server_restarts(start, open_operator):
     wait_for_figures(page)
 
 
-def test_token_is_asked_for_with_the_keyboard(start, profiles, tmp_path, findings):
-    (tmp_path / "token").write_text(TOKEN)
-    server = start("--admin-port", "0", "--admin-token-file", tmp_path / "token")
+def test_token_is_asked_for_with_the_keyboard(guarded, profiles, findings):
+    server = guarded()
     page = profiles.open(f"{server.admin_url}/")
     page.get_by_role("status").get_by_text("asks for its admin token").wait_for()
     assert findings(page) == []
@@ -190,10 +200,9 @@ def test_token_is_asked_for_with_the_keyboard(start, profiles, tmp_path, finding
 
 
 @pytest.fixture
-def operated(start, open_operator, tmp_path):
+def operated(guarded, open_operator):
     """A server with a token, sessions, and topics on the page, and the page after the token was entered."""
-    (tmp_path / "token").write_text(TOKEN)
-    server = start("--admin-port", "0", "--admin-token-file", tmp_path / "token", "--admin-topics", "true")
+    server = guarded("--admin-topics", "true")
     server.offer("lobby")
     server.offer("attic")
     return server, open_operator(server, TOKEN)
@@ -258,16 +267,14 @@ def test_actions_are_confirmed_and_shown(operated, findings):
     page.get_by_role("status").get_by_text("does not respond").wait_for()
 
 
-def test_page_shows_all_servers_and_workers_and_names_a_missing_one(start, open_operator):
-    redis = RedisServer("redis")
-    flags = ("--admin-port", "0", "--store", "redis", "--redis-nodes", redis.address, "--durability", "os")
-    server = start(*flags, "--workers", "2")
+def test_page_shows_all_servers_and_workers_and_names_a_missing_one(start_shared, open_operator):
+    server = start_shared("--workers", "2")
     for _ in range(5):
         server.offer()
     page = open_operator(server)
     figure = page.get_by_role("listitem").filter(has_text="Room")
     figure.get_by_text("5", exact=True).wait_for()
-    other = start(*flags)
+    other = start_shared()
     until(lambda: len(rows(page, "Servers")) == 3)
     names = [row[0].rpartition(":")[2] for row in rows(page, "Servers")]
     ports = [each.url.rpartition(":")[2] for each in (server, other)]
@@ -277,4 +284,3 @@ def test_page_shows_all_servers_and_workers_and_names_a_missing_one(start, open_
     page.get_by_role("heading", name="Failing").wait_for()
     page.get_by_role("status").get_by_text("No response from").wait_for()
     server.stop()
-    redis.kill()

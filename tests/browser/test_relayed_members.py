@@ -29,11 +29,9 @@ ENTER = """import("/client.js").then(({ room }) => {
 
 
 @pytest.fixture
-def relay(start, tmp_path, secret_file):
+def relay(start, secret_file, lan, tmp_path):
     """A function that starts a server and coturn in a `Lan`, with an authority, for one transport."""
-    with own_network(), contextlib.ExitStack() as stack:
-        lan = Lan()
-        stack.callback(lan.close)
+    with contextlib.ExitStack() as stack:
 
         def starting(transport):
             url, offset, protocol = TRANSPORTS[transport]

@@ -1,6 +1,5 @@
 """Rooms of the browser module: everybody in one is connected to everybody, and stays so."""
 
-import contextlib
 import json
 import string
 import time
@@ -8,8 +7,8 @@ import time
 import pytest
 from support.browsers import launch_in, listed, open_connect, reach, until
 from support.members import SECRETS, enter, happened, with_others
-from support.networks import Lan, own_network
 from support.searches import some
+from support.waiting import end_all
 
 from tornado_signal_client.names import Identity
 
@@ -113,38 +112,35 @@ def test_messages_before_leaving_arrive(server, site, alice, bob):
     assert [*beacons(server, site).values()] == ["1"]
 
 
-@contextlib.contextmanager
-def three_machines(chromium, start, tmp_path):
+@pytest.fixture
+def three_machines(chromium, start, lan, tmp_path):
     """A server, three machines in its network, and a page of a browser on each of them."""
-    with own_network(), contextlib.ExitStack() as stack:
-        lan = Lan()
-        stack.callback(lan.close)
-        server = start("--address", lan.address)
-        machines = [lan.machine() for _ in range(3)]
-        pages = []
+    server = start("--address", lan.address)
+    machines = [lan.machine() for _ in range(3)]
+    pages = []
+    with end_all(launch_in, lambda browser: browser.close()) as launch:
         for number, machine in enumerate(machines):
-            browser = launch_in(chromium(0).browser_type, machine.enter, tmp_path / f"chromium{number}")
-            stack.callback(browser.close)
+            browser = launch(chromium(0).browser_type, machine.enter, tmp_path / f"chromium{number}")
             pages.append(open_connect(browser, server, "http://app.example"))
         yield server, machines, pages
 
 
 @pytest.mark.slow
 @pytest.mark.needs("root")
-def test_nothing_is_lost_while_networks_change(chromium, start, tmp_path):
-    with three_machines(chromium, start, tmp_path) as (_, machines, pages):
-        together(pages, "lobby")
-        # Two members move, so that they can find each other only through the server. The third one notices nothing.
-        for machine in machines[:2]:
-            machine.unplug()
-        with machines[2].cut():
-            time.sleep(AWAY_S)
-        for machine in machines[:2]:
-            machine.plug(moved=100)
-        for page in pages:
-            page.evaluate("here.send('here again')")
-        until(lambda: all(len(happened(page, "message")) == 2 for page in pages))
-        assert [happened(page, "leave", "error") for page in pages] == [[]] * 3
+def test_nothing_is_lost_while_networks_change(three_machines):
+    _, machines, pages = three_machines
+    together(pages, "lobby")
+    # Two members move, so that they can find each other only through the server. The third one notices nothing.
+    for machine in machines[:2]:
+        machine.unplug()
+    with machines[2].cut():
+        time.sleep(AWAY_S)
+    for machine in machines[:2]:
+        machine.plug(moved=100)
+    for page in pages:
+        page.evaluate("here.send('here again')")
+    until(lambda: all(len(happened(page, "message")) == 2 for page in pages))
+    assert [happened(page, "leave", "error") for page in pages] == [[]] * 3
 
 
 def names(page):
@@ -426,20 +422,20 @@ def test_first_members_have_the_places(server, site, connect_page, windowed):
 
 @pytest.mark.slow
 @pytest.mark.needs("root")
-def test_member_returns_to_its_place_after_an_outage(chromium, start, tmp_path):
-    with three_machines(chromium, start, tmp_path) as (server, machines, pages):
-        for number, page in enumerate(pages):
-            enter(page, str(number), "game", max=2)
-            until(lambda number=number: len(listed(server, "http://app.example", "room~game")) == number + 1)
-        with_others(pages[0], "1")
-        with_others(pages[1], "0")
-        until(lambda: pages[2].evaluate("here.full"))
-        with machines[0].cut():
-            until(lambda: pages[2].evaluate("others()") == ["1"], 180)
-        with_others(pages[0], "1")
-        with_others(pages[1], "0")
-        until(lambda: pages[2].evaluate("here.full"))
-        assert [most_peers(page) for page in pages] == [1, 1, 1]
+def test_member_returns_to_its_place_after_an_outage(three_machines):
+    server, machines, pages = three_machines
+    for number, page in enumerate(pages):
+        enter(page, str(number), "game", max=2)
+        until(lambda number=number: len(listed(server, "http://app.example", "room~game")) == number + 1)
+    with_others(pages[0], "1")
+    with_others(pages[1], "0")
+    until(lambda: pages[2].evaluate("here.full"))
+    with machines[0].cut():
+        until(lambda: pages[2].evaluate("others()") == ["1"], 180)
+    with_others(pages[0], "1")
+    with_others(pages[1], "0")
+    until(lambda: pages[2].evaluate("here.full"))
+    assert [most_peers(page) for page in pages] == [1, 1, 1]
 
 
 def test_members_beyond_the_connection_limit_join_later(server, connect_page):

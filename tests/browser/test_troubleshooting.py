@@ -1,8 +1,6 @@
 """The messages of docs/troubleshooting.md: a real browser logs them in the described situations."""
 
-import contextlib
 import re
-import shutil
 
 import pytest
 from support.browsers import FLAGS
@@ -76,15 +74,13 @@ def test_url_of_something_else(start, open_page):
     assert re.fullmatch(invalid, message)
 
 
-def test_public_page_without_permission_for_the_local_network(start, open_page, chromium, site):
+def test_public_page_without_permission_for_the_local_network(start, open_page, launch, site):
     server = start()
     flags = [*FLAGS, f"--ip-address-space-overrides=127.0.0.1:{site.server_port}=public"]
-    program = shutil.which("chromium-headless-shell")
-    with contextlib.closing(chromium(0).browser_type.launch(executable_path=program, args=flags)) as browser:
-        page, console = open_page(browser=browser)
-        page.evaluate(FETCH, f"{server.url}/topics")
-        page.evaluate(CONNECT, f"{server.url.replace('http', 'ws')}/ws")
-        logged(page, console, messages("Chrome asks for the local network"))
+    page, console = open_page(browser=launch(flags))
+    page.evaluate(FETCH, f"{server.url}/topics")
+    page.evaluate(CONNECT, f"{server.url.replace('http', 'ws')}/ws")
+    logged(page, console, messages("Chrome asks for the local network"))
 
 
 def test_insecure_page_has_no_camera(open_page):

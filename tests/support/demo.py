@@ -6,6 +6,21 @@ from .browsers import until
 
 PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True, "color_scheme": "dark"}
 FOCUSED = "document.activeElement.id"
+# The check.
+VERDICT = "document.getElementById('verdict').textContent"
+RESULTS = """
+  [...document.querySelectorAll("#results li")].map((item) => [
+    item.querySelector("h2").textContent,
+    item.querySelector("strong").textContent,
+    item.querySelector("p").textContent,
+  ])
+"""
+
+
+def checked(page):
+    """Wait for the last result of the check. Return the results and their details by name."""
+    until(lambda: page.evaluate(VERDICT) not in ("", "Checking …"))
+    return {name: (result, detail) for name, result, detail in page.evaluate(RESULTS)}
 
 
 def enter(*pages):
