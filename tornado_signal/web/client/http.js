@@ -217,13 +217,16 @@ async function reserve(url, number = 0) {
  */
 async function waitFor(send, ms, signal) {
   const deadline = new Deadline(signal);
-  const doubtedMs = doubtMs();
-  const unwatch = watch((doubtful) => doubtful && deadline.end());
+  let doubted = false;
+  const unwatch = watch((doubtful) => {
+    doubted ||= doubtful;
+    if (doubtful) deadline.end();
+  });
   try {
     return await deadline.within(ms, send(deadline.signal));
   } catch (error) {
     if (deadline.passed) doubt();
-    if (doubtMs() === doubtedMs || signal.aborted) throw error;
+    if (!doubted || signal.aborted) throw error;
   } finally {
     unwatch();
     deadline.end();

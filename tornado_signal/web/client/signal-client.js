@@ -203,9 +203,7 @@ export class SignalClient {
    * @overload @param {{ code: string, side: Side, secret?: string }} about @param {Stoppable} [options]
    * @returns {AsyncGenerator<SessionEvent, void, void>}
    */
-  /**
-   * @param {string | StreamFields} about @param {Stoppable} options @returns {AsyncGenerator<SignalEvent, void, void>}
-   */
+  /** @param {string | StreamFields} about @param {Stoppable} options @returns {AsyncGenerator<SignalEvent>} */
   async *events(about, options = {}) {
     checkOptions(options, SIGNAL);
     const { signal = new AbortController().signal } = options;

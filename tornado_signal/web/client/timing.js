@@ -18,8 +18,7 @@ export const now = () => performance.now();
 /** @type {ReturnType<typeof setInterval> | undefined} */ let ticking;
 let tickedMs = 0; // by the wall clock: the other one can stand still while a machine sleeps
 let latestDoubtMs = -Infinity;
-/** The time at which connections could last have died. */
-export const doubtMs = () => latestDoubtMs;
+export const doubtMs = () => latestDoubtMs; // when connections could last have died
 
 /**
  * Call a function every two seconds, and with `true` when connections can have died. The second argument is whether the
