@@ -1,11 +1,11 @@
-"""Requests run as tasks of their own, always get a response, and leave no objects behind."""
+"""Requests run as tasks of their own, always get a response, delay no others, and leave no objects behind."""
 
 import asyncio
 import collections
-import contextlib
 import contextvars
 import dataclasses
 import gc
+import json
 import logging
 import socket
 import sys
@@ -14,7 +14,7 @@ import types
 import pytest
 from support.raw_http import reset
 from support.rpc import RpcClient, until
-from support.service import NO_SUCH_CODE, ORIGIN, head, refused, with_origin
+from support.service import NO_SUCH_CODE, ORIGIN, TRANSPORTS, head, refused, with_origin
 from tornado import web
 
 from tornado_signal import errors
@@ -68,7 +68,7 @@ async def test_failed_task_group_in_a_handler_is_logged_once(service, serve_root
         return {"sum": sum(task.result() for task in tasks)}
 
     serve_root(get)
-    assert await service.get("/") == {"sum": 3}
+    assert (await service.raw(GET_ROOT)).json == {"sum": 3}
 
     async def fail():
         raise ZeroDivisionError
@@ -117,27 +117,6 @@ async def test_drain_does_not_wait_for_cancelled_handlers(service, serve_root, l
     async with asyncio.timeout(BOUND_S):
         await service.shared.drain()
     assert logged_errors() == [web.HTTPError]
-
-
-async def test_internal_error_does_not_affect_other_requests(service, serve_root, logged_errors):
-    count, requests = 20, 0
-
-    async def get(call):
-        nonlocal requests
-        requests += 1
-        if requests % 2:
-            raise ZeroDivisionError
-        return {"asked": requests}
-
-    serve_root(get)
-    async with contextlib.AsyncExitStack() as stack:
-        clients = [await stack.enter_async_context(service.connect()) for _ in range(2 * count)]
-        for client in clients:  # all in one event-loop iteration
-            client.writer.write(GET_ROOT)
-        async with asyncio.timeout(BOUND_S):
-            statuses = [(await client.receive()).status for client in clients]
-    assert sorted(statuses) == [200] * count + [500] * count
-    assert logged_errors() == [ZeroDivisionError] * count
 
 
 async def test_internal_error_before_the_handler_starts(service, monkeypatch, logged_errors):
@@ -280,18 +259,6 @@ async def test_listing_generator_is_closed_when_the_client_disconnects(service):
     assert "sessions" not in abandoned
 
 
-@pytest.mark.parametrize("target", ["/nowhere", "/poll", "/lobby/sessions?wait=x", "/events"])
-async def test_refused_request_is_freed(target, service):
-    async def refuse(count):
-        for _ in range(count):
-            assert (await service.call("GET", target)).status in (400, 404, 405)
-        gc.collect()
-        return live_objects()["Request"]
-
-    few = await refuse(3)
-    assert await refuse(20) <= few + 3
-
-
 @pytest.fixture
 def garbage():
     """A function that returns the package's objects in reference cycles, whose collection would pause the server."""
@@ -354,3 +321,121 @@ async def test_closed_websocket_is_freed_without_the_garbage_collector(end, star
     await until(lambda: not any(type(each) in kinds for each in gc.get_objects()))
     await until_idle(service)
     assert garbage() == []
+
+
+def post_request(path, body):
+    data = json.dumps(body).encode()
+    return head("POST", path, with_origin(ORIGIN, [("Content-Length", len(data))])) + data
+
+
+class Gate:
+    """Blocks calls of a coroutine method of the store until it is opened."""
+
+    def __init__(self, store, name, monkeypatch):
+        self.entered = asyncio.Event()
+        self.opened = asyncio.Event()
+        real = getattr(store, name)
+
+        async def gated(*arguments, **options):
+            self.entered.set()
+            await self.opened.wait()
+            return await real(*arguments, **options)
+
+        monkeypatch.setattr(store, name, gated)
+
+
+async def fill(service, count=400, size=5000):
+    """Create sessions whose listing does not fit into the socket buffers."""
+    for number in range(count):
+        await service.store.create(ORIGIN, "lobby", str(number), "o" * size)
+
+
+async def test_slow_reader_does_not_delay_other_clients(service):
+    await fill(service)
+    async with service.connect() as slow:
+        await slow.send(head("GET", "/lobby/sessions", with_origin(ORIGIN)))
+        for _ in range(5):
+            assert len(await service.sessions()) == 400
+        code = await service.offer()
+        await service.post("/answer", code=code, side="answerer", answer="a")
+        late = (await slow.receive()).json["sessions"]
+    infos = [session["info"] for session in late if session["code"] != code]
+    assert infos == [str(number) for number in range(399, -1, -1)]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_client_that_disconnects_during_a_listing_does_not_delay_the_drain(service):
+    await fill(service)
+    async with service.connect() as client:
+        await client.send(head("GET", "/lobby/sessions", with_origin(ORIGIN)))
+        await client.reader.read(100_000)
+        client.writer.transport.abort()
+    for _ in range(3):
+        assert len(await service.sessions()) == 400
+    await asyncio.wait_for(service.shared.drain(), 20)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_listing_that_fails_half_way_closes_the_connection(service, monkeypatch):
+    await fill(service, count=200)
+    real = service.store.sessions
+
+    async def fail_half_way(*arguments):
+        steps = 0
+        async for step in real(*arguments):
+            yield step
+            steps += 1
+            if steps == 3:
+                await service.close_store()
+
+    monkeypatch.setattr(service.store, "sessions", fail_half_way)
+    async with service.connect() as connection:
+        await connection.send(head("GET", "/lobby/sessions", with_origin(ORIGIN)))
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError, ValueError)):
+            await connection.receive()
+    await asyncio.wait_for(service.shared.drain(), 20)
+
+
+@pytest.mark.parametrize("cut", [1, 30, -20, -1])
+async def test_incomplete_request_has_no_effect(cut, service):
+    data = post_request("/lobby/offer", {"info": "i", "offer": "o"})
+    for _ in range(10):
+        async with service.connect() as client:
+            await client.send(data[:cut])
+    assert await service.sessions() == []
+    await asyncio.wait_for(service.shared.drain(), 20)
+
+
+async def test_request_of_a_disconnected_client_is_completed(service, monkeypatch):
+    gate = Gate(service.store, "create", monkeypatch)
+    async with service.connect() as client:
+        await client.send(post_request("/lobby/offer", {"info": "i", "offer": "o"}))
+        await gate.entered.wait()
+        client.writer.transport.abort()
+    gate.opened.set()
+    assert await service.offer(info="next")
+    assert [session["info"] for session in await service.sessions()] == ["next", "i"]
+    await asyncio.wait_for(service.shared.drain(), 20)
+
+
+async def test_queued_turns_do_not_delay_new_requests(service):
+    turns = [service.shared.resuming.turn(number) for number in range(3000)]
+    assert (await service.get("/health"))["status"] == "ok"
+    assert not turns[-1].done()
+    await asyncio.wait_for(turns[-1], 30)
+
+
+async def test_drain_waits_for_running_requests(service, monkeypatch):
+    code = await service.offer()
+    gate = Gate(service.store, "answer", monkeypatch)
+    answering = asyncio.create_task(service.call("POST", "/answer", {"code": code, "side": "answerer", "answer": "a"}))
+    await gate.entered.wait()
+    draining = asyncio.create_task(service.shared.drain())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    late = await service.call("POST", "/poll", {"code": code, "side": "offerer"})
+    assert refused(late) == (503, "Service unavailable")
+    assert not draining.done()
+    gate.opened.set()
+    assert (await answering).json == {"success": True}
+    await asyncio.wait_for(draining, 20)
