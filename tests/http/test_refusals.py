@@ -21,6 +21,7 @@ from support.service import (
     ORIGIN,
     OTHER,
     allowed_origin,
+    check_documented,
     check_every_response,
     invalid,
     request,
@@ -130,6 +131,7 @@ class Http:
         await self._connection.send(request(method_of(declared), target, body, origin, headers))
         response = await self._connection.receive()
         check_every_response(response, method_of(declared))
+        check_documented(response, method_of(declared), target)
         if response.status in (200, 204):
             self.result = response.json if response.body else None
             return OK

@@ -8,6 +8,7 @@ from functools import partial
 from typing import NamedTuple
 from urllib.parse import quote
 
+import jsonschema_rs
 from tornado import httputil
 from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
@@ -17,6 +18,7 @@ from tornado_signal.auth import Authority
 from tornado_signal.http.application import Application, Route
 from tornado_signal.http.error_responses import make_error_responder
 from tornado_signal.http.handlers import Handler
+from tornado_signal.http.openapi import make_document
 from tornado_signal.limits.per_address import Limits
 from tornado_signal.operator.access import AdminPolicy
 from tornado_signal.operator.control import Control
@@ -31,6 +33,7 @@ from tornado_signal.service.service import Service as Shared
 from tornado_signal.settings.live import LiveSettings
 from tornado_signal.settings.settings import Settings
 from tornado_signal.stores import open_store
+from tornado_signal.system import assets
 from tornado_signal.transport import ServerState
 from tornado_signal.websocket.presence import Presence
 
@@ -47,6 +50,9 @@ NO_SUCH_CODE = "00000000-0000-4000-8000-000000000000"
 HANDSHAKE = [("Upgrade", "websocket"), ("Connection", "Upgrade"), ("Sec-WebSocket-Version", "13")]
 HANDSHAKE += [("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==")]
 NOT_FOUND = "Session not found, expired, or origin mismatch"
+FILES = {path: media_type for path, (_, media_type) in (assets.CLIENT | assets.DEMO).items()}
+# Of a server with keys, which has the most responses.
+DOCUMENT = json.loads(json.dumps(make_document(declare(Settings()), FILES, ("list",))))
 
 
 def invalid(parameter):
@@ -251,6 +257,7 @@ class Service:
         assert response is not None, "no response"
         if port is None:
             check_every_response(response, method)
+        check_documented(response, method, target)
         return response
 
     async def ask_admin(self, path, method="GET", body=None, **headers):
@@ -297,6 +304,35 @@ def check_every_response(response, method):
         if response.status != 200:
             assert set(content) == {"error"}
             assert type(content["error"]) is str
+
+
+def resolve(part, document=DOCUMENT):
+    """Return a part of a document, or what it refers to."""
+    if "$ref" in part:
+        _, kind, name = part["$ref"].rsplit("/", 2)
+        return document["components"][kind][name]
+    return part
+
+
+@functools.cache
+def validator(schema):
+    """Return the validator of a schema of the document, which is given as JSON."""
+    return jsonschema_rs.validator_for({**json.loads(schema), "components": DOCUMENT["components"]})
+
+
+def check_documented(response, method, target):
+    """Check a response by /openapi.json, if that describes the request."""
+    path = target.partition("?")[0]
+    if path not in DOCUMENT["paths"] and path.count("/") == 2:
+        path = f"/{{topic}}/{path.rpartition('/')[2]}"
+    operation = DOCUMENT["paths"].get(path, {}).get("get" if method == "HEAD" else method.lower())
+    if operation is None:
+        return
+    assert str(response.status) in operation["responses"], (method, target, response)
+    described = resolve(operation["responses"][str(response.status)])
+    assert all(name in response.headers for name in described["headers"])
+    if method != "HEAD" and (content := described.get("content", {}).get("application/json")):
+        validator(json.dumps(content["schema"])).validate(response.json)
 
 
 def allowed_origin(response):
