@@ -1,16 +1,30 @@
-"""A client of the WebSocket API."""
+"""A client of the WebSocket API, which compares what the server sends with /asyncapi.json."""
 
 import asyncio
 import contextlib
+import functools
 import inspect
 import itertools
 import json
 
+import jsonschema_rs
 from websockets.asyncio.client import connect
+
+from tornado_signal.service.operations import declare
+from tornado_signal.settings.settings import Settings
+from tornado_signal.websocket.asyncapi import make_asyncapi
 
 from .command import ORIGIN
 
 BOUND_S = 30
+DOCUMENT = make_asyncapi(declare(Settings()))
+
+
+@functools.cache
+def validator(name):
+    """Return the validator of a message of the document."""
+    payload = DOCUMENT["components"]["messages"][name]["payload"]
+    return jsonschema_rs.validator_for({**payload, "components": DOCUMENT["components"]})
 
 
 async def until(condition):
@@ -94,7 +108,11 @@ class RpcClient:
         return response
 
     async def ask(self, method, /, **params):
-        return await asyncio.wait_for(self.send(method, **params), BOUND_S)
+        response = await asyncio.wait_for(self.send(method, **params), BOUND_S)
+        if "result" in response:
+            validator(method).validate({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+        validator(f"{method}Result" if "result" in response else "error").validate(response)
+        return response
 
     async def call(self, method, /, **params):
         response = await self.ask(method, **params)
@@ -109,6 +127,7 @@ class RpcClient:
         """Return type, data and cursor of the next event, ignoring events with only a cursor."""
         while True:
             params = await asyncio.wait_for(self.any_event(), bound_s)
+            validator("event").validate({"jsonrpc": "2.0", "method": "event", "params": params})
             if "type" in params:
                 return params["type"], params["data"], params["cursor"]
 
