@@ -1,5 +1,6 @@
 """Responses: complete error responses, 100-continue, HEAD, framing, and handlers that would break the framing."""
 
+import contextlib
 import itertools
 import socket
 import time
@@ -99,6 +100,12 @@ class SendingHandler(web.RequestHandler):
 
     async def failing(self):
         raise RuntimeError("a defect")
+
+    async def caught(self):
+        self._headers["X"] = BREAKS["line_break"]
+        with contextlib.suppress(ValueError):
+            await self.flush()
+        self.finish("HTTP/1.1 200 Evil\r\n\r\n")  # must not be taken for a head
 
 
 NO_STORE = SimpleNamespace(shared_redis=None)
@@ -294,7 +301,7 @@ def test_response_with_a_wrong_content_length_closes_the_connection(sending, kin
 
 @pytest.mark.parametrize(
     ("kind", "status"),
-    [("header", 500), ("failing", 500), *((kind, None) for kind in (*BREAKS, "header_name", "reason"))],
+    [("header", 500), ("failing", 500), *((kind, None) for kind in (*BREAKS, "caught", "header_name", "reason"))],
 )
 def test_line_break_in_a_value_does_not_add_a_header(sending, kind, status):
     received = exchange_raw(sending, send(kind, headers=CLOSE))
