@@ -1,13 +1,11 @@
 """HTTPS: connections count from accept on, however their handshakes end."""
 
 import asyncio
-import concurrent.futures
 import contextlib
 import gc
 import json
 import socket
 import ssl
-import threading
 import time
 
 import pytest
@@ -15,7 +13,7 @@ from support.command import BOUND_S
 from support.raw_http import answers, on_both_loops, read_all, reset, serving
 from support.waiting import until
 
-from tornado_signal.limits.per_address import SPARE_CONNECTIONS_PER_CLIENT, Limits
+from tornado_signal.limits.per_address import Limits
 from tornado_signal.settings.settings import Settings
 from tornado_signal.system.tls import Tls, read_certificate
 from tornado_signal.transport import listener
@@ -170,36 +168,6 @@ def test_plain_http_is_told_to_use_https_and_logged_once(limited, caplog):
         assert response.startswith(b"HTTP/1.1 400 Bad Request\r\n")
         assert json.loads(response.partition(b"\r\n\r\n")[2])["error"].endswith("use https:// or wss://")
     assert sum("plain HTTP" in record.getMessage() for record in caplog.records) == 1
-
-
-def test_concurrent_failing_handshakes_leave_correct_counts(limited, limits, trusting):
-    waves = [HANDSHAKES[name] for name in ("plain HTTP", "half", "half, and a reset", "nothing", "a reset after it")]
-
-    def attack(number):
-        for _ in range(5):
-            client = connect_from(f"127.0.0.{number % 3 + 3}", limited.port)
-            with contextlib.suppress(OSError), contextlib.closing(client):
-                waves[number % len(waves)](client, trusting)
-
-    threads = [threading.Thread(target=attack, args=(number,)) for number in range(10)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    until(lambda: connection_counts(limits) == (0, 0))
-    assert status(connect_from("127.0.0.2", limited.port), trusting) == 200
-
-
-def test_a_limited_number_of_excess_connections_get_429_over_tls(limited, limits, trusting):
-    with contextlib.ExitStack() as stack:
-        for _ in range(5):
-            stack.enter_context(connect_from("127.0.0.3", limited.port))
-        until(lambda: limits.connections == 5)
-        late = [stack.enter_context(connect_from("127.0.0.3", limited.port)) for _ in range(10)]
-        until(lambda: limits.refused == SPARE_CONNECTIONS_PER_CLIENT)
-        with concurrent.futures.ThreadPoolExecutor(len(late)) as threads:
-            statuses = list(threads.map(lambda client: status(client, trusting), late))
-        assert statuses == [429] * SPARE_CONNECTIONS_PER_CLIENT + [None] * (10 - SPARE_CONNECTIONS_PER_CLIENT)
 
 
 def test_stopping_server_ends_handshakes_immediately(limited, limits):
