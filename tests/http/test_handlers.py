@@ -1,7 +1,21 @@
-"""Successful responses of the endpoints: the typical flow, texts, topics, origins, pages, listings and codes."""
+"""Successful responses of the endpoints: texts, topics, pages, codes, secrets, the topic nearby and ICE servers."""
 
+import base64
+import hashlib
+import hmac
+import ipaddress
+import re
+
+import pytest
+from support.browsers import TURN_SECRET as SECRET
 from support.rpc import RpcClient
-from support.service import ORIGIN, segment
+from support.service import NOW_MS, ORIGIN, refused, segment
+
+from tornado_signal.errors import OperatorError
+from tornado_signal.service.ice import read_ice_servers
+from tornado_signal.settings.settings import Settings
+
+pytest_plugins = ["support.browser_fixtures"]
 
 TEXTS = ["x", "\0", '"\\\n\u2028', "😀" * 1024, "\x7f\x1f", "é" * 1024, " ", "null", "x" * 1024]
 
@@ -76,3 +90,187 @@ async def test_topics_that_begin_with_a_prefix(service):
         found = (await client.ask("topics", prefix="a/"))["result"]
         assert [topic["topic"] for topic in found["topics"]] == ["a/1", "a/2"]
         assert len((await client.ask("topics", prefix=None))["result"]["topics"]) == 7
+
+
+SECRETS = {"offerer": "the offerer's secret", "answerer": "the answerer's secret 😀"}
+
+
+async def answered_session(service, **secrets):
+    """Create a session with an answer and return its code. Each side has its secret from `secrets`, if any."""
+    credentials = {side: {"secret": secret} for side, secret in (secrets or SECRETS).items()}
+    code = (await service.post("/lobby/offer", info="i", offer="o", **credentials.get("offerer", {})))["code"]
+    await service.post("/answer", code=code, side="answerer", answer="a", **credentials.get("answerer", {}))
+    return code
+
+
+async def test_database_stores_hashes_of_secrets_only(service, tmp_path):
+    code = await answered_session(service)
+    await service.post("/answer", code=code, side="offerer", candidate="c", secret=SECRETS["offerer"])
+    body = {"code": code, "side": "offerer", "secret": "a secret that is wrong"}
+    assert (await service.call("POST", "/refresh", body)).status == 404
+    await service.close_store()
+    stored = b"".join(path.read_bytes() for path in (tmp_path / "data0").iterdir() if path.is_file())
+    for secret in SECRETS.values():
+        data = secret.encode()
+        assert hashlib.sha256(data).digest() in stored
+        assert data not in stored
+        assert hashlib.sha256(data).hexdigest().encode() not in stored
+    assert b"a secret" not in stored
+
+
+async def test_session_timeout_is_the_maximum_ttl(start_service):
+    service = await start_service(session_timeout_ms=2000)
+    assert refused(await service.call("POST", "/lobby/offer", {"info": "i", "offer": "o", "ttl": 2001}))[0] == 400
+    for ttl in (None, 2000):
+        await service.post("/lobby/offer", info="i", offer="o", ttl=ttl)
+    assert {session["expiresAt"] for session in await service.sessions()} == {NOW_MS + 2000}
+
+
+# GET /nearby: one topic for each network and origin, which changes daily
+
+
+DAY_MS = 86_400_000
+OTHER = "https://other.example"
+PROXY = (ipaddress.ip_network("127.0.0.1"),)
+
+
+async def nearby(service, address="192.0.2.1", origin=ORIGIN):
+    headers = [("X-Forwarded-For", address)]
+    return (await service.get("/nearby", origin=origin, headers=headers))["topic"]
+
+
+async def test_topic_belongs_to_a_network_and_an_origin(start_service):
+    service = await start_service(trusted_proxies=PROXY)
+    topics = {}
+    for network, addresses in {
+        "v4": [
+            "8.8.8.8",
+            "::ffff:8.8.8.8",
+            "64:ff9b::808:808",
+            "2002:808:808:5::1",
+            "1.1.1.1, 8.8.8.8",
+            "fe80::1, 8.8.8.8",
+        ],
+        "other v4": ["8.8.8.9"],
+        "v6": ["2a00:1450:1:2::1", "2a00:1450:1:2:ffff:ffff:ffff:ffff"],
+        "other v6": ["2a00:1450:1:3::1"],
+        "local": ["192.168.1.2", "10.0.0.1", "fd00::1", "fe80::1", "127.0.0.1", "::1"],
+        "carrier": ["100.64.0.1"],
+        "other carrier": ["100.64.0.2"],
+    }.items():
+        (topics[network],) = {await nearby(service, address) for address in addresses}
+    assert all(re.fullmatch("nearby-[0-9a-f]{32}", topic) for topic in topics.values())
+    elsewhere = await nearby(service, "8.8.8.8", OTHER)
+    assert len({*topics.values(), elsewhere}) == len(topics) + 1
+    async with RpcClient(f"ws://127.0.0.1:{service.port}/ws", ORIGIN) as client:
+        assert (await client.ask("nearby"))["result"] == {"topic": topics["local"]}
+
+
+async def test_address_cannot_be_forged(start_service):
+    service = await start_service(trusted_proxies=(ipaddress.ip_network("10.0.0.0/8"),), unlimited_addresses=())
+    assert await nearby(service, "8.8.8.8") == await nearby(service, "8.8.4.4")
+
+
+async def test_clients_behind_an_unknown_proxy_have_no_network(start_service):
+    service = await start_service()
+    headers = [("X-Forwarded-For", "8.8.8.8")]
+    assert refused(await service.call("GET", "/nearby", headers=headers)) == (404, "Not found")
+    assert refused(await service.call("GET", "/nearby")) == (404, "Not found")
+
+
+async def test_topic_changes_daily_without_separating_those_in_it(start_service):
+    for prefix in ("", "room~", "pair~"):
+        service = await start_service()
+        service.clock.ms = first_ms = (NOW_MS // DAY_MS + 1) * DAY_MS
+        before = await nearby_here(service)
+        service.clock.ms += DAY_MS - 1
+        assert await nearby_here(service) == before
+        code = await service.offer(prefix + before)
+        service.clock.ms = first_ms + DAY_MS
+        assert await nearby_here(service) == before
+        after = await nearby_here(service, OTHER)
+        await service.post("/withdraw", code=code, side="offerer")
+        assert await nearby_here(service) not in (before, after)
+        await service.offer(prefix + before)
+        service.clock.ms = first_ms + 2 * DAY_MS
+        await service.offer(prefix + before)
+        assert await nearby_here(service) != before
+
+
+async def nearby_here(service, origin=ORIGIN):
+    return (await service.get("/nearby", origin=origin))["topic"]
+
+
+async def test_no_nearby(start_service):
+    service = await start_service(nearby=False)
+    assert refused(await service.call("GET", "/nearby")) == (404, "Not found")
+    async with RpcClient(f"ws://127.0.0.1:{service.port}/ws", ORIGIN) as client:
+        assert (await client.ask("nearby"))["error"]["code"] == 404
+
+
+async def test_secret_belongs_to_the_store(start_service):
+    one, other = await start_service(), await start_service()
+    assert await nearby_here(one) != await nearby_here(other)
+    assert len(one.store.secret) == 32
+
+
+# GET /ice-servers
+
+
+STUN = ("stun:stun.example:3478", "stun:[2001:db8::1]")
+TURN = ("turn:turn.example:3478?transport=udp", "turns:turn.example")
+
+
+async def test_stun_servers_are_offered_by_default(service):
+    (servers,) = (await service.get("/ice-servers"))["iceServers"]
+    assert servers == {"urls": ["stun:stun.cloudflare.com:3478", "stun:stun.l.google.com:19302"]}
+
+
+async def test_response_without_servers_has_an_expiry(start_service):
+    service = await start_service(stun_servers=())
+    assert await service.get("/ice-servers") == {"iceServers": [], "expiresAt": NOW_MS + 86_400_000}
+
+
+async def test_turn_servers_come_with_timed_passwords(start_service, secret_file):
+    service = await start_service(stun_servers=STUN, turn_servers=TURN, turn_secret_file=secret_file, turn_ttl_s=600)
+    service.clock.ms += 999
+    response = await service.call("GET", "/ice-servers")
+    assert response.headers["Cache-Control"] == "no-store"
+    username = response.json["iceServers"][1]["username"]
+    assert re.fullmatch(f"{NOW_MS // 1000 + 600}:[0-9a-f]{{16}}", username)
+    credential = base64.b64encode(hmac.new(SECRET.encode(), username.encode(), hashlib.sha1).digest()).decode()
+    turn = {"urls": list(TURN), "username": username, "credential": credential}
+    assert response.json == {"iceServers": [{"urls": list(STUN)}, turn], "expiresAt": NOW_MS + 600_000}
+    service.clock.ms += 1
+    names = {(await service.get("/ice-servers"))["iceServers"][1]["username"] for _ in range(10)}
+    assert {name.partition(":")[0] for name in names} == {str(NOW_MS // 1000 + 601)}
+    assert len(names) == 10  # a TURN server counts what each of them uses
+
+
+async def test_passwords_expire_by_the_wall_clock_although_the_store_is_ahead(start_service, secret_file, monkeypatch):
+    """A clock that was ahead once must not sign passwords that are valid for longer."""
+    service = await start_service(turn_servers=TURN, turn_secret_file=secret_file, turn_ttl_s=600)
+    monkeypatch.setattr(service.clock, "wall_s", lambda: NOW_MS / 1000)
+    service.clock.ms += 30 * 86_400_000
+    response = await service.get("/ice-servers")
+    assert response["expiresAt"] == NOW_MS + 600_000
+    assert response["iceServers"][1]["username"].startswith(f"{NOW_MS // 1000 + 600}:")
+
+
+@pytest.mark.parametrize("text", ["", "\n", "too short", "one line of sixteen\nand another"])
+def test_unusable_secret_is_refused_and_not_shown(text, secret_file):
+    secret_file.write_text(text)
+    with pytest.raises(OperatorError, match="must hold one line") as caught:
+        read_ice_servers(Settings(turn_servers=TURN, turn_secret_file=secret_file))
+    assert not text.strip() or text not in str(caught.value)
+
+
+def test_servers_and_secret_need_each_other(secret_file, tmp_path):
+    missing = tmp_path / "nowhere"
+    for servers, secret, named in (
+        (TURN, None, "--turn-secret"),
+        ((), secret_file, "--turn-servers"),
+        (TURN, missing, "nowhere"),
+    ):
+        with pytest.raises(OperatorError, match=named):
+            read_ice_servers(Settings(turn_servers=servers, turn_secret_file=secret))
