@@ -1,15 +1,19 @@
-"""Frames of WebSockets as RFC 6455 has them, at endpoints for text and for text and binary messages."""
+"""Frames of WebSockets as RFC 6455 has them, and the memory that WebSockets keep and count."""
 
 import asyncio
 import contextlib
 import json
 import socket
+import tracemalloc
 
 import pytest
-from support.frame_vectors import CLOSE, PING, TEXT, VECTORS, frame, message
+from support.frame_vectors import CLOSE, CONT, MORE, PING, TEXT, VECTORS, frame, message
+from support.rpc import until
 from support.service import HANDSHAKE, ORIGIN, head, with_origin
 from websockets.frames import Close, Opcode
 from websockets.protocol import CLIENT, OPEN, Protocol
+
+from tornado_signal.transport import websocket
 
 ENDPOINTS = {"/ws": 1003, "/y-webrtc": None}  # and the code after a binary message
 LAST = "the last"
@@ -67,3 +71,113 @@ async def test_frames_are_handled_as_in_rfc_6455(path, size, service):
         texts = [each["data"] if "data" in each else each["id"] for each in map(json.loads, answers)]
         found[name] = (texts, pongs, code) if open_ else code
     assert found == wanted
+
+
+# Memory
+
+
+PATHS = ["/ws", "/peerjs?id=a&token=t&key=k", "/y-webrtc", "/tracker", "/nostr"]
+MESSAGES = [
+    b'{"jsonrpc":"2.0","id":1,"method":"health"}',
+    b'{"type":"HEARTBEAT"}',
+    b'{"type":"ping"}',
+    b'{"action":"scrape"}',
+    b'["CLOSE","id"]',
+]
+
+
+async def upgraded(stack, service, path="/ws"):
+    connection = await stack.enter_async_context(service.connect())
+    await connection.send(head("GET", path, with_origin(ORIGIN, HANDSHAKE)))
+    assert b" 101 " in await connection.reader.readuntil(b"\r\n\r\n")
+    return connection
+
+
+async def ping(connections):
+    """Wait until the server has processed everything sent before."""
+    for connection in connections:
+        await connection.send(frame(PING, b"done?"))
+    for connection in connections:
+        await asyncio.wait_for(connection.reader.readuntil(b"done?"), BOUND_S)
+
+
+@pytest.mark.parametrize(("path", "message"), [*zip(PATHS, MESSAGES, strict=True)])
+async def test_large_message_before_silence_leaves_nothing_in_memory(path, message, service):
+    data = frame(TEXT, message.ljust(256 * 1024))
+    async with contextlib.AsyncExitStack() as stack:
+        connections = [await upgraded(stack, service, path.replace("id=a", f"id={number}")) for number in range(30)]
+        tracemalloc.start()
+        try:
+            for connection in connections:
+                await connection.send(data)
+            await ping(connections)
+            await until(lambda: not service.server.state.unfinished.bytes)
+            kept_bytes, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert kept_bytes < len(connections) * 20_000
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_query_of_a_handshake_is_not_kept(path, service):
+    query = "&token=" if "?" in path else "?token="
+    async with contextlib.AsyncExitStack() as stack:
+        tracemalloc.start()
+        try:
+            for number in range(30):
+                await upgraded(
+                    stack, service, f"{path.replace('id=a', f'id={number}')}{query}{number}".ljust(24_000, "x")
+                )
+            kept_bytes, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert kept_bytes < 30 * 16_000
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_messages_that_are_done_are_not_unfinished(path, service):
+    async with contextlib.AsyncExitStack() as stack:
+        connection = await upgraded(stack, service, path)
+        await connection.send(frame(TEXT, b"{".ljust(1500)) * 3)
+        await ping([connection])
+        await until(lambda: not service.server.state.unfinished.bytes)
+
+
+async def test_tiny_fragments_take_no_more_memory_than_is_counted(service):
+    async with contextlib.AsyncExitStack() as stack:
+        connection = await upgraded(stack, service)
+        fragments = frame(CONT | MORE, b"ab") * 40_000
+        tracemalloc.start()
+        try:
+            await connection.send(frame(TEXT | MORE, b"x"))
+            before_bytes, _ = tracemalloc.get_traced_memory()
+            await connection.send(fragments)
+            await until(lambda: service.server.state.unfinished.bytes >= 80_000)
+            await ping([connection])
+            kept_bytes = tracemalloc.get_traced_memory()[0] - before_bytes
+        finally:
+            tracemalloc.stop()
+        assert kept_bytes < 3 * 80_000
+
+
+async def test_messages_sent_while_a_client_breaks_the_rules_are_dropped(service, monkeypatch):
+    sockets = []
+    violation = frame(CONT, b"x")
+
+    def process(self, opcode, data):
+        sockets.append(self)
+        self.send(b"before")
+        self.send_part(b"", first=True)
+        self.receiver.frame_received()
+
+    monkeypatch.setattr(websocket.WebSocket, "_process", process)
+    async with contextlib.AsyncExitStack() as stack:
+        connection = await upgraded(stack, service)
+        await connection.send(frame(PING) + violation)
+        await until(lambda: sockets and sockets[0]._closing)
+        sockets[0].send(b"after")
+        sockets[0].send_part(b"after", last=True)
+        sockets[0].post(b"after")
+        received = await asyncio.wait_for(connection.reader.read(), BOUND_S)
+        assert received.startswith(b"\x81\x06before\x01\x00\x88")
+        assert b"after" not in received
