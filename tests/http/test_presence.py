@@ -1,10 +1,14 @@
 """Held offers: they exist as long as their WebSocket and a grace period (docs/websocket-api.md#held-offers)."""
 
 import asyncio
+import contextlib
 import gc
+import signal
+import time
 
 import pytest
 from support.rpc import BOUND_S, open_socket, until
+from support.scraping import scrape
 from support.service import NOT_FOUND, OTHER
 
 from tornado_signal.system.lifecycle import LEAVING
@@ -225,3 +229,42 @@ async def test_connection_holds_a_limited_number_of_unanswered_offers(service, m
         await service.post("/answer", code=codes[1], side="answerer", answer="a")
         await hold(client)
         assert await client.refused("hold", code=codes[0]) == (429, "Too many requests")
+
+
+# Stops and restarts
+
+
+async def test_restart_closes_websockets_with_1012_and_keeps_offers_and_cursors(start):
+    server = start("--admin-port", 0)
+    async with contextlib.AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(open_socket(server)) for _ in range(30)]
+        code = (await clients[0].call("offer", **OFFER, secret=SECRET, hold=True))["code"]
+        await clients[1].call("subscribe", topic="lobby")
+        _, _, cursor = await clients[1].event()
+        waiting = clients[2].send("poll", code=code, side="offerer", secret=SECRET, wait=60)
+        await clients[2].call("health")  # which came after that
+        found = scrape(server.admin_url)
+        assert (found.one("websockets"), found.one("held_offers")) == (30, 1)
+        assert found.one("requests", "/:topic/offer", "WS", "200") == 1
+        server.process.send_signal(signal.SIGTERM)
+        assert (await waiting)["result"]["answerCandidates"] == []
+
+        async def end(client):
+            return await client.closed(), time.monotonic()
+
+        codes, times_s = zip(*await asyncio.gather(*map(end, clients)), strict=True)
+        assert set(codes) == {1012}
+        assert max(times_s) - min(times_s) > 1.2  # of two seconds, at random
+    assert server.wait() == 0
+    server = start("--hold-grace-ms", 100)
+    async with open_socket(server) as back, open_socket(server) as watching:
+        await back.call("hold", code=code, secret=SECRET)
+        await watching.call("subscribe", topic="lobby", since=cursor)
+        other = (await back.call("offer", **OFFER))["code"]
+        known = []  # a reader from before a restart gets the listing again
+        while (event := await watching.event())[1].get("code") != other:
+            known.append((event[0], event[1].get("code")))
+        assert known[:2] == [("reset", None), ("session", code)]
+        await back.socket.close()
+        assert (await watching.event())[:2] == ("gone", {"code": code, "reason": "withdrawn"})
+    assert server.stop() == 0
