@@ -2,13 +2,17 @@
 
 import base64
 import dataclasses
+import json
 import re
+import urllib.request
 
 import pytest
 from prometheus_client.utils import floatToGoString
+from support import rpc
 from support.backend import TURN, Backend, drip, flood, hang, responding
-from support.rpc import until
+from support.command import run
 from support.service import NOW_MS
+from support.waiting import until
 
 from tornado_signal.errors import OperatorError
 from tornado_signal.outgoing import endpoint, turn_provider, turn_refresher
@@ -16,6 +20,8 @@ from tornado_signal.outgoing.turn_provider import make_provider
 from tornado_signal.outgoing.turn_refresher import Refresher
 from tornado_signal.service import ice
 from tornado_signal.settings.settings import Settings
+
+pytest_plugins = ["support.redis_traffic"]
 
 SECRET = "ident:secret-of-the-provider"
 STUN = {"urls": ["stun:stun.example:3478"]}
@@ -126,7 +132,7 @@ async def test_documented_form(form, service, refreshing, backend, settings, mon
     refreshing.use(
         make_provider(dataclasses.replace(settings, turn_provider=named or settings.turn_provider, turn_ttl_s=3600))
     )
-    await until(lambda: service.shared.provided.servers)
+    await rpc.until(lambda: service.shared.provided.servers)
     ((method, path, headers, body),) = backend.requests
     assert (method, path) == target
     assert (headers.get("Authorization"), headers.get("Content-Type"), body) == sent
@@ -181,14 +187,14 @@ async def test_failing_provider(behaviour, problem, service, refreshing, backend
         monkeypatch.setattr(endpoint, "REQUEST_S", 0.3)
     backend.behaviour = behaviour
     refreshing.use(make_provider(settings))
-    await until(lambda: service.shared.provided.failed >= 2)
+    await rpc.until(lambda: service.shared.provided.failed >= 2)
     assert await others(service) == ([], NOW_MS + 86_400_000)
     (line,) = lines(caplog)
     assert re.match(f"the TURN provider http://127.0.0.1:.* fails: .*{problem}", line)
     assert (await admin(service, "/readyz"))["turnProvider"] in line
     assert "of-query" not in line
     backend.behaviour = responding(GOOD)
-    await until(lambda: service.shared.provided.succeeded)
+    await rpc.until(lambda: service.shared.provided.succeeded)
     assert await others(service) == ([TURN], NOW_MS + 86_400_000)
     assert [line, f"the TURN provider {backend.base} works again"] == lines(caplog)
     assert SECRET not in caplog.text
@@ -215,7 +221,7 @@ async def test_response_is_used_as_far_as_it_is_right(
 ):
     backend.behaviour = responding(response)
     refreshing.use(make_provider(settings))
-    await until(lambda: service.shared.provided.succeeded)
+    await rpc.until(lambda: service.shared.provided.succeeded)
     assert await others(service) == (servers, NOW_MS + 1000 * lifetime_s)
 
 
@@ -223,9 +229,9 @@ async def test_last_servers_are_used_until_they_expire(service, refreshing, back
     monkeypatch.setattr(turn_provider, "MIN_LIFETIME_S", 1)
     backend.behaviour = responding({**GOOD, "ttl": 1})
     refreshing.use(make_provider(settings))
-    await until(lambda: len(backend.requests) >= 2)  # after half of the lifetime
+    await rpc.until(lambda: len(backend.requests) >= 2)  # after half of the lifetime
     backend.behaviour = responding({}, 500)
-    await until(lambda: service.shared.provided.problem)
+    await rpc.until(lambda: service.shared.provided.problem)
     assert await others(service) == ([TURN], NOW_MS + 1000)
     service.clock.ms += 1000
     assert await others(service) == ([], NOW_MS + 1000 + 86_400_000)
@@ -236,11 +242,11 @@ async def test_last_servers_are_used_until_they_expire(service, refreshing, back
 
 async def test_reload_takes_another_secret_and_keeps_equal_settings(service, refreshing, backend, settings, tmp_path):
     refreshing.use(make_provider(settings))
-    await until(lambda: service.shared.provided.servers)
+    await rpc.until(lambda: service.shared.provided.servers)
     refreshing.use(make_provider(settings))
     settings.turn_provider_secret_file.write_text("another secret of the provider")
     refreshing.use(make_provider(settings))
-    await until(lambda: service.shared.provided.succeeded and service.shared.provided.servers)
+    await rpc.until(lambda: service.shared.provided.succeeded and service.shared.provided.servers)
     assert [headers["Authorization"] for _, _, headers, _ in backend.requests] == [
         f"Bearer {SECRET}",
         "Bearer another secret of the provider",
@@ -257,7 +263,7 @@ async def test_operator_sees_the_provider(service, refreshing, backend, settings
 
     assert await state() == (None, {})
     refreshing.use(make_provider(settings))
-    await until(lambda: service.shared.provided.succeeded)
+    await rpc.until(lambda: service.shared.provided.succeeded)
     expires_ms = NOW_MS + 86_400_000
     shown, metrics = await state()
     assert shown == {"name": backend.base, "servers": 1, "expires": expires_ms, "problem": ""}
@@ -292,3 +298,70 @@ def test_unusable_setting_is_refused_and_the_secret_not_shown(named, secret, mes
 @pytest.mark.parametrize("url", [*TURN["urls"], *STUN["urls"], "turns:[2001:db8::1]:5349?transport=tcp", "stuns:a"])
 def test_urls_of_the_settings_are_those_of_providers(url):
     assert ice.parse_server({**TURN, "urls": url})["urls"] == [url]
+
+
+# A running server: settings, reload and workers
+
+
+def has_turn(server):
+    return TURN in server.call("/ice-servers")[1]["iceServers"]
+
+
+def test_secret_of_the_environment_and_a_reload(backend, start, tmp_path):
+    backend.behaviour = responding({}, 401)
+    config = tmp_path / "signal.toml"
+    config.write_text("")
+    replaced = tmp_path / "environment"
+    server = start(
+        *("--config", config, "--turn-provider", backend.url, "--admin-port", 0),
+        TORNADO_SIGNAL_TURN_PROVIDER_SECRET=SECRET,
+        TORNADO_SIGNAL_RELOAD_ENVIRONMENT=str(replaced),
+    )
+    until(lambda: backend.requests)
+    assert "fails: HTTP 401; check --turn-provider-secret-file" in server.process.stderr.readline()
+    with urllib.request.urlopen(f"{server.admin_url}/readyz") as response:
+        assert "HTTP 401" in json.load(response)["turnProvider"]
+    assert not has_turn(server)
+    backend.behaviour = responding([TURN])
+    replaced.write_bytes(b"TORNADO_SIGNAL_TURN_PROVIDER_SECRET=another secret of the provider\0")
+    server.process.send_signal(1)
+    until(lambda: has_turn(server))
+    assert server.stop() == 0
+    tokens = [headers["Authorization"] for _, _, headers, _ in backend.requests]
+    assert (tokens[0], tokens[-1]) == (f"Bearer {SECRET}", "Bearer another secret of the provider")
+    log = "".join(server.log)
+    assert "secret of the TURN provider" in log
+    assert SECRET not in log
+    assert "of-query" not in log
+
+
+def test_failure_of_any_kind_is_one_line_of_the_log(backend, start):
+    backend.behaviour = lambda handler: handler.wfile.write(b"malformed\r\n\r\n")
+    server = start("--turn-provider", backend.url, TORNADO_SIGNAL_TURN_PROVIDER_SECRET=SECRET)
+    assert f"the TURN provider {backend.base} fails" in server.process.stderr.readline()
+    assert server.stop() == 0
+    assert [line for line in server.log if " tornado_signal" not in line] == []
+
+
+@pytest.mark.parametrize(("status", "said"), [(200, "1 servers, valid for 86400 s"), (429, "which fails")])
+def test_check_asks_the_provider_and_succeeds_without_it(status, said, backend, tmp_path):
+    backend.behaviour = responding([TURN], status)
+    (tmp_path / "secret").write_text(SECRET)
+    flags = ("--turn-provider", backend.url, "--turn-provider-secret-file", "secret")
+    done = run("serve", "--check", "--port", 0, "--data-dir", "data", *flags, cwd=tmp_path)
+    assert done.returncode == 0
+    assert f"TURN provider: {backend.base}, {said}" in done.stdout
+    assert ("HTTP 429" in done.stderr) == (status == 429)
+
+
+@pytest.mark.needs("redis-server")
+def test_each_worker_asks_once(backend, redis_server, start):
+    server = start(
+        *("--workers", 2, "--durability", "os", "--turn-provider", backend.url),
+        redis=redis_server(),
+        TORNADO_SIGNAL_TURN_PROVIDER_SECRET=SECRET,
+    )
+    until(lambda: len(backend.requests) == 2)
+    until(lambda: has_turn(server))
+    assert server.stop() == 0
+    assert len(backend.requests) == 2
