@@ -4,7 +4,6 @@ import contextlib
 import functools
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -268,16 +267,6 @@ async def test_defect_is_counted_as_one(service, caplog, monkeypatch):
     caplog.clear()
 
 
-async def test_refusals_are_counted_by_reason(start_service):
-    service = await start_service(max_sessions_per_origin=1)
-    await service.offer()
-    response = await service.call("POST", "/lobby/offer", {"info": "i", "offer": "other"})
-    assert response.status == 429
-    found = await scraped(service)
-    assert found.all("refusals") == {("sessions of an origin", "429"): 1}
-    assert found.one("requests", "/:topic/offer", "POST", "429") == 1
-
-
 async def test_changes_in_one_write_are_counted_by_kind(service, monkeypatch):
     async with contextlib.AsyncExitStack() as stack:
         connections = [await stack.enter_async_context(service.connect()) for _ in range(20)]
@@ -299,9 +288,3 @@ def test_open_connections_are_counted(server):
             stack.enter_context(socket.create_connection((where.hostname, where.port)))
         until_scraped(running, lambda found: found.one("connections") == 5)
     until_scraped(running, lambda found: found.one("connections") == 0)
-
-
-async def test_head_response_has_no_body(service):
-    response = await service.raw(head("HEAD", "/metrics", [("Host", "localhost")]), "HEAD", service.admin_port)
-    assert (response.status, response.body) == (200, b"")
-    assert re.match("text/plain; version=", response.headers["Content-Type"])

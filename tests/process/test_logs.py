@@ -13,7 +13,7 @@ import sys
 from urllib.parse import urlsplit
 
 import pytest
-from support.command import BOUND_S, begin, call, run
+from support.command import BOUND_S, begin, run
 from support.documents import blocks
 from support.redis_servers import free_port
 from support.rpc import RpcClient
@@ -277,18 +277,6 @@ def test_without_access_log_a_request_has_a_line_only_at_debug_and_without_an_or
     lines = [line for line in server.log if not re.search("swept|no Origin|clients are", line)]
     assert [line for line in lines if "request" in line] == []
     assert len(lines) == 5  # ICE servers, room, listening, stopping, stopped
-
-
-def test_log_at_level_warning_is_empty_without_problems(tmp_path):
-    port = free_port()
-    process = begin("serve", "--port", port, "--log-level", "warning", "--access-log", cwd=tmp_path)
-    try:
-        until(lambda: call("health", "--port", port).returncode == 0)
-        process.terminate()
-        assert process.communicate(timeout=BOUND_S) == ("", "")
-        assert process.returncode == 0
-    finally:
-        process.kill()
 
 
 async def test_without_access_log_no_record_is_made(service, caplog):
