@@ -42,21 +42,9 @@ def lose_entries(path):
             db.delete(key)
 
 
-def largest(path):
-    return max(path.glob("*.ldb"), key=lambda table: table.stat().st_size)
-
-
-def lose_manifest(path):
-    next(path.glob("MANIFEST-*")).unlink()
-
-
 DAMAGE = {
     "spoil_half_of_it": lambda path: spoil_tables(path, end=0.5),
     "spoil_footer": spoil_footer,
-    "lose_current": lambda path: (path / "CURRENT").unlink(),
-    "lose_manifest": lose_manifest,
-    "lose_a_table": lambda path: largest(path).unlink(),
-    "empty_a_table": lambda path: largest(path).write_bytes(b""),
     "lose_entries": lose_entries,
 }
 
