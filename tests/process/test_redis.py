@@ -1,21 +1,27 @@
 """Servers that share their sessions on a real Redis: each answers as any other, also when Redis loses a node."""
 
-import json
+import asyncio
 import re
 import signal
 import subprocess
+import sys
 import time
+import uuid
 
 import pytest
+from support import rpc
 from support.certificates import make_pair
-from support.command import Server, call
+from support.checkout import unpack
+from support.command import ORIGIN, Server, call
 from support.documents import blocks
-from support.redis_servers import BEGIN_MS, RedisCluster, WallClock, free_port
-from support.redis_traffic import Follower, Waiters, in_background, ready, topic_in, until
+from support.maintenance import run_ok, run_refused
+from support.redis_servers import RedisCluster, RedisServer, free_port
+from support.redis_traffic import PARTITIONS, Waiters, in_background, ready, until
 from support.rpc import open_socket
 from support.scraping import scrape
 from support.service_manager import receive_message, wait_for_message
 from support.waiting import end_all
+from support.y_webrtc import RawClient, published
 
 pytest_plugins = ["support.redis_traffic", "support.service_manager"]
 
@@ -48,38 +54,6 @@ def test_peers_connect_across_two_servers_that_are_killed(kind, redis_server, st
     assert again.call("/poll", {"code": code, "side": "offerer"})[1]["answer"] == "at last"
     assert again.stop() == 0
     assert [line for line in again.log if " error" in line.lower()] == []
-
-
-def test_servers_of_one_redis_name_one_topic_for_a_network(redis_server, start):
-    addresses = ("1.2.3.4", "1.2.3.5", "2600:1:1:1::1", "2600:1:1:2::1", "2600:1:1:1::2")  # the last is near the third
-
-    def nearby(server, address):
-        return json.loads(server.exchange("/nearby", X_Forwarded_For=address)[2])["topic"]
-
-    def topics(*servers):
-        """Return the topic of each address, which is the same at all servers."""
-        found, *others = [[nearby(server, address) for address in addresses] for server in servers]
-        assert others == [found] * len(others)
-        assert found[4] == found[2]
-        assert len({*found}) == 4
-        return found
-
-    clock, flags = WallClock(), ("--durability", "os", "--trusted-proxies", "127.0.0.1")
-    redis, another = redis_server(clock=clock), redis_server()
-    midnight_ms = BEGIN_MS // 86_400_000 * 86_400_000 + 86_400_000
-    clock.set(midnight_ms - 60_000)
-    one, other, apart = (start(*flags, redis=each) for each in (redis, redis, another))
-    yesterday = topics(one, other)
-    assert not {*topics(apart)} & {*yesterday}
-    code = one.offer(f"room~{yesterday[0]}")
-    assert other.codes(f"room~{yesterday[0]}") == [code]
-    clock.set(midnight_ms + 60_000)
-    until(lambda: all(nearby(server, addresses[1]) != yesterday[1] for server in (one, other)))
-    today = topics(one, other)
-    assert today[0] == yesterday[0]  # somebody waits there
-    assert not {*today[1:]} & {*yesterday}
-    one.end()
-    assert topics(start(*flags, redis=redis)) == today
 
 
 def test_unsafe_redis_configuration_is_refused_with_advice(redis_server):
@@ -169,29 +143,7 @@ def test_missing_replica_is_logged_and_makes_the_server_unready(redis_server, st
     assert "requests for all sessions are served again" in end
 
 
-def test_emptied_redis_is_logged_and_its_sessions_are_gone_for_their_clients(redis_server, start):
-    redis = redis_server()
-    server = start("--durability", "os", "--admin-port", "0", redis=redis)
-    until(lambda: redis.ask("KEYS", "*:probe:*"))
-    code = server.offer()
-    waited = in_background(lambda: server.call("/poll", {"code": code, "side": "offerer", "wait": 60}))
-    until(lambda: scrape(server.admin_url).one("waiting_requests", "/poll"))
-    stream = Follower(server, "lobby")
-    stream.read_until(lambda: stream.known)
-    redis.ask("FLUSHALL")
-    stream.read_until(lambda: not stream.known)  # without another event
-    assert waited()[0] == 404
-    assert server.codes() == []
-    code = server.offer()
-    assert server.codes() == [code]
-    stream.read_until(lambda: stream.known == {code})
-    stream.close()
-    assert server.stop() == 0
-    (line,) = (line for line in server.log if "has lost its data" in line)
-    assert f"Redis at {redis.address} " in line
-
-
-async def test_emptied_redis_closes_connections_whose_held_offers_are_gone(redis_server, start):
+async def test_emptied_redis_is_logged_and_closes_connections_whose_held_offers_are_gone(redis_server, start):
     redis = redis_server()
     server = start("--durability", "os", redis=redis)
     until(lambda: redis.ask("KEYS", "*:probe:*"))
@@ -204,7 +156,11 @@ async def test_emptied_redis_closes_connections_whose_held_offers_are_gone(redis
         assert (await other.event())[0] == "reset"
         assert (await other.call("sessions", topic="lobby"))["sessions"] == []
         assert (await other.ask("hold", code=code))["error"]["code"] == 404
+        again = (await other.call("offer", topic="lobby", info="i", offer="o"))["code"]
+        assert (await other.event())[1]["code"] == again
     assert server.stop() == 0
+    (line,) = (line for line in server.log if "has lost its data" in line)
+    assert f"Redis at {redis.address} " in line
 
 
 def test_node_that_stops_responding_and_its_return_are_logged_with_the_reason(redis_server, tmp_path, start):
@@ -323,34 +279,14 @@ def test_primary_is_found_through_sentinels(redis_server, tmp_path, start):
 
 @pytest.fixture
 def cluster():
-    """Three primaries with two replicas each: while one of them takes over, there is one that has what is written."""
-    made = RedisCluster("redis", 3, 2, "--appendonly", "yes", "--cluster-require-full-coverage", "no")
+    made = RedisCluster("redis", 3, 1, "--appendonly", "yes", "--cluster-require-full-coverage", "no")
     yield made
     made.kill()
 
 
-def failover(cluster, publish, fault, start):
-    servers = [start(redis=cluster) for _ in range(2)]
-    primary = cluster.primaries_now()[0]
-    topic = topic_in(cluster.slots_of(primary))
-    waiters = Waiters(servers[1], topic, servers[0].offer(topic))
-    publishers = publish(servers)
-    publishers.wait_for(200)
-    (primary.kill if fault == "killed" else primary.freeze)()
-    try:
-        until(lambda: cluster.replaced(primary))
-        publishers.wait_for(200)
-    finally:
-        (primary.start if fault == "killed" else primary.resume)()
-    publishers.wait_for(100)
-    primary.wait(lambda: primary.ask("INFO", "replication")["role"] == "slave")
-    publishers.wait_for(100)
-    waiters.end(servers[0])
-    publishers.end()
-    cluster.wait_until_whole()
-
-
-def moved_slots_lost_replies_and_flushed_scripts(cluster, publish, start):
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_moved_slots_lost_replies_and_flushed_scripts_lose_and_duplicate_nothing(cluster, publish, start):
     publishers = publish([start(redis=cluster) for _ in range(2)])
     publishers.wait_for(150)
     one, other = cluster.primaries_now()[:2]
@@ -373,11 +309,120 @@ def moved_slots_lost_replies_and_flushed_scripts(cluster, publish, start):
     publishers.end()
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_changes_of_a_cluster_lose_and_duplicate_nothing(subtests, cluster, publish, start):
-    for fault in ("killed", "frozen"):
-        with subtests.test(fault):
-            failover(cluster, publish, fault, start)
-    with subtests.test("moved slots"):
-        moved_slots_lost_replies_and_flushed_scripts(cluster, publish, start)
+# Maintenance commands
+
+
+OTHER = "https://other.example"
+
+
+@pytest.fixture
+def redis(redis_server):
+    return redis_server()
+
+
+@pytest.fixture
+def server(redis, start):
+    return start("--durability", "os", redis=redis)
+
+
+def test_check_passes_during_writes_and_reports_disagreements(redis, server, publish):
+    arguments = ("check", "--store", "redis", "--redis-nodes", redis.address)
+    publishers = publish([server])
+    publishers.wait_for(30)
+    for _ in range(3):
+        assert run_ok(*arguments) == f"tornado-signal:* on Redis at {redis.address} is sound\n"
+    publishers.end()
+    code, _ = [uuid.UUID(server.offer()).bytes for _ in range(2)]
+    partition = PARTITIONS.of_code(ORIGIN, code)
+    kept = redis.ask("HGETALL", partition.meta)
+    redis.ask("HINCRBY", partition.meta, "n", 1)
+    (listed,) = [each for each in redis.ask("ZRANGE", partition.listing, 0, -1) if each.endswith(code)]
+    redis.ask("ZREM", partition.listing, listed)
+    checked = call(*arguments)
+    assert checked.returncode == 1
+    assert f"{ORIGIN!r}: the count of sessions does not match the listings\n" in checked.stdout
+    assert f"{code.hex()} is neither listed nor answered\n" in checked.stdout
+    assert f"Redis at {redis.address} is not sound (listed above: " in checked.stderr
+    redis.ask("ZADD", partition.listing, 0, listed)
+    redis.ask("HSET", partition.meta, "n", kept[b"n"])
+    assert run_ok(*arguments)
+    session = partition.session(code)
+    expires_ms = int(redis.ask("HGET", session, "e"))
+    redis.ask("PEXPIREAT", session, expires_ms + 60_000)  # as after moves to other nodes
+    assert run_ok(*arguments)
+    redis.ask("PEXPIREAT", session, expires_ms - 1)
+    assert f"{ORIGIN!r}: {code.hex()} does not expire when it should\n" in call(*arguments).stdout
+
+
+def test_missing_or_empty_redis_is_reported_in_one_sentence(redis):
+    flags = ("check", "--store", "redis", "--redis-nodes")
+    assert "set --redis-prefix" in run_refused(*flags, redis.address)
+    assert "Redis cannot be used" in run_refused(*flags, "127.0.0.1:1")
+    assert redis.ask("DBSIZE") == 0
+
+
+# Servers of earlier versions and of this one on the same Redis, as during an upgrade
+
+
+# The last release, the last commit before servers signed their actions, and one whose servers use the same channel for
+# signed ones. Run on that commit, the last case compares equal servers, and passes.
+RELEASE = {"release": "8a2b8163"}
+EARLIER = {"unsigned": "892501be~1", "signed": "0d2df6bd"}
+MESSAGES = 200
+
+
+@pytest.fixture
+def servers(start, tmp_path, request):
+    """A server of an earlier version, and one of this version."""
+    earlier = tmp_path / "earlier"
+    earlier.mkdir()
+    unpack(earlier, (RELEASE | EARLIER)[request.param])
+    with RedisServer("valkey") as redis:
+        flags = ("--store", "redis", "--redis-nodes", redis.address, "--durability", "os", "--admin-port", "0")
+        old = {"prefix": (sys.executable, "-m"), "command": "tornado_signal", "cwd": earlier}
+        yield start(*flags, **old), start(*flags)
+
+
+@pytest.mark.parametrize("servers", RELEASE | EARLIER, indirect=True)
+def test_servers_of_two_versions_serve_the_same_sessions(servers):
+    for one, other in (servers, servers[::-1]):
+        code = one.offer("lobby")
+        assert other.codes("lobby") == [code]
+        assert other.call("/answer", {"code": code, "side": "answerer", "candidate": "c"})[0] == 200
+        waiting = in_background(
+            lambda one=one, code=code: one.call("/poll", {"code": code, "side": "offerer", "wait": 30})
+        )
+        assert other.call("/answer", {"code": code, "side": "answerer", "answer": "a"})[0] == 200
+        assert waiting()[0] == 200
+        assert one.call("/poll", {"code": code, "side": "offerer"})[1] == {"answer": "a", "answerCandidates": ["c"]}
+        assert other.call("/withdraw", {"code": code, "side": "offerer"})[0] == 200
+        assert one.call("/poll", {"code": code, "side": "offerer"})[0] == 404
+
+
+def status(server):
+    return server.call("/status", base=server.admin_url, origin=None)[1]
+
+
+@pytest.mark.parametrize("servers", EARLIER, indirect=True)
+async def test_actions_of_one_version_disturb_no_client_of_another(servers):
+    old, new = servers
+    names = [server.url.rpartition(":")[2] for server in servers]
+
+    async def sees_both():
+        state = await asyncio.to_thread(status, new)
+        return all(name in str((state["processes"], state["missing"])) for name in names)
+
+    for sending, receiving in ((new, old), (old, new)):
+        urls = [server.url.replace("http", "ws", 1) + "/y-webrtc" for server in (sending, receiving)]
+        async with RawClient(urls[0], ORIGIN) as sender, RawClient(urls[1], ORIGIN) as receiver:
+            await receiver.subscribe("room")
+            for number in range(MESSAGES):
+                if not number % 50:
+                    await rpc.until(sees_both)
+                await sender.publish("room", number)
+            assert [await receiver.receive() for _ in range(MESSAGES)] == [
+                published("room", number, 1) for number in range(MESSAGES)
+            ]
+    for server in servers:
+        assert server.stop() == 0
+        assert [line for line in server.log if "Traceback" in line or "is refused" in line] == []

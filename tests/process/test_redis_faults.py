@@ -148,17 +148,6 @@ async def test_messages_to_a_primary_that_was_cut_off_do_not_arrive_late(servers
     assert received == sorted(set(received))
 
 
-def test_primary_that_only_the_other_nodes_do_not_reach_is_left(cluster, servers, primary, slots, waiters, publish):
-    others = [node.host for node in cluster.servers if node is not primary]
-    publishers = publish(servers[:2], slots=slots)
-    publishers.wait_for(20)
-    with dropping(*trials.between([primary.host], others)):
-        until(lambda: cluster.replaced(primary))
-        publishers.wait_for(20)  # although the former primary still claims the slots
-    primary.wait(lambda: primary.ask("INFO", "replication")["role"] == "slave")
-    publishers.end()
-
-
 def test_streams_forget_offers_that_only_the_lost_primary_had(cluster, servers, primary, slots):
     topic = topic_in(slots, (f"lost-{uuid.uuid4()}" for _ in itertools.count()))
     kept = servers[0].offer(topic)
@@ -192,20 +181,6 @@ def test_nothing_acknowledged_is_lost_in_a_single_fault(shape, cluster, servers,
     outcome = shape(cluster, servers[:2], primary, written_s=0.3)
     assert outcome.lost == 0
     assert outcome.refused > 0
-
-
-def test_two_servers_continue_when_the_third_dies_during_a_failover(
-    cluster, servers, primary, slots, waiters, publish, start
-):
-    third = start(redis=cluster)
-    publishers = publish([*servers[:2], third], slots=slots)
-    publishers.wait_for(60)
-    primary.kill()
-    third.end()
-    until(lambda: cluster.replaced(primary))
-    publishers.wait_for(60)
-    primary.start()
-    publishers.end(killed=True)
 
 
 def test_promoted_replica_with_fsync_has_acknowledged_data_on_disk(cluster, servers, primary, slots, publish):
