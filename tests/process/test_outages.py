@@ -1,4 +1,4 @@
-"""Clients of other protocols at two servers of one Redis, while it does not respond or moves a slot."""
+"""Clients of other protocols at two servers of one Redis, also while it does not respond or moves a slot."""
 
 import asyncio
 import contextlib
@@ -163,3 +163,71 @@ async def test_connected_peer_gets_each_message_once_and_in_order(fault, cluster
     await receiver.nothing_before(("b", "own"))
     await sender.close()
     await receiver.close()
+
+
+@pytest.fixture
+def patient(node, start):
+    """Two servers that wait for their Redis as long as it takes."""
+    flags = ("--durability", "os", "--redis-timeout-ms", 60_000, "--hold-grace-ms", 2000, "--peerjs-discovery")
+    return [start(*flags, redis=node) for _ in range(2)]
+
+
+def listed(server):
+    return sorted(server.call("/peerjs/peers")[1])
+
+
+async def opened(server, peer_id, token=None):
+    return await open_peer(server.port, peer_id, token, origin=ORIGIN)
+
+
+async def test_messages_wait_only_for_earlier_ones_to_their_id(node, patient):
+    one, other = patient
+    sender, near, far = await opened(one, "sender"), await opened(one, "near"), await opened(other, "far")
+    assert listed(one) == listed(other) == ["far", "near", "sender"]
+    with frozen(node):
+        for number in range(3):
+            await sender.send("CANDIDATE", "far", payload=number)
+        await sender.send("CANDIDATE", "near", payload="not by way of Redis")
+        assert (await near.next())["payload"] == "not by way of Redis"
+    assert [(await far.next())["payload"] for _ in range(3)] == [0, 1, 2]
+    for peer in (sender, near, far):
+        await peer.close()
+
+
+@pytest.mark.slow
+async def test_of_two_connections_that_claim_an_id_at_once_one_stays_its_owner(patient):
+    """Both have its token, as after two attempts to reconnect."""
+    one, other = patient
+    sender = await opened(one, "sender")
+    names = [f"claimed {number}" for number in range(40)]
+
+    async def claim(name):
+        claims = await asyncio.gather(*(opened(server, name, "its token") for server in patient))
+        ends = [asyncio.create_task(peer.closed()) for peer in claims]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        assert [end.result() for end in ends if end.done()] == [(1000, "taken over")]
+        return next(peer for peer, end in zip(claims, ends, strict=True) if not end.done())
+
+    owners = {name: await claim(name) for name in names}
+    lost = await opened(one, "lost")
+    lost.abort()
+    await until(lambda: "lost" not in listed(other))  # its grace period ends after those of the closed connections
+    assert listed(one) == sorted([*names, "sender"])
+    for name, peer in owners.items():
+        await sender.send("CANDIDATE", name, payload=1)
+        assert (await peer.next())["src"] == "sender"
+        await peer.close()
+    await sender.close()
+
+
+@pytest.mark.slow
+async def test_absent_ids_that_arrive_immediately_miss_nothing(patient):
+    """The id arrives while the first message to it is on its way."""
+    sender = await opened(patient[0], "sender")
+    for number in range(100):
+        peer_id = f"peer {number}"
+        _, peer = await asyncio.gather(sender.send("OFFER", peer_id, payload=number), opened(patient[1], peer_id))
+        assert await peer.next() == {"type": "OFFER", "src": "sender", "dst": peer_id, "payload": number}
+        await peer.close()
+    await sender.nothing_before(("sender", "own"))
+    await sender.close()
