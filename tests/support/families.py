@@ -73,7 +73,7 @@ FAMILIES = {
         "examples/languages docs/other-languages.md tests/libraries tornado_signal/http tornado_signal/service",
     ),
     "clients of other protocols": (
-        "process/test_peerjs_original.py system/test_originals.py system/test_node_clients.py::test_clients_of "
+        "system/test_originals.py system/test_node_clients.py::test_clients_of "
         "system/test_node_clients.py::test_databases system/test_node_clients.py::test_the_tests_of_p2pt",
         LIBRARIES + "tests/bench/peerjs* tests/bench/protocols.py tornado_signal/protocols tornado_signal/relay",
     ),
@@ -118,11 +118,11 @@ FAMILIES = {
         "tests/support/pythons.py tornado_signal/__*__.py tornado_signal/stores/leveldb/binding.py",
     ),
     "several servers of other protocols": (
-        "system/test_protocols_across_servers.py process/test_peerjs_cluster.py",
+        "system/test_protocols_across_servers.py",
         "tornado_signal/protocols tornado_signal/relay tornado_signal/redis",
     ),
     "faults of Redis": (
-        "process/test_redis_faults.py process/test_outages.py process/test_redis.py::test_changes "
+        "process/test_redis_faults.py process/test_outages.py process/test_redis.py::test_moved_slots "
         "browser/test_cluster.py engine/redis/test_former_primary.py engine/redis/test_leases.py "
         "engine/redis/test_moving_slots.py",
         "docs/scaling.md tests/engine/conftest.py tests/faults tests/support/forwarding.py "

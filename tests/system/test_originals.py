@@ -1,20 +1,27 @@
-"""The same raw exchanges with the original servers of y-webrtc and bittorrent-tracker, and with this server.
+"""The same raw exchanges with the original servers of y-webrtc, bittorrent-tracker and PeerJS, and with this server.
 
 The received messages are compared. Each deviation is listed here with its reason.
 """
 
 import asyncio
+import contextlib
 import json
+import re
+import urllib.error
 import urllib.request
 
 import pytest
 from bench import protocols
+from bench.peerjs import PeerJs
 from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("node")]
 
 ORIGIN = "https://app.example"
 BOUND_S = 30
+LOST_S = 1.0  # how long to wait for a message that one of the servers never delivers
+UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 HASH = "aaaabbbbccccddddeeeÿ"
 MARKED = "m" * 20
 SCRAPE = {"action": "scrape", "info_hash": MARKED}
@@ -30,7 +37,10 @@ def is_pong(message):
 
 
 class Exchange:
-    """An exchange with one server. `transcript` has what each client received, step by step."""
+    """An exchange with one server. `transcript` has what each client received, step by step.
+
+    The marker is a function of the client's name.
+    """
 
     def __init__(self, base, marker, is_marker):
         self.base = base
@@ -40,9 +50,36 @@ class Exchange:
         self._sender = ""
 
     async def open(self, name, path):
-        self._clients[name] = await connect(
-            self.base.replace("http", "ws") + path, origin=ORIGIN, compression=None, ping_interval=None
-        )
+        self._clients[name] = await self._connect(path)
+
+    async def _connect(self, path):
+        url = self.base.replace("http", "ws") + path
+        return await connect(url, origin=ORIGIN, compression=None, ping_interval=None)
+
+    async def try_to_open(self, title, path):
+        """Record the status of a refused handshake, or what is received and the close code, if there is one."""
+        try:
+            socket = await self._connect(path)
+        except InvalidStatus as refused:
+            self.transcript.append((title, [refused.response.status_code]))
+        else:
+            self.transcript.append((title, await self._hear(socket)))
+            await socket.close()
+
+    async def _hear(self, socket):
+        """Return what is received until the connection ends, or in some time, and the close code or None."""
+        received = []
+        with contextlib.suppress(ConnectionClosed, TimeoutError):
+            while True:
+                received.append(json.loads(await asyncio.wait_for(socket.recv(), LOST_S)))
+        return [*received, socket.close_code]
+
+    async def hear(self, title, name):
+        self.transcript.append((title, await self._hear(self._clients[name])))
+
+    async def receive(self, title, name, count):
+        """Record as many messages of a client, in any order."""
+        self.transcript.append((title, sorted([await self._receive(name) for _ in range(count)], key=str)))
 
     async def send(self, name, message):
         """Send text or bytes unchanged, or anything else as JSON."""
@@ -59,7 +96,7 @@ class Exchange:
         """
         received = []
         for name in [self._sender, *sorted(self._clients)]:
-            await self.send(name, self._marker)
+            await self.send(name, self._marker(name))
             while not self._is_marker(message := await self._receive(name)):
                 received.append((name, message))
         self.transcript.append((title, sorted(received, key=lambda entry: entry[0])))
@@ -76,18 +113,22 @@ class Exchange:
     async def _receive(self, name):
         return json.loads(await asyncio.wait_for(self._clients[name].recv(), BOUND_S))
 
-    async def get(self, path):
-        """Record status, text and CORS headers of a GET request."""
-
-        def fetch():
-            request = urllib.request.Request(self.base + path, headers={"Origin": ORIGIN})
-            with urllib.request.urlopen(request, timeout=BOUND_S) as response:
-                return response.status, response.read().decode(), response.headers
-
-        status, text, headers = await asyncio.to_thread(fetch)
+    async def get(self, path, *, typed=False):
+        """Record status, text and CORS headers of a GET request, and with `typed` the media type."""
+        status, text, headers = await asyncio.to_thread(self.fetch, path)
         cors = headers["Access-Control-Allow-Origin"] in (ORIGIN, "*")
-        shown = {"status": status, "text": text, "cors": cors}
+        shown = {"status": status, "text": UUID.sub("UUID", text), "cors": cors}
+        shown |= {"type": headers.get_content_type()} if typed else {}
         self.transcript.append((f"GET {path}", shown))
+
+    def fetch(self, path):
+        request = urllib.request.Request(self.base + path, headers={"Origin": ORIGIN})
+        try:
+            response = urllib.request.urlopen(request, timeout=BOUND_S)
+        except urllib.error.HTTPError as error:
+            response = error
+        with response:
+            return response.status, response.read().decode(), response.headers
 
     def close_all(self):
         for socket in self._clients.values():
@@ -174,6 +215,73 @@ async def speak_to_tracker(exchange):
     await exchange.until("B", scrape, has_two_members)
 
 
+PEERS = "/peerjs?key=peerjs&token=token&id="
+
+
+def message(kind, dst, payload=1, **more):
+    return {"type": kind, "dst": dst, "payload": payload, **more}
+
+
+def mark_peer(name):
+    return message("OFFER", name[0], "marker")
+
+
+def is_marked(message):
+    return message.get("payload") == "marker"
+
+
+async def until_ids(exchange, *ids):
+    async with asyncio.timeout(BOUND_S):
+        while sorted(json.loads((await asyncio.to_thread(exchange.fetch, "/peerjs/peers"))[1])) != [*ids]:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+async def speak_peerjs(exchange):
+    for path in ("/peerjs/id", "/another/id", "/peerjs/peers", "/peerjs/nothing"):
+        await exchange.get(path, typed=True)
+    await exchange.open("A", PEERS + "A")
+    for title, path in (
+        ("without an id", "/peerjs?key=peerjs&token=t"),
+        ("without a token", "/peerjs?key=peerjs&id=X"),
+        ("without a key", "/peerjs?id=X&token=t"),
+        ("another key", "/peerjs?key=another&id=X&token=t"),
+        ("taken", "/peerjs?key=peerjs&id=A&token=another"),
+        ("another path", "/another/peerjs?key=peerjs&id=X&token=t"),
+    ):
+        await exchange.try_to_open(title, path)
+    for kind, payload in (("OFFER", {"sdp": "v=0"}), ("CANDIDATE", {"candidate": {}}), ("UNKNOWN", 1)):
+        await exchange.send("A", message(kind, "B", payload))
+    for other in ({"type": "HEARTBEAT"}, {"type": "EXPIRE", "dst": "B"}, [1]):
+        await exchange.send("A", other)
+    await exchange.step("A waits for B")
+    await exchange.open("B", PEERS + "B")
+    await exchange.receive("B gets what was kept", "B", 3)
+    await exchange.send("B", message("ANSWER", "A", {"x": 1}, src="forged", extra=1))
+    await exchange.send("B", {"type": "OFFER", "dst": "A"})
+    await exchange.step("B answers")
+    await until_ids(exchange, "A", "B")
+    for kind in ("LEAVE", "OFFER", "CANDIDATE", "ANSWER"):
+        await exchange.send("A", message(kind, "C"))
+    await exchange.send("A", message("OFFER", "D"))
+    await exchange.receive("absent ids", "A", 2)
+    await exchange.step("after EXPIRE")
+    await exchange.try_to_open("the same token", PEERS + "A")
+    await exchange.hear("the earlier connection", "A")
+    await exchange.close("A")
+    await until_ids(exchange, "B")
+    await exchange.open("A again", PEERS + "A")
+    await exchange.send("B", message("OFFER", "A"))
+    await exchange.step("the id is free")
+    await exchange.send("A again", message("LEAVE", "B"))
+    await exchange.step("LEAVE to B")
+    await exchange.send("A again", {"type": "LEAVE"})
+    await until_ids(exchange, "B")
+    await exchange.open("D", PEERS + "D")
+    await exchange.send("D", "nonsense")
+    await exchange.send("D", message("OFFER", "B"))
+    await exchange.hear("invalid JSON, then an offer", "B")
+
+
 def converse(speak, base, *marker):
     async def run():
         exchange = Exchange(base, *marker)
@@ -197,7 +305,7 @@ def compared(speak, original, ours, tmp_path, *marker):
 
 
 def test_y_webrtc_clients_receive_what_the_original_server_sends(start, tmp_path):
-    deviations = compared(speak_y_webrtc, protocols.y_webrtc, start(), tmp_path, PING, is_pong)
+    deviations = compared(speak_y_webrtc, protocols.y_webrtc, start(), tmp_path, lambda name: PING, is_pong)
     # The original sends no CORS headers.
     original, ours = deviations.pop("GET /y-webrtc")
     assert original | {"cors": True} == ours
@@ -205,7 +313,7 @@ def test_y_webrtc_clients_receive_what_the_original_server_sends(start, tmp_path
 
 
 def test_clients_of_trackers_receive_what_the_original_server_sends(start, tmp_path):
-    deviations = compared(speak_to_tracker, protocols.tracker, start(), tmp_path, SCRAPE, is_scraped)
+    deviations = compared(speak_to_tracker, protocols.tracker, start(), tmp_path, lambda name: SCRAPE, is_scraped)
     # Each failure names the action and the hash, because the client of the original closes its connection otherwise.
     for title in ("a short hash", "a short id", "an answer without its peer", "an unknown action"):
         [(name, original)], [(same, ours)] = deviations.pop(title)
@@ -222,3 +330,27 @@ def test_clients_of_trackers_receive_what_the_original_server_sends(start, tmp_p
     assert original["files"]
     assert ours["files"] == {}
     assert deviations == {}
+
+
+def test_peerjs_clients_receive_what_the_original_server_sends(start, tmp_path):
+    ours = start("--peerjs-discovery")
+    deviations = compared(
+        speak_peerjs, lambda path: PeerJs(path / "log", "--allow_discovery"), ours, tmp_path, mark_peer, is_marked
+    )
+    for path in ("/peerjs/id", "/another/id"):  # an id is text; the client ignores the type
+        original, own = deviations.pop(f"GET {path}")
+        assert original | {"type": "text/plain"} == own
+    original, own = deviations.pop("GET /peerjs/nothing")  # errors of all paths are JSON
+    assert (original["status"], own["status"], own["type"]) == (404, 404, "application/json")
+    opened = {"type": "OPEN"}
+    assert deviations == {
+        # Any key is accepted and is part of the scope.
+        "another key": ([{"type": "ERROR", "payload": {"msg": "Invalid key provided"}}, 1005], [opened, None]),
+        # An unknown path, like that of other requests.
+        "another path": ([400], [404]),
+        # OPEN is also sent on a takeover, and the replaced connection is closed.
+        "the same token": ([None], [opened, None]),
+        "the earlier connection": ([None], [1000]),
+        # Invalid JSON is ignored. In the original the connection hangs.
+        "invalid JSON, then an offer": ([None], [message("OFFER", "B", src="D"), None]),
+    }
