@@ -25,7 +25,7 @@ from support.redis_servers import RedisServer
 from support.redis_traffic import in_background, until
 from support.scraping import PREFIX, scrape
 from support.service_manager import receive_message, wait_for_message
-from support.tokens import SECRET, make_token, write_secret
+from support.tokens import make_token
 
 from tornado_signal.process import supervisor
 from tornado_signal.process.balance import share
@@ -34,7 +34,6 @@ from tornado_signal.settings.settings import Settings
 pytest_plugins = ["support.service_manager"]
 
 WORKERS = 2
-SECRETS = {"main": SECRET, "next": b"another secret that is also long enough"}
 
 
 @pytest.fixture
@@ -128,22 +127,6 @@ def test_stuck_worker_hides_only_its_own_metrics_and_is_replaced_silently(start,
     assert server.wait() == 0
 
 
-def test_all_workers_require_tokens_and_reload_their_keys(start, tmp_path):
-    keys = write_secret(tmp_path / "keys")
-    server = start("--auth-keys", keys)
-    old, new = (make_token({"exp": time.time() + 600}, secret, name=name) for name, secret in SECRETS.items())
-
-    def statuses(token):
-        return {server.exchange("/lobby/sessions", token=token)[0] for _ in range(30)}
-
-    assert (statuses(old), statuses(new), statuses(None)) == ({200}, {401}, {401})
-    write_secret(keys, "next", SECRETS["next"])
-    (keys / "main.secret").unlink()
-    server.process.send_signal(signal.SIGHUP)
-    until(lambda: (statuses(old), statuses(new)) == ({401}, {200}))
-    assert server.stop() == 0
-
-
 def test_metrics_are_served_while_redis_is_down(start):
     redis = RedisServer("redis")
     flags = ("--store", "redis", "--redis-nodes", redis.address)
@@ -228,17 +211,23 @@ def test_unusable_file_on_reload_is_refused_once_and_changes_no_worker(start, tm
     key.write_text("k" * 32)
     config.write_text("")
     server = start("--config", config, "--auth-keys", key, "--auth-anonymous", "list", number=2)
-    lines = {
-        "k": "ERROR .* reload failed, keeping the current settings: the key ",
-        "k" * 32: "INFO .* applied: --max-offer",
-    }
-    for content, expected in lines.items():
+
+    def publish(token):
+        return server.exchange("/lobby/offer", {"info": "i", "offer": "o"}, token=token)[0]
+
+    old, new = (make_token({"exp": time.time() + 600}, letter * 32, name="app") for letter in (b"k", b"n"))
+    for content, token, expected in (
+        ("k", old, "ERROR .* reload failed, keeping the current settings: the key "),
+        ("n" * 32, new, "INFO .* applied: --max-offer, keys of tokens"),
+    ):
         key.write_text(content)
         config.write_text("max_offer = 100")
         server.process.send_signal(signal.SIGHUP)
         assert re.search(expected, server.process.stderr.readline())
         ours = rf"^{PREFIX}last_reload_successful {float('INFO' in expected)}$"
         until(lambda ours=ours: re.search(ours, scrape(server.admin_url).text, re.MULTILINE))
+        until(lambda token=token: {publish(token) for _ in range(30)} == {200})
+    assert {publish(None), publish(old)} == {401}
     assert server.stop() == 0
     assert sum("reload" in line for line in server.log) == 0
 
