@@ -180,6 +180,17 @@ def test_host_of_a_target_is_that_of_one_request():
     ]
 
 
+def test_length_of_a_known_head_is_its_own_after_a_target_with_a_host():
+    block = b" HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n%b"
+    targets = [(b"/a", b"x"), (b"http://other/a", b"xy"), (b"/a", b"xyz")]
+    calls, _ = parse_pieces([b"POST " + target + block % (len(body), body) for target, body in targets])
+    assert [(call[3]["Host"], call[4], call[7]) for call in calls] == [
+        ("h", ["1"], b"x"),
+        ("other", ["2"], b"xy"),
+        ("h", ["3"], b"xyz"),
+    ]
+
+
 def test_methods_that_the_parser_does_not_know_are_kept():
     methods = ["BREW", "get", "!x", "x" * 32, "GET"]
     heads = [f"{method} /a HTTP/1.1\r\nHost: h\r\n\r\n".encode() for method in methods]

@@ -202,7 +202,7 @@ class RequestParser:
         version, headers = parse_head(read[at + len(line) : end])
         self._chunked = self._after_chunked = b"transfer-encoding" in headers.sent
         if host and "Host" in headers:
-            headers = headers.with_values({b"host": host.decode("latin-1")})
+            headers = headers.with_values({**headers.replaced, b"host": host.decode("latin-1")})
         if parser.should_upgrade():
             for name in ("Content-Length", "Transfer-Encoding"):
                 if name in headers:
