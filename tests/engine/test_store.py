@@ -134,6 +134,21 @@ async def test_simultaneous_candidates_are_all_stored(one, engine):
     assert sorted([news.description_number, *(number for number, _ in news.candidates)]) == list(range(1, 302))
 
 
+async def test_same_content_is_one_session(open_store, under, engine):
+    store = await open_store(codes="content")
+    one, other = under(store), under(store, OTHER)
+    code = await one.create("topic", "first", "offer")
+    assert code == engine.code(ORIGIN, "topic", "offer") == await one.create("topic", "second", "offer")
+    (listed,) = await one.sessions()
+    assert listed.session.info == "first"
+    assert await one.topics() == ([("topic", 1)], 1)
+    others = [await one.create("topic", "first", "offer2"), await one.create("topic2", "first", "offer")]
+    others.append(await other.create("topic", "first", "offer"))
+    others.append(await one.create("topico", "first", "ffer"))
+    assert len({code, *others}) == 5
+    assert {uuid.UUID(bytes=each).version for each in (code, *others)} == {8}
+
+
 @on_every_engine
 async def test_content_published_simultaneously_is_one_session(opened, engine):
     _, one = await opened(codes="content")
