@@ -19,8 +19,8 @@ from typing import Any
 import tornado
 import uvloop
 
+from tornado_signal.process.draining import Stages
 from tornado_signal.process.server import ServingProcess
-from tornado_signal.process.stages import Stages
 from tornado_signal.settings.settings import Settings
 from tornado_signal.system import loop
 from tornado_signal.system.lifecycle import SERVING, Lifecycle

@@ -15,9 +15,8 @@ from support.service import NOW_MS
 from support.waiting import until
 
 from tornado_signal.errors import OperatorError
-from tornado_signal.outgoing import endpoint, turn_provider, turn_refresher
-from tornado_signal.outgoing.turn_provider import make_provider
-from tornado_signal.outgoing.turn_refresher import Refresher
+from tornado_signal.outgoing import endpoint, turn
+from tornado_signal.outgoing.turn import Refresher, make_provider
 from tornado_signal.service import ice
 from tornado_signal.settings.settings import Settings
 
@@ -44,8 +43,8 @@ def settings(tmp_path, backend):
 @pytest.fixture
 def refreshing(service, monkeypatch, io_loop):
     """The refresher of a server, which retries after few milliseconds."""
-    monkeypatch.setattr(turn_refresher, "FIRST_RETRY_S", 0.01)
-    monkeypatch.setattr(turn_refresher, "MAX_RETRY_S", 0.02)
+    monkeypatch.setattr(turn, "FIRST_RETRY_S", 0.01)
+    monkeypatch.setattr(turn, "MAX_RETRY_S", 0.02)
     running = []
 
     async def make():
@@ -125,10 +124,9 @@ async def test_documented_form(form, service, refreshing, backend, settings, mon
     named, target, sent, response, (servers, lifetime_s) = form
     backend.behaviour = responding(*response)
     local = {
-        name: each._replace(url=re.sub("https://[^/]*", backend.base, each.url))
-        for name, each in turn_provider.FORMS.items()
+        name: each._replace(url=re.sub("https://[^/]*", backend.base, each.url)) for name, each in turn.FORMS.items()
     }
-    monkeypatch.setattr(turn_provider, "FORMS", local)
+    monkeypatch.setattr(turn, "FORMS", local)
     refreshing.use(
         make_provider(dataclasses.replace(settings, turn_provider=named or settings.turn_provider, turn_ttl_s=3600))
     )
@@ -140,7 +138,7 @@ async def test_documented_form(form, service, refreshing, backend, settings, mon
 
 
 def test_services_are_asked_over_https():
-    hosts = {name: form.url.partition("/")[0] + form.url.split("/")[2] for name, form in turn_provider.FORMS.items()}
+    hosts = {name: form.url.partition("/")[0] + form.url.split("/")[2] for name, form in turn.FORMS.items()}
     assert hosts == {
         "cloudflare": "https:rtc.live.cloudflare.com",
         "metered": "https:{name}.metered.live",
@@ -151,7 +149,7 @@ def test_services_are_asked_over_https():
 
 def lines(caplog):
     """Return the log lines of the refresher. Tornado logs a too long body itself, or not, depending on its parts."""
-    return [record.getMessage() for record in caplog.records if record.name == turn_refresher.__name__]
+    return [record.getMessage() for record in caplog.records if record.name == turn.__name__]
 
 
 BAD = {
@@ -226,7 +224,7 @@ async def test_response_is_used_as_far_as_it_is_right(
 
 
 async def test_last_servers_are_used_until_they_expire(service, refreshing, backend, settings, monkeypatch, caplog):
-    monkeypatch.setattr(turn_provider, "MIN_LIFETIME_S", 1)
+    monkeypatch.setattr(turn, "MIN_LIFETIME_S", 1)
     backend.behaviour = responding({**GOOD, "ttl": 1})
     refreshing.use(make_provider(settings))
     await rpc.until(lambda: len(backend.requests) >= 2)  # after half of the lifetime

@@ -23,7 +23,7 @@ from websockets.sync.client import connect
 import tornado_signal
 from tornado_signal import errors
 from tornado_signal.__main__ import make_parser
-from tornado_signal.outgoing.webhook_events import ConnectionEvent, SessionEvent
+from tornado_signal.outgoing.webhook_events import connection_event, session_event
 from tornado_signal.service.statuses import STATUS
 from tornado_signal.settings.settings import SETTINGS
 from tornado_signal.stores.leveldb import layout
@@ -327,8 +327,8 @@ def test_documented_webhook_events_and_their_fields_are_those_of_the_package():
     (setting,) = (setting for setting in SETTINGS if setting.name == "webhook_events")
     assert types == set(setting.type.allowed.partition(";")[0].split(" or "))
     fields = {name for row in table("webhooks", "Events", "field") for name in re.findall("`(.+?)`", row[0])}
-    session = SessionEvent(0, "created", "", b"\0" * 16, "", 0, 0).fields()
-    connection = ConnectionEvent(0, "", "", "", "", 0, 0).fields()
+    session = session_event(0, "created", "", b"\0" * 16, "", 0, 0)
+    connection = connection_event("", 0, "", "", "", "", 0, 0)
     assert fields == {"sequence", "server", *session, *connection}
 
 

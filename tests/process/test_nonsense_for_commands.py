@@ -8,7 +8,7 @@ import pytest
 from support import malicious
 from support.command import CLIENT, COMMAND, call
 
-from tornado_signal.operator import health, remote
+from tornado_signal.operator import admin, health
 from tornado_signal_client import http
 from tornado_signal_client.cli import discovery
 from tornado_signal_client.types import Event
@@ -43,7 +43,7 @@ def short_limits(monkeypatch):
     """Make the time limits short enough to wait for."""
     monkeypatch.setattr(http, "RESPONSE_S", 1.0)
     monkeypatch.setattr(health, "TIMEOUT_S", 1.0)
-    monkeypatch.setattr(remote, "LIMIT_S", 1.0)
+    monkeypatch.setattr(admin, "LIMIT_S", 1.0)
 
 
 def check_error(*arguments, command=COMMAND):

@@ -17,9 +17,9 @@ from support.webhooks import SECRET
 
 import tornado_signal
 from tornado_signal.errors import OperatorError
-from tornado_signal.process.resources import CONTENTS, changed_contents, read_resources
+from tornado_signal.process.draining import Stages
+from tornado_signal.process.reload import CONTENTS, changed_contents, read_resources
 from tornado_signal.process.server import ServingProcess
-from tornado_signal.process.stages import Stages
 from tornado_signal.settings.settings import SETTINGS, Settings, merge
 from tornado_signal.system.lifecycle import LEAVING, SERVING, Lifecycle
 

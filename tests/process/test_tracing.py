@@ -311,10 +311,10 @@ def test_outage_of_the_collector_is_logged_once(traced, collector):
     lines = [line for line in server.log if "tracing" in line or "opentelemetry" in line]
     assert len(lines) == 2
     assert (
-        f"WARNING tornado_signal.tracing.export: spans cannot be exported to {collector.url} and {DROPPED}" in lines[0]
+        f"WARNING tornado_signal.tracing.spans: spans cannot be exported to {collector.url} and {DROPPED}" in lines[0]
     )
     assert "400" in lines[0]
-    assert "INFO tornado_signal.tracing.export: spans are exported to " in lines[1]
+    assert "INFO tornado_signal.tracing.spans: spans are exported to " in lines[1]
 
 
 def test_requests_are_served_without_a_collector(start):
@@ -340,7 +340,7 @@ def test_collector_that_does_not_respond_delays_nothing(traced, collector):
         assert send(server, "GET", "/health") == 200
     assert server.stop() == 0
     full, late = [line for line in server.log if "WARNING" in line]
-    assert "tornado_signal.tracing.export: OpenTelemetry: Queue full, dropping Span." in full
+    assert "tornado_signal.tracing.spans: OpenTelemetry: Queue full, dropping Span." in full
     assert "tornado_signal.tracing.spans: the last spans were not exported within 2 s and are dropped" in late
 
 

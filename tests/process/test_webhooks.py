@@ -22,9 +22,9 @@ from support.waiting import until
 from support.webhooks import OTHER_SECRET, SECRET, Receiver, status, write_secret
 from websockets.asyncio.client import connect
 
-from tornado_signal.outgoing import endpoint, webhook_events, webhook_target
+from tornado_signal.outgoing import endpoint, webhook_events
 from tornado_signal.outgoing import webhooks as sender
-from tornado_signal.outgoing.webhooks import Webhooks
+from tornado_signal.outgoing.webhooks import Webhooks, make_target
 
 pytest_plugins = ["support.http_fixtures", "support.redis_traffic"]
 
@@ -350,7 +350,7 @@ def webhooks(service, receiver, tmp_path, monkeypatch, io_loop):
 
     async def make():
         webhooks = Webhooks(service.shared)
-        webhooks.use(webhook_target.make_target(settings), settings)
+        webhooks.use(make_target(settings), settings)
         return webhooks
 
     webhooks = io_loop.run_sync(make)
@@ -376,10 +376,10 @@ async def test_events_that_are_never_accepted_are_dropped_and_reported(
     await rpc.until(lambda: webhooks.metrics.queued == 0)
 
 
-@pytest.mark.parametrize("part", ["take", "_deliver"])
+@pytest.mark.parametrize("part", ["encode", "_deliver"])
 async def test_internal_error_drops_events_and_delivery_goes_on(service, webhooks, receiver, monkeypatch, caplog, part):
     with monkeypatch.context() as broken:
-        broken.setattr(webhooks._queue if part == "take" else webhooks, part, lambda *batch: 1 // 0)
+        broken.setattr(webhook_events if part == "encode" else webhooks, part, lambda *batch: 1 // 0)
         await service.offer()
         await rpc.until(lambda: webhooks.metrics.dropped["rejected"] == 1)
     assert webhooks.metrics.queued == 0
@@ -479,8 +479,8 @@ async def test_off_and_on_again_drops_what_waits_and_continues(service, webhooks
         await service.offer()
         await service.offer()
         await rpc.until(lambda round_=round_: len(receiver.requests) >= round_)
-        webhooks.use(webhook_target.make_target(service.settings), service.settings)
-        webhooks.use(webhook_target.make_target(settings), settings)
+        webhooks.use(make_target(service.settings), service.settings)
+        webhooks.use(make_target(settings), settings)
     receiver.behaviour = status(200)
     await service.offer()
     await rpc.until(lambda: webhooks.metrics.sent == 1)
@@ -504,7 +504,7 @@ async def test_unusual_topics_and_origins_arrive_as_they_are(service, webhooks, 
 
 async def test_nothing_is_observed_without_webhooks(service, webhooks):
     assert service.shared.observer is webhooks
-    webhooks.use(webhook_target.make_target(service.settings), service.settings)
+    webhooks.use(make_target(service.settings), service.settings)
     assert service.shared.observer is None
     await service.offer()
     assert (webhooks.metrics.queued, webhooks.metrics.dropped.total()) == (0, 0)

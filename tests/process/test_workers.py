@@ -28,7 +28,7 @@ from support.service_manager import receive_message, wait_for_message
 from support.tokens import make_token
 
 from tornado_signal.process import supervisor
-from tornado_signal.process.balance import share
+from tornado_signal.process.handover import share
 from tornado_signal.settings.settings import Settings
 
 pytest_plugins = ["support.service_manager"]
@@ -269,6 +269,12 @@ def test_passed_sockets_and_sighup_reach_all_workers(start, tmp_path):
     assert server.process.wait(BOUND_S) == 0
     reading.join(BOUND_S)
     assert [line for line in said if "reload failed, keeping the current settings" in line and "worker=" in line] == []
+
+
+def test_admin_listener_for_other_machines_without_a_token_is_logged_once(start):
+    server = start("--admin-address", "0.0.0.0")
+    assert sum("the admin listener accepts other machines: only health" in line for line in server.log) == 1
+    assert server.stop() == 0
 
 
 def test_startup_error_is_reported_once():

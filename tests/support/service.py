@@ -23,7 +23,7 @@ from tornado_signal.limits.per_address import Limits
 from tornado_signal.operator.access import AdminPolicy
 from tornado_signal.operator.control import Control
 from tornado_signal.operator.handlers import make_application as make_admin_application
-from tornado_signal.process.resources import read_resources
+from tornado_signal.process.reload import read_resources
 from tornado_signal.process.server import all_routes
 from tornado_signal.relay.opening import open_relay
 from tornado_signal.service import wire

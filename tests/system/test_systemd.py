@@ -12,7 +12,7 @@ from support.documents import blocks
 from support.paths import SYSTEMD
 from support.searches import some
 
-from tornado_signal.process import draining, stages, supervisor
+from tornado_signal.process import draining, supervisor
 from tornado_signal.settings import settings
 from tornado_signal.settings import sources as config
 from tornado_signal.stores import watches
@@ -77,7 +77,7 @@ def test_service_reads_its_settings():
 def test_stop_timeout_covers_all_stages_of_the_stop():
     (limit_s,) = re.findall(r"^TimeoutStopSec=(\d+)$", UNIT.read_text(), re.MULTILINE)
     assert watches.END_S < draining.DRAIN_LIMIT_S
-    assert sum(stages.LIMITS_S.values()) <= supervisor.STOP_S
+    assert sum(draining.LIMITS_S.values()) <= supervisor.STOP_S
     assert int(limit_s) > supervisor.STOP_S + 2 * draining.CLOSE_LIMIT_S
 
 

@@ -6,8 +6,8 @@ import socket
 import pytest
 
 from tornado_signal.errors import OperatorError
-from tornado_signal.system import activation
-from tornado_signal.system.activation import passed_sockets
+from tornado_signal.system import service_manager
+from tornado_signal.system.service_manager import passed_sockets
 
 FIRST = 700  # a descriptor number above all others of this process
 
@@ -15,7 +15,7 @@ FIRST = 700  # a descriptor number above all others of this process
 @pytest.fixture
 def pass_on(monkeypatch):
     """A function that puts sockets at the passed descriptor numbers and returns the environment for them."""
-    monkeypatch.setattr(activation, "FIRST", FIRST)
+    monkeypatch.setattr(service_manager, "FIRST", FIRST)
     descriptors = []
 
     def pass_sockets(*sockets, **variables):

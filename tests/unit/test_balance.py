@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from tornado_signal.process import balance
-from tornado_signal.process.balance import SLACK, Balance, share
+from tornado_signal.process import handover
+from tornado_signal.process.handover import SLACK, Balance, share
 
 
 @pytest.fixture(params=["as the system has it", "without memfd_create"])
@@ -13,8 +13,8 @@ def rows(monkeypatch, request):
     """Three processes. The duration and processor time of the test do not matter."""
     if request.param == "without memfd_create":
         monkeypatch.delattr(os, "memfd_create", raising=False)
-    monkeypatch.setattr(balance, "FRESH_S", 1e9)
-    monkeypatch.setattr(balance, "BUSY", float("inf"))
+    monkeypatch.setattr(handover, "FRESH_S", 1e9)
+    monkeypatch.setattr(handover, "BUSY", float("inf"))
     descriptor = share(3)
     yield [Balance(descriptor, number) for number in (1, 2, 3)]
     os.close(descriptor)
@@ -44,6 +44,6 @@ def test_last_accepting_process_continues(rows):
 @pytest.mark.parametrize(("name", "value"), [("FRESH_S", 0), ("BUSY", -1)])
 def test_stuck_or_busy_process_is_not_waited_for(name, value, rows, monkeypatch):
     first, second, _ = rows
-    monkeypatch.setattr(balance, name, value)
+    monkeypatch.setattr(handover, name, value)
     assert second.accepts(0)
     assert first.accepts(100)

@@ -21,9 +21,9 @@ from tornado_signal.limits.fair_queue import FairQueue
 from tornado_signal.limits.forwarded import parse_address
 from tornado_signal.limits.per_address import Limits
 from tornado_signal.limits.recent import RecentCounts
-from tornado_signal.operator.actions import Actions
+from tornado_signal.operator.actions import Actions, perform
 from tornado_signal.operator.status import Status
-from tornado_signal.outgoing.webhook_events import EventQueue, SessionEvent, WebhookMetrics
+from tornado_signal.outgoing.webhook_events import EventQueue, WebhookMetrics, session_event
 from tornado_signal.relay import Channel, Lease
 from tornado_signal.relay.memory import MemoryRelay
 from tornado_signal.session import TopicRange
@@ -180,7 +180,7 @@ async def disconnect_network(count):
     service = SimpleNamespace(waits={})
     actions = Actions(service, transport_state(count), {})
     yield
-    result = await actions.perform("disconnect", {"address": "192.0.2.0/24"}, "a test")
+    result = await perform(actions.performers, "disconnect", {"address": "192.0.2.0/24"}, "a test")
     yield
     assert result == {"connections": count}
 
@@ -326,10 +326,10 @@ async def remember_removals(count):
 
 async def queue_webhook_events(count):
     queue = EventQueue("server", WebhookMetrics())
-    event = SessionEvent(0, "created", "origin", b"c" * 16, "topic", 0, 1)
+    event = session_event(0, "created", "origin", b"c" * 16, "topic", 0, 1)
     yield
     for _ in range(count):
-        queue.add(event)
+        queue.add(b"c" * 16, event)
     while queue:
         queue.done(queue.take(), "")
 
@@ -367,7 +367,7 @@ class Waiting:
 
 async def describe_use(count):
     service = SimpleNamespace(waits=dict.fromkeys(map(Waiting, range(count)), "topic"), settings=Settings(), version="")
-    status = Status(service, transport_state(count), None, "server", 0)
+    status = Status(service, transport_state(count), None, "server", 0, 0)
     yield
     origins, _ = await status._find_usage()
     yield

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from tornado_signal.system import notify
-from tornado_signal.system.notify import Notifier
+from tornado_signal.system import service_manager
+from tornado_signal.system.service_manager import Notifier
 
 WATCHDOG = {"WATCHDOG_USEC": "3000000", "WATCHDOG_PID": str(os.getpid())}
 
@@ -74,7 +74,7 @@ def test_missing_manager_is_logged_and_without_a_manager_nothing_is_sent(caplog)
 
 
 def test_manager_that_does_not_read_blocks_for_a_bounded_time(manager, caplog, monkeypatch):
-    monkeypatch.setattr(notify, "SEND_S", 0.1)
+    monkeypatch.setattr(service_manager, "SEND_S", 0.1)
     notifier = Notifier({"NOTIFY_SOCKET": manager[1]})
     began_s = time.monotonic()
     while not caplog.records:

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from tornado_signal.process import stages as stages_module
-from tornado_signal.process.stages import LIMITS_S, Stages
+from tornado_signal.process import draining
+from tornado_signal.process.draining import LIMITS_S, Stages
 
 
 async def test_parts_are_closed_in_reverse_order_although_one_fails_and_one_hangs(monkeypatch, caplog):
@@ -29,7 +29,7 @@ async def test_parts_are_closed_in_reverse_order_although_one_fails_and_one_hang
     opened("requests")
     await stages.close()
     assert closed == ["requests", "webhooks", "relay", "store"]
-    assert [record.getMessage() for record in caplog.records if record.name == stages_module.__name__] == [
+    assert [record.getMessage() for record in caplog.records if record.name == draining.__name__] == [
         "stopping: cannot close webhooks",
         "stopping: relay not closed within 0.01 s; continuing without it",
     ]

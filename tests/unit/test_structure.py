@@ -59,7 +59,7 @@ MAY_IMPORT = {
     "system.hourly": "",
     "system.loop": "",
     "system.lifecycle": "",
-    "system": "errors settings",
+    "system": "errors settings tornado",
     "process": (
         "auth errors http limits operator service settings stores "
         "system system.lifecycle system.loop transport outgoing protocols relay tracing websocket "
@@ -80,8 +80,8 @@ PURE_MODULES |= {"hmac", "ipaddress", "itertools", "json", "math", "re", "struct
 
 ENTRY_POINTS = {"__main__", "client.__main__", "process.worker"}
 
-READERS = {"client.http", "client.websocket", "operator.health", "operator.remote"}
-READERS |= {"redis.connections", "outgoing.endpoint"}
+READERS = {"client.http", "client.websocket", "operator.admin", "operator.health"}
+READERS |= {"redis.connections", "outgoing.endpoint", "system.fetching"}
 READERS |= {"operator.workers"}  # only the responses of the server's own processes
 
 FILES = some(

@@ -10,8 +10,9 @@ import pytest
 from tornado_signal.metrics import WebhookMetrics
 from tornado_signal.outgoing import webhook_events
 from tornado_signal.outgoing.endpoint import parse_retry_after
-from tornado_signal.outgoing.webhook_events import ConnectionEvent, EventQueue, SessionEvent
-from tornado_signal.outgoing.webhook_target import unencrypted
+from tornado_signal.outgoing.webhook_events import EventQueue, connection_event, session_event
+from tornado_signal.outgoing.webhooks import warn_of_unencrypted_events
+from tornado_signal.service import wire
 from tornado_signal.session import make_uuid
 from tornado_signal.settings.settings import Settings
 
@@ -19,7 +20,8 @@ CODE = make_uuid(b"\0" * 16, 4)
 
 
 def event(topic="topic", origin="https://a.example", code=CODE):
-    return SessionEvent(1_000, "created", origin, code, topic, 500, 1_500)
+    """Return the arguments of `EventQueue.add`."""
+    return code, session_event(1_000, "created", origin, code, topic, 500, 1_500)
 
 
 @pytest.fixture
@@ -37,10 +39,10 @@ def sequences(batch):
 
 
 def test_events_have_their_fields_and_unknown_ones_are_omitted(queue):
-    queue.add(event())
-    queue.add(SessionEvent(2_000, "expired", "null", CODE, "t", None, 1_500))
-    queue.add(ConnectionEvent(3_000, "c1", "peerjs", "", None))
-    queue.add(ConnectionEvent(4_000, "c1", "peerjs", "null", "192.0.2.1", 1_000, 1001))
+    queue.add(*event())
+    queue.add(CODE, session_event(2_000, "expired", "null", CODE, "t", None, 1_500))
+    queue.add("c1", connection_event("opened", 3_000, "c1", "peerjs", "", None))
+    queue.add("c1", connection_event("closed", 4_000, "c1", "peerjs", "null", "192.0.2.1", 1_000, 1001))
     code = "00000000-0000-4000-8000-000000000000"
     assert orjson.loads(queue.take().body) == {
         "events": [
@@ -68,7 +70,7 @@ def test_events_have_their_fields_and_unknown_ones_are_omitted(queue):
 
 def test_batches_are_bounded_in_number_and_size_and_lose_nothing(queue, metrics):
     for number in range(250):
-        queue.add(event(code=make_uuid(number.to_bytes(16), 4)))
+        queue.add(*event(code=make_uuid(number.to_bytes(16), 4)))
     batches = [queue.take(), queue.take(), queue.take()]
     assert [batch.size for batch in batches] == [100, 100, 50]
     assert [number for batch in batches for number in sequences(batch)] == [*range(1, 251)]
@@ -78,7 +80,7 @@ def test_batches_are_bounded_in_number_and_size_and_lose_nothing(queue, metrics)
         queue.done(batch, "")
     assert (metrics.queued, metrics.sent, metrics.dropped.total()) == (0, 250, 0)
     for _ in range(100):  # each control character takes six bytes
-        queue.add(event(topic="\1" * 256, origin="\1" * 512))
+        queue.add(*event(topic="\1" * 256, origin="\1" * 512))
     found = []
     while queue:
         batch = queue.take()
@@ -90,25 +92,25 @@ def test_batches_are_bounded_in_number_and_size_and_lose_nothing(queue, metrics)
 
 @pytest.mark.parametrize("bound", ["MAX_EVENTS", "MAX_BYTES"])
 def test_full_queue_drops_the_newest_and_the_next_batches_say_so(queue, metrics, monkeypatch, bound):
-    size = webhook_events.EVENT_BYTES + webhook_events.CHARACTER_BYTES * event().text_length
+    size = webhook_events.EVENT_BYTES + len(wire.encode({"sequence": 1, "server": "a1", **event()[1]}))
     monkeypatch.setattr(webhook_events, bound, 3 if bound == "MAX_EVENTS" else 3 * size)
-    assert [queue.add(event()) for _ in range(5)] == [True, True, True, False, False]
+    assert [queue.add(*event()) for _ in range(5)] == [True, True, True, False, False]
     assert metrics.dropped == Counter({"full": 2})
     batch = queue.take()
     assert (sequences(batch), batch.dropped) == ([1, 2, 3], 2)
     queue.done(batch, "rejected")
     assert metrics.dropped == Counter({"full": 2, "rejected": 3})
-    queue.add(event())
+    queue.add(*event())
     batch = queue.take()
     assert (sequences(batch), batch.dropped) == ([6], 5)
     queue.done(batch, "")
-    queue.add(event())
+    queue.add(*event())
     assert queue.take().dropped == 0
 
 
 def test_cleared_events_are_dropped(queue, metrics):
     for _ in range(3):
-        queue.add(event())
+        queue.add(*event())
     queue.clear("off")
     assert (len(queue), metrics.queued, metrics.dropped) == (0, 0, Counter({"off": 3}))
 
@@ -121,7 +123,7 @@ def test_retry_after_is_a_number_of_seconds_or_a_date():
     assert parse_retry_after("9" * 5000) < 1e9
 
 
-def test_urls_through_the_internet_without_tls_are_found():
+def test_urls_through_the_internet_without_tls_are_logged(caplog):
     local = [
         "none",
         "https://a.example",
@@ -131,7 +133,9 @@ def test_urls_through_the_internet_without_tls_are_found():
         "http://receiver:80",
     ]
     local += ["http://10.1.2.3", "http://192.168.1.1", "http://hook.svc.cluster.local", "http://[fd00::1]"]
-    found = [unencrypted(Settings(webhook_url=None if url == "none" else url)) for url in local]
-    assert found == [None] * len(local)
+    for url in local:
+        warn_of_unencrypted_events(Settings(webhook_url=None if url == "none" else url))
+    assert caplog.records == []
     for host in ("a.example", "8.8.8.8", "2001:4860::1"):
-        assert unencrypted(Settings(webhook_url=f"http://{f'[{host}]' if ':' in host else host}/a")) == host
+        warn_of_unencrypted_events(Settings(webhook_url=f"http://{f'[{host}]' if ':' in host else host}/a"))
+        assert f"sends events to {host} unencrypted" in caplog.records.pop().getMessage()

@@ -6,9 +6,10 @@ import http
 import ipaddress
 import re
 from collections import Counter
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 from tornado import httputil, web
 
@@ -38,19 +39,49 @@ class AdminPolicy:
         return is_address(host) or re.sub(":[0-9]+$", "", host).lower() in self.hosts
 
 
+class Operator(Protocol):
+    """The processes of one server, or of all servers that share a Redis."""
+
+    async def readiness(self) -> tuple[int, dict[str, Any]]:
+        """Return status and body of /readyz. Can raise Unavailable."""
+
+    def metrics(self) -> AsyncIterator[bytes]:
+        """Yield the text of each family of metrics."""
+
+    async def describe(self, *, history: bool = False) -> dict[str, Any]:
+        """Return the verdict and the states of all processes (docs/operator-page.md#data).
+
+        With `history` also the figures of the last hour.
+        """
+
+    async def perform(self, name: str, fields: dict[str, Any], by: str) -> dict[str, Any]:
+        """Perform an action, a key of `ACTIONS`, on each process that it concerns. The log names `by`.
+
+        Return `results` of each process with its name, and `missing`, the processes that did not respond. Raise
+        InvalidAction before anything has changed.
+        """
+
+
 class AdminHandler(web.RequestHandler):
     """A Tornado handler with JSON responses, also for errors."""
 
     methods = "GET, HEAD"
     reason = ""  # why the request is refused, if the status does not say it
 
+    @property
+    def policy(self) -> AdminPolicy:
+        return cast("AdminApplication", self.application).policy
+
+    @property
+    def operator(self) -> Operator:
+        return cast("AdminApplication", self.application).operator
+
     def set_default_headers(self) -> None:
         self.set_header("Cache-Control", "no-store")
 
     def prepare(self) -> None:
         """Reject requests whose Host is a DNS name, except those of --admin-hosts."""
-        policy = cast("AdminApplication", self.application).policy
-        if not policy.allows_host(self.request.headers.get("Host", "")):
+        if not self.policy.allows_host(self.request.headers.get("Host", "")):
             self.reason = "the Host is not an address; list this name in --admin-hosts"
             raise web.HTTPError(403)
 
@@ -71,50 +102,38 @@ class AdminHandler(web.RequestHandler):
             super().log_exception(typ, value, tb)
 
 
-class LivenessHandler(AdminHandler):
-    """GET /healthz: whether the event loop runs."""
-
-    def get(self) -> None:
-        respond(self, 200, {"status": "ok"})
-
-    head = get
-
-
 class RestrictedHandler(AdminHandler):
     """A handler for the operator only.
 
     With a token, requests need it. Otherwise only programs on this machine have access.
     """
 
-    for_page = False  # whether the page of this listener has access, like programs; other web pages never have
-    policy: AdminPolicy
+    acts = (
+        True  # whether it changes something. Then the page of this listener needs the token; others never have access
+    )
 
     def prepare(self) -> None:
-        self.has_access()
-
-    def has_access(self) -> bool:
-        """Return whether a request has the token. Otherwise respond with 401.
+        """Respond with 401 to requests without the token.
 
         Raise HTTPError 403 for requests of web pages. Other machines also get it while no token is required.
         """
-        headers = self.request.headers
-        if is_from_page(self.request) and not (self.for_page and is_from_own_page(self.request)):
+        headers, policy = self.request.headers, self.policy
+        own_page = is_from_own_page(self.request) and (policy.token or not self.acts)
+        if is_from_page(self.request) and not own_page:
             self.reason = "web pages have no access"
             raise web.HTTPError(403)
-        if self.policy.token:
+        if policy.token:
             scheme, _, token = headers.get("Authorization", "").partition(" ")
-            if scheme.lower() != "bearer" or not hmac.compare_digest(token.strip().encode(), self.policy.token):
+            if scheme.lower() != "bearer" or not hmac.compare_digest(token.strip().encode(), policy.token):
                 self.reason = "without the token of --admin-token-file"
                 self.set_header("WWW-Authenticate", "Bearer")
                 respond(self, 401, {"error": "Unauthorized"})
-                return False
-            return True
+            return
         remote_ip = self.request.remote_ip or "::1"  # empty on a Unix socket
         from_here = is_loopback(headers.get("Host", "")) and ipaddress.ip_address(remote_ip).is_loopback
-        if not (self.policy.local and from_here):
+        if not (policy.local and from_here):
             self.reason = "other machines have no access without --admin-token-file"
             raise web.HTTPError(403)
-        return True
 
 
 class NotFoundHandler(AdminHandler):
@@ -130,8 +149,8 @@ class AdminApplication(web.Application):
     The log has the first and the last refused request for each reason. It needs a running event loop.
     """
 
-    def __init__(self, routes: list[Any], policy: AdminPolicy) -> None:
-        self.policy = policy
+    def __init__(self, routes: list[Any], operator: Operator, policy: AdminPolicy) -> None:
+        self.operator, self.policy = operator, policy
         self._refused: Counter[tuple[int, str]] = Counter()
         self.refusals = Refusals(self._refused, lambda status, reason: "")
         self._timer: asyncio.TimerHandle | None = None

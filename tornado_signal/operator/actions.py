@@ -7,7 +7,7 @@ import ipaddress
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple, cast
 
 from ..errors import SessionNotFound
@@ -35,7 +35,8 @@ MAX_TEXT: Final = 1024
 LEVELS: Final = ("debug", "info", "warning", "error")
 
 Fields = Mapping[str, Any]
-ServerActions = Mapping[str, Callable[[Fields], dict[str, Any]]]
+Performers = Mapping[str, Callable[[Fields], Awaitable[dict[str, Any]]]]
+"""The functions that perform actions, by name. They raise InvalidAction before anything has changed."""
 
 
 class InvalidAction(Exception):
@@ -89,30 +90,19 @@ class Target(NamedTuple):
 
 
 class Actions:
-    """The actions on one process."""
+    """The actions on one process. `of_server` performs those on the server as a whole."""
 
-    def __init__(
-        self,
-        service: Service,
-        transport: ServerState,
-        of_server: ServerActions,
-    ) -> None:
+    def __init__(self, service: Service, transport: ServerState, of_server: Performers) -> None:
         self._service = service
         self._transport = transport
-        self._of_server = of_server
+        self.performers: Performers = {
+            **of_server,
+            "disconnect": self._disconnect,
+            "block": self._block,
+            "unblock": self._unblock,
+            "withdraw": self._withdraw,
+        }
         self._loop = asyncio.get_running_loop()
-
-    async def perform(self, name: str, fields: Fields, by: str) -> dict[str, Any]:
-        """Perform an action, and log it with `by`, the operator's address. Return the result as a JSON object.
-
-        Raise InvalidAction before anything has changed, or Unavailable if the store cannot be used.
-        """
-        if name in self._of_server:
-            return perform_on_server(self._of_server, name, fields, by)
-        check_names(name, fields)
-        with audited(name, fields, by) as result:
-            result |= await getattr(self, f"_{name}")(fields)
-        return result
 
     # Connections
 
@@ -218,17 +208,17 @@ class Actions:
 
 def make_server_actions(
     stop: Callable[[], None], live: LiveSettings, apply: Callable[[Settings], object]
-) -> ServerActions:
-    """Return the actions on a server as a whole, by name. `apply` applies other settings, until a reload.
+) -> Performers:
+    """Return the actions on a server as a whole. `apply` applies other settings, until a reload.
 
     `stop` is called when the action has been logged.
     """
 
-    def drain(fields: Fields) -> dict[str, Any]:
+    async def drain(fields: Fields) -> dict[str, Any]:
         asyncio.get_running_loop().call_soon(stop)
         return {"state": "leaving"}
 
-    def log_level(fields: Fields) -> dict[str, Any]:
+    async def log_level(fields: Fields) -> dict[str, Any]:
         level = fields.get("level")
         if level not in LEVELS:
             raise InvalidAction(f"level must be one of {', '.join(LEVELS)}")
@@ -239,40 +229,28 @@ def make_server_actions(
     return {"drain": drain, "log-level": log_level}
 
 
-def perform_on_server(actions: ServerActions, name: str, fields: Fields, by: str) -> dict[str, Any]:
-    """Perform an action on a server as a whole, as `Actions.perform` does others."""
-    check_names(name, fields)
-    with audited(name, fields, by) as result:
-        result |= actions[name](fields)
-    return result
+async def perform(performers: Performers, name: str, fields: Fields, by: str) -> dict[str, Any]:
+    """Perform an action, and log it with `by`, the operator's address. Return the result as a JSON object.
 
-
-def check_names(name: str, fields: Fields) -> None:
+    If it fails, the name of the exception is logged instead of the result. An invalid action is not logged.
+    """
     for field in fields:
         if field not in ACTIONS[name].fields:
             raise InvalidAction(f"{name} has no field {field!r}")
-
-
-@contextlib.contextmanager
-def audited(name: str, fields: Fields, by: str) -> Iterator[dict[str, Any]]:
-    """Log an action, as a warning. The block puts its result into the yielded dictionary.
-
-    If the block raises, the name of the exception is logged instead. An invalid action is not logged.
-    """
-    result: dict[str, Any] = {}
     try:
-        yield result
+        result = await performers[name](fields)
     except InvalidAction:
         raise
     except BaseException as error:
         _audit(name, fields, by, {"error": type(error).__name__})
         raise
     _audit(name, fields, by, result)
+    return result
 
 
 def _audit(name: str, fields: Fields, by: str, result: Fields) -> None:
     shown = {field: value for field, value in fields.items() if field not in PRIVATE}
-    log.warning("operator at %s: %s %s: %s", by, name, json.dumps(shown), json.dumps(dict(result)))
+    log.warning("operator at %s: %s %s: %s", by, name, json.dumps(shown), json.dumps(result))
 
 
 def end(connection: OpenConnection, reason: str) -> None:

@@ -7,11 +7,12 @@ import argparse
 import importlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from ..errors import OperatorError
 from ..settings.command_line import CommandLine, add_settings, flag_reader
 from ..settings.settings import SETTINGS
-from ..settings.value_types import ACTION, DURATION, ORIGIN, TEXT, URL, converted, matching
+from ..settings.value_types import ACTION, DURATION, ORIGIN, TEXT, URL, ValueType, converted, matching
 from ..system import terminal
 
 LISTENER = ("admin_port", "admin_address", "admin_token_file")
@@ -28,14 +29,10 @@ REDIS = ("store", *(setting.name for setting in SETTINGS if setting.name.startsw
 def add_commands(commands: CommandLine) -> None:
     check = "check the integrity of the data of a stopped server, or of the data on Redis"
     _add(commands, "check", check, "data_dir", *REDIS)
-    parser = _add(
-        commands,
-        "admin",
-        "show the state of a running server, or act on it",
-        *LISTENER,
-    )
+    parser = _add(commands, "admin", "show the state of a running server, or act on it", *LISTENER)
     parser.add_argument("action", choices=ACTIONS, metavar="ACTION", help=", ".join(ACTIONS))
-    for flag, value_type, metavar, meaning in (
+    _add_flags(
+        parser,
         ("--address", TEXT, "ADDRESS", "an IP address or a network, for disconnect, block and unblock"),
         ("--origin", ORIGIN, "ORIGIN", "an origin, for disconnect and withdraw"),
         ("--topic", TEXT, "TOPIC", "a topic of the origin, for disconnect and withdraw"),
@@ -43,11 +40,10 @@ def add_commands(commands: CommandLine) -> None:
         ("--subject", TEXT, "SUB", "the claim sub of a token, for disconnect"),
         ("--for", DURATION, "TIME", "how long to block, such as 90s, 15m, 1h or 7d"),
         ("--level", TEXT, "LEVEL", "debug, info, warning or error, for log-level"),
-    ):
-        parser.add_argument(flag, type=flag_reader(value_type), metavar=metavar, help=meaning)
+    )
     parser.add_argument("--json", action="store_true", help="print JSON, also on a terminal")
     meaning = "URL of the running server's admin listener, unless it is at --admin-port of this machine"
-    parser.add_argument("--admin-url", type=flag_reader(URL), metavar="URL", help=meaning)
+    _add_flags(parser, ("--admin-url", URL, "URL", meaning))
     health = "check whether the server with these settings is healthy"
     _add(commands, "health", health, "address", "port", "tls_certificate", "tls_key", "allowed_origins")
     turn_config = "print the file turnserver.conf of coturn for these settings"
@@ -78,34 +74,29 @@ def _add_token(commands: CommandLine) -> None:
         help="NAME.secret, or NAME.pem with a private key; with --check a public key, or a directory of keys",
     )
     token.add_argument("--check", action="store_true", help="verify and explain the token on standard input")
-    for flag, metavar, meaning in (
-        ("--topic", "TOPIC", "a topic, or a prefix that ends in *; may be repeated (default: all topics)"),
-        ("--action", "ACTION", "list, offer or answer; may be repeated (default: all)"),
-    ):
-        value_type = ACTION if flag == "--action" else TOPIC
-        token.add_argument(flag, type=flag_reader(value_type), action="append", metavar=metavar, help=meaning)
-    token.add_argument(
-        "--ttl",
-        type=flag_reader(DURATION),
-        default="1h",
-        metavar="TIME",
-        help="time until it expires, such as 90s, 15m, 1h or 7d (default: %(default)s)",
-    )
-    token.add_argument("--sub", type=flag_reader(INFO), metavar="TEXT", help="the subject: who it is")
-    token.add_argument("--info", type=flag_reader(INFO), metavar="TEXT", help="the only info of its bearer's offers")
-    token.add_argument("--origin", type=flag_reader(ORIGIN), metavar="ORIGIN", help="the only origin that may use it")
-    token.add_argument("--issuer", type=flag_reader(TEXT), metavar="TEXT", help="the issuer; with --check: required")
-    token.add_argument(
-        "--audience", type=flag_reader(TEXT), metavar="TEXT", help="the audience; with --check: required"
+    topics = "a topic, or a prefix that ends in *; may be repeated (default: all topics)"
+    _add_flags(token, ("--topic", TOPIC, "TOPIC", topics), action="append")
+    actions = "list, offer or answer; may be repeated (default: all)"
+    _add_flags(token, ("--action", ACTION, "ACTION", actions), action="append")
+    ttl = "time until it expires, such as 90s, 15m, 1h or 7d (default: %(default)s)"
+    _add_flags(token, ("--ttl", DURATION, "TIME", ttl), default="1h")
+    _add_flags(
+        token,
+        ("--sub", INFO, "TEXT", "the subject: who it is"),
+        ("--info", INFO, "TEXT", "the only info of its bearer's offers"),
+        ("--origin", ORIGIN, "ORIGIN", "the only origin that may use it"),
+        ("--issuer", TEXT, "TEXT", "the issuer; with --check: required"),
+        ("--audience", TEXT, "TEXT", "the audience; with --check: required"),
     )
 
 
-def _add(
-    commands: CommandLine,
-    name: str,
-    meaning: str,
-    *settings: str,
-) -> CommandLine:
+def _add_flags(parser: CommandLine, *flags: tuple[str, ValueType[Any], str, str], **options: Any) -> None:
+    """Add flags: name, type, the placeholder of its value, and meaning."""
+    for flag, value_type, metavar, meaning in flags:
+        parser.add_argument(flag, type=flag_reader(value_type), metavar=metavar, help=meaning, **options)
+
+
+def _add(commands: CommandLine, name: str, meaning: str, *settings: str) -> CommandLine:
     parser = commands.add_command(
         name,
         _lazy(name.replace("-", "_")),

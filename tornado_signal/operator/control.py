@@ -20,7 +20,7 @@ from ..system.lifecycle import LEAVING
 from ..system.sockets import port_or_path
 from ..system.tls import Tls
 from ..transport import ServerState
-from .actions import ACTIONS, Actions, InvalidAction, make_server_actions
+from .actions import ACTIONS, Actions, InvalidAction, make_server_actions, perform
 from .fullness import Fullness
 from .history import Point, merge
 from .messages import Messages
@@ -67,12 +67,13 @@ class Control:
         self._name = f"{server}/{worker}" if worker else server  # without spaces
         self._lifecycle = service.lifecycle
         self.fullness = Fullness(service.store, service.limits.full)
-        self._status = Status(service, transport, self.fullness, server, worker)
+        self._started_s = round(time.time())
+        self._status = Status(service, transport, self.fullness, server, worker, self._started_s)
         self._stored = StoredSessions(service.store, lambda: service.settings.admin_topics)
         stop = functools.partial(service.lifecycle.reach, LEAVING)
         self._actions = Actions(service, transport, make_server_actions(stop, service.live, apply))
         self._messages = Messages(lambda: service.store.secret, service.store.now_ms)
-        self._replies: dict[int, Callable[[dict[str, Any]], None]] = {}
+        self._replies: dict[int, asyncio.Queue[dict[str, Any]]] = {}  # by the number of the request
         self._tasks: set[asyncio.Task[None]] = set()
         self._forged = False  # whether the log says that messages are not signed
         self._describing: dict[bool, asyncio.Future[dict[str, Any]]] = {}  # by whether with the history
@@ -142,7 +143,7 @@ class Control:
     def _exposition(self) -> Any:
         from .exposition import Exposition  # here, because that takes a while
 
-        return Exposition(self._service, self.fullness, self._transport, self._tls)
+        return Exposition(self._service, self.fullness, self._transport, self._tls, self._started_s)
 
     async def describe(self, *, history: bool = False) -> dict[str, Any]:
         """See `Operator`. Requests at the same time share one description."""
@@ -152,7 +153,9 @@ class Control:
 
     async def _describe(self, history: bool) -> dict[str, Any]:
         (replies, missing), own, stored = await asyncio.gather(
-            self._call("status", {"history": history}, ""), self._describe_own(history), self._stored.latest()
+            self._call("status", {"history": history}, ""),
+            self._status.describe(history=history),
+            self._stored.latest(),
         )
         others = [reply["result"] for reply in replies if "result" in reply]
         processes = sorted([own, *others], key=lambda process: (process["server"], process["worker"]))
@@ -167,11 +170,8 @@ class Control:
             **({"history": {"columns": Point._fields, "points": merge(histories)}} if history else {}),
         }
 
-    async def _describe_own(self, history: bool) -> dict[str, Any]:
-        return {"id": self._id, **await self._status.describe(history=history)}
-
     async def perform(self, name: str, fields: dict[str, Any], by: str) -> dict[str, Any]:
-        results = [{"process": self._name, **await self._actions.perform(name, fields, by)}]
+        results = [{"process": self._name, **await perform(self._actions.performers, name, fields, by)}]
         missing: list[str] = []
         if ACTIONS[name].everywhere:
             replies, missing = await self._call(name, fields, by)
@@ -190,19 +190,16 @@ class Control:
         expected = {lease.member: lease.data for lease in members.sample if lease.member != self._id}
         if not expected:
             return [], []
-        number, replies, complete = self._messages.next_number(), {}, asyncio.Event()
-
-        def on_reply(reply: dict[str, Any]) -> None:
-            replies[reply["id"]] = reply
-            if expected.keys() <= replies.keys():
-                complete.set()
-
-        self._replies[number] = on_reply
+        number, replies = self._messages.next_number(), dict[str, Any]()
+        received = self._replies[number] = asyncio.Queue[dict[str, Any]]()
         try:
             request = {"from": self._id, "number": number, "name": name, "fields": fields, "by": by}
             self._relay.publish(REQUESTS, self._messages.sign(request))
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(complete.wait(), REPLY_S)
+                async with asyncio.timeout(REPLY_S):
+                    while expected.keys() - replies.keys():
+                        reply = await received.get()
+                        replies[reply["id"]] = reply
         finally:
             del self._replies[number]
         return list(replies.values()), [process for member, process in expected.items() if member not in replies]
@@ -226,11 +223,11 @@ class Control:
         reply = {"id": self._id, "process": self._name, "number": request["number"]}
         try:
             if request["name"] == "status":
-                result: Any = await self._describe_own(bool(request["fields"].get("history")))
+                result: Any = await self._status.describe(history=bool(request["fields"].get("history")))
             elif request["name"] == "blocks":
                 result = self._actions.blocks()
             elif request["name"] in ACTIONS and ACTIONS[request["name"]].everywhere:
-                result = await self._actions.perform(request["name"], request["fields"], request["by"])
+                result = await perform(self._actions.performers, request["name"], request["fields"], request["by"])
             else:  # such as an action of a newer version
                 raise InvalidAction(f"{request['name']} is not an action of several processes")
             reply["result"] = result
@@ -246,10 +243,8 @@ class Control:
         reply = self._messages.read_reply(message)
         if reply is None:
             self._refuse()
-            return
-        on_reply = self._replies.get(reply["number"])
-        if on_reply is not None:
-            on_reply(reply)
+        elif reply["number"] in self._replies:
+            self._replies[reply["number"]].put_nowait(reply)
 
 
 def now_ms() -> int:

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -15,7 +15,7 @@ from ..service.service import Service
 from ..settings.live import LiveSettings
 from ..system import logs
 from ..system.tls import Tls
-from ..system.usage import count_descriptors, read_usage, started_s
+from ..system.usage import count_descriptors, read_usage
 from ..transport import ServerState
 from .fullness import RESOURCES, Fullness
 
@@ -25,30 +25,33 @@ METHODS: Final = ("GET", "HEAD", "OPTIONS", "POST", "WS")  # llhttp accepts abou
 
 
 class Exposition(Collector):
-    """All server metrics except those of the process."""
+    """All server metrics except those of Python."""
 
-    def __init__(self, service: Service, fullness: Fullness, transport: ServerState, tls: Tls | None) -> None:
+    def __init__(
+        self, service: Service, fullness: Fullness, transport: ServerState, tls: Tls | None, started_s: float
+    ) -> None:
         self._service = service
         self._fullness = fullness
         self._tls = tls
         self._transport = transport
+        self._started_s = started_s
+        self._descriptors = 0  # when they were counted last
         self._counts: tuple[int, int] | None = None  # the numbers of sessions and topics, when they were counted last
         self._other_tasks = 0  # the tasks that do not work on requests, when they were counted last
         self.registry = CollectorRegistry()  # all metrics of `/metrics`
         self.registry.register(self)
-        self._process = ProcessCollector()
-        self.registry.register(self._process)
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)
 
     async def texts(self) -> AsyncIterator[bytes]:
         """Count sessions and descriptors. Then yield the text of each family."""
         self._counts = await self._service.store.counts()
-        await self._process.update()
+        self._descriptors = await count_descriptors()
         for family in self.registry.collect():
             yield generate_latest(SingleFamily(family))
 
     def collect(self) -> Iterator[Metric]:
+        yield from process_metrics(self._started_s, self._descriptors)
         yield from self._request_metrics()
         yield from self._session_metrics()
         families = [self._service.store.metric_families()]
@@ -70,7 +73,7 @@ class Exposition(Collector):
             meaning = "Expiry of the current certificate, Unix time."
             yield gauge("certificate_expiry_timestamp_seconds", meaning, self._tls.certificate.expires_s)
         if (provided := self._service.provided).provider:
-            requests: Values = {("ok",): provided.succeeded, ("failed",): provided.failed}
+            requests = {("ok",): provided.succeeded, ("failed",): provided.failed}
             yield counter("turn_provider_requests", "Requests to the TURN provider.", requests, "result")
             meaning = "Expiry of the servers of the TURN provider, Unix time. 0 before the first ones."
             yield gauge("turn_provider_expiry_timestamp_seconds", meaning, provided.expires_ms / 1000)
@@ -92,13 +95,13 @@ class Exposition(Collector):
     def _connection_metrics(self, transport: ServerState) -> Iterator[Metric]:
         yield gauge("connections", "Open connections of clients.", len(transport.connections))
         yield gauge("max_connections", "Connections for which there is room.", self._service.limits.max_connections)
-        full: Values = {(name,): name in self._fullness.full for name in RESOURCES}
+        full = {(name,): name in self._fullness.full for name in RESOURCES}
         yield gauge("full", "Whether clients are refused because a resource is full.", full, "what")
         yield gauge("websockets", "Open connections that are WebSockets.", transport.websockets)
         yield gauge("unsent_bytes", "Unread data of slow clients.", transport.unsent.bytes)
         meaning = "Data received after an unfinished request, and incomplete messages."
         yield gauge("read_ahead_bytes", meaning, transport.unfinished.bytes)
-        ended: Values = {(reason,): number for reason, number in transport.count_cut_off().items()}
+        ended = {(reason,): number for reason, number in transport.count_cut_off().items()}
         yield counter("connections_ended", "Connections closed because of their clients, by reason.", ended, "reason")
 
     def _request_metrics(self) -> Iterator[Metric]:
@@ -113,26 +116,26 @@ class Exposition(Collector):
             ("request", "Durations of requests that did not wait.", metrics.requests),
             ("wait", "Durations of long polls and event streams.", metrics.waits),
         ):
-            by_pattern: Histograms = {(pattern,): seconds for pattern, seconds in durations.by_pattern().items()}
+            by_pattern = {(pattern,): seconds for pattern, seconds in durations.by_pattern().items()}
             yield histogram(f"{name}_duration_seconds", meaning, by_pattern, "endpoint")
         meaning = "Time from a change, as this process learns of it, to the turn of a request that waits for it."
         yield histogram("wake_up_seconds", meaning, metrics.wake_ups)
-        waiting: Values = {(pattern,): number for pattern, number in metrics.waiting.items()}
+        waiting = {(pattern,): number for pattern, number in metrics.waiting.items()}
         yield gauge("waiting_requests", "Long polls and event streams in progress.", waiting, "endpoint")
         yield gauge("running_requests", "Requests in progress, including those that wait.", self._service.running)
         if (allowed := self._service.settings.allowed_origins) is not None:
             meaning = "Requests of the entries of --allowed-origins."
             # Entries that a reload removed from the list are omitted.
-            listed: Values = {
+            listed = {
                 (entry, pattern, str(status)): number
                 for (entry, pattern, status), number in metrics.by_origin.items()
                 if entry in allowed.entries
             }
             yield counter("origin_requests", meaning, listed, "origin", "endpoint", "status")
-        refusals: Values = {(str(status), reason): number for (status, reason), number in metrics.refusals.items()}
+        refusals = {(str(status), reason): number for (status, reason), number in metrics.refusals.items()}
         yield counter("refusals", "Refused requests, by reason.", refusals, "status", "reason")
         if self._service.authority is not None:
-            tokens: Values = {(result,): number for result, number in metrics.tokens.items()}
+            tokens = {(result,): number for result, number in metrics.tokens.items()}
             yield counter("tokens", "Presented tokens, accepted or refused for a reason.", tokens, "result")
         yield gauge("held_offers", "Offers that live as long as their WebSocket.", metrics.held)
         yield counter("defects", "Requests that failed because of a bug in the server.", metrics.defects)
@@ -160,31 +163,23 @@ class SingleFamily(Collector):
         return [self._family]
 
 
-class ProcessCollector(Collector):
-    """The standard metrics of a process."""
-
-    def __init__(self) -> None:
-        self._started_s = started_s()  # computed once: the alerts would take a varying start time for a restart
-        self._descriptors = 0
-
-    async def update(self) -> None:
-        self._descriptors = await count_descriptors()
-
-    def collect(self) -> Iterator[Metric]:
-        usage = read_usage()
-        yield CounterMetricFamily("process_cpu_seconds", "User and system time.", value=usage.cpu_s)
-        for name, meaning, value in (
-            ("process_virtual_memory_bytes", "Virtual memory.", usage.virtual_bytes),
-            ("process_resident_memory_bytes", "Resident memory.", usage.resident_bytes),
-            ("process_start_time_seconds", "Start time of the process, Unix time.", self._started_s),
-            ("process_open_fds", "Open file descriptors.", self._descriptors),
-            ("process_max_fds", "Maximum number of open file descriptors.", usage.max_descriptors),
-        ):
-            yield GaugeMetricFamily(name, meaning, value=value)
+def process_metrics(started_s: float, descriptors: int) -> Iterator[Metric]:
+    """Yield the standard metrics of a process."""
+    usage = read_usage()
+    yield CounterMetricFamily("process_cpu_seconds", "User and system time.", value=usage.cpu_s)
+    for name, meaning, value in (
+        ("process_virtual_memory_bytes", "Virtual memory.", usage.virtual_bytes),
+        ("process_resident_memory_bytes", "Resident memory.", usage.resident_bytes),
+        ("process_start_time_seconds", "Start time of the process, Unix time.", started_s),
+        ("process_open_fds", "Open file descriptors.", descriptors),
+        ("process_max_fds", "Maximum number of open file descriptors.", usage.max_descriptors),
+    ):
+        yield GaugeMetricFamily(name, meaning, value=value)
 
 
-Values = Mapping[tuple[str, ...], float]
-Histograms = Mapping[tuple[str, ...], Histogram]
+# The keys are tuples of label values. For mypy, tuples of one value are not tuples of any length.
+Values = Mapping[Any, float]
+Histograms = Mapping[Any, Histogram]
 
 
 def counter(name: str, meaning: str, values: Values | float, *labels: str) -> Metric:

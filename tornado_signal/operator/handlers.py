@@ -2,53 +2,30 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from tornado import web
 
 from ..system import assets
 from ..system.assets import POLICY, Asset
-from .access import AdminApplication, AdminHandler, AdminPolicy, LivenessHandler, RestrictedHandler, respond
+from .access import AdminApplication, AdminHandler, AdminPolicy, Operator, RestrictedHandler, respond
 from .actions import ACTIONS, InvalidAction
 
 FORWARDED_BY: Final = "X-Operator"
 """The header of a request that the supervisor passes on to a worker: who has sent it."""
 
 
-class Operator(Protocol):
-    """The processes of one server, or of all servers that share a Redis."""
+class LivenessHandler(AdminHandler):
+    """GET /healthz: whether the event loop runs."""
 
-    async def readiness(self) -> tuple[int, dict[str, Any]]:
-        """Return status and body of /readyz. Can raise Unavailable."""
+    def get(self) -> None:
+        respond(self, 200, {"status": "ok"})
 
-    def metrics(self) -> AsyncIterator[bytes]:
-        """Yield the text of each family of metrics."""
-
-    async def describe(self, *, history: bool = False) -> dict[str, Any]:
-        """Return the verdict and the states of all processes (docs/operator-page.md#data).
-
-        With `history` also the figures of the last hour.
-        """
-
-    async def perform(self, name: str, fields: dict[str, Any], by: str) -> dict[str, Any]:
-        """Perform an action, a key of `ACTIONS`, on each process that it concerns. The log names `by`.
-
-        Return `results` of each process with its name, and `missing`, the processes that did not respond. Raise
-        InvalidAction before anything has changed.
-        """
+    head = get
 
 
-class OperatorHandler(AdminHandler):
-    """A handler that calls the operator."""
-
-    def initialize(self, operator: Operator, policy: AdminPolicy) -> None:
-        self.operator = operator
-        self.policy = policy
-
-
-class ReadinessHandler(OperatorHandler):
+class ReadinessHandler(AdminHandler):
     """GET /readyz: whether the store can be written and read, and the server is not stopping."""
 
     async def get(self) -> None:
@@ -57,7 +34,7 @@ class ReadinessHandler(OperatorHandler):
     head = get
 
 
-class MetricsHandler(OperatorHandler):
+class MetricsHandler(AdminHandler):
     """GET /metrics: the metrics of the server, for Prometheus."""
 
     async def get(self) -> None:
@@ -69,10 +46,10 @@ class MetricsHandler(OperatorHandler):
     head = get
 
 
-class StatusHandler(RestrictedHandler, OperatorHandler):
+class StatusHandler(RestrictedHandler):
     """GET /status: the states of all processes as JSON. With `history=1` also the figures of the last hour."""
 
-    for_page = True
+    acts = False
 
     async def get(self) -> None:
         history = self.get_query_argument("history", "")
@@ -83,14 +60,10 @@ class StatusHandler(RestrictedHandler, OperatorHandler):
     head = get
 
 
-class ActionHandler(RestrictedHandler, OperatorHandler):
+class ActionHandler(RestrictedHandler):
     """POST /actions/NAME: an action of the operator, with its fields as a JSON object."""
 
     methods = "POST"
-
-    def initialize(self, operator: Operator, policy: AdminPolicy) -> None:
-        super().initialize(operator, policy)
-        self.for_page = bool(policy.token)  # other pages do not have it
 
     async def post(self, name: str) -> None:
         """Respond with the results of the processes, or with 400 and the reason for an invalid field.
@@ -137,9 +110,12 @@ class PageHandler(AdminHandler):
 
 
 def make_application(operator: Operator, policy: AdminPolicy) -> web.Application:
-    common = {"operator": operator, "policy": policy}
-    files = [(path, PageHandler, {"asset": asset}) for path, asset in assets.load(assets.OPERATOR).items()]
-    called = [("/readyz", ReadinessHandler), ("/metrics", MetricsHandler), ("/status", StatusHandler)]
-    called += [("/actions/([a-z-]+)", ActionHandler)]
-    routes = [*files, ("/healthz", LivenessHandler), *((path, handler, common) for path, handler in called)]
-    return AdminApplication(routes, policy)
+    routes: list[Any] = [
+        ("/healthz", LivenessHandler),
+        ("/readyz", ReadinessHandler),
+        ("/metrics", MetricsHandler),
+        ("/status", StatusHandler),
+        ("/actions/([a-z-]+)", ActionHandler),
+    ]
+    routes += [(path, PageHandler, {"asset": asset}) for path, asset in assets.load(assets.OPERATOR).items()]
+    return AdminApplication(routes, operator, policy)

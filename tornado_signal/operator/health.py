@@ -1,8 +1,9 @@
-"""`health`: the health check of a container."""
+"""`health`: the health check of a container. Its HTTP client is also that of the command admin."""
 
 import argparse
 import json
 import os
+import re
 import socket
 import time
 
@@ -15,6 +16,7 @@ from ..system import terminal
 
 TIMEOUT_S = 5.0
 MAX_RESPONSE_BYTES = 64 * 1024
+MAX_HEAD_BYTES = 64 * 1024
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -36,26 +38,17 @@ def ask_health(settings: Settings) -> tuple[str, object]:
     url = f"{scheme}://{host}:{settings.port}"
     where = address if local else url
     origin = allowed_origin(settings) or url
+    request = f"GET /health HTTP/1.1\r\nHost: {host}\r\nOrigin: {origin}\r\nConnection: close\r\n\r\n"
     try:
-        response = _get(
-            settings, f"GET /health HTTP/1.1\r\nHost: {host}\r\nOrigin: {origin}\r\nConnection: close\r\n\r\n"
-        )
+        code, body = exchange(_connect(settings), request.encode(), TIMEOUT_S, MAX_RESPONSE_BYTES)
+        return where, json.loads(body)["status" if code == 200 else "error"]
     except OSError as error:
         raise OperatorError(f"no server responds at {where} ({error or type(error).__name__})") from error
-    head, _, body = response.partition(b"\r\n\r\n")
-    try:
-        fields = json.loads(body)
-        status = fields["status"] if head.split()[1] == b"200" else fields["error"]
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise OperatorError(f"the server at {where} is not a tornado-signal") from error
-    return where, status
 
 
-def _get(settings: Settings, request: str) -> bytes:
-    """Send a request to the server and return the response.
-
-    An HTTP client library would take longer to load than the whole health check takes.
-    """
+def _connect(settings: Settings) -> socket.socket:
     address = settings.address[0]
     if address.startswith(UNIX_PREFIX):
         client = socket.socket(socket.AF_UNIX)
@@ -70,15 +63,28 @@ def _get(settings: Settings, request: str) -> bytes:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         client = context.wrap_socket(client)
+    return client
+
+
+def exchange(client: socket.socket, request: bytes, limit_s: float, max_bytes: int) -> tuple[int, bytes]:
+    """Send a request on a connection, close it, and return status and body of the response.
+
+    Raise OSError without a complete response in time. Raise ValueError or LookupError if it is too large, incomplete
+    or not HTTP. An HTTP client library would take longer to load than the whole health check takes.
+    """
+    deadline_s = time.monotonic() + limit_s
     with client:
-        client.sendall(request.encode())
+        client.sendall(request)
         response = b""
-        deadline_s = time.monotonic() + TIMEOUT_S
-        while (piece := client.recv(1 << 16)) and len(response) < MAX_RESPONSE_BYTES:
+        while (piece := client.recv(1 << 16)) and len(response) < max_bytes:
             response += piece
             if time.monotonic() > deadline_s:
                 raise TimeoutError("no complete response in time")
-        return response
+    head, _, body = response.partition(b"\r\n\r\n")
+    length = re.search(rb"(?i)\ncontent-length: *([0-9]+)", head[:MAX_HEAD_BYTES])
+    if len(head) > MAX_HEAD_BYTES or (length and len(body) < int(length[1])):
+        raise ValueError("the response is too large, or bytes are missing")
+    return int(head.split()[1]), body[: int(length[1])] if length else body
 
 
 def reachable(address: str) -> str:

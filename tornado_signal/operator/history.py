@@ -26,68 +26,50 @@ class Totals(NamedTuple):
 
 
 class Point(NamedTuple):
-    """Figures of ten seconds.
+    """Figures of ten seconds."""
 
-    Attributes:
-        time: their begin in Unix milliseconds.
-        requests, pairs, refused, failed, defects: numbers of events. `NOT_REFUSED` are not among the refused.
-        connected, unconnected, relayed: numbers of reports.
-        wake_up_s, lag_s: the time below which 99 % were. None without observations.
-        connect_s: the same for half of the connected peers.
-        used: the largest share of a limit, from 0 to 1.
-        down: 1 if the store was not available.
-        full: 1 if a resource was full.
-        troubles: the names of the rules of the verdict that applied.
-    """
-
-    time: int
-    requests: int
+    time: int  # their begin in Unix milliseconds
+    requests: int  # numbers of events
     pairs: int
-    refused: int
+    refused: int  # without those of `NOT_REFUSED`
     failed: int
     defects: int
-    connected: int
+    connected: int  # numbers of reports
     unconnected: int
     relayed: int
-    wake_up_s: float | None
+    wake_up_s: float | None  # the time below which 99 % were, or None without observations
     lag_s: float | None
-    connect_s: float | None
-    used: float
-    down: int
-    full: int
-    troubles: tuple[str, ...] = ()
+    connect_s: float | None  # the same for half of the connected peers
+    used: float  # the largest share of a limit, from 0 to 1
+    down: int  # 1 if the store was not available
+    full: int  # 1 if a resource was full
+    troubles: tuple[str, ...] = ()  # the names of the rules of the verdict that applied
 
 
 class History:
     """The points of a process. `rotate` must be called every `SLICE_S`.
 
-    Args:
-        read: returns the figures now.
-        now_ms: returns the Unix time in milliseconds.
-        find: returns the values of the rules that apply at the end of some points.
+    `read` returns the figures now, and `find` the values of the rules that apply at the end of some points.
     """
 
     def __init__(
-        self,
-        read: Callable[[], Totals],
-        now_ms: Callable[[], int],
-        find: Callable[[Sequence[Point]], dict[str, float]],
+        self, read: Callable[[], Totals], now_ms: Callable[[], int], find: Callable[[Sequence[Point]], dict[str, float]]
     ) -> None:
         self._read = read
         self._now_ms = now_ms
         self._find = find
         self._complete: deque[Point] = deque(maxlen=MAX_POINTS)
-        self._began_ms = now_ms()
-        self._before = self._copy()
+        self._begin()
 
-    def _copy(self) -> tuple[tuple[int, ...], list[list[int]]]:
-        totals = self._read()
-        return totals.counts, [list(each.counts) for each in totals.histograms]
+    def _begin(self) -> None:
+        before = self._read()
+        self._began_ms = self._now_ms()
+        self._before = before.counts, [list(each.counts) for each in before.histograms]
 
     def rotate(self) -> None:
         """Begin the next point, and forget the oldest one."""
         self._complete.append(self._current()[0])
-        self._before, self._began_ms = self._copy(), self._now_ms()
+        self._begin()
 
     def points(self) -> list[Point]:
         """Return all points. The last one is not complete."""

@@ -6,7 +6,7 @@ import functools
 import heapq
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, cast
 
@@ -22,7 +22,7 @@ from ..settings.value_types import MODE
 from ..stores import Store
 from ..system import logs
 from ..system.loop import present, slices
-from ..system.usage import count_descriptors, read_usage, started_s
+from ..system.usage import read_usage
 from ..transport import ServerState
 from ..transport.websocket import WebSocket
 from .fullness import Fullness
@@ -41,22 +41,12 @@ URLS: Final = ("otlp_endpoint", "turn_provider", "webhook_url")
 """The settings whose path and query can contain secrets, which are not shown."""
 
 
-class ScopeUsage:
-    """The use of this process by the clients of an origin or a topic. Waiting requests and streams are `watchers`."""
+Usage = dict[str, Any]
+"""The use of this process by the clients of an origin or a topic. Waiting requests and streams are `watchers`."""
 
-    __slots__ = ("held", "sockets", "watchers")
 
-    def __init__(self) -> None:
-        self.watchers = self.held = 0
-        self.sockets: Counter[str] = Counter()
-
-    @property
-    def size(self) -> int:
-        """The sum of its numbers."""
-        return self.watchers + self.held + self.sockets.total()
-
-    def as_json(self) -> dict[str, Any]:
-        return {"watchers": self.watchers, "held_offers": self.held, "websockets": dict(self.sockets)}
+def no_usage() -> Usage:
+    return {"watchers": 0, "held_offers": 0, "websockets": Counter()}
 
 
 class Status:
@@ -66,22 +56,12 @@ class Status:
     """
 
     def __init__(
-        self,
-        service: Service,
-        transport: ServerState,
-        fullness: Fullness,
-        server: str,
-        worker: int,
+        self, service: Service, transport: ServerState, fullness: Fullness, server: str, worker: int, started_s: int
     ) -> None:
         self._service = service
         self._transport = transport
         self._fullness = fullness
-        self._identity = {
-            "server": server,
-            "worker": worker,
-            "version": service.version,
-            "started_s": round(started_s()),
-        }
+        self._identity = {"server": server, "worker": worker, "version": service.version, "started_s": started_s}
 
     @functools.cached_property
     def history(self) -> History:
@@ -94,6 +74,7 @@ class Status:
         origins, topics = await self._find_usage()
         service.count_served()
         return {
+            "id": service.store.process_id.hex(),
             **self._identity,
             "state": service.lifecycle.state.name.lower(),
             "troubles": self.history.troubles(),
@@ -115,10 +96,8 @@ class Status:
             "refused_origins": as_recent("origin", service.refused_origins.totals()),
             "addresses": await self._find_addresses(),
             "blocks": [[str(network), until_ms] for network, until_ms in service.limits.blocks.items()],
-            "origins": [{"origin": origin, **usage.as_json()} for origin, usage in largest(origins)],
-            "topics": [
-                {"origin": origin, "topic": topic, **usage.as_json()} for (origin, topic), usage in largest(topics)
-            ]
+            "origins": [{"origin": origin, **usage} for origin, usage in largest(origins)],
+            "topics": [{"origin": origin, "topic": topic, **usage} for (origin, topic), usage in largest(topics)]
             if service.settings.admin_topics
             else None,
             "settings": describe_settings(service.settings),
@@ -183,20 +162,14 @@ class Status:
         service, metrics, transport = self._service, self._metrics, self._transport
         sessions = service.store.metrics
         unanswered, topics = await service.store.counts() or (None, None)
-        usage = read_usage()
         requests, failed = self._count_requests()
         of_store = {family.name: family.values for family in service.store.metric_families()}
         redis_seconds = of_store.get("redis_call_duration_seconds")
         return {
             "requests_total": requests,
             "failed_total": failed,
-            "refusals_total": metrics.refusals.total(),
-            "defects_total": metrics.defects,
             "created_total": sessions.created,
             "answered_total": sum(sessions.offers_waited.counts),
-            "withdrawn_total": sessions.withdrawn,
-            "expired_total": sessions.swept,
-            "cpu_seconds_total": usage.cpu_s,
             "connections": len(transport.connections),
             "websockets": transport.websockets,
             "waiting_requests": metrics.waiting.total(),
@@ -205,12 +178,9 @@ class Status:
             "topics": topics,
             "store_available": service.store.available,
             "store_bytes": of_store.get("store_size_bytes"),
-            "redis_failed_total": of_store.get("redis_failed_calls"),
             "redis_failovers_total": of_store.get("redis_failovers"),
             "redis_seconds": as_buckets(redis_seconds) if isinstance(redis_seconds, Histogram) else None,
-            "unsent_bytes": transport.unsent.bytes,
-            "memory_bytes": usage.resident_bytes,
-            "descriptors": await count_descriptors(),
+            "memory_bytes": read_usage().resident_bytes,
             "wake_up_seconds": as_buckets(metrics.wake_ups),
             "loop_lag_seconds": as_buckets(metrics.loop_lag),
         }
@@ -237,36 +207,36 @@ class Status:
             for address, client in largest_clients
         ]
 
-    async def _find_usage(self) -> tuple[dict[str, ScopeUsage], dict[tuple[str, str], ScopeUsage]]:
+    async def _find_usage(self) -> tuple[dict[str, Usage], dict[tuple[str, str], Usage]]:
         """Return the use by origin, and by origin and topic if topics are shown."""
-        origins: dict[str, ScopeUsage] = {}
-        topics: dict[tuple[str, str], ScopeUsage] = {}
+        origins: dict[str, Usage] = defaultdict(no_usage)
+        topics: dict[tuple[str, str], Usage] = defaultdict(no_usage)
         show_topics = self._service.settings.admin_topics
         unknown: list[HeldOffer] = []  # whose topic is not known yet
         async for waits in present(self._service.waits.items(), SLICE):
             for waiting, topic in waits:
-                origins.setdefault(waiting.origin, ScopeUsage()).watchers += 1
+                origins[waiting.origin]["watchers"] += 1
                 if topic and show_topics:
-                    topics.setdefault((waiting.origin, topic), ScopeUsage()).watchers += 1
+                    topics[waiting.origin, topic]["watchers"] += 1
         async for connections in present(self._transport.connections, SLICE):
             for receiver in receivers(connections):
-                usage = origins.setdefault(receiver.origin, ScopeUsage())
-                usage.sockets[receiver.pattern] += 1
-                usage.held += len(receiver.held)
+                usage = origins[receiver.origin]
+                usage["websockets"][receiver.pattern] += 1
+                usage["held_offers"] += len(receiver.held)
                 if not show_topics:
                     continue
                 for name in receiver.names:
-                    topics.setdefault((receiver.origin, name), ScopeUsage()).sockets[receiver.pattern] += 1
+                    topics[receiver.origin, name]["websockets"][receiver.pattern] += 1
                 for held in receiver.held:
                     if held.topic is not None:
-                        topics.setdefault((receiver.origin, held.topic), ScopeUsage()).held += 1
+                        topics[receiver.origin, held.topic]["held_offers"] += 1
                     elif len(unknown) < MAX_LOOKED_UP:
                         unknown.append(held)
         # Connections can end during this, so none of them is used from here on.
         for held in unknown:
             with contextlib.suppress(SessionNotFound, Unavailable):
                 held.topic = await self._service.store.find_topic(*held.key)
-                topics.setdefault((held.key[0], held.topic), ScopeUsage()).held += 1
+                topics[held.key[0], held.topic]["held_offers"] += 1
         return origins, topics
 
 
@@ -294,25 +264,24 @@ class StoredSessions:
         began_s = loop.time()
         try:
             origins = await self._store.largest_origins(MAX_ITEMS)
-            topics = await self._largest_topics([origin for origin, _, _ in origins]) if self._show_topics() else None
+            topics: list[tuple[int, str, str]] = []
+            for origin, _, _ in origins if self._show_topics() else ():
+                page, _ = await self._store.topics(origin, 0, MAX_TOPICS_READ)
+                topics = heapq.nlargest(MAX_ITEMS, [*topics, *((count, origin, topic) for topic, count in page)])
             self._latest = {
                 "origins": [
                     {"origin": origin, "unanswered_sessions": sessions, "topics": its_topics}
                     for origin, sessions, its_topics in origins
                 ],
-                "topics": topics,
+                "topics": [
+                    {"origin": origin, "topic": topic, "unanswered_sessions": count} for count, origin, topic in topics
+                ]
+                if self._show_topics()
+                else None,
             }
         except Unavailable:
             self._latest = None
         self._next_s = loop.time() + max(STORED_S, PAUSES * (loop.time() - began_s))
-
-    async def _largest_topics(self, origins: Iterable[str]) -> list[dict[str, Any]]:
-        """Return the largest of the first topics of some origins."""
-        topics: list[tuple[int, str, str]] = []
-        for origin in origins:
-            page, _ = await self._store.topics(origin, 0, MAX_TOPICS_READ)
-            topics = heapq.nlargest(MAX_ITEMS, [*topics, *((count, origin, topic) for topic, count in page)])
-        return [{"origin": origin, "topic": topic, "unanswered_sessions": count} for count, origin, topic in topics]
 
     def close(self) -> None:
         if self._reading is not None:
@@ -325,8 +294,13 @@ def receivers(connections: Iterable[object]) -> Iterator[ClientConnection]:
             yield cast(ClientConnection, connection.receiver)
 
 
-def largest(usages: dict[Any, ScopeUsage]) -> list[tuple[Any, ScopeUsage]]:
-    return heapq.nlargest(MAX_ITEMS, usages.items(), key=lambda entry: entry[1].size)
+def largest(usages: dict[Any, Usage]) -> list[tuple[Any, Usage]]:
+    def size(entry: tuple[Any, Usage]) -> int:
+        _, usage = entry
+        total: int = usage["watchers"] + usage["held_offers"] + usage["websockets"].total()
+        return total
+
+    return heapq.nlargest(MAX_ITEMS, usages.items(), key=size)
 
 
 def as_recent(key: str, totals: dict[str, tuple[Counts, Counts]]) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from ..limits.recent import SLICE_S
@@ -39,79 +39,52 @@ def _lag(points: Sequence[Point]) -> float:
     return min(point.lag_s or 0.0 for point in points[-MINUTE:]) if len(points) >= MINUTE else 0.0
 
 
-class Rule(NamedTuple):
-    """A rule: it applies while `measure` of the points of a process exceeds the threshold.
+def _recent(name: str) -> Callable[[Sequence[Point]], float]:
+    return lambda points: sum(getattr(point, name) for point in points[-WINDOW:])
 
-    Attributes:
-        meaning: when it applies, as in docs/operator-page.md.
-        alerts: the alert rules with the same threshold.
-        measure: None if the rule is not about the points of a process.
-    """
+
+def _now(name: str) -> Callable[[Sequence[Point]], float]:
+    return lambda points: float(getattr(points[-1], name))
+
+
+class Rule(NamedTuple):
+    """A rule: it applies while `measure` of the points of a process exceeds the threshold."""
 
     name: str
     level: str
     threshold: float
-    meaning: str
-    alerts: tuple[str, ...]
-    measure: Callable[[Sequence[Point]], float] | None = None
+    meaning: str  # when it applies, as in docs/operator-page.md
+    alerts: tuple[str, ...]  # the alert rules with the same threshold
+    measure: Callable[[Sequence[Point]], float] = lambda points: 0.0  # 0 if it is not about the points of a process
 
+
+_LAG: Final = "99 % of the lags of the event loop exceed 100 ms for a minute"
+_REFUSED: Final = "more than 5 % of the requests of 5 minutes are refused"
+_UNCONNECTED: Final = "more than 10 % of the reported connections of an hour fail"
+_LIMITS: Final = ("Connections", "StoreSize")
 
 RULES: Final = (
-    Rule("store", FAILING, 0, "the store is not available", ("NotReady",), lambda points: points[-1].down),
+    Rule("store", FAILING, 0, "the store is not available", ("NotReady",), _now("down")),
     Rule("missing", FAILING, 0, "a process or a server does not respond", ("WorkerMissing",)),
-    Rule(
-        "defects",
-        FAILING,
-        0,
-        "an internal error in 5 minutes",
-        ("Defect",),
-        lambda points: sum(point.defects for point in points[-WINDOW:]),
-    ),
-    Rule(
-        "failed",
-        FAILING,
-        0,
-        "a 5xx in 5 minutes",
-        ("Errors",),
-        lambda points: sum(point.failed for point in points[-WINDOW:]),
-    ),
-    Rule("full", STRAINED, 0, "a resource is full", ("Full",), lambda points: points[-1].full),
-    Rule(
-        "limit",
-        STRAINED,
-        0.8,
-        "more than 80 % of a limit are used",
-        ("Connections", "StoreSize"),
-        lambda points: points[-1].used,
-    ),
-    Rule("lag", STRAINED, 0.1, "99 % of the lags of the event loop exceed 100 ms for a minute", ("LoopLag",), _lag),
-    Rule("refused", STRAINED, 0.05, "more than 5 % of the requests of 5 minutes are refused", ("Refusals",), _refused),
-    Rule(
-        "unconnected",
-        STRAINED,
-        0.1,
-        "more than 10 % of the reported connections of an hour fail",
-        ("Unconnected",),
-        _unconnected,
-    ),
+    Rule("defects", FAILING, 0, "an internal error in 5 minutes", ("Defect",), _recent("defects")),
+    Rule("failed", FAILING, 0, "a 5xx in 5 minutes", ("Errors",), _recent("failed")),
+    Rule("full", STRAINED, 0, "a resource is full", ("Full",), _now("full")),
+    Rule("limit", STRAINED, 0.8, "more than 80 % of a limit are used", _LIMITS, _now("used")),
+    Rule("lag", STRAINED, 0.1, _LAG, ("LoopLag",), _lag),
+    Rule("refused", STRAINED, 0.05, _REFUSED, ("Refusals",), _refused),
+    Rule("unconnected", STRAINED, 0.1, _UNCONNECTED, ("Unconnected",), _unconnected),
 )
 
 
 def find_troubles(points: Sequence[Point]) -> dict[str, float]:
     """Return the values of the rules that apply at the end of some points, by name."""
-    return {
-        rule.name: value
-        for rule in RULES
-        if rule.measure is not None and (value := rule.measure(points)) > rule.threshold
-    }
+    return {rule.name: value for rule in RULES if (value := rule.measure(points)) > rule.threshold}
 
 
 def judge(processes: Sequence[Mapping[str, Any]], missing: Sequence[str]) -> dict[str, Any]:
-    """Return the verdict on processes, as /status describes them.
+    """Return the verdict on processes, as /status describes them: `level`, `since` and `causes`, the worst first.
 
-    Returns:
-        `level`: of the worst rule. `since`: Unix milliseconds, or None if it is unknown. `causes`: of the rules that
-        apply, the worst first, with `rule`, `level`, `since` and `text`.
+    `since` is in Unix milliseconds, or None if it is unknown.
     """
     found: dict[str, list[tuple[int, float]]] = {}
     for process in processes:
@@ -133,31 +106,32 @@ def judge(processes: Sequence[Mapping[str, Any]], missing: Sequence[str]) -> dic
     return {"level": level, "since": since, "causes": causes}
 
 
-def _explain(rule: Rule, value: float, processes: Iterable[Mapping[str, Any]]) -> str:
+def _explain(rule: Rule, value: float, processes: Sequence[Mapping[str, Any]]) -> str:
     """Return the cause in words."""
-    if rule.name == "refused":
-        return _explain_refused(value, processes)
-    if rule.name == "limit":
-        room = [(used / most, name) for process in processes for name, (used, most) in process["room"].items() if most]
-        share, name = max(room)
-        return f"{100 * share:.0f} % of the limit of {name} are used"
-    if rule.name == "full":
-        return "; ".join(RESOURCES[name] for name in sorted({name for each in processes for name in each["full"]}))
-    if rule.name == "failed":
-        reasons = _reasons(processes, lambda status, _: status >= 500)
-        first = f": {reasons.most_common(1)[0][0]}" if reasons else ""
-        return f"{value:.0f} {'request' if value == 1 else 'requests'} of 5 minutes failed (5xx){first}"
-    if rule.name == "defects":
-        return f"{value:.0f} internal {'error' if value == 1 else 'errors'} in 5 minutes; the log has a traceback"
-    if rule.name == "unconnected":
-        return f"{100 * value:.0f} % of the reported connections of an hour have failed; a TURN server may be missing"
-    if rule.name == "lag":
-        return f"the event loop is {1000 * value:.0f} ms late"
+    match rule.name:
+        case "refused":
+            return _explain_refused(value, processes)
+        case "limit":
+            rooms = (room for process in processes for room in process["room"].items())
+            share, name = max((used / most, name) for name, (used, most) in rooms if most)
+            return f"{100 * share:.0f} % of the limit of {name} are used"
+        case "full":
+            return "; ".join(RESOURCES[name] for name in sorted({name for each in processes for name in each["full"]}))
+        case "failed":
+            reasons = _reasons(processes, lambda status, _: status >= 500)
+            first = f": {reasons.most_common(1)[0][0]}" if reasons else ""
+            return f"{value:.0f} {'request' if value == 1 else 'requests'} of 5 minutes failed (5xx){first}"
+        case "defects":
+            return f"{value:.0f} internal {'error' if value == 1 else 'errors'} in 5 minutes; the log has a traceback"
+        case "unconnected":
+            failed = f"{100 * value:.0f} % of the reported connections of an hour have failed"
+            return f"{failed}; a TURN server may be missing"
+        case "lag":
+            return f"the event loop is {1000 * value:.0f} ms late"
     return rule.meaning
 
 
-def _explain_refused(share: float, processes: Iterable[Mapping[str, Any]]) -> str:
-    processes = list(processes)
+def _explain_refused(share: float, processes: Sequence[Mapping[str, Any]]) -> str:
     reasons = _reasons(processes, lambda status, reason: status < 500 and reason not in NOT_REFUSED)
     clients: Counter[str] = Counter()
     for process in processes:
@@ -175,7 +149,7 @@ def _explain_refused(share: float, processes: Iterable[Mapping[str, Any]]) -> st
     return f"{text}; from {sum(count > 0 and not name.endswith(NETWORKS) for name, count in clients.items())} clients"
 
 
-def _reasons(processes: Iterable[Mapping[str, Any]], counts: Callable[[int, str], bool]) -> Counter[str]:
+def _reasons(processes: Sequence[Mapping[str, Any]], counts: Callable[[int, str], bool]) -> Counter[str]:
     """Return the numbers of refused requests of the last five minutes by reason."""
     reasons: Counter[str] = Counter()
     for process in processes:

@@ -17,10 +17,10 @@ from tornado.simple_httpclient import SimpleAsyncHTTPClient
 from ..errors import Unavailable
 from ..settings.live import LiveSettings
 from ..system import logs
-from .access import AdminPolicy
-from .actions import InvalidAction, ServerActions, perform_on_server
+from ..system.fetching import fetch
+from .actions import InvalidAction, Performers, perform
 from .control import now_ms
-from .exposition import SingleFamily, Values, counter, gauge, reload_gauge
+from .exposition import SingleFamily, counter, gauge, reload_gauge
 from .handlers import FORWARDED_BY
 from .verdict import judge
 
@@ -51,29 +51,12 @@ class WorkerListener:
         )
         self.close = self._client.close
 
-    async def request(
-        self,
-        path: str,
-        limit_s: float = 0,
-        method: str = "GET",
-        headers: dict[str, str] | None = None,
-        body: str | None = None,
-    ) -> HTTPResponse | None:
-        """Send a request. Return None after an error or at the time limit, 0 for none."""
-        request = HTTPRequest(
-            f"http://localhost{path}",
-            method,
-            headers,
-            body,
-            connect_timeout=limit_s,
-            request_timeout=limit_s,
-            decompress_response=False,
-        )
-        # Tornado logs the error of a request whose caller was cancelled, so it continues without its caller.
-        fetching = self._client.fetch(request, raise_error=False)
-        fetching.add_done_callback(lambda done: done.cancelled() or done.exception())
+    async def request(self, path: str, limit_s: float = 0, **options: Any) -> HTTPResponse | None:
+        """Send a request with options of `HTTPRequest`. Return None after an error or at the time limit, 0 for none."""
+        url = f"http://localhost{path}"
+        options |= {"connect_timeout": limit_s, "request_timeout": limit_s, "decompress_response": False}
         with contextlib.suppress(HTTPClientError, OSError):
-            return await asyncio.shield(fetching)
+            return await fetch(self._client, HTTPRequest(url, **options))
         return None
 
 
@@ -109,23 +92,12 @@ class WorkersOperator:
     """
 
     def __init__(
-        self,
-        listeners: Sequence[WorkerListener],
-        policy: AdminPolicy,
-        server: str,
-        server_actions: ServerActions,
-        live: LiveSettings,
+        self, listeners: Sequence[WorkerListener], server: str, server_actions: Performers, live: LiveSettings
     ) -> None:
         self._listeners = listeners
         self._live = live
-        self._policy = policy
         self._server = server
         self._server_actions = server_actions
-
-    @property
-    def _headers(self) -> dict[str, str]:
-        token = self._policy.token
-        return {"Authorization": f"Bearer {token.decode()}"} if token else {}
 
     async def readiness(self) -> tuple[int, dict[str, Any]]:
         """Return status and body of a worker that is ready, or otherwise of another one.
@@ -145,7 +117,7 @@ class WorkersOperator:
         """Yield the merged metrics of all workers by family. One worker is read per event-loop iteration."""
         responses = await self._gather("/metrics")
         texts = {number: response.body.decode() for number, response in responses.items() if response.code == 200}
-        restarts: Values = {(str(listener.number),): listener.restarts for listener in self._listeners}
+        restarts = {(str(listener.number),): listener.restarts for listener in self._listeners}
         merged = MergedMetrics()
         for own in (
             gauge("workers", "Configured worker processes.", len(self._listeners)),
@@ -178,9 +150,10 @@ class WorkersOperator:
 
     async def perform(self, name: str, fields: dict[str, Any], by: str) -> dict[str, Any]:
         if name in self._server_actions:
-            result = perform_on_server(self._server_actions, name, fields, by)
+            result = await perform(self._server_actions, name, fields, by)
             return {"results": [{"process": self._server, **result}], "missing": []}
-        response = await self._first(f"/actions/{name}", ACTION_S, "POST", by, json.dumps(fields))
+        options = {"method": "POST", "headers": {FORWARDED_BY: by}, "body": json.dumps(fields)}
+        response = await self._first(f"/actions/{name}", ACTION_S, **options)
         if response is None:
             raise Unavailable("no worker responds")
         found: dict[str, Any] = json.loads(response.body)
@@ -190,13 +163,10 @@ class WorkersOperator:
             raise InvalidAction(found["error"])
         return found
 
-    async def _first(
-        self, path: str, limit_s: float, method: str = "GET", by: str = "", body: str | None = None
-    ) -> HTTPResponse | None:
+    async def _first(self, path: str, limit_s: float, **options: Any) -> HTTPResponse | None:
         """Return the response of the first worker that responds."""
         for listener in self._listeners:
             # A worker that does not respond at all is skipped soon. One that has begun an action is not.
             if await listener.request("/healthz", RESPONSE_S) is not None:
-                headers = self._headers | {FORWARDED_BY: by}
-                return await listener.request(path, limit_s, method, headers, body)
+                return await listener.request(path, limit_s, **options)
         return None

@@ -1,6 +1,5 @@
 """Requests to HTTP servers that the operator names, bounded in time and size."""
 
-import asyncio
 import email.utils
 import ssl
 import time
@@ -11,6 +10,8 @@ from urllib.parse import urlsplit
 
 from tornado.httpclient import HTTPRequest
 from tornado.simple_httpclient import SimpleAsyncHTTPClient
+
+from ..system.fetching import fetch
 
 REQUEST_S: Final = 10.0
 MAX_RESPONSE_BYTES: Final = 64 * 1024
@@ -53,11 +54,8 @@ class Endpoint:
             decompress_response=False,
             ssl_options=self.tls,
         )
-        # Tornado logs an error if a request in progress is cancelled, so it continues without its caller.
-        fetching = self.client.fetch(request, raise_error=False)
-        fetching.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
-            response = await asyncio.shield(fetching)
+            response = await fetch(self.client, request)
         except Exception as error:  # of sockets, TLS, name resolution and HTTP, which have no common class
             raise RequestFailed(str(error) or type(error).__name__) from error
         if not 200 <= response.code < 300:

@@ -9,81 +9,65 @@ from ..service.wire import encode, format_code
 
 MAX_EVENTS: Final = 10_000
 MAX_BYTES: Final = 8 * 1024 * 1024  # of events in memory, estimated
-EVENT_BYTES: Final = 320  # an event without its texts
-CHARACTER_BYTES: Final = 4
+EVENT_BYTES: Final = 200  # an event without its text
 BATCH_EVENTS: Final = 100
 BATCH_BYTES: Final = 255 * 1024  # of encoded events; a body has at most 1 KiB more
 MAX_SCANNED: Final = 1000  # events that are looked at for a batch
 
-
-class SessionEvent(NamedTuple):
-    """An event of a session. See `session.Observer` for its attributes."""
-
-    time_ms: int
-    outcome: str
-    origin: str
-    code: bytes
-    topic: str | None
-    created_ms: int | None
-    expires_ms: int | None
-
-    @property
-    def subject(self) -> bytes:
-        """The session. Its events are delivered in order."""
-        return self.code
-
-    @property
-    def text_length(self) -> int:
-        return len(self.origin) + len(self.topic or "")
-
-    def fields(self) -> dict[str, Any]:
-        """Return the fields as in the request. Unknown ones are None."""
-        return {
-            "type": f"session.{self.outcome}",
-            "time": self.time_ms,
-            "origin": self.origin,
-            "code": format_code(self.code),
-            "topic": self.topic,
-            "createdAt": self.created_ms,
-            "expiresAt": self.expires_ms,
-        }
+Fields = dict[str, Any]
+"""The fields of an event as in the request. Those that are None are omitted."""
 
 
-class ConnectionEvent(NamedTuple):
-    """The begin or the end of a WebSocket."""
-
-    time_ms: int  # the time, Unix milliseconds
-    connection: str  # the id of its handshake
-    protocol: str
-    origin: str  # the isolation scope. It can be empty
-    address: str | None  # the client's IP address, or None if addresses are not logged
-    duration_ms: int | None = None  # how long it was open, or None at the begin
-    close_code: int | None = None  # the code of the close, or None at the begin
-
-    @property
-    def subject(self) -> str:
-        """The connection. Its events are delivered in order."""
-        return self.connection
-
-    @property
-    def text_length(self) -> int:
-        return len(self.origin) + len(self.connection)
-
-    def fields(self) -> dict[str, Any]:
-        """Return the fields as in the request. Unknown ones are None."""
-        return {
-            "type": "connection.opened" if self.duration_ms is None else "connection.closed",
-            "time": self.time_ms,
-            "origin": self.origin or None,
-            "connection": self.connection,
-            "protocol": self.protocol,
-            "address": self.address,
-            "durationMs": self.duration_ms,
-            "closeCode": self.close_code,
-        }
+def session_event(
+    time_ms: int,
+    outcome: str,
+    origin: str,
+    code: bytes,
+    topic: str | None,
+    created_ms: int | None,
+    expires_ms: int | None,
+) -> Fields:
+    """Return an event of a session. See `session.Observer` for the arguments."""
+    return {
+        "type": f"session.{outcome}",
+        "time": time_ms,
+        "origin": origin,
+        "code": format_code(code),
+        "topic": topic,
+        "createdAt": created_ms,
+        "expiresAt": expires_ms,
+    }
 
 
-WebhookEvent = SessionEvent | ConnectionEvent
+def connection_event(
+    kind: str,
+    time_ms: int,
+    connection: str,
+    protocol: str,
+    origin: str,
+    address: str | None,
+    duration_ms: int | None = None,
+    close_code: int | None = None,
+) -> Fields:
+    """Return the begin or the end of a WebSocket. `connection` is the id of its handshake."""
+    return {
+        "type": f"connection.{kind}",
+        "time": time_ms,
+        "origin": origin or None,
+        "connection": connection,
+        "protocol": protocol,
+        "address": address,
+        "durationMs": duration_ms,
+        "closeCode": close_code,
+    }
+
+
+class Event(NamedTuple):
+    """An event in the queue."""
+
+    sequence: int
+    subject: bytes | str  # the session or the connection, whose events are delivered in order
+    text: bytes  # its JSON
 
 
 class Batch(NamedTuple):
@@ -105,7 +89,7 @@ class EventQueue:
     def __init__(self, server: str, metrics: WebhookMetrics) -> None:
         self._server = server
         self._metrics = metrics
-        self._events: deque[tuple[int, int, WebhookEvent]] = deque()  # sequence number, estimated bytes, event
+        self._events: deque[Event] = deque()
         self._bytes = 0
         self._sequence = 0
         self._unreported = 0  # dropped events that no request reports
@@ -114,14 +98,16 @@ class EventQueue:
     def __len__(self) -> int:
         return len(self._events)
 
-    def add(self, event: WebhookEvent) -> bool:
+    def add(self, subject: bytes | str, fields: Fields) -> bool:
         """Append an event, or drop it if the queue is full. Return whether it was appended."""
         self._sequence += 1
-        size = EVENT_BYTES + CHARACTER_BYTES * event.text_length
+        known = {name: value for name, value in fields.items() if value is not None}
+        text = encode({"sequence": self._sequence, "server": self._server, **known})
+        size = EVENT_BYTES + len(text)
         if len(self._events) >= MAX_EVENTS or self._bytes + size > MAX_BYTES:
-            self._drop("full", 1)
+            self.drop("full", 1)
             return False
-        self._events.append((self._sequence, size, event))
+        self._events.append(Event(self._sequence, subject, text))
         self._bytes += size
         self._metrics.queued += 1
         return True
@@ -131,40 +117,35 @@ class EventQueue:
 
         An event waits while another batch has events of the same session or connection. Returns None if all wait.
         """
-        encoded: list[bytes] = []
-        taken: list[tuple[int, int, WebhookEvent]] = []
-        waiting: list[tuple[int, int, WebhookEvent]] = []
+        taken: list[Event] = []
+        waiting: list[Event] = []
         size = 0
-        for entry in itertools.islice(self._events, MAX_SCANNED):
-            sequence, _, event = entry
+        for event in itertools.islice(self._events, MAX_SCANNED):
             if event.subject in self._sending:
-                waiting.append(entry)
+                waiting.append(event)
                 continue
-            known = {name: value for name, value in event.fields().items() if value is not None}
-            text = encode({"sequence": sequence, "server": self._server, **known})
-            if len(encoded) == BATCH_EVENTS or (encoded and size + len(text) > BATCH_BYTES):
+            if len(taken) == BATCH_EVENTS or (taken and size + len(event.text) > BATCH_BYTES):
                 break
-            encoded.append(text)
-            taken.append(entry)
-            size += len(text)
+            taken.append(event)
+            size += len(event.text)
         if not taken:
             return None
         for _ in range(len(taken) + len(waiting)):
             self._events.popleft()
         self._events.extendleft(reversed(waiting))
-        self._bytes -= sum(estimated for _, estimated, _ in taken)
-        subjects = frozenset(event.subject for _, _, event in taken)
+        self._bytes -= EVENT_BYTES * len(taken) + size
+        subjects = frozenset(event.subject for event in taken)
         self._sending |= subjects
         dropped, self._unreported = self._unreported, 0
-        body = b'{"events":[%b],"dropped":%d}' % (b",".join(encoded), dropped)
-        return Batch(f"{self._server}-{taken[0][0]}", body, len(encoded), dropped, subjects)
+        body = b'{"events":[%b],"dropped":%d}' % (b",".join(event.text for event in taken), dropped)
+        return Batch(f"{self._server}-{taken[0].sequence}", body, len(taken), dropped, subjects)
 
     def done(self, batch: Batch, reason: str) -> None:
         """Count a batch that was delivered, or dropped for a reason."""
         self._metrics.queued -= batch.size
         self._sending -= batch.subjects
         if reason:
-            self._drop(reason, batch.size)
+            self.drop(reason, batch.size)
             self._unreported += batch.dropped
         else:
             self._metrics.sent += batch.size
@@ -174,9 +155,10 @@ class EventQueue:
         self._events.clear()
         self._bytes = 0
         self._metrics.queued -= size
-        self._drop(reason, size)
+        self.drop(reason, size)
 
-    def _drop(self, reason: str, size: int) -> None:
+    def drop(self, reason: str, size: int) -> None:
+        """Count dropped events."""
         if size:
             self._metrics.dropped[reason] += size
             self._unreported += size

@@ -1,19 +1,25 @@
-"""Collection of events, and their delivery with retries."""
+"""Collection of events, and their delivery with retries (https://www.standardwebhooks.com)."""
 
 import asyncio
+import base64
 import contextlib
+import hashlib
+import hmac
+import ipaddress
 import logging
 import random
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Final
+from urllib.parse import urlsplit
 
 from ..metrics import Family, WebhookMetrics
 from ..service.service import Service
 from ..settings.settings import Settings
-from .endpoint import RequestFailed
-from .webhook_events import BATCH_EVENTS, MAX_EVENTS, Batch, ConnectionEvent, EventQueue, SessionEvent, WebhookEvent
-from .webhook_target import Target
+from ..system.secrets import webhook_key
+from .endpoint import Endpoint, RequestFailed, make_endpoint
+from .webhook_events import BATCH_EVENTS, MAX_EVENTS, Batch, EventQueue, Fields, connection_event, session_event
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +30,50 @@ MAX_RETRY_S: Final = 60.0
 GIVE_UP_S: Final = 600.0  # after the first attempt
 FLUSH_S: Final = 2.0
 STOPPED: Final = "stopped"
+LOCAL_SUFFIXES: Final = (".localhost", ".local", ".internal")
+
+
+@dataclass(frozen=True, repr=False)
+class Target:
+    """The receiver."""
+
+    endpoint: Endpoint
+    key: bytes  # the key that signs requests
+
+    @property
+    def name(self) -> str:
+        """See `Endpoint`."""
+        return self.endpoint.name
+
+    async def post(self, batch: Batch) -> None:
+        """Send a batch, signed. Raise RequestFailed if the receiver did not respond with 2xx in time."""
+        timestamp = str(int(time.time()))
+        digest = hmac.digest(self.key, f"{batch.id}.{timestamp}.".encode() + batch.body, hashlib.sha256)
+        headers = {
+            "Content-Type": "application/json",
+            "webhook-id": batch.id,
+            "webhook-timestamp": timestamp,
+            "webhook-signature": f"v1,{base64.b64encode(digest).decode()}",
+        }
+        await self.endpoint.send("POST", headers, batch.body)
+
+
+def make_target(settings: Settings) -> Target | None:
+    """Return the configured receiver, or None if webhooks are off. Needs a running event loop."""
+    key, url = webhook_key(settings), settings.webhook_url
+    return None if url is None else Target(make_endpoint(url), key)
+
+
+def warn_of_unencrypted_events(settings: Settings) -> None:
+    """Log a warning if events are sent unencrypted through the internet."""
+    parts = urlsplit(settings.webhook_url or "")
+    host = parts.hostname or ""
+    try:
+        local = ipaddress.ip_address(host).is_private
+    except ValueError:
+        local = "." not in host or host.endswith(LOCAL_SUFFIXES)
+    if parts.scheme == "http" and not local:
+        log.warning("--webhook-url sends events to %s unencrypted; use https://", host)
 
 
 class Webhooks:
@@ -72,39 +122,38 @@ class Webhooks:
     # Observers
 
     def session_event(
-        self,
-        outcome: str,
-        origin: str,
-        code: bytes,
-        topic: str | None,
-        created_ms: int | None,
-        expires_ms: int | None,
+        self, outcome: str, origin: str, code: bytes, topic: str | None, created_ms: int | None, expires_ms: int | None
     ) -> None:
         if f"session.{outcome}" in self._types:
             now_ms = self._service.clock.now_ms()
-            self._add(SessionEvent(now_ms, outcome, origin, code, topic, created_ms, expires_ms))
+            self._add(code, session_event(now_ms, outcome, origin, code, topic, created_ms, expires_ms))
 
     def opened(self, protocol: str, connection: str, origin: str, address: str) -> Callable[[int], None] | None:
         shown = address if self._with_addresses else None
-        if "connection.opened" in self._types:
-            self._add(ConnectionEvent(self._service.clock.now_ms(), connection, protocol, origin, shown))
-        if "connection.closed" not in self._types:
-            return None
         opened_s = self._loop.time()
 
-        def closed(code: int) -> None:
-            if "connection.closed" in self._types:
-                duration_ms = round((self._loop.time() - opened_s) * 1000)
+        def report(kind: str, duration_ms: int | None = None, code: int | None = None) -> None:
+            if f"connection.{kind}" in self._types:
                 now_ms = self._service.clock.now_ms()
-                self._add(ConnectionEvent(now_ms, connection, protocol, origin, shown, duration_ms, code))
+                fields = connection_event(kind, now_ms, connection, protocol, origin, shown, duration_ms, code)
+                self._add(connection, fields)
 
-        return closed
+        report("opened")
+        if "connection.closed" not in self._types:
+            return None
+        return lambda code: report("closed", round((self._loop.time() - opened_s) * 1000), code)
 
     def metric_families(self) -> Iterator[Family]:
         yield from self.metrics.families()
 
-    def _add(self, event: WebhookEvent) -> None:
-        if self._queue.add(event):
+    def _add(self, subject: bytes | str, fields: Fields) -> None:
+        try:
+            added = self._queue.add(subject, fields)
+        except Exception:
+            log.exception("webhooks: cannot send an event; dropping it")
+            self._queue.drop("rejected", 1)
+            return
+        if added:
             self._changed.set()
         elif not self._overflows:
             self._overflows = True
@@ -136,19 +185,12 @@ class Webhooks:
         while not (self._closing and (self._stopped or not self._queue)):
             # Further requests begin only if each has a full batch, and the receiver accepts them.
             most = 1 if self._failing or len(self._queue) < BATCH_EVENTS else MAX_SENDING
-            if not self._queue or len(self._sending) >= most:
-                self._changed.clear()
-                await self._changed.wait()
-                continue
-            if len(self._queue) < BATCH_EVENTS:
-                await self._pause(GATHER_S)
-            try:
+            batch = None
+            if self._queue and len(self._sending) < most:
+                if len(self._queue) < BATCH_EVENTS:
+                    await self._pause(GATHER_S)
                 batch = self._queue.take()
-            except Exception:
-                log.exception("webhooks: cannot send the queued events; dropping them")
-                self._queue.clear("rejected")
-                continue
-            if batch is None:  # all events wait for those of a request
+            if batch is None:  # a request has to end first
                 self._changed.clear()
                 await self._changed.wait()
                 continue

@@ -9,8 +9,8 @@ import socket
 
 from ..errors import DamagedDatabase, DatabaseInUse, OperatorError
 from ..operator.health import ask_health
-from ..outgoing.turn_refresher import check_provider
-from ..outgoing.webhook_target import unencrypted
+from ..outgoing.turn import check_provider
+from ..outgoing.webhooks import warn_of_unencrypted_events
 from ..service.ice import NO_ICE_SERVERS
 from ..settings.settings import Settings
 from ..settings.value_types import UNIX_PREFIX
@@ -21,7 +21,7 @@ from ..system.secrets import warn_of_readable_secrets
 from ..system.sockets import url
 from ..tracing import open_tracing
 from .listeners import open_all_sockets
-from .resources import read_resources
+from .reload import read_resources
 from .tuning import raise_descriptor_limit
 
 log = logging.getLogger(__name__)
@@ -49,8 +49,7 @@ async def check(settings: Settings) -> list[str]:
     if (target := resources.webhooks) is not None:
         results.append(f"webhooks: {target.name}, {', '.join(settings.webhook_events)}")
     warn_of_readable_secrets(settings)
-    if (host := unencrypted(settings)) is not None:
-        log.warning("--webhook-url sends events to %s unencrypted; use https://", host)
+    warn_of_unencrypted_events(settings)
     if settings.store == "leveldb":
         address = tuple(re.sub(f"(?<=^{UNIX_PREFIX})(?!/)", f"{os.getcwd()}/", each) for each in settings.address)
         data_dir = become_owner(settings.data_dir, enter=True)

@@ -1,10 +1,11 @@
-"""Signals and draining."""
+"""Signals, and the stop of a process: draining, then the parts in the reverse order of their opening."""
 
 import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Final
 
 from ..service.service import Service
 from ..settings.settings import MAX_DRAIN_DELAY_MS
@@ -20,6 +21,26 @@ DRAIN_LIMIT_S = 10.0
 CLOSE_LIMIT_S = 2.0
 REQUESTS_S = MAX_DRAIN_DELAY_MS / 1000 + HANDSHAKE_S + LAST_REQUEST_S + ACCEPTED_S + DRAIN_LIMIT_S + 2 * CLOSE_LIMIT_S
 """The longest duration of `drain`."""
+
+
+# The time limits in seconds, in the order in which the parts are closed. The service manager has to wait longer than
+# all of them together.
+LIMITS_S: Final = {
+    "requests": REQUESTS_S,
+    "service manager": 1.0,
+    "supervisor": 1.0,
+    "admin listener": 1.0,
+    "operator": 2.0,
+    "public listener": 1.0,
+    "garbage collection": 1.0,
+    "webhooks": 2.5,
+    "relay": 1.5,
+    "sockets": 1.0,
+    "store": 5.0,
+    "spans": 2.5,
+}
+
+Close = Callable[[], Awaitable[None]]
 
 
 def handle_signals(lifecycle: Lifecycle) -> None:
@@ -67,3 +88,31 @@ async def run_until_closed(lifecycle: Lifecycle, work: Coroutine[None, None, Non
     if running.done():
         running.result()
     running.cancel()
+
+
+class Stages:
+    """The open parts of a process.
+
+    A part that fails to close in time is logged, and the others are closed nevertheless.
+    """
+
+    def __init__(self) -> None:
+        self._opened: list[tuple[str, Close]] = []
+
+    def opened(self, name: str, close: Close) -> None:
+        """Add a part. `name` is a key of `LIMITS_S`, before that of the previous part."""
+        order = list(LIMITS_S)
+        assert not self._opened or order.index(name) < order.index(self._opened[-1][0]), name
+        self._opened.append((name, close))
+
+    async def close(self) -> None:
+        """Close all parts, the latest first."""
+        while self._opened:
+            name, close = self._opened.pop()
+            try:
+                async with asyncio.timeout(LIMITS_S[name]):
+                    await close()
+            except TimeoutError:
+                log.error("stopping: %s not closed within %g s; continuing without it", name, LIMITS_S[name])
+            except Exception:
+                log.exception("stopping: cannot close %s", name)

@@ -7,17 +7,18 @@ from collections import Counter
 
 from tornado import web
 
+from ..http.error_responses import make_error_responder
 from ..limits.per_address import AdminConnectionLimiter
-from ..operator.access import AdminPolicy
-from ..operator.control import Control
-from ..outgoing.webhook_target import unencrypted
+from ..operator.access import AdminPolicy, Operator
+from ..outgoing.webhooks import warn_of_unencrypted_events
 from ..service.ice import NO_ICE_SERVERS
+from ..service.request_log import RequestLog
+from ..settings.live import LiveSettings
 from ..settings.settings import Settings
-from ..system.activation import passed_sockets
 from ..system.secrets import warn_of_readable_secrets
+from ..system.service_manager import passed_sockets
 from ..system.sockets import is_local, open_sockets, url
 from ..transport import Server, ServerState
-from ..transport.state import ErrorResponder
 
 log = logging.getLogger(__name__)
 
@@ -34,24 +35,25 @@ def open_all_sockets(settings: Settings) -> tuple[list[socket.socket], list[sock
     return public or open_sockets(settings.address, settings.port, "--port", settings.socket_mode), admin
 
 
-def load_admin_application(operator: Control, sockets: list[socket.socket], policy: AdminPolicy) -> web.Application:
-    """Make the application of the admin listener. Its module is loaded here, because that takes a while."""
-    from ..operator.handlers import make_application
+async def start_admin_server(
+    operator: Operator, sockets: list[socket.socket], policy: AdminPolicy, live: LiveSettings, full: Counter[str]
+) -> Server:
+    """Start the server of the admin listener, or one that listens nowhere without sockets.
 
-    policy.local = all(map(is_local, sockets))
-    if not (policy.local or policy.token):
-        log.info("the admin listener accepts other machines: only health and metrics without --admin-token-file")
-    return make_application(operator, policy)
-
-
-def make_admin_server(application: web.Application, error_responder: ErrorResponder, full: Counter[str]) -> Server:
-    """Make the server of the admin listener. At its connection limit, a new connection replaces an idle one.
-
-    `full` counts its refusals by resource.
+    At its connection limit, a new connection replaces an idle one. `full` counts its refusals by resource.
     """
+    application = web.Application()
+    if sockets:
+        from ..operator.handlers import make_application  # here, because that takes a while
+
+        policy.local = all(map(is_local, sockets))
+        if not (policy.local or policy.token):
+            log.info("the admin listener accepts other machines: only health and metrics without --admin-token-file")
+        application = make_application(operator, policy)
     limiter = AdminConnectionLimiter(full)
-    server = Server(ServerState(application, error_responder, limiter=limiter))
+    server = Server(ServerState(application, make_error_responder(RequestLog(live)), limiter=limiter))
     limiter.make_room = server.make_room
+    await server.start(sockets)
     return server
 
 
@@ -63,8 +65,7 @@ def log_start(urls: list[str], admin: list[socket.socket], settings: Settings, d
     if not (settings.stun_servers or settings.turn_servers or settings.turn_provider):
         log.info("ICE servers: %s", NO_ICE_SERVERS)
     warn_of_readable_secrets(settings)
-    if (host := unencrypted(settings)) is not None:
-        log.warning("--webhook-url sends events to %s unencrypted; use https://", host)
+    warn_of_unencrypted_events(settings)
     limit = "--max-connections" if settings.max_connections <= descriptors else "the limit of open files"
     each = "" if settings.workers == 1 else " in each worker"
     log.info("room for %d connections%s, by %s", min(settings.max_connections, descriptors), each, limit)

@@ -9,8 +9,6 @@ import os
 import socket
 from collections.abc import Callable
 
-from tornado import web
-
 from .. import COMMIT
 from ..auth import Authority
 from ..errors import OperatorError
@@ -21,7 +19,7 @@ from ..limits.recent import SLICE_S
 from ..operator.access import AdminPolicy
 from ..operator.control import Control, server_name
 from ..operator.fullness import CHECK_S, describe_full
-from ..outgoing.turn_refresher import Refresher
+from ..outgoing.turn import Refresher
 from ..outgoing.webhooks import Webhooks
 from ..protocols.routes import protocol_routes
 from ..relay import Relay
@@ -37,20 +35,17 @@ from ..system import logs
 from ..system.clock import Clock, ClockWarning
 from ..system.lifecycle import CLOSED, LEAVING, SERVING, Lifecycle
 from ..system.loop import Lag, Repeating
-from ..system.notify import Notifier
+from ..system.service_manager import Notifier
 from ..system.sockets import url
 from ..system.tls import Tls
 from ..tracing import open_tracing
 from ..transport import Server, ServerState
 from ..websocket.presence import Presence
 from ..websocket.routes import websocket_routes
-from .balance import PERIOD_S
-from .draining import drain, handle_signals, on_hangup, run_until_closed
-from .handover import Inherited, watch_pipe
-from .listeners import load_admin_application, log_start, make_admin_server, open_all_sockets
-from .reload import RELOAD_FAILED, Reloader, reload_status
-from .resources import Resources, read_resources
-from .stages import Stages
+from .draining import Stages, drain, handle_signals, run_until_closed
+from .handover import PERIOD_S, Inherited, watch_pipe
+from .listeners import log_start, open_all_sockets, start_admin_server
+from .reload import RELOAD_FAILED, Reloader, Resources, read_resources, reload_status
 from .tuning import GarbageCollection, raise_descriptor_limit, tune_malloc
 
 log = logging.getLogger(__name__)
@@ -91,16 +86,6 @@ async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inh
 class ServingProcess:
     """The parts of a process that serves clients, and how they are opened."""
 
-    service: Service
-    state: ServerState
-    server: Server
-    admin_server: Server
-    control: Control
-    webhooks: Webhooks
-    refresher: Refresher
-    tls: Tls | None
-    reloader: Reloader
-
     def __init__(self, settings: Settings, lifecycle: Lifecycle, inherited: Inherited | None) -> None:
         self.live = LiveSettings(settings)
         self._lifecycle = lifecycle
@@ -139,7 +124,8 @@ class ServingProcess:
         stages.opened("relay", relay.close)
         self.application = Application(service, functools.partial(all_routes, Presence(service), relay))
         error_responder = make_error_responder(request_log)
-        self.admin_policy = AdminPolicy(resources.admin_token, hosts=settings.admin_hosts)
+        self.admin_policy = AdminPolicy()
+        self._protect_admin_listener(resources.admin_token, settings)
         self.tls = None if resources.certificate is None else Tls(resources.certificate)
         context = self.tls.context if self.tls else None
         self.state = ServerState(self.application, error_responder, context, limits)
@@ -158,13 +144,7 @@ class ServingProcess:
         self.control = Control(service, relay, self.state, self.reloader.apply, server, self._worker, self.tls)
         self.control.start()
         stages.opened("operator", self.control.close)
-        admin_application = web.Application()
-        if admin:
-            admin_application = load_admin_application(self.control, admin, self.admin_policy)
-        self.admin_server = make_admin_server(
-            admin_application, make_error_responder(RequestLog(self.live)), limits.full
-        )
-        await self.admin_server.start(admin)
+        self.admin_server = await start_admin_server(self.control, admin, self.admin_policy, self.live, limits.full)
         stages.opened("admin listener", functools.partial(self.admin_server.close, 0))
         self.webhooks.use(resources.webhooks, settings)
         self.refresher.use(resources.turn_provider)
@@ -208,15 +188,7 @@ class ServingProcess:
             if notifier.listening or self.webhooks.needs_expiries:
                 self._counts = await self.service.store.counts()
 
-        def on_reload() -> None:
-            if self._lifecycle.state < LEAVING:
-                notifier.reloading()
-                try:
-                    self.reloader.reload(read)
-                finally:
-                    notifier.ready(self._status())
-
-        on_hangup(on_reload)
+        self.reloader.follow_hangups(read, self._lifecycle, notifier, self._status)
         if notifier.listening:
             self._counts = await self.service.store.counts()
         notifier.ready(self._status())
@@ -256,7 +228,7 @@ class ServingProcess:
         if service.authority is not None and resources.keys is not None:
             service.authority.use(resources.keys, settings)
         service.ice = resources.ice
-        self.admin_policy.use(resources.admin_token, settings.admin_hosts)
+        self._protect_admin_listener(resources.admin_token, settings)
         service.store.allow(quotas_of(settings))
         if service.store.shared_redis is not None:
             service.store.shared_redis.use_passwords(*resources.redis_passwords)
@@ -265,6 +237,10 @@ class ServingProcess:
         self.webhooks.use(resources.webhooks, settings)
         self.refresher.use(resources.turn_provider)
         self.application.make_routes(settings)
+
+    def _protect_admin_listener(self, token: bytes, settings: Settings) -> None:
+        # Only the supervisor can connect to that of a worker, and it has checked the token.
+        self.admin_policy.use(b"" if self._inherited else token, settings.admin_hosts)
 
     def _limit_connections(self, settings: Settings) -> None:
         self.state.limit_memory(settings.max_unsent_bytes)

@@ -14,30 +14,24 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import OperatorError
-from ..http.error_responses import make_error_responder
 from ..operator.access import AdminPolicy
 from ..operator.actions import make_server_actions
 from ..operator.control import server_name
 from ..operator.fullness import CHECK_S as FULLNESS_CHECK_S
 from ..operator.fullness import Fullness, describe_full
-from ..operator.handlers import make_application
 from ..operator.workers import WorkerListener, WorkersOperator
-from ..service.request_log import RequestLog
 from ..settings.live import LiveSettings
 from ..settings.settings import Settings
 from ..system import logs
 from ..system.lifecycle import LEAVING, SERVING, Lifecycle
 from ..system.loop import Repeating
-from ..system.notify import Notifier
-from ..system.sockets import UnixSocket, is_local, url
-from .balance import share
-from .draining import CLOSE_LIMIT_S, handle_signals, on_hangup, run_until_closed
-from .handover import encode
-from .listeners import log_start, make_admin_server, open_all_sockets
-from .reload import Reloader, reload_status
-from .resources import Resources, read_resources
+from ..system.service_manager import Notifier
+from ..system.sockets import UnixSocket, url
+from .draining import CLOSE_LIMIT_S, LIMITS_S, handle_signals, run_until_closed
+from .handover import encode, share
+from .listeners import log_start, open_all_sockets, start_admin_server
+from .reload import Reloader, Resources, read_resources, reload_status
 from .server import STATUS_S
-from .stages import LIMITS_S
 from .tuning import raise_descriptor_limit
 
 log = logging.getLogger(__name__)
@@ -207,7 +201,7 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
             raise OperatorError(f"no worker can be started: {error}") from error
         await asyncio.gather(*(worker.try_to_start() for worker in workers[1:]))
 
-        policy = AdminPolicy(resources.admin_token, all(map(is_local, admin)), settings.admin_hosts)
+        policy = AdminPolicy(resources.admin_token, hosts=settings.admin_hosts)
         refusals: Counter[str] = Counter()
         fullness = Fullness(None, refusals)
 
@@ -218,13 +212,10 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
                 worker.apply(new)
 
         reloader = Reloader(live, resources, use)
-        request_log = RequestLog(live)
         listeners = [worker.listener for worker in workers]
         server_actions = make_server_actions(lambda: lifecycle.reach(LEAVING), live, reloader.apply)
-        operator = WorkersOperator(listeners, policy, server_name(public), server_actions, live)
-        application = make_application(operator, policy)
-        admin_server = make_admin_server(application, make_error_responder(request_log), refusals)
-        await admin_server.start(admin)
+        operator = WorkersOperator(listeners, server_name(public), server_actions, live)
+        admin_server = await start_admin_server(operator, admin, policy, live, refusals)
         urls = [url(listening, "https" if settings.tls_certificate else "http") for listening in public]
         log_start(urls, admin, settings, descriptors)
 
@@ -242,15 +233,7 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
             full = describe_full(state | {"full": sorted({*state.get("full", ()), *fullness.full})})
             return f"{listening}{full}{reload_status(live)}"
 
-        def on_reload() -> None:
-            if lifecycle.state < LEAVING:
-                notifier.reloading()
-                try:
-                    reloader.reload(read)
-                finally:
-                    notifier.ready(status_line())
-
-        on_hangup(on_reload)
+        reloader.follow_hangups(read, lifecycle, notifier, status_line)
         reports = Repeating(lambda: notifier.alive(status_line()), notifier.pause_s(STATUS_S))
         readings = Repeating(read_state, STATUS_S)
         checks = Repeating(fullness.check, FULLNESS_CHECK_S)

@@ -11,8 +11,7 @@ from ..settings.settings import Settings
 from ..stores.redis import checks
 from ..system import logs
 from ..system.boundary import CLEAN, guarded
-from .balance import Balance
-from .handover import Inherited, decode
+from .handover import Balance, Inherited, decode
 from .server import serve
 
 

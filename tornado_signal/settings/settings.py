@@ -10,42 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
+from . import value_types as types
 from .addresses import Network
 from .origins import AllowedOrigins
-from .value_types import (
-    ACTION,
-    ADDRESS,
-    ALLOWED_ORIGIN,
-    COLLECTOR,
-    COUNT,
-    HOST,
-    HOST_NAME,
-    MODE,
-    NAME,
-    NETWORK,
-    OPTIONAL_PATH,
-    PATH,
-    PORT,
-    PROTOCOL,
-    PROXY,
-    REDIS_NODE,
-    SIZE,
-    STUN,
-    SWITCH,
-    TEXT,
-    TURN,
-    TURN_PROVIDER,
-    WEBHOOK_EVENT,
-    WEBHOOK_URL,
-    ValueType,
-    VariableSecret,
-    converted,
-    integer,
-    keyword_or,
-    list_of,
-    matching,
-    one_of,
-)
+from .value_types import ValueType, VariableSecret
 
 T = TypeVar("T")
 
@@ -88,9 +56,9 @@ class Setting:
         return f"{self.meaning} [{self.type.allowed}] ({details})"
 
 
-def setting(default: object, value_type: ValueType[T], meaning: str, unit: str = "", *, live: bool = False) -> T:
-    """Return a field of `Settings`, with the arguments of `Setting`."""
-    metadata = {"default": default, "type": value_type, "meaning": meaning, "unit": unit, "live": live}
+def setting(default: object, value_type: ValueType[T], meaning: str, unit: str = "", *, fixed: bool = False) -> T:
+    """Return a field of `Settings`, with the arguments of `Setting`. Only a restart applies one that is `fixed`."""
+    metadata = {"default": default, "type": value_type, "meaning": meaning, "unit": unit, "live": not fixed}
     return dataclasses.field(default=value_type.parse(default), metadata=metadata)
 
 
@@ -102,336 +70,333 @@ class Settings:
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
     address: tuple[str, ...] = setting(
         "127.0.0.1",
-        list_of(ADDRESS),
+        types.list_of(types.ADDRESS),
         "IP addresses or host names to listen on, or Unix sockets as unix:/path; :: also accepts IPv4, unless an IPv4 "
         "address is listed; ignored when systemd passes a socket",
+        fixed=True,
     )
-    port: int = setting(3000, PORT, "TCP port to listen on; 0 picks a free port and logs it")
+    port: int = setting(3000, types.PORT, "TCP port to listen on; 0 picks a free port and logs it", fixed=True)
     socket_mode: int = setting(
         "660",
-        MODE,
+        types.MODE,
         "permissions of the Unix socket, regardless of the umask; a program needs write permission to connect",
+        fixed=True,
     )
     tls_certificate: Path | None = setting(
-        "none", OPTIONAL_PATH, "PEM file with the certificate and its chain, for HTTPS; re-read on SIGHUP", live=True
+        "none", types.OPTIONAL_PATH, "PEM file with the certificate and its chain, for HTTPS; re-read on SIGHUP"
     )
-    tls_key: Path | None = setting("none", OPTIONAL_PATH, "PEM file with the private key of the certificate", live=True)
-    data_dir: Path = setting("data", PATH, "LevelDB directory, created if missing")
+    tls_key: Path | None = setting("none", types.OPTIONAL_PATH, "PEM file with the private key of the certificate")
+    data_dir: Path = setting("data", types.PATH, "LevelDB directory, created if missing", fixed=True)
     store: Literal["leveldb", "redis"] = setting(
         "leveldb",
-        one_of("leveldb", "redis"),
+        types.one_of("leveldb", "redis"),
         "where sessions are stored: in the data directory of a single process (leveldb), or on Redis or "
         "Valkey 7.0 or newer, shared by any number of servers (redis)",
+        fixed=True,
     )
     workers: int | Literal["auto"] = setting(
         1,
-        keyword_or("auto", "auto", integer(1, 512)),
+        types.keyword_or("auto", "auto", types.integer(1, 512)),
         "number of processes that share the port, with --store redis; auto: one per processor",
+        fixed=True,
     )
     redis_nodes: tuple[tuple[str, int], ...] = setting(
         "127.0.0.1:6379",
-        list_of(REDIS_NODE),
+        types.list_of(types.REDIS_NODE),
         "a Redis server, or some nodes of a cluster, which is detected; with --redis-sentinel, the Sentinels",
+        fixed=True,
     )
     redis_sentinel: str = setting(
-        "none", keyword_or("none", "", NAME), "name of the primary in Sentinel; none: connect to --redis-nodes directly"
+        "none",
+        types.none_or("", types.NAME),
+        "name of the primary in Sentinel; none: connect to --redis-nodes directly",
+        fixed=True,
     )
     redis_prefix: str = setting(
         "tornado-signal:",
-        matching("[!-z|~]{1,64}", "1 to 64 ASCII characters, without spaces and braces"),
+        types.matching("[!-z|~]{1,64}", "1 to 64 ASCII characters, without spaces and braces"),
         "prefix of all keys and channels",
+        fixed=True,
     )
-    redis_user: str = setting("none", keyword_or("none", "", NAME), "Redis user; none: the default user")
+    redis_user: str = setting("none", types.none_or("", types.NAME), "Redis user; none: the default user", fixed=True)
     redis_password_file: Path | VariableSecret | None = setting(
-        "none", OPTIONAL_PATH, "file with the password of the Redis user; re-read on SIGHUP", live=True
+        "none", types.OPTIONAL_PATH, "file with the password of the Redis user; re-read on SIGHUP"
     )
-    redis_sentinel_user: str = setting("none", keyword_or("none", "", NAME), "Sentinel user; none: the default user")
+    redis_sentinel_user: str = setting(
+        "none", types.none_or("", types.NAME), "Sentinel user; none: the default user", fixed=True
+    )
     redis_sentinel_password_file: Path | VariableSecret | None = setting(
-        "none", OPTIONAL_PATH, "file with the password of the Sentinel user; re-read on SIGHUP", live=True
+        "none", types.OPTIONAL_PATH, "file with the password of the Sentinel user; re-read on SIGHUP"
     )
-    redis_tls: bool = setting("false", SWITCH, "whether to encrypt connections to Redis")
+    redis_tls: bool = setting("false", types.SWITCH, "whether to encrypt connections to Redis", fixed=True)
     redis_ca: Path | None = setting(
-        "none", OPTIONAL_PATH, "PEM file with the certificate authority of Redis; none: the system's authorities"
+        "none",
+        types.OPTIONAL_PATH,
+        "PEM file with the certificate authority of Redis; none: the system's authorities",
+        fixed=True,
     )
     redis_timeout_ms: int = setting(
         1000,
-        integer(50, 60_000),
+        types.integer(50, 60_000),
         "time limit of an operation on Redis, retries included; then the request is refused with 503",
         "ms",
+        fixed=True,
     )
     redis_replicas: int = setting(
         1,
-        integer(0, 10),
+        types.integer(0, 10),
         "replicas that must have a write before it is acknowledged, with --durability replicated; all other "
         "replicas that have reported recently are awaited as well",
+        fixed=True,
     )
     redis_partitions: int = setting(
         16,
-        integer(1, 1024),
+        types.integer(1, 1024),
         "number of partitions of an origin, so that several nodes share its sessions; cannot be changed later",
+        fixed=True,
     )
     # A tenth of a second to a week: sessions are short-lived, and no peer answers faster.
-    session_timeout_ms: int = setting(300_000, integer(100, 604_800_000), "lifetime of a session", "ms")
+    session_timeout_ms: int = setting(
+        300_000, types.integer(100, 604_800_000), "lifetime of a session", "ms", fixed=True
+    )
     sweep_interval_ms: int = setting(
-        1000, integer(10, 3_600_000), "pause between two deletions of expired sessions", "ms"
+        1000, types.integer(10, 3_600_000), "pause between two deletions of expired sessions", "ms", fixed=True
     )
     hold_grace_ms: int = setting(
         5000,
-        integer(0, 300_000),
+        types.integer(0, 300_000),
         "how long a held offer outlives its WebSocket, so that its owner can reconnect",
         "ms",
+        fixed=True,
     )
     durability: Literal["fsync", "os", "replicated"] = setting(
         "fsync",
-        one_of("fsync", "os", "replicated"),
+        types.one_of("fsync", "os", "replicated"),
         "what a 200 guarantees: the change is on disk and survives a power failure (fsync), or survives a "
         "crash of the process (os); with --store redis also: it is in the memory of --redis-replicas replicas"
         " (replicated), which is the default there",
+        fixed=True,
     )
     codes: Literal["random", "content"] = setting(
         "random",
-        one_of("random", "content"),
+        types.one_of("random", "content"),
         "how session codes are made: at random, or from origin, topic and offer, so that equal offers have equal codes",
+        fixed=True,
     )
     allowed_origins: AllowedOrigins | None = setting(
         "any",
-        keyword_or("any", None, converted(lambda entries: AllowedOrigins(frozenset(entries)), list_of(ALLOWED_ORIGIN))),
+        types.keyword_or(
+            "any",
+            None,
+            types.converted(lambda entries: AllowedOrigins(frozenset(entries)), types.list_of(types.ALLOWED_ORIGIN)),
+        ),
         "origins to serve; https://*.example.com stands for every subdomain, but not for example.com itself",
-        live=True,
     )
     trusted_proxies: tuple[Network | Literal["unix"], ...] = setting(
         "none",
-        keyword_or("none", (), list_of(PROXY)),
+        types.none_or((), types.list_of(types.PROXY)),
         "proxies whose X-Forwarded-For, X-Forwarded-Proto, X-Forwarded-Host and X-Request-Id are trusted; "
         "unix: every client of the Unix socket",
-        live=True,
     )
     max_body_bytes: int = setting(
         262_144,
-        integer(1024, 16_777_216),
+        types.integer(1024, 16_777_216),
         "largest request body or WebSocket message; a side of a session may store four times as much",
         "bytes",
-        live=True,
     )
     max_offer: int = setting(
-        262_144, integer(64, 16_777_216), "longest offer, answer or candidate", "code points", live=True
+        262_144, types.integer(64, 16_777_216), "longest offer, answer or candidate", "code points"
     )
-    max_candidates: int = setting(1000, COUNT, "candidates per side of a session", live=True)
+    max_candidates: int = setting(1000, types.COUNT, "candidates per side of a session")
     max_sessions_per_origin: int = setting(
-        2_000_000, COUNT, "unanswered sessions per origin, in one topic or in many", live=True
+        2_000_000, types.COUNT, "unanswered sessions per origin, in one topic or in many"
     )
     max_sessions_per_address: int = setting(
-        10_000, COUNT, "sessions that an address may publish within --session-timeout-ms", live=True
+        10_000, types.COUNT, "sessions that an address may publish within --session-timeout-ms"
     )
     max_bytes_per_address: int = setting(
-        67_108_864,
-        SIZE,
-        "bytes that an address may store within --session-timeout-ms",
-        "bytes",
-        live=True,
+        67_108_864, types.SIZE, "bytes that an address may store within --session-timeout-ms", "bytes"
     )
     max_store_bytes: int = setting(
-        4_294_967_296, SIZE, "size of the data directory beyond which nothing is published", "bytes", live=True
+        4_294_967_296, types.SIZE, "size of the data directory beyond which nothing is published", "bytes"
     )
     min_free_bytes: int = setting(
         67_108_864,
-        integer(0, 2**53),
+        types.integer(0, 2**53),
         "disk space that stays free, on a small disk a quarter of it, in addition to the space that LevelDB "
         "needs to merge files",
         "bytes",
-        live=True,
     )
     max_connections: int = setting(
-        100_000,
-        COUNT,
-        "open connections, and waiting requests; file descriptors also limit connections",
-        live=True,
+        100_000, types.COUNT, "open connections, and waiting requests; file descriptors also limit connections"
     )
     max_connections_per_address: int = setting(
-        1000,
-        COUNT,
-        "open connections per address, and waiting requests per address",
-        live=True,
+        1000, types.COUNT, "open connections per address, and waiting requests per address"
     )
     keep_alive_s: int = setting(
         620,
-        integer(1, 86_400),
+        types.integer(1, 86_400),
         "how long a connection stays open between two requests, longer than proxies keep theirs; when places are "
         "short, the connection that has been idle for longest is closed first",
         "s",
-        live=True,
     )
     max_unsent_bytes: int = setting(
         67_108_864,
-        COUNT,
+        types.COUNT,
         "unread data of all slow clients together; a quarter of it limits the data received before it can be "
         "processed, over HTTP and WebSockets",
         "bytes",
-        live=True,
     )
     rate_per_address: int = setting(
         100,
-        integer(1, 1_000_000),
+        types.integer(1, 1_000_000),
         "requests per second and address; after a pause, a burst of ten times as many",
         "1/s",
-        live=True,
     )
     unlimited_addresses: tuple[Network, ...] = setting(
         "127.0.0.0/8,::1",
-        keyword_or("none", (), list_of(NETWORK)),
+        types.none_or((), types.list_of(types.NETWORK)),
         "addresses exempt from per-address limits; trusted proxies always are",
-        live=True,
     )
     admin_port: int | None = setting(
         "off",
-        keyword_or("off", None, PORT),
+        types.keyword_or("off", None, types.PORT),
         "port of a second listener for the operator: a page, /metrics, /healthz, /readyz and actions; "
         "0 picks a free port",
+        fixed=True,
     )
     admin_address: str = setting(
         "127.0.0.1",
-        HOST,
+        types.HOST,
         "address of that listener; if other machines can reach it, they have only health and metrics without "
         "--admin-token-file",
+        fixed=True,
     )
     admin_hosts: tuple[str, ...] = setting(
         "none",
-        keyword_or("none", (), list_of(HOST_NAME)),
+        types.none_or((), types.list_of(types.HOST_NAME)),
         "host names under which that listener is reached, such as those in the configuration of Prometheus; requests "
         "with an IP address or localhost as their Host are always served",
-        live=True,
     )
     admin_token_file: Path | VariableSecret | None = setting(
         "none",
-        OPTIONAL_PATH,
+        types.OPTIONAL_PATH,
         "file with the token that everything but health and metrics of that listener requires (Authorization: "
         "Bearer); commands send it, and the page asks for it",
+        fixed=True,
     )
     admin_topics: bool = setting(
         "false",
-        SWITCH,
+        types.SWITCH,
         "whether the operator's page shows topics, rooms, ids and info hashes, which can be private",
-        live=True,
     )
     drain_delay_ms: int = setting(
         0,
-        integer(0, MAX_DRAIN_DELAY_MS),
+        types.integer(0, MAX_DRAIN_DELAY_MS),
         "how long a stopping server keeps serving while /health and /readyz already answer 503, so that load "
         "balancers notice",
         "ms",
-        live=True,
     )
     start_empty_if_damaged: bool = setting(
-        "false", SWITCH, "whether to move a damaged database aside and continue without it, at the start and later"
+        "false",
+        types.SWITCH,
+        "whether to move a damaged database aside and continue without it, at the start and later",
+        fixed=True,
     )
-    demo: bool = setting("true", SWITCH, "whether to serve a demo page at /demo", live=True)
+    demo: bool = setting("true", types.SWITCH, "whether to serve a demo page at /demo")
     readable_module: bool = setting(
         "false",
-        SWITCH,
+        types.SWITCH,
         "whether /client.js loads the readable modules under /client/ instead of being one file; for its developers",
-        live=True,
     )
-    nearby: bool = setting("true", SWITCH, "whether clients of one network can find each other (nearby)", live=True)
+    nearby: bool = setting("true", types.SWITCH, "whether clients of one network can find each other (nearby)")
     protocols: tuple[str, ...] = setting(
         "peerjs,y-webrtc,tracker,nostr,rxdb,matchbox,godot",
-        keyword_or("none", (), list_of(PROTOCOL)),
+        types.none_or((), types.list_of(types.PROTOCOL)),
         "protocols of other libraries to serve: PeerJS, y-webrtc with trystero's ws-relay, WebTorrent trackers, "
         "ephemeral events of Nostr, RxDB, matchbox, and Godot's demo of WebRTC",
-        live=True,
     )
     shared_protocols: tuple[str, ...] = setting(
         "none",
-        keyword_or("none", (), list_of(PROTOCOL)),
+        types.none_or((), types.list_of(types.PROTOCOL)),
         "protocols in which all origins share one scope, also with clients that send no Origin",
-        live=True,
     )
     peerjs_discovery: bool = setting(
-        "false", SWITCH, "whether PeerJS clients can list the ids of their origin (listAllPeers)", live=True
+        "false", types.SWITCH, "whether PeerJS clients can list the ids of their origin (listAllPeers)"
     )
     auth_keys: Path | VariableSecret | None = setting(
         "none",
-        OPTIONAL_PATH,
+        types.OPTIONAL_PATH,
         "file or directory of the keys that verify tokens: NAME.secret (HS256) or NAME.pem (public key of EdDSA, ES256 "
         "or RS256); none: requests need no token; re-read on SIGHUP",
-        live=True,
     )
-    auth_issuer: str = setting(
-        "none", keyword_or("none", "", TEXT), "required claim iss of tokens; none: any", live=True
-    )
-    auth_audience: str = setting(
-        "none", keyword_or("none", "", TEXT), "required claim aud of tokens; none: any", live=True
-    )
+    auth_issuer: str = setting("none", types.none_or("", types.TEXT), "required claim iss of tokens; none: any")
+    auth_audience: str = setting("none", types.none_or("", types.TEXT), "required claim aud of tokens; none: any")
     auth_anonymous: tuple[str, ...] = setting(
-        "none", keyword_or("none", (), list_of(ACTION)), "what is allowed without a token", live=True
+        "none", types.none_or((), types.list_of(types.ACTION)), "what is allowed without a token"
     )
     stun_servers: tuple[str, ...] = setting(
         "stun:stun.cloudflare.com:3478,stun:stun.l.google.com:19302",
-        keyword_or("none", (), list_of(STUN)),
+        types.none_or((), types.list_of(types.STUN)),
         "STUN servers for the peers; these servers learn the peers' addresses",
-        live=True,
     )
     turn_servers: tuple[str, ...] = setting(
-        "none", keyword_or("none", (), list_of(TURN)), "TURN servers for the peers", live=True
+        "none", types.none_or((), types.list_of(types.TURN)), "TURN servers for the peers"
     )
     # A file, because every user who lists processes sees the flags.
     turn_secret_file: Path | VariableSecret | None = setting(
-        "none", OPTIONAL_PATH, "file with the shared secret of the TURN servers", live=True
+        "none", types.OPTIONAL_PATH, "file with the shared secret of the TURN servers"
     )
     # Two minutes to a month: at least the lifetime of an offer of the browser module.
-    turn_ttl_s: int = setting(86_400, integer(120, 2_592_000), "lifetime of a TURN password", "s", live=True)
+    turn_ttl_s: int = setting(86_400, types.integer(120, 2_592_000), "lifetime of a TURN password", "s")
     turn_provider: str | None = setting(
         "none",
-        keyword_or("none", None, TURN_PROVIDER),
+        types.none_or(None, types.TURN_PROVIDER),
         "provider whose STUN and TURN servers the peers also get: a service, or the URL of your own backend",
-        live=True,
     )
     turn_provider_secret_file: Path | VariableSecret | None = setting(
-        "none", OPTIONAL_PATH, "file with the secret for the provider's interface; re-read on SIGHUP", live=True
+        "none", types.OPTIONAL_PATH, "file with the secret for the provider's interface; re-read on SIGHUP"
     )
     connection_reports: bool = setting(
         "false",
-        SWITCH,
+        types.SWITCH,
         "whether clients report how their attempts to connect to each other have ended; the server only counts them",
-        live=True,
     )
     webhook_url: str | None = setting(
         "none",
-        keyword_or("none", None, WEBHOOK_URL),
+        types.none_or(None, types.WEBHOOK_URL),
         "URL that receives events of sessions and connections as signed POST requests",
-        live=True,
     )
     webhook_secret_file: Path | VariableSecret | None = setting(
         "none",
-        OPTIONAL_PATH,
+        types.OPTIONAL_PATH,
         "file with the secret that signs these requests: whsec_ and the base64 of 24 to 64 bytes; re-read on SIGHUP",
-        live=True,
     )
     webhook_events: tuple[str, ...] = setting(
         "session.created,session.answered,session.expired,session.withdrawn",
-        list_of(WEBHOOK_EVENT),
+        types.list_of(types.WEBHOOK_EVENT),
         "events to send",
-        live=True,
     )
     log_level: Literal["debug", "info", "warning", "error"] = setting(
-        "info", one_of("debug", "info", "warning", "error"), "lowest level to log", live=True
+        "info", types.one_of("debug", "info", "warning", "error"), "lowest level to log"
     )
     log_format: Literal["text", "json"] = setting(
-        "text", one_of("text", "json"), "format of log lines: text, or one JSON object per line", live=True
+        "text", types.one_of("text", "json"), "format of log lines: text, or one JSON object per line"
     )
     access_log: bool | Literal["addresses"] = setting(
         "false",
-        keyword_or("addresses", "addresses", SWITCH),
+        types.keyword_or("addresses", "addresses", types.SWITCH),
         "whether to log a line for each request, at level info; addresses: including the client's address",
-        live=True,
     )
     log_subjects: bool = setting(
-        "false", SWITCH, "whether lines of the access log name the subject (sub) of the token", live=True
+        "false", types.SWITCH, "whether lines of the access log name the subject (sub) of the token"
     )
     otlp_endpoint: str = setting(
         "none",
-        keyword_or("none", "", COLLECTOR),
+        types.none_or("", types.COLLECTOR),
         "URL of an OpenTelemetry collector (OTLP over HTTP, often port 4318) that receives requests as spans, at "
         "/v1/traces below it; none: no spans; needs the extra otel",
+        fixed=True,
     )
 
 

@@ -10,12 +10,10 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from .settings import PREFIX, REPLACED, SETTINGS, Setting, Settings
-from .value_types import ValueType, VariableSecret
-
-T = TypeVar("T")
+from .value_types import VariableSecret
 
 CONFIG_VARIABLE = PREFIX + "CONFIG"
 """The environment variable that names the TOML file."""
@@ -120,13 +118,6 @@ def current_environment(environ: Mapping[str, str]) -> Mapping[str, str]:
     return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
 
 
-def read_value(where: str, raw: object, value_type: ValueType[T]) -> T:
-    try:
-        return value_type.parse(raw)
-    except ValueError as error:
-        raise ConfigError(where, getattr(error, "entry", raw), value_type.allowed) from None
-
-
 def _read_toml(path: str, named_by: str) -> dict[str, object]:
     try:
         with open(path, "rb") as file:
@@ -151,5 +142,9 @@ def _read_all(
                 raw = "…"  # it can be a secret
             hint = f" such as {similar[0]}" if similar else ""
             raise ConfigError(where + name, raw, f"the name of a setting{hint} (serve --help lists them)")
-        values[settings[name].name] = read_value(where + name, raw, settings[name].type)
+        setting = settings[name]
+        try:
+            values[setting.name] = setting.type.parse(raw)
+        except ValueError as error:
+            raise ConfigError(where + name, getattr(error, "entry", raw), setting.type.allowed) from None
     return values

@@ -119,6 +119,11 @@ def keyword_or(word: str, value: U, item: ValueType[T]) -> ValueType[T | U]:
     )
 
 
+def none_or(value: U, item: ValueType[T]) -> ValueType[T | U]:
+    """Return the type of `item` values and the keyword `none`, which stands for `value`."""
+    return keyword_or("none", value, item)
+
+
 def _address(name: str) -> str:
     if name.startswith(UNIX_PREFIX):
         # The kernel reserves 108 bytes for it, including the final NUL.
@@ -170,7 +175,7 @@ PORT = integer(0, 65535)
 COUNT = integer(1, 1_000_000_000)
 SIZE = integer(1024, 2**53)
 PATH = converted(Path, matching("[^\0]+", "a path"))
-OPTIONAL_PATH: ValueType[Path | None] = keyword_or("none", None, PATH)
+OPTIONAL_PATH: ValueType[Path | None] = none_or(None, PATH)
 MODE = converted(lambda digits: int(digits, 8), matching("[0-7]{3}", "three octal digits, as for chmod"))
 DURATION = converted(
     lambda text: int(text[:-1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[text[-1]],

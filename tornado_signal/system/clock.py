@@ -42,9 +42,7 @@ class Clock:
     """
 
     def __init__(
-        self,
-        wall_ns: Callable[[], int] = time.time_ns,
-        monotonic_ns: Callable[[], int] = time.monotonic_ns,
+        self, wall_ns: Callable[[], int] = time.time_ns, monotonic_ns: Callable[[], int] = time.monotonic_ns
     ) -> None:
         self._wall_ns = wall_ns
         self._monotonic_ns = monotonic_ns

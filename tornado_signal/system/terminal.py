@@ -1,12 +1,10 @@
-"""Output of commands: tables on a terminal, JSON for programs."""
+"""Output of commands, on a terminal as tables."""
 
 import contextlib
-import json
 import os
 import sys
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 LONGEST = 60  # characters of a cell
 
@@ -14,15 +12,6 @@ LONGEST = 60  # characters of a cell
 def wants_tables(as_json: bool) -> bool:
     """Return whether to print tables: on a terminal and without `--json`."""
     return sys.stdout.isatty() and not as_json
-
-
-def print_fields(fields: dict[str, Any], page: Callable[[dict[str, Any]], str], as_json: bool) -> None:
-    """Print an object: on a terminal and without `--json` as a page, else as JSON."""
-    if wants_tables(as_json):
-        print(page(fields))
-    else:
-        json.dump(fields, sys.stdout, indent=2)  # in pieces, because a foreign server can send anything
-        print()
 
 
 @contextlib.contextmanager

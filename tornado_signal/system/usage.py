@@ -1,7 +1,7 @@
-"""The resources of this process, from /proc.
+"""The resources of this process.
 
 It also works where /proc contains only processes (ProcSubset=pid in the unit). The library of Prometheus yields nothing
-there.
+there, and would count all descriptors in one event-loop iteration.
 """
 
 import asyncio
@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 COUNT_STEP: Final = 1000  # descriptors counted per event-loop iteration
-STAT: Final = Path("/proc/self/stat")  # Linux only
-IMPORTED_S: Final = time.time()
+MEMORY: Final = Path("/proc/self/statm")  # Linux only
 
 
 class Usage(NamedTuple):
@@ -29,19 +28,10 @@ class Usage(NamedTuple):
 
 def read_usage() -> Usage:
     """Return the resources of this process. Without /proc, memory is the largest that it has used."""
-    if not STAT.exists():
-        used = resource.getrusage(resource.RUSAGE_SELF)
-        peak_bytes = used.ru_maxrss  # in bytes on macOS
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        return Usage(used.ru_utime + used.ru_stime, peak_bytes, peak_bytes, limit)
-    fields = _stat()
-    user, system, virtual, resident = (fields[at] for at in (11, 12, 20, 21))
-    return Usage(
-        (user + system) / os.sysconf("SC_CLK_TCK"),
-        virtual,
-        resident * os.sysconf("SC_PAGE_SIZE"),
-        resource.getrlimit(resource.RLIMIT_NOFILE)[0],
-    )
+    virtual = resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in bytes on macOS
+    if MEMORY.exists():
+        virtual, resident = (int(pages) * resource.getpagesize() for pages in MEMORY.read_text().split()[:2])
+    return Usage(time.process_time(), virtual, resident, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
 async def count_descriptors() -> int:
@@ -51,7 +41,7 @@ async def count_descriptors() -> int:
     """
     number = 0
     try:
-        entries = os.scandir("/proc/self/fd" if STAT.exists() else "/dev/fd")
+        entries = os.scandir("/proc/self/fd" if MEMORY.exists() else "/dev/fd")
     except PermissionError:
         return 0
     with entries:
@@ -68,16 +58,3 @@ def descriptors_left() -> bool:
     except OSError as error:
         return error.errno not in (errno.EMFILE, errno.ENFILE)
     return True
-
-
-def started_s() -> float:
-    """Return the start time of this process, Unix time in seconds. It varies, because it depends on two clocks."""
-    if not STAT.exists():
-        return IMPORTED_S
-    booted_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-    return booted_s + _stat()[19] / os.sysconf("SC_CLK_TCK")
-
-
-def _stat() -> list[int]:
-    """Return the numbers of /proc/self/stat after the name and the state. See proc(5)."""
-    return [0, *map(int, STAT.read_text().rpartition(")")[2].split()[1:])]

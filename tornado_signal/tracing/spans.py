@@ -1,4 +1,6 @@
-"""Spans of requests after the semantic conventions of OpenTelemetry, made when the request has ended.
+"""Spans of requests after the semantic conventions of OpenTelemetry, made when the request has ended, and their export.
+
+An outage of the collector is one log line instead of one for each batch.
 
 Sources: https://opentelemetry.io/docs/specs/semconv/http/http-spans/ and
 https://opentelemetry.io/docs/specs/semconv/rpc/json-rpc/
@@ -9,13 +11,14 @@ import contextlib
 import logging
 import os
 import threading
+from collections.abc import Sequence
 from typing import Final
 
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.trace import (
     NonRecordingSpan,
     SpanContext,
@@ -28,10 +31,11 @@ from opentelemetry.trace import (
 
 from .. import COMMIT, __version__
 from ..service.tracer import Span
-from .export import report_once
 
 log = logging.getLogger(__name__)
 
+SDK: Final = logging.getLogger("opentelemetry")
+EXPORTERS: Final = "opentelemetry.exporter."
 SERVICE: Final = "tornado-signal"
 PATH: Final = "/v1/traces"
 # Others are a client's own words.
@@ -114,6 +118,59 @@ class SpanTracer:
             log.warning("the last spans were not exported within %g s and are dropped", limit_s)
 
 
+class Reasons(logging.Handler):
+    """Handler of the SDK's log. It keeps the first line of an exporter, and logs each other message once."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.first = ""  # the first line of an exporter since it was cleared, or an empty text
+        self._logged: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.name.startswith(EXPORTERS):
+            self.first = self.first or record.getMessage()
+        elif record.msg not in self._logged:  # such as a full queue, which is reported for each span
+            self._logged.add(record.msg)
+            log.log(record.levelno, "OpenTelemetry: %s", record.getMessage())
+
+
+class ReportedExporter(SpanExporter):
+    """Exporter that logs the begin and the end of an outage. The SDK calls it in a thread of its own.
+
+    `reasons` is the handler of the SDK's log.
+    """
+
+    def __init__(self, exporter: SpanExporter, endpoint: str, reasons: Reasons) -> None:
+        self._exporter = exporter
+        self._endpoint = endpoint
+        self._reasons = reasons
+        self._lost = 0
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        try:
+            result = self._exporter.export(spans)
+        except Exception as error:
+            self._reasons.first = self._reasons.first or repr(error)
+            result = SpanExportResult.FAILURE
+        if result is not SpanExportResult.SUCCESS:
+            if not self._lost:
+                reason = self._reasons.first or "unknown reason"
+                log.warning("spans cannot be exported to %s and are dropped: %s", self._endpoint, reason)
+            self._lost += len(spans)
+        elif self._lost:
+            log.info("spans are exported to %s again; at least %d were dropped", self._endpoint, self._lost)
+            self._lost = 0
+        if not self._lost:
+            self._reasons.first = ""
+        return result
+
+    def shutdown(self) -> None:
+        self._exporter.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        return self._exporter.force_flush(timeout_millis)
+
+
 def read_traceparent(traceparent: str) -> Context:
     trace_id, span_id, flags = (int(digits, 16) for digits in traceparent.split("-")[1:])
     parent = SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(flags))
@@ -139,6 +196,9 @@ def make_tracer(endpoint: str, scheme: str, worker: int) -> SpanTracer:
     Raise ValueError if an environment variable of the SDK has an invalid value.
     """
     provider = TracerProvider(resource=make_resource(worker), shutdown_on_exit=False)
-    exporter = OTLPSpanExporter(endpoint.rstrip("/") + PATH)
-    provider.add_span_processor(BatchSpanProcessor(report_once(exporter, endpoint)))
+    reasons = Reasons()
+    SDK.addHandler(reasons)
+    SDK.propagate = False
+    exporter = ReportedExporter(OTLPSpanExporter(endpoint.rstrip("/") + PATH), endpoint, reasons)
+    provider.add_span_processor(BatchSpanProcessor(exporter))
     return SpanTracer(provider, scheme)
