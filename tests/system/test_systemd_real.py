@@ -309,7 +309,7 @@ def watchdog(machine):
         assert "code=killed, status=6/ABRT" in log, "its memory was dumped"
 
 
-REDIS = "systemd-run --quiet --unit redis redis-server --save '' --dir /run"
+REDIS = "systemd-run --quiet --unit test-redis redis-server --save '' --dir /run"
 ON_REDIS = f"{ADMIN} TORNADO_SIGNAL_STORE=redis TORNADO_SIGNAL_DURABILITY=os"
 
 
@@ -334,7 +334,7 @@ def workers(machine):
         numbers = metrics(machine)
     assert show(machine, "MainPID", "NRestarts") == before
     override(machine, "")
-    machine.do(f"{RESTART} && systemctl stop redis")
+    machine.do(f"{RESTART} && systemctl stop test-redis")
 
 
 def sandbox(machine):
