@@ -23,8 +23,6 @@ from support.service import Service
 
 from tornado_signal import transport
 from tornado_signal.http.error_responses import make_error_responder
-from tornado_signal.operator.access import AdminPolicy
-from tornado_signal.operator.handlers import make_application as make_admin_application
 
 from .inputs import Input, Maker
 
@@ -141,12 +139,9 @@ class Fuzzer:
         root.addHandler(self._log)
         service = Service(self._room / "data")
         await service.start()
-        application = service.application
-        refusal = make_error_responder(application.service.log)
-        public = transport.Server(
-            transport.ServerState(application, refusal, limiter=getattr(application, "limits", None))
-        )
-        admin = transport.Server(transport.ServerState(make_admin_application(service.control, AdminPolicy()), refusal))
+        refusal = make_error_responder(service.shared.log)
+        applications = (service.application, service.admin)
+        public, admin = (transport.Server(transport.ServerState(each, refusal)) for each in applications)
         for name, server in (("public", public), ("admin", admin)):
             listening = socket.socket(socket.AF_UNIX)
             listening.bind(str(self._room / name))

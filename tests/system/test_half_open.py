@@ -53,7 +53,7 @@ async def silenced(path):
     streams.HEARTBEAT_S = 0.5
     service = Service(path)
     await service.start()
-    code = (await offer(service))["code"]
+    code = await service.offer()
     poll = b'{"code": "%b", "side": "offerer", "wait": 60}' % code.encode()
     requests = [
         head("GET", f"/events?code={code}&side=offerer", with_origin(ORIGIN)),
@@ -72,7 +72,7 @@ async def silenced(path):
     # The client of a waiting request fails to acknowledge a keep-alive probe, that of a stream a heartbeat.
     await until(lambda: len(watches) == 0)
     network("up")
-    await offer(service)
+    await service.offer()
     print(f"all of {4 * EACH} let go, one answered since")
     for _, writer in clients:
         writer.close()
@@ -102,7 +102,7 @@ async def cut_off(path, ping_s=websocket.PING_S, silent_s=websocket.SILENT_S):
         assert took_s > float(silent_s) - float(ping_s)  # it has not been given up for something else
         assert {(kind, data["reason"]) for kind, data, _ in gone} == {("gone", "withdrawn")}
         assert {data["code"] for _, data, _ in gone} == {*lost}
-        await offer(service)
+        await service.offer()
         assert (await near.event())[0] == "session"  # and so nothing else was before it
         for code in (kept, taken):
             await other.call("hold", code=code, secret=SECRET)
@@ -113,10 +113,6 @@ async def cut_off(path, ping_s=websocket.PING_S, silent_s=websocket.SILENT_S):
 async def held(client):
     """Publish an offer that a client holds. Return its code."""
     return (await client.call("offer", topic="lobby", info="i", offer="o", secret=SECRET, hold=True))["code"]
-
-
-async def offer(service):
-    return (await service.call("POST", "/lobby/offer", {"info": "i", "offer": "o"})).json
 
 
 def network(state):
