@@ -1,22 +1,14 @@
-"""Peers that meet while servers are replaced: behind a proxy, or as a program.
-
-The program is `python -m support.pairs PORT` in `tests/`. It prints "ready" when peers meet. When standard
-input ends, it stops and prints its results as JSON.
-"""
+"""Peers that meet through a proxy while the servers behind it are replaced."""
 
 import asyncio
 import contextlib
 import itertools
-import json
-import sys
 
 from .service import Connection, request
 from .sse import open_stream
 
 BOUND_S = 30
 PAUSE_S = 0.1  # between two meetings of the same peers, to leave CPU time for the servers
-CALL_S = 0.01  # between two new connections for one request
-LATE_S = 0.1  # between connecting and sending the request, as on a slow network
 
 
 class Refused(Exception):
@@ -26,17 +18,14 @@ class Refused(Exception):
 class Peer:
     """A client that keeps its connection open between requests and never retries."""
 
-    def __init__(self, load, late_s=0):
-        self._load, self._late_s, self._connection = load, late_s, None
+    def __init__(self, load):
+        self._load, self._connection = load, None
 
     async def ask(self, method, target, **body):
         async with asyncio.timeout(BOUND_S):
-            if self._connection is not None and self._connection.reader.at_eof():
-                self.close()
             connection, self._connection = self._connection or await self._load.connect(), None
             response = None
             try:
-                await asyncio.sleep(self._late_s)
                 await connection.send(request(method, target, body or None))
                 with contextlib.suppress(OSError, asyncio.IncompleteReadError):
                     response = await connection.receive()
@@ -54,28 +43,21 @@ class Peer:
     def close(self):
         if self._connection is not None:
             self._connection.writer.transport.abort()
-            self._connection = None
 
 
 class Pairs:
-    """Pairs of peers that meet repeatedly, each pair in its own topic, and a listener to another topic.
+    """Pairs of peers that meet repeatedly, each pair in its own topic, and a listener to another topic."""
 
-    With `calls`, others open a connection for each request. `lifetime` are the fields for that of published sessions.
-    """
-
-    def __init__(self, port, tls=None, number=6, *, calls=False, **lifetime):
-        self._port, self._tls, self._lifetime = port, tls, lifetime
+    def __init__(self, port, tls, number=6):
+        self._port, self._tls = port, tls
         self.answered, self.failures = 0, []  # number of 200 responses, and failed requests with their responses
         self.met = 0  # number of completed meetings
         self.peers = 2 * number + 1  # maximum number of concurrent requests
         self.published = []  # codes of the sessions in the listener's topic
         self.heard, self.streams = [], 0  # the listener's events as (name, code), and the number of its streams
-        self.ends_ms = []  # for each stream that the server has ended properly, when the listener is to come back
-        self.called = 0  # number of 200 responses on connections for one request
         self._over = asyncio.Event()
         self._tasks = [asyncio.create_task(self._meet(at)) for at in range(number)]
-        others = [self._publish(), *([self._call()] if calls else []), self._listen()]
-        self._tasks += map(asyncio.create_task, others)
+        self._tasks += [asyncio.create_task(self._publish()), asyncio.create_task(self._listen())]
 
     async def connect(self):
         return Connection(*await asyncio.open_connection("127.0.0.1", self._port, ssl=self._tls))
@@ -146,24 +128,9 @@ class Pairs:
         with contextlib.closing(Peer(self)) as peer:
             while not self._over.is_set():
                 with contextlib.suppress(Refused):
-                    session = await peer.ask("POST", "/news/offer", info="i", offer="o", **self._lifetime)
+                    session = await peer.ask("POST", "/news/offer", info="i", offer="o", ttl=60_000)
                     self.published.append(session["code"])
                 await asyncio.sleep(0.05)
-
-    async def _call(self):
-        """Open connections at a steady rate, each for one request, which every other one sends late."""
-
-        async def look(late_s):
-            with contextlib.closing(Peer(self, late_s)) as peer, contextlib.suppress(Refused):
-                await peer.ask("GET", "/topics")
-                self.called += 1
-
-        async with asyncio.TaskGroup() as group:
-            for late_s in itertools.cycle((0, LATE_S)):
-                if self._over.is_set():
-                    break
-                group.create_task(look(late_s))
-                await asyncio.sleep(CALL_S)
 
     async def _listen(self):
         """Read events as an EventSource does, and reconnect whenever the stream ends."""
@@ -182,19 +149,4 @@ class Pairs:
                                 self.heard.append((event.name, event.data["code"]))
                         taken, last = len(stream.events), stream.last or last
                         pause_s = (stream.retry_ms or 0) / 1000
-                    self.ends_ms.append(stream.retry_ms)
             await asyncio.sleep(pause_s)
-
-
-async def main(port):
-    pairs = Pairs(port, number=20, calls=True)
-    await pairs.until(lambda: pairs.met and pairs.streams and pairs.published)
-    print("ready", flush=True)
-    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
-    await pairs.end()
-    names = ("met", "called", "published", "streams", "ends_ms", "failures")
-    print(json.dumps({name: getattr(pairs, name) for name in names}, default=repr))
-
-
-if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1])))

@@ -45,7 +45,7 @@ def behind(tmp_path):
         (tmp_path / "proxy").mkdir()
         pair = make_pair(tmp_path)
         proxy = PROXIES[kind](tmp_path / "proxy", pair, upstream)
-        pairs = Pairs(proxy.port, client_context(pair), ttl=60_000)
+        pairs = Pairs(proxy.port, client_context(pair))
         try:
             await pairs.more()
             yield proxy, pairs
