@@ -32,6 +32,9 @@ pytestmark = pytest.mark.needs("aiortc")
 PORTS = itertools.count(8000)  # of the origins
 # An expression for the fields of a beacon, without an id.
 BEACON = "{'v': 2, 'at': 1, 'now': time.time() * 1000}"
+# Expressions for the members' sessions, and for the codes of those of one.
+SESSIONS = "(await peers.client.sessions('room~lobby')).sessions"
+ALICES = f"[each['code'] for each in {SESSIONS} if each['info'] == 'a']"
 # How many connections a program has.
 CONNECTIONS = """len([
     each for each in gc.get_objects() if type(each).__name__ == "RTCPeerConnection" and each.signalingState != "closed"
@@ -205,10 +208,9 @@ def test_names_are_signed_and_a_taken_one_is_refused(page, python):
 
 def test_server_decides_which_member_is_newer(page, python):
     older, newer, mallory = python("older"), page(), python("m")
-    sessions = "(await peers.client.sessions('room~lobby')).sessions"
     older.evaluate("setattr(sys.modules['time'], 'time_ns', lambda ns=sys.modules['time'].time_ns: ns() + 25 * 10**9)")
     id = older.evaluate("enter(secret='of both')")
-    (first,) = until(lambda: mallory.evaluate(sessions))
+    (first,) = until(lambda: mallory.evaluate(SESSIONS))
     newer.evaluate("enter('lobby', {info: 'newer', secret: 'of both'})")
     sees(older, ("replaced", "another peer is in this room with the same secret"))
     newest = python("newest")
@@ -227,7 +229,7 @@ def test_server_decides_which_member_is_newer(page, python):
     asked = [f"len((await peers.client.poll({code!r}, 'offerer')).candidates)" for code in codes]
     until(lambda: [mallory.evaluate(each) for each in asked] == [2, 0, 2])
     assert newest.evaluate("seen") == [["Joined", "m"]]
-    (own,) = [each["code"] for each in mallory.evaluate(sessions) if each["info"] == "newest"]
+    (own,) = [each["code"] for each in mallory.evaluate(SESSIONS) if each["info"] == "newest"]
     mail = {"from": id, "info": "m", "code": codes[2], "alive": "yes"}
     life = f"{sealed}({mail}, {id!r}, {own!r})"
     mallory.evaluate(f"peers.client.candidates({own!r}, 'answerer', [{life}])")
@@ -392,9 +394,7 @@ def test_unsigned_messages_of_named_members_are_ignored(python):
     second = alice.evaluate(f"enter({FOLLOWS})")
     assert first < second
     with_others(alice, "b")
-    (code,) = mallory.evaluate(
-        "[each['code'] for each in (await peers.client.sessions('room~lobby')).sessions if each['info'] == 'a']"
-    )
+    (code,) = mallory.evaluate(ALICES)
     beacon = {"v": 2, "id": first, "at": 10**14, "now": now_ms()}
     mallory.evaluate(f"[await peers.client.offer('room~lobby', 'm', each) for each in {FORGED}({beacon})]")
     mail = {"from": first, "info": "m", "code": code, "connection": "another", "of": 1}
@@ -416,7 +416,7 @@ def test_forged_messages_end_no_connection_of_members_without_names(page, python
     members = {info: python(info) for info in "ab"} | {"x": page()}
     mallory, last = python("m"), python("l")
     enter_together(members)
-    found = mallory.evaluate("(await peers.client.sessions('room~lobby')).sessions")
+    found = mallory.evaluate(SESSIONS)
     offers = [(each["code"], json.loads(each["offer"][86:])) for each in found]
     for _, victim in offers:
         beacon = victim | {"at": victim["at"] + 60_000}
@@ -441,7 +441,7 @@ def test_members_say_that_a_connection_is_closed_and_replace_it(page, python, or
     all_together({"t": tab, "p": program})
     beacon = asker.seal({"v": 2, "id": asker.id, "at": 1, "now": now_ms()})
     own = mallory.evaluate(f"peers.client.offer('room~lobby', 'm', {beacon!r})")
-    sessions = mallory.evaluate("(await peers.client.sessions('room~lobby')).sessions")
+    sessions = mallory.evaluate(SESSIONS)
     codes = {each["info"]: each["code"] for each in sessions}
 
     def send(sender, recipient, to, **fields):
@@ -469,9 +469,7 @@ def test_mail_of_hundreds_of_strangers_changes_nothing(page, python):
     alice.evaluate("enter()")
     x.evaluate("enter('lobby', {info: 'x'})")
     with_others(alice, "x")
-    sessions = "(await peers.client.sessions('room~lobby')).sessions"
-    alices = f"[each['code'] for each in {sessions} if each['info'] == 'a']"
-    codes = mallory.evaluate(f"[each['code'] for each in {sessions}]")
+    codes = mallory.evaluate(f"[each['code'] for each in {SESSIONS}]")
     assert len(codes) == 2
     mail = {"info": "m", "code": "c", "connection": "c", "of": 1, "description": {"type": "offer", "sdp": "x"}}
     mallory.evaluate(f"peers.client.offer('room~lobby', 'm', json.dumps({BEACON} | {{'id': 'nothing'}}))")
@@ -479,10 +477,10 @@ def test_mail_of_hundreds_of_strangers_changes_nothing(page, python):
         mallory.evaluate(f"peers.client.candidates({code!r}, 'answerer', ['no JSON', '[' * 50_000])")
         mallory.evaluate(f"peers.client.answer({code!r}, 'an answer')")
     # Another beacon comes in the place of one that is answered, and of one with much mail.
-    (again,) = until(lambda: mallory.evaluate(alices))
+    (again,) = until(lambda: mallory.evaluate(ALICES))
     texts = [json.dumps(mail | {"from": f"!{number}"}) for number in range(300)]
     mallory.evaluate(f"peers.client.candidates({again!r}, 'answerer', {texts})")
-    until(lambda: mallory.evaluate(alices) not in ([], [again]))
+    until(lambda: mallory.evaluate(ALICES) not in ([], [again]))
     assert alice.evaluate(CONNECTIONS) <= 60
     bob.evaluate("enter()")
     all_together({"a": alice, "b": bob, "x": x})
@@ -690,19 +688,17 @@ def test_strangers_cannot_disturb_a_room_with_a_password(page, python):
 def test_junk_replaces_a_beacon_only_when_its_mailbox_is_nearly_full(python):
     alice, bob, mallory = map(python, "abm")
     enter_together({"a": alice, "b": bob})
-    sessions = "(await peers.client.sessions('room~lobby')).sessions"
-    alices = f"[each['code'] for each in {sessions} if each['info'] == 'a']"
-    (code,) = mallory.evaluate(alices)
+    (code,) = mallory.evaluate(ALICES)
     junk = f"peers.client.candidates({code!r}, 'answerer', {FORGED}({{'from': 'x'}}) * 100)"
     mallory.evaluate(junk)
     carol = python("c")
     carol.evaluate("enter()")  # whose mail comes after that
     all_together({"a": alice, "b": bob, "c": carol})
-    assert mallory.evaluate(alices) == [code]
+    assert mallory.evaluate(ALICES) == [code]
     mallory.evaluate(junk.replace("100", "50"))
     # The next beacon is listed before this one is withdrawn, which is read a little longer.
-    assert len(until(lambda: len(found := mallory.evaluate(alices)) > 1 and found)) == 2
-    until(lambda: (found := mallory.evaluate(alices)) and code not in found)
+    assert len(until(lambda: len(found := mallory.evaluate(ALICES)) > 1 and found)) == 2
+    until(lambda: (found := mallory.evaluate(ALICES)) and code not in found)
     assert nobody_left(alice, bob, carol)
 
 
@@ -734,7 +730,7 @@ def test_copy_of_a_beacon_owns_no_name(python):
     bob.evaluate("enter(me='Bob', secret='of Bob')")
     carol.evaluate("enter()")
     all_together({"b": bob, "c": carol})
-    offers = "[each['offer'] for each in (await peers.client.sessions('room~lobby')).sessions if each['info'] == 'b']"
+    offers = f"[each['offer'] for each in {SESSIONS} if each['info'] == 'b']"
     (offer,) = mallory.evaluate(offers)
     mallory.evaluate(f"peers.client.offer('room~lobby', 'b', {offer!r})")
     bob.evaluate("room.leave()")

@@ -92,11 +92,7 @@ class SignalClient(Closable):
 
     @contextlib.asynccontextmanager
     async def _time_limit(self, limit_s: float | None) -> AsyncIterator[asyncio.Timeout]:
-        """Limit a time. The error says why the servers are unreachable, if they are.
-
-        Raises:
-            TimeLimit: the time has passed.
-        """
+        """Limit a time. The `TimeLimit` says why the servers are unreachable, if they are."""
         try:
             async with asyncio.timeout(limit_s) as limit:
                 yield limit
@@ -201,14 +197,7 @@ class SignalClient(Closable):
         it, so that it is withdrawn soon after this process exits (docs/websocket-api.md#held-offers). Without a
         WebSocket it is refreshed.
         """
-        fields = {
-            "topic": topic,
-            "info": info,
-            "offer": offer,
-            "ttl": ttl_ms,
-            "secret": secret,
-            "hold": True if hold else None,
-        }
+        fields = {"topic": topic, "info": info, "offer": offer, "ttl": ttl_ms, "secret": secret, "hold": hold or None}
         response = await self._servers.call("offer", fields, idempotent=False)
         code = Token(response.result["code"], response.server)
         if hold:
@@ -216,11 +205,7 @@ class SignalClient(Closable):
         return code
 
     async def answer(self, code: str, answer: str, *, secret: str | None = None) -> None:
-        """Send POST /answer as the answerer.
-
-        Raises:
-            SignalError: `lost_race` is True if another peer has answered first.
-        """
+        """Send POST /answer as the answerer. If another peer has answered first, the error has `lost_race`."""
         await self._call("answer", code, {"side": "answerer", "answer": answer, "secret": secret})
 
     async def candidates(self, code: str, side: Side, candidates: Sequence[str], *, secret: str | None = None) -> None:
@@ -361,7 +346,8 @@ class SignalClient(Closable):
     ) -> AsyncGenerator[tuple[str, StreamEvent], None]:
         """Yield the events of a session, each description once, and the server that has the session."""
         fields = {"side": side, "secret": secret}
-        server = _server_of(code) or self._servers.only or (await self._call("poll", code, fields)).server
+        only = self._servers.urls[0] if len(self._servers.urls) == 1 else None
+        server = _server_of(code) or only or (await self._call("poll", code, fields)).server
         description: Fields | None = None
         fields["code"] = code
         async with aclosing(follow(self._servers, fields, server, keep_retrying=keep_retrying)) as events:

@@ -108,9 +108,7 @@ class Connection(Closable):
     async def answer(self, offer: str, candidates: list[str], info: str) -> str:
         """Return this side's answer with its `info` as JSON. Nothing is sent to the other side before `open`.
 
-        Raises:
-            ValueError: no data channel is offered.
-            Exception: aiortc refuses the offer. It has no common error class.
+        An offer without a data channel is a ValueError. aiortc has no common error class for others that it refuses.
         """
         await self._set_remote_description(offer)
         if self.peer.sctp is None:
@@ -125,10 +123,9 @@ class Connection(Closable):
         return json.dumps({**description_fields(self._answer), "info": info})
 
     async def open(self, client: SignalClient, secret: str | None) -> None:
-        """Apply what the other side sends until the data channel is open. As the answerer, call it after `/answer`.
+        """Apply what the other side sends until the data channel is open. After `OPEN_S` raise TimeoutError.
 
-        Raises:
-            TimeoutError: the channel is not open after `OPEN_S`.
+        As the answerer, call it after `/answer`.
         """
         start_s = time.monotonic()
         try:

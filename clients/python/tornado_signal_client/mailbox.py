@@ -12,7 +12,7 @@ from typing import cast
 
 from .api import SignalClient
 from .errors import SignalError
-from .names import VERSION, Identity, T
+from .names import VERSION, Identity
 from .offers import new_secret, publish_held, withdraw
 from .pacing import back_off_s
 from .passwords import Cipher
@@ -168,11 +168,12 @@ class Mailboxes:
         info = session["info"] if self.cipher is None else None
         code, published_ms = cast(Token, session["code"]), session["createdAt"]
         decode = partial(decode_beacon, code=code, info=info, published_ms=published_ms)
-        return self._unseal(session["offer"], "id", decode)
+        return self.identity.unseal(self._decrypt(session["offer"]), "id", decode)
 
     def read_mail(self, text: str, code: Token) -> Mail | None:
         """Return the mail in a text to the beacon with a code, if there is some."""
-        return self._unseal(text, "from", partial(checked, shape=Mail), self.identity.id, code)
+        decode = partial(checked, shape=Mail)
+        return self.identity.unseal(self._decrypt(text, code), "from", decode, self.identity.id, code)
 
     async def send(self, mail: Fields, member: Member) -> None:
         """Send mail to a member as soon as its beacon is listed."""
@@ -211,14 +212,6 @@ class Mailboxes:
         text = self.identity.seal(fields, recipient, code or "")
         return text if self.cipher is None else self.cipher.seal(text, code)
 
-    def _unseal(
-        self,
-        text: str,
-        sender: str,
-        decode: Callable[[Fields], T | None],
-        recipient: str = "",
-        code: str | None = None,
-    ) -> T | None:
-        """Return the record of a text to this member, whose beacon has a code, or to all. None is to be ignored."""
-        text = text if self.cipher is None else self.cipher.unseal(text, code)
-        return self.identity.unseal(text, sender, decode, recipient, code or "")
+    def _decrypt(self, text: str, code: str | None = None) -> str:
+        """Return a text to this member, whose beacon has a code, or to all."""
+        return text if self.cipher is None else self.cipher.unseal(text, code)

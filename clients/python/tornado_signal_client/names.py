@@ -119,12 +119,7 @@ def is_proven(id: str) -> bool:
 
 
 def _verify(id: str, signature: bytes, signed: bytes) -> None:
-    """Verify a signature against an id.
-
-    Raises:
-        ValueError: the id does not contain a public key.
-        InvalidSignature: the signature does not match.
-    """
+    """Raise InvalidSignature if a signature does not match an id, or ValueError if that contains no public key."""
     kind, text = id[:1], id[1:]
     key = bytes_of(text)
     if text != text_of(key):

@@ -16,11 +16,7 @@ HASH = "sha256"
 
 
 class Cipher:
-    """The key of a room with a password.
-
-    Raises:
-        ValueError: the password contains half of a surrogate pair.
-    """
+    """The key of a room with a password. Half of a surrogate pair in the password is a ValueError."""
 
     def __init__(self, origin: str, topic: str, password: str) -> None:
         secret = unicodedata.normalize("NFC", password).encode()

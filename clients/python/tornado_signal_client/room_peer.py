@@ -165,8 +165,7 @@ class Peer:
     def verification(self) -> Verification:
         """Five emoji and twelve digits, the same on both sides unless somebody is in between (docs/security.md).
 
-        Raises:
-            SignalError: the connection has no such number (`not-verifiable`).
+        The error of a connection without such a number is `not-verifiable`.
         """
         local, remote = self.connection.localDescription, self.connection.remoteDescription
         sides = [(self._identity.id, without_other_hashes(local.sdp) if local else "")]

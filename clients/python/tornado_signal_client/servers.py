@@ -204,11 +204,6 @@ class Servers:
                     await self._send(url, "health", {})
                     return self._prefer(url)
 
-    @property
-    def only(self) -> str | None:
-        """The only server, or None if there are several."""
-        return self.urls[0] if len(self.urls) == 1 else None
-
     def _servers_to_try(self, at: str | None) -> list[str]:
         self.life.check()
         return [at] if at else list(self.urls)

@@ -62,6 +62,8 @@ def conforms(value: object, shape: Shape) -> bool:
 
     Objects can have further fields. Fields that are not required can be null. `int` is any number.
     """
+    if shape is str:  # most values are texts
+        return isinstance(value, str)
     if isinstance(shape, dict) or typing.is_typeddict(shape):
         fields = shape if isinstance(shape, dict) else _fields_of(shape)
         return isinstance(value, dict) and all(conforms(value.get(name), each) for name, each in fields.items())

@@ -27,14 +27,9 @@ def without_other_hashes(sdp: str) -> str:
 
 
 def verification(scope: str, members: list[tuple[str, str]]) -> Verification:
-    """Return the number of a connection.
+    """Return the number of a connection between members with these ids and descriptions, in any order.
 
-    Args:
-        scope: `Identity.scope`.
-        members: the id and the description of each side, in any order.
-
-    Raises:
-        SignalError: a description has not exactly one fingerprint (`not-verifiable`).
+    If a description has not exactly one fingerprint, the error is `not-verifiable`.
     """
     (first, first_id), (second, second_id) = sorted((_fingerprint_of(sdp), id) for id, sdp in members)
     text = "\n".join((scope, "verification", first, second, first_id, second_id))
