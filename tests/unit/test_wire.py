@@ -1,4 +1,4 @@
-"""JSON of the operations: bodies and codes."""
+"""JSON of the operations: bodies, codes, and HTTP events (docs/http-api.md#event-streams)."""
 
 import contextlib
 import json
@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 from support.json_vectors import messages
 
 from tornado_signal.errors import InvalidParameter, SessionNotFound
+from tornado_signal.http.streams import encode
 from tornado_signal.service import wire
+
+encodable = st.text(st.characters(exclude_categories=["Cs"]))
 
 
 def outcome(parse, *arguments):
@@ -47,3 +50,12 @@ def test_any_text_is_a_uuid_or_not_found(text):
     with contextlib.suppress(SessionNotFound):
         code = wire.parse_code(text)
         assert uuid.UUID(text).bytes == code
+
+
+@given(st.dictionaries(st.sampled_from(["code", "offer", "a\nb"]), encodable))
+def test_event_is_three_lines_and_an_empty_one(fields):
+    lines = encode("session", wire.encode(fields), "1.2.ab").split(b"\n")
+    assert lines[:2] == [b"event: session", b"id: 1.2.ab"]
+    assert lines[2].startswith(b"data: ")
+    assert json.loads(lines[2].removeprefix(b"data: ")) == fields
+    assert (lines[3:], b"\r" in lines[2]) == ([b"", b""], False)
