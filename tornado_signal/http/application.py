@@ -33,8 +33,7 @@ class Route:
 
     pattern: str  # the name of the path in logs and metrics
     handler: type[Handler]
-    arguments: dict[str, Any] = field(default_factory=dict)  # the arguments of its `initialize`, or of `delegate`
-    delegate: Callable[..., httputil.HTTPMessageDelegate] | None = None  # makes what responds in place of a handler
+    arguments: dict[str, Any] = field(default_factory=dict)  # the arguments of its `initialize`
 
 
 def start_coroutine(coroutine: "types.CoroutineType[Any, Any, Any]") -> "asyncio.Task[Any]":
@@ -104,14 +103,9 @@ class Application(web.Application):
         return RequestReader(self, request_conn)
 
     def find_handler(self, request: httputil.HTTPServerRequest, **kwargs: Any) -> Any:
-        """Return Tornado's delegate for the handler of a request, which a `RequestReader` has made.
-
-        A `Handshake` is a delegate itself.
-        """
+        """Return Tornado's delegate for the handler of a request, which a `RequestReader` has made."""
         route, segments = self._find_route(request)
         request.pattern = route.pattern  # type: ignore[attr-defined]
-        if route.delegate is not None:
-            return route.delegate(self, request, **route.arguments)
         return self.get_handler_delegate(request, route.handler, route.arguments, segments)  # type: ignore[arg-type]
 
     def _find_route(self, request: httputil.HTTPServerRequest) -> tuple[Route, list[str]]:

@@ -1,4 +1,4 @@
-"""The handshake of WebSockets: a request whose response hands its connection over, unless it is refused."""
+"""The handshake of WebSockets, an HTTP request like any other."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,10 +6,10 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, Final, cast
 
-from tornado import httputil, web
+from tornado import web
 
 from ..auth import ANY
-from ..errors import InvalidParameter, SignalError
+from ..errors import InvalidParameter
 from ..transport.state import Admission, ServerState
 from ..transport.stream import SWITCHING_PROTOCOLS
 from ..transport.websocket import VERSION_HEADER, WEBSOCKET_VERSION, MessageReceiver, WebSocket, accept
@@ -23,24 +23,52 @@ MakeReceiver = Callable[[Request, WebSocket], MessageReceiver]
 
 
 class Upgrade(Handler):
-    """The handler of refused handshakes, and of all other requests at such a path."""
+    """A path that upgrades connections to WebSockets. Some also have a page for other requests.
 
-    def initialize(self, handshake: "Handshake", refusal: SignalError | None) -> None:
-        self.handshake = handshake
-        self._refusal = refusal
+    `subprotocol` is chosen if the client offers it. `binary` says whether binary messages are accepted like text, and
+    `needs_token` whether only the handshake can have the token.
+    """
+
+    subprotocol = ""
+    binary = False
+    needs_token = False
+    is_page = False  # whether the request is for the page
+
+    def initialize(self, make_receiver: MakeReceiver, protocol: str = "websocket") -> None:
+        """Set the receiver of messages, and the name of the protocol for the observer of connections."""
+        self._make_receiver = make_receiver
+        self.protocol = protocol
 
     def admit(self) -> None:
-        if self._refusal is not None:
-            raise self._refusal
-        self.handshake.admit()
+        """Admit the request. A client that can set headers may send its token in one."""
+        # A proxy can forward credentials of another scheme.
+        if self.request.service.authority is not None and (self.needs_token or self.find_token()):
+            self.action = ANY
+        super().admit()
+
+    def write_page(self) -> None:
+        """Respond to a request for the page."""
 
     def get(self) -> None:
-        if self.handshake.is_page:
-            self.handshake.write_page(self)
-        elif not hasattr(self.request.connection, "upgrade"):
+        """Respond with 101 and hand the connection over, which only `tornado_signal.transport` can do."""
+        request, limits = self.request, self.request.service.limits
+        if self.is_page:
+            self.write_page()
+            return
+        if not hasattr(request.connection, "upgrade"):
             raise web.HTTPError(HTTPStatus.NOT_IMPLEMENTED, "WebSockets need the server of tornado_signal.transport")
-        else:
+        accepted = None
+        if request.method == "GET":
+            accepted = accept(cast(Any, request.headers), request.version, self.subprotocol)
+        if accepted is None:
             raise InvalidParameter(VERSION_HEADER if self._has_other_version else "Upgrade")
+        if limits.is_forwarded(request.client, request.remote_ip):
+            limits.admit_forwarded(request.client)
+        request.begun = True
+        request.status = SWITCHING_PROTOCOLS
+        self.ui.clear()  # it refers back to the handler, and would keep both for the garbage collector
+        with request:
+            cast(Any, self.detach()).upgrade(self._format_head(accepted), self._make_socket)
 
     head = get
 
@@ -53,76 +81,6 @@ class Upgrade(Handler):
         if self._has_other_version:
             self.set_header(VERSION_HEADER, WEBSOCKET_VERSION)
         super().write_error(status_code, **kwargs)
-
-
-class Handshake(httputil.HTTPMessageDelegate):
-    """A request at a path of WebSockets. Only what does not become one needs a handler, which Tornado runs.
-
-    `subprotocol` is chosen if the client offers it. `binary` says whether binary messages are accepted like text, and
-    `needs_token` whether only the handshake can have the token. `protocol` is for the observer of connections.
-    """
-
-    handler: type[Upgrade] = Upgrade
-    subprotocol = ""
-    binary = False
-    needs_token = False
-    is_page = False  # whether it is for a page instead
-
-    def __init__(
-        self, application: web.Application, request: Request, make_receiver: MakeReceiver, protocol: str = "websocket"
-    ) -> None:
-        self._application = application
-        self.request = request
-        self._make_receiver = make_receiver
-        self.protocol = protocol
-
-    def admit(self) -> None:
-        """Admit the request. A client that can set headers may send its token in one."""
-        request = self.request
-        request.admit_request(self.find_origin)
-        # A proxy can forward credentials of another scheme.
-        if request.service.authority is not None and request.method != "OPTIONS":
-            token = self.find_token()
-            if token or self.needs_token:
-                request.authorize(ANY, token)
-
-    def find_origin(self) -> str:
-        return self.request.find_origin()
-
-    def find_token(self) -> str:
-        return self.request.find_token()
-
-    def write_page(self, handler: Upgrade) -> None:
-        """Respond to a request for the page."""
-
-    def finish(self) -> None:
-        """Respond with 101 and hand the connection over, which only `tornado_signal.transport` can do."""
-        request = self.request
-        limits, accepted = request.service.limits, None
-        if request.method == "GET" and hasattr(request.connection, "upgrade"):
-            accepted = accept(cast(Any, request.headers), request.version, self.subprotocol)
-        if accepted is None:
-            self._handle(None)
-            return
-        try:
-            self.admit()
-            if limits.is_forwarded(request.client, request.remote_ip):
-                limits.admit_forwarded(request.client)
-        except SignalError as refusal:
-            self._handle(refusal)
-            return
-        request.status = SWITCHING_PROTOCOLS
-        try:
-            request.connection.upgrade(self._format_head(accepted), self._make_socket)
-        except Exception as error:
-            request.count_error(error)
-            request.connection.close()
-        finally:
-            request.ended()
-
-    def _handle(self, refusal: SignalError | None) -> None:
-        arguments = {"handshake": self, "refusal": refusal}
-        self._application.get_handler_delegate(self.request, self.handler, arguments).finish()
 
     def _format_head(self, accepted: bytes) -> bytes:
         request, service = self.request, self.request.service

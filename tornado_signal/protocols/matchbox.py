@@ -15,7 +15,7 @@ from ..service.client_connection import MessageContext
 from ..service.request_context import RequestContext
 from ..transport.websocket import WebSocket
 from .connection import MAX_MEMBERS, RETRY_S, encode, is_name
-from .endpoint import ProtocolHandshake
+from .endpoint import ProtocolUpgrade
 from .rooms import REFUSED, MemberConnection, Room
 
 PATH: Final = "/matchbox/{room}"
@@ -114,7 +114,7 @@ class MatchboxConnection(MemberConnection):
             asyncio.get_running_loop().call_later(RETRY_S if self._next else 0, self._disown)
 
 
-class MatchboxHandshake(ProtocolHandshake):
+class MatchboxUpgrade(ProtocolUpgrade):
     """GET /matchbox/ROOM."""
 
     def admit(self) -> None:

@@ -14,12 +14,11 @@ import orjson
 
 from .. import errors
 from ..http.request import Request
-from ..http.upgrade import Upgrade
 from ..relay import Channel, Relay
 from ..service.request_context import RequestContext, units_of
 from ..transport.websocket import WebSocket
 from .connection import MAX_CHANNELS, MAX_NAME, ProtocolConnection, confirm, encode, is_name, parse
-from .endpoint import ProtocolHandshake
+from .endpoint import ProtocolUpgrade
 
 try:
     from btclib_secp256k1 import ssa
@@ -206,7 +205,7 @@ class NostrConnection(ProtocolConnection):
         self.socket.post(encode(["OK", event["id"], True, ""]))
 
 
-class NostrHandshake(ProtocolHandshake):
+class NostrUpgrade(ProtocolUpgrade):
     """GET /nostr: the handshake, or the document of NIP-11 for clients that accept it."""
 
     @property
@@ -218,9 +217,9 @@ class NostrHandshake(ProtocolHandshake):
     def needs_token(self) -> bool:  # type: ignore[override]
         return not self.is_page
 
-    def write_page(self, handler: Upgrade) -> None:
-        handler.set_header("Content-Type", DOCUMENT_TYPE)
-        handler.write(
+    def write_page(self) -> None:
+        self.set_header("Content-Type", DOCUMENT_TYPE)
+        self.write(
             encode(
                 {
                     "name": "tornado-signal",

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from .. import errors
 from ..http.fields import topic_of
-from ..http.handlers import Handler
 from ..http.request import Request
 from ..relay import RENEWED, TAKEN, Channel, JoinResult, Lease, Relay
 from ..service import wire
@@ -22,7 +21,7 @@ from ..service.statuses import STATUS
 from ..transport.frames import CloseCode
 from ..transport.websocket import WebSocket
 from .connection import MAX_NAME, ProtocolConnection, confirm, encode, hash_owner, is_utf8
-from .endpoint import ProtocolHandshake, find_client_origin, find_scope, find_token
+from .endpoint import ProtocolHandler, ProtocolUpgrade, find_scope
 
 PATH: Final = "/peerjs"
 GROUPS: Final = 16  # of the ids of a scope, so that several nodes of Redis share them
@@ -372,7 +371,7 @@ async def _after(earlier: Awaitable[None], send: Callable[[], Awaitable[None] | 
         await work
 
 
-class PeerJsHandshake(ProtocolHandshake):
+class PeerJsUpgrade(ProtocolUpgrade):
     """The handshake of PeerJS. Its `token` is a JSON Web Token if it has the form of one."""
 
     def find_token(self) -> str:
@@ -380,18 +379,10 @@ class PeerJsHandshake(ProtocolHandshake):
         return token if token.count(".") == 2 else ""
 
 
-class PeerJsHandler(Handler):
-    """Base handler of the paths of PeerJS that have no WebSocket."""
-
-    def find_origin(self) -> str:
-        return find_client_origin(self.request, PeerJsConnection.protocol)
-
-    def find_token(self) -> str:
-        return find_token(self.request)
-
-
-class PeerIdHandler(PeerJsHandler):
+class PeerIdHandler(ProtocolHandler):
     """GET /{key}/id: a new id as text."""
+
+    protocol = PeerJsConnection.protocol
 
     def get(self, key: str) -> None:
         self.set_header("Content-Type", "text/plain; charset=utf-8")
@@ -400,9 +391,10 @@ class PeerIdHandler(PeerJsHandler):
     head = get
 
 
-class PeersHandler(PeerJsHandler):
+class PeersHandler(ProtocolHandler):
     """GET /{key}/peers: the connected ids, if the operator allows it."""
 
+    protocol = PeerJsConnection.protocol
     action = "list"
 
     def initialize(self, relay: Relay) -> None:

@@ -6,11 +6,10 @@ Everything is published to all subscribers of a room, including the publisher.
 from collections.abc import Awaitable
 from typing import Any, Final
 
-from ..http.upgrade import Upgrade
 from ..relay import Channel
 from ..service.request_context import RequestContext
 from .connection import MAX_NAME, ProtocolConnection, confirm, encode
-from .endpoint import ProtocolHandshake
+from .endpoint import ProtocolUpgrade
 
 PATH: Final = "/y-webrtc"
 
@@ -95,23 +94,17 @@ def _name(topic: str) -> str:
     return topic.encode(errors="backslashreplace").decode()
 
 
-class YUpgrade(Upgrade):
-    """The handler of everything that is not a handshake: it gets `okay`, as from the original server."""
+class YUpgrade(ProtocolUpgrade):
+    """GET /y-webrtc. Everything that is not a handshake gets `okay`, as from the original server."""
 
     methods = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-
-    post = put = patch = delete = Upgrade.get
-
-
-class YHandshake(ProtocolHandshake):
-    """GET /y-webrtc."""
-
-    handler = YUpgrade
 
     @property
     def is_page(self) -> bool:  # type: ignore[override]
         return self.request.method != "GET" or "Upgrade" not in self.request.headers
 
-    def write_page(self, handler: Upgrade) -> None:
-        handler.set_header("Content-Type", "text/plain")
-        handler.write(b"okay")
+    def write_page(self) -> None:
+        self.set_header("Content-Type", "text/plain")
+        self.write(b"okay")
+
+    post = put = patch = delete = ProtocolUpgrade.get

@@ -214,9 +214,7 @@ class Connection(asyncio.Protocol):
         # Not beyond the piece in which a request comes that has to wait for its turn.
         while taken < size and len(self._streams) < 2 and self.held is None and not self._closing:
             taken += self._parser.feed(data[taken : taken + PIECE_BYTES])
-        if taken < size and self not in self.state.connections:  # it is handed over, and the handshake filled a piece
-            self._transport.abort()
-        elif taken < size:
+        if taken < size:
             self._keep(data[taken:])
         if self._parser.progressed and not self._closing:
             self._parser.progressed = False
@@ -317,8 +315,7 @@ class Connection(asyncio.Protocol):
         self._set_deadline()
 
     def hand_over(self, head: bytes, make: MakeProtocol) -> bool:
-        parser = self._parser
-        early = len(self._streams) > 1 or self._waiting or self._reject_status or parser.in_head or parser.has_more
+        early = len(self._streams) > 1 or self._waiting or self._reject_status or self._parser.in_head
         if self._closing or self._ended or self._transport.is_closing() or early:
             if not self._closing and early:  # what was sent before the answer was taken for requests
                 self.state.cut_off["data before the response to a handshake"] += 1
@@ -327,7 +324,7 @@ class Connection(asyncio.Protocol):
         self._transport.write(head)
         self._closing = True
         self._streams = ()
-        parser.close()
+        self._parser.close()
         self.state.connections.discard(self)
         self.state.unsent.forget(self)
         assert self._admission is not None

@@ -86,11 +86,6 @@ class RequestParser:
         _, *lines = head.split(b"\r\n")
         return Headers(split_fields(line for line in (lines if end else lines[:-1]) if _FIELD.fullmatch(line)))
 
-    @property
-    def has_more(self) -> bool:
-        """Whether more follows the request that is being parsed, in the same input."""
-        return len(self._read) > self._begin_at
-
     def feed(self, piece: bytes) -> int:
         """Parse at most PIECE_BYTES. Return the number of consumed bytes: the caller feeds the rest again.
 
@@ -123,8 +118,7 @@ class RequestParser:
                     given = self._replace_method()
         except httptools.HttpParserUpgrade as upgrade:
             taken -= len(given) - upgrade.args[0]
-            if hasattr(self, "_parser"):  # otherwise the connection is that of another protocol by now
-                self._decline_upgrade()
+            self._decline_upgrade()
         except httptools.HttpParserCallbackError as error:
             raise error.__context__ or error from None
         except httptools.HttpParserError:
