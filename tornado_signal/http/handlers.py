@@ -292,7 +292,10 @@ class Query(OperationHandler):
     """Handler of operations with GET."""
 
     def prepare(self) -> None:
-        """Redirect a person without an Origin to a page (docs/decisions.md#browser-navigation)."""
+        """Redirect a browser's navigation, which has no Origin, to a page (docs/decisions.md#browser-navigation).
+
+        Requests of `anonymous` handlers need no Origin.
+        """
         self.anonymous = bool(self.navigation_redirect) and self.request.navigates
         super().prepare()
         if WEBSOCKET_KEY in self.request.headers:

@@ -170,15 +170,16 @@ class Limits(ConnectionCounts):
         self._room_bytes = room_bytes
         self.close_idle: Callable[[Callable[[str], bool] | None], bool] = lambda chosen: False
         self._descriptors = max_connections
+        # By whether per-address limits apply, and by network.
         self._clients: OrderedDict[tuple[bool, str], ClientCounts] = OrderedDict()
         self._key = functools.lru_cache(ADDRESSES_KEPT)(self._find_key)
         self._forwarded = functools.lru_cache(FORWARDED_KEPT)(self._find_address)
         self.blocks: dict[Network, int] = {}  # blocked networks, each with the end of its block in Unix milliseconds
         self._blocked: dict[str, bool] = {}  # by address; empty while no network is blocked
-        self.waiting = 0
+        self.waiting = 0  # waiting requests of all clients
         self.full: Counter[str] = Counter()
         self.recent = RecentCounts(network_of, OTHERS)  # requests of the last minutes by client
-        self._peers: Counter[tuple[ClientCounts, Hashable]] = Counter()  # in each swarm
+        self._peers: Counter[tuple[ClientCounts, Hashable]] = Counter()  # peers of a client in each swarm of trackers
         self._set(settings)
 
     def apply(self, settings: Settings) -> None:

@@ -41,7 +41,7 @@ class MatchboxConnection(MemberConnection):
         self._next = min(int(count[:9]), MAX_MEMBERS) if count.isdigit() else 0
         self._is_hosted = not self._next and query.get("host") == [b"1"]
         kind = f"next {self._next}" if self._next else "host" if self._is_hosted else "all"
-        self._room = Channel(f"{kind} {self.scope}", find_room(handshake) or "")
+        self._room = Channel(f"{kind} {self.scope}", find_room(handshake) or "")  # in which the groups are found
         self._first = ""  # the id of the host, or of the first client of a batch that is not complete
 
     def make_id(self) -> str:

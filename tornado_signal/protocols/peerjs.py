@@ -392,7 +392,10 @@ class PeerIdHandler(ProtocolHandler):
 
 
 class PeersHandler(ProtocolHandler):
-    """GET /{key}/peers: the connected ids, if the operator allows it."""
+    """GET /{key}/peers: at most `MAX_LISTED` connected ids, if the operator allows it.
+
+    They are an equal share of each of the groups over which ids are distributed.
+    """
 
     protocol = PeerJsConnection.protocol
     action = "list"

@@ -185,7 +185,10 @@ class Pipeline:
         self._connection.send(commands)
 
     def _send_writes(self, commands: list[Command], acknowledgement: Acknowledgement) -> None:
-        """Send writes and the wait for replicas. Without commands, only wait."""
+        """Send writes and the wait for all known replicas, `ROUND_S` at most. Without commands, only wait.
+
+        The reply to INFO then says whether another wait is needed.
+        """
         left_s = self._wait_until_s() - self._loop.time()
         self._wait = acknowledgement.command(
             max(self._replicas, acknowledgement.replicas), max(1, int(min(left_s, ROUND_S) * 1000))

@@ -142,7 +142,7 @@ class Server:
         sockets accepts the later connections.
         """
         self.leave()
-        self._close_listeners()
+        self._close_listeners()  # after accepting once more
         await asyncio.sleep(HANDSHAKE_S if self.state.tls else ACCEPTED_S)
         self.state.stopping = True
 

@@ -193,7 +193,7 @@ class ServerState:
         self.done: asyncio.Future[None] = self.loop.create_future()  # a future that is done
         self.done.set_result(None)
         self._limiter = limiter
-        self._writes: list[Callable[[], None]] = []
+        self._writes: list[Callable[[], None]] = []  # of connections, at the end of the event-loop iteration
 
     def limit_memory(self, max_unsent_bytes: int) -> None:
         """Change the limit of `unsent`, and that of `unfinished`, which is a quarter of it."""

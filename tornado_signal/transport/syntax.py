@@ -91,7 +91,7 @@ def parse_head(head: bytes) -> tuple[str, Headers]:
     Return the version, such as `HTTP/1.1`, and the headers, which repeated heads share. Raise BadRequest with the
     fitting status if there are too many headers, or one is ambiguous.
     """
-    key = _key(head)
+    key = _cache_key(head)
     if (known := _heads.get(key)) is not None and (found := known.match(head + _HEAD_END, 0)) is not None:
         return HTTP_1_1, found[0]
     first, *lines = head.split(b"\r\n")
@@ -154,8 +154,8 @@ def keep_head(key: bytes, head: bytes, headers: Headers) -> None:
     keep(_heads, key, KnownHead(head, kept), CACHED_HEADS)
 
 
-def _key(head: bytes) -> bytes:
-    """Return a head without the values that can differ."""
+def _cache_key(head: bytes) -> bytes:
+    """Return the key of a head in `_heads`: the head without the values of Content-Length and Authorization."""
     for before in (_BEFORE_LENGTH, _BEFORE_TOKEN):
         begin = head.find(before)
         if begin >= 0:
@@ -185,7 +185,7 @@ def find_request(
         return None
     found = None if latest is None else latest.match(data, begin)
     if found is None:
-        latest = _heads.get(_key(data[begin : data.find(_HEAD_END, begin)]))
+        latest = _heads.get(_cache_key(data[begin : data.find(_HEAD_END, begin)]))
         found = None if latest is None else latest.match(data, begin)
     if found is None or latest is None:
         return None

@@ -361,7 +361,7 @@ class Room(Closable):
             return None
 
     def _on_listed(self, session: Session) -> None:
-        """Process a listed beacon."""
+        """Process a listed beacon, the session by which a member is found. Of several, that of the highest rank is used."""
         code = session["code"]
         if not self._mail.is_own(session) and code not in self._listed:
             beacon = self._known.get(code) or self._mail.read_beacon(session)

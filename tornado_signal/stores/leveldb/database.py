@@ -161,7 +161,7 @@ class Database:
         self._writing = False
         self._pause: asyncio.Handle | None = None  # until the next group is sent
         self._sent_s = -math.inf  # not 0: the clock of the loop starts with the machine
-        self._alone = 0  # successive groups with one change
+        self._single_changes = 0  # successive groups with one change
         self._measuring: asyncio.TimerHandle
 
     async def open(self) -> None:
@@ -281,8 +281,10 @@ class Database:
             self.failed(FileNotFoundError("somebody has removed its files"))
 
     def _send_soon(self) -> None:
+        """Send the group `GATHER_S` after the one before. One that gathering does not help is sent at once."""
         due_s = self._sent_s + GATHER_S
-        alone = self._alone >= GATHER_ALONE and self._alone % GATHER_AGAIN
+        # Every `GATHER_AGAIN` single changes it tries again to gather.
+        alone = self._single_changes >= GATHER_ALONE and self._single_changes % GATHER_AGAIN
         if alone or len(self._group.changes) >= GATHER_CHANGES or self._loop.time() >= due_s:
             self._pause = self._loop.call_soon(self._send)
         else:
@@ -291,7 +293,7 @@ class Database:
     def _send(self) -> None:
         self._pause = None
         self._sent_s = self._loop.time()
-        self._alone = self._alone + 1 if len(self._group.changes) == 1 else 0
+        self._single_changes = self._single_changes + 1 if len(self._group.changes) == 1 else 0
         group, self._group = self._group, Group(self._db, self._sync)
         self._jobs.put(functools.partial(self._write, group))
 

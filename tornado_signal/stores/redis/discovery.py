@@ -305,7 +305,10 @@ class Discovery:
         return [again, *reply]
 
     def report_expired(self, partition: Partition, expired: list[bytes]) -> None:
-        """Count sessions, given as code, topic and expiry of each, and report them to the observer."""
+        """Count sessions, and report them to the observer.
+
+        `expired` has code, topic and expiry in Unix milliseconds of the first one, then of the next one.
+        """
         self._metrics.swept += len(expired) // 3
         if expired and self.observer is not None:
             for code, topic, expires in zip(*[iter(expired)] * 3, strict=True):
