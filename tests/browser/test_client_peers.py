@@ -209,8 +209,9 @@ def test_offer_and_waiting_peer_survive_a_restart(program, spawn, tmp_path):
     assert said(again) == "hello"
 
 
-def test_missing_aiortc_names_the_extra():
-    program = "import sys; sys.modules['aiortc'] = None; import tornado_signal_client.peers"
+@pytest.mark.parametrize("name", ["Peers", "Connection", "Room", "IncomingFile"])
+def test_missing_aiortc_names_the_extra(name):
+    program = f"import sys; sys.modules['aiortc'] = None; from tornado_signal_client import {name}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "pip install 'clients/python[peer]'" in done.stderr

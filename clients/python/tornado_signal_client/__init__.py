@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Connection", "IncomingFile", "Peers", "Room", "SignalClient", "SignalError"]
 __all__ += ["FileOffered", "Full", "Joined", "Left", "Message", "Peer", "ServerUnreachable"]
 __all__ += ["Event", "Listing", "Session", "SessionUpdate", "Side", "Token"]
-_MODULES = ("types", "errors", "api", "files", "link", "room_peer", "room", "peers")  # each may import those before it
+_MODULES = ("types", "errors", "api", "link", "files", "room_peer", "room", "peers")  # each may import those before it
 
 
 def __getattr__(name: str) -> Any:

@@ -59,6 +59,7 @@ class Mailboxes:
 
     Args:
         take: called with each text to a beacon and the beacon's code. It returns whether a member has sent the text.
+        readable: awaited before the first text to a beacon is read.
     """
 
     def __init__(
@@ -68,12 +69,13 @@ class Mailboxes:
         room: str,
         info: str,
         take: Callable[[str, Token], Awaitable[bool]],
+        readable: asyncio.Event | None,
     ) -> None:
         self.identity = identity
         self.cipher: Cipher | None = None  # of a room with a password
         self.current: Mailbox | None = None
         self._room = room  # its name
-        self._client, self._info, self._take = client, info, take
+        self._client, self._info, self._take, self._readable = client, info, take, readable
         self._secret = new_secret()
         self._offers: set[str] = set()  # the texts of the beacons
         self._made_ms = 0  # when the last beacon was made
@@ -119,6 +121,8 @@ class Mailboxes:
     async def _read(self, mailbox: Mailbox) -> None:
         """Process the mail to a beacon. Only that of members counts, but strangers can fill the beacon's session."""
         mails = size = 0
+        if self._readable is not None:
+            await self._readable.wait()
         try:
             async with aclosing(self._client.news(mailbox.code, "offerer", secret=self._secret)) as updates:
                 async for update in updates:

@@ -229,12 +229,13 @@ class Publication(Closable):
         """
         client, info, own_offers = self._peers.client, self._peers.info, self._peers._own_offers
         connection = Connection(await self._peers.ice_servers(), "offerer")
-        secret, offer = new_secret(), ""
+        secret = new_secret()
         async with contextlib.AsyncExitStack() as cleanup:
             cleanup.push_async_callback(connection.close)
             try:
                 offer = await connection.offer()
                 own_offers.add(offer)
+                cleanup.callback(own_offers.discard, offer)  # after the withdrawal: this program does not answer it
                 connection.code = await publish_held(client, self.topic, info, offer, secret)
                 limit.reschedule(None)
                 cleanup.push_async_callback(withdraw, client, connection.code, secret)
@@ -244,12 +245,11 @@ class Publication(Closable):
                         async for update in updates:
                             if update.description is not None:
                                 cleanup.pop_all()
+                                own_offers.discard(offer)
                                 return connection, secret
             except SignalError as error:
                 if not connection.code or (error.status != 404 and not error.retryable):
                     raise
-            finally:
-                own_offers.discard(offer)
         return None
 
     async def _open(self, connection: Connection, secret: str) -> None:

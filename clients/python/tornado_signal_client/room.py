@@ -76,7 +76,8 @@ class Room(Closable):
         self._seats: set[str] = set()  # the ids of the members with places
         self._spare = False  # whether there are more places than members
         self._tasks = Tasks()
-        self._mail = Mailboxes(client, identity, topic, info, self._take)
+        # In a room with places, mail waits until it is known who has one.
+        self._mail = Mailboxes(client, identity, topic, info, self._take, self._settled if places else None)
         calls = self._may_connect, self._on_event, self._assign_places
         self._attempts = Attempts(client, ice_servers, self._mail, self._tasks, *calls)
         self._roster = self._attempts.roster
@@ -361,7 +362,7 @@ class Room(Closable):
             return None
 
     def _on_listed(self, session: Session) -> None:
-        """Process a listed beacon, the session by which a member is found. Of several, that of the highest rank is used."""
+        """Process a listed beacon, the session by which a member is found. That of the highest rank is used."""
         code = session["code"]
         if not self._mail.is_own(session) and code not in self._listed:
             beacon = self._known.get(code) or self._mail.read_beacon(session)
@@ -409,8 +410,6 @@ class Room(Closable):
 
     async def _take(self, text: str, own_code: Token) -> bool:
         """Process mail to this member's beacon with `own_code`. Return whether a member has sent it."""
-        if self._places is not None:  # mail waits until it is known who has a place
-            await self._settled.wait()
         await self._attempts.renew_ice_servers()
         return bool(self._process(partial(self._on_mail, own_code=own_code), text))
 

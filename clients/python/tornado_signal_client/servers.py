@@ -83,10 +83,10 @@ class Servers:
         """Close all connections."""
         if self.life.end():
             self.outage.end()
-            await self._reports.cancel()
             while self._websockets:
                 await self._websockets.popitem()[1].close()
             await self._http.close()
+            await self._reports.cancel()
 
     def check(self) -> None:
         """Ask the servers for a sign of life. Connections without one are replaced after `SIGN_OF_LIFE_S`."""
