@@ -169,6 +169,15 @@ def test_caches_are_bounded():
         assert len(syntax._fields) <= syntax.CACHED_FIELDS
 
 
+def test_connections_keep_no_head_that_the_caches_have_dropped():
+    parser = RequestParser(Sink())
+    for _ in range(3):
+        parser.feed(b"GET /kept HTTP/1.1\r\nHost: h\r\nX: only here\r\n\r\n")
+    assert parser._known() is not None
+    syntax._heads.clear()
+    assert parser._known() is None
+
+
 def test_host_of_a_target_is_that_of_one_request():
     block = b"Host: good.example\r\n\r\n"
     requests = [b"GET /a HTTP/1.1\r\n", b"GET http://evil.example/b HTTP/1.1\r\n", b"GET /c HTTP/1.1\r\n"]

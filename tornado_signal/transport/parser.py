@@ -2,6 +2,7 @@
 
 import http
 import re
+from collections.abc import Callable
 from typing import Final, Protocol
 
 import httptools
@@ -70,7 +71,7 @@ class RequestParser:
         self._chunked = False
         self._after_chunked = False  # whether the latest request with complete headers has chunks
         self._idle = True  # whether another request can begin
-        self._known: KnownHead | None = None  # the head of the latest request, if it is known
+        self._known: Callable[[], KnownHead | None] = lambda: None  # the head of the latest request, if it is known
         self._method_cut = False  # whether the input ends within an unknown method
         self._method = b""  # an unknown one, for which llhttp reads GET
         self.in_head = False  # whether the request line has begun and the headers have not ended
@@ -92,9 +93,10 @@ class RequestParser:
         Raise BadRequest if the input is not valid HTTP or exceeds a limit, or if the sink refuses the request.
         """
         taken = len(piece)
-        if self._idle and (found := find_request(piece, self._known)) is not None:
+        if self._idle and (found := find_request(piece, self._known())) is not None:
             self._silent_bytes, self._after_chunked = 0, False
-            start_line, headers, body, self._known = found
+            start_line, headers, body, known = found
+            self._known = known.reference
             try:
                 self._sink.request_received(start_line, headers, True, body)
             except BadRequest:

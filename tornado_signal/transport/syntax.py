@@ -2,6 +2,7 @@
 
 import http
 import re
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
@@ -109,10 +110,11 @@ def parse_head(head: bytes) -> tuple[str, Headers]:
 class KnownHead:
     """A head that llhttp has accepted, and all that differ from it only in Content-Length and token."""
 
-    __slots__ = ("_end", "_values", "headers")
+    __slots__ = ("__weakref__", "_end", "_values", "headers", "reference")
 
     def __init__(self, head: bytes, headers: Headers) -> None:
         self.headers = headers  # without the token
+        self.reference = weakref.ref(self)  # for connections, which keep no head that the cache has dropped
         # For each value: what precedes it, its name, its maximum length and the check of its syntax.
         self._values: list[tuple[bytes, bytes, int, Callable[[bytes], object]]] = []
         at = 0
