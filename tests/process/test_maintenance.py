@@ -2,10 +2,11 @@
 
 import json
 import os
+import socket
 import stat
 
 import pytest
-from support.command import ORIGIN, run
+from support.command import ORIGIN, begin, run
 from support.maintenance import names, run_ok, run_refused
 from support.redis_servers import free_port
 from support.waiting import output, run_command
@@ -62,6 +63,22 @@ def test_command_without_a_server_gives_advice(start, tmp_path):
         said = run_refused("admin", action, "--admin-url", server.url, cwd=tmp_path)
         assert said.startswith(f"the server at {server.url} is not the admin listener of a tornado-signal; name that")
     assert names(tmp_path) == ["data"]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("greeting", [b"SSH-2.0-x\r\n", b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\n{}"])
+def test_command_does_not_wait_for_another_server_to_close(greeting, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        process = begin("admin", "status", "--admin-url", url, cwd=tmp_path)
+        try:
+            connection, _ = listener.accept()
+            with connection:
+                connection.sendall(greeting)
+                assert "is not the admin listener" in process.communicate()[1]
+        finally:
+            process.kill()
+            process.wait()
 
 
 @pytest.mark.needs("curl")

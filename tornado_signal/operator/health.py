@@ -17,6 +17,7 @@ from ..system import terminal
 TIMEOUT_S = 5.0
 MAX_RESPONSE_BYTES = 64 * 1024
 MAX_HEAD_BYTES = 64 * 1024
+HTTP = b"HTTP/"  # the beginning of each response
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -73,18 +74,22 @@ def exchange(client: socket.socket, request: bytes, limit_s: float, max_bytes: i
     or not HTTP. An HTTP client library would take longer to load than the whole health check takes.
     """
     deadline_s = time.monotonic() + limit_s
+    response, size = b"", max_bytes
     with client:
         client.sendall(request)
-        response = b""
-        while (piece := client.recv(1 << 16)) and len(response) < max_bytes:
+        while len(response) < size and (piece := client.recv(1 << 16)):
             response += piece
             if time.monotonic() > deadline_s:
                 raise TimeoutError("no complete response in time")
-    head, _, body = response.partition(b"\r\n\r\n")
-    length = re.search(rb"(?i)\ncontent-length: *([0-9]+)", head[:MAX_HEAD_BYTES])
-    if len(head) > MAX_HEAD_BYTES or (length and len(body) < int(length[1])):
-        raise ValueError("the response is too large, or bytes are missing")
-    return int(head.split()[1]), body[: int(length[1])] if length else body
+            if not response.startswith(HTTP[: len(response)]):
+                break
+            head, end, _ = response.partition(b"\r\n\r\n")
+            if end and (length := re.search(rb"(?i)\ncontent-length: *([0-9]{1,20})", head[:MAX_HEAD_BYTES])):
+                size = min(max_bytes, len(head) + len(end) + int(length[1]))
+    head = response.partition(b"\r\n\r\n")[0]
+    if not head.startswith(HTTP) or len(head) > MAX_HEAD_BYTES or len(response) < size < max_bytes:
+        raise ValueError("the response is not HTTP, is too large, or bytes are missing")
+    return int(head.split()[1]), response[len(head) + 4 : size]
 
 
 def reachable(address: str) -> str:
