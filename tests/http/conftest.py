@@ -1,6 +1,7 @@
 """Fixtures of these tests. Another folder imports the shared ones with `pytest_plugins`."""
 
 import asyncio
+import gc
 import resource
 
 import pytest
@@ -42,3 +43,13 @@ def descriptors():
     resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
     yield
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+@pytest.fixture
+def uncollected():
+    """Without garbage collection, objects in reference cycles stay."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+    gc.collect()

@@ -132,14 +132,6 @@ HANDSHAKES = {
 }
 
 
-@pytest.fixture
-def uncollected():
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-
-
 @pytest.mark.usefixtures("uncollected")
 @pytest.mark.parametrize("handshake", HANDSHAKES)
 def test_connection_is_not_counted_or_kept_however_its_handshake_ends(

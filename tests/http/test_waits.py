@@ -13,30 +13,6 @@ LONG_S = 45  # the longest wait, longer than any of these tests takes
 BOUND_S = 20  # limit for each response
 
 
-async def until_waiting(service, count):
-    """Send requests until `count` others wait."""
-    async with asyncio.timeout(BOUND_S):
-        while len(service.store.watches) != count:
-            await service.get("/health")
-
-
-async def until_over(service, pass_time, wait_s, *waiters):
-    """Let all of the time pass that requests wait for, and check that they do."""
-    await until_waiting(service, len(waiters))
-    await pass_time(0.5 * wait_s)
-    await service.get("/health")
-    assert not any(waiter.task.done() for waiter in waiters)
-    await pass_time(0.5 * wait_s + 1)
-
-
-async def test_waits_end_after_45_seconds(service, pass_time):
-    """Proxies give up after 50 or 60."""
-    body = {"code": await service.offer(), "side": "offerer", "wait": 60}
-    waiters = [Waiter(service.call("POST", "/poll", body)), Waiter(service.call("GET", "/other/sessions?wait=60"))]
-    await until_over(service, pass_time, 45, *waiters)
-    assert [(await waiter.response()).status for waiter in waiters] == [200, 200]
-
-
 class Waiter:
     """A waiting request."""
 
@@ -53,6 +29,23 @@ class Waiter:
         return response.json
 
 
+async def until_waiting(service, *waiters):
+    """Send requests until others wait."""
+    async with asyncio.timeout(BOUND_S):
+        while len(service.store.watches) != len(waiters):
+            await service.get("/health")
+    assert not any(waiter.task.done() for waiter in waiters)
+
+
+async def until_over(service, pass_time, wait_s, *waiters):
+    """Let all of the time pass that requests wait for, and check that they do."""
+    await until_waiting(service, *waiters)
+    await pass_time(0.5 * wait_s)
+    await service.get("/health")
+    assert not any(waiter.task.done() for waiter in waiters)
+    await pass_time(0.5 * wait_s + 1)
+
+
 @pytest.fixture
 def poll(service):
     """A function that starts a poll."""
@@ -67,15 +60,23 @@ def poll(service):
 def list_sessions(service):
     """A function that starts to list the topic `lobby`."""
 
-    def begin(*, limit=None, **fields):
-        fields |= {} if limit is None else {"limit": limit}
-        return Waiter(service.call("GET", "/lobby/sessions?" + "&".join(f"{n}={v}" for n, v in fields.items())))
+    def begin(**fields):
+        query = "&".join(f"{name}={value}" for name, value in fields.items() if value is not None)
+        return Waiter(service.call("GET", f"/lobby/sessions?{query}"))
 
     return begin
 
 
 async def send(service, code, side, **fields):
     await service.post("/answer", code=code, side=side, **fields)
+
+
+async def test_waits_end_after_45_seconds(service, poll, list_sessions, pass_time):
+    """Proxies give up after 50 or 60."""
+    other = await service.offer(topic="other")
+    waiters = [poll(other, wait=60), list_sessions(wait=60)]
+    await until_over(service, pass_time, 45, *waiters)
+    assert [(await waiter.response()).status for waiter in waiters] == [200, 200]
 
 
 # Responses without any of the optional features.
@@ -145,12 +146,10 @@ COMES = [
 
 @pytest.mark.parametrize(("side", "sent", "expected"), COMES)
 async def test_every_waiting_poll_gets_a_change_once(side, sent, expected, service, poll):
-    count = 7
     code = await service.offer()
     cursor = (await poll(code, side, wait=0).json())["cursor"]
-    waiters = [poll(code, side, wait=LONG_S, since=cursor) for _ in range(count)]
-    await until_waiting(service, count)
-    assert not any(waiter.task.done() for waiter in waiters)
+    waiters = [poll(code, side, wait=LONG_S, since=cursor) for _ in range(7)]
+    await until_waiting(service, *waiters)
     await send(service, code, "answerer" if side == "offerer" else "offerer", **sent)
     for waiter in waiters:
         result = await waiter.json()
@@ -162,7 +161,7 @@ async def test_every_waiting_poll_gets_a_change_once(side, sent, expected, servi
 async def test_side_is_not_woken_by_its_own_messages(service, poll):
     code = await service.offer()
     waiter = poll(code, wait=LONG_S)
-    await until_waiting(service, 1)
+    await until_waiting(service, waiter)
     await send(service, code, "offerer", candidates=["o1", "o2"])
     other = await service.offer()
     await send(service, other, "answerer", answer="not for it")
@@ -187,17 +186,24 @@ async def test_poll_that_times_out_returns_the_same_cursor(wait, seen, service, 
     assert await waiter.json() == {"answer": "a" if seen else None, "answerCandidates": [], "cursor": cursor}
 
 
-@pytest.mark.parametrize(("side", "answered"), [("offerer", True), ("answerer", False)])
-async def test_withdrawal_ends_the_polls_of_both_sides(side, answered, service, poll):
+@pytest.mark.parametrize("end", ["withdrawn by the offerer", "withdrawn by the answerer", "expired", "swept"])
+@pytest.mark.parametrize("answered", [False, True])
+async def test_end_of_a_session_ends_the_polls_of_both_sides(end, answered, service, poll):
     code = await service.offer()
     if answered:
         await send(service, code, "answerer", answer="a")
+    service.clock.ms += TIMEOUT_MS - 200
     waiters = []
     for reader in ("offerer", "answerer"):
         cursor = (await poll(code, reader, wait=0).json())["cursor"]
         waiters.append(poll(code, reader, wait=LONG_S, since=cursor))
-    await until_waiting(service, 2)
-    await service.post("/withdraw", code=code, side=side)
+    await until_waiting(service, *waiters)
+    if "withdrawn" in end:
+        await service.post("/withdraw", code=code, side=end.split()[-1])
+    else:
+        service.clock.ms += 200
+    if end == "swept":
+        await service.store.table.sweep(service.clock.ms)
     for waiter in (*waiters, poll(code, reader, wait=LONG_S, since=cursor)):
         assert refused(await waiter.response()) == (404, NOT_FOUND)
 
@@ -206,7 +212,7 @@ async def test_withdrawal_ends_the_polls_of_both_sides(side, answered, service, 
 async def test_date_header_is_the_time_of_the_response_not_of_the_request(service, poll, outcome):
     code = await service.offer()
     waiter = poll(code, wait=LONG_S)
-    await until_waiting(service, 1)
+    await until_waiting(service, waiter)
     service.clock.ms += 5000
     if outcome == 200:
         await service.post("/answer", code=code, side="answerer", answer="an answer")
@@ -217,24 +223,12 @@ async def test_date_header_is_the_time_of_the_response_not_of_the_request(servic
     assert response.headers["Date"] == email.utils.formatdate((NOW_MS + 5000) // 1000, usegmt=True)
 
 
-@pytest.mark.parametrize("swept", [False, True])
-async def test_poll_ends_when_its_session_expires(swept, service, poll):
-    code = await service.offer()
-    service.clock.ms += TIMEOUT_MS - 200
-    waiter = poll(code, wait=LONG_S)
-    await until_waiting(service, 1)
-    service.clock.ms += 200
-    if swept:
-        await service.store.table.sweep(service.clock.ms)
-    assert refused(await waiter.response()) == (404, NOT_FOUND)
-
-
 async def test_waits_outlast_an_expiry_that_a_refresh_has_moved(service, poll, list_sessions, pass_time):
     code = await service.offer()
     service.clock.ms += TIMEOUT_MS - 100
     cursor = (await list_sessions(wait=0).json())["cursor"]
     polled, listed = poll(code, wait=10), list_sessions(wait=10, since=cursor)
-    await until_waiting(service, 2)
+    await until_waiting(service, polled, listed)
     await service.post("/refresh", code=code, side="offerer")
     service.clock.ms += 100
     await until_over(service, pass_time, 10, polled, listed)
@@ -247,7 +241,7 @@ async def test_draining_server_answers_waits_with_valid_cursors(service, poll, l
     code = await service.offer()
     listed = await list_sessions(wait=0).json()
     waiters = [poll(code, wait=LONG_S), list_sessions(wait=LONG_S, since=listed["cursor"])]
-    await until_waiting(service, 2)
+    await until_waiting(service, *waiters)
     await service.shared.drain()
     assert (await waiters[0].json())["answer"] is None
     assert await waiters[1].json() == listed
@@ -262,7 +256,7 @@ async def test_listing_waits_only_while_it_is_empty_or_unchanged(service, list_s
     empty = await waiter.json()
     assert empty["sessions"] == []
     waiters = [list_sessions(wait=LONG_S), list_sessions(wait=LONG_S, since=empty["cursor"])]
-    await until_waiting(service, 2)
+    await until_waiting(service, *waiters)
     code = await service.offer()
     for waiter in (*waiters, list_sessions(wait=LONG_S)):
         result = await waiter.json()
@@ -270,7 +264,7 @@ async def test_listing_waits_only_while_it_is_empty_or_unchanged(service, list_s
         assert [session["code"] for session in result["sessions"]] == [code]
         assert result["sessions"] == await service.sessions()
     waiter = list_sessions(wait=LONG_S, since=result["cursor"])
-    await until_waiting(service, 1)
+    await until_waiting(service, waiter)
     await send(service, code, "answerer", answer="a")
     assert (await waiter.json())["sessions"] == []
 
@@ -287,8 +281,7 @@ async def test_waiting_listing_responds_to_every_kind_of_change(change, limit, s
     before = await list_sessions(wait=0).json()
     assert [session["code"] for session in before["sessions"]] == [second, first]
     waiters = [list_sessions(wait=LONG_S, since=before["cursor"], limit=limit) for _ in range(3)]
-    await until_waiting(service, 3)
-    assert not any(waiter.task.done() for waiter in waiters)
+    await until_waiting(service, *waiters)
     expected = [second]
     match change:
         case "come":
