@@ -6,6 +6,7 @@ The table of docs/design.md#growth lists the collections.
 import asyncio
 import gc
 import ipaddress
+import itertools
 import math
 import statistics
 import time
@@ -35,52 +36,32 @@ from tornado_signal.transport.listener import Server
 from tornado_signal.transport.state import MemoryBudget, ServerState
 from tornado_signal.websocket.presence import Presence
 
-NUMBERS = {1_000: 5, 4_000: 3, 16_000: 2}  # of items, each with the number of measurements
+NUMBERS = {1_000: 5, 16_000: 2}  # of items, each with the number of measurements
 MAX_EXPONENT = 1.4  # of the cost of all items. If each looked at all others, it would be 2
 MAX_SHARE = 0.3  # of the longest iteration in the cost of the most items, if they are handled in slices
 WEEKLY = pytest.param({1_000: 5, 10_000: 2, 100_000: 1}, marks=pytest.mark.weekly, id="100,000")
 
 
-class Standstill:
-    """Measures each iteration of the running event loop, until the end of the `with` block.
+async def measure(work, count):
+    """Return the seconds of each iteration of the event loop between the first and the second `yield` of a work.
 
-    The time is processor time of the thread, so a busy machine changes nothing.
-
-    Attributes:
-        longest_s: the time of the longest iteration.
-        total_s: the time of all iterations.
+    They are processor time of the thread, so a busy machine changes nothing. Without a second `yield` the end counts.
     """
 
-    def __enter__(self):
-        self.longest_s = self.total_s = 0.0
-        self._at_s = time.thread_time()
-        self._loop = asyncio.get_running_loop()
-        self._next = self._loop.call_soon(self._iterate)
-        return self
+    def mark():
+        nonlocal following
+        following = loop.call_soon(mark)
+        marks_s.append(time.thread_time())
 
-    def __exit__(self, *_):
-        self._next.cancel()
-        self._measure()
-
-    def _iterate(self):
-        self._next = self._loop.call_soon(self._iterate)
-        self._measure()
-
-    def _measure(self):
-        now_s = time.thread_time()
-        self.longest_s = max(self.longest_s, now_s - self._at_s)
-        self.total_s += now_s - self._at_s
-        self._at_s = now_s
-
-
-async def measure(work, count):
-    """Return how long each iteration takes between the first `yield` of a work and the next one, or its end."""
-    steps = work(count)
+    steps, loop = work(count), asyncio.get_running_loop()
     await anext(steps)
-    with Standstill() as standstill:
-        await anext(steps, None)
+    marks_s = [time.thread_time()]
+    following = loop.call_soon(mark)
     await anext(steps, None)
-    return standstill
+    following.cancel()
+    marks_s.append(time.thread_time())
+    await anext(steps, None)
+    return [after_s - before_s for before_s, after_s in itertools.pairwise(marks_s)]
 
 
 async def until(condition):
@@ -424,8 +405,8 @@ async def test_cost_grows_with_the_number_of_items_and_iterations_stay_short(wor
         found = {number: [await measure(work, number) for _ in range(times)] for number, times in numbers.items()}
     finally:
         gc.enable()
-    costs_s = [min(each.total_s for each in standstills) for standstills in found.values()]
+    costs_s = [min(map(sum, measured)) for measured in found.values()]
     exponent = statistics.linear_regression([*map(math.log, found)], [*map(math.log, costs_s)]).slope
     assert exponent < MAX_EXPONENT
     if work in SLICED:
-        assert min(each.longest_s / each.total_s for each in found[max(found)]) < MAX_SHARE
+        assert min(max(iterations_s) / sum(iterations_s) for iterations_s in found[max(found)]) < MAX_SHARE
