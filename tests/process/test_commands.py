@@ -237,6 +237,7 @@ def test_first_server_that_works_is_used(server):
         (CLIENT, ["--help"], {"asyncio", "httpx", "websockets", "shtab", "aiortc"}),
         (COMMAND, ["serve", "--check", "--port", "0"], {"httpx", "shtab"}),
         (COMMAND, ["check", "--data-dir", "none"], {"asyncio", "httpx", "tornado", "uvloop", "shtab"}),
+        (COMMAND, ["health", "--port", "1"], {"asyncio", "http", "httpx", "ssl"}),
         (COMMAND, ["--version"], {"asyncio", "plyvel", "plyvel_next", "httpx", "tornado", "uvloop", "shtab"}),
     ],
 )

@@ -1,23 +1,16 @@
 """The command line: what it prints, and how every way to end becomes an exit status."""
 
-import logging
 import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from support.command import BOUND_S, CLIENT, COMMAND, call, environment, run
+from support.command import CLIENT, COMMAND, call, environment, run
 from support.redis_servers import free_port
-from support.waiting import run_command
-
-from tornado_signal import errors
-from tornado_signal.__main__ import make_parser
-from tornado_signal.settings import settings
-from tornado_signal.settings import sources as config
-from tornado_signal.system.boundary import guarded
 
 pytest_plugins = ["support.tls_fixtures"]
+URLS = ["https://x", "http://127.0.0.1:1/path", "http://user@127.0.0.1:1", "ftp://127.0.0.1:1"]
 
 
 @pytest.mark.parametrize("command", [[COMMAND], [sys.executable, "-m", "tornado_signal"]])
@@ -36,49 +29,22 @@ def test_help_names_serve_and_each_exit_status():
     assert "Exit status: 0 clean stop, 1 an error to fix on this machine, 2 wrong usage, 3 an internal error." in shown
 
 
-def test_help_of_serve_names_each_setting():
-    done = call("serve", "--help")
-    assert (done.returncode, done.stderr) == (0, "")
-    shown = "".join(done.stdout.split())
-    for each in settings.SETTINGS:
-        assert each.flag in done.stdout
-        assert "".join(f"default: {each.default}; environment: {each.variable}".split()) in shown
-
-
 @pytest.mark.parametrize(
     ("command", "arguments", "variables", "reason"),
     [
         (COMMAND, [], {}, "COMMAND"),
-        (COMMAND, ["start"], {}, "start"),
-        (COMMAND, ["serve", "now"], {}, "now"),
-        (COMMAND, ["serve", "--prot", "1"], {}, "--prot"),
         (COMMAND, ["serve", "--port"], {}, "--port"),
         (COMMAND, ["serve", "--port", "65536"], {}, "argument --port: '65536': expected a whole number"),
-        *(
-            (COMMAND, [command], {}, f"invalid choice: '{command}'")
-            for command in ("backup", "repair", "inspect", "compact")
-        ),
-        (
-            COMMAND,
-            ["admin", "status", "--admin-url", "https://x"],
-            {},
-            "argument --admin-url: 'https://x': expected http://",
-        ),
-        (COMMAND, ["check", "--port", "1"], {}, "unrecognized arguments: --port 1"),
+        *((COMMAND, [name], {}, f"invalid choice: '{name}'") for name in ("backup", "repair", "inspect", "compact")),
+        *((COMMAND, ["admin", "drain", "--admin-url", url], {}, f"{url}': expected http://HOST:PORT") for url in URLS),
+        (COMMAND, ["serve"], {"TORNADO_SIGNAL_PORT": "x"}, "variable TORNADO_SIGNAL_PORT = 'x': expected a whole"),
         (COMMAND, ["check"], {"TORNADO_SIGNAL_PROT": "1"}, "TORNADO_SIGNAL_PROT"),
-        (COMMAND, ["check", "--data", "x"], {}, "unrecognized arguments: --data x"),
-        (COMMAND, ["check", "now"], {}, "unrecognized arguments: now"),
         (COMMAND, ["completion", "sh"], {}, "invalid choice: 'sh'"),
         (CLIENT, ["topics", "--orgin", "x"], {}, "unrecognized arguments: --orgin x; did you mean --origin?"),
         (CLIENT, ["topics", "--url", "ftp://x"], {}, "argument --url: 'ftp://x': expected the address of a server"),
         (CLIENT, ["topics", "--url", "http://x:65536"], {}, "argument --url: 'http://x:65536': expected"),
         (CLIENT, ["topics", "--origin", "https://x/"], {}, "argument --origin: 'https://x/': expected an origin"),
-        (
-            CLIENT,
-            ["topics"],
-            {"SIGNAL_URL": "x"},
-            "environment variable SIGNAL_URL = 'x': expected the address of a server",
-        ),
+        (CLIENT, ["topics"], {"SIGNAL_URL": "x"}, "variable SIGNAL_URL = 'x': expected the address of a server"),
         (CLIENT, ["topics"], {"SIGNAL_ORIGIN": "*"}, "environment variable SIGNAL_ORIGIN = '*': expected an origin"),
         (CLIENT, ["sessions"], {}, "the following arguments are required: TOPIC"),
         (CLIENT, ["sessions", ""], {}, "argument TOPIC: '': expected a topic of 1 to 256 characters"),
@@ -97,46 +63,6 @@ def test_wrong_command_line_or_environment_is_exit_status_2(command, arguments, 
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("check", "variables", "toml", "reason"),
-    [
-        (False, {"TORNADO_SIGNAL_PORT": "x"}, None, "environment variable TORNADO_SIGNAL_PORT = 'x': expected a whole"),
-        (True, {}, "prot = 1", "file signal.toml, key prot = 1: expected the name of a setting such as port"),
-    ],
-)
-def test_wrong_setting_is_named_with_its_source(check, variables, toml, reason, tmp_path):
-    arguments = ["--check"] if check else []
-    if toml:
-        (tmp_path / "signal.toml").write_text(toml)
-        arguments += ["--config", "signal.toml"]
-    done = call("serve", *arguments, cwd=tmp_path, **variables)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("tornado-signal: " + reason)
-    assert done.stderr.count("\n") == 1
-    assert not (tmp_path / "data").exists()
-
-
-@pytest.mark.parametrize(
-    ("error", "status"),
-    [
-        (None, 0),
-        (errors.OperatorError("the disk is full; make room"), 1),
-        (errors.DatabaseError("the database is damaged; move it away"), 1),
-        (config.ConfigError("environment variable X", "1", "something else"), 2),
-        (ZeroDivisionError("unforeseen"), 3),
-    ],
-)
-def test_operator_errors_are_one_line_and_defects_have_a_traceback(error, status, capsys, caplog):
-    def command():
-        if error:
-            raise error
-
-    assert guarded(command) == status
-    assert capsys.readouterr().err == (f"tornado-signal: {error}\n" if status in (1, 2) else "")
-    logged = [(record.levelno, record.exc_info[0]) for record in caplog.records]
-    assert logged == ([(logging.ERROR, ZeroDivisionError)] if status == 3 else [])
-
-
 def test_defect_of_the_installed_command_is_exit_status_3_with_a_traceback(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(
         "import tornado_signal.process.server\n"
@@ -150,17 +76,11 @@ def test_defect_of_the_installed_command_is_exit_status_3_with_a_traceback(tmp_p
     assert done.stderr.endswith("ZeroDivisionError: unforeseen\n")
 
 
-def test_program_name_is_the_same_for_every_way_to_start():
-    assert make_parser().format_usage().startswith("usage: tornado-signal ")
-
-
-# health
-
-
 @pytest.mark.parametrize(
     "settings",
     [
         {},
+        {"ADDRESS": "localhost"},
         {"ADDRESS": "0.0.0.0", "ALLOWED_ORIGINS": "https://app.example.com"},
         {"ADDRESS": "::"},
         {"ADDRESS": "::1,127.0.0.2", "ALLOWED_ORIGINS": "https://*.example.com,https://example.org"},
@@ -202,13 +122,6 @@ def test_other_responses_are_exit_status_1_with_one_sentence(status, body, reaso
     assert (done.returncode, done.stdout) == (1, "")
     assert reason in done.stderr
     assert done.stderr.count("\n") == 1
-
-
-def test_health_check_imports_no_client():
-    loaded = "import sys; from tornado_signal.__main__ import main; main(sys.argv[1:]); print(*sys.modules)"
-    done = run_command(sys.executable, "-c", loaded, "health", "--port", "1", timeout=BOUND_S)
-    assert "tornado_signal.operator.health" in done.stdout.split()
-    assert {"asyncio", "http.client", "httpx", "ssl"} & {*done.stdout.split()} == set()
 
 
 @pytest.mark.parametrize(("port", "reason"), [(1, "no server responds"), (0, "name it with --port")])

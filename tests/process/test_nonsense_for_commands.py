@@ -114,13 +114,6 @@ UNCHANGED = (
 )
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:1/path", "http://user@127.0.0.1:1", "ftp://127.0.0.1:1"])
-def test_url_of_an_admin_listener_has_no_path(url):
-    ended = call("admin", "drain", "--admin-url", url)
-    assert ended.returncode == 2
-    assert "expected http://HOST:PORT" in ended.stderr
-
-
 async def test_table_of_a_topic_has_the_newest_sessions_only(monkeypatch):
     class Client:
         async def topic_events(self, topic):

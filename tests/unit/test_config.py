@@ -220,24 +220,15 @@ def toml(tmp_path):
     return write
 
 
-def test_defaults_are_the_documented_ones():
+def test_defaults_are_the_documented_ones_and_every_field_is_a_setting_of_the_table():
     settings = load_settings()
-    assert {
-        setting.flag: getattr(settings, setting.name) for setting in SETTINGS if setting.flag in DEFAULTS
-    } == DEFAULTS
+    assert {flag: getattr(settings, flag[2:].replace("-", "_")) for flag in DEFAULTS} == DEFAULTS
     assert settings == Settings()
-
-
-def test_every_field_is_a_setting_and_frozen():
-    fields = [field.name for field in dataclasses.fields(Settings)]
-    assert fields == ["sources", *BY_NAME]
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        load_settings().port = 1
-
-
-def test_table_contains_every_setting():
+    assert [field.name for field in dataclasses.fields(Settings)] == ["sources", *BY_NAME]
     assert TABLE.keys() == BY_NAME.keys()
     assert all(values and refused for values, refused in TABLE.values())
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        settings.port = 1
 
 
 @pytest.mark.parametrize("name", BY_NAME)
@@ -268,37 +259,29 @@ def test_flag_wins_over_environment_over_file_over_default(toml):
     assert load_settings("--config", path, env=env) == Settings(port=2, **by_file, **by_environment)
     assert load_settings(*flags, env=env) == Settings(**by_environment, **by_flag)
     assert load_settings("--config", path, *flags, env=env) == Settings(**by_file, **by_environment, **by_flag)
-
-
-def test_source_of_higher_precedence_can_restore_a_default(toml):
     path = toml('allowed_origins = ["http://a"]\ntrusted_proxies = ["::1"]\nadmin_port = 9000\n')
-    back = ["--allowed-origins", "any", "--trusted-proxies", "none", "--admin-port", "off"]
-    assert load_settings("--config", path, *back) == Settings()
+    defaults = ["--allowed-origins", "any", "--trusted-proxies", "none", "--admin-port", "off"]
+    assert load_settings("--config", path, *defaults) == Settings()
+    with pytest.raises(ConfigError, match="TORNADO_SIGNAL_PORT"):  # also an overridden value is checked
+        load_settings("--port", "1", env={"TORNADO_SIGNAL_PORT": "x"})
+    with pytest.raises(ConfigError, match="key port"):
+        load_settings("--port", "1", "--config", toml("port = 'x'"))
 
 
-@pytest.mark.parametrize(
-    ("name", "text"), [("admin_address", "127.0.0.1"), ("auth_audience", "a"), ("redis_sentinel_user", "a")]
-)
-def test_setting_without_an_effect_is_refused(name, text, toml):
-    setting = BY_NAME[name]
-    for argv, env in [([setting.flag, text], {}), ([], {setting.variable: text})]:
-        assert str(config_error(*argv, env=env)).endswith(f"expected {BY_NAME[NEEDS[name]].flag} to be set as well")
-    restored = [setting.flag, text, "--admin-port", "off"] if name == "admin_address" else [setting.flag, "none"]
-    assert load_settings(*restored)
-
-
-@pytest.mark.parametrize(("first", "second"), [("tls_certificate", "tls_key"), ("tls_key", "tls_certificate")])
-def test_certificate_and_key_require_each_other(first, second, toml):
-    first, second = BY_NAME[first], BY_NAME[second]
-    message = f"{first.flag} = 'a.pem': expected {second.flag} to be set as well"
-    path = toml(f"{first.name} = 'a.pem'\n")
-    for argv, env in [([first.flag, "a.pem"], {}), ([], {first.variable: "a.pem"}), (["--config", path], {})]:
-        error = config_error(*argv, env=env)
-        assert str(error) == message
-        both = load_settings(*argv, env=env | {second.variable: "b.pem"})
-        assert (getattr(both, first.name), getattr(both, second.name)) == (Path("a.pem"), Path("b.pem"))
-        with pytest.raises(ConfigError):
-            load_settings(*argv, second.flag, "none", env=env | {second.variable: "b.pem"})
+@pytest.mark.parametrize("name", NEEDS)
+def test_setting_without_an_effect_is_refused(name, toml):
+    setting, needed = BY_NAME[name], BY_NAME[NEEDS[name]]
+    text, value = next((text, value) for text, value in TABLE[name][0].items() if value)
+    off, needed_text = ("off" if needed.name == "admin_port" else "none"), next(reversed(TABLE[needed.name][0]))
+    shown = value if isinstance(value, tuple) else str(value)
+    path = toml(f"{name} = '{text}'\n")
+    for argv, env in [([setting.flag, text], {}), ([], {setting.variable: text}), (["--config", path], {})]:
+        with_other = env | {needed.variable: needed_text}
+        assert getattr(load_settings(*argv, env=with_other), name) == value
+        for error in (config_error(*argv, env=env), config_error(*argv, needed.flag, off, env=with_other)):
+            assert str(error) == f"{setting.flag} = {shown!r}: expected {needed.flag} to be set as well"
+    assert load_settings("--admin-address", "127.0.0.1", "--admin-port", "off")  # a default
+    assert load_settings("--auth-audience", "none", "--redis-sentinel-user", "none")
 
 
 @pytest.mark.parametrize("name", ["start_empty_if_damaged", "access_log"])
@@ -374,52 +357,29 @@ def test_invalid_value_is_refused_with_the_name_of_its_source(name, capsys, toml
         ("TORNADO_SIGNAL_session_timeout_ms", ""),
         ("TORNADO_SIGNAL_", ""),
         ("TORNADO_SIGNAL_CHECK", ""),
+        ("prot", " such as port"),
+        ("session-timeout-ms", " such as session_timeout_ms"),
+        ("config", ""),
+        ("serve", ""),
     ],
 )
-def test_unknown_variable_is_refused_with_a_hint(name, hint):
-    error = config_error(env={name: "1"})
-    assert str(error).startswith(f"environment variable {name} = '1': expected the name of a setting{hint}")
-
-
-@pytest.mark.parametrize(
-    ("line", "where", "hint"),
-    [
-        ("prot = 1", "prot", "such as port"),
-        ("session-timeout-ms = 1000", "session-timeout-ms", "such as session_timeout_ms"),
-        ("[serve]\nport = 1", "serve", ""),
-        ("config = 'other.toml'", "config", ""),
-    ],
-)
-def test_unknown_key_is_refused_with_a_hint(line, where, hint, toml):
-    path = toml(line)
-    error = config_error("--config", path)
-    assert error.where == f"file {path}, key {where}"
-    assert f"expected the name of a setting {hint}" in str(error)
-
-
-def test_invalid_value_in_a_source_of_lower_precedence_is_refused(toml):
-    with pytest.raises(ConfigError, match="TORNADO_SIGNAL_PORT"):
-        load_settings("--port", "1", env={"TORNADO_SIGNAL_PORT": "x"})
-    with pytest.raises(ConfigError, match="key port"):
-        load_settings("--port", "1", "--config", toml("port = 'x'"))
+def test_unknown_variable_or_key_is_refused_with_a_hint(name, hint, toml):
+    path, is_variable = toml("[serve]\nport = 1" if name == "serve" else f"{name} = 1"), name.startswith("TORNADO")
+    error = config_error(env={name: "1"}) if is_variable else config_error("--config", path)
+    assert error.where == (f"environment variable {name}" if is_variable else f"file {path}, key {name}")
+    assert error.expected.startswith(f"the name of a setting{hint} ")
 
 
 @pytest.mark.parametrize("content", ["port: 1", "port = 1\nport = 2", b"address = '\xff'"])
-def test_file_that_is_not_toml_is_refused_with_the_reason(content, toml):
+def test_file_that_is_not_toml_or_cannot_be_read_is_refused_with_the_reason(content, toml, tmp_path):
     path = toml(content)
-    error = config_error("--config", path)
-    assert str(error).startswith(f"--config = {path!r}: expected a TOML file (")
-
-
-@pytest.mark.parametrize(("name", "reason"), [("missing.toml", "No such file"), (".", "Is a directory")])
-def test_unreadable_file_is_refused_with_the_reason(name, reason, tmp_path):
-    path = str(tmp_path / name)
-    for argv, env, where in [
-        (["--config", path], {}, "--config"),
-        ([], {CONFIG_VARIABLE: path}, f"environment variable {CONFIG_VARIABLE}"),
-    ]:
-        error = config_error(*argv, env=env)
-        assert str(error).startswith(f"{where} = {path!r}: expected a readable file ({reason}")
+    assert str(config_error("--config", path)).startswith(f"--config = {path!r}: expected a TOML file (")
+    for name, reason in ("missing.toml", "No such file"), (".", "Is a directory"):
+        path = str(tmp_path / name)
+        expected = f" = {path!r}: expected a readable file ({reason}"
+        assert str(config_error("--config", path)).startswith(f"--config{expected}")
+        by_variable = str(config_error(env={CONFIG_VARIABLE: path}))
+        assert by_variable.startswith(f"environment variable {CONFIG_VARIABLE}{expected}")
 
 
 def test_wildcard_matches_exactly_the_subdomains():
