@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import errno
-import functools
 import http.client
 import ipaddress
 import json
@@ -41,12 +40,6 @@ def open_one(path):
     yield opening
     for each in opened:
         each.close()
-
-
-@pytest.fixture
-def start_unix(start):
-    """A function that starts the command with a Unix socket, which it names as a relative path."""
-    return functools.partial(start, "--address", "unix:signal.sock")
 
 
 @pytest.fixture
@@ -141,23 +134,17 @@ def test_each_address_of_a_list_is_listened_on_at_one_port(addresses, expected, 
     assert len({url.rpartition(":")[2] for url in named}) == 1
 
 
-def test_a_port_and_a_unix_socket_are_served_together(start, path, connect):
-    server = start("--address", f"127.0.0.1,unix:{path}")
-    assert server.call("/health")[0] == 200
-    assert connect().call("/health")[0] == 200
-    assert server.stop() == 0
-    assert not path.exists()
-
-
-def test_check_names_each_address_and_a_wrong_one_leaves_nothing(path, tmp_path):
-    run_ok = call("serve", "--check", "--port", 0, "--address", f"unix:{path},127.0.0.1", cwd=tmp_path)
-    assert (run_ok.returncode, run_ok.stderr) == (0, "")
-    assert f"\nlistener: unix:{path}\nlistener: http://127.0.0.1:" in run_ok.stdout
-    assert not path.exists()
-    refused = call("serve", "--port", 0, "--address", f"unix:{path},192.0.2.1", cwd=tmp_path)
-    assert refused.returncode == 1
-    assert "cannot listen on 192.0.2.1" in refused.stderr
-    assert not path.exists()
+def test_check_names_each_address_and_a_failed_start_leaves_no_file(path, tmp_path):
+    checked = call("serve", "--check", "--port", 0, "--address", f"unix:{path},127.0.0.1", cwd=tmp_path)
+    assert (checked.returncode, checked.stderr, path.exists()) == (0, "", False)
+    assert f"\nlistener: unix:{path}\nlistener: http://127.0.0.1:" in checked.stdout
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        for addresses, admin_port, reason in (
+            (f"unix:{path},192.0.2.1", "off", "cannot listen on 192.0.2.1"),
+            (f"unix:{path}", taken.getsockname()[1], f"port {taken.getsockname()[1]}"),
+        ):
+            refused = call("serve", "--port", 0, "--address", addresses, "--admin-port", admin_port, cwd=tmp_path)
+            assert (refused.returncode, reason in refused.stderr, path.exists()) == (1, True, False)
 
 
 @pytest.mark.parametrize(("mode", "umask"), [(0o600, 0o000), (0o660, 0o022), (0o666, 0o777)])
@@ -230,18 +217,13 @@ def test_file_that_is_not_a_socket_is_refused_and_kept(make, open_one, path):
     assert path.lstat() == before
 
 
-def test_datagram_socket_is_refused_and_kept(open_one, path):
+def test_datagram_socket_and_missing_directory_are_refused(open_one, path):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
         other.bind(str(path))
         refuse(open_one, path, "Protocol wrong type for socket; stop the program that uses it")
         assert path.exists()
-
-
-def test_missing_directory_is_refused(path):
-    with pytest.raises(
-        OperatorError, match="No such file or directory; create its directory, or choose another --addr"
-    ):
-        open_sockets([f"unix:{path}/deeper"], 0, "--port")
+    with pytest.raises(OperatorError, match="No such file or directory; create its directory, or choose another --"):
+        open_sockets([f"unix:{path.parent}/missing/signal.sock"], 0, "--port")
 
 
 def test_closing_removes_only_its_own_socket_file(open_one, path):
@@ -280,9 +262,9 @@ def test_failed_chmod_leaves_no_socket_file(open_one, path, monkeypatch):
     assert not path.exists()
 
 
-def test_unix_socket_serves_all_operations(start_unix, path, connect):
-    server = start_unix("--socket-mode", "666")
-    assert server.url == "unix:signal.sock"
+def test_unix_socket_beside_a_port_serves_all_operations(start, path, connect):
+    server = start("--address", "127.0.0.1,unix:signal.sock", "--socket-mode", "666")
+    assert server.call("/health")[0] == 200
     assert stat.S_IMODE(path.stat().st_mode) == 0o666
     one, other = connect(), connect()
     assert one.call("/health")[0] == 200
@@ -303,17 +285,9 @@ def test_unix_socket_serves_all_operations(start_unix, path, connect):
     assert one.call("/lobby/offer", {"info": "i", "offer": "o" * 300_000}) == (413, {"error": "Request body too large"})
     assert server.stop() == 0
     assert not path.exists()
+    assert any(line.endswith("listening on unix:signal.sock\n") for line in server.log)
     # The refusal of the large offer is logged if a check of refusals falls into the test.
     assert [line for line in server.log if " INFO " not in line and "--max-body-bytes" not in line] == []
-
-
-def test_failed_start_leaves_no_file(path, tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        run_ok = call("serve", "--address", f"unix:{path}", "--admin-port", port, cwd=tmp_path)
-    assert run_ok.returncode == 1
-    assert f"port {port}" in run_ok.stderr
-    assert not path.exists()
 
 
 @pytest.mark.parametrize(
