@@ -152,9 +152,14 @@ def test_log_contains_nothing_that_peers_send(start):
     assert len(requests) == len(asked) + len(many) + 3  # including requests that the transport refused
 
 
-def test_defect_is_one_record_with_the_request_id(start, tmp_path):
+# Run the command as systemd does, with its standard error going to what looks like the journal.
+TO_THE_JOURNAL = ("bash", "-c", 'export JOURNAL_STREAM=$(stat -L -c %d:%i /proc/self/fd/2); exec "$0" "$@"')
+
+
+def test_defect_is_one_record_with_the_request_id_and_each_line_in_the_journal_has_its_priority(start, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(DEFECT)
-    server = start("--log-format", "json", PYTHONPATH=str(tmp_path))
+    server = start("--access-log", prefix=TO_THE_JOURNAL, PYTHONPATH=str(tmp_path))
+    assert re.fullmatch(r"<6>INFO tornado_signal\.process\.listeners: listening on \S+\n", server.log[2])
     body = {"code": "5ec1e700-0000-4000-8000-000000000000", "side": "offerer"}
     status, headers, _ = server.exchange("/poll?hidden", body, origin="https://hidden.example")
     (name,) = headers.get_all("X-Request-Id")
@@ -162,10 +167,14 @@ def test_defect_is_one_record_with_the_request_id(start, tmp_path):
     assert server.stop() == 0
     text = "".join(server.log)
     assert not [word for word in ("hidden", "5ec1e7") if word in text.replace(str(tmp_path), "").lower()]
-    assert text.count("POST /poll failed: request " + name) == 1
-    assert text.count('"error"') == 1
     assert len(re.findall(r"ValueError(?!\()", text)) == 1  # but for the line of code that is shown
     assert "in broken" in text
+    assert all(re.match("<[36]>", line) for line in server.log)
+    wrong = [line for line in server.log if line.startswith("<3>")]
+    assert wrong[0].startswith("<3>ERROR tornado_signal.service.request_context: POST /poll failed: request " + name)
+    assert (wrong[1], wrong[-1]) == ("<3>Traceback (most recent call last):\n", "<3>ValueError\n")
+    assert sum(" ERROR " in line or "<3>ERROR " in line for line in server.log) == 1
+    assert next(line for line in server.log if "tornado_signal.requests" in line).startswith("<6>INFO ")
 
 
 def test_access_log_has_a_line_for_each_request_as_the_documentation_shows(start):
@@ -205,31 +214,23 @@ def test_access_log_has_a_line_for_each_request_as_the_documentation_shows(start
 SPAN = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
-def test_access_log_names_the_span_of_a_request(start):
+async def test_access_log_names_the_span_of_requests_streams_and_websockets(start):
     server = start("--log-format", "json", "--access-log")
     invalid = ["", "hidden", SPAN.upper(), SPAN + "-00", "ff" + SPAN[2:], re.sub("4bf9.*36", "0" * 32, SPAN), SPAN[:-4]]
-    invalid += [
-        SPAN + ' level="error"',
-        SPAN + "\t\x85",
-        f"{SPAN},{SPAN}",
-        SPAN.replace("4", "٤").encode().decode("latin-1"),
-    ]
+    invalid += [SPAN + ' level="error"', SPAN + "\t\x85", f"{SPAN},{SPAN}"]
+    invalid.append(SPAN.replace("4", "٤").encode().decode("latin-1"))
     for value in (SPAN, *invalid):
         for path in ("/health", "/lobby/sessions?wait=0.01"):
             assert server.exchange(path, Traceparent=value)[0] == 200
     assert server.exchange("/lobby/offer", {}, Traceparent=SPAN)[0] == 400
-    repeated = f"GET /health HTTP/1.0\r\nHost: x\r\nOrigin: {ORIGIN}\r\n" + f"traceparent: {SPAN}\r\n" * 2
-    assert b" 200 " in send(server, repeated.encode() + b"\r\n")
-    # A continued line would begin a line of its own in the log.
-    folded = f"GET /health HTTP/1.0\r\nHost: x\r\nOrigin: {ORIGIN}\r\ntraceparent: {SPAN}\r\n hidden\r\n\r\n"
-    assert b" 400 " in send(server, folded.encode())
-    found = [line for line in lines(server) if line["logger"] == "tornado_signal.requests"]
-    assert [line.get("traceparent") for line in found] == [SPAN, SPAN, *[None] * 2 * len(invalid), SPAN, None, None]
-    assert "hidden" not in "".join(server.log)
 
+    def send_raw(method, path, *lines):
+        sent = [f"{method} {path} HTTP/1.0", "Host: x", f"Origin: {ORIGIN}", f"traceparent: {SPAN}", *lines, "", ""]
+        return send(server, "\r\n".join(sent).encode())
 
-async def test_access_log_names_the_span_of_streams_and_websockets(start):
-    server = start("--log-format", "json", "--access-log")
+    assert b" 200 " in send_raw("GET", "/health", f"traceparent: {SPAN}")
+    assert b" 400 " in send_raw("GET", "/health", " hidden")  # it would begin a line of its own in the log
+    assert b" 200 " in send_raw("HEAD", "/lobby/events")
     url, headers = server.url.replace("http", "ws", 1), {"traceparent": SPAN}
     async with RpcClient(url + "/ws", ORIGIN, additional_headers=headers) as client:
         await client.call("topics")
@@ -240,14 +241,14 @@ async def test_access_log_names_the_span_of_streams_and_websockets(start):
         await client.receive()
     async with RpcClient(url + "/ws", ORIGIN, additional_headers={"traceparent": SPAN + "x"}) as client:
         await client.call("health")
-    stream = f"HEAD /lobby/events HTTP/1.0\r\nHost: x\r\nOrigin: {ORIGIN}\r\ntraceparent: {SPAN}\r\n\r\n"
-    assert b" 200 " in send(server, stream.encode())
     found = [line for line in lines(server) if line["logger"] == "tornado_signal.requests"]
-    named = [(line["method"], line["endpoint"]) for line in found if line.get("traceparent") == SPAN]
-    expected = [("GET", "/ws"), ("WS", "/topics"), ("WS", "/poll"), ("WS", "subscribe"), ("WS", "/:topic/events")]
-    expected += [("GET", "/y-webrtc"), ("WS", "/y-webrtc"), ("HEAD", "/:topic/events")]
-    assert sorted({*named}) == sorted(expected)
-    assert {line["endpoint"] for line in found if "traceparent" not in line} == {"/ws", "/health"}
+    expected = [SPAN, SPAN, *[None] * 2 * len(invalid), SPAN, None, None, SPAN]
+    assert [line.get("traceparent") for line in found[: len(expected)]] == expected
+    assert "hidden" not in "".join(server.log)
+    later = [(line["method"], line["endpoint"], line.get("traceparent")) for line in found[len(expected) - 1 :]]
+    named = [("HEAD", "/:topic/events"), ("GET", "/ws"), ("WS", "/topics"), ("WS", "/poll"), ("WS", "subscribe")]
+    named += [("WS", "/:topic/events"), ("GET", "/y-webrtc"), ("WS", "/y-webrtc")]
+    assert {*later} == {(*each, SPAN) for each in named} | {("GET", "/ws", None), ("WS", "/health", None)}
 
 
 def test_stream_has_one_access_log_line_at_its_end(start):
@@ -279,14 +280,6 @@ def test_without_access_log_a_request_has_a_line_only_at_debug_and_without_an_or
     assert len(lines) == 5  # ICE servers, room, listening, stopping, stopped
 
 
-async def test_without_access_log_no_record_is_made(service, caplog):
-    caplog.set_level(logging.DEBUG)
-    await service.offer()
-    await service.get("/health")
-    assert (await service.call("GET", "/nowhere")).status == 404
-    assert [each for each in caplog.get_records("call") if each.name.startswith("tornado")] == []
-
-
 def test_addresses_are_logged_if_enabled(start):
     server = start("--log-format", "json", "--trusted-proxies", "127.0.0.1", "--access-log", "addresses")
     server.offer()
@@ -294,24 +287,6 @@ def test_addresses_are_logged_if_enabled(start):
         server.exchange(path, X_Forwarded_For="203.0.113.9")
     found = [line.get("address") for line in lines(server) if line.get("method")]
     assert found == ["127.0.0.1", "203.0.113.9", "203.0.113.9"]
-
-
-# Run the command as systemd does, with its standard error going to what looks like the journal.
-TO_THE_JOURNAL = ("bash", "-c", 'export JOURNAL_STREAM=$(stat -L -c %d:%i /proc/self/fd/2); exec "$0" "$@"')
-
-
-def test_each_line_of_the_journal_has_its_priority(start, tmp_path):
-    (tmp_path / "sitecustomize.py").write_text(DEFECT)
-    server = start("--access-log", prefix=TO_THE_JOURNAL, PYTHONPATH=str(tmp_path))
-    assert re.fullmatch(r"<6>INFO tornado_signal\.process\.listeners: listening on \S+\n", server.log[2])
-    assert server.call("/poll", {"code": NO_SUCH_CODE, "side": "offerer"})[0] == 500
-    assert server.stop() == 0
-    assert all(re.match("<[36]>", line) for line in server.log)
-    wrong = [line for line in server.log if line.startswith("<3>")]
-    assert wrong[0].startswith("<3>ERROR tornado_signal.service.request_context: POST /poll failed: request ")
-    assert wrong[1] == "<3>Traceback (most recent call last):\n"
-    assert wrong[-1] == "<3>ValueError\n"
-    assert next(line for line in server.log if "tornado_signal.requests" in line).startswith("<6>INFO ")
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
